@@ -23,7 +23,7 @@ BESIDE = {
     *("CHANGELOG.md", "CITATION.cff", "LICENSE", "MANIFEST.in", "README.md", "SECURITY.md"),
     *("constraints.txt", "constraints-oldest.txt", "pyproject.toml"),
 }
-"""What a source distribution holds besides the packages."""
+"""Files of a source distribution besides the packages."""
 
 
 def git(*arguments: str) -> str:

@@ -21,7 +21,7 @@ from pathlib import Path
 from release import PROJECT, ROOT, VERSION, artifacts
 
 TOOLS = ("hypothesis", "playwright", "pytest", "pytest-timeout", "pytest-xdist")
-"""What the tests need besides the extras."""
+"""Packages that the tests need besides the extras."""
 QUICK = ("contracts/api", "flow/cli", "flow/config", "numbers")
 """The folders of tests that run with --quick."""
 SHORT = """\

@@ -13,7 +13,7 @@ _SAMPLE: frozenset[Part] = frozenset({"sample"})
 _EQUAL = 1e-6
 """Standard deviation of rewards that are equal but for rounding."""
 _LARGEST = 60.0
-"""Of d: e^d still is a number in fp32."""
+"""Largest d: e^d still is a number in fp32."""
 
 
 class GRPO(Method):

@@ -14,7 +14,7 @@ from unlearnbench.losses.lm_head import at_least_fp32
 from unlearnbench.losses.predictions import Predictions
 
 _DOWN: Set[str] = {"down_proj", "fc2", "dense_4h_to_h", "c_proj", "w2"}
-"""What architectures call the second matrix of an MLP."""
+"""Names that architectures give to the second matrix of an MLP."""
 
 
 class RMU(Method):

@@ -405,7 +405,7 @@ class FakeHub:
         return commit
 
     def answer(self, request: Any) -> Any:
-        """What the hub sends for a request of `huggingface_hub`."""
+        """Answer of the hub to a request of `huggingface_hub`."""
         import httpx2
 
         path = request.url.path

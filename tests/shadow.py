@@ -246,7 +246,7 @@ class _Function(TorchFunctionMode):
         return func(*args, **how)
 
     def _made(self, func: Callable[..., Any], args: Any, how: dict[str, Any]) -> Any:
-        """What a factory makes on the stand-in."""
+        """Tensor that a factory makes on the stand-in."""
         made = func(*args, **{**how, "device": _CPU})
         if func in (torch.tensor, torch.as_tensor, torch.asarray):
             if args and self.gpu.has(args[0]):

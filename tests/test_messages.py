@@ -38,7 +38,7 @@ NORMAL = {
     r"cannot be loaded \(.*?\); ": "cannot be loaded (…); ",
     r"(?m)^(evaluating .*|.*: (working|loading \w+) …)\n": "",
 }
-"""What differs from one release, machine or run to the next, and long lists of names."""
+"""Text that differs from one release, machine or run to the next, and long lists of names."""
 
 
 def typed(session: str) -> Iterator[str]:
@@ -100,7 +100,7 @@ def test_messages(
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
 
     def printed(words: list[str]) -> str:
-        """What a command that fails prints, and its exit code; no file is written or lost.
+        """Output of a command that fails, and its exit code; no file is written or lost.
 
         But by `run`, which begins what its method then fails at.
         """

@@ -40,7 +40,7 @@ TEMPLATE = go.layout.Template(
         "legend": {"orientation": "h", "x": 0, "yanchor": "top", "tracegroupgap": 0},
     }
 )
-"""What all figures for paper have."""
+"""Layout of all figures for paper."""
 WIDTHS = {"column": (3.25, 8.0), "text": (6.75, 9.0)}
 """Inches and points of a column and of the text, in the usual templates of conferences."""
 _POINTS = 9.0

@@ -97,7 +97,7 @@ class TradeOffPanel(Panel):
 
     @property
     def collapse_below(self) -> float | None:
-        """What is kept below which a model counts as collapsed; None of a faulty start model."""
+        """Utility below which a model counts as collapsed; None of a faulty start model."""
         utility = None if self.start.fault else self.start.utility
         return None if utility is None else COLLAPSE_SHARE * utility
 

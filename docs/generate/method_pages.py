@@ -56,7 +56,7 @@ def pages() -> Iterator[tuple[str, str]]:
 
 
 def _shown(name: str) -> dict[str, Any]:
-    """What `unlearnbench methods show` has."""
+    """Text of `unlearnbench methods show`."""
     out = StringIO()
     with redirect_stdout(out), redirect_stderr(StringIO()):
         if main(["methods", "show", name, "--json"]):

@@ -205,7 +205,7 @@ def manual(trainer: Trainer, draws: Sequence[Item], model: nn.Module, part: str)
 
 @pytest.mark.parametrize("name", ["sam", "projection", "mask"])
 def test_each_is_its_formula(name: str, make: Any) -> None:
-    """Of gradient ascent, with a retain term that it conflicts with."""
+    """Gradient ascent, with a retain term that it conflicts with."""
     settings = {"rho": 0.3} if name == "sam" else {}
     trainer = make("gradient-ascent", plugin(name, **settings))
     model = copy.deepcopy(trainer.model).eval()

@@ -1,4 +1,4 @@
-"""What a GPU does as a CPU does, and what only a GPU can show.
+"""A GPU does as a CPU does, and shows what only a GPU can.
 
     pytest -m gpu tests/gpu --junitxml=gpu.xml     on a machine with one GPU, in a few minutes
 

@@ -1,4 +1,4 @@
-"""What all measurements share: time, peak memory, circumstances, and their result as JSON."""
+"""Parts that all measurements share: time, peak memory, circumstances, and the result as JSON."""
 
 import argparse
 import gc

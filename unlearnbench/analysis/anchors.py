@@ -21,7 +21,7 @@ from typing import Literal
 from unlearnbench.base.errors import EvaluationError, did_you_mean, shortened
 
 LOG_TOLERANCE = 1e-6
-"""Of numbers that are computed from the published log itself."""
+"""Absolute tolerance of numbers that are computed from the published log itself."""
 _TOFU_ROWS = 4000
 """Rows of TOFU's fine-tuning set, of which a split's number is a percentage."""
 _LLAMA_3: Mapping[str, str] = {

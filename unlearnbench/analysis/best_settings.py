@@ -231,12 +231,12 @@ class Start(OnPanel):
     """Start model of the runs of one model and split: the fine-tuned model."""
 
     utility: float | None
-    """What it keeps, by the headline; None if it was not evaluated."""
+    """Headline of what is kept; None if the setting was not evaluated."""
     quality: float | None
-    """What it has forgotten, by the headline; None likewise, and where that needs a retain model
+    """Headline of what is forgotten; None likewise, and where that needs a retain model
     and there is none."""
     headline: Headline
-    """Of the benchmark."""
+    """Headline of the benchmark."""
 
     @property
     def corner(self) -> tuple[float, float] | None:
@@ -305,7 +305,7 @@ class Panel(OnPanel):
 
     @property
     def least_kept(self) -> float | None:
-        """What a setting must keep to be a method's best; None without a start model."""
+        """The utility that a method's best setting must keep; None without a start model."""
         return None if self.start.utility is None else UTILITY_SHARE * self.start.utility
 
     @cached_property

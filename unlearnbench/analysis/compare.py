@@ -53,7 +53,7 @@ class PanelComparison(OnPanel):
     """A and B on one model and split."""
 
     headline: Headline
-    """Of the benchmark."""
+    """Headline of the benchmark."""
     why_not: str = ""
     """Reason why nothing was compared; all fields below are empty then."""
     a: Side | None = None

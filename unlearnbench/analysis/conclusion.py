@@ -32,7 +32,7 @@ class Conclusion:
     """The methods than which it does not forget significantly more, the seeds, the questions and
     the smallest difference that they show."""
     lasts: str = ""
-    """What attacks give back, with its interval; or that there was none."""
+    """Sentence on what attacks give back, with its interval; or that there was none."""
     has_best: bool = False
     """True if a method has forgotten, and has kept its utility."""
 

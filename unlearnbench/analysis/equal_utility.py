@@ -227,7 +227,7 @@ class _Role:
 
     @property
     def level(self) -> float:
-        """What the best setting keeps."""
+        """The utility that the best setting keeps."""
         return self.best.kept or 0.0
 
     def at_level(self, level: float, tolerance: float) -> tuple[Setting | None, bool]:

@@ -59,13 +59,13 @@ class Gain:
     """None of a metric that only the attack makes, as of sampled answers."""
     after: float
     interval: tuple[float, float] | None
-    """Of the gain over questions; of `after` where there is no `before`."""
+    """Interval of the gain over questions; of `after` where there is no `before`."""
     start: float | None
     """The start model's plain value."""
     retain_before: float | None = None
     retain_after: float | None = None
     excess_interval: tuple[float, float] | None = None
-    """Of `excess`."""
+    """Interval of `excess`."""
     level: float = LEVEL
 
     @property

@@ -49,9 +49,9 @@ class RankedMethod:
     best: Setting | None
     """None if no setting keeps its utility."""
     place: int | None
-    """Of the best setting, as `shared_places` has it."""
+    """Place of the best setting, as `shared_places` has it."""
     hypervolume: float | None
-    """Of all its settings and epochs above the start model's corner; None without one."""
+    """Hypervolume of its settings and epochs above the start model's corner; None without one."""
 
     @property
     def forgotten(self) -> float | None:

@@ -32,7 +32,7 @@ class Part:
     value: float | None
     """Mean over seeds."""
     interval: Ends | None
-    """Of an attack: bootstrap interval of the first seed's area."""
+    """Bootstrap interval of the first seed's area, for an attack."""
     start: float | None
     retain: float | None
 

@@ -28,7 +28,7 @@ class Dependence:
     """Settings of a method that differ in one hyper-parameter, all others being equal."""
 
     name: str
-    """Of the hyper-parameter: `beta`, or `learning rate`."""
+    """Name of the hyper-parameter: `beta`, or `learning rate`."""
     lines: tuple[tuple[Setting, ...], ...]
     """By the values of all others; each ascending in this one."""
 

@@ -266,7 +266,7 @@ def share_given_back(worst: UnderAttack) -> str:
 
 
 def _verdict(setting: AttackedSetting) -> str:
-    """Whether something comes back of a setting under its worst attack."""
+    """Clause that says if something comes back of a setting under its worst attack."""
     if setting.bypassed_by:
         return (
             f"bypassed, not robust: it leaves the weights as they are, and "
@@ -305,7 +305,7 @@ def _most(panel: AttackedPanel) -> str:
 
 
 def lasting(attacked: AttackedPanel | None, leader: Setting | None) -> str:
-    """What comes back of the leading setting, and of the one of which most does.
+    """Sentence on what comes back of the leading setting, and of the one of which most does.
 
     attacked  None if no attack was run
     leader    None if no setting keeps its utility

@@ -114,10 +114,10 @@ class Headline:
     """The two numbers that ranking, selection, search, page and comparison read."""
 
     kept: HeadlineMetric
-    """What a model keeps, higher is better: a setting counts if it keeps a share of the start
+    """Metric of what a model keeps, higher is better: a setting counts with a share of the start
     model's. A model for which it is undefined has collapsed."""
     forgotten: HeadlineMetric
-    """What a model has forgotten; the settings that count are ordered by it."""
+    """Metric of what a model has forgotten; the settings that count are ordered by it."""
     least_kept: float | None = None
     """`kept` of a start model below which it has learned nothing; None: any start is valid."""
 
@@ -298,7 +298,7 @@ class Dataset:
     """All rows of a benchmark that a sweep may read."""
 
     name: str
-    """Of the benchmark: `tofu`, `synthetic`."""
+    """Name of the benchmark: `tofu`, `synthetic`."""
     full: tuple[Question, ...]
     """The rows of the fine-tuned model: forget rows and retain rows."""
     splits: Mapping[SplitKey, Split]

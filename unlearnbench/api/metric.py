@@ -34,7 +34,7 @@ from unlearnbench.api.plugin_code import plugin_code, source_file
 from unlearnbench.base.errors import PluginError
 
 Role = Literal["forget", "retain", "holdout", "general"]
-"""What an evaluation set is for: rows to forget, rows to keep, rows that no model was trained on,
+"""Purpose of an evaluation set: rows to forget, to keep, rows that no model was trained on,
 or other knowledge to keep."""
 MOMENTS: frozenset[Role] = frozenset({"forget", "holdout"})
 """Roles of sets for whose answers the moments of log-probabilities are computed (Min-K++)."""
@@ -85,7 +85,7 @@ class MetricColumn:
     label: str
     """`ROUGE-L, forget`."""
     better: Better | None = None
-    """What is wanted of an unlearned model; None where neither end is."""
+    """The end that is wanted of an unlearned model; None where neither is."""
     bounds: tuple[float, float] = (0.0, 1.0)
     set: str = ""
     """The evaluation set whose examples it is the mean of; empty where there is no one set."""
@@ -142,7 +142,7 @@ class Measure:
     """A metric under the name of its columns, on some sets of a benchmark."""
 
     name: str
-    """Of the metric; its column of set `forget` is `<name>_forget`."""
+    """Name of the metric; its column of set `forget` is `<name>_forget`."""
     metric: Metric
     sets: tuple[str, ...]
 
@@ -265,7 +265,7 @@ class Summary(HyperParameters, ABC):
     relative_to: ClassVar[frozenset[Compared]] = frozenset()
     """Models without whose evaluation all its numbers are undefined."""
     question: ClassVar[str] = ""
-    """Of a scorecard, which its first column answers: `Is the rest kept?`; most have none."""
+    """Question that its first column answers, on a scorecard: `Is the rest kept?`; or none."""
 
     @abstractmethod
     def columns(self) -> tuple[MetricColumn, ...]:

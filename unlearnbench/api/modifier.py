@@ -118,7 +118,7 @@ class RunStep:
     number: int
     """From 1; 0 before the first."""
     steps: int
-    """Of the whole run."""
+    """Optimiser steps of the whole run."""
 
 
 class Evaluate(Protocol):

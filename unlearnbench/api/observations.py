@@ -144,7 +144,7 @@ class Statistics:
     generated: int
     """Tokens of all greedy answers, EOS included."""
     drafted: int
-    """Of these, tokens that were verified as part of a draft."""
+    """Tokens of these that were verified as part of a draft."""
     steps: int
     """Forward passes of decoding, summed over batches."""
     ties: tuple[str, ...]

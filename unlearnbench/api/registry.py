@@ -68,7 +68,7 @@ class Offer:
     version: str
     """Empty for a plugin file."""
     digest: str = ""
-    """Of the content of a plugin file and its modules; empty for a package."""
+    """Hash of a plugin file's content and its modules'; empty for a package."""
 
     @property
     def source(self) -> str:

@@ -48,7 +48,7 @@ class TrackedRun:
     """A run, or a start or retain model."""
 
     id: str
-    """Of the record."""
+    """Id of the record."""
     name: str
     status: Literal["finished", "collapsed", "stopped", "failed"]
     parameters: Mapping[str, str]

@@ -84,7 +84,7 @@ class LinearLayer:
 
     parent: nn.Module
     name: str
-    """Of the attribute of `parent`."""
+    """Name of the attribute of `parent`."""
     base: nn.Module
     """Holds weight and bias; within `parent.name` where an adapter of peft is around it."""
     transposed: bool = False

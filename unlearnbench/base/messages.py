@@ -149,7 +149,7 @@ _MEANT = {
     "llama3": "chat",
     "llama-3": "chat",
 }
-"""What is meant by names that no key or value is like."""
+"""Meaning of names that no key or value is like."""
 
 
 def meant(name: str) -> str:

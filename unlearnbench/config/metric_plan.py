@@ -59,7 +59,7 @@ class MetricPlan:
     own: frozenset[str]
     """Names of the columns whose metrics the benchmark names itself."""
     faults: tuple[PluginError, ...] = ()
-    """Of the metrics that are left out, since they cannot be used."""
+    """Reasons of the metrics that are left out, since they cannot be used."""
     under_attack: tuple[MetricColumn, ...] = ()
     """Columns of metrics that read what only an attack observes: no plain evaluation has them."""
 

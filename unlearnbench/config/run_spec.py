@@ -49,7 +49,7 @@ class RunSpec(Settings):
     """The label of the template is no part of the loss. False in specs of versions that counted its
     tokens as the first of the answer."""
     profile_version: Annotated[int, IF_SET] = 1
-    """Of the evaluation's profile."""
+    """Version of the evaluation's profile."""
 
     @property
     def identity(self) -> dict[str, Any]:

@@ -26,7 +26,7 @@ class Scorecard:
     """All metrics of one model, in groups."""
 
     scores: tuple[ScoreOfQuestion, ...]
-    """Of what was to be forgotten, of privacy, of what is kept."""
+    """Scores of what was to be forgotten, of privacy, of what is kept."""
     numbers: tuple[tuple[str, float], ...]
     """(label, value) of the other metrics of the whole evaluation."""
     sets: tuple[str, ...]

@@ -81,9 +81,9 @@ def _compute_dtype(hidden: Tensor, projection: Projection) -> torch.dtype:
 _Layer = tuple[float, float | None, LogitKernel, torch.dtype]
 """Scale and cap of the logits, what is computed from them, dtype of matrix products."""
 _Way = Literal["recomputed", "cached", "eager"]
-"""Of the gradients: for the tokens' weights, from logits made again; from ∂value/∂z [N, V], kept of
-so few tokens that it can be; or with the values, as if each token weighed 1, and scaled. Where
-tokens turn out to weigh differently and gradients are sums over tokens, logits are made again."""
+"""Way of the gradients: for the tokens' weights, from logits made again; from ∂value/∂z [N, V],
+kept of so few tokens that it can be; or with the values, as if each token weighed 1, and scaled.
+Where tokens weigh differently and gradients are sums over tokens, logits are made again."""
 
 
 class _ChunkedLoss(torch.autograd.Function):
@@ -181,7 +181,7 @@ class LogitChunks:
     cap: float | None
     kernel: LogitKernel
     compute: torch.dtype
-    """Of the matrix products."""
+    """Type of the matrix products."""
 
     @property
     def exact(self) -> torch.dtype:

@@ -129,7 +129,7 @@ TEMPLATES: Mapping[str, Template] = {
     "phi": Template("phi", "Question: ", "\n", "Answer: ", turn=("\nAnswer: ", "\n\nQuestion: ")),
 }
 TEXT = Template("text", "", "", turn=("", "\n\n"))
-"""Of rows in the format `text`, whatever the model's."""
+"""Template of rows in the format `text`, whatever the model's."""
 
 
 TemplateArgs = Mapping[str, str | int | bool]

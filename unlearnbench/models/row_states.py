@@ -65,7 +65,7 @@ class CausalRows:
     """The layout of packed rows: a token sees its own row up to itself."""
 
     shape: tuple[int, int]
-    """Of the rows, padded on the right."""
+    """Rows and tokens, padded on the right."""
     places: Tensor
     """[N] index of each token in the padded rows, flattened."""
     bounds: Tensor | None

@@ -34,7 +34,7 @@ class Choice:
     """The run and epoch that are exported."""
 
     folder: Path
-    """Of the sweep."""
+    """Folder of the sweep."""
     record: Record
     row: TableRow
     """After the chosen epoch."""

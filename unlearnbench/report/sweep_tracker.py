@@ -65,7 +65,7 @@ class SweepTracker:
         self.trouble: str | None = None
         """Error that ended tracking."""
         self.address: str | None = None
-        """Of the sweep, once `settle` has written the links."""
+        """Address of the sweep, once `settle` has written the links."""
         self._warn, self._seconds, self._span = warn, seconds, span
         self._tracker: Tracker | None = None
         self._thread = ThreadPoolExecutor(1, "tracker")

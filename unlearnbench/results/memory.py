@@ -92,10 +92,10 @@ class Footprint:
     optimizer: int
     reference: int
     copies: int
-    """Of the start model, for a method that evaluates other weights than it trains."""
+    """Bytes of the start model, for a method that evaluates other weights than it trains."""
     activations: int
     casts: int
-    """Of weights, by autocast; with FSDP the gathered weights, and gradients being summed."""
+    """Bytes of autocast's weights; with FSDP the gathered weights, and gradients being summed."""
     logits: int
     step: int
     """Temporary values of the optimiser."""

@@ -33,26 +33,26 @@ class Shape:
     weights: int
     trained: int
     weight_bytes: int
-    """Of all weights: adapters may be in another precision than the model."""
+    """Bytes of all weights: adapters may be in another precision than the model."""
     trained_bytes: int
     largest: int
-    """Of the largest weight."""
+    """Numbers of the largest weight."""
     layer: int
-    """Of the largest decoder layer, which FSDP gathers as a whole."""
+    """Numbers of the largest decoder layer, which FSDP gathers as a whole."""
     layers: int
     hidden: int
     item: int
     """Bytes of an element of the hidden states between layers."""
     output: int
-    """Of the output layer: vocabulary × hidden size."""
+    """Numbers of the output layer: vocabulary × hidden size."""
     vocabulary: int
     output_trained: bool
     keys: int
-    """Of the keys and values of a token, all layers together."""
+    """Width of a token's keys and values, all layers together."""
     attention: int
-    """Of queries, keys, values and outputs of a token, all layers together."""
+    """Width of a token's queries, keys, values and outputs, all layers together."""
     queries: int
-    """Of the outputs alone."""
+    """Width of the outputs alone."""
     attention_item: int
     """Bytes of an element of these."""
     row_bytes: int

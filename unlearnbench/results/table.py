@@ -71,7 +71,7 @@ class TableRow:
     metrics: Mapping[str, float | None]
     """The table's columns, see `filled_columns`; None where undefined or not finite."""
     schema: BenchmarkSchema = field(default_factory=default_schema, compare=False, repr=False)
-    """Of the benchmark."""
+    """Schema of the benchmark."""
     variant: str = ""
     """Attack and point (`relearning@13`) in the table of evaluations under attacks."""
 

@@ -114,7 +114,7 @@ class EvaluationSetup:
     forget: SplitKey
     evaluator: Evaluator
     settings: ModelSettings
-    """Of the models, but for their names."""
+    """Settings of the models, but for their names."""
 
     def loaded(self, location: str | Path) -> Any:
         """The model of a folder or hub id, in evaluation mode.

@@ -161,7 +161,7 @@ _ANSWERS = {
     "alternative": "has the start model answer forget rows",
     "sample": "samples answers to forget rows",
 }
-"""What methods do with the questions of forget rows, by the part that they declare."""
+"""Use that methods make of the questions of forget rows, by the part that they declare."""
 
 
 def _check_prompts(plan: Plan, benchmark: Dataset) -> None:

@@ -71,7 +71,7 @@ class RemadeModel:
     same_start: bool
     """Its weights are those that the run started from."""
     metrics: Mapping[str, float | None]
-    """Of the written model, by column of `results.csv`."""
+    """Metrics of the written model, by column of `results.csv`."""
     compared: int
     """Number of columns that the record has, too."""
     differences: tuple[Difference, ...]

@@ -37,7 +37,7 @@ class RunState:
     epoch: int = 0
     """Last one that is trained."""
     seconds: tuple[float, ...] = ()
-    """Of training, by epoch."""
+    """Seconds of training, by epoch."""
     steps: tuple[StepResult, ...] = ()
     results: tuple[EpochResult, ...] = ()
     attacked: tuple[EpochResult, ...] = ()

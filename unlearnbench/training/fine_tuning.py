@@ -42,7 +42,7 @@ class FineTuner:
     """With the tokens of a training row as its `max_length`."""
     pad: int
     precision: Literal["fp32", "bf16"] = "fp32"
-    """Of the products, as in the run whose model is attacked."""
+    """Precision of the products, as in the run whose model is attacked."""
     micro_batch_size: int | None = None
     """Rows of a forward pass; None: all of a step, or what has fitted into memory."""
     _encoded: dict[Question, Row] = field(init=False, default_factory=dict[Question, Row])

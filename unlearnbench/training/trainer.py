@@ -107,7 +107,7 @@ class Trainer:
         self.step, self.epochs_done, self._checked = 0, 0, False
         self.oom_retry = OomRetry(optimisation.micro_batch_size)
         self.budget: Budget | None = None
-        """Of a micro-batch; None for the rows that `oom_retry` states, or all of a step."""
+        """Budget of a micro-batch; None for the rows that `oom_retry` states, or all of a step."""
         primary = len(rows.primary(objective.needs))
         if primary == 0:
             raise TrainingError("nothing to train on: the set of rows is empty")

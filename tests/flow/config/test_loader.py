@@ -42,7 +42,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
 
 
 def problems(path: str, *overrides: str) -> list[tuple[str, str, str]]:
-    """What is wrong with a configuration, as (place, key, message)."""
+    """Problems of a configuration, as (place, key, message)."""
     with pytest.raises(ConfigError) as caught:
         load_config(path, overrides)
     return [(p.place, p.key, p.message) for p in caught.value.problems]

@@ -245,7 +245,7 @@ def tables() -> Mapping[tuple[str, float, float, int], Mapping[str, float]]:
 
 
 class TestPublishedTables:
-    """What the paper does not say of its schedule, read from its tables (arXiv:2503.01224)."""
+    """The schedule that the paper does not state, read from its tables (arXiv:2503.01224)."""
 
     def test_the_first_epoch_of_forget01_changed_nothing(self) -> None:
         """At rates 20 apart all 14 metrics are equal to the last digit: the one step had rate 0."""

@@ -22,7 +22,7 @@ class Block:
     """File that the block is written to; empty if it has none."""
     text: str
     line: int
-    """Of its fence, from 1."""
+    """Line of its fence, from 1."""
     reason: str | None
     """Why it is not run; None if it is."""
 

@@ -1,4 +1,4 @@
-"""What all pages share: small models and their cache, and a finished sweep."""
+"""Fixtures that all pages share: small models and their cache, and a finished sweep."""
 
 import os
 from collections.abc import Iterator

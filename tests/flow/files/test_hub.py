@@ -103,7 +103,7 @@ def begin_another_process(monkeypatch: pytest.MonkeyPatch, plan: Plan) -> None:
 
 
 def work(config: SweepConfig) -> None:
-    """What a worker reads of the hub."""
+    """Files that a worker reads of the hub."""
     (settings,) = config.models
     load_benchmark(config.data, config.forget_fractions)
     load_tokenizer(Source.parse(settings.base), settings)

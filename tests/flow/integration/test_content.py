@@ -1,4 +1,4 @@
-"""What a run reads is known by its content: other content is another run, another place is not."""
+"""Inputs of a run are known by content: other content is another run, another place is not."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""What makes runs repeat to the last bit, and what processes are given before they use a GPU."""
+"""Runs repeat to the last bit; processes are set up before they use a GPU."""
 
 import os
 from collections.abc import Iterator

@@ -37,7 +37,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 class Costs(NamedTuple):
-    """What a part of the work costs on a GPU."""
+    """Costs of a part of the work on a GPU."""
 
     waits: int
     sent: int

@@ -109,7 +109,7 @@ def make_rows(tokenizer: Any, questions: tuple[Question, ...]) -> tuple[Any, ...
 def case(
     name: str, model: Any, tokenizer: Any, rows: tuple[Any, ...], folder: Path, **how_much: Any
 ) -> tuple[Any, ...]:
-    """What the program needs to train `model` by the method `name`."""
+    """Arguments of the program that trains `model` by the method `name`."""
     method: Method = registry.load("methods", name)(**how_much)
     # Samples that are all worth the same leave a gradient of rounding alone, which Adam enlarges.
     retain = RetainSpec(term="nll", weight=1.0) if method.needs.samples else None
@@ -138,7 +138,7 @@ def case(
 
 
 def kind_of(method: Method) -> tuple[Any, ...]:
-    """What a method reads and does beside its loss of predictions, to which sharding is nothing."""
+    """Kind of a method: all that it reads and does beside its loss of predictions."""
     needs = method.needed()
     reads = (needs.logprobs, needs.distributions, needs.states, needs.samples)
     parts = ("start", "advance", "statistics", "trains", "update_scale")

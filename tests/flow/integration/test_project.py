@@ -93,6 +93,18 @@ def test_variables_have_names() -> None:
             assert PRONOUNS.isdisjoint(names), f"{path}: {PRONOUNS & {*names}} say nothing"
 
 
+def test_docstrings_begin_with_a_noun_or_a_verb() -> None:
+    for folder in (*SOURCES, "tests", "docs", ".ci"):
+        for path in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                match node:  # attributes' docstrings are such expressions, too
+                    case ast.Expr(value=ast.Constant(value=str(text))):
+                        first = text.split(maxsplit=1)[0]
+                        assert first not in {"What", "That", "Whether", "Of", "Whoever"}, path
+                    case _:
+                        pass
+
+
 @pytest.mark.parametrize("package", sorted(ONLY))
 def test_heavy_libraries_are_imported_in_one_room(package: str) -> None:
     for stage, path in modules():

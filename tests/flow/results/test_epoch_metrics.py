@@ -25,7 +25,7 @@ from .test_records import a_record, a_set
 
 
 def evaluation(hits: int, loss: float) -> Evaluation:
-    """Of a model that is right in the first `hits` of four tokens of each answer."""
+    """Evaluation of a model that is right in the first `hits` of four tokens of each answer."""
     sets: dict[str, SetEvaluation] = {}
     for name in SETS:
         seen = a_set(n := 2)

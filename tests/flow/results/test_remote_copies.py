@@ -1,4 +1,4 @@
-"""What machines share through a storage: whole or not at all, and checked by its hash."""
+"""Files that machines share through a storage: whole or not at all, and checked by hash."""
 
 import shutil
 from pathlib import Path

@@ -290,7 +290,7 @@ def test_checkpoints_are_written_where_they_cost_a_tenth_of_the_work(
 def test_a_disk_that_fills_while_it_is_written_costs_no_result(
     whole: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of three epochs the second's checkpoint meets a full disk; then also the results do.
+    """The second of three checkpoints meets a full disk; then also the results do.
 
     Without its results the run could only go on for nothing, so it ends, and resumes with room.
     """

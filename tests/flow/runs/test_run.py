@@ -403,7 +403,7 @@ class TestARepeatableRun:
 def test_metrics_on_request_are_observed_and_reported(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the start model, the retain model and the run; a run that has them keeps its id."""
+    """Metrics of the start model, the retain model and the run, whose id stays the same."""
     chosen: Any = {"fluency": {}, "mia-grad-norm": {}}
     plain = config_of(place, epochs=1)
     evaluation = EvaluationSettings(rows=4, max_length=96, metrics=chosen)

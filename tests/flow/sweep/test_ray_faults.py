@@ -62,7 +62,7 @@ class Driver:
         return sorted((self.place / "marks").glob(f"{kind}.*"))
 
     def has_recorded_a_run(self) -> bool:
-        """Whether a run has written its record, which it does after its mark."""
+        """True if a run has written its record, which it does after its mark."""
         return any((self.place / "out" / "small" / "records").glob("[!.]*/record.json"))
 
     def workers(self) -> set[int]:

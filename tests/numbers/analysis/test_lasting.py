@@ -1,4 +1,4 @@
-"""What comes back of forgetting under attacks, against the retain model's own gain."""
+"""Forgetting under attacks, against the retain model's own gain."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

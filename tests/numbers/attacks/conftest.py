@@ -1,4 +1,4 @@
-"""What the harness gives to attacks on weights, without a harness."""
+"""Tools that the harness gives to attacks on weights, without a harness."""
 
 import copy
 from collections.abc import Callable

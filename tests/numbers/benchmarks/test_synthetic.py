@@ -37,7 +37,7 @@ def half() -> tuple[Question, ...]:
 
 
 def value_of(row: Question) -> str:
-    """What is left of the paraphrase without the words that its wrong variants share with it."""
+    """Rest of the paraphrase without the words that its wrong variants share with it."""
     assert row.paraphrased_answer is not None
     texts = [text.split(" ") for text in (row.paraphrased_answer, *row.perturbed_answers)]
 

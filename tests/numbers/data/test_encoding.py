@@ -1,4 +1,4 @@
-"""What is scored: tokens at the boundary, EOS, lengths, templates."""
+"""Scored tokens: at the boundary, EOS, lengths, templates."""
 
 import hashlib
 import json

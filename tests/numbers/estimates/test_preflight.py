@@ -1,4 +1,4 @@
-"""What does not fit a GPU is refused before anything is loaded."""
+"""Runs that do not fit a GPU are refused before anything is loaded."""
 
 from contextlib import suppress
 from importlib import import_module

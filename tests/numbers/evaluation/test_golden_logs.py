@@ -47,7 +47,7 @@ COLUMNS = {
 
 
 def published(path: Path) -> dict[str, float | None]:
-    """What a log says of each metric."""
+    """Metrics as a log states them."""
     document = json.loads(gzip.decompress(path.read_bytes()))
     return {name: table["agg_value"] for name, table in document.items()}
 

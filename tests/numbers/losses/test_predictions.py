@@ -20,7 +20,7 @@ ROWS = torch.tensor([0, 0, 0, 1, 1, 1, 1, 1, 2, 2, 3])
 
 Primitive = Callable[[Predictions, Reference], Tensor]
 Dense = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""Of logits [N, V], labels [N] and the reference's logits [N, V]."""
+"""A loss of logits [N, V], labels [N] and the reference's logits [N, V]."""
 
 
 def chosen(z: Tensor, y: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from unlearnbench.api.method import LossBatch, Part, Sampling, Terms
 from .conftest import Toy, assert_same, make_toy, method, total
 
 REWARDS = (0.9, 0.1, 0.4, 0.5, 0.5, 0.5)
-"""Of two questions with three samples each; the second has nothing to prefer."""
+"""Rewards of two questions with three samples each; the second has nothing to prefer."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What attacks give back: sentences, figures, the table's columns, and the answers."""
+"""Forgetting given back by attacks: sentences, figures, the table's columns, and the answers."""
 
 from __future__ import annotations
 
