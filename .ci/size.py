@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-CEILINGS = {"lines": 33_245, "arrows": 92}
+CEILINGS = {"lines": 32_882, "arrows": 92}
 FLOORS = (
     {"base", "losses"},
     {"stats"},

@@ -11,7 +11,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from unlearnbench.analysis.best_settings import panel_label
-from unlearnbench.base.canonical_json import json_ready
+from unlearnbench.base.hashing import json_ready
 
 from .formatting import interval_text, prose, rate_text, signed
 

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from unlearnbench.base.peak_memory import memory_bytes, reset_peak
 from unlearnbench.base.provenance import provenance
 from unlearnbench.models.loading import quiet_transformers
+from unlearnbench.runs.evaluated_run import memory_bytes, reset_peak
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 Work = Callable[[], object]

@@ -23,7 +23,7 @@ from unlearnbench.analysis.best_settings import (
 from unlearnbench.analysis.text import best_rule, share_kept
 from unlearnbench.api.benchmark import Headline
 from unlearnbench.base.atomic import write_text
-from unlearnbench.base.canonical_json import json_ready
+from unlearnbench.base.hashing import json_ready
 from unlearnbench.config.search import SelectSettings
 from unlearnbench.results.table import TableRow
 from unlearnbench.stats.pareto_front import hypervolume

@@ -26,8 +26,15 @@ from tempfile import mkdtemp
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from unlearnbench.api.plugin_code import describe, place, plugin_code
-from unlearnbench.api.plugin_modules import Texts, is_current, texts_of, unload
+from unlearnbench.api.plugin_code import (
+    Texts,
+    describe,
+    is_current,
+    place,
+    plugin_code,
+    texts_of,
+    unload,
+)
 from unlearnbench.base.errors import PluginError, UnlearnbenchError, did_you_mean
 
 if TYPE_CHECKING:  # imports torch, which listing does not need

@@ -20,9 +20,9 @@ from unlearnbench.api.attack import variant
 from unlearnbench.api.benchmark import Benchmark
 from unlearnbench.api.profile import Profile
 from unlearnbench.base.atomic import write_text
-from unlearnbench.base.canonical_json import json_ready
 from unlearnbench.base.console import Console
 from unlearnbench.base.deferred_warnings import drain
+from unlearnbench.base.hashing import json_ready
 from unlearnbench.cli.evaluate import rounded
 from unlearnbench.config.entries import AttackSpec, attack_from_spec
 from unlearnbench.evaluation.observation_file import SUFFIX, write_observations

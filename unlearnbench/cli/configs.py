@@ -48,7 +48,7 @@ def show_config(
     Examples:
       unlearnbench configs show quickstart > my.yaml
     """
-    from unlearnbench.base.canonical_json import json_ready
+    from unlearnbench.base.hashing import json_ready
     from unlearnbench.config.loader import find_config, load_config
 
     console = Console()

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from unlearnbench.base.canonical_json import json_ready
 from unlearnbench.base.console import Console, progress_bar
 from unlearnbench.base.errors import EvaluationError, shortened
+from unlearnbench.base.hashing import json_ready
 from unlearnbench.base.outputs import check_file
 from unlearnbench.cli.command import argument, command, new_group, option
 from unlearnbench.cli.options import (
@@ -250,7 +250,7 @@ def _print_scorecard(
 ) -> None:
     """Print the scores per question, the other numbers, a table of metrics by set, and attacks."""
     from unlearnbench.api.membership import MembershipInference
-    from unlearnbench.evaluation.scorecard import scorecard
+    from unlearnbench.evaluation.model_verdict import scorecard
 
     plan, given = judged.plan, ({*judged.model.sets}, compared, benchmark.references)
     card = scorecard(plan, judged.roles, judged.values, *given)

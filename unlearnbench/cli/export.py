@@ -54,8 +54,7 @@ def export(
       unlearnbench export npo+nll --to ./unlearned
       unlearnbench export 5f0c --in runs/mine --epoch last --to ./unlearned
     """
-    from unlearnbench.report.exported_model import check_place, choose, export_model
-    from unlearnbench.report.model_card import comparison
+    from unlearnbench.report.exported_model import check_place, choose, comparison, export_model
     from unlearnbench.report.sweep_tracker import sweep_config
     from unlearnbench.runs.remade_model import spec_of
 

@@ -13,8 +13,7 @@ from unlearnbench.cli.options import Config, Json, Overrides, Plugins, register_
 
 if TYPE_CHECKING:
     from unlearnbench.api.benchmark import Dataset, SplitKey
-    from unlearnbench.config.plan import Plan
-    from unlearnbench.config.run_spec import RunSpec
+    from unlearnbench.config.plan import Plan, RunSpec
     from unlearnbench.config.schema import HyperParameter, SweepConfig
     from unlearnbench.results.run_estimate import Estimate
 
@@ -261,8 +260,7 @@ def print_memory(
 ) -> None:
     """Print the estimates as a table, what does not fit, the assumptions, and what is not known."""
     from unlearnbench.models.device import USABLE_SHARE
-    from unlearnbench.results.preflight import refusals
-    from unlearnbench.results.run_estimate import ASSUMED, CHARACTERS, TEMPLATE
+    from unlearnbench.results.run_estimate import ASSUMED, CHARACTERS, TEMPLATE, refusals
 
     if estimates:
         columns = (

@@ -257,7 +257,7 @@ def _row(kind: registry.Kind, name: str) -> dict[str, Any]:
 
 def _show(kind: registry.Kind, name: str, *, as_json: bool) -> None:
     """Print a plug-in's docstring, facts and settings."""
-    from unlearnbench.base.canonical_json import json_ready
+    from unlearnbench.base.hashing import json_ready
 
     plugin, offer, console = registry.load(kind, name), registry.find(kind, name), Console()
     settings = [_field(key, info) for key, info in plugin.model_fields.items()]

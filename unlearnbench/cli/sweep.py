@@ -6,17 +6,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
-from unlearnbench.base.canonical_json import json_ready
 from unlearnbench.base.console import Console
 from unlearnbench.base.errors import UnlearnbenchError, shortened
+from unlearnbench.base.hashing import json_ready
 from unlearnbench.cli.command import command, new_group, option
 from unlearnbench.cli.options import Config, Json, Overrides, Plugins
 from unlearnbench.cli.plan import plan_runs, read_config
 
 if TYPE_CHECKING:
     from unlearnbench.api.benchmark import Headline
-    from unlearnbench.config.plan import Plan
-    from unlearnbench.config.run_spec import RunSpec
+    from unlearnbench.config.plan import Plan, RunSpec
     from unlearnbench.config.schema import SweepConfig
 
 SOME_FAILED = 1

@@ -21,8 +21,8 @@ from unlearnbench.api.benchmark import Benchmark, Headline, Reference
 from unlearnbench.api.metric import Measure, MetricColumn, Role
 from unlearnbench.api.profile import Profile
 from unlearnbench.api.registry import Offer, load, offers
-from unlearnbench.base.canonical_json import decode_floats, json_ready
 from unlearnbench.base.errors import EvaluationError, PluginError
+from unlearnbench.base.hashing import decode_floats, json_ready
 from unlearnbench.config.entries import benchmark_named, benchmark_of
 from unlearnbench.config.metric_plan import NO_CHOICES, MetricChoices, MetricPlan
 from unlearnbench.config.profiles import TOFU, profile_of_id

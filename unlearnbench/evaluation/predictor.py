@@ -22,8 +22,8 @@ from unlearnbench.base.out_of_memory import empty_cache, map_over_ranks
 from unlearnbench.config.precision import Precision
 from unlearnbench.evaluation.precision import computing_in_precision, precision_of_model
 from unlearnbench.evaluation.prefix_tree import Tree, TreeLayout
-from unlearnbench.models.autocast import product_dtype
 from unlearnbench.models.batching import fast_batch_tokens
+from unlearnbench.models.device import product_dtype
 from unlearnbench.models.forward import OutputLayer, final_states, padded, predict
 from unlearnbench.models.kv_cache import max_cached_tokens
 from unlearnbench.models.packed_attention import (

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from unlearnbench.base.errors import ModelError, TrainingError
 from unlearnbench.losses.lm_head import Projection, at_least_fp32
-from unlearnbench.models.autocast import is_half
+from unlearnbench.models.device import is_half
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-from unlearnbench.models.autocast import product_dtype
+from unlearnbench.models.device import product_dtype
 
 SHARE = 0.7
 """Share of a GPU's free memory for keys and values; the rest is for activations."""

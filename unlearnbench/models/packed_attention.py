@@ -16,7 +16,7 @@ from typing import Any, Protocol, cast
 import torch
 from torch import Tensor, nn
 
-from unlearnbench.models.autocast import is_half, product_dtype
+from unlearnbench.models.device import is_half, product_dtype
 
 _NAME = "unlearnbench_packed"
 _LAYOUT = "unlearnbench_layout"

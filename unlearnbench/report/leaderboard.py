@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from unlearnbench.analysis.results import Results
-from unlearnbench.base.canonical_json import decode_floats, document_hash, sealed_json
 from unlearnbench.base.errors import RecordError
+from unlearnbench.base.hashing import decode_floats, document_hash, sealed_json
 from unlearnbench.base.outputs import write_file
 from unlearnbench.config.metric_plan import NO_CHOICES
 from unlearnbench.evaluation.benchmark_schema import default_headline

@@ -16,11 +16,11 @@ from unlearnbench.config.schema import ModelSettings
 from unlearnbench.models.loading import (
     Source,
     add_lora,
+    check_causal,
     check_code,
     quiet_transformers,
     reading,
 )
-from unlearnbench.models.weight_check import check_causal
 
 Trains = Callable[[str, int], bool]
 """`Method.trains`: whether the weight of this name, in a model of so many layers, is trained."""

@@ -27,18 +27,16 @@ from pydantic import Field, PlainValidator, TypeAdapter, ValidationError
 from unlearnbench.api.benchmark import SplitKey, split_order
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.base.atomic import atomic_folder, fsync
-from unlearnbench.base.canonical_json import decode_floats, document_hash, sealed_json
 from unlearnbench.base.errors import DamagedError, OutputError, RecordError, shortened
-from unlearnbench.base.hashing import file_hash
+from unlearnbench.base.hashing import decode_floats, document_hash, file_hash, sealed_json
 from unlearnbench.base.provenance import provenance
 from unlearnbench.base.redaction import redact_tree
-from unlearnbench.config.plan import PLAN_FILE
+from unlearnbench.config.plan import PLAN_FILE, RunSpec
 from unlearnbench.config.precision import precision_of_spec
 from unlearnbench.config.profiles import profile_of
-from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.evaluation.benchmark_schema import StoredBenchmark
 from unlearnbench.evaluation.observation_file import read_observations, write_observations
-from unlearnbench.training.step_result import StepResult
+from unlearnbench.training.objective import StepResult
 
 SCHEMA = 1
 PROVISIONAL = {"failed": ".failed", "stopped": ".stopped"}

@@ -6,21 +6,21 @@ docs/tutorials/run-on-a-cluster.md has the estimates as text.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from unlearnbench.api.benchmark import Dataset, Question
 from unlearnbench.api.method import Method, Needs
-from unlearnbench.base.errors import ModelError
+from unlearnbench.base.errors import ModelError, TrainingError
 from unlearnbench.base.fsdp import is_sharded
 from unlearnbench.config.method_specs import method_from_spec, modifiers_from_spec
-from unlearnbench.config.plan import Plan
+from unlearnbench.config.plan import Plan, RunSpec
 from unlearnbench.config.precision import resolve_precision
 from unlearnbench.config.resources import Resources
-from unlearnbench.config.run_spec import RunSpec
-from unlearnbench.config.schema import ModelSettings
-from unlearnbench.models.device import usable_memory
+from unlearnbench.config.schema import ModelSettings, SweepConfig
+from unlearnbench.models.device import USABLE_SHARE, device_memory, usable_memory
 from unlearnbench.models.loading import Source
 from unlearnbench.results.memory import (
     Footprint,
@@ -34,8 +34,9 @@ from unlearnbench.results.model_shape import Shape, config_of, shape_of
 from unlearnbench.training.micro_batches import Budget
 from unlearnbench.training.objective import Objective
 
-if TYPE_CHECKING:  # imports accelerate, which a plan does not need
+if TYPE_CHECKING:
     from unlearnbench.training.trainer import Trainer
+
 
 CHARACTERS = 4
 """Characters of a token of English text, about, in current vocabularies."""
@@ -342,3 +343,58 @@ def effort_of(spec: RunSpec, benchmark: Dataset, trained: float, steps: int) -> 
         limit=limit,
         text=prompt + limit,
     )
+
+
+_FLOPS = 1.0  # hours are not used
+_SHOWN = 3
+"""Methods that a message names."""
+
+
+def check_plan(plan: Plan, benchmark: Dataset, device: int | None) -> list[str]:
+    """Raise TrainingError where runs of `plan` do not fit; returns a line per unknown shape.
+
+    device  bytes of a GPU's memory; None where there is none or it is not known
+    """
+    if device is None or not any(plan.config.resources_of(m.name).gpu for m in plan.config.models):
+        return []
+    result, unknown = estimate_plan(plan, benchmark, _FLOPS, device)
+    refused = [item for item in result if not item.fits]
+    if refused:
+        raise TrainingError("; ".join(refusals(refused, device)))
+    return [f"cannot check that runs fit into memory: {line}" for line in unknown]
+
+
+def check_run(spec: RunSpec, config: SweepConfig, benchmark: Dataset) -> None:
+    """Raise TrainingError where a run does not fit the GPU of this process."""
+    device, resources = device_memory(), config.resources_of(spec.model.name)
+    if device is None or not resources.gpu or not isinstance(method_from_spec(spec.method), Method):
+        return
+    try:
+        item = estimate_run(spec, resources, benchmark, _FLOPS, device)
+    except ModelError:
+        return  # an unknown shape does not refuse the run
+    if not item.fits:
+        raise TrainingError("; ".join(refusals([item], device)))
+
+
+def refusals(refused: Sequence[Estimate], device: int) -> Iterator[str]:
+    """A phrase for each model: its runs, their memory, the device's, and what needs less."""
+    for name in dict.fromkeys(estimate.run.model.name for estimate in refused):
+        runs = [estimate for estimate in refused if estimate.run.model.name == name]
+        worst = max(runs, key=lambda estimate: estimate.memory.peak)
+        methods = list(dict.fromkeys(estimate.run.method.label for estimate in runs))
+        others = f" and {len(methods) - _SHOWN} more" if len(methods) > _SHOWN else ""
+        share = min(worst.resources.gpu, 1.0)
+        part = "" if share == 1 else f"{share:g} of "
+        yield (
+            f"{name} does not fit its GPU with {', '.join(methods[:_SHOWN])}{others}: an estimated "
+            f"{gib(worst.memory.peak)} of {part}{gib(device)}, of which {USABLE_SHARE:.0%} can be "
+            "used; less memory, and the same numbers: gradient_checkpointing: true of the model, "
+            "resources.gpu: 2 or more; other numbers: lora, dtype: bfloat16, an 8-bit optimizer "
+            "(`plan --memory` estimates each)"
+        )
+
+
+def gib(size: float) -> str:
+    """`25.1 GiB`."""
+    return f"{size / 2**30:.1f} GiB"

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from unlearnbench.api.benchmark import Headline, SplitKey, split_of, split_order, split_percent
-from unlearnbench.base.canonical_json import json_ready
 from unlearnbench.base.errors import RecordError
+from unlearnbench.base.hashing import json_ready
 from unlearnbench.config.metric_plan import MetricChoices
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.evaluation.benchmark_schema import (

@@ -22,10 +22,9 @@ from unlearnbench.api.benchmark import Dataset
 from unlearnbench.api.method import Method
 from unlearnbench.config.entries import attack_from_spec
 from unlearnbench.config.method_specs import method_from_spec
-from unlearnbench.config.plan import Plan
+from unlearnbench.config.plan import Plan, RunSpec
 from unlearnbench.config.profiles import profile_of
 from unlearnbench.config.resources import LOCAL_RUNS
-from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import ModelSettings
 from unlearnbench.evaluation.sets import evaluation_sets
 from unlearnbench.models.loading import Source

@@ -10,7 +10,7 @@ from unlearnbench.api.benchmark import Benchmark, Question, SplitKey
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.config.entries import AttackSpec, attack_from_spec
 from unlearnbench.models.loading import load_model
-from unlearnbench.models.other_rows import other_rows
+from unlearnbench.models.rows_loading import other_rows
 from unlearnbench.results.records import EpochResult
 from unlearnbench.runs.under_attack import attack_rows, evaluations_under
 from unlearnbench.runs.workspace import Workspace

@@ -8,7 +8,7 @@ from unlearnbench.base.distributed import main_process_first
 from unlearnbench.base.errors import TrainingError
 from unlearnbench.base.out_of_memory import empty_cache
 from unlearnbench.config.method_specs import modifiers_from_spec
-from unlearnbench.config.run_spec import RunSpec
+from unlearnbench.config.plan import RunSpec
 from unlearnbench.models.device import device_memory, usable_memory
 from unlearnbench.models.encoding import Encoder
 from unlearnbench.models.epoch_order import TrainingRows, with_scores

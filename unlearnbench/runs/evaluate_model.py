@@ -54,8 +54,7 @@ from unlearnbench.models.loading import (
     reading,
 )
 from unlearnbench.models.lora import adapter_base, is_adapter, load_any_model
-from unlearnbench.models.other_rows import other_rows
-from unlearnbench.models.rows_loading import load_benchmark
+from unlearnbench.models.rows_loading import load_benchmark, other_rows
 from unlearnbench.runs.under_attack import attack_rows, evaluations_under
 from unlearnbench.training.fine_tuning import FineTuner
 

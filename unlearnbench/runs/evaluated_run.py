@@ -1,19 +1,23 @@
 """A run's evaluations, timings and record; and the run that trains nothing."""
 
+import ctypes
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
+
+import torch
 
 from unlearnbench.api.inference_method import Prompts, Wrapper
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.api.plugin_code import plugin_code
 from unlearnbench.base.distributed import barrier, is_main_process, world_size
 from unlearnbench.base.out_of_memory import OomRetry
-from unlearnbench.base.peak_memory import Peak
 from unlearnbench.base.provenance import provenance
 from unlearnbench.config.entries import AttackSpec
-from unlearnbench.config.run_spec import RunSpec
+from unlearnbench.config.plan import RunSpec
 from unlearnbench.evaluation.benchmark_schema import version_entry
 from unlearnbench.models.loading import check_vocabulary, load_model, pad_id
 from unlearnbench.models.prompt_shift import ShiftedModel, mean_states
@@ -166,3 +170,48 @@ def wrapped_model(spec: RunSpec, space: Workspace, method: Wrapper) -> ShiftedMo
     with plugin_code(f"`fit` of {type(method).__name__}"):
         shift = method.fit(model, prompts)
     return ShiftedModel(model, shift)
+
+
+_STATUS = Path("/proc/self/status")
+_RESET = Path("/proc/self/clear_refs")
+
+
+def memory_bytes(key: str) -> int:
+    """Bytes of `VmRSS` (now) or `VmHWM` (the most so far) of this process."""
+    line = next(line for line in _STATUS.read_text().splitlines() if line.startswith(f"{key}:"))
+    return int(line.split()[1]) * 1024
+
+
+def reset_peak() -> bool:
+    """Reset `VmHWM`; returns whether this system can."""
+    # Freed memory that the allocator keeps would hide what is allocated next. glibc only.
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
+    try:
+        _RESET.write_text("5")  # VmHWM becomes VmRSS
+    except OSError:
+        return False
+    return True
+
+
+class Peak:
+    """Peak memory since this object was made."""
+
+    def __init__(self) -> None:
+        self.on_gpu = torch.cuda.is_available()
+        self._begin: int | None = None
+        if self.on_gpu:
+            torch.cuda.reset_peak_memory_stats()
+        elif reset_peak():
+            self._begin = memory_bytes("VmRSS")
+
+    def to_json(self) -> dict[str, Any]:
+        """The peak in MiB and what it measures; None where the system has no measure."""
+        if self.on_gpu:
+            result: int | None = torch.cuda.max_memory_allocated()
+            of = "allocated on the GPU"
+        else:
+            result = None if self._begin is None else memory_bytes("VmHWM") - self._begin
+            of = "resident, above the run's start"
+        mib = None if result is None else round(result / 2**20)
+        return {"peak_memory_mib": mib, "peak_memory_of": of}

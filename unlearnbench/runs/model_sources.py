@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 from unlearnbench.api.benchmark import Dataset, Question, SplitKey, split_name
-from unlearnbench.base.canonical_json import content_hash
+from unlearnbench.base.hashing import content_hash
 from unlearnbench.config.entries import AttackSpec
 from unlearnbench.config.profiles import profile_of
 from unlearnbench.config.schema import EvaluationSettings, ModelSettings, SweepConfig

@@ -24,8 +24,7 @@ from unlearnbench.base import hub
 from unlearnbench.base.errors import DataError, ModelError, RecordError, UnlearnbenchError
 from unlearnbench.base.redaction import MARK
 from unlearnbench.config.method_specs import method_from_spec
-from unlearnbench.config.plan import planned_commits
-from unlearnbench.config.run_spec import RunSpec
+from unlearnbench.config.plan import RunSpec, planned_commits
 from unlearnbench.config.schema import MethodGrid, SweepConfig
 from unlearnbench.config.search import SearchSettings
 from unlearnbench.models.device import cuda_variables, deterministic, use_device
@@ -33,8 +32,8 @@ from unlearnbench.models.loading import Source, quiet_transformers
 from unlearnbench.models.lora import load_any_model
 from unlearnbench.models.rows_loading import fingerprint
 from unlearnbench.results.epoch_metrics import references_of
-from unlearnbench.results.preflight import check_run
 from unlearnbench.results.records import EpochResult, Record, read_record
+from unlearnbench.results.run_estimate import check_run
 from unlearnbench.runs.build_trainer import build_trainer
 from unlearnbench.runs.workspace import Workspace, workspace
 from unlearnbench.training.trainer import Trainer

@@ -14,12 +14,12 @@ from unlearnbench.base.distributed import broadcast_from_main, is_main_process
 from unlearnbench.base.errors import ModelError
 from unlearnbench.base.signals import handle_sigterm
 from unlearnbench.config.method_specs import method_from_spec
-from unlearnbench.config.run_spec import RunSpec
+from unlearnbench.config.plan import RunSpec
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.models.device import cuda_variables, deterministic, use_device
 from unlearnbench.models.loading import local_contents, quiet_transformers
-from unlearnbench.results.preflight import check_run
 from unlearnbench.results.records import EpochResult, Record, read_record
+from unlearnbench.results.run_estimate import check_run
 from unlearnbench.runs.evaluated_run import InferenceRun
 from unlearnbench.runs.prerequisites import execute_task, preparation_tasks
 from unlearnbench.runs.training_run import TrainingRun

@@ -24,7 +24,7 @@ from unlearnbench.base.errors import EvaluationError
 from unlearnbench.evaluation.observation_file import read_observations, write_observations
 from unlearnbench.results.records import EpochResult, evaluation_name
 from unlearnbench.results.remote_copies import Storage
-from unlearnbench.training.step_result import StepResult
+from unlearnbench.training.objective import StepResult
 
 _FILE = "state.json"
 

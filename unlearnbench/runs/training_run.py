@@ -16,7 +16,7 @@ from unlearnbench.base.distributed import (
     world_size,
 )
 from unlearnbench.base.signals import Stopped, defer_sigterm, raise_if_stopped, sigterm_received
-from unlearnbench.config.run_spec import RunSpec
+from unlearnbench.config.plan import RunSpec
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.evaluation.precision import needs_stored_weights
 from unlearnbench.results.records import EpochResult, Record, run_record
@@ -26,7 +26,7 @@ from unlearnbench.runs.checkpoints import Checkpoints
 from unlearnbench.runs.evaluated_run import EvaluatedRun, run_provenance
 from unlearnbench.runs.run_state import RunState, remove_state, state_folders
 from unlearnbench.runs.workspace import Workspace, workspace
-from unlearnbench.training.step_result import StepResult
+from unlearnbench.training.objective import StepResult
 from unlearnbench.training.trainer import NonFiniteError, Trainer
 
 

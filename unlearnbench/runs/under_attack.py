@@ -1,9 +1,12 @@
 """Evaluation of a model under an attack: at each of its points, on the sets that it is about."""
 
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from unlearnbench.api.attack import (
     Attack,
@@ -21,7 +24,6 @@ from unlearnbench.base.distributed import all_gather
 from unlearnbench.base.errors import EvaluationError, PluginError
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.models.prompt_shift import ShiftedModel
-from unlearnbench.models.restored import restored
 from unlearnbench.training.trainer import NonFiniteError
 
 Sets = Mapping[str, tuple[Question, ...]]
@@ -177,3 +179,34 @@ def _with_questions(evaluation: Evaluation, sets: Sets) -> Evaluation:
 
 def _guarded(name: str, attack: Attack, function: str) -> AbstractContextManager[None]:
     return plugin_code(f"`{function}` of attack {name!r}", source_file(type(attack)))
+
+
+@contextmanager
+def restored(model: Any) -> Generator[None, None, None]:
+    """Restore weights and buffers bit for bit, what is trained, and the mode, on leaving.
+
+    Copies are held in host memory, so that an attack has the device's. Modules that were put in
+    place of others are not put back. Of a sharded model each process restores its own part.
+    """
+    tensors = dict(_tensors(model))
+    copies = {name: tensor.to("cpu", copy=True) for name, tensor in tensors.items()}
+    trained = {name: p.requires_grad for name, p in model.named_parameters()}
+    modes = {module: module.training for module in model.modules()}
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for name, tensor in tensors.items():
+                tensor.copy_(copies[name])
+        for name, parameter in model.named_parameters():
+            parameter.grad = None
+            parameter.requires_grad_(trained.get(name, parameter.requires_grad))
+        for module, training in modes.items():
+            module.training = training
+
+
+def _tensors(model: Any) -> Generator[tuple[str, Tensor], None, None]:
+    """The tensors in which weights and buffers are stored, by name, each once."""
+    for name, value in (*model.named_parameters(), *model.named_buffers()):
+        tensor: Any = value.detach()
+        yield name, tensor.to_local() if hasattr(tensor, "to_local") else tensor

@@ -7,8 +7,8 @@ from unlearnbench.api.benchmark import Dataset, SplitKey, split_name
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.api.profile import Profile
 from unlearnbench.base import hub
-from unlearnbench.base.canonical_json import content_hash
 from unlearnbench.base.deferred_warnings import warn_later
+from unlearnbench.base.hashing import content_hash
 from unlearnbench.base.out_of_memory import (
     empty_cache,
     is_out_of_memory,

@@ -16,9 +16,8 @@ from pydantic import ValidationError
 
 from unlearnbench.analysis.selection import ChosenSetting, choose, report_chosen, write_selection
 from unlearnbench.api.benchmark import SplitKey, split_order
-from unlearnbench.base.canonical_json import json_ready
-from unlearnbench.config.plan import Plan
-from unlearnbench.config.run_spec import RunSpec
+from unlearnbench.base.hashing import json_ready
+from unlearnbench.config.plan import Plan, RunSpec
 from unlearnbench.config.schema import MethodSpec, ModelSettings
 from unlearnbench.config.search_space import Point, Space
 from unlearnbench.results.records import Record, planned_records, read_records

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from unlearnbench.base.canonical_json import content_hash
-from unlearnbench.config.run_spec import RunSpec
+from unlearnbench.base.hashing import content_hash
+from unlearnbench.config.plan import RunSpec
 from unlearnbench.config.search import Metric, Range, SearchSettings, weighted
 from unlearnbench.config.search_space import Point, Space
 from unlearnbench.results.records import Record, read_records

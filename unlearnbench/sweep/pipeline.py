@@ -9,16 +9,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from unlearnbench.base.deferred_warnings import warn_later
-from unlearnbench.config.plan import Plan
-from unlearnbench.config.preparation_task import PreparationTask
-from unlearnbench.config.run_spec import RunSpec
+from unlearnbench.config.plan import Plan, PreparationTask, RunSpec
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.results.records import EpochResult, Record
 
 
 def _plan(config: SweepConfig) -> Plan:
     from unlearnbench.models.device import device_memory
-    from unlearnbench.results.preflight import check_plan
+    from unlearnbench.results.run_estimate import check_plan
     from unlearnbench.runs.plan_sweep import plan_sweep
 
     plan, benchmark = plan_sweep(config)

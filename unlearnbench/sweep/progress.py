@@ -8,26 +8,27 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import chain, repeat
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from unlearnbench.analysis.best_settings import PanelKey
-from unlearnbench.analysis.best_so_far import LiveBest
+from unlearnbench.analysis.best_settings import Panel, PanelKey, panels
 from unlearnbench.analysis.conclusion import Conclusion
 from unlearnbench.analysis.text import best_lines
 from unlearnbench.api.benchmark import Headline, split_percent
 from unlearnbench.base.console import WARNING_STYLE, Console, append_log_line, format_duration
+from unlearnbench.base.errors import RecordError
 from unlearnbench.base.redaction import redact
-from unlearnbench.config.run_spec import RunSpec
-from unlearnbench.results.records import EpochResult
-from unlearnbench.results.table import Labels, flat_hyperparameters
+from unlearnbench.config.plan import RunSpec
+from unlearnbench.results.records import EpochResult, Record
+from unlearnbench.results.table import Labels, flat_hyperparameters, table
 from unlearnbench.results.time_to_go import Clock, Forecast
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
+
 
 STATUS_SECONDS = 30.0
 """Least time between tables of the best."""
@@ -278,3 +279,32 @@ class Progress:
 def _method(run: RunSpec) -> tuple[str, dict[str, Any]]:
     """Label and hyper-parameters of a run's method, as `Labels` takes them."""
     return run.method.label, flat_hyperparameters(run.method.model_dump())
+
+
+class LiveBest:
+    """The records so far, and the panels that they make."""
+
+    def __init__(self) -> None:
+        self._records: dict[str, Record] = {}
+        self._left_out: set[str] = set()
+        """Ids of runs that are not in the plan, or not yet: seeds on which a choice is reported."""
+
+    def add(self, record: Record) -> None:
+        """Add a record, or replace the one of the same id."""
+        self._records[record.id] = record
+
+    def retain_only(self, ids: Collection[str]) -> None:
+        """Leave out all other runs added so far, until they are among the `ids` of a later call."""
+        self._left_out = self._records.keys() - set(ids)
+
+    def panels(self) -> tuple[Panel, ...]:
+        """The panels of the records so far; none where they do not compare, which ends no run."""
+        shown = (
+            record
+            for record in self._records.values()
+            if record.kind != "run" or record.id not in self._left_out
+        )
+        try:
+            return panels(table(shown))
+        except RecordError:
+            return ()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from unlearnbench.base.errors import RecordError
-from unlearnbench.config.run_spec import RunSpec
+from unlearnbench.config.plan import RunSpec
 from unlearnbench.report.links import ui_command
 from unlearnbench.report.sweep_tracker import SweepTracker
 from unlearnbench.results.outcomes import RunOutcome, outcome

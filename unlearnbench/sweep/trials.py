@@ -3,22 +3,24 @@
 import shutil
 import time
 import traceback
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+from unlearnbench.api.benchmark import SplitKey
 from unlearnbench.api.plugin_code import place
 from unlearnbench.base.deferred_warnings import drain
 from unlearnbench.base.errors import PluginError, is_deterministic, no_room
 from unlearnbench.base.signals import defer_sigterm, raise_if_stopped
+from unlearnbench.config.plan import RunSpec
 from unlearnbench.config.resources import Resources
-from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import SweepConfig
-from unlearnbench.config.search import Scheduler
-from unlearnbench.results.records import Record
+from unlearnbench.config.search import Metric, Scheduler, weighted
+from unlearnbench.results.records import Record, read_records
 from unlearnbench.sweep.code_shipping import WorkerContext
-from unlearnbench.sweep.early_stopping import halving_scheduler
 from unlearnbench.sweep.optuna_search import Search, searcher
 from unlearnbench.sweep.pipeline import Pipeline
 from unlearnbench.sweep.ray_cluster import check_ray
@@ -30,6 +32,85 @@ from unlearnbench.sweep.worker_group import (
     run_on_workers,
     strategy,
 )
+
+
+def halving_scheduler(
+    settings: Scheduler | None, epochs: int, runs: Mapping[str, RunSpec], folder: Path
+) -> Any | None:
+    """Tune's scheduler; None without settings.
+
+    runs    all runs that it will see, by id; may grow
+    folder  the sweep's, with the records of earlier commands
+    """
+    if settings is None:
+        return None
+    from ray.tune.schedulers import FIFOScheduler
+
+    metric, groups = settings.metric, _groups(settings, epochs, folder)
+
+    def group_of(trial: Any) -> Any:
+        run = runs[trial.config["run"]["id"]]
+        return groups[run.model.name, run.forget_fraction, run.method.label]
+
+    class Halving(FIFOScheduler):
+        """Delegates to a scheduler per group: metrics of different models are not comparable."""
+
+        def __reduce__(self) -> tuple[Any, ...]:
+            return FIFOScheduler, ()
+
+        def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
+            group_of(trial).on_trial_add(tune_controller, trial)
+
+        def on_trial_result(self, tune_controller: Any, trial: Any, result: Any) -> str:
+            epoch = decode_report(result["report"])
+            scored = _scored(metric, epoch.metrics, epoch.epoch)
+            return str(group_of(trial).on_trial_result(tune_controller, trial, scored))
+
+        def on_trial_remove(self, tune_controller: Any, trial: Any) -> None:
+            group_of(trial).on_trial_remove(tune_controller, trial)
+
+        def on_trial_complete(self, tune_controller: Any, trial: Any, result: Any) -> None:
+            """Do nothing: the last epoch was in `on_trial_result`."""
+
+    scheduler: Any = Halving
+    return scheduler()
+
+
+def _groups(
+    settings: Scheduler, epochs: int, folder: Path
+) -> defaultdict[tuple[str, SplitKey, str], Any]:
+    """A scheduler for each model, split and method, created at its first use."""
+    from ray.tune.schedulers import AsyncHyperBandScheduler
+
+    def new_scheduler() -> Any:
+        return AsyncHyperBandScheduler(
+            time_attr="epoch",
+            metric="score",
+            mode="max",
+            # Stopping a run in its last epoch saves nothing.
+            max_t=max(settings.grace, epochs - 1),
+            grace_period=settings.grace,
+            reduction_factor=settings.reduction,
+            stop_last_trials=False,
+        )
+
+    groups: defaultdict[tuple[str, SplitKey, str], Any] = defaultdict(new_scheduler)
+    for record in read_records(folder):
+        if record.kind == "run" and record.status != "failed":
+            location = (record.model, record.forget_fraction, record.method)
+            trial = SimpleNamespace(trial_id=record.id)
+            groups[location].on_trial_add(None, trial)
+            for result in record.epochs:
+                scored = _scored(settings.metric, result.metrics, result.epoch)
+                groups[location].on_trial_result(None, trial, scored)
+    return groups
+
+
+def _scored(metric: Metric, metrics: Mapping[str, Any], epoch: int) -> dict[str, Any]:
+    """The scheduler's view of an epoch; without a score it decides nothing."""
+    score = weighted(metric, dict(metrics))
+    return {"epoch": epoch} | ({} if score is None else {"score": score})
+
 
 CHECK_SECONDS = 1.0
 """Between two looks at Ray's processes."""

@@ -42,16 +42,16 @@ from unlearnbench.models.epoch_order import Item, TrainingRows
 from unlearnbench.training.answer_sampling import Sampler
 from unlearnbench.training.micro_batches import Budget, MicroBatches, StepContext, StepRows, Sums
 from unlearnbench.training.modified_step import Modifiers
-from unlearnbench.training.objective import Objective, called
-from unlearnbench.training.optimizer_state import load_state, state_tensors
+from unlearnbench.training.objective import Objective, StepResult, called, not_finite
 from unlearnbench.training.optimizers import (
     TrainerSettings,
     check_gradients,
+    load_state,
     make_optimizers,
     reseed,
+    state_tensors,
 )
 from unlearnbench.training.reference_model import LiveReference, ReferenceRows
-from unlearnbench.training.step_result import StepResult, not_finite
 
 T = TypeVar("T")
 

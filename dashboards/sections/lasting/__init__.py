@@ -7,7 +7,7 @@ from functools import lru_cache
 from statistics import fmean
 from typing import Any
 
-from unlearnbench.analysis.answers_under_attack import (
+from unlearnbench.analysis.given_back import (
     BOUND,
     LEAK,
     LeakCurve,

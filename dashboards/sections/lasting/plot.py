@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from unlearnbench.analysis.answers_under_attack import LeakCurve
+from unlearnbench.analysis.given_back import LeakCurve
 from unlearnbench.analysis.lasting import AttackedPanel, AttackedSetting, RelearningCurve
 
 from ...figures.marks import SHARE_RANGE, Figure, error_bars, line_style, small_layout, trace

@@ -11,7 +11,7 @@ import yaml
 from unlearnbench.analysis.results import Results
 from unlearnbench.base.console import format_duration
 from unlearnbench.config.loader import shipped_configs
-from unlearnbench.report.latex import tex
+from unlearnbench.report.best_table import tex
 from unlearnbench.results.records import Record
 
 from ...formatting import flatten

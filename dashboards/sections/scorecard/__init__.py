@@ -13,7 +13,7 @@ from unlearnbench.analysis.scorecard import Score, Scorer, questions
 from unlearnbench.analysis.text import variant_label
 from unlearnbench.api.benchmark import SplitKey
 from unlearnbench.api.metric import Summary
-from unlearnbench.report.latex import tex
+from unlearnbench.report.best_table import tex
 from unlearnbench.stats.t_interval import is_above
 
 from ...figures.tradeoff_data import TradeOffPanel

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from unlearnbench.api import registry
-from unlearnbench.base.canonical_json import content_hash
 from unlearnbench.base.errors import ConfigError, PluginError
+from unlearnbench.base.hashing import content_hash
 from unlearnbench.benchmarks.synthetic import Synthetic
 from unlearnbench.benchmarks.tofu import TOFU
 from unlearnbench.config.entries import (

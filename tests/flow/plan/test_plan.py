@@ -10,8 +10,7 @@ from unlearnbench.api.benchmark import SplitKey
 from unlearnbench.benchmarks.synthetic import Synthetic
 from unlearnbench.benchmarks.tofu import TOFU
 from unlearnbench.config.method_specs import method_spec
-from unlearnbench.config.plan import Plan, make_plan
-from unlearnbench.config.run_spec import RunSpec
+from unlearnbench.config.plan import Plan, RunSpec, make_plan
 from unlearnbench.config.schema import (
     TINY_PREPARATION,
     EvaluationSettings,

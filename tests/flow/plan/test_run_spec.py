@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from unlearnbench.base.canonical_json import content_hash
+from unlearnbench.base.hashing import content_hash
 from unlearnbench.config.loader import load_config
-from unlearnbench.config.plan import make_plan
-from unlearnbench.config.run_spec import RunSpec
+from unlearnbench.config.plan import RunSpec, make_plan
 
 OLD = Path(__file__).parents[2] / "data" / "small_sweep" / "plan.json"
 PUBLISHED = {

@@ -26,7 +26,7 @@ from unlearnbench.results.records import (
     write_record,
 )
 from unlearnbench.results.sweep_folder import lock_folder, remove_leftovers
-from unlearnbench.training.step_result import StepResult
+from unlearnbench.training.objective import StepResult
 
 
 def a_set(n: int = 2, k: int = 3) -> SetEvaluation:

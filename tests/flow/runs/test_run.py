@@ -13,12 +13,11 @@ import pytest
 import torch
 
 from unlearnbench.api import registry
-from unlearnbench.base.canonical_json import document_hash
 from unlearnbench.base.deferred_warnings import drain
+from unlearnbench.base.hashing import document_hash
 from unlearnbench.benchmarks.synthetic import Synthetic
 from unlearnbench.config.method_specs import method_spec
-from unlearnbench.config.plan import make_plan
-from unlearnbench.config.run_spec import RunSpec
+from unlearnbench.config.plan import RunSpec, make_plan
 from unlearnbench.config.schema import (
     Architecture,
     EvaluationSettings,

@@ -9,9 +9,7 @@ from typing import Any
 
 from unlearnbench.base.console import Console
 from unlearnbench.config.method_specs import method_spec
-from unlearnbench.config.plan import Plan, make_plan
-from unlearnbench.config.preparation_task import PreparationTask
-from unlearnbench.config.run_spec import RunSpec
+from unlearnbench.config.plan import Plan, PreparationTask, RunSpec, make_plan
 from unlearnbench.config.schema import MethodGrid, ModelSettings, SweepConfig
 from unlearnbench.evaluation.benchmark_schema import default_schema
 from unlearnbench.report.links import STORE

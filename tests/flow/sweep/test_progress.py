@@ -6,8 +6,7 @@ from io import StringIO
 import pytest
 
 from unlearnbench.base.console import Console
-from unlearnbench.config.plan import make_plan
-from unlearnbench.config.run_spec import RunSpec
+from unlearnbench.config.plan import RunSpec, make_plan
 from unlearnbench.config.schema import MethodGrid, MethodSpec, ModelSettings, SweepConfig
 from unlearnbench.evaluation.benchmark_schema import default_headline
 from unlearnbench.results.records import EpochResult, Record, run_record

@@ -23,9 +23,8 @@ from packaging.version import Version
 from unlearnbench.base.console import Console
 from unlearnbench.base.errors import UnlearnbenchError
 from unlearnbench.base.provenance import git_state
-from unlearnbench.config.plan import make_plan
+from unlearnbench.config.plan import RunSpec, make_plan
 from unlearnbench.config.resources import RaySettings, Resources, TrackingSettings
-from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import MethodGrid, MethodSpec, ModelSettings, SweepConfig
 from unlearnbench.results.records import EpochResult, Record, read_records, run_record, write_record
 from unlearnbench.sweep import run_sweep

@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from unlearnbench.report.entries import metrics, params
+from unlearnbench.report.sweep_tracker import metrics, params
 from unlearnbench.results.records import EpochResult
 
 

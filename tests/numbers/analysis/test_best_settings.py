@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from unlearnbench.analysis.best_settings import average_seeds, best_per_method, panels
-from unlearnbench.analysis.best_so_far import LiveBest
 from unlearnbench.analysis.text import best_lines
 from unlearnbench.results.records import Record
 from unlearnbench.results.table import table
+from unlearnbench.sweep.progress import LiveBest
 
 from .conftest import pointed
 

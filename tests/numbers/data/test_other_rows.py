@@ -6,7 +6,7 @@ from pathlib import Path
 from unlearnbench.api.benchmark import Question
 from unlearnbench.benchmarks.passages import Passages
 from unlearnbench.benchmarks.synthetic import Synthetic
-from unlearnbench.models.other_rows import other_rows
+from unlearnbench.models.rows_loading import other_rows
 
 
 def test_all_training_rows_of_a_benchmark() -> None:

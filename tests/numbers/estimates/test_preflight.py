@@ -14,8 +14,7 @@ from unlearnbench.base.errors import TrainingError, is_deterministic
 from unlearnbench.cli.main import main
 from unlearnbench.config.loader import load_config
 from unlearnbench.config.resources import Resources
-from unlearnbench.results.preflight import check_plan, check_run
-from unlearnbench.results.run_estimate import Estimate, estimate_plan
+from unlearnbench.results.run_estimate import Estimate, check_plan, check_run, estimate_plan
 from unlearnbench.runs.plan_sweep import plan_sweep
 
 GB = 10**9

@@ -8,7 +8,7 @@ from unlearnbench.api.metric import Compared
 from unlearnbench.benchmarks.tofu_metrics import ROLES
 from unlearnbench.config.profiles import OPEN_UNLEARNING
 from unlearnbench.evaluation.logs import read_log
-from unlearnbench.evaluation.scorecard import UNDEFINED, Scorecard, scorecard
+from unlearnbench.evaluation.model_verdict import UNDEFINED, Scorecard, scorecard
 from unlearnbench.evaluation.summary import plan_of, summarize
 
 

@@ -14,8 +14,12 @@ from unlearnbench.api.benchmark import Question
 from unlearnbench.base.optional_packages import import_optional
 from unlearnbench.config.schema import Architecture
 from unlearnbench.models.tiny import build_model
-from unlearnbench.training.optimizer_state import load_state, state_tensors
-from unlearnbench.training.optimizers import TrainerSettings, make_optimizers
+from unlearnbench.training.optimizers import (
+    TrainerSettings,
+    load_state,
+    make_optimizers,
+    state_tensors,
+)
 from unlearnbench.training.trainer import Trainer
 
 from .test_trainer import objective_of, rows_of, trainer_of, weights

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from ..conftest import Fabric
 
-answers: Any = importlib.import_module("unlearnbench.analysis.answers_under_attack")
+answers: Any = importlib.import_module("unlearnbench.analysis.given_back")
 lasting: Any = importlib.import_module("unlearnbench_dashboards.sections.lasting")
 scorecard: Any = importlib.import_module("unlearnbench_dashboards.sections.scorecard")
 SECTION: Any = lasting.Lasting()
