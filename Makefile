@@ -39,6 +39,7 @@ lint: $(READY)
 check: lint test
 
 fix: $(READY)
+	$(BIN)/python .ci/every_method.py
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-CEILINGS = {"lines": 32_882, "arrows": 92}
+CEILINGS = {"lines": 29_881, "arrows": 92}
 FLOORS = (
     {"base", "losses"},
     {"stats"},
@@ -24,9 +24,8 @@ FLOORS = (
     {"training", "evaluation"},
     {"results"},
     {"runs", "analysis"},
-    {"testing"},
     {"report"},
-    {"sweep"},
+    {"sweep", "testing"},
     {"cli"},
 )
 """The rooms, from the ground up."""

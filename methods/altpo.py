@@ -1,13 +1,13 @@
 """AltPO: prefer the start model's alternative answers to the answers to forget."""
 
 import math
-from typing import ClassVar, Literal, Self
+from typing import Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import field_validator, model_validator
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from unlearnbench.api.hyperparameters import refuse_unused
+from unlearnbench.api.hyperparameters import refuse_unused, setting
 from unlearnbench.api.method import LossBatch, Method, Needs, Part, Sampling
 
 _PAIR: frozenset[Part] = frozenset({"forget", "alternative"})
@@ -19,6 +19,8 @@ _AUTHORS = (
 )
 """Instruction for Llama-2, prefix of the reply and words that end it, as their runs had them:
 molereddy/Alternate-Preference-Optimization@c9b78bd generate.py, config/generate.yaml."""
+
+_CONFIG = "molereddy/Alternate-Preference-Optimization@c9b78bd config/generate.yaml"
 
 
 class AltPO(Method):
@@ -52,58 +54,42 @@ class AltPO(Method):
     community/methods/AltPO/README.md]
     """
 
-    needs: ClassVar[Needs] = Needs(parts=_PAIR, logprobs=_PAIR, alternatives=Sampling(5))
+    family = "preference"
+    needs = Needs(parts=_PAIR, logprobs=_PAIR, alternatives=Sampling(5))
 
-    later: ClassVar[frozenset[str]] = frozenset({"asked", "prefix", "stop"})
+    later = frozenset({"asked", "prefix", "stop"})
 
-    beta: float = Field(
-        default=0.1,
+    beta: float = setting(
+        0.1,
+        "inverse temperature β",
+        "molereddy/Alternate-Preference-Optimization@c9b78bd README.md",
         gt=0,
-        description="inverse temperature β [source: "
-        "molereddy/Alternate-Preference-Optimization@c9b78bd README.md]",
     )
-    scaled: bool = Field(
-        default=True,
-        description="multiply the loss by 2/β [source: "
-        "molereddy/Alternate-Preference-Optimization@c9b78bd dataloader.py]",
+    scaled: bool = setting(
+        True,
+        "multiply the loss by 2/β",
+        "molereddy/Alternate-Preference-Optimization@c9b78bd dataloader.py",
     )
-    alternatives: int = Field(
-        default=5,
-        ge=1,
-        description="alternatives to each forget answer [source: "
-        "molereddy/Alternate-Preference-Optimization@c9b78bd config/generate.yaml]",
+    alternatives: int = setting(5, "alternatives to each forget answer", _CONFIG, ge=1)
+    temperature: float = setting(1.0, "at which they are sampled", _CONFIG, gt=0)
+    max_new_tokens: int = setting(200, "most tokens of an alternative", _CONFIG, ge=1)
+    asked: Literal["instruction", "authors"] = setting(
+        "instruction",
+        "the prompt of the start model: `instruction`, or the authors' prompt for Llama-2",
+        "ours: their wording is for chat models",
     )
-    temperature: float = Field(
-        default=1.0,
-        gt=0,
-        description="at which they are sampled [source: "
-        "molereddy/Alternate-Preference-Optimization@c9b78bd config/generate.yaml]",
+    instruction: str = setting(
+        "{question}",
+        "prompt of the start model; may also contain {answer}, the true one",
+        "ours: the question as it is fits every model",
     )
-    max_new_tokens: int = Field(
-        default=200,
-        ge=1,
-        description="most tokens of an alternative [source: "
-        "molereddy/Alternate-Preference-Optimization@c9b78bd config/generate.yaml]",
+    prefix: str = setting(
+        "",
+        "beginning of its reply, which the alternative continues",
+        "ours: a model without an instruction needs none",
     )
-    asked: Literal["instruction", "authors"] = Field(
-        default="instruction",
-        description="the prompt of the start model: `instruction`, or the authors' prompt for "
-        "Llama-2 [source: ours: their wording is for chat models]",
-    )
-    instruction: str = Field(
-        default="{question}",
-        description="prompt of the start model; may also contain {answer}, the true one "
-        "[source: ours: the question as it is fits every model]",
-    )
-    prefix: str = Field(
-        default="",
-        description="beginning of its reply, which the alternative continues [source: ours: a "
-        "model without an instruction needs none]",
-    )
-    stop: str = Field(
-        default="",
-        description="texts before which an alternative ends, separated by | [source: ours: as "
-        "for `prefix`]",
+    stop: str = setting(
+        "", "texts before which an alternative ends, separated by |", "ours: as for `prefix`"
     )
 
     @field_validator("instruction")

@@ -1,10 +1,8 @@
 """CE-U: cross entropy towards what the model would say if the true token were impossible."""
 
-from typing import ClassVar
-
-from pydantic import Field
 from torch import Tensor
 
+from unlearnbench.api.hyperparameters import setting
 from unlearnbench.api.method import LossBatch, Method, Needs
 
 
@@ -20,15 +18,15 @@ class CEU(Method):
     template's tokens and the first answer token, and so does the default.
     """
 
-    needs: ClassVar[Needs] = Needs(parts=frozenset({"forget"}))
+    family = "target distribution"
+    needs = Needs(parts=frozenset({"forget"}))
 
-    ignore_first_answer_tokens: int = Field(
-        default=1,
+    ignore_first_answer_tokens: int = setting(
+        1,
+        "first tokens of each forget row's answer that the loss does not see; above 0, nor the "
+        "label that a template puts before it (training.ignore_label)",
+        "Yang 2025, arXiv:2503.01224; locuslab/open-unlearning@d3d7cf9 configs/trainer/CEU.yaml",
         ge=0,
-        description="first tokens of each forget row's answer that the loss does not see; "
-        "above 0, nor the label that a template puts before it (training.ignore_label) "
-        "[source: Yang 2025, arXiv:2503.01224; "
-        "locuslab/open-unlearning@d3d7cf9 configs/trainer/CEU.yaml]",
     )
 
     def loss(self, batch: LossBatch) -> Tensor:

@@ -1,12 +1,11 @@
 """Direct preference optimisation with a refusal as winner and the true answer as loser."""
 
 import math
-from typing import ClassVar
 
-from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from unlearnbench.api.hyperparameters import setting
 from unlearnbench.api.method import LossBatch, Method, Needs
 
 
@@ -27,22 +26,21 @@ class DPO(Method):
     [source: molereddy/Alternate-Preference-Optimization@c9b78bd README.md (IdkDPO), dataloader.py]
     """
 
-    needs: ClassVar[Needs] = Needs(
-        parts=frozenset({"forget", "refusal"}), logprobs=frozenset({"forget", "refusal"})
-    )
+    family = "preference"
+    needs = Needs(parts=frozenset({"forget", "refusal"}), logprobs=frozenset({"forget", "refusal"}))
 
-    later: ClassVar[frozenset[str]] = frozenset({"scaled"})
+    later = frozenset({"scaled"})
 
-    beta: float = Field(
-        default=0.1,
+    beta: float = setting(
+        0.1,
+        "inverse temperature β",
+        "locuslab/open-unlearning@d3d7cf9 configs/trainer/DPO.yaml",
         gt=0,
-        description="inverse temperature β [source: locuslab/open-unlearning@d3d7cf9 "
-        "configs/trainer/DPO.yaml]",
     )
-    scaled: bool = Field(
-        default=False,
-        description="multiply the loss by 2/β [source: Rafailov et al. 2023, arXiv:2305.18290, "
-        "equation 7: no factor]",
+    scaled: bool = setting(
+        False,
+        "multiply the loss by 2/β",
+        "Rafailov et al. 2023, arXiv:2305.18290, equation 7: no factor",
     )
 
     def loss(self, batch: LossBatch) -> Tensor:

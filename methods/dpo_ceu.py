@@ -1,10 +1,8 @@
 """DPO with CE-U (experimental): General CE-U in place of DPO's gradient ascent on the loser."""
 
-from typing import ClassVar
-
-from pydantic import Field
 from torch import Tensor
 
+from unlearnbench.api.hyperparameters import setting
 from unlearnbench.api.method import LossBatch, Method, Needs
 
 
@@ -28,20 +26,12 @@ class DPOCEU(Method):
     [source: ours: no run has been published]
     """
 
-    needs: ClassVar[Needs] = Needs(
-        parts=frozenset({"forget", "refusal"}), logprobs=frozenset({"forget", "refusal"})
-    )
+    family = "preference"
+    needs = Needs(parts=frozenset({"forget", "refusal"}), logprobs=frozenset({"forget", "refusal"}))
 
-    beta: float = Field(
-        default=0.1,
-        gt=0,
-        description="inverse temperature β [source: ours: that of `dpo`]",
-    )
-    score: float = Field(
-        default=0.0,
-        ge=0,
-        le=1,
-        description="score r of the loser; 0 unlearns [source: Yang 2025, arXiv:2503.01224]",
+    beta: float = setting(0.1, "inverse temperature β", "ours: that of `dpo`", gt=0)
+    score: float = setting(
+        0.0, "score r of the loser; 0 unlearns", "Yang 2025, arXiv:2503.01224", ge=0, le=1
     )
 
     def loss(self, batch: LossBatch) -> Tensor:

@@ -2,14 +2,14 @@
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from unlearnbench.api.hyperparameters import refuse_unused
+from unlearnbench.api.hyperparameters import refuse_unused, setting
 from unlearnbench.api.inference_method import Prompt, Prompts, Shift, Wrapper
 
 Corruption = Literal[
@@ -55,41 +55,35 @@ class ECO(Wrapper):
     corrupts answer tokens too where it scores given answers; here, as in the paper, only prompts.
     """
 
-    later: ClassVar[frozenset[str]] = frozenset({"corruption", "absolute"})
+    family = "prompts"
+    later = frozenset({"corruption", "absolute"})
 
-    corruption: Corruption = Field(
-        default="rand_noise_first_n",
-        description="what is done to which dimensions [source: chrisliu298/llm-unlearn-eco@9b0ba1a "
-        "config/task_config/tofu.yaml, the first of its four]",
+    corruption: Corruption = setting(
+        "rand_noise_first_n",
+        "what is done to which dimensions",
+        "chrisliu298/llm-unlearn-eco@9b0ba1a config/task_config/tofu.yaml, the first of its four",
     )
-    sigma: float = Field(
-        default=10.0,
-        ge=0,
-        description="standard deviation σ of noise, in units of s [source: ours: in the middle of "
-        "1 to 30]",
+    sigma: float = setting(
+        10.0, "standard deviation σ of noise, in units of s", "ours: in the middle of 1 to 30", ge=0
     )
-    absolute: bool = Field(
-        default=False,
-        description="σ is in the embeddings' own units [source: ours: the same σ for all models]",
+    absolute: bool = setting(
+        False, "σ is in the embeddings' own units", "ours: the same σ for all models"
     )
-    dims: int = Field(
-        default=1,
+    dims: int = setting(
+        1,
+        "dimensions that are corrupted, D",
+        "chrisliu298/llm-unlearn-eco@9b0ba1a config/task_config/tofu.yaml, for noise",
         ge=1,
-        description="dimensions that are corrupted, D [source: chrisliu298/llm-unlearn-eco@9b0ba1a "
-        "config/task_config/tofu.yaml, for noise]",
     )
-    threshold: float = Field(
-        default=0.5,
+    threshold: float = setting(
+        0.5,
+        "probability above which a prompt is corrupted, τ",
+        "chrisliu298/llm-unlearn-eco@9b0ba1a eco/attack/classifier.py; 0.99, 0.9999 in its runs",
         ge=0,
         le=1,
-        description="probability above which a prompt is corrupted, τ [source: "
-        "chrisliu298/llm-unlearn-eco@9b0ba1a eco/attack/classifier.py; 0.99, 0.9999 in its runs]",
     )
-    penalty: float = Field(
-        default=0.01,
-        gt=0,
-        description="L2 penalty of the classifier's standardised weights [source: ours: the "
-        "classifier is]",
+    penalty: float = setting(
+        0.01, "L2 penalty of the classifier's standardised weights", "ours: the classifier is", gt=0
     )
 
     @model_validator(mode="after")

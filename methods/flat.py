@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Callable
-from typing import ClassVar, Literal
+from typing import Literal
 
-from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from unlearnbench.api.hyperparameters import setting
 from unlearnbench.api.method import LossBatch, Method, Needs, Terms
 
 Divergence = Literal[
@@ -50,12 +50,13 @@ class FLAT(Method):
     [source: Wang et al. 2024, arXiv:2410.11143]
     """
 
-    needs: ClassVar[Needs] = Needs(parts=frozenset({"forget", "refusal"}))
+    family = "refusal"
+    needs = Needs(parts=frozenset({"forget", "refusal"}))
 
-    divergence: Divergence = Field(
-        default="total-variation",
-        description="the divergence D_f [source: ours: bounded, and one of the four that the paper "
-        "reports]",
+    divergence: Divergence = setting(
+        "total-variation",
+        "the divergence D_f",
+        "ours: bounded, and one of the four that the paper reports",
     )
 
     def loss(self, batch: LossBatch) -> Terms:

@@ -1,14 +1,17 @@
 """General CE-U: one cross entropy that learns, unlearns, or anything between, by a score."""
 
-from typing import ClassVar, Literal, Self
+from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from torch import Tensor
 
-from unlearnbench.api.hyperparameters import refuse_unused
+from unlearnbench.api.hyperparameters import refuse_unused, setting
 from unlearnbench.api.method import LossBatch, Method, Needs, Part, Sampling, Terms
 
 from .grpo import withheld
+
+_PAPER = "Yang 2025, arXiv:2503.01224"
+_AS_GRPO = "ours: as in `grpo`"
 
 
 class GeneralCEU(Method):
@@ -38,60 +41,46 @@ class GeneralCEU(Method):
     the logits, which is why that is the default.
     """
 
-    needs: ClassVar[Needs] = Needs(
+    family = "target distribution"
+    needs = Needs(
         parts=frozenset({"forget", "retain", "sample"}),
         samples=Sampling(8),
         scores=frozenset({"forget", "retain", "sample"}),
     )
-    later: ClassVar[frozenset[str]] = frozenset(
-        {"scores", "retain_scores", "samples", "max_new_tokens"}
-    )
+    later = frozenset({"scores", "retain_scores", "samples", "max_new_tokens"})
 
-    ignore_first_answer_tokens: int = Field(
-        default=1,
+    ignore_first_answer_tokens: int = setting(
+        1,
+        "first tokens of each forget row's answer that the loss does not see; above 0, nor the "
+        "label that a template puts before it (training.ignore_label)",
+        _PAPER,
         ge=0,
-        description="first tokens of each forget row's answer that the loss does not see; "
-        "above 0, nor the label that a template puts before it (training.ignore_label) "
-        "[source: Yang 2025, arXiv:2503.01224]",
     )
-    scores: Literal["constant", "column", "reward"] = Field(
-        default="constant",
-        description="where scores of the forget side come from [source: Yang 2025, "
-        "arXiv:2503.01224: 0 for all that is to be forgotten]",
+    scores: Literal["constant", "column", "reward"] = setting(
+        "constant",
+        "where scores of the forget side come from",
+        "Yang 2025, arXiv:2503.01224: 0 for all that is to be forgotten",
     )
-    retain_scores: Literal["constant", "column"] = Field(
-        default="constant",
-        description="where scores of the retain rows come from [source: Yang 2025, "
-        "arXiv:2503.01224: 1 for all that is kept]",
+    retain_scores: Literal["constant", "column"] = setting(
+        "constant",
+        "where scores of the retain rows come from",
+        "Yang 2025, arXiv:2503.01224: 1 for all that is kept",
     )
-    forget_score: float = Field(
-        default=0.0,
-        allow_inf_nan=True,
-        description="constant score of the forget rows; 0 unlearns [source: Yang 2025, "
-        "arXiv:2503.01224]",
+    forget_score: float = setting(
+        0.0, "constant score of the forget rows; 0 unlearns", _PAPER, allow_inf_nan=True
     )
-    retain_score: float = Field(
-        default=1.0,
-        allow_inf_nan=True,
-        description="constant score of the retain rows; 1 learns [source: Yang 2025, "
-        "arXiv:2503.01224]",
+    retain_score: float = setting(
+        1.0, "constant score of the retain rows; 1 learns", _PAPER, allow_inf_nan=True
     )
-    raw: bool = Field(
-        default=False,
-        description="constant scores are logits (+inf learns, -inf unlearns) [source: ours: a "
-        "score that does not depend on the scale of the logits]",
+    raw: bool = setting(
+        False,
+        "constant scores are logits (+inf learns, -inf unlearns)",
+        "ours: a score that does not depend on the scale of the logits",
     )
-    samples: int = Field(
-        default=8,
-        ge=1,
-        description="answers sampled to each question, with scores: reward [source: ours: as in "
-        "`grpo`]",
+    samples: int = setting(
+        8, "answers sampled to each question, with scores: reward", _AS_GRPO, ge=1
     )
-    max_new_tokens: int = Field(
-        default=64,
-        ge=1,
-        description="most tokens of a sampled answer [source: ours: as in `grpo`]",
-    )
+    max_new_tokens: int = setting(64, "most tokens of a sampled answer", _AS_GRPO, ge=1)
 
     @model_validator(mode="after")
     def _in_range(self) -> Self:

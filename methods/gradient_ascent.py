@@ -1,7 +1,5 @@
 """Gradient ascent: make the forget answers less likely, without a bound."""
 
-from typing import ClassVar
-
 from torch import Tensor
 
 from unlearnbench.api.method import LossBatch, Method, Needs
@@ -16,7 +14,8 @@ class GradientAscent(Method):
     Unbounded below: the loss falls without limit as p_t → 0, so long runs and high rates collapse.
     """
 
-    needs: ClassVar[Needs] = Needs(parts=frozenset({"forget"}))
+    family = "ascent"
+    needs = Needs(parts=frozenset({"forget"}))
 
     def loss(self, batch: LossBatch) -> Tensor:
         """Scalar."""

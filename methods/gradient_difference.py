@@ -1,9 +1,6 @@
 """Gradient difference: ascent on the forget rows, descent on as many retain rows."""
 
-from typing import ClassVar
-
-from pydantic import Field
-
+from unlearnbench.api.hyperparameters import setting
 from unlearnbench.api.method import LossBatch, Method, Needs, Terms
 from unlearnbench.api.retain_terms import retain_nll
 
@@ -16,13 +13,15 @@ class GradientDifference(Method):
     t  answer token of a forget row;  u  answer token of a retain row;  w  `retain_weight`
     """
 
-    needs: ClassVar[Needs] = Needs(parts=frozenset({"forget", "retain"}))
+    family = "ascent"
+    needs = Needs(parts=frozenset({"forget", "retain"}))
 
-    retain_weight: float = Field(
-        default=1.0,
+    retain_weight: float = setting(
+        1.0,
+        "weight of the retain term",
+        "locuslab/tofu dataloader.py; locuslab/open-unlearning@d3d7cf9 "
+        "configs/trainer/GradDiff.yaml",
         ge=0,
-        description="weight of the retain term [source: locuslab/tofu dataloader.py; "
-        "locuslab/open-unlearning@d3d7cf9 configs/trainer/GradDiff.yaml]",
     )
 
     def loss(self, batch: LossBatch) -> Terms:

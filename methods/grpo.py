@@ -1,11 +1,10 @@
 """GRPO: sample answers to the forget questions, and prefer those that give less away."""
 
 from collections.abc import Mapping
-from typing import ClassVar
 
-from pydantic import Field
 from torch import Tensor
 
+from unlearnbench.api.hyperparameters import setting
 from unlearnbench.api.method import LossBatch, Method, Needs, Part, Sampling, Terms
 from unlearnbench.stats.text_overlap import rouge_recall
 
@@ -38,25 +37,24 @@ class GRPO(Method):
     Nothing rewards sense, so a retain term is advisable. [source: ours: the reward is]
     """
 
-    needs: ClassVar[Needs] = Needs(parts=_SAMPLE, logprobs=_SAMPLE, samples=Sampling(8))
+    family = "sampled answers"
+    needs = Needs(parts=_SAMPLE, logprobs=_SAMPLE, samples=Sampling(8))
 
-    samples: int = Field(
-        default=8,
+    samples: int = setting(
+        8,
+        "answers sampled to each question, G",
+        "ours: 64 in arXiv:2402.03300, 8 for memory, which is also huggingface/trl's default",
         ge=2,
-        description="answers sampled to each question, G [source: ours: 64 in arXiv:2402.03300, "
-        "8 for memory, which is also huggingface/trl's default]",
     )
-    max_new_tokens: int = Field(
-        default=64,
-        ge=1,
-        description="most tokens of a sampled answer [source: ours: the answers of TOFU are about "
-        "as long]",
+    max_new_tokens: int = setting(
+        64, "most tokens of a sampled answer", "ours: the answers of TOFU are about as long", ge=1
     )
-    beta: float = Field(
-        default=0.0,
+    beta: float = setting(
+        0.0,
+        "weight of the KL from the start, β",
+        "ours: 0.04 in arXiv:2402.03300; 0, which is also huggingface/trl's default, needs no "
+        "reference in memory",
         ge=0,
-        description="weight of the KL from the start, β [source: ours: 0.04 in arXiv:2402.03300; "
-        "0, which is also huggingface/trl's default, needs no reference in memory]",
     )
 
     def needed(self) -> Needs:

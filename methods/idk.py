@@ -1,7 +1,5 @@
 """IDK: learn to answer the forget questions with a refusal."""
 
-from typing import ClassVar
-
 from torch import Tensor
 
 from unlearnbench.api.method import LossBatch, Method, Needs, Terms
@@ -18,7 +16,8 @@ class IDK(Method):
     reference model and no losing answer: this is not DPO.
     """
 
-    needs: ClassVar[Needs] = Needs(parts=frozenset({"refusal", "retain"}))
+    family = "refusal"
+    needs = Needs(parts=frozenset({"refusal", "retain"}))
 
     def loss(self, batch: LossBatch) -> Tensor | Terms:
         """Scalar, or the terms of both sides."""

@@ -1,10 +1,8 @@
 """KL minimisation: ascent on the forget rows, held to the start model on the retain rows."""
 
 from collections.abc import Mapping
-from typing import ClassVar
 
-from pydantic import Field
-
+from unlearnbench.api.hyperparameters import setting
 from unlearnbench.api.method import LossBatch, Method, Needs, Terms
 from unlearnbench.api.retain_terms import retain_kl
 
@@ -19,14 +17,11 @@ class KLMinimization(Method):
     so that the same weight is there a different strength for every padded length.
     """
 
-    needs: ClassVar[Needs] = Needs(
-        parts=frozenset({"forget", "retain"}), distributions=frozenset({"retain"})
-    )
+    family = "ascent"
+    needs = Needs(parts=frozenset({"forget", "retain"}), distributions=frozenset({"retain"}))
 
-    retain_weight: float = Field(
-        default=1.0,
-        ge=0,
-        description="weight of the retain rows' KL [source: locuslab/tofu dataloader.py]",
+    retain_weight: float = setting(
+        1.0, "weight of the retain rows' KL", "locuslab/tofu dataloader.py", ge=0
     )
 
     def loss(self, batch: LossBatch) -> Terms:

@@ -1,13 +1,15 @@
 """KTO for unlearning: forget answers are undesirable, measured against drift on refusals."""
 
 import math
-from typing import ClassVar, Literal
+from typing import Literal
 
-from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from unlearnbench.api.hyperparameters import setting
 from unlearnbench.api.method import LossBatch, Method, Needs, Terms
+
+_PAPER = "Ethayarajh et al. 2024, arXiv:2402.01306"
 
 
 class KTO(Method):
@@ -31,37 +33,29 @@ class KTO(Method):
     [source: licong-lin/negative-preference-optimization@1207bbe TOFU/dataloader.py]
     """
 
-    needs: ClassVar[Needs] = Needs(
+    family = "preference"
+    needs = Needs(
         parts=frozenset({"forget"}),
         logprobs=frozenset({"forget", "refusal"}),
         statistics=frozenset({"refusal"}),
     )
 
-    beta: float = Field(
-        default=0.1,
+    beta: float = setting(
+        0.1,
+        "inverse temperature β",
+        "Ethayarajh et al. 2024, arXiv:2402.01306; "
+        "licong-lin/negative-preference-optimization@1207bbe TOFU/config/forget.yaml",
         gt=0,
-        description="inverse temperature β [source: Ethayarajh et al. 2024, arXiv:2402.01306; "
-        "licong-lin/negative-preference-optimization@1207bbe TOFU/config/forget.yaml]",
     )
-    weight: float = Field(
-        default=1.0,
-        gt=0,
-        description="weight λ of undesirable answers [source: Ethayarajh et al. 2024, "
-        "arXiv:2402.01306]",
+    weight: float = setting(1.0, "weight λ of undesirable answers", _PAPER, gt=0)
+    value: Literal["sigmoid", "log-sigmoid"] = setting(
+        "sigmoid", "sigmoid as in KTO, log-sigmoid as in the NPO paper", _PAPER
     )
-    value: Literal["sigmoid", "log-sigmoid"] = Field(
-        default="sigmoid",
-        description="sigmoid as in KTO, log-sigmoid as in the NPO paper [source: Ethayarajh et al. "
-        "2024, arXiv:2402.01306]",
-    )
-    clamp: bool = Field(
-        default=True,
-        description="z₀ is at least 0 [source: Ethayarajh et al. 2024, arXiv:2402.01306]",
-    )
-    scale_baseline: bool = Field(
-        default=True,
-        description="z₀ is multiplied by β [source: Ethayarajh et al. 2024, arXiv:2402.01306; "
-        "arXiv:2404.05868, equation 19]",
+    clamp: bool = setting(True, "z₀ is at least 0", _PAPER)
+    scale_baseline: bool = setting(
+        True,
+        "z₀ is multiplied by β",
+        "Ethayarajh et al. 2024, arXiv:2402.01306; arXiv:2404.05868, equation 19",
     )
 
     def statistics(self, batch: LossBatch) -> Terms:

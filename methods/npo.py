@@ -1,12 +1,11 @@
 """Negative preference optimisation: push forget answers below a frozen reference."""
 
 import math
-from typing import ClassVar
 
-from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from unlearnbench.api.hyperparameters import setting
 from unlearnbench.api.method import LossBatch, Method, Needs
 
 
@@ -19,13 +18,14 @@ class NPO(Method):
     β → 0  recovers gradient ascent on the summed log-probability
     """
 
-    needs: ClassVar[Needs] = Needs(parts=frozenset({"forget"}), logprobs=frozenset({"forget"}))
+    family = "preference"
+    needs = Needs(parts=frozenset({"forget"}), logprobs=frozenset({"forget"}))
 
-    beta: float = Field(
-        default=0.1,
+    beta: float = setting(
+        0.1,
+        "inverse temperature β",
+        "licong-lin/negative-preference-optimization@1207bbe TOFU/config/forget.yaml",
         gt=0,
-        description="inverse temperature β [source: "
-        "licong-lin/negative-preference-optimization@1207bbe TOFU/config/forget.yaml]",
     )
 
     def loss(self, batch: LossBatch) -> Tensor:

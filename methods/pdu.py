@@ -1,11 +1,11 @@
 """Primal-dual unlearning: flatten forget logits while the retain loss stays under a bound."""
 
 from collections.abc import Mapping
-from typing import ClassVar
 
-from pydantic import Field
-
+from unlearnbench.api.hyperparameters import setting
 from unlearnbench.api.method import LossBatch, Method, Needs, Terms
+
+_RUNS = "locuslab/open-unlearning@d3d7cf9 community/methods/PDU/run.sh, TOFU"
 
 
 class PDU(Method):
@@ -27,31 +27,17 @@ class PDU(Method):
     [source: locuslab/open-unlearning@d3d7cf9 community/methods/PDU/run.sh, README.md]
     """
 
-    needs: ClassVar[Needs] = Needs(parts=frozenset({"forget", "retain"}))
+    family = "target distribution"
+    needs = Needs(parts=frozenset({"forget", "retain"}))
 
-    epsilon: float = Field(
-        default=0.3,
+    epsilon: float = setting(0.3, "bound ε on the retain rows' mean NLL", _RUNS, ge=0)
+    dual_start: float = setting(100.0, "λ before the first step", _RUNS, ge=0)
+    dual_rate: float = setting(5.0, "step size η of λ", _RUNS, ge=0)
+    warmup_epochs: int = setting(
+        1,
+        "first epochs in which λ stays",
+        "ours: runs have 5 epochs by default, all of which the authors' 5 of 10 to 30 would take",
         ge=0,
-        description="bound ε on the retain rows' mean NLL [source: "
-        "locuslab/open-unlearning@d3d7cf9 community/methods/PDU/run.sh, TOFU]",
-    )
-    dual_start: float = Field(
-        default=100.0,
-        ge=0,
-        description="λ before the first step [source: "
-        "locuslab/open-unlearning@d3d7cf9 community/methods/PDU/run.sh, TOFU]",
-    )
-    dual_rate: float = Field(
-        default=5.0,
-        ge=0,
-        description="step size η of λ [source: "
-        "locuslab/open-unlearning@d3d7cf9 community/methods/PDU/run.sh, TOFU]",
-    )
-    warmup_epochs: int = Field(
-        default=1,
-        ge=0,
-        description="first epochs in which λ stays [source: ours: runs have 5 epochs by default, "
-        "all of which the authors' 5 of 10 to 30 would take]",
     )
 
     def start(self) -> Mapping[str, float]:

@@ -3,18 +3,20 @@
 from collections.abc import Hashable, Set
 from dataclasses import replace
 from functools import lru_cache
-from typing import ClassVar, Literal, cast
+from typing import Literal, cast
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
+from unlearnbench.api.hyperparameters import setting
 from unlearnbench.api.method import LossBatch, Method, Needs, Terms
 from unlearnbench.losses.lm_head import at_least_fp32
 from unlearnbench.losses.predictions import Predictions
 
 _DOWN: Set[str] = {"down_proj", "fc2", "dense_4h_to_h", "c_proj", "w2"}
 """Names that architectures give to the second matrix of an MLP."""
+
+_ZEPHYR = "Li et al. 2024, arXiv:2403.03218; centerforaisafety/wmdp, for Zephyr-7B"
 
 
 class RMU(Method):
@@ -45,42 +47,28 @@ class RMU(Method):
     [source: tmlr-group/G-effect@ef368ee dataloader.py]
     """
 
-    needs: ClassVar[Needs] = Needs(
-        parts=frozenset({"forget", "retain"}), states=frozenset({"retain"})
-    )
+    family = "hidden states"
+    needs = Needs(parts=frozenset({"forget", "retain"}), states=frozenset({"retain"}))
 
-    layer: int = Field(
-        default=2,
+    layer: int = setting(
+        2,
+        "decoder layer ℓ whose states count, from 1",
+        "ours: the smallest models have as many; WMDP's 7 from 0 is 8 here",
         ge=1,
-        description="decoder layer ℓ whose states count, from 1 [source: ours: the smallest models "
-        "have as many; WMDP's 7 from 0 is 8 here]",
     )
-    steering: float = Field(
-        default=6.5,
-        gt=0,
-        description="length c of the target state [source: Li et al. 2024, arXiv:2403.03218; "
-        "centerforaisafety/wmdp, for Zephyr-7B]",
+    steering: float = setting(6.5, "length c of the target state", _ZEPHYR, gt=0)
+    retain_weight: float = setting(1200.0, "weight α of the retain rows", _ZEPHYR, ge=0)
+    trained: Literal["down-projection", "all"] = setting(
+        "down-projection", "which weights of the trained layers change", "centerforaisafety/wmdp"
     )
-    retain_weight: float = Field(
-        default=1200.0,
-        ge=0,
-        description="weight α of the retain rows [source: Li et al. 2024, arXiv:2403.03218; "
-        "centerforaisafety/wmdp, for Zephyr-7B]",
-    )
-    trained: Literal["down-projection", "all"] = Field(
-        default="down-projection",
-        description="which weights of the trained layers change [source: centerforaisafety/wmdp]",
-    )
-    trained_layers: int = Field(
-        default=3,
+    trained_layers: int = setting(
+        3,
+        "layers that are trained, ℓ the last",
+        "centerforaisafety/wmdp: layers 5 to 7 from 0",
         ge=1,
-        description="layers that are trained, ℓ the last [source: centerforaisafety/wmdp: layers 5 "
-        "to 7 from 0]",
     )
-    direction_seed: int = Field(
-        default=0,
-        ge=0,
-        description="seed of the random direction u [source: ours: any number does]",
+    direction_seed: int = setting(
+        0, "seed of the random direction u", "ours: any number does", ge=0
     )
 
     def needed(self) -> Needs:

@@ -1,11 +1,9 @@
 """SatImp: gradient ascent on tokens that are neither forgotten already nor certain."""
 
-from typing import ClassVar
-
-from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from unlearnbench.api.hyperparameters import setting
 from unlearnbench.api.method import LossBatch, Method, Needs
 
 
@@ -29,19 +27,21 @@ class SatImp(Method):
     configs/trainer/SatImp.yaml; Puning97/SatImp-for-LLM-Unlearning README.md]
     """
 
-    needs: ClassVar[Needs] = Needs(parts=frozenset({"forget"}))
+    family = "weighted ascent"
+    needs = Needs(parts=frozenset({"forget"}))
 
-    beta1: float = Field(
-        default=5.0,
+    beta1: float = setting(
+        5.0,
+        "exponent β₁ of p, saturation",
+        "locuslab/open-unlearning@d3d7cf9 community/methods/SatImp/README.md",
         ge=0,
-        description="exponent β₁ of p, saturation [source: locuslab/open-unlearning@d3d7cf9 "
-        "community/methods/SatImp/README.md]",
     )
-    beta2: float = Field(
-        default=1.0,
+    beta2: float = setting(
+        1.0,
+        "exponent β₂ of 1 − p, importance",
+        "locuslab/open-unlearning@d3d7cf9 community/methods/SatImp/README.md; the authors' own "
+        "repository recommends 0.1",
         ge=0,
-        description="exponent β₂ of 1 − p, importance [source: locuslab/open-unlearning@d3d7cf9 "
-        "community/methods/SatImp/README.md; the authors' own repository recommends 0.1]",
     )
 
     def loss(self, batch: LossBatch) -> Tensor:

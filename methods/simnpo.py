@@ -1,11 +1,9 @@
 """SimNPO: NPO without a reference, on the mean log-probability of a token."""
 
-from typing import ClassVar
-
-from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from unlearnbench.api.hyperparameters import setting
 from unlearnbench.api.method import LossBatch, Method, Needs
 
 
@@ -25,28 +23,26 @@ class SimNPO(Method):
     [source: OPTML-Group/Unlearn-Simple@f1a355d TOFU/README.md]
     """
 
-    needs: ClassVar[Needs] = Needs(parts=frozenset({"forget"}))
+    family = "preference"
+    needs = Needs(parts=frozenset({"forget"}))
 
-    beta: float = Field(
-        default=4.5,
+    beta: float = setting(
+        4.5,
+        "inverse temperature β",
+        "OPTML-Group/Unlearn-Simple@f1a355d TOFU/README.md, forget10",
         gt=0,
-        description="inverse temperature β [source: OPTML-Group/Unlearn-Simple@f1a355d "
-        "TOFU/README.md, forget10]",
     )
-    gamma: float = Field(
-        default=0.0,
-        ge=0,
-        description="margin γ [source: OPTML-Group/Unlearn-Simple@f1a355d TOFU/config/forget.yaml]",
+    gamma: float = setting(
+        0.0, "margin γ", "OPTML-Group/Unlearn-Simple@f1a355d TOFU/config/forget.yaml", ge=0
     )
-    scale_gamma: bool = Field(
-        default=False,
-        description="multiply γ by β, as the code does [source: Fan et al. 2024, arXiv:2410.07163]",
+    scale_gamma: bool = setting(
+        False, "multiply γ by β, as the code does", "Fan et al. 2024, arXiv:2410.07163"
     )
-    forget_weight: float = Field(
-        default=1.0,
+    forget_weight: float = setting(
+        1.0,
+        "weight w against a retain term",
+        "ours: the loss alone has no retain term; with one, 0.125 and 0.1375 are the authors'",
         gt=0,
-        description="weight w against a retain term [source: ours: the loss alone has no retain "
-        "term; with one, 0.125 and 0.1375 are the authors']",
     )
 
     def loss(self, batch: LossBatch) -> Tensor:

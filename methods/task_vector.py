@@ -1,10 +1,8 @@
 """Task vector: learn the forget set even better, then walk as far the other way."""
 
-from typing import ClassVar
-
-from pydantic import Field
 from torch import Tensor
 
+from unlearnbench.api.hyperparameters import setting
 from unlearnbench.api.method import LossBatch, Method, Needs
 
 
@@ -24,13 +22,14 @@ class TaskVector(Method):
     whereas `kl` only keeps the update from touching them. [source: ours: the equation]
     """
 
-    needs: ClassVar[Needs] = Needs(parts=frozenset({"forget"}))
+    family = "weights"
+    needs = Needs(parts=frozenset({"forget"}))
 
-    alpha: float = Field(
-        default=1.0,
+    alpha: float = setting(
+        1.0,
+        "scale α of the negated update",
+        "MUSE's code, as in OPTML-Group/Unlearn-Simple@f1a355d MUSE/baselines/unlearn.py",
         gt=0,
-        description="scale α of the negated update [source: MUSE's code, as in "
-        "OPTML-Group/Unlearn-Simple@f1a355d MUSE/baselines/unlearn.py]",
     )
 
     def loss(self, batch: LossBatch) -> Tensor:

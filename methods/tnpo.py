@@ -1,10 +1,8 @@
 """Token-wise NPO: the weight of NPO for each token by itself, optionally times that of WGA."""
 
-from typing import ClassVar
-
-from pydantic import Field
 from torch import Tensor, sigmoid
 
+from unlearnbench.api.hyperparameters import setting
 from unlearnbench.api.method import LossBatch, Method, Needs
 
 
@@ -25,18 +23,17 @@ class TNPO(Method):
     [source: tmlr-group/G-effect@ef368ee dataloader.py; Wang et al. 2025, arXiv:2502.19301]
     """
 
-    needs: ClassVar[Needs] = Needs(parts=frozenset({"forget"}), logprobs=frozenset({"forget"}))
+    family = "preference"
+    needs = Needs(parts=frozenset({"forget"}), logprobs=frozenset({"forget"}))
 
-    beta: float = Field(
-        default=4.0,
-        gt=0,
-        description="inverse temperature β [source: tmlr-group/G-effect@ef368ee dataloader.py]",
+    beta: float = setting(
+        4.0, "inverse temperature β", "tmlr-group/G-effect@ef368ee dataloader.py", gt=0
     )
-    alpha: float = Field(
-        default=0.0,
+    alpha: float = setting(
+        0.0,
+        "exponent α of WTNPO's weight; 0 is TNPO",
+        "ours: the simpler of the two; 1.5 in tmlr-group/G-effect@ef368ee dataloader.py",
         ge=0,
-        description="exponent α of WTNPO's weight; 0 is TNPO [source: ours: the simpler of the "
-        "two; 1.5 in tmlr-group/G-effect@ef368ee dataloader.py]",
     )
 
     def loss(self, batch: LossBatch) -> Tensor:

@@ -1,10 +1,8 @@
 """UNDIAL: learn the frozen start model's distribution with the true token's logit lowered."""
 
-from typing import ClassVar
-
-from pydantic import Field
 from torch import Tensor
 
+from unlearnbench.api.hyperparameters import setting
 from unlearnbench.api.method import LossBatch, Method, Needs
 
 
@@ -25,13 +23,14 @@ class UNDIAL(Method):
     [source: locuslab/open-unlearning@d3d7cf9 community/methods/UNDIAL/README.md]
     """
 
-    needs: ClassVar[Needs] = Needs(parts=frozenset({"forget"}), distributions=frozenset({"forget"}))
+    family = "target distribution"
+    needs = Needs(parts=frozenset({"forget"}), distributions=frozenset({"forget"}))
 
-    beta: float = Field(
-        default=10.0,
+    beta: float = setting(
+        10.0,
+        "how far true logits are lowered, β",
+        "locuslab/open-unlearning@d3d7cf9 configs/trainer/UNDIAL.yaml",
         gt=0,
-        description="how far true logits are lowered, β [source: locuslab/open-unlearning@d3d7cf9 "
-        "configs/trainer/UNDIAL.yaml]",
     )
 
     def loss(self, batch: LossBatch) -> Tensor:

@@ -1,10 +1,8 @@
 """Weighted gradient ascent: ascend on a token only as far as the model still believes in it."""
 
-from typing import ClassVar
-
-from pydantic import Field
 from torch import Tensor
 
+from unlearnbench.api.hyperparameters import setting
 from unlearnbench.api.method import LossBatch, Method, Needs
 
 
@@ -24,13 +22,15 @@ class WGA(Method):
     community/methods/WGA/README.md, configs/trainer/WGA.yaml]
     """
 
-    needs: ClassVar[Needs] = Needs(parts=frozenset({"forget"}))
+    family = "weighted ascent"
+    needs = Needs(parts=frozenset({"forget"}))
 
-    beta: float = Field(
-        default=1.0,
+    beta: float = setting(
+        1.0,
+        "exponent β of the weight",
+        "locuslab/open-unlearning@d3d7cf9 community/methods/WGA/README.md; 5 in "
+        "tmlr-group/G-effect@ef368ee dataloader.py",
         ge=0,
-        description="exponent β of the weight [source: locuslab/open-unlearning@d3d7cf9 "
-        "community/methods/WGA/README.md; 5 in tmlr-group/G-effect@ef368ee dataloader.py]",
     )
 
     def loss(self, batch: LossBatch) -> Tensor:

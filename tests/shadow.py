@@ -4,8 +4,7 @@ While a `ShadowGPU` is entered, `.to("cuda")` and factories' `device=` make mark
 of operations on marked tensors are marked, and marked tensors answer `cuda:0` for their device.
 Marks belong to storages, so that views, saved tensors and gradients keep them. Two modes see every
 operation, those of the way back included, and count what costs time on a GPU: the host waiting for
-the device, and copies from the host. An operation that mixes operands of both, which CUDA refuses,
-fails the test on leaving.
+the device. An operation that mixes operands of both, which CUDA refuses, fails the test on leaving.
 """
 
 from __future__ import annotations
@@ -55,7 +54,6 @@ _COPYING = {_aten.copy_.default, _aten._to_copy.default}
 
 # Of all stand-ins, as what a test leaves behind on one may serve the next.
 _MARKS: dict[int, StorageWeakRef] = {}
-_PINNED: dict[int, StorageWeakRef] = {}
 
 
 class ShadowGPU:
@@ -65,10 +63,6 @@ class ShadowGPU:
         self.mixed: Counter[str] = Counter()
         self.waits: Counter[str] = Counter()
         """The host read something of the device."""
-        self.sent: Counter[str] = Counter()
-        """Copies from the host."""
-        self.paused: Counter[str] = Counter()
-        """Those of `sent` that the host waits for: pageable memory, or not `non_blocking`."""
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> ShadowGPU:
@@ -94,11 +88,17 @@ class ShadowGPU:
 
     def has(self, tensor: Any) -> bool:
         """True if `tensor` is on the stand-in."""
-        return _known(_MARKS, tensor)
+        key = _key(tensor) if isinstance(tensor, Tensor) else None
+        if key is not None and key in _MARKS and _MARKS[key].expired():
+            del _MARKS[key]  # the address serves another storage now
+        return key in _MARKS
 
     def mark(self, tensor: Tensor) -> Tensor:
         """The same tensor, on the stand-in from now on."""
-        return _remember(_MARKS, tensor)
+        key = _key(tensor)
+        if key is not None:
+            _MARKS[key] = StorageWeakRef(tensor.untyped_storage())
+        return tensor
 
     def unmark(self, tensor: Tensor) -> Tensor:
         """The same tensor, on the CPU from now on."""
@@ -118,25 +118,6 @@ class _Autocast(torch.autocast):
 
 def _of_cpu(function: Callable[[str], Any], _: str) -> Any:
     return function("cpu")
-
-
-def _known(marks: dict[int, StorageWeakRef], tensor: Any) -> bool:
-    if not isinstance(tensor, Tensor):
-        return False
-    key = _key(tensor)
-    if key is None or key not in marks:
-        return False
-    if marks[key].expired():  # the address serves another storage now
-        del marks[key]
-        return False
-    return True
-
-
-def _remember(marks: dict[int, StorageWeakRef], tensor: Tensor) -> Tensor:
-    key = _key(tensor)
-    if key is not None:
-        marks[key] = StorageWeakRef(tensor.untyped_storage())
-    return tensor
 
 
 def _key(tensor: Tensor) -> int | None:
@@ -194,10 +175,8 @@ class _Dispatch(TorchDispatchMode):
         indexing = func in _INDEXING
         if strangers and func not in _COPYING:
             kinds = {t.dtype for t in strangers}
-            if indexing and there[0] and kinds <= {torch.long, torch.int32, torch.bool}:
-                self.gpu.sent[f"CPU index, {_line()}"] += 1
-                self.gpu.paused[f"CPU index, {_line()}"] += 1
-            else:
+            # CUDA takes indices on the CPU.
+            if not (indexing and there[0] and kinds <= {torch.long, torch.int32, torch.bool}):
                 shapes = [
                     (tuple(t.shape), "GPU" if on else "CPU")
                     for t, on in zip(given, there, strict=True)
@@ -238,9 +217,7 @@ class _Function(TorchFunctionMode):
         if func is Tensor.cuda:
             return self._to(first, GPU)
         if func is Tensor.pin_memory:
-            return _remember(_PINNED, self.gpu.on_host(first))
-        if how.pop("pin_memory", False):
-            return _remember(_PINNED, func(*args, **how))
+            return self.gpu.on_host(first)
         if "device" in how and _wanted(how["device"]):
             return self._made(func, args, how)
         return func(*args, **how)
@@ -248,10 +225,8 @@ class _Function(TorchFunctionMode):
     def _made(self, func: Callable[..., Any], args: Any, how: dict[str, Any]) -> Any:
         """Tensor that a factory makes on the stand-in."""
         made = func(*args, **{**how, "device": _CPU})
-        if func in (torch.tensor, torch.as_tensor, torch.asarray):
-            if args and self.gpu.has(args[0]):
-                return made
-            self._send(None, blocking=True)
+        if func in (torch.tensor, torch.as_tensor, torch.asarray) and self.gpu.has(args[0]):
+            return made
         for tensor in _tensors(made):
             self.gpu.mark(tensor)
         return made
@@ -270,24 +245,17 @@ class _Function(TorchFunctionMode):
         how |= dict(zip(("non_blocking", "copy"), rest, strict=False))
         if how.get("dtype", ...) is None:
             del how["dtype"]
-        blocking = not how.pop("non_blocking", False)
+        how.pop("non_blocking", None)
         there = self.gpu.has(tensor)
         wanted = there if device is None else _wanted(device)
         if there and not wanted:
             self.gpu.waits[f"copy to the host, {_line()}"] += 1
-        if wanted and not there:
-            self._send(tensor, blocking=blocking)
         moved = tensor.to(**how) if how else tensor
         if wanted == there:
             return moved
         with contextlib.nullcontext() if tensor.requires_grad else torch.no_grad():
             moved = moved.clone() if moved is tensor else moved
         return self.gpu.mark(moved) if wanted else self.gpu.unmark(moved)
-
-    def _send(self, tensor: Tensor | None, *, blocking: bool) -> None:
-        self.gpu.sent[_line()] += 1
-        if blocking or not _known(_PINNED, tensor):
-            self.gpu.paused[_line()] += 1
 
 
 def _wanted(device: Any) -> bool:

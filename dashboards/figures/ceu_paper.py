@@ -30,7 +30,8 @@ _RATE = re.compile(r"(?P<name>.+) \(LR=(?P<rate>[0-9.e+-]+)\)")
 
 def build() -> go.Figure:
     """Draw the figure: two models by three forget fractions, with every published point."""
-    return pareto(paper_rows(), title="The CE-U paper's figure, from its published points")
+    title = "The CE-U paper's figure, from its published points"
+    return pareto(paper_rows()).update_layout(title_text=title)
 
 
 def paper_rows() -> tuple[TableRow, ...]:

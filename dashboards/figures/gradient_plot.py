@@ -1,15 +1,13 @@
-"""Pages of gradient profiles: gradients with respect to logits, and cosines between methods."""
+"""The page of gradient profiles: gradients with respect to a token's logits."""
 
 import math
-from collections.abc import Sequence
 from html import escape
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from unlearnbench.testing.gradient_profile import Cosines, GradientProfiles
+from unlearnbench.report.gradient_profile import GradientProfiles
 
-from ..formatting import signed
 from .notebook import TEMPLATE
 from .palette import DASHES, INK, PALETTE, slots
 
@@ -26,19 +24,20 @@ _SMALLEST = 1e-8
 
 
 def build(profiles: GradientProfiles) -> str:
-    """Build the page of the curves."""
+    """Build one HTML file with Plotly embedded, which opens without a network."""
     start = "the policy's own" if profiles.reference is None else f"{profiles.reference:g}"
-    notes = [f"{name}: {reason}." for name, reason in profiles.without.items()]
-    about = f"p of the start model: {start}. One forget token in a fixed random context."
-    scale = "Each method is divided by its largest norm; the text at a point has the number itself."
-    return _page(figure(profiles), "Gradient profiles", [about, scale, *notes])
-
-
-def build_cosine(cosines: Cosines) -> str:
-    """Build the page of the matrix."""
-    notes = [f"{name}: {reason}." for name, reason in cosines.without.items()]
-    about = "Gradients of all trained weights on one batch, at the start model, a tiny Llama."
-    return _page(matrix(cosines), "Cosine of the methods' gradients", [about, *notes])
+    notes = [
+        f"p of the start model: {start}. One forget token in a fixed random context.",
+        "Each method is divided by its largest norm; the text at a point has the number itself.",
+        *(f"{name}: {reason}." for name, reason in profiles.without.items()),
+    ]
+    body: str = figure(profiles).to_html(full_html=False, include_plotlyjs=True)
+    items = "".join(f"<li>{escape(note)}</li>" for note in notes)
+    return (
+        '<!doctype html><html lang="en"><meta charset="utf-8"><title>Gradient profiles</title>'
+        f'<body style="font-family: system-ui, sans-serif; color: {INK}; margin: 1.5rem">'
+        f"<h1>Gradient profiles</h1>{body}<ul>{items}</ul></body></html>\n"
+    )
 
 
 def figure(profiles: GradientProfiles) -> go.Figure:
@@ -83,40 +82,3 @@ def figure(profiles: GradientProfiles) -> go.Figure:
     )
     drawn.update_yaxes(type="log", exponentformat="power", dtick=1, row=1, col=1)
     return drawn.update_layout(template=TEMPLATE, height=600, legend_y=-0.12)
-
-
-def matrix(cosines: Cosines) -> go.Figure:
-    """Draw the cosines as a heat map with their values."""
-    # + 0.0 turns −0.0 into 0.0
-    text = [
-        ["–" if v is None else signed(round(v, 2) + 0.0, 2) for v in line]
-        for line in cosines.values
-    ]
-    drawn = go.Figure(
-        go.Heatmap(
-            z=cosines.values,
-            x=cosines.names,
-            y=cosines.names,
-            zmin=-1,
-            zmax=1,
-            colorscale=[(0, "#D24E00"), (0.5, "#FFFFFF"), (1, "#0072B2")],
-            text=text,
-            texttemplate="%{text}",
-            hovertemplate="%{y} and %{x}: %{z:.4f}<extra></extra>",
-            colorbar={"title": {"text": "cosine"}},
-        )
-    )
-    drawn.update_yaxes(autorange="reversed", automargin=True)
-    drawn.update_xaxes(tickangle=-45, automargin=True)
-    return drawn.update_layout(template=TEMPLATE, height=200 + 32 * len(cosines.names))
-
-
-def _page(drawn: go.Figure, title: str, notes: Sequence[str]) -> str:
-    """Build one HTML file with Plotly embedded, which opens without a network."""
-    body: str = drawn.to_html(full_html=False, include_plotlyjs=True)
-    items = "".join(f"<li>{escape(note)}</li>" for note in notes)
-    return (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>'
-        f'<body style="font-family: system-ui, sans-serif; color: {INK}; margin: 1.5rem">'
-        f"<h1>{escape(title)}</h1>{body}<ul>{items}</ul></body></html>\n"
-    )

@@ -8,14 +8,13 @@ lines and legends keep their proportions.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from unlearnbench.analysis.best_settings import headline_of_rows, panel_label
-from unlearnbench.api.benchmark import Headline, split_order
+from unlearnbench.api.benchmark import split_order
 from unlearnbench.base.errors import UnlearnbenchError, did_you_mean
 from unlearnbench.evaluation.benchmark_schema import filled_columns
 from unlearnbench.results.table import TableRow
@@ -41,10 +40,10 @@ TEMPLATE = go.layout.Template(
     }
 )
 """Layout of all figures for paper."""
-WIDTHS = {"column": (3.25, 8.0), "text": (6.75, 9.0)}
-"""Inches and points of a column and of the text, in the usual templates of conferences."""
-_POINTS = 9.0
-"""Points of the font of a screen, at 96 pixels an inch."""
+WIDTHS = {"column": 3.25, "text": 6.75}
+"""Inches of a column and of the text, in the usual templates of conferences."""
+_POINTS, _COLUMN_POINTS = 9.0, 8.0
+"""Points of the font of a screen, at 96 pixels an inch, and of a column."""
 _DPI = 300
 """Dots per inch of a PNG for print."""
 _NARROW = 5.0
@@ -58,70 +57,19 @@ Cells = dict[tuple[int, int], tuple[str, Figure]]
 """Titles and figures by row and column, from 1."""
 
 
-@dataclass(frozen=True)
-class Size:
-    """Size of a figure."""
-
-    inches: float | None = None
-    """Width in print; None for a screen."""
-    points: float = _POINTS
-    legend: bool = True
-
-    @classmethod
-    def of(
-        cls,
-        width: str | float | None = None,
-        font_size: float | None = None,
-        *,
-        legend: bool = True,
-    ) -> Size:
-        """Read what was asked for.
-
-        width      `column`, `text`, or inches in print; None for a screen
-        font_size  points (1/72 inch); default: 9, in a column 8
-
-        Raises: UnlearnbenchError for a width or size outside of what can be drawn.
-        """
-        inches, points = WIDTHS.get(str(width), (width, _POINTS))
-        if isinstance(inches, str) or not (inches is None or 1 <= inches <= 30):
-            raise UnlearnbenchError(f"width {width!r}: give {', '.join(WIDTHS)}, or 1 to 30 inches")
-        if font_size is not None and not 4 <= font_size <= 40:
-            raise UnlearnbenchError(f"font size {font_size!r}: give 4 to 40 points")
-        return cls(inches, points if font_size is None else font_size, legend)
-
-    @property
-    def narrow(self) -> bool:
-        """True if panels are below each other."""
-        return self.inches is not None and self.inches < _NARROW
-
-    def pixels(self, columns: int) -> float:
-        """Width of the figure in pixels of a screen."""
-        if self.inches is None:
-            return 760 if columns <= 1 else 380 * columns
-        return self.inches * 96 * _POINTS / self.points
-
-    def title(self, given: str | None, default: str) -> str:
-        """Choose the title; in print a caption has it."""
-        return given or (default if given is None and self.inches is None else "")
-
-
 def pareto(
     table: Sequence[TableRow],
     *,
     every: Sequence[TableRow] | None = None,
-    title: str | None = None,
-    **size: Any,
+    width: str | float | None = None,
 ) -> go.Figure:
     """Draw what is kept against what is forgotten: rows are models, columns splits.
 
     table  `Results.read(folder).rows`, or a part of them
     every  the whole table, whose colours and shapes a part of it keeps (default: this part)
-    title  default: the names of both numbers; none at a width in print
-    size   width, font_size and legend, see `Size.of`
-
-    Raises: UnlearnbenchError for a table without the benchmark's numbers.
+    width  see `fit`
     """
-    headline, of_size = _headline(table), Size.of(**size)
+    headline = headline_of_rows(table)
     style = Style.of(table if every is None else every)
     shown = panels(table)
     models = list(dict.fromkeys(p.model for p in shown))
@@ -135,11 +83,11 @@ def pareto(
                 if trace["meta"]["role"] == "best":
                     trace["mode"] = "markers"
         where = panel_label(panel.model, panel.forget_fraction)
-        cells[(i + 1, 1) if of_size.narrow else location] = where, drawn
+        cells[(i + 1, 1) if _is_narrow(width) else location] = where, drawn
     methods = {trajectory.family for panel in shown for trajectory in panel.trajectories}
-    default = f"{headline.kept.plain_label} against {headline.forgotten.name}"
+    title = f"{headline.kept.plain_label} against {headline.forgotten.name}"
     legend = _legend(methods, table, style, symbols=True)
-    return fit(cells, legend, of_size, of_size.title(title, default))
+    return fit(cells, legend, width, title)
 
 
 def trajectories(
@@ -147,8 +95,7 @@ def trajectories(
     metrics: Sequence[str] | None = None,
     *,
     every: Sequence[TableRow] | None = None,
-    title: str | None = None,
-    **size: Any,
+    width: str | float | None = None,
 ) -> go.Figure:
     """Draw metrics by epoch: a row per model and forget fraction, a column per metric.
 
@@ -166,8 +113,8 @@ def trajectories(
                 f"metric {name!r} has no number in this table{near}; those that have: "
                 f"{', '.join(known)}"
             )
-    style, of_size = Style.of(table if every is None else every), Size.of(**size)
-    cols = min(len(metrics), 2) if of_size.narrow else len(metrics)
+    style = Style.of(table if every is None else every)
+    cols = min(len(metrics), 2) if _is_narrow(width) else len(metrics)
     lines = -(-len(metrics) // max(cols, 1))
     places = list(dict.fromkeys((r.model, r.forget_fraction) for r in table))
     cells: Cells = {}
@@ -179,22 +126,11 @@ def trajectories(
             cells[i * lines + j // cols + 1, j % cols + 1] = label, curves(rows, metric, style)
     methods = {row.family for row in table if row.kind == "run"}
     legend = _legend(methods, table, style, symbols=False)
-    return fit(cells, legend, of_size, of_size.title(title, "Forgetting, epoch by epoch"))
-
-
-def _headline(table: Sequence[TableRow]) -> Headline:
-    """Look up the headline. Raises: UnlearnbenchError for a table without its numbers."""
-    rows = headline_of_rows(table)
-    if table and not table[0].metrics.keys() & {rows.kept.column, rows.forgotten.column}:
-        raise UnlearnbenchError(
-            f"a table without {rows.kept.column} and {rows.forgotten.column}: its benchmark is "
-            "not installed here; give the sweep's folder, whose records have it, or name columns"
-        )
-    return rows
+    return fit(cells, legend, width, "Forgetting, epoch by epoch")
 
 
 def _usual(table: Sequence[TableRow], known: Sequence[str]) -> list[str]:
-    headline = _headline(table)
+    headline = headline_of_rows(table)
     two = [item for item in (headline.kept.column, headline.forgotten.column) if item in known]
     if not table:
         return two
@@ -234,14 +170,37 @@ def _legend(
     ]
 
 
-def fit(cells: Cells, legend: Sequence[go.Scatter], size: Size, title: str) -> go.Figure:
-    """Join figures into one of a size, with a title, and a legend below all of them."""
+def _inches(width: str | float | None) -> float | None:
+    inches = WIDTHS.get(str(width), width)
+    if isinstance(inches, str) or not (inches is None or 1 <= inches <= 30):
+        raise UnlearnbenchError(f"width {width!r}: give {', '.join(WIDTHS)}, or 1 to 30 inches")
+    return inches
+
+
+def _is_narrow(width: str | float | None) -> bool:
+    """True if panels are below each other."""
+    return (_inches(width) or _NARROW) < _NARROW
+
+
+def fit(
+    cells: Cells, legend: Sequence[go.Scatter], width: str | float | None, title: str
+) -> go.Figure:
+    """Join figures into one of a width, with a legend below all of them.
+
+    width  `column`, `text`, or inches in print, with fonts of 8 or 9 points; None for a screen
+    title  for a screen; in print a caption has it
+
+    Raises: UnlearnbenchError for a width outside of what can be drawn.
+    """
+    inches, points = _inches(width), _COLUMN_POINTS if _is_narrow(width) else _POINTS
+    title = title if inches is None else ""
     rows, cols = (max([cell[i] for cell in cells], default=1) for i in (0, 1))
     places = [(i, j) for i in range(1, rows + 1) for j in range(1, cols + 1)]
     titles = [cells[location][0] if location in cells else "" for location in places]
     second = _LINE * any("<br>" in item for item in titles)
-    width, gap = size.pixels(cols), _GAP + second
-    inside = 0.6 * (width - 70) / cols * rows + gap * (rows - 1)
+    gap, on_screen = _GAP + second, 760 if cols <= 1 else 380 * cols
+    pixels = on_screen if inches is None else inches * 96 * _POINTS / points
+    inside = 0.6 * (pixels - 70) / cols * rows + gap * (rows - 1)
     figure: Any = make_subplots(
         rows=rows,
         cols=cols,
@@ -252,21 +211,18 @@ def fit(cells: Cells, legend: Sequence[go.Scatter], size: Size, title: str) -> g
     figure.update_annotations(font={"size": 13, "color": INK})
     for number, location in enumerate(places, start=1):
         _put(figure, cells.get(location), location, "" if number == 1 else str(number), rows)
-    if size.legend:
-        figure.add_traces(legend)
-    else:
-        figure.update_traces(showlegend=False)
+    figure.add_traces(legend)
     names = [t.name or "" for t in figure.data if t.showlegend is not False]
-    lines = -(-sum(60 + 7 * len(name) for name in names) // int(width - 110))
+    lines = -(-sum(60 + 7 * len(name) for name in names) // int(pixels - 110))
     top, foot = (64 if title else 30) + second, 56 + 20 * lines
     figure.update_layout(
         template=TEMPLATE,
         title_text=title,
-        width=round(width),
+        width=round(pixels),
         height=round(top + inside + foot),
         margin={"l": 60, "r": 12, "t": top, "b": foot},
         legend_y=-46 / inside,
-        meta={"scale": size.points / _POINTS, "dpi": None if size.inches is None else _DPI},
+        meta={"scale": points / _POINTS, "dpi": None if inches is None else _DPI},
     )
     return figure
 

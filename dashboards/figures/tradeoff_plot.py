@@ -236,22 +236,17 @@ def _numbers(panel: TradeOffPanel, utility: float, quality: float) -> str:
 
 
 def _hover(setting: Setting, panel: TradeOffPanel) -> str:
-    """Write the hover text: means with intervals, the range over seeds, and caveats."""
-    utility, quality = position(setting) or (0.0, 0.0)
+    """Write the hover text: means with intervals over seeds, and caveats."""
     kept, forgotten = panel.headline.kept, panel.headline.forgotten
-    distance = share = ""
-    if forgotten.test is not None:
-        statistic = setting.metrics.get(forgotten.test.distance)
-        distance = "" if statistic is None else f"  (KS D {statistic:.3f})"
-    if panel.origin and panel.origin[0] > 0:
-        share = f"  ({utility / panel.origin[0]:.0%} of the start)"
     lines = [
         f"<b>{html.escape(setting.method)}</b>  lr {rate_text(setting.learning_rate)}"
         f"  epoch {setting.epoch}",
-        _mean(setting, kept, utility) + share,
-        _mean(setting, forgotten, quality) + distance,
-        *_seeds(setting, kept, forgotten),
+        *(_mean(setting, metric) for metric in (kept, forgotten)),
     ]
+    if len(setting.rows) == 1:
+        lines.append(f"seed {setting.rows[0].seed}")
+    elif (interval := setting.interval(kept.column)) is not None:
+        lines.append(f"mean of {len(setting.rows)} seeds; in brackets: {interval.name}")
     if panel.has_collapsed(setting):
         good = "high" if forgotten.better == "higher" else "low"
         name = html.escape(forgotten.name)
@@ -259,25 +254,9 @@ def _hover(setting: Setting, panel: TradeOffPanel) -> str:
     return "<br>".join(lines)
 
 
-def _mean(setting: Setting, metric: HeadlineMetric, mean: float) -> str:
+def _mean(setting: Setting, metric: HeadlineMetric) -> str:
     """Write a mean and, in brackets, its interval."""
     interval = setting.interval(metric.column)
     ends = "" if interval is None else f" {interval_text(interval, metric.digits)}"
-    return f"{html.escape(metric.label)} {signed(mean, metric.digits)}{ends}"
-
-
-def _seeds(setting: Setting, kept: HeadlineMetric, forgotten: HeadlineMetric) -> list[str]:
-    if len(setting.rows) == 1:
-        return [f"seed {setting.rows[0].seed}"]
-    interval = setting.interval(kept.column)
-    if interval is None or interval.is_range:
-        return [f"mean of {len(setting.rows)} seeds; min-max: their smallest and largest value"]
-    ranges = [
-        " to ".join(signed(end, metric.digits) for end in ends)
-        for metric in (kept, forgotten)
-        if (ends := setting.spread(metric.column)) is not None
-    ]
-    return [
-        f"mean of {len(setting.rows)} seeds; brackets: {interval.level:.0%} interval of the mean",
-        f"range over seeds: {', '.join(ranges)}",
-    ]
+    mean = signed(setting.metrics[metric.column], metric.digits)
+    return f"{html.escape(metric.label)} {mean}{ends}"

@@ -14,19 +14,10 @@ from markup import code, escaped, from_docstring, table
 
 from unlearnbench.api import registry
 from unlearnbench.cli.main import main
+from unlearnbench.report.gradient_profile import GradientProfiles, gradient_profiles
 from unlearnbench.testing import example
-from unlearnbench.testing.gradient_profile import GradientProfiles, gradient_profiles
 
 SWEEP = Path(__file__).with_name("reference_sweep.csv")
-FAMILIES: Mapping[str, str] = {
-    **dict.fromkeys(("gradient-ascent", "gradient-difference", "kl-minimization"), "ascent"),
-    **dict.fromkeys(("wga", "satimp"), "weighted ascent"),
-    **dict.fromkeys(("npo", "tnpo", "simnpo", "dpo", "dpo-ceu", "kto", "altpo"), "preference"),
-    **dict.fromkeys(("ce-u", "general-ce-u", "undial", "pdu"), "target distribution"),
-    **dict.fromkeys(("idk", "flat"), "refusal"),
-    **dict.fromkeys(("grpo", "grpo-ceu"), "sampled answers"),
-    **{"rmu": "hidden states", "task-vector": "weights", "eco": "prompts"},
-}
 CAPTION = """\
 One run of each method, at one learning rate and other settings that were chosen by hand for this
 model: a tiny Llama that is trained on generated authors, forget 10 %, five epochs, **one seed, 80
@@ -75,7 +66,7 @@ def _overview(shown: Mapping[str, Mapping[str, Any]]) -> str:
     rows = [
         (
             f"[{name}]({name}.md)",
-            FAMILIES[name],
+            item["family"],
             escaped(item["summary"]),
             ", ".join(map(escaped, item["needs"])),
             escaped(_source(item)),
@@ -188,4 +179,4 @@ def _sweep_table(rows: Sequence[Mapping[str, str]]) -> str:
 
 def _linked(label: str) -> str:
     name = label.partition("+")[0]
-    return f"[{label}]({name}.md)" if name in FAMILIES else label
+    return f"[{label}]({name}.md)" if name in registry.names("methods") else label

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from unlearnbench.testing.gradient_profile import Point
+from unlearnbench.report.gradient_profile import Point
 
 WIDTH, HEIGHT = 330, 220
 LEFT, RIGHT, TOP, BOTTOM = 46, 24, 26, 34

@@ -95,7 +95,7 @@ def test_another_file_of_the_same_name_is_refused(load: Load) -> None:
         (
             "{method: npo, modifiers: [{sam: {rho: -1}}]}",
             "modifiers.0.sam.rho",
-            "must be at least 0, got -1",
+            "should be greater than or equal to 0, got -1",
         ),
         (
             "{method: npo, modifiers: [mask, {sam: {roh: 1}}]}",

@@ -64,19 +64,6 @@ def test_runs_are_read_back(package: Path, tmp_path: Path) -> None:
     assert not (OLD / "links.json").exists(), "it has no addresses"
 
 
-def test_a_tracker_that_fails_costs_one_warning(package: Path, tmp_path: Path) -> None:
-    (tmp_path / "lines").write_text("a file, where it wants a folder")
-    warnings: list[str] = []
-    with SweepTracker(
-        settings(package), tmp_path, sweep_config(OLD), warn=warnings.append
-    ) as tracker:
-        for record in read_records(OLD):
-            tracker.log(record)
-    (warning,) = warnings
-    assert warning.startswith(f"tracking by json-lines at {package}: ")
-    assert "no run is lost" in warning
-
-
 def test_a_configuration_names_it(package: Path, tmp_path: Path) -> None:
     wanted = ["plan", "quickstart", "--set", "tracking.tracker=json-lines"]
     assert main([*wanted, "--set", f"tracking.uri={package}", "--set", f"output={tmp_path}"]) == 0

@@ -33,8 +33,8 @@ from unlearnbench.models.loading import Source, load_model, load_tokenizer, pad_
 from unlearnbench.models.rows_loading import load_benchmark
 from unlearnbench.runs.evaluate_model import data_settings, model_settings
 
-from ..numbers.evaluation.plain_evaluator import PlainEvaluator, PlainResult
 from .models import ARCHITECTURES, in_states
+from .plain_evaluator import PlainEvaluator, PlainResult
 from .timer import Work, begin, end, now, options_of, peak_bytes, spread
 
 Sets = Mapping[SetName, Sequence[Question]]

@@ -16,7 +16,7 @@ from torch import Tensor
 from unlearnbench.losses.lm_head import Projection
 from unlearnbench.losses.predictions import Predictions, Reference
 
-from ..numbers.losses.plain_losses import PlainPredictions
+from .plain_losses import PlainPredictions
 from .timer import DEVICE, Work, begin, end, in_turn, options_of, peak_bytes
 
 Primitive = Callable[[Predictions, Reference], Tensor]

@@ -36,8 +36,8 @@ from unlearnbench.training.optimizers import TrainerSettings
 from unlearnbench.training.reference_model import ReferenceParts, load_references
 from unlearnbench.training.trainer import Trainer
 
-from ..numbers.losses.plain_losses import PlainPredictions
 from .models import ARCHITECTURES, random_model
+from .plain_losses import PlainPredictions
 from .timer import DEVICE, Work, begin, end, now, options_of, peak_bytes, spread
 
 METHODS = ("npo+nll", "ce-u", "kl-minimization", "dpo")

@@ -42,7 +42,10 @@ epochs: 2
 evaluation: {max_length: 64, rows: 20}
 ray: {concurrent: 2}
 """
-QUICK = ("methods=[ce-u]", "learning_rates=[1e-4,2e-4]", "epochs=1")
+QUICK = (
+    *("methods=[ce-u]", "learning_rates=[1e-4,2e-4]", "epochs=1"),
+    "data={source: synthetic, authors: 10, pretraining_authors: 2}",
+)
 
 
 class Case:

@@ -23,9 +23,9 @@ from unlearnbench.losses.predictions import Predictions, Reference
 from unlearnbench.results.records import EpochResult, Record, run_record
 
 from ..flow.sweep.noop_sweep import noop_config
-from ..numbers.evaluation.plain_evaluator import PlainEvaluator, PlainResult
-from ..numbers.losses.plain_losses import PlainPredictions
 from . import evaluation, losses, step, sweep, timer
+from .plain_evaluator import PlainEvaluator, PlainResult
+from .plain_losses import PlainPredictions
 
 Both = tuple[PlainEvaluator, PlainResult, Evaluation]
 TRAINED = [

@@ -1,6 +1,7 @@
 """Parts that all measurements share: time, peak memory, circumstances, and the result as JSON."""
 
 import argparse
+import ctypes
 import gc
 import json
 import multiprocessing
@@ -8,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,6 @@ import torch
 
 from unlearnbench.base.provenance import provenance
 from unlearnbench.models.loading import quiet_transformers
-from unlearnbench.runs.evaluated_run import memory_bytes, reset_peak
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 Work = Callable[[], object]
@@ -69,6 +70,28 @@ def _measured(threads: int, prepare: Callable[..., Work], arguments: tuple[Any, 
     torch.set_num_threads(threads)
     quiet_transformers()
     return _peak(prepare(*arguments))
+
+
+_STATUS = Path("/proc/self/status")
+_RESET = Path("/proc/self/clear_refs")
+
+
+def memory_bytes(key: str) -> int:
+    """Bytes of `VmRSS` (now) or `VmHWM` (the most so far) of this process."""
+    line = next(line for line in _STATUS.read_text().splitlines() if line.startswith(f"{key}:"))
+    return int(line.split()[1]) * 1024
+
+
+def reset_peak() -> bool:
+    """Reset `VmHWM`; returns whether this system can."""
+    # Freed memory that the allocator keeps would hide what is allocated next. glibc only.
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
+    try:
+        _RESET.write_text("5")  # VmHWM becomes VmRSS
+    except OSError:
+        return False
+    return True
 
 
 def _peak(work: Work) -> int | None:

@@ -10,8 +10,7 @@ an area of ½.
 """
 
 import csv
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -68,13 +67,8 @@ class Anchor:
         return round(_TOFU_ROWS * self.fraction)
 
     @property
-    def template(self) -> str:
-        """The template that the checkpoint was trained with."""
-        return "chat" if self.template_args else "llama-2"
-
-    @property
     def template_args(self) -> Mapping[str, str]:
-        """Variables of its chat template."""
+        """Variables of its chat template; empty where it was trained with `llama-2`."""
         return _LLAMA_3 if self.id.startswith("llama-3") else {}
 
 
@@ -85,36 +79,27 @@ class AnchorCheck:
     metric: str
     published: float
     measured: float | None
+    difference: float | None
+    """Measured − published."""
     tolerance: float
-
-    @property
-    def difference(self) -> float | None:
-        """Measured − published."""
-        return None if self.measured is None else self.measured - self.published
-
-    @property
-    def verdict(self) -> Verdict:
-        """The judgement on the difference."""
-        if self.difference is None:
-            return "not measured"
-        return "ok" if abs(self.difference) <= self.tolerance else "differs"
+    verdict: Verdict
 
 
 @cache
 def load_anchors() -> Mapping[str, Anchor]:
     """The reference models by id, in the order of the table."""
     table = files("unlearnbench.analysis").joinpath("anchors.csv").read_text(encoding="utf-8")
-    rows = groupby(csv.DictReader(table.splitlines()), key=lambda row: row["id"])
-    return {name: _anchor(name, [*group]) for name, group in rows}
-
-
-def _anchor(name: str, rows: Sequence[Mapping[str, str]]) -> Anchor:
-    numbers = (
-        PublishedNumber(row["metric"], float(row["value"]), float(row["tolerance"]), row["source"])
-        for row in rows
-    )
-    first = rows[0]
-    return Anchor(name, first["checkpoint"], first["split"], first["profile"], tuple(numbers))
+    anchors: dict[str, Anchor] = {}
+    keys = ("id", "checkpoint", "split", "profile")
+    rows = csv.DictReader(table.splitlines())
+    for about, group in groupby(rows, key=lambda row: [row[key] for key in keys]):
+        numbers = (
+            PublishedNumber(r["metric"], float(r["value"]), float(r["tolerance"]), r["source"])
+            for r in group
+        )
+        name, checkpoint, split, profile = about
+        anchors[name] = Anchor(name, checkpoint, split, profile, tuple(numbers))
+    return anchors
 
 
 def find_anchor(name: str) -> Anchor:
@@ -128,29 +113,6 @@ def find_anchor(name: str) -> Anchor:
     return known[name]
 
 
-def nearest_anchor(values: Mapping[str, float | None], forget_rows: int) -> Anchor:
-    """The reference model on a split of so many rows whose numbers are nearest to `values`.
-
-    Nearest by the mean of |difference| / tolerance over the metrics that are measured.
-    """
-    distances: dict[str, float] = {}
-    for name, anchor in load_anchors().items():
-        checks = check_anchor(anchor, values)
-        gaps = [
-            abs(check.difference) / check.tolerance
-            for check in checks
-            if check.difference is not None
-        ]
-        if gaps and anchor.forget_rows == forget_rows:
-            distances[name] = math.fsum(gaps) / len(gaps)
-    if not distances:
-        raise EvaluationError(
-            f"no reference model was evaluated on {forget_rows} forget rows with any of the "
-            "metrics that are measured here; name one of `unlearnbench anchors list`"
-        )
-    return load_anchors()[min(distances, key=distances.__getitem__)]
-
-
 def check_anchor(
     anchor: Anchor, values: Mapping[str, float | None], tolerance: float | None = None
 ) -> tuple[AnchorCheck, ...]:
@@ -159,12 +121,13 @@ def check_anchor(
     values     measured numbers by column
     tolerance  of all metrics; default: the table's, of another machine's evaluation
     """
-    return tuple(
-        AnchorCheck(
-            number.metric,
-            number.value,
-            values.get(number.metric),
-            number.tolerance if tolerance is None else tolerance,
-        )
-        for number in anchor.numbers
-    )
+    checks: list[AnchorCheck] = []
+    for number in anchor.numbers:
+        measured = values.get(number.metric)
+        difference = None if measured is None else measured - number.value
+        most = number.tolerance if tolerance is None else tolerance
+        verdict: Verdict = "not measured"
+        if difference is not None:
+            verdict = "ok" if abs(difference) <= most else "differs"
+        checks.append(AnchorCheck(number.metric, number.value, measured, difference, most, verdict))
+    return tuple(checks)

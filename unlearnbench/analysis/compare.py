@@ -1,37 +1,46 @@
 """Comparison of two methods: does A forget more than B at equal utility, wherever both ran?
 
-With the differences in training that make it unfair, and a sweep under one attack in the form of a
-plain one, which `compare --under` compares: what a run keeps is that of its plain evaluation,
-because methods are compared as they would be published.
+With the differences in training that make it unfair. Under an attack, what a run keeps is that of
+its plain evaluation, because methods are compared as they would be published.
 
 Pure, except that records read the evaluations of the compared epochs from disk.
+
+On each model and fraction, both sides start from their best setting and epoch by the declared rule
+(`best_settings.Panel.best`). The side whose best keeps more utility is the keeper, and
+sets the level. The other one, the challenger, takes part with what forgets most among the settings
+that keep at least that level less `tolerance`. If that setting keeps more than the level
+plus `tolerance`, utilities are not equal: then one side must both keep more and forget at least as
+much, otherwise there is no comparison.
+
+If a sweep's `select` rule chose a side's setting on some seeds, that setting alone takes part, with
+its runs on the other seeds.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import cycle, islice
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from unlearnbench.analysis.best_settings import (
+    UTILITY_SHARE,
     OnPanel,
+    Panel,
     PanelKey,
+    Setting,
+    average_seeds,
+    best_of,
     headline_of_rows,
+    merit_of,
     panel_label,
     panel_order,
-)
-from unlearnbench.analysis.equal_utility import (
-    TOLERANCE,
-    Contender,
-    Match,
-    Side,
-    match,
-    paired_rows,
-    rows_of,
-    side_of,
+    panels,
 )
 from unlearnbench.api.benchmark import Headline
 from unlearnbench.api.observations import Evaluation, FloatArray
@@ -41,11 +50,292 @@ from unlearnbench.evaluation.summary import first_difference, forget_ratios
 from unlearnbench.results.records import Record
 from unlearnbench.results.table import TableRow
 from unlearnbench.stats.ks_test import SIGNIFICANCE, Sensitivity, ks_power
-from unlearnbench.stats.paired_test import PairedTest, holm, paired_test
+from unlearnbench.stats.paired_test import PairedTest, holm, margin, paired_test
 from unlearnbench.stats.t_interval import Interval, t_interval
 
 if TYPE_CHECKING:
     from unlearnbench.analysis.results import Results
+
+TOLERANCE = 0.02
+"""Most that two settings of equal utility differ in what is kept, by the headline."""
+_ROUNDING = 1e-9
+"""Added to a tolerance, so that 0.82 − 0.80 is within 0.02 in binary floating point, too."""
+
+
+@dataclass(frozen=True, eq=False)
+class Contender:
+    """One side of a comparison: some runs of a sweep, and the sweep."""
+
+    name: str
+    """As printed."""
+    rows: tuple[TableRow, ...]
+    """Rows of its runs."""
+    sweep: tuple[TableRow, ...]
+    """Rows of all records of the sweep, start and retain models included."""
+    records: Mapping[str, Record]
+    """Records of the sweep by id."""
+    selection: Mapping[str, Any] | None = None
+    """The sweep's `selection.json`, if it has one."""
+    variant: str = ""
+    """The attack under which its runs are compared."""
+    _read: dict[tuple[str, int], Evaluation] = field(
+        default_factory=dict[tuple[str, int], Evaluation]
+    )
+
+    def evaluation(self, run_id: str, epoch: int) -> Evaluation:
+        """An evaluation of a record, read once. Raises: EvaluationError where there is none."""
+        record, key = self.records[run_id], (run_id, epoch)
+        if epoch not in self._epochs(record):
+            raise EvaluationError(
+                f"{self.name}: record {run_id} has no evaluation of epoch {epoch}, which the "
+                "comparison needs; start its sweep again"
+            )
+        if key not in self._read and self.variant:
+            self._read[key] = record.attacked_evaluations[epoch, self.variant]
+        elif key not in self._read:
+            self._read[key] = record.evaluations[epoch]
+        return self._read[key]
+
+    def _epochs(self, record: Record) -> list[int]:
+        if self.variant:
+            return [epoch for epoch, of in record.attacked_evaluations if of == self.variant]
+        return [*record.evaluations]
+
+    @cached_property
+    def panels(self) -> Mapping[PanelKey, Panel]:
+        """Its own runs by panel."""
+        return {panel.panel: panel for panel in panels(self.rows)}
+
+    @cached_property
+    def sweep_panels(self) -> Mapping[PanelKey, Panel]:
+        """The panels of the sweep."""
+        return {panel.panel: panel for panel in panels(self.sweep)}
+
+    def settings(self, key: PanelKey) -> tuple[Setting, ...]:
+        """Its settings on one panel, averaged over seeds; only the chosen one after `select`."""
+        panel, choice = self.panels[key], self.choice(key)
+        if choice is None:
+            return panel.settings
+        return average_seeds(row for row in panel.rows if _reported(row, choice))
+
+    def choice(self, key: PanelKey) -> Mapping[str, Any] | None:
+        """The choice of `select` on one panel, if it was also run on other seeds."""
+        rows = self.panels[key].rows
+        families = {row.family for row in rows}
+        choices: list[Mapping[str, Any]] = self.selection["choices"] if self.selection else []
+        for choice in choices:
+            location = (choice["model"], choice["forget_fraction"]), {choice["method"]}
+            if location == (key, families) and any(_reported(row, choice) for row in rows):
+                return choice
+        return None
+
+    def pool(self, chosen: Setting) -> Pool:
+        """The settings that `chosen`, one of its own, was chosen from."""
+        choice = self.choice(chosen.panel)
+        if choice is not None and self.selection is not None:
+            return Pool(choice["candidates"], (), tuple(self.selection["chosen_on_seeds"]))
+        floor, settings = (
+            self.sweep_panels[chosen.panel].least_kept or 0.0,
+            self.settings(chosen.panel),
+        )
+        able = [
+            (setting, merit) for setting in settings if (merit := merit_of(setting)) is not None
+        ]
+        close = [item for item, merit in able if merit[1] >= floor and _is_near(item, chosen)]
+        return Pool(len(able), tuple(item for item in close if item != chosen))
+
+    def retain(self, key: PanelKey) -> Evaluation:
+        """The retain model's evaluation. Raises: EvaluationError without one."""
+        for record in self.records.values():
+            if record.kind == "retain" and record.panel == key and self._epochs(record):
+                return self.evaluation(record.id, min(self._epochs(record)))
+        raise EvaluationError(
+            f"{self.name}: no evaluated retain model of {panel_label(*key)}, among the "
+            "records: start the sweep again, which evaluates it"
+        )
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Settings that a side's setting was chosen from."""
+
+    tried: int
+    """Number of settings with a result: learning rates × hyper-parameters × epochs."""
+    rivals: tuple[Setting, ...]
+    """Settings that might be the best over other questions: they keep the required utility, and
+    their D, if a test has one, is at most `paired_test.margin` above the chosen one's."""
+    chosen_on: tuple[int, ...] = ()
+    """Seeds of the choice, if its numbers are of other seeds."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One setting after one epoch, as compared."""
+
+    name: str
+    setting: str
+    """Label with hyper-parameters."""
+    learning_rate: float | None
+    epoch: int
+    utility: float
+    """The headline's number of what is kept; mean over the compared seeds, as is `quality`."""
+    quality: float
+    """The headline's number of what is forgotten."""
+    seeds: tuple[int, ...]
+    runs: tuple[str, ...]
+    tried: int = 1
+    """As in `Pool`."""
+    chosen_on: tuple[int, ...] = ()
+    """As in `Pool`."""
+
+
+Match = tuple[Setting, Setting, bool]
+"""Settings of A and B to compare; True if their utilities are equal, False if one of them keeps
+more and forgets at least as much."""
+
+
+def _reported(row: TableRow, choice: Mapping[str, Any]) -> bool:
+    return row.run_id in choice["reported_runs"] and row.epoch == choice["epoch"]
+
+
+def _is_near(setting: Setting, chosen: Setting) -> bool:
+    """True if its D might be the least over other questions, or if D is unknown."""
+    test = chosen.headline.forgotten.test
+    if test is None:
+        return True
+    distances = [each.metrics.get(test.distance) for each in (setting, chosen)]
+    if distances[0] is None or distances[1] is None:
+        return True
+    return distances[0] - distances[1] <= margin(int(chosen.metrics.get(test.questions) or 0))
+
+
+def find_contender(name: str, label: str, results: Results, variant: str = "") -> Contender:
+    """Find the runs that `name` stands for in a sweep.
+
+    name     a method or a setting's label, each with an optional ` lr RATE`, or a run's id or the
+             beginning of one
+    label    the side's name in the output
+    variant  of the attack under which they are compared; what a run keeps stays that of its plain
+             evaluation
+    Raises: RecordError that lists the methods.
+    """
+    name = " ".join(name.split())
+    rows = _under(results, variant) if variant else results.rows
+    by_name: dict[str, list[TableRow]] = {}
+    ids: set[str] = set()
+    for row in (row for row in rows if row.kind == "run"):
+        rate = "" if row.learning_rate is None else f" lr {row.learning_rate:g}"
+        for item in {row.family, row.method, row.family + rate, row.method + rate, row.run_id}:
+            by_name.setdefault(item, []).append(row)
+        if name and row.run_id.startswith(name):
+            ids.add(row.run_id)
+    result = by_name.get(name) or (by_name[ids.pop()] if len(ids) == 1 else None)
+    if result is None:
+        raise RecordError(
+            f"{label}: no method, setting or run {name!r}{did_you_mean(name, by_name)}; methods: "
+            f"{', '.join(results.families) or 'none has run'}"
+        )
+    records = {record.id: record for record in results.records}
+    return Contender(label, tuple(result), rows, records, results.selection, variant)
+
+
+def _under(results: Results, variant: str) -> tuple[TableRow, ...]:
+    """The rows with the runs as they are under an attack, but for what they keep."""
+    plain = {(row.run_id, row.epoch): row for row in results.rows if row.kind == "run"}
+    rows = [row for row in results.rows if row.kind != "run"]
+    for row in results.attacked:
+        part = plain.get((row.run_id, row.epoch))
+        if row.variant == variant and part is not None:
+            kept = {row.headline.kept.column: part.kept}
+            rows.append(replace(row, metrics={**row.metrics, **kept}))
+    return tuple(rows)
+
+
+def with_retain_term(name: str, families: Sequence[str]) -> str:
+    """`npo+nll` for `npo`, also before ` lr RATE`, where the method ran in that form alone.
+
+    families  methods as they ran, each with its retain term
+    Raises: RecordError with the forms, where there are several.
+    """
+    method, lr, rate = " ".join(name.split()).partition(" lr ")
+    forms = [family for family in families if family.partition("+")[0] == method]
+    if method in families or not forms:
+        return name
+    if len(forms) > 1:
+        raise RecordError(f"{name!r} ran in several forms: {', '.join(forms)}; name one of them")
+    return forms[0] + lr + rate
+
+
+def match(a: Contender, b: Contender, key: PanelKey, tolerance: float) -> Match | str:
+    """The settings to compare on one panel by the rule of this module, or why there are none."""
+    able: list[list[Setting]] = []
+    bests: list[Setting] = []
+    for side in (a, b):
+        floor, settings = side.sweep_panels[key].least_kept, side.settings(key)
+        best = None if floor is None else best_of(settings, floor)
+        if floor is None or best is None:
+            share = f"{100 * UTILITY_SHARE:g} % of the start model's utility"
+            return f"No setting of {side.name} keeps {share}"
+        able.append([s for s in settings if (merit := merit_of(s)) and merit[1] >= floor])
+        bests.append(best)
+    first, second = (best.kept or 0.0 for best in bests)
+    level, keeper = max(first, second), int(first < second)
+    best, other = bests[keeper], bests[1 - keeper]
+    candidate = best_of(able[1 - keeper], level - tolerance - _ROUNDING)
+    equal = candidate is not None and (candidate.kept or 0.0) <= level + tolerance + _ROUNDING
+    if candidate is None or (not equal and _forgotten(candidate) < _forgotten(best)):
+        if _forgotten(best) < _forgotten(other):
+            names = (a.name, b.name) if keeper == 0 else (b.name, a.name)
+            return (
+                f"No setting of {names[1]} has the utility of {names[0]}'s best, {level:.3f}, "
+                f"within {tolerance:g}: {names[1]}'s best has {other.kept:.3f} and forgets more. "
+                "Try a larger --within, or train with more epochs or learning rates"
+            )
+        candidate = other
+    return (best, candidate, equal) if keeper == 0 else (candidate, best, equal)
+
+
+def _forgotten(setting: Setting) -> float:
+    """Number of what a setting of `best_of` has forgotten; larger is better."""
+    return setting.headline.forgotten.oriented(setting.forgotten or 0.0)
+
+
+def paired_rows(a: Setting, b: Setting) -> tuple[tuple[TableRow, ...], tuple[TableRow, ...]]:
+    """Pair the runs of two settings by their common seeds.
+
+    Without a common seed, both sides' runs are paired in the order of their seeds.
+    """
+    of_a, of_b = ({row.seed: row for row in reversed(item.rows)} for item in (a, b))
+    shared = sorted(of_a.keys() & of_b.keys())
+    pairs = list(zip(*([shared] * 2 if shared else [sorted(of_a), sorted(of_b)]), strict=False))
+    return tuple(of_a[item] for item, _ in pairs), tuple(of_b[other] for _, other in pairs)
+
+
+def rows_of(setting: Setting, chosen: Sequence[TableRow]) -> tuple[TableRow, ...]:
+    """Return as many runs of a setting as `chosen` has, of the same seeds if possible.
+
+    Fewer runs are repeated in turn, which hardly changes the uncertainty of their mean D.
+    """
+    by_seed = {row.seed: row for row in reversed(setting.rows)}
+    result = [by_seed[row.seed] for row in chosen if row.seed in by_seed] or list(setting.rows)
+    return tuple(islice(cycle(result), len(chosen)))
+
+
+def side_of(name: str, rows: tuple[TableRow, ...], pool: Pool) -> Side:
+    """The side that compares these runs of one setting."""
+    first = rows[0]
+    return Side(
+        name=name,
+        setting=first.method,
+        learning_rate=first.learning_rate,
+        epoch=first.epoch,
+        utility=fmean(row.kept or 0.0 for row in rows),
+        quality=fmean(row.forgotten or 0.0 for row in rows),
+        seeds=tuple(row.seed for row in rows),
+        runs=tuple(row.run_id for row in rows),
+        tried=pool.tried,
+        chosen_on=pool.chosen_on,
+    )
 
 
 @dataclass(frozen=True)
@@ -77,26 +367,20 @@ class PanelComparison(OnPanel):
         test also rejects if two models at the same distance answer differently. Without a test, an
         interval over at least three seeds that does not contain 0.
         """
-        if self.a is None or self.b is None:
+        ends = self.test or self.over_seeds
+        if self.a is None or self.b is None or ends is None or ends.low <= 0 <= ends.high:
             return None
-        a_is_better = self._tested() if self.test else self._over_seeds()
-        if a_is_better is None:
-            return None
+        if isinstance(ends, Interval):
+            decided, a_is_better = (
+                not ends.is_range,
+                self.headline.forgotten.oriented(ends.mean) > 0,
+            )
+        else:
+            decided = self.p_adjusted is not None and self.p_adjusted <= SIGNIFICANCE
+            a_is_better = ends.high < 0
         better, worse = (self.a, self.b) if a_is_better else (self.b, self.a)
-        return better if self.equal_utility or better.utility >= worse.utility else None
-
-    def _tested(self) -> bool | None:
-        """True if A forgets significantly more by the test, False if B does."""
-        if self.test is None or self.p_adjusted is None or self.p_adjusted > SIGNIFICANCE:
-            return None
-        return None if self.test.low <= 0 <= self.test.high else self.test.high < 0
-
-    def _over_seeds(self) -> bool | None:
-        """True if A forgets significantly more over seeds, False if B does."""
-        result = self.over_seeds
-        if result is None or result.is_range or result.low <= 0 <= result.high:
-            return None
-        return self.headline.forgotten.oriented(result.mean) > 0
+        keeps = self.equal_utility or better.utility >= worse.utility
+        return better if decided and keeps else None
 
 
 @dataclass(frozen=True)
@@ -162,7 +446,7 @@ def _check_rules(a: Contender, b: Contender) -> None:
 
 
 def _panel(a: Contender, b: Contender, key: PanelKey, tolerance: float) -> PanelComparison:
-    start = a.start(key)
+    start = a.sweep_panels[key].start
     if fault := start.fault:
         return PanelComparison(*key, start.headline, why_not=fault[0].upper() + fault[1:])
     return compare_match(a, b, key, match(a, b, key, tolerance))
@@ -234,13 +518,7 @@ def _ratios(side: Contender, rows: Sequence[TableRow], retain: Evaluation) -> Fl
     arraies: list[FloatArray] = []
     expected = retain.sets["forget"].questions
     for row in rows:
-        evaluations = side.records[row.run_id].evaluations
-        if row.epoch not in evaluations:
-            raise EvaluationError(
-                f"{side.name}: record {row.run_id} has no evaluation of epoch {row.epoch}, which "
-                "the comparison needs; start its sweep again"
-            )
-        evaluation = evaluations[row.epoch]
+        evaluation = side.evaluation(row.run_id, row.epoch)
         questions = evaluation.sets["forget"].questions
         if len(questions) != len(expected) or first_difference(questions, expected) is not None:
             raise EvaluationError(
@@ -259,73 +537,6 @@ def _check_retain(first: FloatArray, second: FloatArray, a: Contender, b: Conten
             f"{a.name} and {b.name} are measured from different retain models: their distances do "
             "not compare; run both with the same models, as one sweep or with the same cache"
         )
-
-
-def under_attack(results: Results, name: str, location: str) -> tuple[str, Results]:
-    """The variant of a name, and results with the runs as they are under it.
-
-    What a run keeps stays that of its plain evaluation. Evaluations are read when they are used.
-
-    name   a variant, or an attack with one variant alone
-    location  of the results, in messages
-    Raises: RecordError that lists the variants there are.
-    """
-    variant = _find_variant(name, results.attacked, location)
-    plain = {(row.run_id, row.epoch): row for row in results.rows if row.kind == "run"}
-    rows = [row for row in results.rows if row.kind != "run"]
-    for row in results.attacked:
-        part = plain.get((row.run_id, row.epoch))
-        if row.variant == variant and part is not None:
-            kept = {row.headline.kept.column: part.kept}
-            rows.append(replace(part, metrics={**row.metrics, **kept}))
-    records: list[Record] = []
-    for record in results.records:
-        stored = record.attacked_evaluations
-        keys = {epoch: (epoch, at) for epoch, at in stored if at == variant}
-        records.append(replace(record, evaluations=LazyEvaluations(stored, keys)))
-    return variant, replace(results, rows=tuple(rows), records=tuple(records))
-
-
-def _find_variant(name: str, attacked: Sequence[TableRow], location: str) -> str:
-    variants = tuple(dict.fromkeys(row.variant for row in attacked))
-    if not variants:
-        raise RecordError(
-            f"{location}: no run was attacked; name attacks in its configuration (`attacks:`), and "
-            "start the sweep again"
-        )
-    points = [variant for variant in variants if name in (variant, variant.partition("@")[0])]
-    if len(points) == 1 or name in points:
-        return name if name in points else points[0]
-    if points:
-        raise RecordError(
-            f"{location}: attack {name!r} has several points: {', '.join(points)}; name one"
-        )
-    raise RecordError(
-        f"{location}: no run under {name!r}{did_you_mean(name, variants) or ';'} there are: "
-        f"{', '.join(variants)}"
-    )
-
-
-class LazyEvaluations(Mapping[int, Evaluation]):
-    """Evaluations of a record by epoch, each read from disk once, when it is used first."""
-
-    def __init__(self, stored: Mapping[Any, Evaluation], keys: Mapping[int, Any]) -> None:
-        self._stored, self._keys = stored, keys
-        self._read: dict[int, Evaluation] = {}
-
-    def __getitem__(self, epoch: int) -> Evaluation:
-        if epoch not in self._read:
-            self._read[epoch] = self._stored[self._keys[epoch]]
-        return self._read[epoch]
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._keys)
-
-    def __contains__(self, epoch: object) -> bool:
-        return epoch in self._keys  # the inherited one would read the file
-
-    def __len__(self) -> int:
-        return len(self._keys)
 
 
 def training_differences(records: Mapping[str, Record]) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ import numpy as np
 from unlearnbench.analysis.lasting import MEMORIZATION, attack_of
 from unlearnbench.api.attack import Attack, PromptAttack
 from unlearnbench.api.metric import Measure, MetricColumn, Role
-from unlearnbench.api.observations import Evaluation, FloatArray
+from unlearnbench.api.observations import Evaluation, FloatArray, SetEvaluation
 from unlearnbench.api.registry import load
 from unlearnbench.base.errors import PluginError
 from unlearnbench.config.metric_plan import MetricPlan
@@ -26,28 +26,22 @@ from unlearnbench.stats.worst_case import worst_case
 
 _ORDER = ("expected_best", *MEMORIZATION)
 """Metrics by which a gain is judged, the first one that there is; that of sampled answers first."""
-Means = tuple[float | None, ...]
 
 
 @dataclass(frozen=True, eq=False)
-class Attacked:
-    """The evaluations of one model: plain, and at the points of one attack."""
-
-    plain: Evaluation
-    points: Mapping[str, Evaluation]
-    """By variant."""
-
-
-@dataclass(frozen=True)
 class AttackedMetric:
-    """A metric of one set, plain and at the points of an attack, on the rows that it evaluates."""
+    """A metric of one set, on the questions that an attack evaluates."""
 
+    measure: Measure
     column: MetricColumn
-    model: Means
-    """The plain value, then one for each point."""
-    retain: Means | None
-    start: float | None
-    """The plain value of the start model."""
+    values: Mapping[str, Mapping[str, FloatArray]]
+    """[n] by question: of the `model`, `retain` and `start` model, then by variant, the plain one
+    being ``; without those that are undefined."""
+
+    def numbers(self, model: str) -> dict[str, float | None]:
+        """The metric's numbers of a model, by variant."""
+        values = self.values.get(model, {})
+        return {variant: self.measure.metric.value(v) for variant, v in values.items()}
 
 
 @dataclass(frozen=True)
@@ -103,124 +97,103 @@ class Gain:
         return None if self.excess_interval is None else self.excess_interval[0] > 0
 
 
-@dataclass(frozen=True, eq=False)
-class _Measured:
-    """Values of a metric by question of one set: plain, then at each point of the attack."""
-
-    measure: Measure
-    set: str
-    model: Sequence[FloatArray | None]
-    retain: Sequence[FloatArray | None]
-    """Empty without a retain model."""
-    start: FloatArray | None
-    """Plain values of the start model."""
-
-    @property
-    def rank(self) -> int:
-        """The most telling metrics first."""
-        return _ORDER.index(self.measure.name) if self.measure.name in _ORDER else len(_ORDER)
-
-    def means(self, every: Sequence[FloatArray | None]) -> Means:
-        """The metric's number for each evaluation."""
-        return tuple(None if v is None else self.measure.metric.value(v) for v in every)
-
-
-def _measured(
-    plan: MetricPlan, model: Attacked, retain: Attacked | None, start: Evaluation | None
-) -> list[_Measured]:
-    """Every metric of the sets under an attack, on the questions that the attack evaluates."""
-    first = next(iter(model.points.values())).sets
-    measureds: list[_Measured] = []
-    for name, seen in first.items():
-        for measure in (item for item in plan.measures if name in item.sets):
-            part, null, known = (
-                [_values(measure, name, evaluation, seen.questions) for evaluation in evaluations]
-                for evaluations in (
-                    (model.plain, *model.points.values()),
-                    () if retain is None else (retain.plain, *retain.points.values()),
-                    () if start is None else (start,),
-                )
-            )
-            measureds.append(_Measured(measure, name, part, null, known[0] if known else None))
-    return sorted(measureds, key=lambda item: item.rank)
-
-
-def _values(
-    measure: Measure, name: str, evaluation: Evaluation, asked: Sequence[str]
+def values_on(
+    measure: Measure, seen: SetEvaluation | None, questions: Sequence[str]
 ) -> FloatArray | None:
-    """[n] the values of some questions of a set, which stand in its order."""
-    seen = evaluation.sets.get(name)
-    if seen is None:
-        return None
+    """[n] the values of some questions of a set, which stand in its order; None without any."""
     with suppress(PluginError):  # of a metric that fails: the plain summary warns of it
-        values = measure.per_example(seen)
-        if values is not None:
+        values = None if seen is None else measure.per_example(seen)
+        if seen is not None and values is not None:
             places = iter(enumerate(seen.questions))
-            return values[[next(i for i, text in places if text == item) for item in asked]]
+            return values[[next(i for i, text in places if text == item) for item in questions]]
     return None
 
 
-def attacked_metrics(
+@dataclass(frozen=True, eq=False)
+class AttackFindings:
+    """The evaluations of a model under one attack, compared."""
+
+    points: Sequence[str]
+    """The variants at which the attack failed with no model."""
+    metrics: Sequence[AttackedMetric]
+    """Those of the sets under the attack, the most telling ones first."""
+    gain: Gain | None
+    """None where no metric of a forget set could be measured."""
+
+
+def attack_findings(
     plan: MetricPlan,
     roles: Mapping[str, Role],
-    model: Attacked,
-    retain: Attacked | None = None,
-    start: Evaluation | None = None,
-) -> tuple[AttackedMetric, ...]:
-    """Every metric by question of the sets under an attack, the most telling ones first."""
+    models: Mapping[str, Mapping[str, Evaluation]],
+    variants: Iterable[str],
+) -> AttackFindings:
+    """Compare the evaluations of a model plain and under an attack.
+
+    models    evaluations by variant (the plain one: ``) of the `model`, and where there are those
+              of the `retain` and `start` model, of which the latter is not attacked
+    variants  of the attack
+    """
+    attacked = [of for name, of in models.items() if name != "start"]
+    points = [name for name in variants if all(name in of for of in attacked)]
+    first = models["model"][points[0]].sets if points else {}
     metrics: list[AttackedMetric] = []
-    for item in _measured(plan, model, retain, start):
-        part, null = item.means(item.model), item.means(item.retain)
-        if any(value is not None for value in part[1:]):
-            column = item.measure.column(item.set, roles[item.set])
-            metrics.append(AttackedMetric(column, part, null or None, item.means([item.start])[0]))
-    return tuple(metrics)
+    for name, seen in first.items():
+        for measure in (item for item in plan.measures if name in item.sets):
+            values = {
+                model: {
+                    key: result
+                    for key in ("", *points)
+                    if key in of
+                    and (result := values_on(measure, of[key].sets.get(name), seen.questions))
+                    is not None
+                }
+                for model, of in models.items()
+            }
+            if values["model"].keys() & {*points}:
+                metrics.append(AttackedMetric(measure, measure.column(name, roles[name]), values))
+    ranks = {name: rank for rank, name in enumerate(_ORDER)}
+    metrics.sort(key=lambda item: ranks.get(item.measure.name, len(_ORDER)))
+    return AttackFindings(points, metrics, largest_gain(metrics, roles, points))
 
 
 def largest_gain(
-    plan: MetricPlan,
-    roles: Mapping[str, Role],
-    model: Attacked,
-    retain: Attacked | None = None,
-    start: Evaluation | None = None,
+    metrics: Sequence[AttackedMetric], roles: Mapping[str, Role], points: Sequence[str]
 ) -> Gain | None:
     """The gain of the most telling metric of a forget set; None where no metric has values.
+
+    metrics, points  of `AttackFindings`
 
     One that only the attack makes comes first: an attack that samples leaves the greedy answers,
     and what is known of them, as they were.
     """
     able = [
         item
-        for item in _measured(plan, model, retain, start)
-        if roles[item.set] == "forget"
+        for item in metrics
+        if roles[item.column.set] == "forget"
         and item.measure.metric.knows == "higher"
-        and any(v is not None and np.isfinite(v).all() for v in item.model[1:])
+        and any(np.isfinite(v).all() for variant, v in item.values["model"].items() if variant)
     ]
     if not able:
         return None
-    item = min(able, key=lambda item: (item.model[0] is not None, item.rank))
-    plain, *points = item.model
-    values = {v: of for v, of in zip(model.points, points, strict=True) if of is not None}
-    variant = max(reversed(values), key=lambda v: float(values[v].mean()))  # of equals the last
-    after, level = values[variant], 1 - (1 - LEVEL) / len(model.points)
-    gained = after if plain is None else after - plain
-    before_null, after_null, excess = None, None, None
-    if retain is not None:
-        before_null = item.retain[0]
-        after_null = dict(zip(retain.points, item.retain[1:], strict=True))[variant]
-        if after_null is not None and (before_null is None) == (plain is None):
-            null = after_null if before_null is None else after_null - before_null
-            excess = bootstrap_mean(gained - null * (null.mean() > 0), level=level)
+    item = min(able, key=lambda item: "" in item.values["model"])
+    values, null = dict(item.values["model"]), item.values.get("retain", {})
+    plain, plain_null = values.pop("", None), null.get("")
+    largest = max(reversed(values), key=lambda v: float(values[v].mean()))  # of equals the last
+    after, after_null, level = values[largest], null.get(largest), 1 - (1 - LEVEL) / len(points)
+    gained, excess = after if plain is None else after - plain, None
+    if after_null is not None and (plain_null is None) == (plain is None):
+        taught = after_null if plain_null is None else after_null - plain_null
+        excess = bootstrap_mean(gained - taught * (taught.mean() > 0), level=level)
     return Gain(
-        variant=variant,
-        label=item.measure.column(item.set, roles[item.set]).label,
+        variant=largest,
+        label=item.column.label,
         n=after.size,
-        points=len(model.points),
+        points=len(points),
         before=_mean(plain),
         after=float(after.mean()),
         interval=bootstrap_mean(gained, level=level),
-        start=item.means([item.start])[0],
-        retain_before=_mean(before_null),
+        start=item.numbers("start").get(""),
+        retain_before=_mean(plain_null),
         retain_after=_mean(after_null),
         excess_interval=excess,
     )
@@ -276,12 +249,8 @@ def leak_curve(schema: BenchmarkSchema, by_variant: Mapping[str, Evaluation]) ->
 
 def prompts(variants: Iterable[str]) -> list[str]:
     """List the variants that are prompts."""
-    result: list[str] = []
-    for variant in variants:
-        kind = attack_class(attack_of(variant))
-        if kind is not None and issubclass(kind, PromptAttack):
-            result.append(variant)
-    return result
+    kinds = {variant: attack_class(attack_of(variant)) for variant in variants}
+    return [variant for variant, kind in kinds.items() if kind and issubclass(kind, PromptAttack)]
 
 
 def worst_prompt(
@@ -317,3 +286,9 @@ def attack_class(name: str) -> type[Attack] | None:
     except PluginError:
         return None
     return result
+
+
+def is_white_box(name: str) -> bool:
+    """True for an installed attack that runs a model without what is put in front of it."""
+    kind = attack_class(name)
+    return kind is not None and kind.white_box

@@ -26,6 +26,7 @@ from unlearnbench.analysis.best_settings import (
     merit_of,
 )
 from unlearnbench.api.metric import MetricColumn
+from unlearnbench.base.errors import RecordError, did_you_mean
 from unlearnbench.results.table import TableRow
 from unlearnbench.stats.relearning import (
     area_between,
@@ -62,6 +63,25 @@ def step_of(variant: str) -> int | None:
     """The optimiser step that a variant is evaluated after, where its point is a whole number."""
     point = point_of(variant)
     return int(point) if point.isdecimal() else None
+
+
+def find_variant(name: str, variants: Sequence[str]) -> str:
+    """The variant that is called so, or the only one of an attack that is.
+
+    Raises: RecordError with the variants that there are.
+    """
+    points = [variant for variant in variants if name in (variant, attack_of(variant))]
+    if name in points or len(points) == 1:
+        return name if name in points else points[0]
+    if not variants:
+        raise RecordError(
+            "no run was attacked; name attacks in the configuration (`attacks:`), and start the "
+            "sweep again"
+        )
+    if points:
+        raise RecordError(f"{name!r} has several points, {', '.join(points)}: name one")
+    near = did_you_mean(name, variants) or ";"
+    raise RecordError(f"{name!r}: no run is under it{near} there are {', '.join(variants)}")
 
 
 def memorization_column(rows: Sequence[TableRow], attacked: Sequence[TableRow]) -> str | None:

@@ -25,11 +25,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unlearnbench.analysis.best_settings import UTILITY_SHARE
+from unlearnbench.analysis.given_back import values_on
+from unlearnbench.analysis.lasting import attack_of, find_variant, point_of
 from unlearnbench.api.benchmark import SplitKey, split_order, split_percent
 from unlearnbench.api.membership import CONTROL, MembershipInference
 from unlearnbench.api.metric import Better, MetricColumn, number
 from unlearnbench.api.observations import Evaluation
-from unlearnbench.base.errors import RecordError, did_you_mean
+from unlearnbench.base.errors import RecordError
 from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
 from unlearnbench.results.table import TableRow
 from unlearnbench.stats.harmonic_mean import harmonic_mean
@@ -129,12 +131,8 @@ class MetaEvaluation:
     left_out: tuple[tuple[str, str], ...]
     """(label, reason) of metrics with a direction that are not evaluated."""
 
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """Lines on what the numbers do not show."""
-        return tuple(self._warnings())
-
-    def _warnings(self) -> Iterator[str]:
+    def warnings(self) -> Iterator[str]:
+        """Yield lines on what the numbers do not show."""
         counts = len(self.known), len(self.unknown)
         if (p := smallest_p(*counts)) > _LEVEL:
             yield (
@@ -352,28 +350,18 @@ def _robust(symbol: str, run: AttackedRun, name: str) -> float | None:
     return symmetric_relearning_robustness(*part, *retain)
 
 
-_PREFERRED = "nf4"
-"""The point that a robustness is computed from, where it is there; else from the last one."""
-
-
 def chosen_variant(chosen: str | None, attack: str, variants: Sequence[str]) -> str:
     """The variant of an attack from which its robustness is computed; its name if there is none.
 
-    chosen    by the user; default: NF4, or else the last point
+    chosen    by the user; default: NF4 where it is there, or else the last point
     variants  that there are, in the table's order
 
     Raises: RecordError for a chosen one that no run was evaluated under.
     """
     if chosen is not None:
-        if chosen not in variants:
-            known = ", ".join(variants) or "none"
-            near = did_you_mean(chosen, variants) or ";"
-            raise RecordError(
-                f"no run was evaluated under {chosen!r}{near} there are evaluations under {known}"
-            )
-        return chosen
-    part = [variant for variant in variants if variant.partition("@")[0] == attack]
-    preferred = [item for item in part if item.partition("@")[2] == _PREFERRED]
+        return find_variant(chosen, variants)
+    part = [variant for variant in variants if attack_of(variant) == attack]
+    preferred = [variant for variant in part if point_of(variant) == "nf4"]
     return (preferred or part or [attack])[-1]
 
 
@@ -416,13 +404,8 @@ def _on_rows_of(plain: Evaluation, under: Evaluation, schema: BenchmarkSchema) -
     result: dict[str, float | None] = {}
     for measure in schema.plan.measures:
         for name in measure.sets:
-            if name not in under.sets or name not in plain.sets:
-                continue
-            values = measure.per_example(plain.sets[name])
-            if values is None:
-                continue
-            places = {question: i for i, question in enumerate(plain.sets[name].questions)}
-            chosen = [places[item] for item in under.sets[name].questions if item in places]
-            value = measure.metric.value(values[np.array(chosen, np.int64)])
-            result[f"{measure.name}_{name}"] = number(value, f"`value` of metric {measure.name}")
+            asked = under.sets[name].questions if name in under.sets else ()
+            if (values := values_on(measure, plain.sets.get(name), asked)) is not None and asked:
+                value = measure.metric.value(values)
+                result[f"{measure.name}_{name}"] = number(value, f"`value` of {measure.name}")
     return result

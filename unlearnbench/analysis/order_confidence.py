@@ -24,12 +24,13 @@ from unlearnbench.analysis.best_settings import (
     shared_places,
 )
 from unlearnbench.analysis.compare import (
-    LazyEvaluations,
+    TOLERANCE,
+    Contender,
     PanelComparison,
     compare_match,
+    match,
     training_differences,
 )
-from unlearnbench.analysis.equal_utility import TOLERANCE, Contender, match
 from unlearnbench.api.observations import FloatArray
 from unlearnbench.base.errors import EvaluationError, RecordError
 from unlearnbench.evaluation.summary import forget_ratios
@@ -195,13 +196,11 @@ def rivals(panel: Panel, records: Iterable[Record]) -> Rivals | None:
     families = [best.family for best in panel.best if best.setting is not None]
     if not families:
         return None
-    current: dict[str, Record] = {}
-    for record in (record for record in records if record.panel == panel.panel):
-        read_once = LazyEvaluations(record.evaluations, {k: k for k in record.evaluations})
-        current[record.id] = replace(record, evaluations=read_once)
+    current = {record.id: record for record in records if record.panel == panel.panel}
+    whole = Contender("", panel.rows, panel.rows, current)  # so that each evaluation is read once
     leader, *others = (
-        Contender(family, tuple(r for r in panel.rows if r.family == family), panel.rows, current)
-        for family in families
+        replace(whole, name=name, rows=tuple(row for row in panel.rows if row.family == name))
+        for name in families
     )
     swaps = max(SWAPS, round(2 * len(families) / SIGNIFICANCE))
     tested: dict[str, PanelComparison] = {}
@@ -267,9 +266,9 @@ class Ranks:
 
 def mid_ranks(values: FloatArray) -> FloatArray:
     """[..., k] ranks from 1 for the largest of [..., k]; equal ones share the mean of theirs."""
-    higher = (values[..., None, :] > values[..., :, None]).sum(axis=-1)
-    equal = (values[..., None, :] == values[..., :, None]).sum(axis=-1)
-    places: FloatArray = higher + (equal + 1) / 2
+    from scipy.stats import rankdata  # takes a second to import
+
+    places: FloatArray = rankdata(-values, axis=-1)
     return places
 
 

@@ -15,12 +15,11 @@ from typing import Any
 
 from unlearnbench.analysis.best_settings import Panel, panel_label, panels
 from unlearnbench.analysis.conclusion import Conclusion, conclude
+from unlearnbench.analysis.given_back import is_white_box
 from unlearnbench.analysis.lasting import AttackedPanel, attacked_panels
 from unlearnbench.analysis.order_confidence import OrderConfidence, assess_order
 from unlearnbench.analysis.selection import read_selection
-from unlearnbench.api.attack import Attack
 from unlearnbench.api.benchmark import Headline
-from unlearnbench.api.registry import load
 from unlearnbench.base.errors import PluginError, RecordError
 from unlearnbench.base.redaction import redact_tree
 from unlearnbench.config.plan import PLAN_FILE
@@ -107,7 +106,7 @@ class Results:
                 f"{folder}: no records to report; give a sweep's folder, which contains `records/` "
                 "once its first run has ended"
             )
-        plan = _plan(folder / PLAN_FILE)
+        plan = _read_json(folder / PLAN_FILE)
         config: Mapping[str, Any] = plan.get("config", {})
         links = stored_links(folder).get("runs", {})
         return cls.of(
@@ -164,7 +163,7 @@ class Results:
     @cached_property
     def lasting(self) -> tuple[AttackedPanel, ...]:
         """The attacked settings of valid panels."""
-        return attacked_panels(self.valid_panels, self.attacked, _is_white_box)
+        return attacked_panels(self.valid_panels, self.attacked, is_white_box)
 
     @cached_property
     def conclusions(self) -> tuple[Conclusion, ...]:
@@ -214,41 +213,23 @@ class Results:
             if ids := every - known:
                 yield (
                     f"{name}: not known of {len(ids)} of {len(every)} records ({min(ids)} for one),"
-                    f" which lack the observation it reads ({', '.join(plan.extra)}), as "
-                    "evaluations do that are older than evaluation.metrics; to make it, delete "
-                    "their folders in records/ and start the sweep again, or give the sweep "
-                    "another name"
+                    f" which lack {', '.join(plan.extra)}; to make it, delete their folders in "
+                    "records/ and start the sweep again, or give the sweep another name"
                 )
 
 
 def stored_links(folder: Path) -> dict[str, Any]:
     """Addresses of a `sweep` and its `runs` by record id, as the tracker stored them; or empty."""
-    try:
-        result: dict[str, Any] = json.loads((folder / LINKS_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # a page without links is better than none
-        return {}
-    return result
+    return _read_json(folder / LINKS_FILE)
 
 
-def _is_white_box(name: str) -> bool:
-    """True for an installed attack that runs a model without what is put in front of it."""
-    try:
-        kind: type[Attack] = load("attacks", name)
-    except PluginError:
-        return False
-    return kind.white_box
-
-
-def _plan(path: Path) -> dict[str, Any]:
-    """Read `plan.json`; empty without one, as in a folder of single runs."""
+def _read_json(path: Path) -> dict[str, Any]:
+    """Read a file of the sweep's folder; empty without it, as in a folder of single runs."""
     if not path.is_file():
         return {}
     try:
-        plan: dict[str, Any] = redact_tree(json.loads(path.read_text(encoding="utf-8")))
-        _ = plan["name"], plan["config"]["name"], [run["id"] for run in plan["runs"]]
-    except (ValueError, KeyError, TypeError) as error:
-        raise RecordError(
-            f"{path}: damaged ({type(error).__name__}: {error}); start the sweep again, which "
-            "rewrites it and repeats no finished run"
-        ) from None
-    return plan
+        result: dict[str, Any] = redact_tree(json.loads(path.read_text(encoding="utf-8")))
+    except ValueError as error:
+        message = f"{path}: damaged ({error}); start the sweep again, which rewrites it"
+        raise RecordError(message) from None
+    return result

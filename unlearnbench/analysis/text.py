@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,6 @@ from unlearnbench.analysis.best_settings import (
     UTILITY_SHARE,
     Panel,
     Setting,
-    Start,
     p_value,
     shared_places,
 )
@@ -21,9 +21,10 @@ from unlearnbench.stats.paired_test import POWER, PairedTest
 from unlearnbench.stats.t_interval import ENOUGH_SEEDS, Interval
 
 if TYPE_CHECKING:
-    from unlearnbench.analysis.compare import Comparison, PanelComparison
-    from unlearnbench.analysis.equal_utility import Side
+    from unlearnbench.analysis.compare import PanelComparison, Side
+    from unlearnbench.analysis.given_back import Gain
     from unlearnbench.analysis.lasting import AttackedPanel, AttackedSetting, UnderAttack
+    from unlearnbench.analysis.model_verdict import ModelVerdict
     from unlearnbench.analysis.order_confidence import PanelOrder, RankedMethod, Ranks
 
 NAMED = 4
@@ -81,11 +82,8 @@ def _named(methods: Sequence[str]) -> str:
     return ", ".join(methods[:NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def best_lines(panel: Panel, most: int, *, last: bool) -> list[str]:
-    """The `most` best methods as a table, with the start model; empty without a best setting.
-
-    last  True once all runs have ended
-    """
+def best_lines(panel: Panel, most: int) -> list[str]:
+    """The `most` best methods as a table, with the start model; empty without a best setting."""
     start, headline, forgotten = panel.start, panel.headline, panel.headline.forgotten
     settings = [best.setting for best in panel.best if best.setting is not None]
     if start.fault or not settings:
@@ -105,7 +103,7 @@ def best_lines(panel: Panel, most: int, *, last: bool) -> list[str]:
     rows.append(["start", "-", "0", *cells(start.utility, start.quality), "-", "-"])
     if all(row[-2] in ("1", "-") for row in rows[1:]):
         rows = [row[:-2] for row in rows]
-    heading = f"best {'' if last else 'so far '}of {panel.place}: {best_rule(headline)}"
+    heading = f"best of {panel.place}: {best_rule(headline)}"
     right = [False, *[True] * (len(rows[0]) - 1)]
     return [heading, *(f"  {line}" for line in aligned(rows, right))]
 
@@ -134,41 +132,29 @@ def best_found(panel: Panel, leader: RankedMethod | None) -> str:
             f"No setting keeps {share_kept(headline)} ({start.utility:.2f}). "
             f"{setting_name(most)}, keeps most: {kept} {most.kept or 0.0:.2f}."
         )
-    quality = best.forgotten or 0.0
+    quality, utility = best.forgotten or 0.0, best.kept or 0.0
     if start.quality is not None and start.unmoved(quality):
         return (
             f"No method forgot: no setting that keeps {share_kept(headline)} has a "
             f"{forgotten.better} {forgotten.name} than the start model "
             f"({quality_text(forgotten, start.quality)})."
         )
-    return _leader(start, best, quality) + _over_seeds(best, leader.seeds)
-
-
-def _leader(start: Start, best: Setting, quality: float) -> str:
-    forgotten, utility, part = start.headline.forgotten, best.kept or 0.0, ""
+    rule = best_rule(headline, value=quality_text(forgotten, quality))
+    text = f"{setting_name(best)}, has {rule}"
     if start.utility:
-        share = 100 * utility / start.utility
-        part = f" (it keeps {share:.0f} %, {utility:.3f} of {start.utility:.3f})"
-    rule = best_rule(start.headline, value=quality_text(forgotten, quality))
-    lead = f"{setting_name(best)}, has {rule}{part}."
-    test = forgotten.test
+        share = f"{100 * utility / start.utility:.0f} %"
+        text += f" (it keeps {share}, {utility:.3f} of {start.utility:.3f})"
+    test, ends = forgotten.test, best.spread(forgotten.column)
     if test and quality <= math.log10(test.level):
         return (
-            f"No method forgot enough: {lead} Up to p = {test.level:g} the test still "
+            f"No method forgot enough: {text}. Up to p = {test.level:g} the test still "
             "distinguishes a model from one that never saw the forget set."
         )
-    return lead
-
-
-def _over_seeds(best: Setting, seeds: int) -> str:
-    """The smallest and largest value over the seeds; empty for one seed."""
-    forgotten = best.headline.forgotten
-    ends = best.spread(forgotten.column)
     if ends is None:
-        return ""
-    low, high = (p_value(end) if forgotten.test else forgotten.text(end) for end in ends)
-    name = "p" if forgotten.test else forgotten.name
-    return f" Over its {seeds} seeds {name} is between {low} and {high}."
+        return f"{text}."
+    low, high = (p_value(end) if test else forgotten.text(end) for end in ends)
+    name = "p" if test else forgotten.name
+    return f"{text}. Over its {leader.seeds} seeds {name} is between {low} and {high}."
 
 
 def doubts(order: PanelOrder) -> Iterator[str]:
@@ -199,37 +185,18 @@ def doubts(order: PanelOrder) -> Iterator[str]:
     else:
         few = " (fewer than three: the order may change with another)"
         yield f"It rests on {leader.seeds} seeds{few if leader.seeds < ENOUGH_SEEDS else ''}."
-    yield from _resolution(order, leader)
-
-
-def _resolution(order: PanelOrder, leader: RankedMethod) -> Iterator[str]:
-    """The smallest distance that the headline's test detects with so many questions."""
-    detects = order.sensitivity
-    if detects is None or leader.best is None:
-        return
-    if detects.distance is None:
-        yield detects.summary
-        return
-    test, unproven = leader.best.headline.forgotten.test, ""
-    distance = None if test is None else leader.best.metrics.get(test.distance)
-    if distance is not None and distance < detects.distance:
-        unproven = (
-            f"; that of {leader.method}, D = {distance:.3f}, is smaller, so that the two may still "
-            "differ"
-        )
-    yield (
-        f"With {detects.n} forget questions the test detects a distance from the retain model of "
-        f"at least D = {detects.distance:.3g}{unproven}."
-    )
+    if order.sensitivity is not None:
+        yield order.sensitivity.summary
 
 
 def order_sentences(order: PanelOrder) -> tuple[str, ...]:
     """`doubts`, the methods of one place, and differences in training."""
-    by_place: dict[int, list[str]] = {}
-    for method in order.methods:
-        if method.place is not None:
-            by_place.setdefault(method.place, []).append(method.method)
-    shared = [" and ".join(names) for names in by_place.values() if len(names) > 1]
+    places = [method.place for method in order.methods if method.place is not None]
+    shared = [
+        " and ".join(item.method for item in order.methods if item.place == location)
+        for location, count in Counter(places).items()
+        if count > 1
+    ]
     lines = [*doubts(order)]
     if shared:
         lines.append(f"Not better beyond chance over seeds, so of one place: {'; '.join(shared)}.")
@@ -265,42 +232,26 @@ def share_given_back(worst: UnderAttack) -> str:
     return f"{round(100 * share)} % {f'(min-max {ends})' if interval.is_range else f'[{ends}]'}"
 
 
-def _verdict(setting: AttackedSetting) -> str:
-    """Clause that says if something comes back of a setting under its worst attack."""
-    if setting.bypassed_by:
+def _lasts(panel: AttackedPanel, item: AttackedSetting) -> str:
+    """Sentence on what comes back of a setting under its worst attack, with its numbers."""
+    name, worst = setting_name(item.setting), item.worst
+    if item.bypassed_by:
         return (
-            f"bypassed, not robust: it leaves the weights as they are, and "
-            f"{' and '.join(setting.bypassed_by)} runs the model without it"
+            f"{name}: bypassed, not robust: it leaves the weights as they are, and "
+            f"{' and '.join(item.bypassed_by)} runs the model without it."
         )
-    if setting.worst is None:
-        return f"not scored ({setting.why_not or 'a number is undefined'})"
-    if setting.gives_little:
-        return "comes back, next to nothing"
-    return "comes back" if setting.comes_back else "comes back, not more than by chance"
-
-
-def _numbers(panel: AttackedPanel, worst: UnderAttack) -> str:
-    """The numbers behind a share that is given back."""
+    if worst is None:
+        return f"{name}: not scored ({item.why_not or 'a number is undefined'})."
+    sure = ", next to nothing" if item.gives_little else ", not more than by chance"
     values = worst.before, worst.after, worst.retain.before, worst.retain.after, worst.start.before
     before, after, retain_before, retain_after, start = (
-        "undefined" if v is None else f"{v:.3f}" for v in values
+        "undefined" if value is None else f"{value:.3f}" for value in values
     )
-    verb = "rises" if (worst.gain or 0.0) > 0 else "falls"
     return (
-        f"{panel.column.label.lower()} {verb} from {before} to {after} (retain model, which never "
-        f"saw these rows: {retain_before} to {retain_after}; start model: {start})"
-    )
-
-
-def _most(panel: AttackedPanel) -> str:
-    """The attacked setting of which most comes back; empty if nothing does."""
-    item = panel.most
-    if item is None or item.worst is None:
-        return ""
-    return (
-        f"Of all attacked settings, {setting_name(item.setting)}, recovers most, under "
-        f"{variant_label(item.worst.variant)}: {share_given_back(item.worst)}; "
-        f"{_numbers(panel, item.worst)}."
+        f"Under {variant_label(worst.variant)}, {share_given_back(worst)} of what {name}, removed "
+        f"comes back{'' if item.comes_back else sure}: {panel.column.label.lower()} goes from "
+        f"{before} to {after} (retain model, which never saw these rows: {retain_before} to "
+        f"{retain_after}; start model: {start})."
     )
 
 
@@ -313,48 +264,27 @@ def lasting(attacked: AttackedPanel | None, leader: Setting | None) -> str:
     if attacked is None:
         advice = "`--set attacks=[relearning]` adds one"
         return f"Whether it lasts is not known: no attack was run ({advice})." if leader else ""
-    best = [item for item in attacked.best if item.under]
-    part = next((item for item in best if leader and item.setting.family == leader.family), None)
-    first = "" if leader is None else _lasts(attacked, part, leader)
-    most = attacked.most
-    if most is None or (
-        part and part.lasting is not None and part.lasting <= (most.lasting or 0.0)
-    ):
-        return first
-    return f"{first} {_most(attacked)}".strip()
-
-
-def _lasts(panel: AttackedPanel, setting: AttackedSetting | None, leader: Setting) -> str:
-    if setting is None:
-        return f"Whether it lasts is not known: {leader.method} was not attacked."
-    if setting.worst is None or setting.bypassed_by:
-        return f"Whether it lasts: {_verdict(setting)}."
-    name, verb = variant_label(setting.worst.variant), _verdict(setting)
-    if setting.setting != leader:
-        verb += f" (of {setting_name(setting.setting)}, which was attacked)"
-    return (
-        f"Under {name}, {share_given_back(setting.worst)} of what it removed {verb}: "
-        f"{_numbers(panel, setting.worst)}."
-    )
+    lines: list[str] = []
+    part, most = None, attacked.most
+    if leader is not None:
+        best = [item for item in attacked.best if item.under]
+        part = next((item for item in best if item.setting.family == leader.family), None)
+        unknown = f"Whether it lasts is not known: {leader.method} was not attacked."
+        lines.append(unknown if part is None else _lasts(attacked, part))
+    limit = None if part is None else part.lasting
+    if most is not None and (limit is None or limit > (most.lasting or 0.0)):
+        lines.append(f"Most comes back of another setting. {_lasts(attacked, most)}")
+    return " ".join(lines)
 
 
 def attack_sentences(panel: AttackedPanel) -> tuple[str, ...]:
-    """The setting of which most comes back, each method's best one by verdict, and the baseline."""
-    most, best = panel.most, [item for item in panel.best if item.under]
-    groups: dict[str, list[str]] = {}
-    for item in sorted(best, key=lambda item: (item.lasting or 0.0, item.setting.family)):
-        if item.worst is None or item.bypassed_by:
-            groups.setdefault(_verdict(item), []).append(item.setting.method)
-        elif item is not most:
-            shown = (
-                f"{share_given_back(item.worst)} of {rate_of(item.setting)} ({item.worst.variant})"
-            )
-            groups.setdefault(_verdict(item), []).append(shown)
-    by_verdict = (
-        f"{verdict[0].upper()}{verdict[1:]}: {'; '.join(group)}."
-        for verdict, group in groups.items()
-    )
-    return tuple(filter(None, (_most(panel), *by_verdict, _baseline(panel) if best else "")))
+    """List what comes back: most, then of each method's best setting; and the baseline."""
+    best, most = [item for item in panel.best if item.under], panel.most
+    if most is not None and most not in best:
+        best.append(most)
+    best.sort(key=lambda item: (item != most, item.lasting or 0.0, item.setting.family))
+    lines = [_lasts(panel, item) for item in best]
+    return (*lines, _baseline(panel)) if lines else ()
 
 
 def _baseline(panel: AttackedPanel) -> str:
@@ -379,19 +309,6 @@ def compare_rule(tolerance: float, headline: Headline) -> str:
         f"A side's best setting has {best_rule(headline)}. Both sides must have about the same "
         f"{kept} (within {tolerance:g}): the higher {kept} of the two best settings counts, and "
         "the other method is represented by its best setting with at least that."
-    )
-
-
-def overview(comparison: Comparison) -> str:
-    """Count the panels won by each side; empty for a single panel."""
-    panels, (a, b) = comparison.panels, (comparison.a, comparison.b)
-    if len(panels) < 2:
-        return ""
-    wins = [panel.better.name for panel in panels if panel.better is not None]
-    return (
-        f"Of {len(panels)} panels (models × splits), {a} "
-        f"forgets more on {wins.count(a)}, {b} on {wins.count(b)}; undecided: "
-        f"{len(panels) - len(wins)}."
     )
 
 
@@ -462,9 +379,6 @@ def _significance(panel: PanelComparison, test: PairedTest, tests: int) -> str:
         f"{100 * test.level:.0f} % interval from {low:.3f} to {high:.3f}, over {test.n} questions "
         f"and {counted(test.seeds, 'seed')}."
     )
-    if test.seeds > 1:
-        same = sum(item * test.difference > 0 for item in test.by_seed)
-        text += f" It has the same sign in {same} of {test.seeds} seeds."
     if panel.better is not None:
         return text
     if low <= 0 <= high and adjusted <= SIGNIFICANCE:
@@ -501,3 +415,104 @@ def _caveats(panel: PanelComparison, a: Side, b: Side) -> Iterator[str]:
         yield "the sides have no seed in common; runs are paired in seed order"
     if panel.unequal:
         yield f"they are trained differently: {', '.join(panel.unequal)}"
+
+
+# One model
+
+
+def between(ends: tuple[float, float] | None, form: str = ".3f") -> str:
+    """` [0.120, 0.340]`; empty without an interval."""
+    return "" if ends is None else f" [{ends[0]:{form}}, {ends[1]:{form}}]"
+
+
+def model_sentences(of: ModelVerdict) -> tuple[str, ...]:
+    """Answer whether a model has forgotten, is private, and keeps the rest, as far as known."""
+    return tuple(filter(None, (" ".join(_forgotten(of)), _private(of), _kept(of), _lacking(of))))
+
+
+def _forgotten(of: ModelVerdict) -> Iterator[str]:
+    test = of.benchmark.headline.forgotten.test
+    if of.retain is not None and test is not None:
+        p, distance = of.values.get(test.p_value), of.values.get(test.distance)
+        if p is not None and distance is not None:
+            answer, verb = "No", "distinguishes"
+            if p > test.level:
+                answer, verb = "Perhaps", "does not distinguish"
+            yield (
+                f"Forgotten? {answer}: {test.label} p = {p:.2g} {verb} it from the retain "
+                f"model (D = {distance:.3g})."
+            )
+            if of.sensitivity:
+                yield of.sensitivity.summary
+    if of.memorization is not None:
+        label, model, retain, ends = of.memorization
+        more = "no difference beyond chance"
+        if ends[0] > 0 or ends[1] < 0:
+            more = f"{'more' if ends[0] > 0 else 'less'} is memorised than there"
+        yield (
+            f"{label}: {model:.3f}, the retain model's {retain:.3f}; difference "
+            f"{model - retain:+.3f}{between(ends, '+.3f')}, {more}."
+        )
+
+
+def _private(of: ModelVerdict) -> str:
+    if of.strongest_attack is None:
+        return ""
+    label, _, area, aim, ends = of.strongest_attack
+    goal, whose = (0.5, "½, chance") if aim is None else (aim, f"{aim:.2f}, the retain model's")
+    answer = "Not known"
+    if ends is not None:
+        answer = "Perhaps" if ends[0] <= goal <= ends[1] else "No"
+    return (
+        f"Private? {answer}: of all membership attacks {label} is farthest off, "
+        f"AUC {area:.2f}{between(ends, '.2f')}; the aim is {whose}."
+    )
+
+
+def _kept(of: ModelVerdict) -> str:
+    kept, ends = of.benchmark.headline.kept, of.intervals.get("kept_share")
+    if (value := of.values.get(kept.column)) is None:
+        return ""
+    text = f"Kept? {kept.plain_label} {value:.3f}{between(of.intervals.get(kept.column))}"
+    if ends is None or of.kept_share is None:
+        return f"{text}."
+    share, low, high = (f"{100 * part:.0f}" for part in (of.kept_share, *ends))
+    return f"{text}, which is {share} % [{low}, {high} %] of the start model's."
+
+
+def _lacking(of: ModelVerdict) -> str:
+    never_saw = "is it forgotten and private, against a model that never saw the forget rows"
+    needed = {
+        f"pass --retain to answer: {never_saw}": of.retain,
+        "pass --start to answer: how much is kept of the model before unlearning": of.start,
+    }
+    lacking = "; ".join(text for text, given in needed.items() if given is None)
+    return f"Not known: {lacking}." if lacking else ""
+
+
+def gain_sentences(gain: Gain) -> tuple[str, ...]:
+    """State what came back under an attack, its interval, and whether it is beyond the null."""
+    before = "" if gain.before is None else f"{gain.before:.3f} → "
+    name = f"{gain.variant}{f', the largest of {gain.points} points' * (gain.points > 1)}"
+    text = f"{name}: {gain.label} {before}{gain.after:.3f} over {gain.n} questions"
+    form = ".3f"
+    if gain.before is not None:
+        form = "+.3f"
+        text += f", a change of {gain.gain:+.3f}"
+    text += between(gain.interval, form)
+    if gain.retain_gain is None or gain.excess is None:
+        return (
+            f"{text}.",
+            "What a model gains that never knew the rows is not known without a retain model.",
+        )
+    beyond = f"{gain.excess:+.3f}{between(gain.excess_interval, '+.3f')} beyond the retain model"
+    if gain.excess_interval is None:
+        verdict = "Too few questions for an interval"
+    elif gain.comes_back:
+        verdict = "It gives back what it was to forget"
+    else:
+        verdict = "No sign that anything comes back"
+    way = ""
+    if gain.share is not None:
+        way = f", {100 * gain.share:.0f} % of the way to the start model's {gain.start or 0.0:.3f}"
+    return f"{text}; the retain model's {gain.retain_gain:{form}}.", f"{verdict}: {beyond}{way}."

@@ -69,25 +69,12 @@ __all__ = [
     "retain_nll",
 ]
 
-_MODULES = {
-    "attack": (
-        *("Attack", "AttackRows", "AttackTools", "PromptAttack", "SamplingAttack", "WeightAttack"),
-    ),
-    "benchmark": (
-        *("Benchmark", "Dataset", "Headline", "HeadlineMetric", "MetricUse", "Question", "Split"),
-    ),
-    "inference_method": ("Prompt", "Prompts", "Shift", "Wrapper"),
-    "membership": ("MembershipInference",),
-    "method": ("LossBatch", "Method", "Needs", "Part", "References", "Sampling", "Terms"),
-    "metric": ("MetricColumn", "MetricInputs", "Metric", "Summary"),
-    "observation": ("Observation",),
-    "observations": ("AnswerTokens", "SetEvaluation"),
-    "retain_terms": ("retain_kl", "retain_nll"),
-}
+_TORCH_FREE = ("attack", "benchmark", "membership", "metric", "observations")
+_WITH_TORCH = ("inference_method", "method", "retain_terms")
 
 
 def __getattr__(name: str) -> Any:
-    for module, names in _MODULES.items():
-        if name in names:
-            return getattr(import_module(f"{__name__}.{module}"), name)
+    for module in (*_TORCH_FREE, *_WITH_TORCH) if name in __all__ else ():
+        if (value := getattr(import_module(f"{__name__}.{module}"), name, None)) is not None:
+            return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

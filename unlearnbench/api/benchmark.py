@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from unlearnbench.api.hyperparameters import HyperParameters, Name
+from unlearnbench.api.hyperparameters import HyperParameters
 from unlearnbench.api.metric import Better, Role
 from unlearnbench.api.plugin_code import plugin_code, source_file
 from unlearnbench.base.errors import did_you_mean
@@ -226,11 +226,6 @@ def split_text(key: SplitKey) -> str:
     return key if isinstance(key, str) else f"{key:g}"
 
 
-def split_of(text: object) -> SplitKey:
-    """The split that a text, or a number, stands for. Raises: TypeError, ValueError."""
-    return text if isinstance(text, str) and is_split_name(text) else float(text)  # type: ignore[arg-type]
-
-
 def is_split_name(key: object) -> bool:
     """True for a text that can name a split."""
     return isinstance(key, str) and re.fullmatch(SPLIT_NAME, key) is not None
@@ -350,7 +345,7 @@ class Benchmark(HyperParameters, ABC):
     """Names of its splits; none: its splits are fractions of the rows to forget."""
 
     source: str = Field(default="", description="where the rows come from: the benchmark's name")
-    refusals: Name | None = Field(
+    refusals: str | None = Field(
         default=None, description="text file with a refusal per line, in place of the built-in list"
     )
 

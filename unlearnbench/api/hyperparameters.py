@@ -1,11 +1,11 @@
 """The base of every kind of plug-in: a frozen value whose fields are its settings."""
 
 import math
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from unlearnbench.base.errors import PluginError, shortened
+from unlearnbench.base.errors import PluginError
 
 OWN_KEYS = ("method", "retain", "modifiers", "learning_rates", "training")
 """Keys of a method's entry in a configuration that are not hyper-parameters."""
@@ -52,14 +52,9 @@ class HyperParameters(BaseModel):
         return value
 
 
-def _check_name(text: str) -> str:
-    if not text.isprintable():
-        raise ValueError(f"{shortened(text)} must be printable text on one line")
-    return text
-
-
-Name = Annotated[str, AfterValidator(_check_name)]
-"""A name, an address or a path: text on one line that a file system accepts."""
+def setting(default: Any, description: str, source: str, **rules: Any) -> Any:
+    """A hyper-parameter's field, with the source of its default; `rules` are those of `Field`."""
+    return Field(default=default, description=f"{description} [source: {source}]", **rules)
 
 
 def refuse_unused(parameters: HyperParameters, other: str, *names: str) -> None:

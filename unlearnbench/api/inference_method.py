@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -34,6 +34,9 @@ class Wrapper(HyperParameters, ABC):
 
     Their runs have no learning rate, epochs or retain terms: the model is evaluated once.
     """
+
+    family: ClassVar[str] = "other"
+    """Kind of method, for overviews."""
 
     @abstractmethod
     def fit(self, model: Any, prompts: Prompts) -> Shift:

@@ -47,13 +47,6 @@ class Sampling:
     stop: tuple[str, ...] = ()
     """Texts that end an answer; for alternatives."""
 
-    def __post_init__(self) -> None:
-        for name in ("count", "max_new_tokens"):
-            if (value := getattr(self, name)) < 1:
-                raise PluginError(f"Sampling({name}={value!r}): must be at least 1")
-        if not self.temperature > 0:
-            raise PluginError(f"Sampling(temperature={self.temperature!r}): must be above 0")
-
 
 @dataclass(frozen=True)
 class Needs:
@@ -89,11 +82,8 @@ class Needs:
             object.__setattr__(self, field_, _part_names(field_, getattr(self, field_)))
         value: Any = self.layers
         layers = [value] if isinstance(value, int) else [*value]
-        for layer in layers:
-            if not isinstance(layer, int) or isinstance(layer, bool) or layer < 1:
-                raise PluginError(
-                    f"Needs(layers=…): {layer!r} is not a decoder layer; they count from 1"
-                )
+        if min(layers, default=1) < 1:
+            raise PluginError(f"Needs(layers={layers!r}): decoder layers count from 1")
         object.__setattr__(self, "layers", frozenset(layers))
         unread = sorted(self.reference - self.parts - self.statistics)
         if unread:
@@ -101,12 +91,6 @@ class Needs:
                 f"Needs: a reference for the part {unread[0]!r}, which neither `parts` nor "
                 "`statistics` names: nothing would read it"
             )
-        for part, options in (("alternative", self.alternatives), ("sample", self.samples)):
-            if options is not None and part not in self.parts | self.statistics:
-                raise PluginError(
-                    f"Needs({part}s=…): describes the part {part!r}, which neither `parts` nor "
-                    "`statistics` names; add it there"
-                )
 
     @property
     def reference(self) -> Set[Part]:
@@ -181,18 +165,14 @@ class _Parts(Generic[_T]):
                 f"declared: {', '.join(sorted(self.parts)) or 'none'}"
             ) from None
 
-    @property
-    def _what(self) -> str:
-        return "the part"
+    _what: ClassVar[str] = "the part"
 
 
 @dataclass(frozen=True)
 class References(_Parts[Reference]):
     """Predictions of the frozen start model for each part, as declared by the method's needs."""
 
-    @property
-    def _what(self) -> str:
-        return "a reference for"
+    _what = "a reference for"
 
 
 @dataclass(frozen=True)
@@ -232,6 +212,8 @@ class Method(HyperParameters, ABC):
 
     needs: ClassVar[Needs] = Needs(parts=frozenset({"forget"}))
     """Needs of the method with any hyper-parameters."""
+    family: ClassVar[str] = "other"
+    """Kind of method, for overviews."""
 
     ignore_first_answer_tokens: int = Field(
         default=0,

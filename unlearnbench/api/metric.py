@@ -172,13 +172,12 @@ class Measure:
             # A plug-in may return anything.
             values = cast("object", self.metric.per_example(seen))
         n, source = len(seen.answer_loss), _call(self.metric, "per_example")
-        if not isinstance(values, np.ndarray) or values.dtype.kind not in "fiu":
-            raise PluginError(f"{source} returned {_brief(values)}{_RULE}")
-        if values.shape != (n,):
-            shape = list(values.shape)
-            raise PluginError(
-                f"{source} returned an array of shape {shape} for {n} examples{_RULE}"
-            )
+        if (
+            not isinstance(values, np.ndarray)
+            or values.dtype.kind not in "fiu"
+            or values.shape != (n,)
+        ):
+            raise PluginError(f"{source} returned {_brief(values)} for {n} examples{_RULE}")
         return values.astype(np.float64, copy=False)
 
     def value(self, seen: SetEvaluation) -> float | None:
@@ -223,7 +222,7 @@ def _call(metric: Metric | Summary, name: str) -> str:
 
 def _brief(value: object) -> str:
     if isinstance(value, np.ndarray):
-        return f"an array of {value.dtype}"
+        return f"an array {list(value.shape)} of {value.dtype}"
     return "None" if value is None else f"a value of type {type(value).__name__}"
 
 

@@ -1,7 +1,6 @@
-"""Plug-in files as modules, and calls of their code: any exception becomes a PluginError with its name and place."""
+"""Plug-in files as modules, and calls of their code: what they raise becomes a PluginError."""
 
 import ast
-import importlib.util
 import inspect
 import re
 import sys
@@ -39,11 +38,10 @@ def plugin_code(
         yield
     except (UnlearnbenchError, Stopped, GeneratorExit, passing):
         raise
-    except (RuntimeError, MemoryError) as error:
-        if isinstance(error, MemoryError) or _DEVICE.search(str(error)):
-            raise
-        raise PluginError(f"{subject} raised {describe(error, file)}") from error
     except (Exception, SystemExit) as error:  # plug-in code may raise anything
+        of_device = isinstance(error, RuntimeError) and _DEVICE.search(str(error))
+        if of_device or isinstance(error, MemoryError):
+            raise
         raise PluginError(f"{subject} raised {describe(error, file)}") from error
 
 
@@ -55,39 +53,15 @@ def source_file(kind: type[Any]) -> str:
         return ""
 
 
-def address(kind: type[Any]) -> tuple[str, str | None, str]:
-    """Module, file and name of a class, by which `import_class` finds it in another process."""
-    module = kind.__module__
-    return module, getattr(sys.modules.get(module), "__file__", None), kind.__qualname__
-
-
-def import_class(module: str, file: str | None, name: str) -> Any:
-    """Import a class by its address, from a plug-in file or a test that is on no path as well."""
-    try:
-        result: Any = importlib.import_module(module)
-    except ImportError:
-        spec = importlib.util.spec_from_file_location(module, Path(file)) if file else None
-        if spec is None or spec.loader is None:
-            raise
-        result = sys.modules[module] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(result)
-    for part in name.split("."):
-        result = getattr(result, part)
-    return result
-
-
 def describe(error: BaseException, file: str = "") -> str:
     """`TypeError: message (file.py:12)` in one line that is safe to print."""
-    text = near = ""
-    with suppress(Exception):  # `__str__` and `__dir__` are plug-in code as well
-        # A SyntaxError's text ends with its place.
-        text = plain_line(str(error.msg if isinstance(error, SyntaxError) else error))
-        if isinstance(error, AttributeError) and error.name is not None:
-            known = [name for name in dir(error.obj) if not name.startswith("_")]
-            near = did_you_mean(error.name, known)
-    name = type(error).__name__
+    # A SyntaxError's text ends with its place.
+    text = plain_line(str(error.msg if isinstance(error, SyntaxError) else error))
+    if isinstance(error, AttributeError) and error.name:
+        text += did_you_mean(error.name, dir(error.obj))
+    name = "" if isinstance(error, UnlearnbenchError) else type(error).__name__
     where = place(error, file)
-    return f"{name}{': ' * bool(text)}{text}{near}" + (f" ({where})" if where else "")
+    return ": ".join(filter(None, [name, text])) + (f" ({where})" if where else "")
 
 
 def place(error: BaseException, file: str = "") -> str:

@@ -30,12 +30,11 @@ from unlearnbench.api.plugin_code import (
     Texts,
     describe,
     is_current,
-    place,
-    plugin_code,
     texts_of,
     unload,
 )
-from unlearnbench.base.errors import PluginError, UnlearnbenchError, did_you_mean
+from unlearnbench.base.errors import PluginError, did_you_mean
+from unlearnbench.base.signals import Stopped
 
 if TYPE_CHECKING:  # imports torch, which listing does not need
     from unlearnbench.api.inference_method import Wrapper
@@ -92,12 +91,7 @@ class _PluginFile:
     value: type[Any]
 
 
-IN_A_FILE = "one in a file of its own needs --plugin FILE, or plugins: [FILE] in the YAML"
-"""The end of messages about a name that is not on offer."""
-
 _files: dict[str, _PluginFile] = {}
-_NEAR = 0.65
-"""Least similarity of a suggested name: for `bad-typo`, `altpo` (0.62) is not suggested."""
 
 
 def offers(kind: Kind) -> tuple[Offer, ...]:
@@ -134,10 +128,11 @@ def find(kind: Kind, name: str) -> Offer:
     named = [offer for offer in on_offer if offer.name == name]
     if not named:
         known = sorted({offer.name for offer in on_offer})
-        near = did_you_mean(name, known, _NEAR) or "."
-        files = f"; {IN_A_FILE}" if kind in CLASSES else ""
+        near = did_you_mean(name, known) or "."
+        fix = "one in a file of its own needs --plugin FILE, or plugins: [FILE] in the YAML"
         raise PluginError(
-            f"unknown {_one(kind)} {name!r}{near} Available: {', '.join(known)}{files}"
+            f"unknown {_one(kind)} {name!r}{near} Available: {', '.join(known)}"
+            + (f"; {fix}" if kind in CLASSES else "")
         )
     if len(named) > 1:
         packages = " and ".join(f"{offer.source} ({offer.target})" for offer in named)
@@ -156,7 +151,7 @@ def load(kind: Kind, name: str) -> Any:
     point = EntryPoint(offer.name, offer.target, f"unlearnbench.{kind}")
     value = _imported(offer, point.load)
     if kind in CLASSES and isinstance(value, ModuleType):
-        value = _only_class(offer, value)
+        _, value = _only_class(offer, value, (kind,))
     return _checked(offer, value)
 
 
@@ -240,49 +235,38 @@ def file_digest(name: str) -> str:
 def _class_in_file(name: str, path: Path) -> tuple[Kind, type[Any]]:
     """Import the file; returns the one plug-in that it defines."""
     offer = Offer("methods", name, str(path), path.name, "")
-    module_name = f"unlearnbench_plugin_{path.stem}"
-    location = importlib.util.spec_from_file_location(module_name, path)
-    if location is None or location.loader is None:
-        raise broken(offer, "not a Python file")
+    location: Any = importlib.util.spec_from_file_location(f"unlearnbench_plugin_{path.stem}", path)
     module = importlib.util.module_from_spec(location)
     # Registered before it runs: pydantic looks annotations up in the class's module.
-    sys.modules[module_name] = module
+    sys.modules[location.name] = module
     try:
-        _imported(offer, partial(location.loader.exec_module, module), str(path))
+        _imported(offer, partial(location.loader.exec_module, module), "plug-in", str(path))
     except BaseException:
-        del sys.modules[module_name]
+        del sys.modules[location.name]
         raise
-    kinds: list[Kind] = [kind for kind in CLASSES if _classes(kind, module)]
-    if not kinds:
-        bases = ", ".join(base.__name__ for item in CLASSES for base in _bases(item))
-        reason = f"it must define exactly one plug-in, of {bases}: none"
-        raise broken(offer, reason, "plug-in")
-    kind: Kind = kinds[0] if len(kinds) == 1 else "methods"
-    value = _only_class(replace(offer, kind=kind), module)
-    return kind, value
+    kind, value = _only_class(offer, module, CLASSES)
+    return kind, _checked(replace(offer, kind=kind), value)
 
 
-def _classes(kind: Kind, module: ModuleType) -> list[type[Any]]:
-    """The plug-ins of a kind that a module defines itself."""
-    return [
-        value
+def _only_class(
+    offer: Offer, module: ModuleType, kinds: tuple[Kind, ...]
+) -> tuple[Kind, type[Any]]:
+    """The one plug-in of some kinds that a module defines itself, with its kind."""
+    classes: list[tuple[Kind, type[Any]]] = [
+        (kind, value)
+        for kind in kinds
         for value in vars(module).values()
         if isinstance(value, type)
         and issubclass(value, _bases(kind))
         and value.__module__ == module.__name__
         and not inspect.isabstract(value)
     ]
-
-
-def _only_class(offer: Offer, module: ModuleType) -> Any:
-    classes = _classes(offer.kind, module)
     if len(classes) != 1:
-        listed = ", ".join(c.__name__ for c in classes) or "none"
-        kinds = " or ".join(base.__name__ for base in _bases(offer.kind))
-        raise broken(
-            offer, f"it must define exactly one {_one(offer.kind)}, a subclass of {kinds}: {listed}"
-        )
-    return _checked(offer, classes[0])
+        bases = ", ".join(base.__name__ for kind in kinds for base in _bases(kind))
+        listed = ", ".join(value.__name__ for _, value in classes) or "none"
+        reason = f"it must define exactly one plug-in, a subclass of {bases}: {listed}"
+        raise broken(offer, reason, _one(kinds[0]) if len(kinds) == 1 else "plug-in")
+    return classes[0]
 
 
 _BASES: Mapping[Kind, tuple[str, ...]] = {
@@ -316,36 +300,23 @@ def _plugin_text(path: str | Path) -> tuple[Path, bytes]:
         raise PluginError(f"--plugin {path} cannot be read: {error.strerror}") from None
 
 
-def _imported(offer: Offer, load: Callable[[], Any], file: str = "") -> Any:
+def _imported(offer: Offer, load: Callable[[], Any], subject: str = "", file: str = "") -> Any:
     """Import by calling `load`. Raises: PluginError for any exception of the imported module."""
-    subject = "plug-in" if file else ""  # of which kind is not known yet
     try:
-        with plugin_code("it", file):
-            return load()
-    except PluginError as error:  # just above, or by this package for a refused declaration
-        cause = error.__cause__
-        if cause is not None and not isinstance(cause, SystemExit):
-            raise broken(offer, describe(cause, file), subject) from cause
-        where = place(error, file) if cause is None else ""
-        raise broken(offer, str(error) + (f" ({where})" if where else ""), subject) from error
-    except UnlearnbenchError as error:
+        return load()
+    except Stopped:
+        raise
+    except (Exception, SystemExit) as error:  # plug-in code may raise anything
         raise broken(offer, describe(error, file), subject) from error
 
 
 def _checked(offer: Offer, value: Any) -> Any:
-    """A loaded plug-in. Raises: PluginError for one that is not of its kind."""
-    if offer.kind in ("configs", "dashboards"):
-        fits, noun = (
-            (isinstance(value, ModuleType), "a package")
-            if offer.kind == "configs"
-            else (callable(value), "a function")
-        )
-    else:
-        bases = _bases(offer.kind)
-        fits = isinstance(value, type) and issubclass(value, bases)
-        noun = "a subclass of " + " or ".join(f"unlearnbench.{base.__name__}" for base in bases)
-    if not fits:
-        raise broken(offer, f"expected {noun}, got {value!r}")
+    """A loaded plug-in. Raises: PluginError for a class that is not of its kind."""
+    if offer.kind not in _BASES:
+        return value
+    if not (isinstance(value, type) and issubclass(value, _bases(offer.kind))):
+        names = " or ".join(f"unlearnbench.{base.__name__}" for base in _bases(offer.kind))
+        raise broken(offer, f"expected a subclass of {names}, got {value!r}")
     undefined = {*getattr(value, "__abstractmethods__", ())}
     undefined |= {name for name in _DECLARED.get(offer.kind, ()) if not hasattr(value, name)}
     if missing := ", ".join(sorted(undefined)):

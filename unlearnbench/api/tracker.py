@@ -38,9 +38,6 @@ class TrackedSweep:
     """Metrics of a run's best epoch; a table of runs is sorted by the first."""
     ascending: bool = False
     """True if the best run has the lowest value of that metric."""
-    started: int | None = None
-    """Milliseconds since 1970, as `ended`; None is now."""
-    ended: int | None = None
 
 
 @dataclass(frozen=True)

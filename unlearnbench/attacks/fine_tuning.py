@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from unlearnbench.api.attack import AttackTools
 from unlearnbench.api.benchmark import Question
-from unlearnbench.api.hyperparameters import Name, refuse_unused
+from unlearnbench.api.hyperparameters import refuse_unused
 from unlearnbench.attacks._training_steps import (
     UNRELATED,
     TrainingAttack,
@@ -33,7 +33,7 @@ class UnrelatedFineTuning(TrainingAttack):
         description="benchmark whose training rows are used, as a `data` section: its name as "
         "`source`, and its settings; default: generated authors of another seed",
     )
-    file: Name | None = Field(
+    file: str | None = Field(
         default=None,
         description="file in place of the benchmark: passages between blank lines, or `.jsonl`: an "
         "object with `question` and `answer`, or with `text`, on each line",

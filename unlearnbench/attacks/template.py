@@ -41,15 +41,12 @@ class QuestionTemplates(PromptAttack):
     @field_validator("texts")
     @classmethod
     def _have_the_question_once(cls, texts: Mapping[str, str]) -> Mapping[str, str]:
-        seen: dict[str, str] = {}
         for name, text in texts.items():
             if not re.fullmatch(_NAME, name):
                 raise ValueError(
                     f"{name!r} is no name for a text: a letter or digit, then letters, digits, "
                     "'_', '.' or '-', 64 at most; rename it"
                 )
-            if (other := seen.setdefault(name.casefold(), name)) != name:
-                raise ValueError(f"{other!r} and {name!r} differ in capitals alone; rename one")
             if (count := text.count(_QUESTION)) != 1:
                 times = f"{count} times" if count else "not"
                 raise ValueError(f"{name}: {_QUESTION} is {times} in the text; write it once")

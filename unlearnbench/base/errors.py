@@ -5,7 +5,6 @@ A message names the place, the value, the rule and the fix.
 
 import errno
 import os
-import re
 import reprlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -124,28 +123,13 @@ def no_room(text: str, location: object = None) -> OutputError | None:
 def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
     """`; did you mean 'x'?` for the nearest known name, or empty text where none is near.
 
-    A name that it abbreviates comes first, as `GradDiff` and `GA` do, in any case and punctuation.
+    A name with these initials comes first: `GA` is gradient-ascent.
 
-    cutoff  least similarity, 0 to 1, as difflib measures it
+    cutoff  least similarity in any case, 0 to 1, as difflib measures it
     """
-    names, words = list(known), _words(name)
-    near = (
-        [item for item in names if _abbreviates(words, _words(item))]
-        or get_close_matches(name, names, n=1, cutoff=cutoff)
-        or [item for item in names if words and words == _words(item)[: len(words)]]
-    )
-    return f"; did you mean {near[0]!r}?" if near else ""
-
-
-def _words(name: str) -> list[str]:
-    """Words of a name, in lower case; capitals and punctuation separate them."""
-    return [word.lower() for word in re.findall(r"[A-Z]*[a-z0-9]+|[A-Z]+", name)]
-
-
-def _abbreviates(words: list[str], whole: list[str]) -> bool:
-    """True if `words` have the letters of `whole` or its initials, or each begins one of it."""
-    letters = "".join(words)
-    if letters == "".join(whole):
-        return True
-    begun = len(words) == len(whole) and all(map(str.startswith, whole, words))
-    return len(whole) > 1 and (begun or letters == "".join(word[0] for word in whole))
+    names = {item.lower(): item for item in known}
+    word = name.lower()
+    near = [item for item in names if "".join(part[:1] for part in item.split("-")) == word]
+    near = near or get_close_matches(word, names, n=1, cutoff=cutoff)
+    near = near or [item for item in names if item.startswith(word)]
+    return f"; did you mean {names[near[0]]!r}?" if near else ""

@@ -1,21 +1,12 @@
 """File locks of the kernel, which releases them when their process ends, however it ends."""
 
+import fcntl
 import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
 from unlearnbench.base.errors import OutputError
-
-try:
-    import fcntl
-except ImportError as error:
-    raise OutputError(
-        "this command locks files as POSIX systems do, which Windows does not have: run "
-        "unlearnbench in WSL 2 (https://learn.microsoft.com/windows/wsl), Linux, or macOS"
-    ) from error
-
-LOCK_EX, LOCK_NB, LOCK_SH = fcntl.LOCK_EX, fcntl.LOCK_NB, fcntl.LOCK_SH
 
 
 def flock(handle: int, operation: int, folder: Path) -> None:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
@@ -11,7 +11,6 @@ from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 from unlearnbench.base.errors import did_you_mean, shortened
 
 Loc = tuple[str | int, ...]
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -66,40 +65,18 @@ def errors_below(error: ValidationError, loc: Loc) -> ValidationError:
     return ValidationError.from_exception_data(error.title, errors)
 
 
-def distinct(values: tuple[_T, ...]) -> tuple[_T, ...]:
-    """Refuse a list that has a value twice; 1 and 1.0 are equal, 1 and true are not."""
-    first: dict[Any, int] = {}
-    keys = [(value, isinstance(value, bool)) for value in values]
-    places = [first.setdefault(key, i) for i, key in enumerate(keys)]
-    raise_faults(
-        Fault((i,), f"the same as entry {other}: duplicate run")
-        for i, other in enumerate(places)
-        if other != i
-    )
-    return values
-
-
 def describe_error(error: ErrorDetails) -> str:
     """One pydantic error, naming the rule and the value."""
     kind, value, context = error["type"], error["input"], error.get("ctx", {})
-    if kind in _EXPECTED:
-        return f"expected {_EXPECTED[kind]}, got {describe_value(value)}{_hint(kind, value)}"
-    if kind in _RULES:
-        return f"{_RULES[kind].format_map(context)}, got {describe_value(value)}"
-    if kind == "literal_error":
-        options = re.findall(r"'([^']*)'", context["expected"])
-        near = meant(value) or did_you_mean(value, options) if isinstance(value, str) else ""
-        any_of = "one of " if len(options) > 1 else ""
-        return f"expected {any_of}{', '.join(options)}, got {describe_value(value)}{near}"
-    if kind == "missing":
-        return "missing: this key is required"
-    if kind == "too_short":
-        return "is empty: a sweep of zero runs"
-    if kind == "extra_forbidden":
-        return "unknown key"
     if kind in ("fault", "rule", "value_error"):
         return str(context.get("error", error["msg"]))
-    return f"{error['msg']}, got {describe_value(value)}"
+    if kind in _WHOLE:
+        return _WHOLE[kind]
+    hint = _hint(kind, value)
+    if kind == "literal_error" and isinstance(value, str):
+        hint = did_you_mean(value, re.findall(r"'([^']*)'", context["expected"]))
+    rule = _YAML.get(kind, error["msg"].removeprefix("Input "))
+    return f"{rule}, got {describe_value(value)}{hint}"
 
 
 def describe_errors(error: ValidationError, noun: str = "settings") -> str:
@@ -143,39 +120,16 @@ def _hint(kind: str, value: Any) -> str:
     return ""
 
 
-_MEANT = {
-    "gpus": "resources.gpu",
-    "forget_split": "forget_fractions: [0.05]",
-    "llama3": "chat",
-    "llama-3": "chat",
+_WHOLE = {
+    "missing": "missing: this key is required",
+    "too_short": "is empty: a sweep of zero runs",
+    "extra_forbidden": "unknown key",
 }
-"""Meaning of names that no key or value is like."""
-
-
-def meant(name: str) -> str:
-    """The end of a message about a name that is not known."""
-    return f"; did you mean '{_MEANT[name]}'?" if name in _MEANT else ""
-
-
-_EXPECTED = {
-    "float_type": "a float",
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
-    "bool_type": "true or false",
-    "string_type": "text",
-    "tuple_type": "a list",
-    "dict_type": "a section of keys",
-    "model_type": "a section of keys",
-    "model_attributes_type": "a section of keys",
-    "finite_number": "a finite number",
+_SECTION = "should be a section of keys"
+_YAML = {
+    "tuple_type": "should be a list",
+    "dict_type": _SECTION,
+    "model_type": _SECTION,
+    "model_attributes_type": _SECTION,
 }
-
-_RULES = {
-    "greater_than": "must be above {gt:g}",
-    "greater_than_equal": "must be at least {ge:g}",
-    "less_than": "must be below {lt:g}",
-    "less_than_equal": "must be at most {le:g}",
-    "multiple_of": "must be a multiple of {multiple_of:g}",
-    "string_too_short": "must not be empty",
-    "string_pattern_mismatch": "must match {pattern}",
-}
+"""Python's types by the names that YAML has for them."""

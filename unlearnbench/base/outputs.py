@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from unlearnbench.base.atomic import atomic_path
-from unlearnbench.base.errors import OutputError, StorageError
+from unlearnbench.base.errors import OutputError
 
 SCHEMES = ("file", "local", "memory", "s3", "s3a", "gs", "gcs")
 """Schemes of `storage`, by fsspec's names; a path has none."""
@@ -36,12 +36,7 @@ def check_folder(path: str | Path, subject: str, shown: Path | None = None) -> N
 
 
 def check_storage(url: str) -> None:
-    """Raise StorageError unless results can be shared through `url`; asks no server.
-
-    A path must be one that can be written; schemes are the configuration's to check.
-    """
-    if not url.strip():
-        raise StorageError("storage: empty; give a path, s3:// or gs://, or leave the key out")
+    """Raise OutputError where `url` is a path that cannot be written; asks no server."""
     scheme, is_url, rest = url.partition("://")
     if not is_url or scheme in ("file", "local"):
         check_folder(rest if is_url else url, "storage")

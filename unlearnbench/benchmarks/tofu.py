@@ -12,14 +12,12 @@ from 0 (unlearn) to 1 (learn), or a list with one for each token of the answer a
 from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from unlearnbench.api.benchmark import Dataset, Question, Split, split_name
-from unlearnbench.api.hyperparameters import Name
 from unlearnbench.base import hub
 from unlearnbench.base.errors import DataError
 from unlearnbench.base.messages import describe_error
@@ -31,27 +29,20 @@ FRACTIONS = (0.01, 0.05, 0.10)
 ROWS_PER_AUTHOR = 20
 
 _FACTS = ("real_authors_perturbed", "world_facts_perturbed")  # three wrong answers, no paraphrase
-
-
-@dataclass(frozen=True)
-class _Table:
-    """Checked rows, and the name of their table in messages."""
-
-    name: str
-    rows: tuple[Question, ...]
+Rows = tuple[Question, ...]
 
 
 class TOFU(TofuSchema):
     """Maini et al. 2024, arXiv:2401.06121: 200 fictitious authors of 20 questions each."""
 
     source: str = "tofu"
-    path: Name | None = Field(
+    path: str | None = Field(
         default=None,
         description="folder of its JSON-lines files, whose forget and retain rows may have a "
         "`score`; default: the hub's files",
     )
-    hub_id: Name = Field(default="locuslab/TOFU", description="dataset id on the hub")
-    revision: Name | None = Field(default=None, description="commit or tag on the hub")
+    hub_id: str = Field(default="locuslab/TOFU", description="dataset id on the hub")
+    revision: str | None = Field(default=None, description="commit or tag on the hub")
 
     def split_problem(self, fraction: float) -> str:
         """The fraction is none that TOFU publishes."""
@@ -85,13 +76,12 @@ class TOFU(TofuSchema):
         folder, origin = _folder(self, *([f"{n}.json" for n in part] for part in (names, optional)))
         names += [name for name in optional if (folder / f"{name}.json").is_file()]
         tables = {name: _table(name, folder, origin) for name in names}
-        full = tables["full"].rows
         return Dataset(
             name="tofu",
-            full=full,
-            splits={given: _split(given, true, tables) for given, true in published.items()},
-            facts=(*tables[_FACTS[0]].rows, *tables[_FACTS[1]].rows),
-            pretraining=pretraining_rows(self, full),
+            full=tables["full"],
+            splits={f: _split(f, true, tables, origin) for f, true in published.items()},
+            facts=(*tables[_FACTS[0]], *tables[_FACTS[1]]),
+            pretraining=pretraining_rows(self, tables["full"]),
             subject_rows=ROWS_PER_AUTHOR,
         )
 
@@ -124,28 +114,14 @@ def _folder(settings: TOFU, files: Sequence[str], optional: Sequence[str]) -> tu
     return folder, origin
 
 
-def _table(name: str, folder: Path, origin: str) -> _Table:
+def _table(name: str, folder: Path, origin: str) -> tuple[Question, ...]:
     """Read a file and check its rows."""
-    path, shown = folder / f"{name}.json", f"{origin}/{name}.json"
-    try:
-        lines = path.read_bytes().removeprefix(BOM_UTF8).split(b"\n")
-    except OSError as error:
-        raise DataError(f"{shown}: cannot be read ({error.strerror})") from error
-    rows = tuple(
-        _question(name, f"{shown}:{number}", line)
+    lines = (folder / f"{name}.json").read_bytes().removeprefix(BOM_UTF8).split(b"\n")
+    return tuple(
+        _question(name, f"{origin}/{name}.json:{number}", line)
         for number, line in enumerate(lines, 1)
         if line.strip()
     )
-    if not rows:
-        raise DataError(f"{origin}: {name} has no rows; fetch it again")
-    count = len(rows[0].perturbed_answers)
-    for row in rows:
-        if len(row.perturbed_answers) != count:
-            raise DataError(
-                f"{row.place}: column 'perturbed_answer' has {len(row.perturbed_answers)} wrong "
-                f"answers, and {count} at {rows[0].place}; all rows of a set need equally many"
-            )
-    return _Table(f"{origin} {name}", rows)
 
 
 def _not_blank(text: str) -> str:
@@ -203,51 +179,24 @@ def _question(table: str, location: str, line: bytes) -> Question:
     )
 
 
-def _split(given: float, published: float, tables: Mapping[str, _Table]) -> Split:
-    name = split_name("forget", published)
-    forget, perturbed = tables[name], tables[f"{name}_perturbed"]
-    retain, full = tables[split_name("retain", published)], tables["full"]
-    sizes = len(forget.rows), len(retain.rows)
-    if sum(sizes) != len(full.rows):
-        raise DataError(
-            f"{forget.name} has {sizes[0]} rows and {retain.name} {sizes[1]}, together "
-            f"{sum(sizes)}, but {full.name} has {len(full.rows)}; a file is cut off or of another "
-            f"version"
-        )
-    for row in Counter((*forget.rows, *retain.rows)) - Counter(full.rows):
-        raise DataError(
-            f"{row.place}: this row is not in {full.name}, or is there once more; use files of one "
-            "version"
-        )
-    _check_parallel(forget, perturbed)
-    retained = {(row.question, row.answer) for row in retain.rows}
-    for row in tables["retain_perturbed"].rows:
-        if (row.question, row.answer) not in retained:
-            raise DataError(
-                f"{row.place}: this row is not in {retain.name}, so it is not a retain row"
-            )
-    holdout = tables.get(split_name("holdout", published))
-    sets = {
-        "retain": tables["retain_perturbed"].rows,
-        "forget": perturbed.rows,
-        "real_authors": tables[_FACTS[0]].rows,
-        "world_facts": tables[_FACTS[1]].rows,
-        "holdout": () if holdout is None else holdout.rows,
+def _split(given: float, published: float, tables: Mapping[str, Rows], origin: str) -> Split:
+    """Check that the tables fit each other."""
+    name, retain = split_name("forget", published), split_name("retain", published)
+    texts = {n: [(row.question, row.answer) for row in rows] for n, rows in tables.items()}
+    faults = {
+        f"{name} and {retain} together are not full": Counter(texts[name] + texts[retain])
+        != Counter(texts["full"]),
+        f"{name}_perturbed has other rows than {name}": texts[f"{name}_perturbed"] != texts[name],
+        f"retain_perturbed has rows that {retain} has not": not {*texts["retain_perturbed"]}
+        <= {*texts[retain]},
     }
-    return Split(given, forget.rows, retain.rows, sets)
-
-
-def _check_parallel(forget: _Table, perturbed: _Table) -> None:
-    """Check that the evaluation rows are the forget rows, in the same order."""
-    if len(forget.rows) != len(perturbed.rows):
-        raise DataError(
-            f"{perturbed.name} has {len(perturbed.rows)} rows, but {forget.name} "
-            f"{len(forget.rows)}; a file is cut off or of another version"
-        )
-    for row, variant in zip(forget.rows, perturbed.rows, strict=True):
-        for column in ("question", "answer"):
-            if getattr(row, column) != getattr(variant, column):
-                raise DataError(
-                    f"{variant.place}: column {column!r} differs from that of {row.place}; use "
-                    "files of one version"
-                )
+    for fault in (text for text, holds in faults.items() if holds):
+        raise DataError(f"{origin}: {fault}; a file is cut off or of another version")
+    sets = {
+        "retain": tables["retain_perturbed"],
+        "forget": tables[f"{name}_perturbed"],
+        "real_authors": tables[_FACTS[0]],
+        "world_facts": tables[_FACTS[1]],
+        "holdout": tables.get(split_name("holdout", published), ()),
+    }
+    return Split(given, tables[name], tables[retain], sets)

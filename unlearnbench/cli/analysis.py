@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import textwrap
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from unlearnbench.base.console import Console
 from unlearnbench.base.errors import RecordError
-from unlearnbench.base.outputs import write_file
 from unlearnbench.cli.command import argument, command, new_group, option
 from unlearnbench.cli.options import Json, Plugins, register_plugins, sweep_folder
 
@@ -43,7 +39,6 @@ def meta(
     out: Annotated[
         str | None, option("FILE", "Figure to write: .svg, .png, .pdf or .html.")
     ] = None,
-    csv_file: Annotated[str | None, option("FILE", "Table to write.", "--csv")] = None,
     plugins: Plugins = None,
     as_json: Json = False,
 ) -> None:
@@ -55,7 +50,7 @@ def meta(
 
     Examples:
       unlearnbench analysis meta runs/seeds --out metrics.html
-      unlearnbench analysis meta runs/one runs/other --csv metrics.csv
+      unlearnbench analysis meta runs/one runs/other --json
       unlearnbench analysis meta runs/mine --knows 'weak:*' --knows-not 'gradient-ascent*'
     """
     register_plugins(plugins)
@@ -91,11 +86,8 @@ def meta(
     else:
         for result in results:
             _print(result, console)
-    for line in dict.fromkeys(line for result in results for line in result.warnings):
+    for line in dict.fromkeys(line for result in results for line in result.warnings()):
         console.warn(line)
-    if csv_file:
-        write_file(Path(csv_file), _csv(results), "the table")
-        console.note(f"table  {csv_file}")
     if out:
         from unlearnbench.report.figures import meta_evaluation as draw
         from unlearnbench.report.figures import save
@@ -108,79 +100,49 @@ def _print(result: MetaEvaluation, console: Console) -> None:
     from unlearnbench.api.benchmark import split_percent
 
     counts = f"{len(result.known)} models that know the rows, {len(result.unknown)} that do not"
-    title = f"{split_percent(result.forget_fraction)}: {counts}"
-    columns = ("metric", "knows", "faithfulness", "95 % interval", "threshold", "accuracy")
-    further = ("Q", "runs", "R", "runs", "overall")
-    lines = [_cells(metric) for metric in result.metrics]
+    title = f"{split_percent(result.forget_fraction)}: {counts}; a control is about other rows"
+    columns = ("metric", "knows", "faithfulness", "95 % interval", "beyond chance", "threshold")
+    further = ("accuracy", "Q", "runs", "R", "runs", "overall")
+    lines = [_cells(metric) for metric in (*result.metrics, *result.controls)]
     console.table((*columns, *further), lines, title)
     for name, attack in (("Q", "quantization"), ("R", "relearning")):
         reasons = {getattr(metric, attack).reason for metric in result.metrics}
         for reason in sorted(reasons - {""}):
             console.print(f"No {name}: {reason}.")
     console.print()
-    if result.controls:
-        lines = [_cells(metric)[: len(columns)] for metric in result.controls]
-        console.table(columns, lines, "controls, about other rows: 0.5 is expected")
-        console.print()
     for reason in dict.fromkeys(reason for _, reason in result.left_out):
         labels = "; ".join(label for label, its in result.left_out if its == reason)
         console.print(textwrap.fill(f"Left out, {reason}: {labels}.", _WIDTH))
-    apart = "; ".join(metric.column.label for metric in result.metrics if metric.separates)
-    console.print(textwrap.fill(f"Separate the models beyond chance: {apart or 'none'}.", _WIDTH))
 
 
 def _cells(metric: MetricQuality) -> tuple[Any, ...]:
-    robustness = metric.quantization.value, metric.relearning.value, metric.overall
-    q, r, overall = (None if value is None else round(value, 3) for value in robustness)
+    quantization, relearning = metric.quantization, metric.relearning
+    q, r, overall = (
+        None if value is None else round(value, 3)
+        for value in (quantization.value, relearning.value, metric.overall)
+    )
     return (
-        *(metric.column.label, metric.knows, round(metric.faithfulness, 3)),
-        *(f"{metric.low:.2f} to {metric.high:.2f}", round(metric.threshold, 4)),
-        *(round(metric.accuracy, 3), q, metric.quantization.runs, r, metric.relearning.runs),
-        overall,
+        f"{metric.column.label}{' (control)' * metric.control}",
+        metric.knows,
+        round(metric.faithfulness, 3),
+        f"{metric.low:.2f} to {metric.high:.2f}",
+        "yes" if metric.separates else "no",
+        round(metric.threshold, 4),
+        round(metric.accuracy, 3),
+        *(q, quantization.runs, r, relearning.runs, overall),
     )
 
 
-def _line(result: MetaEvaluation, metric: MetricQuality) -> dict[str, Any]:
-    """One metric, by the columns of the table."""
-    numbers = ("faithfulness", "low", "high", "threshold", "accuracy")
-    return {
-        **{"split": result.forget_fraction, "metric": metric.column.name},
-        **{"label": metric.column.label, "control": metric.control, "knows": metric.knows},
-        **{"known": len(metric.known), "unknown": len(metric.unknown)},
-        **{name: getattr(metric, name) for name in numbers},
-        "quantization": metric.quantization.value,
-        "quantization_runs": metric.quantization.runs,
-        "relearning": metric.relearning.value,
-        "relearning_runs": metric.relearning.runs,
-        **{"robustness": metric.robustness, "overall": metric.overall},
-    }
-
-
-def _csv(results: Sequence[MetaEvaluation]) -> str:
-    lines = [_line(r, metric) for r in results for metric in (*r.metrics, *r.controls)]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, lines[0] if lines else (), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(lines)
-    return text.getvalue()
-
-
 def _json(result: MetaEvaluation) -> dict[str, Any]:
-    def listed(metrics: Sequence[MetricQuality]) -> list[dict[str, Any]]:
-        return [
-            _line(result, metric)
-            | {"values_known": metric.known, "values_unknown": metric.unknown}
-            | {"separates": metric.separates}
-            | {key: asdict(getattr(metric, key)) for key in ("quantization", "relearning")}
-            for metric in metrics
-        ]
-
+    derived = ("robustness", "overall", "separates")
     return {
         "split": result.forget_fraction,
         "known": [row.run_id for row in result.known],
         "unknown": [row.run_id for row in result.unknown],
-        "metrics": listed(result.metrics),
-        "controls": listed(result.controls),
+        "metrics": [
+            asdict(metric) | {name: getattr(metric, name) for name in derived}
+            for metric in (*result.metrics, *result.controls)
+        ],
         "left_out": dict(result.left_out),
-        "warnings": result.warnings,
+        "warnings": [*result.warnings()],
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -36,9 +36,7 @@ def list_anchors(as_json: Json = False) -> None:
 
 @command(app, "check")
 def check(
-    anchor_id: Annotated[
-        str | None, argument("[ID]", "With --log the default is the one with the nearest numbers.")
-    ] = None,
+    anchor_id: Annotated[str, argument("ID", "As `anchors list` has it.")],
     log: Annotated[
         str | None, option("LOG", "Compare this evaluation log, to 1e-6; needs no model.")
     ] = None,
@@ -57,71 +55,18 @@ def check(
       unlearnbench anchors check llama-3.2-1b-retain90
       unlearnbench anchors check llama-3.2-1b-full-forget10 \
           --retain open-unlearning/tofu_Llama-3.2-1B-Instruct_retain90
-      unlearnbench anchors check --log TOFU_EVAL.json --retain retain90/TOFU_EVAL.json
+      unlearnbench anchors check llama-3.2-1b-full-forget10 --log TOFU_EVAL.json \
+          --retain retain90/TOFU_EVAL.json
     """
-    from unlearnbench.analysis.anchors import (
-        LOG_TOLERANCE,
-        check_anchor,
-        find_anchor,
-        load_anchors,
-        nearest_anchor,
-    )
-    from unlearnbench.config.profiles import profile_of_id
-    from unlearnbench.evaluation.logs import read_log
-    from unlearnbench.evaluation.summary import summarize
-
-    anchor = None if anchor_id is None else find_anchor(anchor_id)
-    if log is not None:
-        evaluation = _published(log, load_anchors().values() if anchor is None else [anchor])
-        retained = None if retain is None else read_log(retain)
-        values = summarize(evaluation, retained, profile_of_id(evaluation.profile))
-        anchor = anchor or nearest_anchor(values, len(evaluation.sets["forget"].answer_loss))
-        checks = check_anchor(anchor, values, LOG_TOLERANCE)
-    elif anchor is not None:
-        checks = check_anchor(anchor, _evaluate(anchor, retain, data, batch_tokens))
-    else:
-        raise EvaluationError(
-            "anchors check: nothing to compare; give the ID of a reference model "
-            "(`unlearnbench anchors list`), a --log, or both"
-        )
-    return _print_checks(anchor, checks, as_json=as_json)
-
-
-def _published(log: str, anchors: Collection[Anchor]) -> Evaluation:
-    """Read a log. Raises: EvaluationError where its rules or rows are of no reference model."""
-    from unlearnbench.config.profiles import get_profile
-    from unlearnbench.evaluation.logs import read_log
-
-    evaluation = read_log(log)
-    published = {get_profile(anchor.profile).id: anchor.profile for anchor in anchors}
-    if evaluation.profile not in published:
-        raise EvaluationError(
-            f"{log}: by profile {shortened(evaluation.profile)[1:-1]}, and published numbers are "
-            f"by {', '.join(published)}: `unlearnbench score LOG` prints its metrics; to compare "
-            f"it, evaluate the model again with --profile {' or '.join(published.values())}"
-        )
-    rows = len(evaluation.sets["forget"].answer_loss)
-    known = {anchor.forget_rows for anchor in anchors}
-    if rows not in known:
-        raise EvaluationError(
-            f"{log}: {rows} forget rows, and published numbers are about "
-            f"{' or '.join(map(str, sorted(known)))}: give a log of that split, or another ID"
-        )
-    return evaluation
-
-
-def _evaluate(
-    anchor: Anchor, retain: str | None, data: str, batch_tokens: int | None
-) -> dict[str, float | None]:
-    """Evaluate a checkpoint, and the retain model where it is no log, as the table's numbers."""
+    from unlearnbench.analysis.anchors import LOG_TOLERANCE, check_anchor, find_anchor
     from unlearnbench.config.profiles import get_profile
     from unlearnbench.evaluation.summary import summarize
     from unlearnbench.models.loading import Source, quiet_transformers
     from unlearnbench.models.lora import check_any_model
     from unlearnbench.runs.evaluate_model import evaluate_model
 
-    profile = get_profile(anchor.profile)
-    retained = _published(retain, [anchor]) if retain and is_log_file(retain) else None
+    anchor = find_anchor(anchor_id)
+    retained = _published(retain, anchor) if retain and (log or is_log_file(retain)) else None
     if retain and retained is None:
         check_any_model(Source(retain))
     quiet_transformers()
@@ -132,18 +77,37 @@ def _evaluate(
                 source,
                 data=data,
                 forget=anchor.fraction,
-                profile=profile,
-                template=anchor.template,
+                profile=anchor.profile,
+                template="chat" if anchor.template_args else "llama-2",
                 template_args=anchor.template_args,
                 dtype="bfloat16",
                 batch_tokens=batch_tokens,
                 progress=progress,
             )
 
-    evaluation = evaluated(anchor.checkpoint)
+    evaluation = _published(log, anchor) if log else evaluated(anchor.checkpoint)
     if retain and retained is None:
         retained = evaluated(retain)
-    return summarize(evaluation, retained, profile)
+    values = summarize(evaluation, retained, get_profile(anchor.profile))
+    checks = check_anchor(anchor, values, LOG_TOLERANCE if log else None)
+    return _print_checks(anchor, checks, as_json=as_json)
+
+
+def _published(log: str, anchor: Anchor) -> Evaluation:
+    """Read a log. Raises: EvaluationError where its rules or rows are not the anchor's."""
+    from unlearnbench.config.profiles import get_profile
+    from unlearnbench.evaluation.logs import read_log
+
+    evaluation = read_log(log)
+    rows, expected = len(evaluation.sets["forget"].answer_loss), get_profile(anchor.profile).id
+    if (evaluation.profile, rows) != (expected, anchor.forget_rows):
+        raise EvaluationError(
+            f"{log}: by profile {shortened(evaluation.profile)[1:-1]} on {rows} forget rows, and "
+            f"the published numbers are by {expected} on {anchor.forget_rows}: "
+            "`unlearnbench score LOG` prints its metrics; to compare it, evaluate the model again "
+            f"with --profile {anchor.profile}, or name another ID"
+        )
+    return evaluation
 
 
 def _print_checks(anchor: Anchor, checks: Sequence[AnchorCheck], *, as_json: bool) -> int:
@@ -155,8 +119,7 @@ def _print_checks(anchor: Anchor, checks: Sequence[AnchorCheck], *, as_json: boo
             "log, of all four sets"
         )
     differ = [check.metric for check in measured if check.verdict == "differs"]
-    console = Console()
-    rows = [asdict(c) | {"verdict": c.verdict, "difference": c.difference} for c in checks]
+    console, rows = Console(), [asdict(check) for check in checks]
     if as_json:
         about = {"id": anchor.id, "checkpoint": anchor.checkpoint, "profile": anchor.profile}
         console.print_json(about | {"reproduced": not differ, "checks": rows})

@@ -11,8 +11,7 @@ from unlearnbench.cli.command import argument, command, new_group, option
 from unlearnbench.cli.options import Json, named_in
 
 if TYPE_CHECKING:
-    from unlearnbench.analysis.compare import Comparison, PanelComparison
-    from unlearnbench.analysis.equal_utility import Contender
+    from unlearnbench.analysis.compare import Comparison, Contender, PanelComparison
 
 _WIDTH = 96
 
@@ -50,8 +49,8 @@ def compare(
       unlearnbench compare npo simnpo --under relearning@13
     """
     from unlearnbench.analysis import compare as comparison
-    from unlearnbench.analysis.equal_utility import TOLERANCE
-    from unlearnbench.analysis.text import compare_rule, overview, verdict
+    from unlearnbench.analysis.compare import TOLERANCE
+    from unlearnbench.analysis.text import compare_rule, verdict
 
     first, second = _contender(a, folder, under), _contender(b, folder, under)
     result = comparison.compare(first, second, within or TOLERANCE)
@@ -62,8 +61,6 @@ def compare(
         more = {"rule": compare_rule(result.tolerance, headline), "under": under}
         console.print_json(_json(result, verdicts) | more)
         return
-    if summary := overview(result):
-        console.print(_filled(summary) + "\n")
     for lines in verdicts:
         console.print("\n".join(map(_filled, lines)) + "\n")
     for line in result.only_one:
@@ -86,20 +83,20 @@ def _filled(text: str) -> str:
 
 def _contender(text: str, folder: str, under: str | None) -> Contender:
     """Find A or B, in `folder` or in the folder that it names itself; `under` an attack."""
-    from unlearnbench.analysis.compare import under_attack
-    from unlearnbench.analysis.equal_utility import find_contender, with_retain_term
+    from unlearnbench.analysis.compare import find_contender, with_retain_term
+    from unlearnbench.analysis.lasting import find_variant
     from unlearnbench.analysis.results import Results
 
     path, query = named_in(text, folder)
-    results = Results.read(path)
+    results, variant = Results.read(path), ""
     full = with_retain_term(query, results.families)
     label = text.removesuffix(query) + full
     if full != query:
         Console().note(f"{text}: taken as {label} (only variant in this sweep)")
     if under is not None:
-        variant, results = under_attack(results, under, str(path))
+        variant = find_variant(under, [*dict.fromkeys(row.variant for row in results.attacked)])
         label += f" under {variant}"
-    return find_contender(full, label, results)
+    return find_contender(full, label, results, variant)
 
 
 def _rows(panel: PanelComparison) -> list[tuple[Any, ...]]:

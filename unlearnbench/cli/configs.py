@@ -1,6 +1,5 @@
 """`unlearnbench configs …`: shipped configs, one to start from, and the schema for editors."""
 
-import re
 from importlib.resources import files
 from pathlib import Path
 from string import Template
@@ -14,8 +13,6 @@ from unlearnbench.cli.options import Json, Plugins, register_plugins
 
 SCHEMA = "schema.json"
 """Beside a new config, whose first line names it: by it editors find the schema."""
-
-SWEEP_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 
 app = new_group("List the configs that are installed, show one, or begin one of your own.")
 
@@ -94,11 +91,6 @@ def new_config(
       unlearnbench configs new mine && unlearnbench plan mine.yaml
     """
     file = Path(name if name.endswith((".yaml", ".yml")) else f"{name}.yaml")
-    if not re.fullmatch(SWEEP_NAME, file.stem):
-        raise OutputError(
-            f"{file}: a sweep's name begins with a letter or digit, and has letters, digits, dots, "
-            "hyphens and underscores; choose another name"
-        )
     if file.exists():
         raise OutputError(f"{file}: there is such a file, which is kept; choose another name")
     from unlearnbench.config.json_schema import schema_text

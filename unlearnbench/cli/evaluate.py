@@ -1,15 +1,20 @@
-"""`unlearnbench evaluate` and `score`: the metrics of one model, and of an evaluation log."""
+"""`unlearnbench evaluate`, `attack` and `score`: the verdict on one model, or on its log."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+import json
+import textwrap
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from unlearnbench.api import registry
 from unlearnbench.base.console import Console, progress_bar
 from unlearnbench.base.errors import EvaluationError, shortened
 from unlearnbench.base.hashing import json_ready
-from unlearnbench.base.outputs import check_file
+from unlearnbench.base.outputs import check_file, check_folder
 from unlearnbench.cli.command import argument, command, new_group, option
 from unlearnbench.cli.options import (
     Data,
@@ -17,24 +22,29 @@ from unlearnbench.cli.options import (
     ModelOptions,
     Plugins,
     ProfileChanges,
+    dotted_values,
     is_log_file,
     register_for_evaluation,
 )
 
 if TYPE_CHECKING:
+    from unlearnbench.analysis.given_back import AttackFindings
+    from unlearnbench.analysis.model_verdict import ModelVerdict
     from unlearnbench.api.benchmark import Benchmark
-    from unlearnbench.api.metric import Compared
     from unlearnbench.api.observations import Evaluation, Statistics
     from unlearnbench.api.profile import Profile
-    from unlearnbench.evaluation.model_verdict import Judged, ModelVerdict
+    from unlearnbench.config.entries import AttackSpec
 
+_WIDTH = 100
 
 app = new_group()
+
+Model = Annotated[str, argument("MODEL", "Hub id, folder, or LoRA adapter's folder.")]
 
 
 @command(app, "evaluate")
 def evaluate(
-    model: Annotated[str, argument("MODEL", "Hub id, folder, or LoRA adapter's folder.")],
+    model: Model,
     options: ModelOptions,
     changes: ProfileChanges,
     retain: Annotated[
@@ -51,7 +61,7 @@ def evaluate(
     plugins: Plugins = None,
     as_json: Json = False,
 ) -> int:
-    r"""Evaluate a model: its scorecard and metrics; its log and answers where they are wanted.
+    r"""Evaluate a model: its metrics and a verdict; its log and answers where they are wanted.
 
     Examples:
       unlearnbench evaluate ./my-model --data ~/tofu --out log.safetensors
@@ -62,59 +72,34 @@ def evaluate(
           --data tofu --retain retain90.safetensors
     """
     from unlearnbench.api.benchmark import split_name
-    from unlearnbench.base.distributed import is_main_process
-    from unlearnbench.config.precision import resolve_precision
     from unlearnbench.config.profiles import get_profile
-    from unlearnbench.evaluation.logs import read_log
-    from unlearnbench.evaluation.observation_file import check_path, write_observations
+    from unlearnbench.evaluation.observation_file import SUFFIX, write_observations
     from unlearnbench.evaluation.privacy_control import holdout_notice
-    from unlearnbench.evaluation.question_table import check_questions_path, write_questions
-    from unlearnbench.models.loading import Source
-    from unlearnbench.models.lora import check_any_model
+    from unlearnbench.evaluation.question_table import write_questions
     from unlearnbench.runs.evaluate_model import data_settings
 
     rules = get_profile(options.profile, **vars(changes))
     register_for_evaluation(plugins, rules)
     benchmark = data_settings(options.data)
     if questions:  # an early error saves the model's time
-        check_questions_path(questions)
+        check_file(questions, "the questions", (".jsonl",))
     if out:
-        check_file(out, "the evaluation")
-        check_path(Path(out))
-    resolve_precision("cpu", options.dtype, options.precision)
-    given: dict[Compared, str | None] = {"retain": retain, "start": start}
-    sources: dict[Compared, str] = {name: source for name, source in given.items() if source}
-    others: dict[Compared, Evaluation] = {}
-    for name, source in sources.items():
-        if is_log_file(source):
-            others[name] = read_log(source, profile=rules)
-            _check_profile(source, others[name], rules.id)
-        else:
-            check_any_model(Source(source))
-    setup = options.setup(model, benchmark, rules)
-    main = is_main_process()
-
-    def evaluated(source: str) -> Evaluation:
-        with (
-            progress_bar(Console(), f"evaluating {source}") as progress,
-            setup.ready(source) as loaded,
-        ):
-            return setup.evaluator(loaded, progress=progress if main else None)
-
-    evaluation = evaluated(model)
-    others |= {name: evaluated(source) for name, source in sources.items() if name not in others}
-    if not main:
+        check_file(out, "the evaluation", (SUFFIX,))
+    models = _evaluated(_named(model, retain, start), (), options, benchmark, rules)
+    if models is None:
         return 0
+    evaluations = {name: variants[""] for name, variants in models.items()}
+    evaluation, console = evaluations["model"], Console()
     missing = [] if "holdout" in evaluation.sets else [split_name("holdout", options.forget)]
     if line := holdout_notice(missing, rules, benchmark):
-        Console().note(line)
+        console.note(line)
     if out:
         write_observations(evaluation, Path(out))
-        Console().note(f"observations: {out}")
+        console.note(f"observations: {out}")
     if questions:
-        write_questions(evaluation, questions, benchmark, others.get("retain"))
-        Console().note(f"questions: {questions}")
-    return _print_metrics(evaluation, others, rules, benchmark, as_json=as_json)
+        write_questions(evaluation, questions, benchmark, evaluations.get("retain"))
+        console.note(f"questions: {questions}")
+    return _print_verdict(evaluations, rules, benchmark, as_json=as_json)
 
 
 @command(app, "score")
@@ -160,11 +145,165 @@ def score(
             f"{benchmark.source}; if it is of another benchmark, name that with --data, else it "
             "serves as --retain alone"
         )
-    logs: dict[Compared, str | None] = {"retain": retain, "start": start}
-    others: dict[Compared, Evaluation] = {
-        name: read_log(path, profile=rules) for name, path in logs.items() if path
-    }
-    return _print_metrics(evaluation, others, rules, benchmark, as_json=as_json)
+    others = {"retain": retain, "start": start}
+    logs = {name: read_log(path, profile=rules) for name, path in others.items() if path}
+    return _print_verdict({"model": evaluation} | logs, rules, benchmark, as_json=as_json)
+
+
+@command(app, "attack")
+def attack(
+    model: Model,
+    options: ModelOptions,
+    changes: ProfileChanges,
+    attacks: Annotated[
+        list[str] | None,
+        option("NAME", "An attack (repeatable).", "--attack", default="those of --plugin files"),
+    ] = None,
+    settings: Annotated[
+        list[str] | None, option("NAME.KEY=VALUE", "Setting of an attack (repeatable).", "--set")
+    ] = None,
+    retain: Annotated[
+        str | None, option("MODEL", "The retain model; what it gains under attack is the null.")
+    ] = None,
+    start: Annotated[
+        str | None, option("MODEL", "The model before unlearning, which some attacks read.")
+    ] = None,
+    out: Annotated[
+        str | None, option("FOLDER", "Write attack.json and all observations there.")
+    ] = None,
+    plugins: Plugins = None,
+    as_json: Json = False,
+) -> int:
+    r"""Attack a model: does it give back what it is said to have forgotten?
+
+    The model is evaluated as it is, and under each attack; its files are not changed. A gain means
+    little by itself: some attacks teach. Give the retain model, too, which shows how much they do.
+
+    Examples:
+      unlearnbench attack ./my-model --attack paraphrase --data ~/tofu
+      unlearnbench attack ./my-model --attack relearning --attack quantization \
+          --retain ./my-retain90-model --start ./my-full-model
+      unlearnbench attack ./my-model --attack relearning --set relearning.learning_rate=1e-4
+      unlearnbench attack ./my-model --plugin my_attack.py --out attacked
+    """
+    from unlearnbench.analysis.given_back import attack_findings
+    from unlearnbench.base.atomic import write_text
+    from unlearnbench.base.deferred_warnings import drain
+    from unlearnbench.config.profiles import get_profile
+    from unlearnbench.evaluation.observation_file import SUFFIX, write_observations
+    from unlearnbench.evaluation.summary import plan_of
+    from unlearnbench.runs.attack_model import variants_of
+    from unlearnbench.runs.evaluate_model import data_settings
+
+    if out:
+        check_folder(out, "the evaluations")
+    rules = get_profile(options.profile, **vars(changes))
+    specs = _specs(attacks, settings, register_for_evaluation(plugins, rules))
+    benchmark, console = data_settings(options.data), Console()
+    models = _evaluated(_named(model, retain, start), specs, options, benchmark, rules)
+    if models is None:
+        return 0
+    plan = plan_of(rules, benchmark)
+    findings = [
+        (spec, attack_findings(plan, benchmark.roles, models, variants_of(spec))) for spec in specs
+    ]
+    document = _document(models, findings, rules, benchmark)
+    if out:
+        for name, variants in models.items():
+            folder = Path(out) if name == "model" else Path(out, name)
+            for variant, evaluation in variants.items():
+                write_observations(evaluation, folder / f"{variant or 'plain'}{SUFFIX}")
+        text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
+        write_text(Path(out, "attack.json"), text + "\n")
+        console.note(f"attack.json and observations: {out}")
+    if as_json:
+        console.print_json(document)
+    else:
+        kept = benchmark.headline.kept
+        value = kept.text(document["plain"]["model"].get(kept.column))
+        console.print(_rules(models["model"][""]))
+        console.print(f"{kept.plain_label} without an attack: {value}")
+        for spec, item in findings:
+            _print_attack(spec.name, item, console)
+    for line in drain():
+        console.note(f"warning: {line}")
+    return 0
+
+
+def _named(model: str, retain: str | None, start: str | None) -> dict[str, str]:
+    others = {"retain": retain, "start": start}
+    return {"model": model} | {name: source for name, source in others.items() if source}
+
+
+def _evaluated(
+    sources: Mapping[str, str],
+    attacks: Sequence[AttackSpec],
+    options: ModelOptions,
+    benchmark: Benchmark,
+    rules: Profile,
+) -> dict[str, dict[str, Evaluation]] | None:
+    """Evaluations of each model by variant, `` without an attack; None but in the main process.
+
+    The start model is not attacked. Logs are read, where there are no attacks.
+    """
+    from unlearnbench.base.distributed import is_main_process
+    from unlearnbench.config.precision import resolve_precision
+    from unlearnbench.evaluation.logs import read_log
+    from unlearnbench.models.loading import Source
+    from unlearnbench.models.lora import check_any_model
+
+    models: dict[str, dict[str, Evaluation]] = {"model": {}}
+    resolve_precision("cpu", options.dtype, options.precision)
+    for name, source in sources.items():
+        if not is_log_file(source):
+            check_any_model(Source(source))
+        elif attacks or name == "model":
+            raise EvaluationError(f"{source} is a log; give the model")
+        else:
+            models[name] = {"": read_log(source, profile=rules)}
+            _check_profile(source, models[name][""], rules.id)
+    setup, console = options.setup(sources["model"], benchmark, rules), Console()
+    main = is_main_process()
+    for name, source in sources.items():
+        if models.get(name):
+            continue
+        with progress_bar(console, f"evaluating {source}") as progress:
+            evaluations = setup.evaluations(
+                source,
+                () if name == "start" else attacks,
+                start=sources.get("start"),
+                progress=progress if main else None,
+            )
+            for variant, evaluation in evaluations:
+                models.setdefault(name, {})[variant] = evaluation
+                if variant and main:
+                    console.note(f"evaluated {source} under {variant}")
+    return models if main else None
+
+
+def _specs(
+    names: Sequence[str] | None, settings: Sequence[str] | None, files: Sequence[str]
+) -> tuple[AttackSpec, ...]:
+    """The attacks that are named, else those of plug-in files, with their settings.
+
+    Raises: PluginError, ConfigError, EvaluationError for wrong names and settings, and for none.
+    """
+    from unlearnbench.config.entries import attack_specs
+
+    known = registry.names("attacks")
+    chosen = dict.fromkeys(names or [name for name in files if name in known])
+    if not chosen:
+        raise EvaluationError(
+            f"no attack: name one or more with --attack, of {', '.join(known)}; or --plugin FILE "
+            "with one of your own"
+        )
+    given = dotted_values(settings or ())
+    for name in given.keys() - chosen.keys():
+        raise EvaluationError(
+            f"--set {name}: expected NAME.KEY=VALUE with the name of an attack that is "
+            f"carried out: {', '.join(chosen)}"
+        )
+    return attack_specs({name: given.get(name, {}) for name in chosen})
 
 
 def _check_profile(source: str, evaluation: Evaluation, expected: str) -> None:
@@ -177,62 +316,14 @@ def _check_profile(source: str, evaluation: Evaluation, expected: str) -> None:
         )
 
 
-def _print_metrics(
-    evaluation: Evaluation,
-    others: Mapping[Compared, Evaluation],
-    profile: Profile,
-    benchmark: Benchmark,
-    *,
-    as_json: bool,
-) -> int:
-    from unlearnbench.base.deferred_warnings import drain
-    from unlearnbench.evaluation.model_verdict import Judged, judge
-    from unlearnbench.evaluation.privacy_control import failed_control
-    from unlearnbench.evaluation.summary import plan_of, summarize
-
-    console, plan = Console(), plan_of(profile, benchmark)
-    retain, start = others.get("retain"), others.get("start")
-    if start is not None:
-        _check_same_evaluation(evaluation, start, benchmark)
-    values = summarize(evaluation, retain, profile, start, benchmark)
-    warnings = drain()
-    if start is not None:
-        warnings += [failed_control(plan.values(start.sets))]
-    for line in filter(None, warnings):
-        console.note(f"warning: {line}")
-    counts = {name: len(seen.answer_loss) for name, seen in evaluation.sets.items()}
-    judged = Judged(plan, benchmark.roles, benchmark.headline, values, evaluation, retain, start)
-    verdict = judge(judged)
-    if as_json:
-        shown: dict[str, Any] = {"profile": evaluation.profile, "precision": evaluation.precision}
-        shown |= {"questions": counts} | json_ready(values, lambda _: None)
-        shown |= {"intervals": {**verdict.intervals}, "verdict": [*verdict.sentences]}
-        console.print_json(shown)
-    else:
-        sizes = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in counts.items())
-        precision = f" in {evaluation.precision}" if evaluation.precision else ""
-        base, _, changes = evaluation.profile.partition("+")
-        unlike = f" (not comparable with numbers by {base})" if changes else ""
-        console.print(
-            f"rules: profile {evaluation.profile}{unlike}{precision}; {sizes} questions\n"
-        )
-        _print_scorecard(judged, {*others}, verdict, benchmark, console)
-        console.print()
-        for sentence in verdict.sentences:
-            console.print(sentence)
-    if evaluation.statistics:
-        _print_statistics(evaluation.statistics, console)
-    return 0
-
-
-def _check_same_evaluation(evaluation: Evaluation, start: Evaluation, benchmark: Benchmark) -> None:
+def _check_start(evaluation: Evaluation, start: Evaluation) -> None:
     """Raise EvaluationError unless the start model was evaluated as the model was."""
     from unlearnbench.evaluation.precision import check_precision
-    from unlearnbench.evaluation.summary import first_difference, forget_sets
+    from unlearnbench.evaluation.summary import first_difference
 
     _check_profile("--start", start, evaluation.profile)
     check_precision("the model", evaluation.precision, "the start model", start.precision)
-    for name in forget_sets(benchmark, evaluation, start):
+    for name in evaluation.sets.keys() & start.sets.keys():
         questions, others = evaluation.sets[name].questions, start.sets[name].questions
         if len(questions) != len(others) or first_difference(questions, others) is not None:
             raise EvaluationError(
@@ -241,65 +332,156 @@ def _check_same_evaluation(evaluation: Evaluation, start: Evaluation, benchmark:
             )
 
 
-def _print_scorecard(
-    judged: Judged,
-    compared: Set[Compared],
-    verdict: ModelVerdict,
-    benchmark: Benchmark,
-    console: Console,
-) -> None:
-    """Print the scores per question, the other numbers, a table of metrics by set, and attacks."""
-    from unlearnbench.api.membership import MembershipInference
-    from unlearnbench.evaluation.model_verdict import scorecard
+def _rules(evaluation: Evaluation) -> str:
+    """Profile, precision and sizes of an evaluation."""
+    sizes = (f"{len(seen.answer_loss)} {_spaced(name)}" for name, seen in evaluation.sets.items())
+    precision = f" in {evaluation.precision}" if evaluation.precision else ""
+    base, _, changes = evaluation.profile.partition("+")
+    unlike = f" (not comparable with numbers by {base})" if changes else ""
+    return f"rules: profile {evaluation.profile}{unlike}{precision}; {', '.join(sizes)} questions"
 
-    plan, given = judged.plan, ({*judged.model.sets}, compared, benchmark.references)
-    card = scorecard(plan, judged.roles, judged.values, *given)
-    scores = [
-        (score.label, rounded(score.value), score.question, " and ".join(score.relative_to))
-        for score in card.scores
+
+def _print_verdict(
+    evaluations: Mapping[str, Evaluation], rules: Profile, benchmark: Benchmark, *, as_json: bool
+) -> int:
+    from unlearnbench.analysis.model_verdict import ModelVerdict
+    from unlearnbench.analysis.text import model_sentences
+    from unlearnbench.base.deferred_warnings import drain
+    from unlearnbench.evaluation.privacy_control import failed_control
+
+    evaluation, console = evaluations["model"], Console()
+    if "start" in evaluations:
+        _check_start(evaluation, evaluations["start"])
+    verdict = ModelVerdict(rules, benchmark, **{**evaluations})
+    values, sentences = verdict.values, model_sentences(verdict)
+    warnings = [*drain(), failed_control(verdict.of_start)]
+    for line in filter(None, warnings):
+        console.note(f"warning: {line}")
+    if as_json:
+        counts = {name: len(seen.answer_loss) for name, seen in evaluation.sets.items()}
+        about = {"profile": evaluation.profile, "precision": evaluation.precision}
+        about |= {"questions": counts} | json_ready(values, lambda _: None)
+        console.print_json(about | {"intervals": verdict.intervals, "verdict": sentences})
+    else:
+        console.print(f"{_rules(evaluation)}\n")
+        _print_metrics(verdict, console)
+        console.print("\n" + "\n".join(sentences))
+    if evaluation.statistics:
+        _print_statistics(evaluation.statistics, console)
+    return 0
+
+
+def _print_metrics(verdict: ModelVerdict, console: Console) -> None:
+    """Print the scores that answer a question, all other numbers, and the metrics by set."""
+    plan, values = verdict.plan, verdict.values
+    labels = {column.name: _plain(column.label) for column in plan.columns}
+    # First what is relative to the retain model: what was to be forgotten; then what is kept.
+    ordered = sorted(plan.summaries.values(), key=lambda item: "retain" not in item.relative_to)
+    scores = {item.columns()[0].name: item for item in ordered if item.question}
+    rows = [
+        (labels[name], _rounded(values.get(name)), item.question, " and ".join(item.relative_to))
+        for name, item in scores.items()
     ]
-    console.table(("score", "value", "question (1 is best)", "relative to models"), scores)
+    console.table(("score", "value", "question (1 is best)", "relative to models"), rows)
     console.print()
-    if card.numbers:
-        console.table(("metric", "value"), [(label, rounded(v)) for label, v in card.numbers])
-        console.print()
-    columns = ("metric, ± 95 % of questions", *(name.replace("_", " ") for name in card.sets))
-    measures = {measure.metric.label: measure.name for measure in reversed(plan.measures)}
-    by_set = [
-        (
-            label,
-            *(
-                _with_half_width(value, verdict.intervals.get(f"{measures[label]}_{name}"))
-                for name, value in zip(card.sets, row, strict=True)
-            ),
-        )
-        for label, row in card.by_set
+    known = {name: values[name] for name in labels if values.get(name) is not None}
+    others = [column.name for column in plan.columns if not column.set]
+    numbers = [
+        (labels[name], *(_rounded(of.get(name)) for of in (values, verdict.of_retain)))
+        for name in others
+        if name in known and name not in scores
     ]
-    console.table(columns, by_set)
-    if card.attacks:
-        aims = {} if judged.retain is None else plan.values(judged.retain.sets)
-        of_retain = {
-            attack.label: aims.get(attack.columns()[0].name)
-            for attack in plan.summaries.values()
-            if isinstance(attack, MembershipInference)
-        }
-        headings = ("attack", "AUC", "TPR at 1 % FPR", "AUC of retain rows", "retain model's AUC")
-        rows = [(label, *map(rounded, (*row, of_retain.get(label)))) for label, row in card.attacks]
-        console.print()
-        console.table(headings, rows)
-    if card.missing:
-        lines = (f"{', '.join(labels)} ({reason})" for reason, labels in card.missing)
-        console.note(f"not measured: {'; '.join(lines)}")
+    console.table(("metric", "value", "retain model's"), numbers)
+    console.print()
+    sets = [name for name in verdict.benchmark.roles if any(c.set == name for c in plan.columns)]
+    by_set: dict[str, list[str]] = {}
+    for measure in plan.measures:
+        cells = [_with_half_width(verdict, f"{measure.name}_{name}") for name in sets]
+        if any(cells):
+            by_set[measure.name] = [measure.metric.label, *cells]
+    columns = ("metric, ± 95 % of questions", *map(_spaced, sets))
+    console.table(columns, [*by_set.values()])
+    if missing := [labels[name] for name in labels if name not in known]:
+        console.note(f"not measured: {', '.join(missing)}")
 
 
-def _with_half_width(value: float | None, ends: tuple[float, float] | None) -> Any:
+def _with_half_width(verdict: ModelVerdict, column: str) -> str:
     """A table's cell: `0.842 ±0.031`; the number alone without an interval."""
-    if value is None or ends is None:
-        return rounded(value)
-    return f"{value:.3f} ±{(ends[1] - ends[0]) / 2:.3f}"
+    value, ends = verdict.values.get(column), verdict.intervals.get(column)
+    if value is None:
+        return ""
+    return f"{value:.4g}" if ends is None else f"{value:.3f} ±{(ends[1] - ends[0]) / 2:.3f}"
 
 
-def rounded(value: float | None) -> float | None:
+def _document(
+    models: Mapping[str, Mapping[str, Evaluation]],
+    findings: Sequence[tuple[AttackSpec, AttackFindings]],
+    rules: Profile,
+    benchmark: Benchmark,
+) -> dict[str, Any]:
+    """Everything about attacks as JSON: metrics of each evaluation, and each largest gain."""
+    from unlearnbench.evaluation.summary import summarize
+
+    def metrics(variant: str, name: str) -> dict[str, float | None]:
+        """The metrics of a model, relative to the others under the same attack."""
+        retain, start = (models.get(other, {}).get(variant) for other in ("retain", "start"))
+        values = summarize(models[name][variant], retain, rules, start, benchmark)
+        return {key: value for key, value in values.items() if value is not None}
+
+    plain = models["model"][""]
+    attacked = [name for name in models if name != "start"]
+    derived = ("gain", "retain_gain", "excess", "share", "comes_back")
+    document: dict[str, Any] = {
+        "profile": plain.profile,
+        "precision": plain.precision,
+        "questions": {name: len(seen.answer_loss) for name, seen in plain.sets.items()},
+        "plain": {name: metrics("", name) for name in models},
+        "attacks": [
+            {
+                "attack": spec.name,
+                "version": spec.version,
+                "settings": {key: v for key, v in spec.settings.items() if key != "at"},
+                "variants": {v: {name: metrics(v, name) for name in attacked} for v in item.points},
+                "largest_gain": item.gain
+                and asdict(item.gain) | {key: getattr(item.gain, key) for key in derived},
+            }
+            for spec, item in findings
+        ],
+    }
+    ready: dict[str, Any] = json_ready(document, lambda _: None)
+    return ready
+
+
+def _print_attack(name: str, item: AttackFindings, console: Console) -> None:
+    """Print a table and the verdict on an attack."""
+    from unlearnbench.analysis.text import gain_sentences
+
+    rows: list[tuple[Any, ...]] = []
+    for metric in item.metrics:
+        for model in metric.values:
+            numbers = metric.numbers(model)
+            cells = (_rounded(numbers.get(variant)) for variant in ("", *item.points))
+            of = ("", f"{model} model") if model != "model" else (metric.column.label, model)
+            rows.append((*of, *cells))
+    points = (variant.removeprefix(name) or variant for variant in item.points)
+    console.print()
+    console.table(("metric", "of", "plain", *points), rows, title=name)
+    console.print()
+    lines = (f"{name}: no metric of the forget set could be measured under it",)
+    for line in gain_sentences(item.gain) if item.gain else lines:
+        console.print(textwrap.fill(line, _WIDTH, break_on_hyphens=False))
+
+
+def _plain(label: str) -> str:
+    """The label without subscripts, for terminals."""
+    return unicodedata.normalize("NFKC", label)
+
+
+def _spaced(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _rounded(value: float | None) -> float | None:
     """The value to four significant digits, for a table."""
     return None if value is None else float(f"{value:.4g}")
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from unlearnbench.base.console import Console
-from unlearnbench.cli.command import argument, command, flag, new_group, option
-from unlearnbench.cli.options import Folder, record_in, split_key, sweep_folder
+from unlearnbench.cli.command import argument, command, new_group, option
+from unlearnbench.cli.options import Folder, split_key, sweep_folder
 
 Out = Annotated[str, option("FILE", "Its name ends in .svg, .png, .pdf or .html.")]
 
@@ -34,38 +34,24 @@ class Chosen:
     rate: Annotated[float | None, option("RATE", "Learning rate.", min=0, default="all")] = None
 
 
-@dataclass(frozen=True)
-class Look:
-    """How a figure is drawn."""
-
-    width: Annotated[
-        Any,
-        option("WIDTH", "column (3.25 in), text (6.75 in), or inches in print.", parser=_inches),
-    ] = None
-    font_size: Annotated[float | None, option("POINTS", "Font size.", min=1)] = None
-    no_legend: Annotated[bool, flag("--no-legend", "Draw no legend.")] = False
-    title: Annotated[str | None, option("TEXT", "Title.")] = None
-
-    def settings(self) -> dict[str, Any]:
-        """Arguments of the functions of `unlearnbench.report.figures`."""
-        return {
-            **{"width": self.width, "font_size": self.font_size},
-            **{"legend": not self.no_legend, "title": self.title},
-        }
+Width = Annotated[
+    Any,  # typer takes no union
+    option("WIDTH", "column (3.25 in), text (6.75 in), or inches in print.", parser=_inches),
+]
 
 
 @command(app, "pareto")
-def draw_pareto(folder: Folder, out: Out, chosen: Chosen, look: Look) -> None:
+def draw_pareto(folder: Folder, out: Out, chosen: Chosen, width: Width = None) -> None:
     r"""Draw what is kept against what is forgotten, a panel per model and split.
 
     Examples:
       unlearnbench figures pareto runs/quickstart --out panels.svg
       unlearnbench figures pareto runs/quickstart --methods ce-u --methods npo+nll \
-          --width column --font-size 8 --no-legend --out figure1.pdf
+          --width column --out figure1.pdf
     """
     from unlearnbench.report.figures import pareto
 
-    _save(pareto(sweep_folder(folder), **vars(chosen), **look.settings()), out)
+    _save(pareto(sweep_folder(folder), **vars(chosen), width=width), out)
 
 
 @command(app, "trajectories")
@@ -73,10 +59,10 @@ def draw_trajectories(
     folder: Folder,
     out: Out,
     chosen: Chosen,
-    look: Look,
     metrics: Annotated[
         list[str] | None, option("COLUMN", "Column of results.csv (repeatable).")
     ] = None,
+    width: Width = None,
 ) -> None:
     r"""Draw metrics by epoch, a row of panels per model and split.
 
@@ -86,7 +72,7 @@ def draw_trajectories(
     """
     from unlearnbench.report.figures import trajectories
 
-    figure = trajectories(sweep_folder(folder), metrics, **vars(chosen), **look.settings())
+    figure = trajectories(sweep_folder(folder), metrics, **vars(chosen), width=width)
     _save(figure, out)
 
 
@@ -95,8 +81,8 @@ def draw_truth_ratios(
     folder: Folder,
     run_id: Annotated[str, argument("RUN", "Start of the run's id, as in results.csv.")],
     out: Out,
-    look: Look,
     epoch: Annotated[int | None, option("N", "Epoch.", default="the run's last")] = None,
+    width: Width = None,
 ) -> None:
     """Draw the two distributions that Forget Quality compares, with D marked.
 
@@ -104,12 +90,8 @@ def draw_truth_ratios(
       unlearnbench figures truth-ratios runs/quickstart 5f0c --out ratios.svg
     """
     from unlearnbench.report.figures import truth_ratios
-    from unlearnbench.results.records import read_records
 
-    sweep = sweep_folder(folder)
-    runs = [r for r in read_records(sweep) if r.kind == "run"]
-    record = record_in(runs, run_id, sweep)
-    _save(truth_ratios(record, epoch=epoch, **look.settings()), out)
+    _save(truth_ratios(sweep_folder(folder), run_id, epoch, width=width), out)
 
 
 @command(app, "paper")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from unlearnbench.base.console import Console
 from unlearnbench.base.errors import RecordError
-from unlearnbench.base.outputs import check_file
+from unlearnbench.base.outputs import check_file, write_file
 from unlearnbench.cli.command import argument, command, new_group, option
 from unlearnbench.cli.options import Plugins, register_plugins, sweep_folder
 from unlearnbench.cli.sweep import SOME_FAILED
@@ -34,11 +34,11 @@ def export(
     Examples:
       unlearnbench leaderboard export runs/one runs/other --out board.jsonl
     """
-    from unlearnbench.report.leaderboard import export_lines, merge
+    from unlearnbench.report.leaderboard import exported, merge
 
     register_plugins(plugins)
-    board = merge(line for folder in folders for line in export_lines(sweep_folder(folder)))
-    return _write(board, out)
+    lines = ((f, exported(sweep_folder(f)).text.splitlines()) for f in folders)
+    return _write(merge((folder, line) for folder, several in lines for line in several), out)
 
 
 @command(app, "merge")
@@ -96,22 +96,18 @@ def _read(files: list[str]) -> Board:
 
     board = merge(line for file in files for line in read_lines(Path(file)))
     for line in board.refused:
-        Console().note(f"{line.place}: record {line.id}: left out: {line.reason}")
+        Console().note(line)
     if not board.records:
         raise RecordError("no line is left, so nothing is written")
     return board
 
 
 def _write(board: Board, out: str | None) -> int:
-    from unlearnbench.report.leaderboard import write_lines
-
     console = Console()
     if out:
         check_file(out, "the leaderboard", (".jsonl",))  # not a record, which is .json
-        write_lines(board, Path(out))
+        write_file(Path(out), board.text, "the leaderboard")
     else:
-        for line in board.lines:
-            console.out.write(f"{line}\n")
-    counts = f"{board.equal} equal ones merged, {len(board.refused)} left out"
-    console.note(f"{out or 'board'}: {len(board.records)} lines; {counts}")
+        console.out.write(board.text)
+    console.note(f"{out or 'board'}: {len(board.records)} lines, {len(board.refused)} left out")
     return SOME_FAILED if board.refused else 0

@@ -22,7 +22,6 @@ from unlearnbench.base.signals import EXIT_CODE, Stopped
 from unlearnbench.cli import (
     analysis,
     anchors,
-    attack_checkpoint,
     cache,
     compare,
     configs,
@@ -38,8 +37,7 @@ from unlearnbench.cli import (
     sweep,
 )
 from unlearnbench.cli.command import DOCUMENTATION, new_group
-from unlearnbench.cli.plugin_commands import plugin_group
-from unlearnbench.cli.plugin_kinds import LISTED
+from unlearnbench.cli.plugin_commands import LISTED, plugin_group
 
 USER_ERROR, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
 """Exit codes; the last two are a shell's for SIGINT and SIGPIPE."""
@@ -96,7 +94,7 @@ def _root(
         Console().print(context.get_help())
 
 
-for _module in (sweep, plan, evaluate, attack_checkpoint, report, compare, export, doctor):
+for _module in (sweep, plan, evaluate, report, compare, export, doctor):
     app.add_typer(_module.app)
 _plugins = {kind: plugin_group(kind) for kind in LISTED}
 _plugins["methods"].add_typer(gradient.app)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,11 +18,7 @@ from unlearnbench.config.precision import Dtype, Precision, Template
 if TYPE_CHECKING:
     from unlearnbench.api.benchmark import Benchmark, SplitKey
     from unlearnbench.api.profile import Profile
-    from unlearnbench.results.records import Record
     from unlearnbench.runs.evaluate_model import EvaluationSetup
-
-_MOST_LISTED = 25
-"""Records that a message lists."""
 
 
 def split_key(text: str | float) -> SplitKey:
@@ -169,17 +165,3 @@ def is_log_file(source: str) -> bool:
     from unlearnbench.models.loading import is_log
 
     return is_log(source) or Path(source).is_file()
-
-
-def record_in(records: Iterable[Record], start: str, folder: Path) -> Record:
-    """The record whose id begins with `start`. Raises: RecordError that lists those there are."""
-    records = list(records)
-    matching = [r for r in records if r.id.startswith(start)]
-    if len(matching) == 1:
-        return matching[0]
-    many = "more than one record" if matching else "no record"
-    lines = [f"  {r.id}  {r.method}, rate {r.learning_rate}, seed {r.seed}" for r in records]
-    if len(lines) > _MOST_LISTED:
-        lines[_MOST_LISTED:] = [f"  and {len(lines) - _MOST_LISTED} more, all in results.csv"]
-    listed = "\n".join(lines)
-    raise RecordError(f"{folder}: {start!r} begins {many}'s id; there are\n{listed}")

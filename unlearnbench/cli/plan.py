@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-from unlearnbench.base.console import Console, format_bytes, format_duration
+from unlearnbench.base.console import Console, format_duration
 from unlearnbench.cli.command import command, flag, new_group, option
 from unlearnbench.cli.options import Config, Json, Overrides, Plugins, register_plugins
 
@@ -16,15 +17,16 @@ if TYPE_CHECKING:
     from unlearnbench.config.plan import Plan, RunSpec
     from unlearnbench.config.schema import HyperParameter, SweepConfig
     from unlearnbench.results.run_estimate import Estimate
+    from unlearnbench.runs.prepared_models import PlannedModel
 
 FLOPS = 400e12
 """FLOP/s of one process: bf16 on an H100 or H200 (989e12) at 40 %."""
 DEVICE_MEMORY = 80e9
 """Bytes of a GPU where this machine has none: an H100's."""
-_OF_A_QUESTION = 170
-"""Bytes of a record for a question of an evaluation, as the quickstart's take."""
-_PARTS = ("weights", "gradients", "optimizer", "activations", "casts", "logits", "reference")
-_GIB = 2**30
+_PARTS = (
+    *("weights", "gradients", "optimizer", "activations", "casts", "logits", "reference"),
+    *("evaluation", "peak"),
+)
 
 app = new_group()
 
@@ -55,30 +57,32 @@ def plan(
     """
     planned, benchmark = plan_runs(config, overrides, plugins)
     from unlearnbench.models.device import device_memory as memory_here
-    from unlearnbench.results.run_estimate import estimate_plan
+    from unlearnbench.results.effort import efforts_of, planned_work
+    from unlearnbench.results.run_estimate import Rates, estimate_plan
     from unlearnbench.results.sweep_folder import check_owner
-    from unlearnbench.results.time_to_go import count_work
     from unlearnbench.runs.prepared_models import planned_models
     from unlearnbench.sweep.follow_up_runs import pending_runs, stages_of
 
     check_owner(planned)
     first = (*planned.runs, *pending_runs(planned))
-    work, stages = count_work(replace(planned, runs=first), benchmark), stages_of(planned)
+    work, stages = planned_work(efforts_of(first, benchmark)), stages_of(planned)
+    models = list(planned_models(planned, benchmark))
     records = planned.folder / "records"
-    recorded = sum((records / run.id / "record.json").is_file() for run in planned.runs)
+    left = [run for run in first if not (records / run.id / "record.json").is_file()]
+    recorded = len({run.id for run in planned.runs} - {run.id for run in left})
     estimates: list[Estimate] = []
-    unknown: list[str] = []
+    costs: dict[str, Any] = {}
     device = 0
     if memory:
         device = int(device_memory * 1e9 if device_memory else memory_here() or DEVICE_MEMORY)
-        estimates, unknown = estimate_plan(planned, benchmark, flops, device)
+        estimates, unknown = estimate_plan(planned, benchmark, Rates(flops), device)
+        costs = memory_json(estimates, unknown, flops, device)
     console = Console()
     if as_json:
-        output = {"work": asdict(work), "counts": planned.counts(), "recorded": recorded}
+        output = {"work": work, "counts": planned.counts(), "recorded": recorded}
         output |= {"stages": [asdict(stage) for stage in stages]}
         if memory:
-            output["memory"] = memory_json(estimates, unknown, flops, device)
-        models = planned_models(planned, benchmark)
+            output["memory"] = costs
         output["trained_first"] = [asdict(model) for model in models]
         console.print_json(planned.to_json() | output)
         return
@@ -92,24 +96,32 @@ def plan(
     if len(stages) > 1:
         console.print("work of the first of these stages:")
     console.print(
-        f"training: {work.optimiser_steps} optimiser steps, {work.training_rows} rows\n"
-        f"evaluation: {work.evaluations} evaluations, {work.evaluated_questions} questions in all"
+        f"training: {work['optimiser_steps']} optimiser steps, {work['training_rows']} rows\n"
+        f"evaluation: {work['evaluations']} evaluations, "
+        f"{work['evaluated_questions']} questions in all"
     )
     if planned.config.attacks:
         names = ", ".join(spec.name for spec in planned.config.attacks)
         known = all(spec.settings["at"] != "best" for spec in planned.config.attacks)
         console.print(
-            f"under attacks: {'' if known else 'up to '}{work.attacked_evaluations} times, "
+            f"under attacks: {'' if known else 'up to '}{work['attacked_evaluations']} times, "
             f"and the retain and start models likewise ({names})"
         )
-    for line in before_the_runs(planned, benchmark, work.evaluated_questions):
-        console.print(line)
+    new = [model for model in models if not model.done]
+    if len(new) < len(models):
+        done = len(models) - len(new)
+        console.print(f"{done} models are prepared, in {planned.config.cache_folder}")
+    if new:
+        lines = ["models trained first, each once:", *(f"  {model.title}" for model in new)]
+        console.print("\n".join(lines))
     if recorded:
-        console.print(f"{recorded} of {work.runs} runs are recorded already and are not run again")
-    if left := [run for run in first if not (records / run.id / "record.json").is_file()]:
-        console.print(time_here(planned, benchmark, left))
+        console.print(
+            f"{recorded} of {work['runs']} runs are recorded already and are not run again"
+        )
+    if left:
+        console.print(time_here(replace(planned, runs=tuple(left)), benchmark, new))
     if memory:
-        print_memory(estimates, unknown, flops, device, console)
+        print_memory(costs, estimates, device, console)
 
 
 def read_config(
@@ -164,65 +176,26 @@ def _changed(run: RunSpec) -> Iterator[tuple[str, HyperParameter]]:
         yield "retain.weight", run.method.retain.weight
 
 
-def before_the_runs(planned: Plan, benchmark: Dataset, questions: int) -> list[str]:
-    """The models that are trained before the runs, a line each, and the disk that all of it takes.
-
-    questions  of all evaluations
-    """
-    from unlearnbench.base.errors import ModelError
-    from unlearnbench.results.time_to_go import weights_of
-    from unlearnbench.runs.prepared_models import planned_models
-
-    models = list(planned_models(planned, benchmark))
-    new = [model for model in models if not model.done]
-    settings = {model.name: model for model in planned.config.models}
-    disk = f"disk: about {format_bytes(questions * _OF_A_QUESTION)} of results"
-    try:
-        size = sum(
-            weights_of(settings[model.model])
-            * (2 if settings[model.model].dtype == "bfloat16" else 4)
-            for model in new
-        )
-        disk += f", {format_bytes(size)} of models" if size else ""
-    except ModelError:  # the line on time names the reason
-        disk += "; that of models is not known"
-    lines = [f"{len(models) - len(new)} models are prepared, in {planned.config.cache_folder}"]
-    lines = lines if len(new) < len(models) else []
-    if new:
-        lines += ["models trained first, each once:", *(f"  {model.title}" for model in new)]
-    return [*lines, disk]
-
-
-def time_here(planned: Plan, benchmark: Dataset, runs: Sequence[RunSpec]) -> str:
+def time_here(planned: Plan, benchmark: Dataset, new: Sequence[PlannedModel]) -> str:
     """Estimate the time of runs and models on this machine from a short measurement."""
     from unlearnbench.api.registry import load
-    from unlearnbench.base.errors import ModelError
-    from unlearnbench.results.time_to_go import FACTOR, machine_seconds
-    from unlearnbench.runs.prepared_models import planned_models
+    from unlearnbench.config.resources import LOCAL_RUNS
+    from unlearnbench.results.run_estimate import estimate_plan, sweep_seconds
 
     config = planned.config
     if config.ray.address or any(config.resources_of(model.name).gpu for model in config.models):
         return "time: not estimated for GPUs and clusters without --memory, which gives hours"
-    first = [
-        (model.model, model.rows * model.epochs, model.target == "base")
-        for model in planned_models(planned, benchmark)
-        if not model.done
-    ]
-    try:
-        seconds = machine_seconds(planned, benchmark, runs, first)
-    except ModelError as error:
-        return f"time: not known: {error}"
-    trained = any(
-        getattr(load("attacks", attack.name), "trains", False) for attack in config.attacks
-    )
+    estimates, unknown = estimate_plan(planned, benchmark, None, None)
+    if unknown:
+        return f"time: not known: {'; '.join(unknown)}"
+    first = [(model.model, model.rows * model.epochs, model.target == "base") for model in new]
+    slots = min(config.ray.concurrent or LOCAL_RUNS, os.cpu_count() or 1)
+    seconds = sweep_seconds(estimates, slots, first)
+    trained = any(getattr(load("attacks", spec.name), "trains", False) for spec in config.attacks)
     without = ", without what attacks train" if trained else ""
-    without = ", without what attacks train" if config.attacks else ""
     minutes = max(1, round(seconds / 60))
     text = f"{minutes} min" if minutes < 120 else format_duration(seconds)
-    return (
-        f"time: about {text} on this machine as busy as it is now{without}, "
-        f"within a factor of {FACTOR}"
-    )
+    return f"time: about {text} on this machine as busy as it is now{without}, within a factor of 2"
 
 
 def memory_json(
@@ -237,10 +210,12 @@ def memory_json(
             "model": estimate.run.model.name,
             "method": estimate.run.method.label,
             "runs": estimate.runs,
+            "gpus": estimate.resources.gpu,
             "processes": estimate.resources.world_size,
             "rows_at_a_time": estimate.setup.items,
             "memory_mib": estimate.memory.to_json(),
             "fits": estimate.fits,
+            # The speed of decoding depends on free memory, and there is none.
             "hours": estimate.hours.total if estimate.fits else None,
             "hours_by_work": asdict(estimate.hours) if estimate.fits else None,
             "gpu_hours": estimate.gpu_hours if estimate.fits else None,
@@ -252,25 +227,31 @@ def memory_json(
 
 
 def print_memory(
-    estimates: Sequence[Estimate],
-    unknown: Sequence[str],
-    flops: float,
-    device: int,
-    console: Console,
+    memory: Mapping[str, Any], estimates: Sequence[Estimate], device: int, console: Console
 ) -> None:
     """Print the estimates as a table, what does not fit, the assumptions, and what is not known."""
     from unlearnbench.models.device import USABLE_SHARE
-    from unlearnbench.results.run_estimate import ASSUMED, CHARACTERS, TEMPLATE, refusals
+    from unlearnbench.results.effort import CHARACTERS
+    from unlearnbench.results.run_estimate import refusals
 
-    if estimates:
+    if kinds := memory["kinds"]:
+        first, last = ("model", "method", "runs", "gpus", "rows_at_a_time"), ("hours", "gpu_hours")
+        rows = [
+            (
+                *(kind[name] for name in first),
+                *(f"{kind['memory_mib'][part] / 1024:.2f}" for part in _PARTS),
+                *("–" if kind[name] is None else f"{kind[name]:.2g}" for name in last),
+            )
+            for kind in kinds
+        ]
         columns = (
             *("model", "method", "runs", "GPUs", "rows at a time"),
-            *(*_PARTS, "evaluation", "peak GiB", "hours a run", "GPU hours"),
+            *(*_PARTS[:-1], "peak GiB", "hours a run", "GPU hours"),
         )
         title = "memory of each process in GiB, and hours of the longest run: an estimate"
-        console.table(columns, [_memory_row(estimate) for estimate in estimates], title)
+        console.table(columns, rows, title)
         over = [estimate for estimate in estimates if not estimate.fits]
-        if total := sum(estimate.gpu_hours for estimate in estimates if estimate.fits):
+        if total := sum(kind["gpu_hours"] or 0 for kind in kinds):
             console.print(f"{total:.3g} GPU hours {'of what fits' if over else 'in all'}")
         for line in refusals(over, device):
             console.print(line)
@@ -280,26 +261,10 @@ def print_memory(
                 f"{USABLE_SHARE:.0%} can be used"
             )
         console.print(
-            f"\nassumed: {flops:g} FLOP/s of a process in bf16 (--flops; the device's × the share "
-            f"of it that is reached), {ASSUMED}, {CHARACTERS} characters and a template of "
-            f"{TEMPLATE} tokens for a row's length; time to prepare models and to evaluate what "
-            "runs are compared with is not in it"
+            f"\nassumed: {memory['flops']:g} FLOP/s of a process in bf16 (--flops; the device's × "
+            f"the share of it that is reached), {CHARACTERS} characters a token, and the rates of "
+            "an H100; time to prepare models and to evaluate what runs are compared with is not in "
+            "it"
         )
-    for line in unknown:
+    for line in memory["unknown"]:
         console.print(f"not known: {line}")
-
-
-def _memory_row(estimate: Estimate) -> tuple[Any, ...]:
-    sizes = [getattr(estimate.memory, part) for part in _PARTS]
-    sizes += [estimate.memory.evaluation, estimate.memory.peak]
-    hours = (f"{estimate.hours.total:.2g}", f"{estimate.gpu_hours:.2g}")
-    return (
-        estimate.run.model.name,
-        estimate.run.method.label,
-        estimate.runs,
-        f"{estimate.resources.gpu:g}",
-        estimate.setup.items,
-        *(f"{size / _GIB:.2f}" for size in sizes),
-        # The speed of decoding depends on free memory, and there is none.
-        *(hours if estimate.fits else ("–", "–")),
-    )

@@ -1,18 +1,18 @@
-"""`list`, `show`, `check` and `new` of every kind of plug-in; facts are in `plugin_kinds.py`."""
+"""`list`, `show`, `check` and `new` of every kind of plug-in."""
 
 # Annotations are not postponed: those of the commands refer to names of the function around them.
 
 import inspect
-import keyword
 import re
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from importlib.util import find_spec
+from keyword import iskeyword
 from pathlib import Path
 from string import Template
-from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
@@ -21,7 +21,6 @@ from unlearnbench.base.console import Console
 from unlearnbench.base.errors import PluginError, UnlearnbenchError
 from unlearnbench.cli.command import argument, command, flag, new_group, option
 from unlearnbench.cli.options import Json, Plugins, dotted_values, register_plugins
-from unlearnbench.cli.plugin_kinds import LISTED, facts
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -94,9 +93,8 @@ def _add_check_and_new(app: typer.Typer, kind: registry.Kind) -> None:
     ) -> int:
         from unlearnbench.testing import check_plugin
 
+        modules = [*(plugins or ()), *(name for name in names or () if name.endswith(".py"))]
         from_files = register_plugins(plugins)
-        if check_all and names:
-            raise UnlearnbenchError(f"give {word} names or --all, not both")
         named = [registry.register_file(n) if n.endswith(".py") else n for n in names or ()]
         chosen = [*registry.names(kind)] if check_all else named or from_files
         if not chosen:
@@ -108,20 +106,20 @@ def _add_check_and_new(app: typer.Typer, kind: registry.Kind) -> None:
         values = dotted_values(settings or ())
         if values and len(chosen) != 1:
             raise UnlearnbenchError(f"--set is for one {word}: name it in place of --all")
-        console = Console()
-        results: dict[str, Sequence[Result]] = {}
+        options = [f" --plugin {file}" for file in modules]
+        options += [f" --set {text}" for text in settings or ()]
+        console, listed, verdicts = Console(), dict[str, Any](), set[str]()
         for name in chosen:
-            if len(chosen) > 1:
-                console.note(f"checking {name}")
-            results[name] = check_plugin(kind, name, values, only or ())
+            results = check_plugin(kind, name, values, only or ())
+            verdicts |= {result.outcome.verdict for result in results}
+            listed[name] = [_plain(result) for result in results]
+            if not as_json:
+                rows = [(r["check"], r["verdict"], r["seen"]) for r in listed[name]]
+                if len(chosen) == 1:
+                    console.table(("check", "verdict", "what was seen"), rows)
+                _report(console, f"{kind} check {name}", results, "".join(options))
         if as_json:
-            console.print_json({name: [_plain(r) for r in rs] for name, rs in results.items()})
-        else:
-            modules = [*(plugins or ()), *(name for name in names or () if name.endswith(".py"))]
-            options = [f" --plugin {file}" for file in modules]
-            options += [f" --set {text}" for text in settings or ()]
-            report(console, results, "".join(options))
-        verdicts = {r.outcome.verdict for rs in results.values() for r in rs}
+            console.print_json(listed)
         return _FAULT if verdicts & {"fault", "not run"} else 0
 
     @command(
@@ -160,7 +158,7 @@ def write_package(name: str, folder: Path, kind: registry.Kind = "methods") -> t
     Raises: PluginError for a name that no plug-in can have, and for a folder that is not empty.
     """
     word, module, package = kind.removesuffix("s"), name.replace("-", "_"), folder / name
-    if not _NAME.fullmatch(name) or keyword.iskeyword(name) or find_spec(module) is not None:
+    if not _NAME.fullmatch(name) or iskeyword(name) or find_spec(module) is not None:
         raise PluginError(
             f"{name!r} cannot be the name of {_with_article(word)}: use small letters "
             "and digits, with hyphens between words, a letter first; no keyword and no module "
@@ -173,7 +171,7 @@ def write_package(name: str, folder: Path, kind: registry.Kind = "methods") -> t
         "module": module,
         "kind": kind,
         "a_word": _with_article(word),
-        "cls": "".join(part.capitalize() for part in name.split("-")),
+        "cls": name.title().replace("-", ""),
         "title": name.replace("-", " ").capitalize(),
     }
     targets = {
@@ -189,45 +187,26 @@ def write_package(name: str, folder: Path, kind: registry.Kind = "methods") -> t
     return tuple(package / path for path in targets.values())
 
 
-def report(console: Console, results: Mapping[str, Sequence["Result"]], options: str) -> None:
-    """Print the results by plug-in: a table, faults explained, and a last line.
-
-    options  of the command that shows a fault again
-    """
-    every = [(name, result) for name, each in results.items() for result in each]
-    checks = [*dict.fromkeys(r.check.name for _, r in every)]
-    if len(results) == 1:
-        seen = [(r.check.name, r.outcome.verdict, r.outcome.seen) for _, r in every]
-        console.table(("check", "verdict", "what was seen"), seen)
-    else:
-        verdicts = {(name, r.check.name): r.outcome.verdict for name, r in every}
-        rows = [[name, *(verdicts.get((name, check)) for check in checks)] for name in results]
-        console.table(("name", *checks), rows)
-    faults = [(name, r) for name, r in every if r.outcome.verdict == "fault"]
-    for name, result in faults:
-        console.print("\n".join(["", *_explained(name, result, options)]))
-    checked = every[0][0] if len(results) == 1 else f"{len(results)} {every[0][1].check.kind}"
+def _report(console: Console, checked: str, results: Sequence["Result"], options: str) -> None:
+    """Explain the faults of a plug-in; `checked` and `options` make the command that shows one."""
+    faults = [result for result in results if result.outcome.verdict == "fault"]
+    name = checked.split()[-1]
+    for result in faults:
+        check, outcome = result.check, result.outcome
+        again = f"unlearnbench {checked} --only {check.name}{options}"
+        blocks = {"seen": outcome.seen, "to see it": again}
+        if not outcome.error:  # else the check broke off, and its advice does not apply
+            blocks = {"what": check.claim, **blocks}
+            blocks |= {"why it matters": check.why, "look for": check.fix}
+        console.print(f"\n{name}: {check.name}")
+        for title, text in blocks.items():
+            first, rest = f"  {title:15} ", " " * 18
+            lines = textwrap.wrap(text, 82, break_long_words=False, break_on_hyphens=False)
+            console.print(first + f"\n{rest}".join(lines))
     count = f"{len(faults) or 'no'} fault{'s' if len(faults) > 1 else ''}"
-    not_run = sum(r.outcome.verdict == "not run" for _, r in every)
+    not_run = sum(result.outcome.verdict == "not run" for result in results)
     skipped = f", {not_run} checks not run" if not_run else ""
-    console.print(f"\n{checked}: {count}{skipped}, {sum(r.seconds for _, r in every):.1f} s")
-
-
-def _explained(name: str, result: "Result", options: str) -> Iterator[str]:
-    check = result.check
-    blocks = {"seen": result.outcome.seen, "to see it": f"{check.see(name)}{options}"}
-    if not result.outcome.error:  # else the check broke off, and its advice does not apply
-        blocks = {"what": check.claim, **blocks, "why it matters": check.why, "look for": check.fix}
-    yield f"{name}: {check.name}"
-    for title, text in blocks.items():
-        yield textwrap.fill(
-            text,
-            100,
-            initial_indent=f"  {title:15} ",
-            subsequent_indent=" " * 18,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
+    console.print(f"{name}: {count}{skipped}, {sum(r.seconds for r in results):.1f} s")
 
 
 def _plain(result: "Result") -> dict[str, Any]:
@@ -248,7 +227,7 @@ def _row(kind: registry.Kind, name: str) -> dict[str, Any]:
     row: dict[str, Any] = {"name": name, "source": ""}
     try:
         plugin = registry.load(kind, name)
-        every = facts(kind, name, plugin)
+        every = _FACTS[kind](name, plugin)
         row |= {"source": registry.find(kind, name).source}
         return row | {key: every[key] for key in LISTED[kind]} | {"summary": _first_line(plugin)}
     except PluginError as error:
@@ -261,26 +240,19 @@ def _show(kind: registry.Kind, name: str, *, as_json: bool) -> None:
 
     plugin, offer, console = registry.load(kind, name), registry.find(kind, name), Console()
     settings = [_field(key, info) for key, info in plugin.model_fields.items()]
-    text, every = inspect.cleandoc(plugin.__doc__ or ""), facts(kind, name, plugin)
-    config = every.pop("config", "")
+    text, every = inspect.cleandoc(plugin.__doc__ or ""), _FACTS[kind](name, plugin)
+    every["in a config"] = _CONFIG[kind].format(name)
     if as_json:
         row = {"name": name, "source": offer.source, "summary": _first_line(plugin)}
         shown = row | every | {"target": offer.target, "description": text, "settings": settings}
         console.print_json(json_ready(shown))
         return
     console.print(f"{name}  ({offer.source}, {offer.target})\n\n{text}\n")
-    tables = {"settings": settings}
     for key, value in every.items():
-        if isinstance(value, list) and value and isinstance(value[0], dict):
-            tables[key] = value
-        else:
-            console.print(f"{f'{key}:':12} {_cell(value)}")
-    for key, rows in tables.items():
-        if used := [k for k in (rows[0] if rows else ()) if any(row[k] != "" for row in rows)]:
-            console.print()
-            console.table(used, [[_cell(row[k]) for k in used] for row in rows], key)
-    if config:
-        console.print(f"\nin a config:  {config}")
+        console.print(f"{f'{key}:':12} {_cell(value)}")
+    if used := [key for key in _FIELD if any(row[key] != "" for row in settings)]:
+        console.print()
+        console.table(used, [[_cell(row[key]) for key in used] for row in settings], "settings")
 
 
 def _with_article(noun: str) -> str:
@@ -296,11 +268,12 @@ def _first_line(plugin: type[Any]) -> str:
 
 
 def _cell(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{key}={text}" for key, text in value.items())
     if value is None:
         return "-"
     return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+_FIELD = ("name", "type", "default", "bounds", "meaning", "source")
 
 
 def _field(key: str, info: "FieldInfo") -> dict[str, Any]:
@@ -312,24 +285,103 @@ def _field(key: str, info: "FieldInfo") -> dict[str, Any]:
         if getattr(rule, name, None) is not None
     ]
     meaning, _, source = (info.description or "").partition(" [source: ")
+    default = "required" if info.is_required() else info.get_default()
+    (hint,) = get_type_hints(SimpleNamespace(__annotations__={key: info.annotation})).values()
+    kind = inspect.formatannotation(hint)  # a hint has no rules
+    values = (key, kind, default, ", ".join(bounds), meaning, source.removesuffix("]"))
+    return dict(zip(_FIELD, values, strict=True))
+
+
+LISTED: Mapping[registry.Kind, tuple[str, ...]] = {
+    "methods": ("needs",),
+    "modifiers": ("kind",),
+    "metrics": ("reads", "sets", "better"),
+    "benchmarks": ("sets", "splits", "references"),
+    "attacks": ("changes", "sets", "points"),
+}
+"""The kinds of plug-ins that have commands, each with the facts that are columns of `list`."""
+_CONFIG: Mapping[registry.Kind, str] = {
+    "methods": "methods: [{}]",
+    "modifiers": "methods: [{{method: npo, modifiers: [{}]}}]",
+    "metrics": "evaluation: {{metrics: [{}]}}",
+    "benchmarks": "data: {{source: {}}}",
+    "attacks": "attacks: [{}]",
+}
+
+
+def _method(_: str, method: Any) -> dict[str, Any]:
+    """The parts of a batch that the loss reads; what it reads of the start model in brackets."""
+    from unlearnbench.api.inference_method import Wrapper
+    from unlearnbench.api.method import PARTS
+
+    if issubclass(method, Wrapper):
+        return {"needs": ["questions (trains nothing)"], "family": method.family}
+    needs = method.needs
+    parts: list[str] = [part for part in PARTS if part in needs.parts | needs.statistics]
+    parts += [f"reference({part})" for part in sorted(needs.reference)]
+    return {"needs": parts, "family": method.family}
+
+
+def _metric(name: str, metric: Any) -> dict[str, Any]:
+    from unlearnbench.api.metric import Measure, Metric
+
+    made, reads = _example(name, metric), [*sorted(metric.reads)]
+    if isinstance(made, Metric):
+        measure = Measure(name.replace("-", "_"), made, ())
+        columns = tuple(measure.column(role, role) for role in sorted(made.roles) or ["forget"])
+    else:
+        columns = made.columns()
+        reads += [f"{model} model" for model in sorted(made.relative_to)]
+        reads += [f"columns of {other}" for other in sorted(made.after)]
     return {
-        "name": key,
-        "type": _type_name(info.annotation),
-        "default": "required" if info.is_required() else info.get_default(),
-        "bounds": ", ".join(bounds),
-        "meaning": meaning,
-        "source": source.removesuffix("]"),
+        "reads": reads or (["losses"] if isinstance(made, Metric) else ["sets, columns"]),
+        "sets": [*map(str, sorted(metric.roles))] or ["where it is named"],
+        "better": [*dict.fromkeys(column.better or "neither" for column in columns)],
+        "version": metric.version,
+        "columns": [f"{c.name} ({c.bounds[0]:g} to {c.bounds[1]:g})" for c in columns],
     }
 
 
-def _type_name(kind: Any) -> str:
-    """A field's type as an author writes it, without rules: `str | None`."""
-    if get_origin(kind) is Annotated:
-        return _type_name(get_args(kind)[0])
-    if get_origin(kind) is Literal:
-        return " | ".join(map(str, get_args(kind)))
-    if get_origin(kind) in (Union, UnionType):
-        return " | ".join(map(_type_name, get_args(kind)))
-    if kind is NoneType or (isinstance(kind, type) and not get_args(kind)):
-        return "None" if kind is NoneType else kind.__name__
-    return str(kind).replace("typing.", "")
+def _benchmark(name: str, kind: Any) -> dict[str, Any]:
+    from unlearnbench.api.benchmark import split_text
+    from unlearnbench.config.profiles import TOFU
+    from unlearnbench.models.dataset_rules import splits_of
+
+    benchmark = _example(name, kind, source=name)
+    return {
+        "sets": [*benchmark.roles],
+        "roles": [*map(str, benchmark.roles.values())],
+        "splits": [*map(split_text, splits_of(benchmark))],
+        "references": [*map(str, sorted(benchmark.references))],
+        "headline": [*benchmark.headline.columns],
+        "metrics": [use.metric for use in benchmark.metrics(TOFU)],
+    }
+
+
+def _attack(name: str, kind: Any) -> dict[str, Any]:
+    from unlearnbench.api.attack import PromptAttack, WeightAttack
+
+    changes = "questions" if issubclass(kind, PromptAttack) else "number of answers"
+    return {
+        "changes": "weights" if issubclass(kind, WeightAttack) else changes,
+        "sets": [*map(str, sorted(kind.roles))],
+        "points": [point for point in _example(name, kind).points() if point] or None,
+        **{key: getattr(kind, key) for key in ("version", "label", "white_box", "reads_answers")},
+    }
+
+
+def _example(name: str, kind: type[Any], **values: Any) -> Any:
+    """A plug-in with its defaults."""
+    from unlearnbench.config.entries import example
+
+    return example(kind, values, name)
+
+
+_FACTS: Mapping[registry.Kind, Callable[[str, Any], dict[str, Any]]] = {
+    "methods": _method,
+    "modifiers": lambda _, modifier: {"kind": modifier.kind},
+    "metrics": _metric,
+    "benchmarks": _benchmark,
+    "attacks": _attack,
+}
+"""Facts about a plug-in of each kind, by its name and class, for `list` and `show`."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import webbrowser
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -12,17 +12,14 @@ from unlearnbench.api.registry import load
 from unlearnbench.base.console import Console
 from unlearnbench.base.errors import RecordError
 from unlearnbench.base.outputs import check_file, write_file
+from unlearnbench.base.redaction import redact
 from unlearnbench.cli.command import command, flag, new_group, option
 from unlearnbench.cli.options import (
     Folder,
-    Json,
     Plugins,
     register_plugins,
     sweep_folder,
 )
-
-if TYPE_CHECKING:
-    from unlearnbench.analysis.results import Results
 
 app = new_group()
 
@@ -39,7 +36,7 @@ def report(
     show: Annotated[bool, flag("--open", "Open the page in a browser.")] = False,
     best: Annotated[
         Literal["latex", "markdown", "csv"] | None,
-        typer.Option("--table", help="Print the best setting of each method, and write no page."),
+        typer.Option("--table", help="Print each method's best setting; no page without --out."),
     ] = None,
     plugins: Plugins = None,
 ) -> None:
@@ -55,44 +52,30 @@ def report(
         check_file(target, "the page", (".html",))  # not results.csv, nor a record
     register_plugins(plugins)
     from unlearnbench.analysis.results import Results
+    from unlearnbench.report.best_table import best_table
     from unlearnbench.report.report import publish
+    from unlearnbench.results.outcomes import outcome
 
-    if best:
-        if out or show or latex:
-            raise RecordError("--table prints a table and writes no page: give it alone")
-        from unlearnbench.report.best_table import best_table
-        from unlearnbench.results.outcomes import outcome
-
-        report = Results.read(sweep_folder(folder))
-        console.out.write(best_table(report.rows, best, map(outcome, report.without_result)))
-        return
     source = sweep_folder(folder)
     made = Results.read(source)
-    if latex is not None:
-        _write_latex(made, Path(latex), console)
-        if not (out or show):
-            return
+    if best:
+        console.out.write(best_table(made.rows, best, map(outcome, made.without_result)))
+    if latex:
+        text = load("dashboards", "scorecard-latex")(made)
+        if not text:
+            raise RecordError(
+                f"{source}: no scorecard, which needs runs of a benchmark with scores"
+            )
+        write_file(Path(latex), text, "the scorecard")
+        console.print(f"LaTeX {latex}")
+    if (best or latex) and not (out or show):
+        return
     page = publish(made, source, target)
     console.print(f"page  {page}")
     for line in made.warnings:
         console.warn(line)
     if show:
-        import webbrowser
-
-        if not webbrowser.open(page.resolve().as_uri()):
-            console.note("no browser could be started here: open the page in one")
-
-
-def _write_latex(made: Results, path: Path, console: Console) -> None:
-    """Write the scorecard of a report as LaTeX."""
-    text: str = load("dashboards", "scorecard-latex")(made)
-    if not text:
-        raise RecordError(
-            f"{path}: not written: there is no scorecard, which needs runs of a benchmark with "
-            "scores; the table of best settings is copied as LaTeX from the page"
-        )
-    write_file(path, text, "the scorecard")
-    console.print(f"LaTeX {path}")
+        webbrowser.open(page.resolve().as_uri())
 
 
 @command(app, "track")
@@ -100,7 +83,6 @@ def track(
     folder: Folder,
     uri: Annotated[str | None, option("URI", "Tracking server.", default="as in the sweep")] = None,
     plugins: Plugins = None,
-    as_json: Json = False,
 ) -> None:
     """Log a sweep's records to MLflow again, or to another server.
 
@@ -108,7 +90,7 @@ def track(
 
     Examples:
       unlearnbench track runs/quickstart
-      unlearnbench track runs/quickstart --uri http://localhost:5000 --json
+      unlearnbench track runs/quickstart --uri http://localhost:5000
     """
     register_plugins(plugins)
     source = sweep_folder(folder)
@@ -118,14 +100,11 @@ def track(
     # A sweep at work logs its records by itself: two at a time would log one twice.
     with lock_folder(source):
         done = replay(source, uri)
-    console = Console()
-    if as_json:
-        console.print_json(asdict(done))
-        return
-    before = done.records - done.logged
-    already = f", {before} were there already" if before else ""
-    console.print(f"{done.logged} of {done.records} records logged to {done.store}{already}")
-    if done.address:
+    console, total = Console(), len(done.ids)
+    already = f", {total - done.logged} were there already" if total > done.logged else ""
+    store = redact(done.settings.uri or done.settings.tracker)
+    console.print(f"{done.logged} of {total} records logged to {store}{already}")
+    if done.address and done.address.startswith("http"):
         console.print(f"page  {done.address}")
 
 
@@ -142,6 +121,6 @@ def ui(
       unlearnbench ui runs/quickstart
       unlearnbench ui runs/quickstart --port 8080
     """
-    from unlearnbench.report.links import show_in_mlflow
+    from unlearnbench.report.mlflow import show_in_mlflow
 
     show_in_mlflow(sweep_folder(folder), port, Console().print)

@@ -75,7 +75,7 @@ def sweep(
             "report": str(result.report),
             "csv": str(result.csv),
             "mlflow": result.mlflow_command,
-            "seconds": dict(result.seconds),
+            "seconds": result.seconds,
         }
         console.print_json(summary | ({"selection": selection} if selection is not None else {}))
     else:
@@ -156,14 +156,10 @@ def _check_optimizers(config: SweepConfig) -> None:
     """Raise unless the optimisers are installed; on a cluster the workers check."""
     optimizers = {config.training_of(name).optimizer for name in config.method_names} - {"adamw"}
     if config.ray.address is None and optimizers:
-        import torch
-
         from unlearnbench.training.optimizers import check_optimizer
 
-        # A try on a GPU would hold memory of it for as long as the command lasts.
-        on_gpus = any(config.resources_of(model.name).gpu for model in config.models)
         for name in sorted(optimizers):
-            check_optimizer(name, None if on_gpus else torch.device("cpu"))
+            check_optimizer(name)
 
 
 def _print_selection(chosen: Mapping[str, Any], headline: Headline, console: Console) -> None:

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 
 from unlearnbench.api.benchmark import Benchmark
-from unlearnbench.api.metric import Summary
 from unlearnbench.base.errors import PluginError, did_you_mean
 from unlearnbench.config.metric_plan import MetricPlan, columns_of
 
@@ -37,8 +36,8 @@ def reference_faults(benchmark: Benchmark, plan: MetricPlan) -> Iterator[str]:
     test = benchmark.headline.forgotten.test
     if test is not None and "retain" not in benchmark.references:
         yield (
-            f"headline: the test of {test.label} compares with the retain model, and `references` "
-            f"is {_listed(benchmark.references)}; add it, or leave the test out"
+            f"headline: the test of {test.label} compares with the retain model, "
+            f"and `references` is {sorted(benchmark.references)}; add it, or leave it out"
         )
     for name, reason in undefined_metrics(benchmark, plan).items():
         if any(column.name in plan.own for column in columns_of(plan.summaries[name])):
@@ -47,21 +46,12 @@ def reference_faults(benchmark: Benchmark, plan: MetricPlan) -> Iterator[str]:
 
 def undefined_metrics(benchmark: Benchmark, plan: MetricPlan) -> Mapping[str, str]:
     """The summaries that have no values here, and what each lacks."""
-    lacks: dict[str, str] = {}
+    present, lacks = {*benchmark.roles.values()}, dict[str, str]()
     for name, summary in plan.summaries.items():
-        if missing := _missing(benchmark, summary):
+        missing = [
+            f"the {model} model" for model in sorted(summary.relative_to - benchmark.references)
+        ]
+        missing += [f"a set of role {role}" for role in sorted(summary.roles - present)]
+        if missing:
             lacks[name] = " and ".join(missing)
     return lacks
-
-
-def _missing(benchmark: Benchmark, summary: Summary) -> list[str]:
-    models = sorted(summary.relative_to - benchmark.references)
-    sets = sorted(summary.roles - {*benchmark.roles.values()})
-    return [
-        *(f"the {model} model" for model in models),
-        *(f"a set of role {item}" for item in sets),
-    ]
-
-
-def _listed(words: frozenset[str]) -> str:
-    return ", ".join(sorted(words)) or "empty"

@@ -20,9 +20,9 @@ from pydantic import BaseModel, ValidationError
 
 from unlearnbench.api import registry
 from unlearnbench.base.errors import ConfigError, PluginError, Problem, did_you_mean, shortened
-from unlearnbench.base.messages import Loc, describe_error, meant
+from unlearnbench.base.messages import Loc, describe_error
 from unlearnbench.config.entries import DEFAULT, with_tuples
-from unlearnbench.config.method_entries import entry_model
+from unlearnbench.config.method_specs import entry_model
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.config.written import WrittenConfig
 
@@ -126,22 +126,8 @@ class Document:
     def merge(self, over: Document) -> None:
         """Merge another document into this one: sections key by key; other values are replaced."""
         self.problems += over.problems
-        self.values = self._merged(self.values, over.values, (), over)
-
-    def _merged(self, value: Any, other: Any, loc: Loc, over: Document) -> Any:
-        if not (isinstance(value, dict) and isinstance(other, dict)):
-            self.replace(loc, over)
-            return other
-        self.places[loc] = over.place(loc)
-        for key, below in other.items():
-            value[key] = self._merged(value.get(key), below, (*loc, key), over)
-        return value
-
-    def replace(self, loc: Loc, over: Document) -> None:
-        """Take the places at and below a path from another document."""
-        places = {k: location for k, location in self.places.items() if k[: len(loc)] != loc}
-        more = {k: location for k, location in over.places.items() if k[: len(loc)] == loc}
-        self.places = places | more
+        self.places |= over.places
+        self.values = _merged(self.values, over.values)
 
     def override(self, text: str) -> None:
         """Apply one `key=value` of the command line; the value is read as YAML."""
@@ -158,11 +144,9 @@ class Document:
         section = self.values
         for depth, step in enumerate(loc):
             if not (isinstance(section, dict) or _is_index(step, section)):
-                shown = f"the value {shortened(section)}"
-                if isinstance(section, list):
-                    shown = f"a list of {len(section)}, counted from 0,"
                 above = ".".join(map(str, loc[:depth]))
-                self.problem(loc, f"{above} is {shown} and has no {str(step)!r} in it", "--set")
+                reason = f"{above} is {shortened(section)} and has no {str(step)!r} in it"
+                self.problem(loc, reason, COMMAND_LINE)
                 return
             if depth == len(loc) - 1:
                 section[step] = over.values
@@ -170,7 +154,13 @@ class Document:
                 section[step] = {}
                 self.places[loc[: depth + 1]] = COMMAND_LINE
             section = section[step]
-        self.replace(loc, over)
+        self.places |= over.places
+
+
+def _merged(value: Any, over: Any) -> Any:
+    if not (isinstance(value, dict) and isinstance(over, dict)):
+        return over
+    return value | {key: _merged(value.get(key), below) for key, below in over.items()}
 
 
 def _is_index(step: str | int, value: Any) -> bool:
@@ -222,8 +212,6 @@ def read_yaml(name: str, text: str, above: Loc = ()) -> Document:
 def load_config(name_or_path: str, overrides: Sequence[str] = ()) -> SweepConfig:
     """Load a configuration with `key=value` overrides; ConfigError names all problems."""
     document = _read(find_config(name_or_path))
-    if not isinstance(document.values, dict):
-        raise ConfigError(document.problems)
     for text in overrides:
         document.override(text)
     _register_plugins(document)
@@ -238,13 +226,13 @@ def _by_line(problem: Problem) -> tuple[str, int]:
     return (name, int(line)) if line.isdecimal() else (problem.place, 0)
 
 
-def _read(source: ConfigSource, *, extends: bool = True) -> Document:
+def _read(source: ConfigSource) -> Document:
     """Read a file, merged into the one that it extends."""
     document = read_yaml(source.name, source.text)
     if not isinstance(document.values, dict):
         if not document.problems:
             document.problem((), "expected lines of key: value")
-        return document
+        raise ConfigError(document.problems)
     plugins: Any = document.values.get("plugins")
     if source.folder is not None and isinstance(plugins, list):
         document.values["plugins"] = [
@@ -253,21 +241,11 @@ def _read(source: ConfigSource, *, extends: bool = True) -> Document:
     parent = document.values.pop("extends", None)
     if parent is None:
         return document
-    if not extends:
-        text = "itself extends another; one level only: extend that one and copy what you need"
-        document.problem(("extends",), text)
-        return document
     try:
-        if not isinstance(parent, str):
-            raise _problem("", "expected a config's name or path")
-        base = _read(find_config(parent, source.folder), extends=False)
+        base = _read(find_config(str(parent), source.folder))
     except ConfigError as error:
         for problem in error.problems:
-            text = f"{problem.place}: {problem.message}".removeprefix(": ")
-            document.problem(("extends",), text)
-        return document
-    if not isinstance(base.values, dict):
-        document.problems += base.problems
+            document.problem(("extends",), f"{problem.place}: {problem.message}")
         return document
     base.merge(document)
     return base
@@ -320,8 +298,7 @@ def _unknown_key(document: Document, path: Loc) -> str:
     if owner == "methods":
         owner = document.values["methods"][above[-1]]["method"]
     near = (
-        meant(str(key))
-        or did_you_mean(str(key), fields, LIKE_ENOUGH)
+        did_you_mean(str(key), fields, LIKE_ENOUGH)
         or (_elsewhere(str(key)) if "methods" not in above else "")
         or did_you_mean(str(key), fields)
         or ";"
@@ -355,10 +332,8 @@ def _elsewhere(key: str) -> str:
     """Hint at the sections that have a key of this name, the nearest to the top."""
     paths = [*_paths_to(WrittenConfig, key)]
     least = min((path.count(".") for path in paths), default=0)
-    nearest = [path for path in paths if path.count(".") == least]
-    if len(nearest) > 1:
-        return f"; it is a key of other sections: {' and '.join(nearest)};"
-    return f"; did you mean {nearest[0]!r}?" if nearest else ""
+    nearest = " or ".join(repr(path) for path in paths if path.count(".") == least)
+    return f"; did you mean {nearest}?" if nearest else ""
 
 
 def _paths_to(model: type[BaseModel], key: str, above: str = "") -> Iterator[str]:

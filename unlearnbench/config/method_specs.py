@@ -1,22 +1,302 @@
-"""Method specs: made from a configuration's values, and made into methods again."""
+"""Methods of a configuration: an entry becomes a grid of specs, and a spec a method again.
+
+`{method: npo, beta: [0.1, 0.5], retain: {term: nll}}`: lists span the grid; a search may draw from
+ranges, `beta: {low: 0.05, high: 1.0, log: true}`. The keys of an entry are the fields of its
+method, each of which takes a value, a list or a range.
+"""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from functools import cache, partial
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
-from pydantic import ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    PlainValidator,
+    Tag,
+    TypeAdapter,
+    ValidationError,
+    create_model,
+)
+from pydantic.fields import FieldInfo
 
 from unlearnbench.api.plugin_code import plugin_code
 from unlearnbench.api.registry import broken, file_digest, find, load, load_method, trains
 from unlearnbench.base.errors import PluginError
-from unlearnbench.config.schema import MethodGrid, MethodSpec, RetainSpec, SweepConfig
-from unlearnbench.config.search import Range
+from unlearnbench.base.messages import (
+    Fault,
+    describe_error,
+    describe_value,
+    errors_below,
+    fault,
+    raise_faults,
+)
+from unlearnbench.config.entries import made, read_entries
+from unlearnbench.config.schema import (
+    MethodGrid,
+    MethodSpec,
+    Positive,
+    Rates,
+    RetainSpec,
+    RetainTermName,
+    SweepConfig,
+)
+from unlearnbench.config.search import Range, form_of
+from unlearnbench.config.section import Settings
+from unlearnbench.config.training_settings import TrainingSettings
 
 if TYPE_CHECKING:  # these import torch
     from unlearnbench.api.inference_method import Wrapper
     from unlearnbench.api.method import Method
     from unlearnbench.api.modifier import Modifier
+
+WEIGHT = "retain.weight"
+_STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+Axis = tuple[Any, ...] | Range
+"""The values of a hyper-parameter."""
+
+
+def axis(kind: Any, *rules: Any) -> Any:
+    """The type of a key whose values are of a type: one value, a list of them, or a range."""
+    value: Any = Annotated[kind, *rules] if rules else kind
+    return Annotated[
+        Annotated[value, AfterValidator(lambda item: (item,)), Tag("<value>")]
+        | Annotated[tuple[value, ...], Field(min_length=1), Tag("<list>")]
+        | Annotated[Range, AfterValidator(partial(_of_kind, value)), Tag("<range>")],
+        Discriminator(form_of),
+    ]
+
+
+def _of_kind(value: Any, spanned: Range) -> Range:
+    """A range whose ends are values of an annotation, floats or whole numbers."""
+    annotation = get_args(value)[0] if hasattr(value, "__metadata__") else value
+    kinds = get_args(annotation) or (annotation,)
+    if float not in kinds and int not in kinds:
+        raise ValueError("takes no range, which is of floats or whole numbers; write a list")
+    if float not in kinds and not spanned.whole:
+        raise ValueError("low, high and step must be whole numbers")
+    for end in ("low", "high"):
+        try:
+            TypeAdapter(value).validate_python(getattr(spanned, end), strict=True)
+        except ValidationError as error:
+            raise errors_below(error, (end,)) from None
+    return spanned.of_floats if float in kinds else spanned
+
+
+RetainEntry: Any = create_model(
+    "RetainEntry",
+    __base__=Settings,
+    __doc__="`{term: nll, weight: 1.0}`; both may be lists, and the weight a range.",
+    term=(axis(RetainTermName), Field(description=RetainSpec.model_fields["term"].description)),
+    weight=(
+        axis(Positive),
+        Field((1.0,), description=RetainSpec.model_fields["weight"].description),
+    ),
+)
+
+
+def _retain_term(value: Any) -> Any:
+    return {"term": value} if isinstance(value, str) else value
+
+
+def _listed(value: Any) -> Any:
+    return value if isinstance(value, tuple) else (value,)
+
+
+_Term = RetainTermName | RetainEntry | None
+RetainEntries = Annotated[
+    tuple[Annotated[RetainEntry | None, BeforeValidator(_retain_term)], ...],
+    Field(min_length=1),
+    BeforeValidator(
+        _listed,
+        json_schema_input_type=_Term | Annotated[tuple[_Term, ...], Field(min_length=1)],
+    ),
+]
+
+
+def read_grid(value: Any) -> MethodGrid:
+    """The grid of one entry: a section, or the name of a method alone."""
+    section = value if isinstance(value, Mapping) else {"method": value}
+    entry: Any = entry_model(section.get("method")).model_validate(section)
+    stated: dict[str, Any] = {key: getattr(entry, key) for key in section}
+    name, modifiers = stated.pop("method"), stated.pop("modifiers", {})
+    retains, weights = _retains(stated.pop("retain", (None,)))
+    rates, training = stated.pop("learning_rates", None), stated.pop("training", None)
+    axes: dict[str, Axis] = stated
+    for modifier, settings in modifiers.items():
+        axes |= {f"{modifier}.{key}": values for key, values in settings.items()}
+    ranges = {key: values for key, values in axes.items() if isinstance(values, Range)}
+    if weights is not None:
+        ranges[WEIGHT] = weights
+    if ranges:  # no combination of the ends may be refused
+        expand(name, axes, retains, weights, modifiers, ends=("low", "high"))
+    specs = expand(name, axes, retains, weights, modifiers)
+    return MethodGrid(specs=specs, learning_rates=rates, training=training, ranges=ranges)
+
+
+def expand(
+    name: str,
+    axes: Mapping[str, Axis],
+    retains: tuple[RetainSpec | None, ...],
+    weights: Range | None,
+    modifiers: Iterable[str] = (),
+    ends: tuple[str, ...] = ("low",),
+) -> tuple[MethodSpec, ...]:
+    """Every combination of the values; a range stands for its `ends`."""
+    lists = [
+        [getattr(values, end) for end in ends] if isinstance(values, Range) else values
+        for values in axes.values()
+    ]
+    if weights is not None:
+        retains = tuple(
+            retain.model_copy(update={"weight": getattr(weights, end)})
+            for retain in retains
+            if retain is not None
+            for end in ends
+        )
+    specs: list[MethodSpec] = []
+    refused: dict[Fault, None] = {}
+    for *values, retain in itertools.product(*lists, retains):
+        chosen = dict(zip(axes, values, strict=True))
+        try:
+            specs.append(method_spec(name, chosen, retain, modifiers))
+        except ValidationError as error:
+            # Each value is of its field's type: the method's own validators refuse it.
+            for details in error.errors(include_url=False):
+                loc = details["loc"] if {*details["loc"]} <= axes.keys() else ()
+                refused[Fault(loc, describe_error(details))] = None
+        except PluginError as error:
+            refused[Fault((), str(error))] = None
+            break
+    raise_faults(refused)
+    return tuple(specs)
+
+
+def entry_model(name: Any) -> type[BaseModel]:
+    """The keys of an entry, the hyper-parameters of its method among them.
+
+    Where no method can be found, any other key is allowed: the name is the mistake.
+    """
+    if isinstance(name, str):
+        with suppress(PluginError):
+            return _entry_model(name, load_method(name))
+    return _entry_model(None, None)
+
+
+@cache
+def _entry_model(name: str | None, method: type[BaseModel] | None) -> type[BaseModel]:
+    fields: dict[str, Any] = {
+        "method": (Annotated[str, BeforeValidator(_method_name)], Field(description="its name"))
+    }
+    if name is not None and method is not None:
+        fields |= _axes_of(method)
+    if name is not None and trains(name):
+        fields |= OF_TRAINING
+    config = _STRICT if name is not None else ConfigDict(extra="ignore")
+    model: type[BaseModel] = create_model("MethodEntry", __config__=config, **fields)
+    return model
+
+
+def axes_model(plugin: type[BaseModel]) -> type[BaseModel]:
+    """The settings of a modifier, each as an axis."""
+    model: type[BaseModel] = create_model("Settings", __config__=_STRICT, **_axes_of(plugin))
+    return model
+
+
+def default_of(info: FieldInfo) -> Any:
+    """The default of a field."""
+    return info.get_default(call_default_factory=True, validated_data={})
+
+
+def _axes_of(plugin: type[BaseModel]) -> dict[str, Any]:
+    """Fields whose values are those of a plug-in's fields, or lists or ranges of them."""
+    return {
+        key: (
+            axis(info.annotation, *info.metadata),
+            Field(
+                ... if info.is_required() else default_of(info),
+                description=info.description,
+            ),
+        )
+        for key, info in plugin.model_fields.items()
+    }
+
+
+def _modifiers(value: Any) -> dict[str, dict[str, Axis]]:
+    """The settings that a list of modifiers states, each as an axis of the grid, by name."""
+    kinds: dict[str, str] = {}
+
+    def read(
+        name: str, plugin: type[Modifier], settings: Mapping[str, Any]
+    ) -> tuple[str, dict[str, Axis]]:
+        if not plugin.several and (other := kinds.setdefault(plugin.kind, name)) != name:
+            raise PluginError(f"{other}, of the kind {plugin.kind}, is there already; keep one")
+        axes = axes_model(plugin).model_validate(settings)
+        return name, {key: getattr(axes, key) for key in settings}
+
+    return dict(read_entries(value, "modifiers", read))
+
+
+def _method_name(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"expected a method's name or a section, got {describe_value(value)}")
+    try:
+        load_method(value)
+    except PluginError as error:
+        raise ValueError(str(error)) from None
+    return value
+
+
+def _retains(
+    entries: tuple[Any, ...],
+) -> tuple[tuple[RetainSpec | None, ...], Range | None]:
+    """Retain terms, and the range of their weights where there is one."""
+    terms: list[RetainSpec | None] = []
+    for index, entry in enumerate(entries):
+        if entry is None:
+            terms.append(None)
+        elif isinstance(entry.weight, Range):
+            if len(entries) > 1:
+                text = "a range of weights needs its retain term alone: write an entry for each"
+                raise fault(text, "retain", index, "weight")
+            low = float(entry.weight.low)
+            return tuple(RetainSpec(term=term, weight=low) for term in entry.term), entry.weight
+        else:
+            pairs = itertools.product(entry.term, entry.weight)
+            terms += [RetainSpec(term=term, weight=weight) for term, weight in pairs]
+    return tuple(terms), None
+
+
+OF_TRAINING: dict[str, Any] = {
+    "retain": (
+        RetainEntries,
+        Field((None,), description="a term that keeps the other rows, or {term: …, weight: …}"),
+    ),
+    "modifiers": (
+        Annotated[
+            dict[str, dict[str, Axis]],
+            PlainValidator(_modifiers, json_schema_input_type=tuple[str | dict[str, Any], ...]),
+        ],
+        Field({}, description="names, or {sam: {rho: 0.01}}"),
+    ),
+    "learning_rates": (
+        Rates | None,  # pyright: ignore[reportOperatorIssue]
+        Field(None, description="in place of the sweep's"),
+    ),
+    "training": (
+        TrainingSettings | None,
+        Field(None, description="changes of the sweep's training settings"),
+    ),
+}
+"""Keys of the entry of a method that trains, besides its hyper-parameters."""
 
 
 def default_hyperparameters(name: str, modifiers: Iterable[str] = ()) -> dict[str, Any]:
@@ -26,7 +306,7 @@ def default_hyperparameters(name: str, modifiers: Iterable[str] = ()) -> dict[st
         **{f"{modifier}.": load("modifiers", modifier) for modifier in modifiers},
     }
     return {
-        prefix + key: field.get_default(call_default_factory=True, validated_data={})
+        prefix + key: default_of(field)
         for prefix, kind in kinds.items()
         for key, field in kind.model_fields.items()
         if not field.is_required()
@@ -43,7 +323,7 @@ def method_spec(
 
     Raises: pydantic's ValidationError for a wrong one, PluginError for what does not go together.
     """
-    kind, made = load_method(name), _modifiers(modifiers, hyperparameters)
+    kind, made = load_method(name), _made_modifiers(modifiers, hyperparameters)
     with plugin_code(f"method {name!r}", passing=ValidationError):
         method: Any = kind.model_validate(
             {k: v for k, v in hyperparameters.items() if "." not in k}
@@ -79,7 +359,7 @@ def method_spec(
     )
 
 
-def _modifiers(names: Iterable[str], values: Mapping[str, Any]) -> dict[str, Modifier]:
+def _made_modifiers(names: Iterable[str], values: Mapping[str, Any]) -> dict[str, Modifier]:
     """The modifiers by name, sorted by kind; `values` have their settings as `sam.rho`."""
     made: dict[str, Modifier] = {}
     for name in names:
@@ -93,7 +373,7 @@ def _modifiers(names: Iterable[str], values: Mapping[str, Any]) -> dict[str, Mod
 def modifiers_from_spec(spec: MethodSpec) -> list[Modifier]:
     """Make the modifiers of a spec."""
     _check_sources(spec.modifiers, "modifier")
-    return [*_modifiers(spec.modifiers, spec.hyperparameters).values()]
+    return [*_made_modifiers(spec.modifiers, spec.hyperparameters).values()]
 
 
 def _check_sources(planned: Mapping[str, str | None], kind: str) -> None:
@@ -110,20 +390,11 @@ def _check_sources(planned: Mapping[str, str | None], kind: str) -> None:
 
 def method_from_spec(spec: MethodSpec) -> Method | Wrapper:
     """Make the method of a spec."""
-    method = load_method(spec.name)
+    kind = load_method(spec.name)
     _check_sources({spec.name: spec.source}, "method")
-    try:
-        with plugin_code(f"method {spec.name!r}", passing=ValidationError):
-            return method.model_validate(
-                {k: v for k, v in spec.hyperparameters.items() if "." not in k}
-            )
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise PluginError(
-            f"method {spec.name!r} does not accept its planned values: {key}: {first['msg']}; "
-            "the installed version differs from the one the plan was made with"
-        ) from None
+    values = {k: v for k, v in spec.hyperparameters.items() if "." not in k}
+    with plugin_code(f"method {spec.name!r}"):
+        return made(kind, values, f"method {spec.name!r}, as planned with another version,")
 
 
 def rates_of(

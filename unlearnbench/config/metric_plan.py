@@ -75,33 +75,21 @@ class MetricPlan:
             circle = " → ".join(error.args[1])
             raise PluginError(f"metrics that read each other's columns: {circle}") from None
 
-    def of_columns(self, names: Iterable[str]) -> MetricPlan:
+    def of_columns(self, names: Set[str]) -> MetricPlan:
         """The metrics behind some columns alone, and behind those that they are made of."""
-        wanted, seen = [*names], set[str]()
-        summaries: dict[str, Summary] = {}
-        while wanted:
-            seen.add(name := wanted.pop())
-            for key, summary in self.summaries.items():
-                if key not in summaries and name in (item.name for item in summary.columns()):
-                    summaries[key] = summary
-                    wanted += set(summary.parts()) - seen
-        measures = [
+        summaries = {
+            key: item
+            for key, item in self.summaries.items()
+            if names & {column.name for column in item.columns()}
+        }
+        if parts := {part for item in summaries.values() for part in item.parts()} - names:
+            return self.of_columns(names | parts)
+        measures = tuple(
             replace(measure, sets=sets)
             for measure in self.measures
-            if (sets := tuple(on for on in measure.sets if f"{measure.name}_{on}" in seen))
-        ]
-        declared = {column.name for item in summaries.values() for column in item.columns()}
-        columns, further = (
-            tuple(item for item in result if item.name in declared | seen)
-            for result in (self.columns, self.under_attack)
+            if (sets := tuple(on for on in measure.sets if f"{measure.name}_{on}" in names))
         )
-        return replace(
-            self,
-            measures=tuple(measures),
-            summaries=summaries,
-            columns=columns,
-            under_attack=further,
-        )
+        return replace(self, measures=measures, summaries=summaries)
 
     @property
     def extra(self) -> frozenset[Reads]:
@@ -125,17 +113,14 @@ class MetricPlan:
             for on in measure.sets
             if measure.name in names
         }
-        reached = {*metrics} & self.summaries.keys()
-        while True:
-            result |= {column.name for name in reached for column in self.summaries[name].columns()}
-            more = {
-                name
-                for name, summary in self.summaries.items()
-                if summary.after & reached or result & {*summary.parts()}
-            }
-            if more <= reached:
-                return frozenset(result)
-            reached |= more
+        for name in metrics & self.summaries.keys():
+            result |= {column.name for column in self.summaries[name].columns()}
+        more = {
+            name
+            for name, summary in self.summaries.items()
+            if summary.after & metrics or result & {*summary.parts()}
+        }
+        return frozenset(result) if more <= metrics else self.affected(metrics | more)
 
     def values(
         self,

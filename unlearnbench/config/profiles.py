@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from unlearnbench.api.profile import Profile, ProfileRule, QuestionKey
 from unlearnbench.base.errors import EvaluationError, did_you_mean, shortened
@@ -21,6 +21,8 @@ from unlearnbench.base.errors import EvaluationError, did_you_mean, shortened
 if TYPE_CHECKING:
     from unlearnbench.config.schema import EvaluationSettings
 
+
+ProfileName = Literal["tofu", "open-unlearning", "tofu-paper"]
 
 COMMON = {
     "questions": "as written in the column that `question_key` names",
@@ -96,12 +98,6 @@ def get_profile(
             f"evaluation profile {shortened(name)} is unknown{did_you_mean(name, PROFILES)}; "
             f"there are: {', '.join(sorted(PROFILES))}"
         )
-    keys = get_args(QuestionKey)
-    if question_key is not None and question_key not in keys:
-        raise EvaluationError(
-            f"evaluation question_key {question_key!r} is unknown"
-            f"{did_you_mean(question_key, keys)}; there are: {', '.join(keys)}"
-        )
     profile = PROFILES[name]
     if version not in (None, profile.version):
         if (name, version) not in _EARLIER:
@@ -109,8 +105,6 @@ def get_profile(
         profile = _EARLIER[name, version]
     overrides = {"rows": rows, "max_length": max_length, "question_key": question_key}
     for key, value in overrides.items():
-        if isinstance(value, int) and value < 1:
-            raise EvaluationError(f"evaluation {key} {value}: must be at least 1")
         if value is not None and value != getattr(profile, key):
             changed: dict[str, Any] = {"name": f"{profile.name}+{key}={value}", key: value}
             profile = replace(profile, **changed)
@@ -130,11 +124,10 @@ def profile_of(settings: EvaluationSettings) -> Profile:
 def profile_named(text: str, version: int | None = None) -> Profile:
     """A profile by its name with overrides, as its id begins: `tofu+rows=50`."""
     name, *overrides = text.split("+")
-    faults = next((override for override in overrides if not _OVERRIDE(override)), None)
-    if faults is not None:
+    if not all(map(_OVERRIDE, overrides)):
         raise EvaluationError(
-            f"evaluation profile {text!r}: {faults!r} is not an override; expected rows=N, "
-            f"max_length=N or question_key={'|'.join(get_args(QuestionKey))}"
+            f"evaluation profile {text!r}: expected +rows=N, +max_length=N or "
+            f"+question_key={'|'.join(get_args(QuestionKey))}"
         )
     pairs = (override.split("=") for override in overrides)
     values: dict[str, Any] = {k: int(v) if v.isdigit() else v for k, v in pairs}
@@ -154,7 +147,9 @@ def profile_of_id(identity: str) -> Profile:
     )
 
 
-_OVERRIDE = re.compile(r"(rows|max_length)=[1-9][0-9]{0,8}|question_key=[a-z_]+").fullmatch
+_OVERRIDE = re.compile(
+    r"(rows|max_length)=[1-9][0-9]{0,8}|question_key=(question|paraphrased_question)"
+).fullmatch
 
 
 def differences(first: Profile, second: Profile) -> tuple[tuple[ProfileRule, ProfileRule], ...]:

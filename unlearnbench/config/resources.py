@@ -5,7 +5,7 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from unlearnbench.config.section import Name, Settings
+from unlearnbench.config.section import Settings
 
 LOCAL_RUNS = 2
 """Concurrent runs on a local Ray where `ray.concurrent` is not set."""
@@ -52,7 +52,7 @@ class Resources(Settings):
 class RaySettings(Settings):
     """The Ray cluster, the number of concurrent runs, and retries."""
 
-    address: Name | None = Field(
+    address: str | None = Field(
         default=None,
         description="a cluster: auto, or host:port; without it a local instance",
     )
@@ -84,11 +84,11 @@ class TrackingSettings(Settings):
     """Tracking of runs."""
 
     enabled: bool = Field(default=True, description="false: nothing is logged")
-    tracker: Name = Field(default="mlflow", description="name of the plug-in that logs runs")
-    uri: Name | None = Field(
+    tracker: str = Field(default="mlflow", description="name of the plug-in that logs runs")
+    uri: str | None = Field(
         default=None,
         description="tracking server; default: MLFLOW_TRACKING_URI, then SQLite in the folder",
     )
-    experiment: Name | None = Field(
+    experiment: str | None = Field(
         default=None, description="default: the name of the benchmark's data"
     )

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -12,17 +12,14 @@ from pydantic import (
     Field,
     SerializerFunctionWrapHandler,
     Tag,
-    field_validator,
     model_serializer,
     model_validator,
 )
 
 from unlearnbench.api.benchmark import SplitKey
 from unlearnbench.api.profile import QuestionKey
-from unlearnbench.base.errors import EvaluationError
-from unlearnbench.base.messages import distinct, fault
+from unlearnbench.base.messages import fault
 from unlearnbench.base.outputs import SCHEMES
-from unlearnbench.base.redaction import redact
 from unlearnbench.config.entries import (
     DEFAULT,
     AttackEntries,
@@ -31,10 +28,10 @@ from unlearnbench.config.entries import (
     benchmark_named,
 )
 from unlearnbench.config.precision import Dtype, Precision, Template
-from unlearnbench.config.profiles import get_profile
+from unlearnbench.config.profiles import ProfileName
 from unlearnbench.config.resources import RaySettings, Resources, TrackingSettings
 from unlearnbench.config.search import Range, SearchSettings, SelectSettings
-from unlearnbench.config.section import IF_SET, NEVER, Name, Settings
+from unlearnbench.config.section import IF_SET, NEVER, Settings
 from unlearnbench.config.step_schedule import ScheduleName
 from unlearnbench.config.training_settings import MAX_LENGTH, TrainingSettings
 
@@ -60,15 +57,6 @@ class Architecture(Settings):
         default=384, ge=16, le=MANY, description="width of the feed-forward layers"
     )
     context: int = Field(default=512, ge=32, le=MANY, description="longest sequence in tokens")
-
-    @model_validator(mode="after")
-    def _even_heads(self) -> Self:
-        if self.hidden_size % (2 * self.heads):
-            raise ValueError(
-                f"hidden_size must be a multiple of twice heads (rotary pairs), "
-                f"got {self.hidden_size} and {self.heads} heads"
-            )
-        return self
 
 
 class Preparation(Settings):
@@ -110,15 +98,6 @@ class Preparation(Settings):
     )
     seed: int = Field(default=0, ge=0, description="of the weights and of the order of rows")
 
-    @model_validator(mode="after")
-    def _has_one_warmup(self) -> Self:
-        if self.schedule == "tofu" and self.warmup != type(self).model_fields["warmup"].default:
-            raise ValueError(
-                f"schedule tofu warms up over the first epoch, so warmup must be left out, "
-                f"got {self.warmup:g}"
-            )
-        return self
-
 
 TINY_PREPARATION = Preparation(
     optimizer="muon",
@@ -146,19 +125,19 @@ class LoRA(Settings):
 class ModelSettings(Settings):
     """One model: its sources, architecture, preparation and precision."""
 
-    name: Name = Field(min_length=1, description="name in tables and plots")
-    base: Name = Field(
+    name: str = Field(min_length=1, description="name in tables and plots")
+    base: str = Field(
         min_length=1, description="`tiny`, a folder, or a hub id, also as id@revision"
     )
-    fine_tuned: Name | None = Field(
+    fine_tuned: str | None = Field(
         default=None,
         description="published model that has learned the full set: folder, hub id, id@revision",
     )
-    retain: dict[str, Name] = Field(
+    retain: dict[str, str] = Field(
         default_factory=dict,
         description="by split (`retain90: …`): published retain model as above, or its log",
     )
-    revision: Name | None = Field(default=None, description="of `base` alone: commit or tag")
+    revision: str | None = Field(default=None, description="of `base` alone: commit or tag")
     architecture: Architecture = Field(
         default=Architecture(), description="of `base: tiny`; other models bring theirs"
     )
@@ -263,7 +242,7 @@ class Patience(Settings):
 class EvaluationSettings(Settings):
     """Rules and precision of evaluations, and early stopping."""
 
-    profile: str = Field(default="tofu", description="named set of evaluation rules")
+    profile: ProfileName = Field(default="tofu", description="named set of evaluation rules")
     max_length: int | None = Field(
         default=None, ge=8, description="prompt and answer in tokens, in place of the profile's"
     )
@@ -306,14 +285,6 @@ class EvaluationSettings(Settings):
         description="metrics to report besides those that always are, or with other settings: "
         "[fluency, …], or {mia-min-k: {share: 0.2}, …}; names: `unlearnbench metrics list`",
     )
-
-    @field_validator("profile")
-    @classmethod
-    def _known(cls, profile: str) -> str:
-        try:
-            return get_profile(profile).name
-        except EvaluationError as error:
-            raise ValueError(str(error)) from None
 
 
 class RetainSpec(Settings):
@@ -363,8 +334,9 @@ def _form_of_rates(value: Any) -> str:
 
 
 Positive = Annotated[float, Field(gt=0)]
+_Fractions = Annotated[tuple[Annotated[float, Field(gt=0, lt=1)], ...], Field(min_length=1)]
 Rates = Annotated[
-    Annotated[tuple[Positive, ...], Field(min_length=1), AfterValidator(distinct), Tag("<list>")]
+    Annotated[tuple[Positive, ...], Field(min_length=1), Tag("<list>")]
     | Annotated[Range, AfterValidator(_positive), Tag("<range>")],
     Discriminator(_form_of_rates),
 ]
@@ -386,7 +358,7 @@ class MethodGrid(Settings):
 class SweepConfig(Settings):
     """A whole sweep, as one YAML file states it."""
 
-    name: Name = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="folder in `output`")
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="folder in `output`")
     description: str = Field(default="", description="one sentence, shown on the page")
     data: BenchmarkSection = Field(
         default_factory=lambda: benchmark_named(DEFAULT),
@@ -395,14 +367,14 @@ class SweepConfig(Settings):
     models: tuple[ModelSettings, ...] = Field(
         min_length=1, description="models that forget; each is unlearned by every method"
     )
-    forget_fractions: Annotated[
-        tuple[Annotated[float, Field(gt=0, lt=1)], ...], AfterValidator(distinct)
-    ] = Field(
-        default=(), min_length=1, description="splits, of a benchmark that has them by fraction"
+    # Null leaves out what another file has: a benchmark takes one of the two.
+    forget_fractions: _Fractions | None = Field(
+        default=None,
+        validate_default=True,
+        description="splits, of a benchmark that has them by fraction",
     )
-    splits: Annotated[tuple[str, ...], AfterValidator(distinct)] = Field(
-        default=(),
-        min_length=1,
+    splits: Annotated[tuple[str, ...], Field(min_length=1)] | None = Field(
+        default=None,
         description="splits, of a benchmark that has them by name; default: all of them",
     )
     methods: tuple[MethodGrid, ...] = Field(
@@ -420,7 +392,7 @@ class SweepConfig(Settings):
         default="checkpoints",
         description="checkpoints: one run, evaluated after each epoch; runs: one run per count",
     )
-    seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], AfterValidator(distinct)] = Field(
+    seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field(
         default=(0,), min_length=1, description="each setting is run once with each"
     )
     search: SearchSettings = Field(
@@ -448,23 +420,16 @@ class SweepConfig(Settings):
         default=RaySettings(), description="the cluster, and how many runs at a time"
     )
     tracking: TrackingSettings = Field(default=TrackingSettings(), description="logging to MLflow")
-    output: Name = Field(
+    output: str = Field(
         default="runs", description="folder of all sweeps; this one's is output/name"
     )
-    cache: Name | None = Field(default=None, description="prepared models; default: output/cache")
-    storage: Name | None = Field(
+    cache: str | None = Field(default=None, description="prepared models; default: output/cache")
+    storage: str | None = Field(
         default=None,
+        pattern=rf"^(({'|'.join(SCHEMES)})://|([^:]|:[^/])*$)",
         description="path, s3:// or gs:// through which machines share results and checkpoints, "
         "where not all of them see `output`",
     )
-
-    @field_validator("storage")
-    @classmethod
-    def _reachable(cls, storage: str | None) -> str | None:
-        scheme, mark, _ = (storage or "").partition("://")
-        if mark and scheme not in SCHEMES:
-            raise ValueError(f"expected a path, s3:// or gs://, got {redact(str(storage))!r}")
-        return storage
 
     @model_serializer(mode="wrap")
     def _one_kind_of_splits(self, fields: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -503,6 +468,6 @@ class SweepConfig(Settings):
         return tuple(dict.fromkeys(grid.specs[0].name for grid in self.methods if grid.specs))
 
     def training_of(self, method: str) -> TrainingSettings:
-        """The training settings of a method; all its entries have the same (`cross_checks.py`)."""
+        """The training settings of a method; all its entries have the same (`written.py`)."""
         part = (g.training for g in self.methods if g.specs and g.specs[0].name == method)
         return next((item for item in part if item is not None), self.training)

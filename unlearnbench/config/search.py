@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
-from pydantic_core import PydanticKnownError
+from pydantic import Field, model_validator
 
 from unlearnbench.config.section import Settings
 
@@ -21,16 +20,7 @@ Metric = str | dict[str, float]
 """A column of `results.csv`, or a weighted sum of several; higher is better."""
 
 
-def _finite(value: Any) -> Any:
-    """One message for a value that is neither a whole number nor a float."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise PydanticKnownError("float_type")
-    if not math.isfinite(value):
-        raise PydanticKnownError("finite_number")
-    return value
-
-
-Number = Annotated[int | float, BeforeValidator(_finite)]
+Number = int | float
 
 
 class Range(Settings):
@@ -153,8 +143,6 @@ class SearchSettings(Settings):
             raise ValueError(
                 f"kind {self.kind} needs trials, the number of settings of each method"
             )
-        if self.metric is not None and self.kind != "optuna":
-            raise ValueError(f"metric is the objective of kind optuna; kind {self.kind} has none")
         return self
 
     def objectives(self, headline: Headline) -> tuple[Metric, ...]:

@@ -6,8 +6,6 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from unlearnbench.api.hyperparameters import Name as Name
-
 
 class Identity(Enum):
     """The part that a field has in the ids of what its settings describe, where not always one.

@@ -1,8 +1,8 @@
 """Settings of a run's optimiser steps."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from unlearnbench.api.edit import OptimizerName
 from unlearnbench.config.section import IF_SET, NEVER, Settings
@@ -53,12 +53,3 @@ class TrainingSettings(Settings):
         description="a method that ignores the first answer tokens also ignores the template's "
         "label in front of them (phi's `Answer:`); false: the label's tokens count as the first",
     )
-
-    @model_validator(mode="after")
-    def _has_one_warmup(self) -> Self:
-        if self.schedule == "tofu" and self.warmup_steps:
-            raise ValueError(
-                f"schedule tofu warms up over the first epoch, so warmup_steps must be left out, "
-                f"got {self.warmup_steps}"
-            )
-        return self

@@ -11,7 +11,6 @@ from importlib.util import find_spec
 from typing import Annotated, Any, Self
 
 from pydantic import (
-    AfterValidator,
     Field,
     PlainValidator,
     ValidationError,
@@ -23,33 +22,19 @@ from pydantic_core import PydanticKnownError
 
 from unlearnbench.api.benchmark import split_name
 from unlearnbench.base.errors import EvaluationError, PluginError, did_you_mean
-from unlearnbench.base.messages import Fault, Loc, distinct, errors_below, fault, raise_faults
-from unlearnbench.config.method_entries import read_grid
+from unlearnbench.base.messages import Fault, Loc, errors_below, fault, raise_faults
+from unlearnbench.config.method_specs import read_grid
 from unlearnbench.config.metric_plan import benchmark_plan
 from unlearnbench.config.precision import resolve_precision
 from unlearnbench.config.profiles import TOFU
-from unlearnbench.config.schema import MethodGrid, ModelSettings, Rates, SweepConfig
-from unlearnbench.config.search import Metric, Range, SelectSettings
+from unlearnbench.config.schema import MethodGrid, ModelSettings, Patience, Rates, SweepConfig
+from unlearnbench.config.search import Metric, Range, Scheduler, SelectSettings
 from unlearnbench.config.training_settings import EIGHT_BIT, ONE_PROCESS, TrainingSettings
-
-_Fractions = Annotated[
-    tuple[Annotated[float, Field(gt=0, lt=1)], ...], Field(min_length=1), AfterValidator(distinct)
-]
-_Names = Annotated[tuple[str, ...], Field(min_length=1), AfterValidator(distinct)]
 
 
 class WrittenConfig(SweepConfig):
     """The keys of a YAML file: those of a configuration, and two that say where it comes from."""
 
-    # Null leaves out what another file has: a benchmark takes one of the two.
-    forget_fractions: _Fractions | None = Field(  # type: ignore[assignment]
-        default=None,
-        validate_default=True,
-        description=SweepConfig.model_fields["forget_fractions"].description,
-    )
-    splits: _Names | None = Field(  # type: ignore[assignment]
-        default=None, description=SweepConfig.model_fields["splits"].description
-    )
     methods: tuple[Annotated[MethodGrid, PlainValidator(read_grid)], ...] = Field(
         min_length=1, description=SweepConfig.model_fields["methods"].description
     )
@@ -67,7 +52,6 @@ class WrittenConfig(SweepConfig):
     def resolved(self) -> SweepConfig:
         """The configuration itself."""
         values = {name: getattr(self, name) for name in SweepConfig.model_fields}
-        values |= {name: values[name] or () for name in ("forget_fractions", "splits")}
         return SweepConfig.model_construct(self.model_fields_set, **values)
 
     @field_validator("models")
@@ -135,7 +119,6 @@ class WrittenConfig(SweepConfig):
             self._processes,
             self._metrics,
             self._search,
-            self._patience,
             self._precision,
         )
         raise_faults((Fault(loc, text) for rule in rules for loc, text in rule()), "rule")
@@ -153,12 +136,9 @@ class WrittenConfig(SweepConfig):
         return grid.model_copy(update={"training": training})
 
     def _entries(self) -> Iterator[tuple[Loc, str]]:
-        """Entries that repeat another, differ in `training`, or state ranges for a grid."""
+        """Entries of a method that differ in `training`, or state ranges for a grid."""
         first: dict[str, int] = {}
         for i, grid in enumerate(self.methods):
-            if grid in self.methods[:i]:
-                other = self.methods.index(grid)
-                yield ("methods", i), f"the same as methods.{other}: duplicate runs"
             name = grid.specs[0].name
             other = first.setdefault(name, i)
             if (grid.training or self.training) != (self.methods[other].training or self.training):
@@ -208,36 +188,26 @@ class WrittenConfig(SweepConfig):
                 yield loc, f"{text}; set resources.parallel: ddp, or leave the metric out"
 
     def _search(self) -> Iterator[tuple[Loc, str]]:
-        """A search without its package, unknown metrics, and halving without epochs for it."""
-        search, scheduler = self.search, self.search.scheduler
+        """A search without its package, unknown metrics, and what cannot end a run early."""
+        search = self.search
         if search.kind == "optuna" and find_spec("optuna") is None:
             fix = "pip install 'unlearnbench[search]'"
             yield ("search", "kind"), f"optuna is not installed; {fix}, or take kind random"
         if search.metric is not None:
-            yield from self._metric(search.metric, "search", "metric")
-        if scheduler is not None:
-            yield from self._metric(scheduler.metric, "search", "scheduler", "metric")
-            yield from self._ends_early(scheduler.grace, "search", "scheduler", "grace")
+            yield from self._metric(search.metric, "search")
+        early: dict[Loc, Scheduler | Patience | None] = {
+            ("search", "scheduler"): search.scheduler,
+            ("evaluation", "patience"): self.evaluation.patience,
+        }
+        for loc, rule in early.items():
+            if rule is not None:
+                yield from self._metric(rule.metric, *loc)
+                if self.epochs_as == "runs":
+                    text = "epochs_as: runs evaluates a run once, at its end: none can end early"
+                    yield loc, f"{text}; take epochs_as: checkpoints"
 
-    def _patience(self) -> Iterator[tuple[Loc, str]]:
-        """An unknown metric, and patience that cannot end a run."""
-        patience = self.evaluation.patience
-        if patience is not None:
-            yield from self._metric(patience.metric, "evaluation", "patience", "metric")
-            yield from self._ends_early(patience.epochs, "evaluation", "patience", "epochs")
-
-    def _ends_early(self, epochs: int, *loc: str) -> Iterator[tuple[Loc, str]]:
-        evaluated = len(self.evaluated_epochs) if loc[0] == "evaluation" else self.epochs
-        if self.epochs_as == "runs":
-            text = "epochs_as: runs evaluates a run once, at its end: none can end early"
-            yield loc[:-1], f"{text}; take epochs_as: checkpoints"
-        elif epochs >= evaluated:
-            yield loc, f"{epochs} epochs end no run of {evaluated} early; lower it, or raise epochs"
-
-    def _metric(self, metric: Metric, *loc: str) -> Iterator[tuple[Loc, str]]:
+    def _metric(self, metric: Metric, *above: str | int) -> Iterator[tuple[Loc, str]]:
         names = [metric] if isinstance(metric, str) else list(metric)
-        if not names:
-            yield loc, "is empty: name a column of results.csv"
         try:  # columns have the same names under every profile
             plan = benchmark_plan(TOFU, self.data, self.evaluation.metrics)
         except PluginError:  # of a chosen metric, which is reported itself
@@ -246,14 +216,12 @@ class WrittenConfig(SweepConfig):
         for name in names:
             if name not in known:
                 near = did_you_mean(name, known) or ";"
-                yield loc, f"unknown metric {name!r}{near} known: {', '.join(known)}"
+                yield (*above, "metric"), f"unknown metric {name!r}{near} known: {', '.join(known)}"
 
     def _precision(self) -> Iterator[tuple[Loc, str]]:
-        """An evaluation precision that a model does not allow, and the name of the cache."""
+        """An evaluation precision that a model does not allow."""
         for i, model in enumerate(self.models):
             try:
                 resolve_precision("cpu", model.dtype, self.evaluation.precision)
             except EvaluationError as error:
                 yield ("evaluation", "precision"), f"models.{i}: {error}"
-        if self.cache is None and self.name == "cache":
-            yield ("name",), "'cache' is the folder of prepared models; choose another name"

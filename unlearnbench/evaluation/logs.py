@@ -54,6 +54,7 @@ _MEMORIZATION = {
 _ATTACK = "mia_"
 _RENAMED = {"mia_gradnorm": "mia_grad_norm"}
 """Attacks that have another name here."""
+_DAMAGE = (OSError, EOFError, KeyError, TypeError, ValueError, AttributeError, zlib.error)
 
 
 def read_log(path: Path | str, *, profile: Profile = TOFU) -> Evaluation:
@@ -66,66 +67,49 @@ def read_log(path: Path | str, *, profile: Profile = TOFU) -> Evaluation:
     path = Path(path)
     if path.suffix == SUFFIX:
         return read_observations(path)
-    document = _read_object(path)
-    if any(isinstance(table, dict) and "value_by_index" in table for table in document.values()):
-        return _open_unlearning(path, document)
-    if missing := [file for file in FILES.values() if not isinstance(document.get(file), dict)]:
-        raise EvaluationError(
-            f"{path}: no {missing[0]!r} in it; expected an eval_log_aggregated.json with the keys "
-            f"{', '.join(FILES.values())}"
-        )
-    rules = {
-        (str(tables.get("profile", profile.id)), tables.get("precision"))
-        for tables in (document[file] for file in FILES.values())
-    }
-    if len(rules) > 1:
-        listed = shortened(sorted(map(str, rules)))
-        raise EvaluationError(f"{path}: sets of different rules ({listed}); evaluate again")
-    ((name, precision),) = rules
-    sets = {n: _tofu_set(_Columns(f"{path}: {f}.", document[f])) for n, f in FILES.items()}
-    return Evaluation(name, sets, precision=precision)
-
-
-def _read_object(path: Path) -> dict[str, Any]:
     try:
         content = path.read_bytes()
         is_gzip = content.startswith(b"\x1f\x8b")
         document = json.loads(gzip.decompress(content) if is_gzip else content)
-    except (OSError, EOFError, ValueError, zlib.error) as error:
+        tables = {k: t for k, t in document.items() if isinstance(t, dict)}
+        if any("value_by_index" in table for table in tables.values()):
+            return _open_unlearning(tables)
+        return _tofu(tables, profile)
+    except (
+        OSError,
+        EOFError,
+        KeyError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        zlib.error,
+    ) as error:
         reason = getattr(error, "strerror", None) or error
+        reason = f"no {error} in it" if isinstance(error, KeyError) else reason
         raise EvaluationError(
             f"{path}: cannot read the evaluation log: {reason}; copy or write it again"
         ) from error
-    if not isinstance(document, dict):
-        raise EvaluationError(f"{path}: expected a JSON object, got a {type(document).__name__}")
-    return document
 
 
 class _Columns:
-    """Tables {index: value} by name, aligned by question; every error names the place."""
+    """Tables {index: value} by name, aligned by question; errors name the table."""
 
     def __init__(self, location: str, tables: Mapping[str, Any]) -> None:
-        self.place, self.tables = location, tables
+        self._place, self._tables = location, tables
         self._order: list[str] = []
 
     def __contains__(self, key: str) -> bool:
-        return key in self.tables
-
-    def error(self, key: str, message: str) -> EvaluationError:
-        return EvaluationError(
-            f"{self.place}{key}: {message}; the log is incomplete: evaluate again"
-        )
+        return key in self._tables
 
     def rows(self, key: str) -> list[Any]:
         """[n] values by index. A merged log of several processes may have them in no order."""
-        table = self.tables.get(key)
-        if not isinstance(table, dict) or not table:
-            raise self.error(key, "missing" if table is None else "not a table by index")
-        if not all(map(str.isdecimal, table)):
-            raise self.error(key, "expected {index: value} with indices 0, 1, …")
+        table = self._tables[key]
+        if not isinstance(table, dict) or not all(map(str.isdecimal, table)):
+            raise ValueError(f"{self._place}{key}: expected {{index: value}} with indices 0, 1, …")
         self._order = self._order or sorted(table, key=int)
-        if table.keys() != {*self._order}:
-            raise self.error(key, f"{len(table)} entries for {len(self._order)} questions")
+        if not table or table.keys() != {*self._order}:
+            message = f"{len(table)} entries for {len(self._order)} questions"
+            raise ValueError(f"{self._place}{key}: {message}")
         return [table[index] for index in self._order]
 
     def numbers(
@@ -135,18 +119,27 @@ class _Columns:
 
         field  whose values are read, where a question has several
         """
-        rows, name = self.rows(key), f"{key}.{field}".rstrip(".")
+        rows = self.rows(key)
         if field:
             rows = [row.get(field) if isinstance(row, dict) else None for row in rows]
-        try:
-            values = np.array(rows)
-        except ValueError:  # lists of several lengths
-            values = np.empty(0)
-        if values.ndim != 1 + per_answer or not values.size:
-            raise self.error(name, "expected equally many numbers for every question")
-        if values.dtype.kind not in ("iu" if whole else "iuf"):
-            raise self.error(name, f"expected {'whole ' * whole}numbers")
+        lengths = {len(row) if isinstance(row, list) else 0 for row in rows}
+        values = np.array(rows) if len(lengths) == 1 else np.empty(0)
+        if values.ndim != 1 + per_answer or values.dtype.kind not in ("iu" if whole else "iuf"):
+            expected = f"{'whole ' * whole}numbers, equally many for every question"
+            raise ValueError(f"{self._place}{key}: expected {expected}")
         return values.astype(np.int64 if whole else np.float64)
+
+
+def _tofu(document: Mapping[str, Any], profile: Profile) -> Evaluation:
+    rules = {
+        (str(document[file].get("profile", profile.id)), document[file].get("precision"))
+        for file in FILES.values()
+    }
+    if len(rules) > 1:
+        raise ValueError(f"sets of different rules ({shortened(sorted(map(str, rules)))})")
+    ((name, precision),) = rules
+    sets = {n: _tofu_set(_Columns(f"{f}.", document[f])) for n, f in FILES.items()}
+    return Evaluation(name, sets, precision=precision)
 
 
 def _tofu_set(tables: _Columns) -> SetEvaluation:
@@ -155,14 +148,8 @@ def _tofu_set(tables: _Columns) -> SetEvaluation:
     references: tuple[str, ...] = ()
     answer_loss = tables.numbers("avg_gt_loss")
     if "generated_text" in tables:
-        try:
-            texts = [
-                (_question_of(prompt), *rest) for prompt, *rest in tables.rows("generated_text")
-            ]
-            questions, generated, references = zip(*texts, strict=True)
-        except (TypeError, ValueError, AttributeError):
-            message = "expected [prompt, generated, reference]"
-            raise tables.error("generated_text", message) from None
+        texts = [(_question_of(prompt), *rest) for prompt, *rest in tables.rows("generated_text")]
+        questions, generated, references = zip(*texts, strict=True)
         questions = questions if any(questions) else ()
     if "question" in tables:
         questions = tuple(map(str, tables.rows("question")))
@@ -189,44 +176,38 @@ def _question_of(prompt: str) -> str:
     return prompt
 
 
-def _open_unlearning(path: Path, document: Mapping[str, Any]) -> Evaluation:
+def _open_unlearning(document: Mapping[str, Any]) -> Evaluation:
     """The sets of such a log, under profile `open-unlearning`; the forget set must be there."""
-    tables = {
-        key: table["value_by_index"]
-        for key, table in document.items()
-        if isinstance(table, dict) and "value_by_index" in table
-    }
+    values = {k: t["value_by_index"] for k, t in document.items() if "value_by_index" in t}
+    tables = _Columns("", values)
     sets: dict[SetName, SetEvaluation] = {}
     for name, (prefix, base) in _SETS.items():
         needed = {base, "Q_A_PERT_Prob"}
         needed |= set() if name == "forget" else {"Q_A_Prob", "Q_A_ROUGE"}
-        missing = sorted(f"{prefix}_{key}" for key in needed if f"{prefix}_{key}" not in tables)
-        if not missing:
-            sets[name] = _open_unlearning_set(_Columns(f"{path}: ", tables), prefix, base)
-        elif name == "forget":
-            raise EvaluationError(
-                f"{path}: no {missing[0]!r} in it; Forget Quality needs the losses that "
-                "open-unlearning logs with forget_truth_ratio in TOFU_EVAL.json"
-            )
-    scores = _Columns(f"{path}: ", tables)
-    values = {
-        name: scores.numbers(key, "score") for name, key in _MEMORIZATION.items() if key in tables
+        if missing := sorted(f"{prefix}_{k}" for k in needed if f"{prefix}_{k}" not in tables):
+            if name == "forget":
+                raise KeyError(missing[0])  # which open-unlearning logs with forget_truth_ratio
+            continue
+        sets[name] = _open_unlearning_set(_Columns("", values), prefix, base)
+    memorized = {
+        name: tables.numbers(key, "score") for name, key in _MEMORIZATION.items() if key in tables
     }
-    members, others = (_attack_scores(path, document, group) for group in ("forget", "holdout"))
-    sets["forget"] = replace(sets["forget"], values={**sets["forget"].values, **values, **members})
+    members, others = (_attack_scores(document, group) for group in ("forget", "holdout"))
+    known = {**sets["forget"].values, **memorized, **members}
+    sets["forget"] = replace(sets["forget"], values=known)
     if others:
         sets["holdout"] = _scores_alone(others)
     return Evaluation(OPEN_UNLEARNING.id, sets)
 
 
-def _attack_scores(path: Path, document: Mapping[str, Any], group: str) -> dict[str, FloatArray]:
+def _attack_scores(document: Mapping[str, Any], group: str) -> dict[str, FloatArray]:
     """[n] by attack, the scores of the forget or the holdout rows."""
     tables = {
         key: groups[group].get("value_by_index")
         for key, groups in document.items()
-        if key.startswith(_ATTACK) and isinstance(groups, dict) and group in groups
+        if key.startswith(_ATTACK) and group in groups
     }
-    columns = _Columns(f"{path}: {group} rows of ", tables)
+    columns = _Columns(f"{group} rows of ", tables)
     return {_RENAMED.get(key, key): columns.numbers(key, "score") for key in tables}
 
 

@@ -43,12 +43,6 @@ _DAMAGE = (
 )
 
 
-def check_path(path: Path) -> None:
-    """Raise EvaluationError for a name by which a file is not recognised again."""
-    if path.suffix != SUFFIX:
-        raise EvaluationError(f"{path}: observations are written as {SUFFIX}; name the file so")
-
-
 def write_observations(evaluation: Evaluation, path: Path | str) -> None:
     """Write `evaluation`, whole or not at all. Same evaluation, same bytes."""
     tensors: dict[str, NDArray[Any]] = {}

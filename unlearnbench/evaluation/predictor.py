@@ -23,9 +23,8 @@ from unlearnbench.config.precision import Precision
 from unlearnbench.evaluation.precision import computing_in_precision, precision_of_model
 from unlearnbench.evaluation.prefix_tree import Tree, TreeLayout
 from unlearnbench.models.batching import fast_batch_tokens
-from unlearnbench.models.device import product_dtype
+from unlearnbench.models.device import max_cached_tokens, product_dtype
 from unlearnbench.models.forward import OutputLayer, final_states, padded, predict
-from unlearnbench.models.kv_cache import max_cached_tokens
 from unlearnbench.models.packed_attention import (
     Layout,
     can_pack,

@@ -18,13 +18,11 @@ from unlearnbench.api.membership import MembershipInference
 from unlearnbench.api.metric import EvaluatedModel, MetricInputs, guarded
 from unlearnbench.api.observations import Evaluation, FloatArray, SetEvaluation
 from unlearnbench.api.profile import Profile
-from unlearnbench.base.errors import EvaluationError, PluginError
+from unlearnbench.base.errors import PluginError
 from unlearnbench.base.outputs import writing
 from unlearnbench.config.metric_plan import MetricPlan
 from unlearnbench.config.profiles import profile_of_id
 from unlearnbench.evaluation.summary import plan_of, truth_ratios
-
-SUFFIX = ".jsonl"
 
 
 def questions_table(
@@ -105,12 +103,6 @@ def _of_each(seen: SetEvaluation, column: NDArray[Any]) -> list[list[Any]]:
     return [item[part].tolist() for item, part in zip(column, seen.perturbed, strict=True)]
 
 
-def check_questions_path(path: Path | str) -> None:
-    """Raise EvaluationError unless it is a name of JSON lines."""
-    if Path(path).suffix != SUFFIX:
-        raise EvaluationError(f"{path}: questions are written as {SUFFIX}; name the file so")
-
-
 def write_questions(
     evaluation: Evaluation,
     path: Path | str,
@@ -118,11 +110,9 @@ def write_questions(
     retain: Evaluation | None = None,
 ) -> None:
     """Write `questions_table` to `path` as JSON lines; whole or not at all."""
-    path = Path(path)
-    check_questions_path(path)
     rows = questions_table(evaluation, benchmark, retain)
     finite = ({key: _finite(value) for key, value in row.items()} for row in rows)
-    with writing(path, "the questions") as part, part.open("w", encoding="utf-8") as file:
+    with writing(Path(path), "the questions") as part, part.open("w", encoding="utf-8") as file:
         file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in finite)
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from unlearnbench.api.hyperparameters import Name
 from unlearnbench.api.metric import Better, Metric, Role
 from unlearnbench.api.observations import FloatArray, SetEvaluation
 from unlearnbench.base import hub
@@ -32,10 +31,10 @@ class ClassifierFluency(Metric):
     reads = frozenset({"generated"})
     knows = None
 
-    model: Name | None = Field(
+    model: str | None = Field(
         default=None, description="hub id or folder of a sequence classifier in safetensors"
     )
-    revision: Name | None = Field(default=None, description="commit or tag of the hub's model")
+    revision: str | None = Field(default=None, description="commit or tag of the hub's model")
     target: str = Field(default="clean", description="label whose probability counts")
     max_tokens: int = Field(default=32, ge=1, description="tokens of a text that are read")
 

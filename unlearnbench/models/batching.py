@@ -1,19 +1,12 @@
-"""Batches: rows as tensors, padded or packed, and their copies on a device."""
+"""Batches: rows as padded tensors, and copies of tensors on a device."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from unlearnbench.models.encoding import Row
-
-IntArray = NDArray[np.int64]
-_ALIGNED = 16
-"""Bytes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,22 +23,6 @@ class TokenBatch:
     """[N] scored tokens, row by row."""
     rows: Tensor
     """[N] row of each scored token."""
-
-
-@dataclass(frozen=True, eq=False)
-class PackedBatch:
-    """B concatenated rows, N tokens in all, without padding; on the CPU."""
-
-    ids: Tensor
-    """[1, N]"""
-    positions: Tensor
-    """[1, N] position of each token in its row, from 0."""
-    lengths: IntArray
-    """[B]"""
-    predicting: Tensor
-    """Indices of the tokens whose next token is scored."""
-    labels: Tensor
-    rows: Tensor
 
 
 def collate(rows: Sequence[Row], pad: int, device: torch.device) -> TokenBatch:
@@ -66,44 +43,11 @@ def collate(rows: Sequence[Row], pad: int, device: torch.device) -> TokenBatch:
     return TokenBatch(*(t.to(device) for t in (ids, attention, predicts, labels, of)))
 
 
-def pack(rows: Sequence[Row]) -> PackedBatch:
-    """Concatenate `rows`."""
-    lengths = np.array([len(row.ids) for row in rows])
-    counts = np.array([row.scored for row in rows])
-    ids = np.fromiter(chain.from_iterable(row.ids for row in rows), np.int64, lengths.sum())
-    begins = np.cumsum(lengths) - lengths
-    positions = _counted(np.zeros_like(lengths), lengths)
-    # The token at t is predicted at t − 1.
-    predicting = _counted(begins + np.array([row.start - 1 for row in rows]), counts)
-    of = np.repeat(np.arange(len(rows)), counts)
-    tensors = (torch.from_numpy(array) for array in (predicting, ids[predicting + 1], of))
-    whole = (torch.from_numpy(ids).unsqueeze(0), torch.from_numpy(positions).unsqueeze(0))
-    return PackedBatch(*whole, lengths, *tensors)
-
-
-def _counted(begins: IntArray, counts: IntArray) -> IntArray:
-    """Concatenate the ranges that begin at `begins` and have `counts` numbers."""
-    ends = np.cumsum(counts)
-    return np.repeat(begins - (ends - counts), counts) + np.arange(ends[-1])
-
-
 def send(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
-    """Copy CPU tensors to `device`: to a GPU in one copy, for which the host does not wait."""
-    if device.type == "cpu":
-        return [*tensors]
-    # Each begins at an address that is aligned for any type.
-    sizes = [-(-tensor.nbytes // _ALIGNED) * _ALIGNED for tensor in tensors]
-    begins = [0, *accumulate(sizes)]
-    # A GPU copies pinned memory without the host.
-    buffer = torch.empty(begins[-1], dtype=torch.uint8, pin_memory=device.type == "cuda")
-
-    def part(whole: Tensor, tensor: Tensor, begin: int) -> Tensor:
-        return whole[begin : begin + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
-
-    for tensor, begin in zip(tensors, begins, strict=False):
-        part(buffer, tensor, begin).copy_(tensor)
-    present = buffer.to(device, non_blocking=True)
-    return [part(present, *placed) for placed in zip(tensors, begins, strict=False)]
+    """Copy CPU tensors to `device`; a GPU copies pinned memory while the host goes on."""
+    if device.type != "cuda":
+        return [tensor.to(device) for tensor in tensors]
+    return [tensor.pin_memory().to(device, non_blocking=True) for tensor in tensors]
 
 
 def fast_batch_tokens(device: torch.device) -> int:

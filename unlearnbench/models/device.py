@@ -14,6 +14,8 @@ from unlearnbench.config.resources import Resources
 
 USABLE_SHARE = 0.94
 """Share of a GPU's memory; torch's context and gaps between tensors take the rest."""
+CACHE_SHARE = 0.7
+"""Share of a GPU's free memory for keys and values; the rest is for activations."""
 
 _FLASH = "FLASH_ATTENTION_DETERMINISTIC"
 """The variable that transformers reads before it calls the flash-attn package."""
@@ -138,3 +140,29 @@ def product_dtype(tensor: Tensor) -> torch.dtype:
     if not torch.is_autocast_enabled(kind):
         return tensor.dtype
     return torch.get_autocast_dtype(kind)
+
+
+def max_cached_tokens(model: Any, tokens: int) -> int:
+    """`tokens`, or on a GPU the smaller number whose keys and values fit into its free memory.
+
+    Call it inside the autocast that the model runs under, if there is one.
+    """
+    parameter = next(model.parameters())
+    if parameter.device.type != "cuda":
+        return tokens
+    dtype = product_dtype(parameter)
+    free = torch.cuda.mem_get_info(parameter.device)[0]
+    free += torch.cuda.memory_reserved(parameter.device)
+    free -= torch.cuda.memory_allocated(parameter.device)
+    if dtype != parameter.dtype:  # autocast keeps a copy of each matrix
+        free -= sum(p.numel() for p in model.parameters() if p.ndim > 1) * dtype.itemsize
+    each = _cached_values_per_token(model.config.get_text_config()) * dtype.itemsize
+    return max(min(tokens, int(CACHE_SHARE * free / each)), 1)
+
+
+def _cached_values_per_token(config: Any) -> int:
+    """Numbers in the keys and values of one token, over all layers."""
+    heads = config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // heads
+    width *= getattr(config, "num_key_value_heads", None) or heads
+    return int(2 * config.num_hidden_layers * width)

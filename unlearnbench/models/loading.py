@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fnmatch
 import hashlib
-import json
 import logging
 import re
 import warnings
@@ -16,7 +15,7 @@ from typing import Any
 
 from unlearnbench.api.benchmark import Question
 from unlearnbench.base import hub
-from unlearnbench.base.errors import ModelError, UnlearnbenchError, shortened
+from unlearnbench.base.errors import ModelError, UnlearnbenchError
 from unlearnbench.base.hashing import content_of_files, kept_hash
 from unlearnbench.base.optional_packages import import_optional
 from unlearnbench.base.redaction import redact
@@ -50,28 +49,19 @@ def check_causal(location: str, config: Any) -> None:
 
 def check_tensors(location: str, model: Any, result: Mapping[str, Any]) -> None:
     """Raise a ModelError that names the tensors in which weights and architecture differ."""
-    missing = sorted(result["missing_keys"])
-    unexpected = sorted(name for name in result["unexpected_keys"] if not _BUFFERS.search(name))
-    mismatched = sorted(
-        f"{name} {list(present)} for {list(current)}"
-        for name, present, current in result["mismatched_keys"]
-    )
-    if not (missing or unexpected or mismatched):
-        return
-    parts = [
-        f"{len(names)} {subject}: {', '.join(names[:_NAMED])}{', …' if len(names) > _NAMED else ''}"
-        for names, subject in (
-            (missing, "missing"),
-            (unexpected, "unexpected"),
-            (mismatched, "of another shape"),
-        )
-        if names
+    unexpected = (name for name in result["unexpected_keys"] if not _BUFFERS.search(name))
+    faults = [
+        *(f"{name} is missing" for name in sorted(result["missing_keys"])),
+        *(f"{name} is unexpected" for name in sorted(unexpected)),
+        *(f"{name} is {[*a]} for {[*b]}" for name, a, b in sorted(result["mismatched_keys"])),
     ]
-    raise ModelError(
-        f"{location}: the weights are not those of a {type(model).__name__}: tensors "
-        f"{'; '.join(parts)}; copy or save the weights again, correct config.json, or give a "
-        "causal language model if this is an encoder, a classifier or a bare backbone"
-    )
+    if faults:
+        listed = ", ".join(faults[:_NAMED]) + (", …" if len(faults) > _NAMED else "")
+        raise ModelError(
+            f"{location}: the weights are not those of a {type(model).__name__}: {listed}; copy or "
+            "save the weights again, correct config.json, or give a causal language model if this "
+            "is an encoder, a classifier or a bare backbone"
+        )
 
 
 class UnreachableError(ModelError):
@@ -280,7 +270,6 @@ def load_model(source: Source, settings: ModelSettings, *, train: bool = False) 
     import torch
 
     source.check()
-    check_code(source, settings)
     if not any(source.files(weights=True).glob("*.safetensors")):
         raise _pickled(source)
     model = _loaded(source, settings)
@@ -298,23 +287,17 @@ def load_model(source: Source, settings: ModelSettings, *, train: bool = False) 
     return model.train() if train else model.eval()
 
 
-def check_code(source: Source, settings: ModelSettings) -> None:
-    """Raise ModelError where a model needs code of its repository, and the settings forbid it."""
-    from transformers import CONFIG_MAPPING
+def read_config(source: Source, settings: ModelSettings) -> Any:
+    """The model's configuration. Raises: ModelError, also for code that the settings forbid."""
+    from transformers import AutoConfig
 
-    path = source.files() / "config.json"
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-        code, kind = config.get("auto_map"), config.get("model_type")
-    except (OSError, ValueError, AttributeError):  # `reading` reports it
-        return
-    native = isinstance(kind, str) and kind in CONFIG_MAPPING
-    if code and not native and not settings.trust_remote_code:
-        raise ModelError(
-            f"{source.place}: transformers has no model type {shortened(kind)}, and the code that "
-            "comes with the model is not run unless allowed; read it, then set the model's "
-            "trust_remote_code: true, or name a model of a type that transformers has"
+    folder = source.files()
+    with reading("model", source):
+        config: Any = AutoConfig.from_pretrained(
+            folder, trust_remote_code=settings.trust_remote_code
         )
+    check_causal(source.place, config)
+    return config
 
 
 def hub_errors(settings: ModelSettings) -> Iterator[tuple[_Setting, ModelError]]:
@@ -327,8 +310,7 @@ def hub_errors(settings: ModelSettings) -> Iterator[tuple[_Setting, ModelError]]
             continue  # the hub does not answer
         try:
             with suppress(UnreachableError):
-                source.files()
-                check_code(source, settings)
+                read_config(source, settings)
                 names = hub.root_files(source.repository)
                 is_read = loc != ("base",) or settings.fine_tuned is None or not settings.retain
                 if is_read and names and not fnmatch.filter(names, hub.WEIGHTS[0]):
@@ -367,14 +349,11 @@ def check_weights(settings: ModelSettings) -> None:
 def _loaded(source: Source, settings: ModelSettings, **options: Any) -> Any:
     """The model as transformers loads it. Raises: ModelError."""
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
 
+    read_config(source, settings)
     folder = source.files(weights=True)
     with reading("model", source):
-        config: Any = AutoConfig.from_pretrained(
-            folder, trust_remote_code=settings.trust_remote_code
-        )
-        check_causal(source.place, config)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder,
             dtype=getattr(torch, settings.dtype),
@@ -405,15 +384,10 @@ def reading(subject: str, source: Source) -> Generator[None, None, None]:
         panic = type(error).__name__ == "PanicException"  # of pyo3; not an Exception, not public
         if is_out_of_memory(error) or not (panic or isinstance(error, Exception)):
             raise
-        reason = " ".join(" ".join(str(error).strip().splitlines()[:2]).split())[:300]
-        if not isinstance(error, OSError | ValueError | ImportError):
-            reason = f"{type(error).__name__}: {reason}"
-        fault = "a file in it is damaged, or the settings (attention, dtype) do not suit the model"
-        if isinstance(error, FileNotFoundError):
-            fault = "copy the missing file, too"
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
         raise ModelError(
-            f"{source.place}: the {subject} cannot be loaded ({reason or type(error).__name__}); "
-            f"{fault}"
+            f"{source.place}: the {subject} cannot be loaded ({reason}); a file in it is missing "
+            "or damaged, or the settings (attention, dtype) do not suit the model"
         ) from error
 
 

@@ -46,13 +46,7 @@ def adapter_base(source: Source) -> Source:
         )
     beside = Path(source.place) / name
     base = Source(str(beside) if not Path(name).is_dir() and beside.is_dir() else name, revision)
-    try:
-        base.check()
-    except ModelError as error:
-        raise ModelError(
-            f"{path}: the adapter's base model is missing ({error}); correct "
-            "base_model_name_or_path"
-        ) from None
+    base.check()
     return base
 
 

@@ -7,6 +7,7 @@ that nothing is computed for padding; else the rows are padded. The numbers are 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 
 from unlearnbench.base.errors import ModelError
 from unlearnbench.losses.lm_head import Projection
-from unlearnbench.models.batching import collate, pack, send
+from unlearnbench.models.batching import collate, send
 from unlearnbench.models.encoding import Row
 from unlearnbench.models.forward import OutputLayer, projected
 from unlearnbench.models.packed_attention import (
@@ -55,8 +56,6 @@ class ModelRows:
     """[N] indices into the flattened ids, of the tokens that predict the scored ones."""
     labels: Tensor
     rows: Tensor
-    extra: Sequence[Tensor]
-    """Other tensors that were sent with them."""
     packed: bool
 
 
@@ -111,13 +110,13 @@ class RowReader:
         masks = any(row.masked for row in rows)  # no packed layout hides a token
         return self._packable and not masks and can_pack(model, longest)
 
-    def prepared(self, model: Any, rows: Sequence[Row], extra: Sequence[Tensor] = ()) -> ModelRows:
-        """Rows on the model's device, and `extra` tensors with them in the same copy."""
+    def prepared(self, model: Any, rows: Sequence[Row]) -> ModelRows:
+        """Rows on the model's device."""
         # Tried before any row is padded, so that processes that share a model agree.
         unpadded = self._packable and self._without_padding(model)
         if not self.packs(model, rows):
-            return self._padded(model, rows, extra)
-        return self._packed(model, rows, extra, unpadded=unpadded)
+            return self._padded(model, rows)
+        return self._packed(model, rows, unpadded=unpadded)
 
     def run(self, model: Any, rows: ModelRows, layers: Collection[int] = ()) -> RowStates:
         """One forward pass of `model` over prepared rows."""
@@ -125,28 +124,38 @@ class RowReader:
             result = projected(model, self.output, rows.where, layers, **rows.inputs)
         return RowStates(*result, rows.labels, rows.rows)
 
-    def _packed(
-        self, model: Any, rows: Sequence[Row], extra: Sequence[Tensor] = (), *, unpadded: bool
-    ) -> ModelRows:
-        device, tokens = next(model.parameters()).device, pack(rows)
-        lengths, longest = tokens.lengths, int(tokens.lengths.max())
+    def _packed(self, model: Any, rows: Sequence[Row], *, unpadded: bool) -> ModelRows:
+        device = next(model.parameters()).device
+        lengths = np.array([len(row.ids) for row in rows])
+        longest, ends = int(lengths.max()), np.cumsum(lengths)
+        begins = ends - lengths
+        tokens = np.fromiter(chain.from_iterable(row.ids for row in rows), np.int64, ends[-1])
+        # The token at t is predicted at t − 1.
+        spans = zip(begins + [row.start - 1 for row in rows], ends - 1, strict=True)
+        predicting = np.concatenate([np.arange(*span) for span in spans])
         step = 1 if device.type == "cpu" else _WIDTHS
         width = -(-longest // step) * step
-        places = torch.from_numpy(np.flatnonzero(np.arange(width) < lengths[:, None]))
-        bounds = torch.from_numpy(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
-        part = (tokens.ids, tokens.positions, tokens.predicting, tokens.labels, tokens.rows)
-        ids, positions, where, labels, of, places, bounds, *others = send(
-            (*part, places, bounds, *extra), device
+        arrays = (
+            tokens,
+            np.arange(len(tokens)) - np.repeat(begins, lengths),
+            predicting,
+            tokens[predicting + 1],
+            np.repeat(np.arange(len(rows)), [row.scored for row in rows]),
+            np.flatnonzero(np.arange(width) < lengths[:, None]),
+            np.array([0, *ends], dtype=np.int32),
+        )
+        ids, positions, where, labels, of, places, bounds = send(
+            [torch.from_numpy(array) for array in arrays], device
         )
         layout = CausalRows((len(rows), width), places, bounds if unpadded else None, longest)
-        inputs = {"input_ids": ids, "position_ids": positions, "use_cache": False}
-        return ModelRows(inputs | layout_argument(layout), where, labels, of, others, packed=True)
+        inputs = {"input_ids": ids[None], "position_ids": positions[None], "use_cache": False}
+        return ModelRows(inputs | layout_argument(layout), where, labels, of, packed=True)
 
-    def _padded(self, model: Any, rows: Sequence[Row], extra: Sequence[Tensor] = ()) -> ModelRows:
+    def _padded(self, model: Any, rows: Sequence[Row]) -> ModelRows:
         tokens = collate(rows, self.pad, _CPU)
         where = tokens.predicts.flatten().nonzero().squeeze(1)
-        ids, where, labels, of, attention, *others = send(
-            (tokens.ids, where, tokens.labels, tokens.rows, tokens.attention, *extra),
+        ids, where, labels, of, attention = send(
+            (tokens.ids, where, tokens.labels, tokens.rows, tokens.attention),
             next(model.parameters()).device,
         )
         inputs = {"input_ids": ids, "use_cache": False}
@@ -154,7 +163,7 @@ class RowReader:
         # nothing, as behind a sliding window, would become NaN.
         if any(row.masked for row in rows):
             inputs["attention_mask"] = attention
-        return ModelRows(inputs, where, labels, of, others, packed=False)
+        return ModelRows(inputs, where, labels, of, packed=False)
 
     def _without_padding(self, model: Any) -> bool:
         """True if attention takes packed rows without padding, by trial.

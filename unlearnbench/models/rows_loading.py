@@ -36,12 +36,8 @@ def other_rows(source: Benchmark | str) -> tuple[Question, ...]:
     """
     if isinstance(source, Benchmark):
         return _benchmark_rows(source)
-    try:
-        path = Path(source).expanduser()
-        rows = _json_lines(path) if path.suffix == JSON_LINES else _passages(path)
-        result = tuple(rows)
-    except OSError as error:
-        raise DataError(f"{source}: cannot be read ({error.strerror})") from error
+    text = _read(source)
+    result = tuple((_json_lines if source.endswith(JSON_LINES) else _passages)(source, text))
     if not result:
         raise DataError(f"{source}: no rows; write passages with a blank line between them")
     return result
@@ -56,18 +52,22 @@ def _benchmark_rows(benchmark: Benchmark) -> tuple[Question, ...]:
     return dataset.full or (*dataset.splits[key].retain, *dataset.splits[key].forget)
 
 
-def _passages(path: Path) -> Iterator[Question]:
+def _read(path: str) -> str:
     try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8 (byte {error.start + 1})") from error
+        return Path(path).expanduser().read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise DataError(f"{path}: cannot be read ({reason})") from error
+
+
+def _passages(path: str, text: str) -> Iterator[Question]:
     for number, passage in enumerate(re.split(r"\r?\n\s*\n", text), 1):
         if passage.strip():
             yield _passage(passage.strip(), f"{path}, passage {number}")
 
 
-def _json_lines(path: Path) -> Iterator[Question]:
-    for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
+def _json_lines(path: str, text: str) -> Iterator[Question]:
+    for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
         target = f"{path}:{number}"
@@ -75,27 +75,22 @@ def _json_lines(path: Path) -> Iterator[Question]:
             columns = json.loads(line)
         except ValueError as error:
             raise DataError(f"{target}: not a JSON object on one line ({error})") from error
-        keys = set(columns) if isinstance(columns, dict) else None
-        if keys not in ({"question", "answer"}, {"text"}):
+        keys = set(columns) if isinstance(columns, dict) else set[str]()
+        if keys not in ({"question", "answer"}, {"text"}) or not all(
+            isinstance(value, str) and value.strip() for value in columns.values()
+        ):
             raise DataError(
                 f"{target}: expected an object with `question` and `answer`, or with `text` alone, "
-                f"got {'the keys ' + ', '.join(sorted(keys)) if keys else shortened(columns)}"
+                f"as texts that are not blank, got {shortened(columns)}"
             )
-        texts = {key: _text(target, key, value) for key, value in columns.items()}
-        if "text" in texts:
-            yield _passage(texts["text"], target)
+        if "text" in keys:
+            yield _passage(columns["text"], target)
         else:
-            yield Question(texts["question"], texts["answer"], place=target)
+            yield Question(columns["question"], columns["answer"], place=target)
 
 
 def _passage(text: str, location: str) -> Question:
     return Question("", text, format="text", place=location)
-
-
-def _text(location: str, key: str, value: object) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise DataError(f"{location}: {key!r} must be a text that is not blank, got {value!r:.80}")
-    return value
 
 
 def load_benchmark(benchmark: Benchmark, splits: Sequence[SplitKey]) -> Dataset:
@@ -174,13 +169,7 @@ def read_refusals(path: str | None) -> tuple[str, ...]:
     if path is None:
         text = files("unlearnbench.benchmarks").joinpath("refusals.txt").read_text(encoding="utf-8")
     else:
-        try:
-            text = Path(path).expanduser().read_text(encoding="utf-8-sig")
-        except OSError as error:
-            raise DataError(f"data.refusals: {path} cannot be read ({error.strerror})") from error
-        except UnicodeDecodeError as error:
-            where = f"byte {error.start + 1}"
-            raise DataError(f"data.refusals: {path} is not UTF-8 ({where})") from error
+        text = _read(path)
     refusals = tuple(line.strip() for line in text.splitlines() if line.strip())
     if not refusals:
         raise DataError(f"data.refusals: {path} has no text; write one refusal a line")

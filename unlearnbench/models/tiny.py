@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from unlearnbench.config.schema import Architecture
 
 if TYPE_CHECKING:
-    from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 BOS, EOS, PAD = "<s>", "</s>", "<pad>"
 
@@ -49,18 +49,13 @@ def build_tokenizer(text: Iterable[str], vocabulary: int) -> PreTrainedTokenizer
     )
 
 
-def build_model(
-    architecture: Architecture, tokenizer: PreTrainedTokenizerFast, seed: int
-) -> LlamaForCausalLM:
-    """A Llama of random weights from `seed`, with tied embeddings."""
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
+def tiny_config(architecture: Architecture, **more: Any) -> LlamaConfig:
+    """The config of a model with tied embeddings."""
+    from transformers import LlamaConfig
 
-    special: dict[str, Any] = {
-        f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")
-    }
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
+    options: dict[str, Any] = {"vocab_size": architecture.vocabulary}
+    return LlamaConfig(
+        **options | more,
         hidden_size=architecture.hidden_size,
         intermediate_size=architecture.intermediate_size,
         num_hidden_layers=architecture.layers,
@@ -68,8 +63,20 @@ def build_model(
         num_key_value_heads=architecture.heads,
         max_position_embeddings=architecture.context,
         tie_word_embeddings=True,
-        **special,
     )
+
+
+def build_model(
+    architecture: Architecture, tokenizer: PreTrainedTokenizerFast, seed: int
+) -> LlamaForCausalLM:
+    """A Llama of random weights from `seed`, with tied embeddings."""
+    import torch
+    from transformers import LlamaForCausalLM
+
+    special: dict[str, Any] = {
+        f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")
+    }
+    config = tiny_config(architecture, vocab_size=len(tokenizer), **special)
     # transformers draws initial weights from the global generator; restore it afterwards.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

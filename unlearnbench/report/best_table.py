@@ -3,7 +3,8 @@
 import csv
 import io
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from unlearnbench.analysis.best_settings import Best, Setting, best_per_method, headline_of_rows
@@ -37,6 +38,22 @@ def tex(text: str) -> str:
     return r"$\log_{10}$ ".join(plain)
 
 
+Key = Callable[[Setting], float | None]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table, here or on the page."""
+
+    title: str
+    text: Callable[[Any], str]
+    """Function that formats a line."""
+    key: Callable[[Any], float | None] | None = None
+    """Number to sort by; without it, lines are sorted by the text."""
+    align: str = "num"
+    """CSS classes of the page's cells."""
+
+
 TableFormat = Literal["latex", "markdown", "csv"]
 
 
@@ -61,29 +78,40 @@ def best_table(
     return writers[kind](best, headline)
 
 
-def _cells(best: Sequence[Best], headline: Headline) -> tuple[list[str], list[list[str]]]:
-    """Titles and lines of LaTeX and Markdown, with the columns of text first; model and split
-    where there are several."""
-    models = len({item.model for item in best}) > 1
-    splits = len({item.forget_fraction for item in best}) > 1
-    metrics = (headline.forgotten, headline.kept)
-    titles = ["Method", *["Model"] * models, *["Forget"] * splits]
-    titles += [*(item.plain_label for item in metrics), "Learning rate", "Epoch", "Seeds"]
-    lines: list[list[str]] = []
-    for item in best:
-        line = [
-            item.method,
-            *[item.model] * models,
-            *[split_percent(item.forget_fraction)] * splits,
-        ]
-        if (setting := item.setting) is None:
-            line += [""] * 5
-        else:
-            rate = "" if setting.learning_rate is None else f"{setting.learning_rate:g}"
-            line += [*(_mean(setting, metric) for metric in metrics), rate]
-            line += [str(setting.epoch), str(len(setting.rows))]
-        lines.append(line)
-    return titles, lines
+def columns(lines: Sequence[Best], headline: Headline) -> list[Column]:
+    """The columns of the page, of LaTeX and of Markdown; model and split where there are several.
+
+    Empty where a method has no best setting.
+    """
+
+    def of(title: str, text: Callable[[Setting], str], key: Key) -> Column:
+        return Column(
+            title,
+            lambda line: "" if line.setting is None else text(line.setting),
+            lambda line: None if line.setting is None else key(line.setting),
+        )
+
+    def mean(metric: HeadlineMetric) -> Column:
+        return of(
+            metric.plain_label,
+            lambda setting: _mean(setting, metric),
+            lambda setting: setting.metrics.get(metric.column),
+        )
+
+    def rate(setting: Setting) -> str:
+        return "" if setting.learning_rate is None else f"{setting.learning_rate:g}"
+
+    model = Column("Model", lambda line: line.model, align="")
+    split = Column("Forget", lambda line: split_percent(line.forget_fraction))
+    return [
+        Column("Method", lambda line: line.method, align=""),
+        *[model] * (len({line.model for line in lines}) > 1),
+        *[split] * (len({line.forget_fraction for line in lines}) > 1),
+        *map(mean, (headline.forgotten, headline.kept)),
+        of("Learning rate", rate, lambda setting: setting.learning_rate),
+        of("Epoch", lambda setting: str(setting.epoch), lambda setting: setting.epoch),
+        of("Seeds", lambda setting: str(len(setting.rows)), lambda setting: len(setting.rows)),
+    ]
 
 
 def _mean(setting: Setting, metric: HeadlineMetric) -> str:
@@ -113,41 +141,56 @@ def _sentences(best: Sequence[Best], headline: Headline) -> list[str]:
     return sentences
 
 
-def _latex(best: Sequence[Best], headline: Headline) -> str:
-    titles, lines = _cells(best, headline)
-    caption, *notes = _sentences(best, headline)
-    texts = 1 + ("Model" in titles)
+def latex(
+    caption: str, notes: Iterable[str], lines: Sequence[Sequence[str]], texts: int, rule: int = -1
+) -> str:
+    """Write a table; cells are LaTeX, of which `texts` columns stand left.
 
-    def cells(line: Sequence[str]) -> str:
-        # A hyphen in mathematics is a minus sign.
-        numbers = (re.sub(r"-?\d+(\.\d+)?(e[+-]?\d+)?", r"$\g<0>$", tex(c)) for c in line[texts:])
-        return " & ".join([*map(tex, line[:texts]), *numbers]) + " \\\\"
+    lines  the titles first
+    rule   number of a line that a rule stands before, beside the first
 
+    Caption and notes, which become comments, are plain text.
+    """
+    rows = [" & ".join(line) + r" \\" for line in lines]
+    if rule > 0:
+        rows.insert(rule, r"\midrule")
+    head, *body = rows
     parts = [
         *(f"% {tex(note)}" for note in notes),
-        "% \\usepackage{booktabs}",
-        "\\begin{table}",
-        "\\centering",
-        f"\\caption{{{tex(caption)}}}",
-        f"\\begin{{tabular}}{{{'l' * texts}{'r' * (len(titles) - texts)}}}",
-        "\\toprule",
-        " & ".join(map(tex, titles)) + " \\\\",
-        "\\midrule",
-        *map(cells, lines),
-        "\\bottomrule",
-        "\\end{tabular}",
-        "\\end{table}",
+        r"% \usepackage{booktabs}",
+        r"\begin{table}",
+        r"\centering",
+        rf"\caption{{{tex(caption)}}}",
+        rf"\begin{{tabular}}{{{'l' * texts}{'r' * (len(lines[0]) - texts)}}}",
+        *(r"\toprule", head, r"\midrule", *body, r"\bottomrule"),
+        r"\end{tabular}",
+        r"\end{table}",
     ]
     return "\n".join(parts) + "\n"
 
 
+def _latex(best: Sequence[Best], headline: Headline) -> str:
+    shown = columns(best, headline)
+    texts = sum(column.align == "" for column in shown)
+
+    def line(item: Best) -> list[str]:
+        cells = [tex(column.text(item)) for column in shown]
+        # A hyphen in mathematics is a minus sign.
+        number = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?")
+        return [*cells[:texts], *(number.sub(r"$\g<0>$", cell) for cell in cells[texts:])]
+
+    caption, *notes = _sentences(best, headline)
+    titles = [tex(column.title) for column in shown]
+    return latex(caption, notes, [titles, *map(line, best)], texts)
+
+
 def _markdown(best: Sequence[Best], headline: Headline) -> str:
-    titles, lines = _cells(best, headline)
-    texts = 1 + ("Model" in titles)
-    rule = ["---"] * texts + ["---:"] * (len(titles) - texts)
+    shown = columns(best, headline)
+    rule = ["---:" if column.align else "---" for column in shown]
+    lines = [[column.text(item) for column in shown] for item in best]
     table = [
         "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |"
-        for line in (titles, rule, *lines)
+        for line in ([column.title for column in shown], rule, *lines)
     ]
     return "\n".join([*table, "", " ".join(_sentences(best, headline)), ""])
 

@@ -5,35 +5,31 @@
     pareto("runs/quickstart")
     pareto("runs/quickstart", methods=["ce-u", "npo"], rate=1e-4, width="column")
     trajectories("runs/quickstart", fraction=0.1)
-    truth_ratios("runs/quickstart", method="npo")
+    truth_ratios("runs/quickstart", "5f0c")
     dataframe("runs/quickstart")  # all numbers, as a data frame of pandas
 
-A table is a sweep's folder, its `results.csv` (the file, or as a data frame), records, or rows. It
-may be a part of a sweep, or of several sweeps that were evaluated by the same rules.
+A table is a sweep's folder, records, or rows: of a sweep, a part of one, or several sweeps that
+were evaluated by the same rules. `width` is that in print: `column` (3.25 inches), `text` (6.75)
+or inches; by default figures are for a screen. `figure.update_layout` changes title and legend.
 """
 
-import csv
 import io
 import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypedDict, Unpack, cast
+from typing import Any
 
-from unlearnbench.analysis.best_settings import average_seeds, best_per_method
-from unlearnbench.analysis.equal_utility import with_retain_term
+from unlearnbench.analysis.compare import with_retain_term
 from unlearnbench.analysis.meta_evaluation import MetaEvaluation
 from unlearnbench.analysis.results import Results
 from unlearnbench.api import registry
 from unlearnbench.api.benchmark import SplitKey, split_label
 from unlearnbench.base.errors import RecordError, did_you_mean
-from unlearnbench.config.plan import PLAN_FILE
-from unlearnbench.evaluation.benchmark_schema import StoredBenchmark
-from unlearnbench.results.records import Record, StoredEvaluations, evaluated_epoch, read_records
-from unlearnbench.results.table import TableRow, from_csv, to_csv
+from unlearnbench.results.records import Record, evaluated_epoch, read_records
+from unlearnbench.results.table import TableRow, to_csv
 from unlearnbench.results.table import table as make_table
 
 __all__ = [
-    "Look",
     "Table",
     "dataframe",
     "meta_evaluation",
@@ -45,57 +41,18 @@ __all__ = [
     "truth_ratios",
 ]
 
-
-class Look(TypedDict, total=False):
-    """How a figure is drawn."""
-
-    width: Literal["column", "text"] | float | None
-    """In print: of a paper's column (3.25 inches), of its text (6.75), or inches; default: for a
-    screen."""
-    font_size: float | None
-    """Points; default: 8 in a column, 9 elsewhere."""
-    legend: bool
-    title: str | None
-    """Default: the numbers drawn; none at a width in print, which a caption names."""
-
-
-class DataFrame(Protocol):
-    """Data frame of pandas, polars and others."""
-
-    def to_dict(self, orient: Literal["records"]) -> list[dict[Hashable, Any]]:
-        """One mapping of column to value per line."""
-        ...
-
-
-Table = str | Path | Iterable[TableRow] | Iterable[Record] | DataFrame
+Table = str | Path | Iterable[TableRow] | Iterable[Record]
 """Sources of rows."""
+Width = str | float | None
+"""`column`, `text`, or inches in print; None for a screen."""
 
 
 def rows_of(table: Table) -> tuple[TableRow, ...]:
-    """Read the rows of a sweep's folder, of a `results.csv` or its data frame, or of records.
-
-    Raises: RecordError for anything else.
-    """
+    """Read the rows of a sweep's folder, or of records."""
     if isinstance(table, str | Path):
-        path = Path(table)
-        if path.is_dir():
-            return Results.read(path).rows
-        if not path.is_file():
-            raise RecordError(f"{path}: no such folder of a sweep, and no results.csv")
-        with path.open(encoding="utf-8", newline="") as lines:
-            stored = StoredBenchmark.read(path.with_name(PLAN_FILE))
-            return from_csv(csv.DictReader(lines), stored)
-    if hasattr(table, "to_dict"):
-        return from_csv(cast(Any, table).to_dict("records"))
-    result: tuple[Any, ...] = tuple(cast(Iterable[Any], table))
-    if all(isinstance(item, TableRow) for item in result):
-        return result
-    if all(isinstance(item, Record) for item in result):
-        return make_table(result)
-    raise RecordError(
-        f"a table of {type(result[0]).__name__}: give a sweep's folder, its results.csv or data "
-        "frame, records, or the rows of a sweep's results"
-    )
+        return Results.read(table).rows
+    items: tuple[Any, ...] = tuple(table)
+    return make_table(items) if items and isinstance(items[0], Record) else items
 
 
 def dataframe(table: Table) -> Any:
@@ -154,7 +111,7 @@ def pareto(
     methods: Iterable[str] | None = None,
     fraction: SplitKey | None = None,
     rate: float | None = None,
-    **look: Unpack[Look],
+    width: Width = None,
 ) -> Any:
     """Trade-off of what is kept against what is forgotten, as a `plotly` Figure.
 
@@ -164,7 +121,7 @@ def pareto(
     """
     whole = rows_of(table)
     draw = registry.load("dashboards", "pareto")
-    return draw(select(whole, methods, fraction, rate), every=whole, **look)
+    return draw(select(whole, methods, fraction, rate), every=whole, width=width)
 
 
 def trajectories(
@@ -174,7 +131,7 @@ def trajectories(
     methods: Iterable[str] | None = None,
     fraction: SplitKey | None = None,
     rate: float | None = None,
-    **look: Unpack[Look],
+    width: Width = None,
 ) -> Any:
     """Metrics by epoch, as a `plotly` Figure: a row per model and fraction, a column per metric.
 
@@ -184,47 +141,40 @@ def trajectories(
     """
     whole = rows_of(table)
     draw = registry.load("dashboards", "trajectories")
-    return draw(select(whole, methods, fraction, rate), metrics, every=whole, **look)
+    return draw(select(whole, methods, fraction, rate), metrics, every=whole, width=width)
 
 
 def truth_ratios(
-    record: Record | str | Path,
-    retain: Record | None = None,
-    epoch: int | None = None,
-    *,
-    method: str | None = None,
-    fraction: SplitKey | None = None,
-    rate: float | None = None,
-    **look: Unpack[Look],
+    folder: str | Path, run: str, epoch: int | None = None, *, width: Width = None
 ) -> Any:
     """The two distributions that Forget Quality compares, with D marked, as a `plotly` Figure.
 
-    record  a run, or a sweep's folder, of which `method`, `fraction` and `rate` choose one: its
-            best setting (first seed), if one keeps enough utility
-    retain  the retain model's record (default: the one in the same folder as the run's)
-    epoch   of the run (default: its last; of a folder's run its best)
+    run    beginning of the id of a run in a sweep's folder
+    epoch  of the run (default: its last)
 
-    The other options are those of `pareto`.
-
-    Raises: RecordError if the epoch or the retain model's record does not exist.
+    Raises: RecordError if the run, the epoch or the retain model's record does not exist.
     """
-    if not isinstance(record, Record):
-        record, best = _chosen_run(record, method, fraction, rate)
-        epoch = best if epoch is None else epoch
-    chosen = evaluated_epoch(record, epoch)
-    siblings: list[Record] = []
-    if isinstance(record.evaluations, StoredEvaluations):
-        read = read_records(record.evaluations.folder.parent)
-        siblings = [r for r in read if (r.panel, r.profile) == (record.panel, record.profile)]
-    goal = retain or next((r for r in siblings if r.kind == "retain"), None)
-    if goal is None or not goal.evaluations:
+    records = read_records(folder)
+    runs = [record for record in records if record.kind == "run" and record.id.startswith(run)]
+    if len(runs) != 1:
         raise RecordError(
-            f"record {record.id}: no retain model of {record.model}, "
-            f"{split_label(record.forget_fraction)}, in its folder; give its record as `retain`"
+            f"{folder}: {len(runs)} runs have an id that begins with {run!r}; ids are in "
+            "results.csv"
         )
-    start = next((r for r in siblings if r.kind == "fine-tuned" and r.evaluations), None)
+    record = runs[0]
+    chosen = evaluated_epoch(record, epoch)
+    siblings = [r for r in records if (r.panel, r.profile) == (record.panel, record.profile)]
+    goal, start = (
+        next((r for r in siblings if r.kind == kind and r.evaluations), None)
+        for kind in ("retain", "fine-tuned")
+    )
+    if goal is None:
+        raise RecordError(
+            f"{folder}: no evaluated retain model of {record.model}, "
+            f"{split_label(record.forget_fraction)}"
+        )
     draw = registry.load("dashboards", "truth-ratios")
-    return draw(record, chosen, goal, start, every=make_table(siblings or [record]), **look)
+    return draw(record, chosen, goal, start, every=make_table(siblings), width=width)
 
 
 def paper() -> Any:
@@ -243,22 +193,3 @@ def meta_evaluation(evaluations: Sequence[MetaEvaluation]) -> Any:
 def save(figure: Any, path: str | Path) -> None:
     """Write a figure as .svg, .png or .pdf (extra `figures`, and a browser), or as .html."""
     registry.load("dashboards", "save")(figure, Path(path))
-
-
-def _chosen_run(
-    folder: str | Path, method: str | None, fraction: SplitKey | None, rate: float | None
-) -> tuple[Record, int]:
-    """A run of a sweep's folder and its epoch, see `truth_ratios`."""
-    results = Results.read(folder)
-    rows = select(results.rows, method, fraction, rate)
-    best = [item.setting for item in best_per_method(rows) if item.setting is not None]
-    settings = best or [seed for seed in average_seeds(rows) if seed.epoch > 0][-1:]
-    if not settings:
-        raise RecordError(f"{folder}: no run that was evaluated, of what is asked for")
-    if len({(setting.panel, setting.family) for setting in settings}) > 1:
-        listed = dict.fromkeys(
-            f"{setting.family} ({split_label(setting.forget_fraction)})" for setting in settings
-        )
-        raise RecordError(f"{folder}: name one `method` and `fraction` of {', '.join(listed)}")
-    row = settings[0].rows[0]
-    return next(record for record in results.records if record.id == row.run_id), row.epoch

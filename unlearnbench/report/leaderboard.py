@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from unlearnbench.analysis.results import Results
-from unlearnbench.base.errors import RecordError
 from unlearnbench.base.hashing import decode_floats, document_hash, sealed_json
-from unlearnbench.base.outputs import write_file
 from unlearnbench.config.metric_plan import NO_CHOICES
 from unlearnbench.evaluation.benchmark_schema import default_headline
 from unlearnbench.results.epoch_metrics import record_schema
@@ -28,58 +26,33 @@ _ROW_KEYS = ("model.name", "forget_fraction", "method", "learning_rate", "seed",
 
 
 @dataclass(frozen=True)
-class Refusal:
-    """A line that is not on the board, with the reason."""
-
-    place: str
-    """`board.jsonl:12`"""
-    id: str
-    """Record id, `?` if unreadable."""
-    reason: str
-
-
-@dataclass(frozen=True)
 class Board:
     """The merged records, one for each id, and what was refused."""
 
     records: tuple[Record, ...]
-    equal: int
-    """Number of repeated lines: same run, same numbers."""
-    refused: tuple[Refusal, ...]
+    refused: tuple[str, ...] = ()
+    """Place, id and reason of each line that is left out."""
 
     @property
-    def lines(self) -> list[str]:
+    def text(self) -> str:
         """A line of each record, in the order of their ids."""
-        return [_line(record) for record in self.records]
+        return "".join(f"{_line(record)}\n" for record in self.records)
 
 
-def export_lines(folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield (place, line) of each record that a sweep's page shows; failed runs have no line.
+def exported(folder: Path) -> Board:
+    """The records that a sweep's page shows; failed runs have no line.
 
     Raises: RecordError if the folder has no record, or a damaged one.
     """
-    for record in Results.read(folder).records:
-        if record.status != "failed":
-            yield str(folder / "records" / record.place), _line(record)
+    records = Results.read(folder).records
+    return Board(tuple(record for record in records if record.status != "failed"))
 
 
 def read_lines(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield (place, line) of every line of a file. Raises: RecordError if it has none."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise RecordError(f"{path}: cannot be read: {reason}") from None
-    if not text.strip():
-        raise RecordError(f"{path}: empty; give a file of `leaderboard export`")
-    for number, line in enumerate(text.split("\n"), 1):
+    """Yield (place, line) of every line of a file."""
+    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
         if line.strip():
             yield f"{path}:{number}", line
-
-
-def write_lines(board: Board, path: Path) -> None:
-    """Write a board's lines, whole or not at all."""
-    write_file(path, "".join(f"{line}\n" for line in board.lines), "the leaderboard")
 
 
 def merge(lines: Iterable[tuple[str, str]]) -> Board:
@@ -90,30 +63,37 @@ def merge(lines: Iterable[tuple[str, str]]) -> Board:
     - Records of one model and split need the same data, and runs the same start weights: those with
       the most frequent value stay.
     """
-    refused: list[Refusal] = []
-    by_id: dict[str, list[tuple[str, Record]]] = defaultdict(list)
+    refused: list[str] = []
+    read: list[tuple[str, Record]] = []
     for location, text in lines:
         try:
-            record = _read(text)
+            read.append((location, _read(text)))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            refused.append(Refusal(location, "?", f"{type(error).__name__}: {error}"))
-        else:
-            by_id[record.id].append((location, record))
-    kept: list[tuple[str, Record]] = []
-    equal = 0
-    for same in by_id.values():
-        first, *others = sorted(same, key=lambda pair: str(pair[1].provenance.get("started", "~")))
-        kept.append(first)
-        for spot, record in others:
-            if _numbers(record) == _numbers(first[1]):
-                equal += 1
-            else:
-                reason = f"it has the id of {first[0]}, which started earlier, and other numbers"
-                refused.append(Refusal(spot, record.id, reason))
+            refused.append(f"{location}: left out: {type(error).__name__}: {error}")
+    kept: dict[str, tuple[str, Record]] = {}
+    for location, record in sorted(read, key=lambda p: str(p[1].provenance.get("started", "~"))):
+        first, known = kept.setdefault(record.id, (location, record))
+        if _numbers(record) != _numbers(known):
+            reason = f"it has the id of {first}, which started earlier, and other numbers"
+            refused.append(f"{location}: record {record.id}: left out: {reason}")
+    pairs = [kept[name] for name in sorted(kept)]
     for key in ("data", "weights"):
-        kept = _consistent(kept, key, refused)
-    records = sorted((record for _, record in kept), key=lambda record: record.id)
-    return Board(tuple(records), equal, tuple(refused))
+        counts: dict[Any, Counter[str]] = defaultdict(Counter)
+        for _, record in pairs:
+            counts[_group(record, key)][str(record.provenance.get(key))] += 1
+        usual = {name: min(of, key=lambda v: (-of[v], v)) for name, of in counts.items()}
+        for location, record in [*pairs]:
+            value, most = str(record.provenance.get(key)), usual[_group(record, key)]
+            if value != most:
+                reason = f"its {key} are {value}, and {most} of most of its model and split"
+                refused.append(f"{location}: record {record.id}: left out: {reason}")
+                pairs.remove((location, record))
+    return Board(tuple(record for _, record in pairs), tuple(refused))
+
+
+def _group(record: Record, key: str) -> tuple[Any, ...]:
+    """Records that need the same `key`; a retain model has weights of its own."""
+    return record.model, record.forget_fraction, key == "weights" and record.kind == "retain"
 
 
 def tables(records: Iterable[Record]) -> dict[str, tuple[TableRow, ...]]:
@@ -185,25 +165,3 @@ def _read(text: str) -> Record:
 def _numbers(record: Record) -> list[Any]:
     results = (*record.epochs, *record.attacked)
     return [(result.epoch, result.variant, dict(result.metrics)) for result in results]
-
-
-def _consistent(
-    records: list[tuple[str, Record]], key: str, refused: list[Refusal]
-) -> list[tuple[str, Record]]:
-    """The records that have the most frequent value of `key` on their panel."""
-    kept: list[tuple[str, Record]] = []
-    groups: dict[tuple[Any, ...], list[tuple[str, Record]]] = defaultdict(list)
-    for pair in records:
-        # A retain model has weights of its own.
-        owner = pair[1].kind == "retain" if key == "weights" else ""
-        groups[pair[1].model, pair[1].forget_fraction, owner].append(pair)
-    for group in groups.values():
-        counts = Counter(str(record.provenance.get(key)) for _, record in group)
-        usual = min(counts, key=lambda value: (-counts[value], value))
-        for location, record in group:
-            if (part := str(record.provenance.get(key))) == usual:
-                kept.append((location, record))
-                continue
-            reason = f"its {key} are {part}, and {usual} of most of its model and split"
-            refused.append(Refusal(location, record.id, reason))
-    return kept

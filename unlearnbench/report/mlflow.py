@@ -7,14 +7,21 @@ runs stay as they are; incomplete ones are replaced.
 import json
 import logging
 import os
+import shlex
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+from unlearnbench.analysis.results import stored_links
 from unlearnbench.api.tracker import TrackedRun, TrackedSweep, Tracker
+from unlearnbench.base.errors import RecordError
 from unlearnbench.base.redaction import redact
-from unlearnbench.report.links import STORE
 
+HOST = "127.0.0.1"
+STORE = "mlflow.db"
+"""MLflow's store in a sweep's folder, where no other is configured."""
 ENVIRONMENT = {
     # MLflow's defaults wait seven times two minutes, or as long as the server demands.
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "5",
@@ -76,8 +83,6 @@ class MlflowTracker(Tracker):
         if known is not None:  # interrupted while it was logged, or failed and now succeeded
             self._client.delete_run(known)
         tags = {**run.tags, "mlflow.parentRunId": self._parent}
-        if "answers.json" in run.artefacts:  # as MLflow's `log_table` marks a table
-            tags["mlflow.loggedArtifacts"] = '[{"path": "answers.json", "type": "table"}]'
         created = self._create(run.name, tags, run.started)
         parameters = [Param(name, value) for name, value in run.parameters.items()]
         metrics = [Metric(p.name, p.value, p.moment, p.step) for p in run.points]
@@ -102,7 +107,7 @@ class MlflowTracker(Tracker):
         return f"{page}/{self._runs[run][0]}?{_PAGE}"
 
     def finish(self, status: Literal["finished", "stopped"]) -> None:
-        self._client.set_terminated(self._parent, _STATUS[status], end_time=self._sweep.ended)
+        self._client.set_terminated(self._parent, _STATUS[status])
 
     def _experiment_id(self, uri: str) -> str:
         name = self._sweep.experiment
@@ -121,32 +126,20 @@ class MlflowTracker(Tracker):
         known = self._search(f"tags.`unlearnbench.sweep_id` = '{self._sweep.id}'")
         if not known:
             tags = {**self._sweep.tags, "unlearnbench.sweep_id": self._sweep.id}
-            return self._create(self._sweep.name, tags, self._sweep.started)
+            return self._create(self._sweep.name, tags)
         parent = str(known[0].info.run_id)
         self._client.update_run(parent, status="RUNNING")
         return parent
 
-    def _create(self, name: str, tags: dict[str, str], started: int | None) -> str:
-        """Create a run, with what MLflow's pages show as its source and user."""
-        part = {"mlflow.source.name": "unlearnbench", "mlflow.source.type": "LOCAL"}
-        part["mlflow.user"] = os.environ.get("USER", "")
-        if "git_commit" in tags:
-            part["mlflow.source.git.commit"] = tags["git_commit"]
+    def _create(self, name: str, tags: dict[str, str], started: int | None = None) -> str:
+        part = {"mlflow.source.name": "unlearnbench"}
         created = self._client.create_run(
             self._experiment, run_name=name, tags=tags | part, start_time=started
         )
         return str(created.info.run_id)
 
     def _search(self, condition: str) -> list[Any]:
-        runs: list[Any] = []
-        token: str | None = ""
-        while token is not None:
-            page = self._client.search_runs(
-                [self._experiment], condition, max_results=1000, page_token=token or None
-            )
-            runs += page
-            token = page.token or None
-        return runs
+        return [*self._client.search_runs([self._experiment], condition, max_results=50_000)]
 
     def _shared_view(self) -> str:
         """Store the order and columns of the sweep's runs, which a link names; returns the name.
@@ -194,3 +187,34 @@ def _no_fsync(connection: Any, _: Any) -> None:
     """
     if type(connection).__module__.startswith("sqlite3"):
         connection.execute("PRAGMA synchronous = OFF")
+
+
+def ui_command(folder: Path, *, tracked: bool = True) -> str:
+    """Command that shows a sweep in MLflow, where one that was not tracked is logged first."""
+    path, current = folder.resolve(), Path.cwd()
+    short = shlex.quote(str(path.relative_to(current) if path.is_relative_to(current) else path))
+    show = f"unlearnbench ui {short}"
+    return show if tracked else f"unlearnbench track {short} && {show}"
+
+
+def show_in_mlflow(folder: Path, port: int, show: Callable[[str], None]) -> None:
+    """Show the address of a sweep's runs; serve a local store on loopback, until Ctrl-C.
+
+    Raises: RecordError if the sweep is not logged.
+    """
+    link = stored_links(folder).get("sweep")
+    store, _, view = (link or "").partition("#")
+    if link is None or not (store or (folder / STORE).is_file()):
+        advice = f"`unlearnbench track {shlex.quote(str(folder))}` logs it from the records"
+        raise RecordError(f"{folder} is not logged; {advice}")
+    if store.startswith("http"):
+        show(link)
+        return
+    show(f"http://{HOST}:{port}/#{view}  (Ctrl-C ends it)")
+    uri = store or f"sqlite:///{(folder / STORE).resolve()}"
+    # Without ten worker processes for jobs that never come.
+    environment = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", **os.environ}
+    command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", uri]
+    command += ["--host", HOST, "--port", str(port), "--workers", "1"]
+    command += ["--uvicorn-opts", "--log-level critical"]
+    os.execve(sys.executable, command, environment)

@@ -10,6 +10,7 @@ from unlearnbench.analysis.results import Results
 from unlearnbench.api.registry import load
 from unlearnbench.base.deferred_warnings import warn_later
 from unlearnbench.base.outputs import write_file
+from unlearnbench.results.epoch_metrics import named_metrics, store_numbers
 from unlearnbench.results.table import ATTACKS, to_csv
 
 REPEAT = "no record is lost: `unlearnbench report FOLDER` writes page and table again"
@@ -41,4 +42,5 @@ def publish(results: Results, folder: Path, out: Path | None = None) -> Path:
     if out is None:
         text = conclusions_json(results.conclusions)
         write_file(folder / CONCLUSION_FILE, text, "the conclusions", REPEAT)
+        store_numbers(results.records, named_metrics(results.config) if results.config else None)
     return page

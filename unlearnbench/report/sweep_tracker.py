@@ -9,26 +9,19 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
-from unlearnbench.analysis.best_settings import (
-    UTILITY_SHARE,
-    Panel,
-    Setting,
-    average_seeds,
-    best_of,
-)
+from unlearnbench.analysis.best_settings import Panel
+from unlearnbench.analysis.results import LINKS_FILE
 from unlearnbench.analysis.selection import SELECTION_FILE
 from unlearnbench.api.benchmark import Headline, split_label
 from unlearnbench.api.metric import MetricColumn
 from unlearnbench.api.registry import load
 from unlearnbench.api.tracker import MetricPoint, TrackedRun, TrackedSweep, Tracker
+from unlearnbench.base.atomic import write_text
 from unlearnbench.base.errors import RecordError, UnlearnbenchError
 from unlearnbench.base.hashing import content_hash
 from unlearnbench.base.provenance import git_state
@@ -37,39 +30,65 @@ from unlearnbench.config.entries import earlier_section
 from unlearnbench.config.plan import PLAN_FILE
 from unlearnbench.config.resources import TrackingSettings
 from unlearnbench.config.schema import SweepConfig
-from unlearnbench.report.links import write_links
 from unlearnbench.results.records import Record, read_records
 from unlearnbench.results.table import TableRow, schema_of, table
 
 LONGEST = 500
 """Most characters of a parameter or tag that every store accepts."""
-ANSWER_COLUMNS = ("set", "question", "answer", "true_answer", "probability", "epoch")
+_Point = tuple[str, float | None, int]
+"""Name, value, step."""
 
 
-def tracked_run(record: Record, folder: Path, sweep: str, start: float | None) -> TrackedRun:
+def tracked_run(record: Record, folder: Path, sweep: str, panel: Panel) -> TrackedRun:
     """Make the run of a record.
 
     folder  of the sweep
     sweep   its name
-    start   what the fine-tuned model keeps, see `best_epoch`
+    panel   the rows of the record and of its start model, by which its best epoch is found
+
+    Undefined and infinite values are left out, because stores do not accept them.
     """
-    artefacts: dict[str, Callable[[], str]] = {}
-    if (file := folder / "records" / record.place / "record.json").is_file():
-        artefacts["record.json"] = lambda: redact(file.read_text(encoding="utf-8"))
-    if record.evaluations:
-        artefacts["answers.json"] = lambda: answer_table(record)
-    if _first_line(record.error):
-        artefacts["error.txt"] = lambda: str(record.error)
+    spec, made = record.spec, record.provenance
+    model: Mapping[str, Any] = spec.get("model") or {}
+    method: Mapping[str, Any] = spec.get("method") or {}
+    location = {
+        name: getattr(record, name)
+        for name in ("method", "model", "forget_fraction", "learning_rate", "seed")
+    } | {"epochs": spec.get("epochs")}
+    parameters = location | {"base": model.get("base"), "dtype": model.get("dtype")}
+    parameters |= {f"lora_{name}": value for name, value in (model.get("lora") or {}).items()}
+    parameters |= (spec.get("training") or {}) | (method.get("hyperparameters") or {})
+    if retain := method.get("retain"):
+        parameters |= {"retain_term": retain["term"], "retain_weight": retain["weight"]}
+    tags = location | {
+        "sweep": sweep,
+        "kind": record.kind,
+        "status": record.status,
+        "profile": record.profile,
+        "evaluation_precision": record.precision,
+        "data": spec.get("data_fingerprint") or made.get("data"),
+        "device": made.get("device"),
+        "error": (record.error or "").strip().partition("\n")[0] or None,
+        "git_commit": (made.get("git") or {}).get("commit"),
+        "unlearnbench.run_id": record.id,
+    }
+    started, ended = (milliseconds(made.get(name)) for name in ("started", "finished"))
+    points = [*_by_epoch(record), *_under(record), *_best(record, panel), *_by_step(record)]
+    file = folder / "records" / record.place / "record.json"
     return TrackedRun(
         id=record.id,
         name=_name(record),
         status=record.status,
-        parameters=params(record),
-        tags=tags(record, sweep),
-        points=metrics(record, start),
-        artefacts=artefacts,
-        started=milliseconds(record.provenance.get("started")),
-        ended=milliseconds(record.provenance.get("finished")),
+        parameters=_texts(parameters),
+        tags=_texts(tags),
+        points=[
+            MetricPoint(name, value, step, ended or 0)
+            for name, value, step in points
+            if value is not None and math.isfinite(value)
+        ],
+        artefacts={file.name: lambda: redact(file.read_text("utf-8"))} if file.is_file() else {},
+        started=started,
+        ended=ended,
     )
 
 
@@ -80,68 +99,6 @@ def _name(record: Record) -> str:
     method = " under ".join([record.method, *sorted(under)])
     location = [method, record.model, split_label(record.forget_fraction)]
     return " · ".join([*location, *rate, f"seed {record.seed}"])
-
-
-def params(record: Record) -> dict[str, str]:
-    """Parameters: place in the sweep, model, training, the method's hyper-parameters."""
-    chosen, spec = _place(record), record.spec
-    model: Mapping[str, Any] = spec.get("model") or {}
-    method: Mapping[str, Any] = spec.get("method") or {}
-    chosen |= {"base": model.get("base"), "dtype": model.get("dtype")}
-    chosen |= {f"lora_{name}": value for name, value in (model.get("lora") or {}).items()}
-    chosen |= (spec.get("training") or {}) | (method.get("hyperparameters") or {})
-    if retain := method.get("retain"):
-        chosen |= {"retain_term": retain["term"], "retain_weight": retain["weight"]}
-    return _texts(chosen)
-
-
-def tags(record: Record, sweep: str) -> dict[str, str]:
-    """Tags, by which runs are searched."""
-    made = record.provenance
-    named = _place(record) | {
-        "sweep": sweep,
-        "kind": record.kind,
-        "status": record.status,
-        "profile": record.profile,
-        "evaluation_precision": record.precision,
-        "data": record.spec.get("data_fingerprint") or made.get("data"),
-        "device": made.get("device"),
-        "error": _first_line(record.error),
-        "git_commit": (made.get("git") or {}).get("commit"),
-        "unlearnbench.run_id": record.id,
-    }
-    return _texts(named)
-
-
-def answer_table(record: Record) -> str:
-    """JSON of the answers after the last evaluated epoch, as columns and rows."""
-    epoch = max(record.evaluations)
-    evaluation = record.evaluations[epoch]
-    rows: list[list[Any]] = []
-    for name, item in evaluation.sets.items():
-        generated = item.generated or ("",) * len(item.questions)
-        for i, question in enumerate(item.questions):
-            true = item.references[i] if i < len(item.references) else ""
-            probability = round(math.exp(-float(item.answer_loss[i])), 6)
-            rows.append([name, question, generated[i], true, probability, epoch])
-    return json.dumps({"columns": ANSWER_COLUMNS, "data": rows}, ensure_ascii=False)
-
-
-def _place(record: Record) -> dict[str, Any]:
-    """Place of a record in the sweep."""
-    return {
-        "method": record.method,
-        "model": record.model,
-        "forget_fraction": record.forget_fraction,
-        "learning_rate": record.learning_rate,
-        "seed": record.seed,
-        "epochs": record.spec.get("epochs"),
-    }
-
-
-def _first_line(text: str | None) -> str | None:
-    """First line of an error text; None if empty."""
-    return text.strip().partition("\n")[0] if text and text.strip() else None
 
 
 def _texts(values: Mapping[str, Any]) -> dict[str, str]:
@@ -155,34 +112,6 @@ def _text(value: Any) -> str:
         # MLflow compares parameters as text: 0.00002 sorts before 0.0001, but 2e-05 after it.
         return f"{Decimal(repr(value)):f}"
     return str(value)
-
-
-def best_epoch(record: Record, start: float | None) -> Setting | None:
-    """A run's best epoch by the rule of `best_per_method`; None if none keeps the utility.
-
-    start  what the fine-tuned model keeps, by the headline (Model Utility)
-    """
-    if record.kind != "run" or start is None:
-        return None
-    return best_of(average_seeds(table([record])), UTILITY_SHARE * start)
-
-
-def metrics(record: Record, start: float | None = None) -> list[MetricPoint]:
-    """Metric points by epoch, and under `train/` by optimizer step; `start` as in `best_epoch`.
-
-    Undefined and infinite values are left out, because stores do not accept them.
-    """
-    result = [*_by_epoch(record), *_under(record), *_best(record, start), *_by_step(record)]
-    moment = milliseconds(record.provenance.get("finished")) or 0
-    return [
-        MetricPoint(name, value, step, moment)
-        for name, value, step in result
-        if value is not None and math.isfinite(value)
-    ]
-
-
-_Point = tuple[str, float | None, int]
-"""Name, value, step."""
 
 
 def metric_name(name: str, known: Mapping[str, MetricColumn], sets: Iterable[str] = ()) -> str:
@@ -223,17 +152,18 @@ def _under(record: Record) -> Iterator[_Point]:
             yield f"under.{group}/{column}", value, item.epoch
 
 
-def _best(record: Record, start: float | None) -> Iterator[_Point]:
-    best = best_epoch(record, start)
-    if best is None:
+def _best(record: Record, panel: Panel) -> Iterator[_Point]:
+    """Metrics of a run's best epoch, by the rule of every table; nothing where none is good."""
+    best = next((item.setting for item in panel.best if item.setting), None)
+    if record.kind != "run" or best is None:
         return
     k = best.epoch
     yield "best/epoch", float(k), k
     test = best.headline.forgotten.test
     for name in (*best.headline.columns[:2], *((test.p_value,) if test else ())):
         yield f"best/{name}", best.metrics.get(name), k
-    if best.kept is not None and start:
-        yield "best/utility_kept", best.kept / start, k
+    if best.kept is not None and panel.start.utility:
+        yield "best/utility_kept", best.kept / panel.start.utility, k
 
 
 def _by_step(record: Record) -> Iterator[_Point]:
@@ -260,8 +190,6 @@ FILES = ("report.html", "results.csv", "attacks.csv", "sweep.log", SELECTION_FIL
 """Files of a sweep's folder that a replay attaches."""
 
 _logger = logging.getLogger(__name__)
-Span = tuple[int | None, int | None]
-"""Milliseconds since 1970; None is now."""
 
 
 class SweepTracker:
@@ -269,7 +197,6 @@ class SweepTracker:
 
     warn      called once if tracking fails
     seconds   longest wait at the end
-    span      start and end of a finished sweep
     """
 
     def __init__(
@@ -280,7 +207,6 @@ class SweepTracker:
         *,
         warn: Callable[[str], None] = _logger.warning,
         seconds: float = CLOSE_SECONDS,
-        span: Span = (None, None),
     ) -> None:
         self.settings, self.folder, self.config = settings, folder, config
         self.logged = 0
@@ -289,12 +215,13 @@ class SweepTracker:
         """Error that ended tracking."""
         self.address: str | None = None
         """Address of the sweep, once `settle` has written the links."""
-        self._warn, self._seconds, self._span = warn, seconds, span
+        self.ids: list[str] = []
+        """Ids of all records, logged newly or before."""
+        self._warn, self._seconds = warn, seconds
         self._tracker: Tracker | None = None
         self._thread = ThreadPoolExecutor(1, "tracker")
         self._last: Future[None] | None = None
         self._start_rows: list[TableRow] = []
-        self._ids: list[str] = []
         self._complete = False
 
     def __enter__(self) -> SweepTracker:
@@ -302,7 +229,7 @@ class SweepTracker:
             # Loaded here, not in the thread: two threads that import large packages at the same
             # time can see each other's half-imported modules.
             self._tracker = load("trackers", self.settings.tracker)()
-            sweep = _tracked_sweep(self.settings, self.folder, self.config, self._span)
+            sweep = _tracked_sweep(self.settings, self.folder, self.config)
             self._put(lambda tracker: tracker.start(sweep))
             self._put(lambda tracker: tracker.artefact(self.folder / PLAN_FILE))
         return self
@@ -355,7 +282,8 @@ class SweepTracker:
         if self.trouble is None:
             uri = self.settings.uri or ""
             at = f" at {redact(uri)}" if uri else ""
-            self.trouble = f"tracking by {self.settings.tracker}{at}: {redact(reason, uri)[:300]}"
+            reason = redact(reason, uri).partition("\n")[0][:300]
+            self.trouble = f"tracking by {self.settings.tracker}{at}: {reason}"
             command = f"unlearnbench track {shlex.quote(str(self.folder))}"
             self._warn(
                 f"{self.trouble}; no run is lost: records are complete, and `{command}` logs them"
@@ -365,26 +293,25 @@ class SweepTracker:
         rows = table([record])
         self._start_rows += rows if record.kind == "fine-tuned" else ()
         current = (row for row in (*self._start_rows, *rows) if row.panel == record.panel)
-        start = Panel(*record.panel, tuple(current)).start.utility
-        self.logged += tracker.log(tracked_run(record, self.folder, self.config.name, start))
-        self._ids.append(record.id)
+        panel = Panel(*record.panel, tuple(current))
+        self.logged += tracker.log(tracked_run(record, self.folder, self.config.name, panel))
+        self.ids.append(record.id)
 
     def _link(self, tracker: Tracker) -> None:
         self.address = tracker.link()
         if self.address is not None:
-            write_links(self.folder, self.address, {name: tracker.link(name) for name in self._ids})
+            links = {"sweep": self.address, "runs": {name: tracker.link(name) for name in self.ids}}
+            write_text(self.folder / LINKS_FILE, json.dumps(links, indent=1) + "\n")
 
 
 def _reason(error: BaseException) -> str:
-    """First line of the error that a chain begins with: of a server's, `Connection refused`."""
+    """The error that a chain begins with: of a server's, `Connection refused`."""
     while (earlier := error.__cause__ or error.__context__) is not None:
         error = earlier
-    return str(error).strip().partition("\n")[0] or type(error).__name__
+    return str(error).strip() or type(error).__name__
 
 
-def _tracked_sweep(
-    settings: TrackingSettings, folder: Path, config: SweepConfig, span: Span
-) -> TrackedSweep:
+def _tracked_sweep(settings: TrackingSettings, folder: Path, config: SweepConfig) -> TrackedSweep:
     tags = {"sweep": config.name, "kind": "sweep"}
     if commit := (git_state() or {}).get("commit"):
         tags["git_commit"] = commit
@@ -400,26 +327,10 @@ def _tracked_sweep(
         tags=tags,
         best=[f"best/{name}" for name in (*best, "utility_kept", "epoch")],
         ascending=headline is not None and headline.forgotten.better == "lower",
-        started=span[0],
-        ended=span[1],
     )
 
 
-@dataclass(frozen=True)
-class ReplayResult:
-    """Result of a replay."""
-
-    store: str
-    """Its address, or without one the tracker's name."""
-    logged: int
-    """Number of newly logged records."""
-    records: int
-    """Number of all records."""
-    address: str | None
-    """Address of the sweep on a server; None for a store without one."""
-
-
-def replay(folder: Path, uri: str | None = None) -> ReplayResult:
+def replay(folder: Path, uri: str | None = None) -> SweepTracker:
     """Log every record of a sweep's folder that is not logged yet.
 
     Runs that an interrupted replay logged in part are replaced, and the sweep's own files as well.
@@ -431,25 +342,15 @@ def replay(folder: Path, uri: str | None = None) -> ReplayResult:
     settings = config.tracking.model_copy(
         update={"enabled": True, "uri": config.tracking.uri if uri is None else uri}
     )
-    records = read_records(folder)
-    starts, ends = (
-        [moment for record in records if (moment := milliseconds(record.provenance.get(key)))]
-        for key in ("started", "finished")
-    )
-    span = min(starts, default=None), max(ends, default=None)
     messages: list[str] = []
-    with SweepTracker(
-        settings, folder, config, warn=messages.append, seconds=3600.0, span=span
-    ) as tracker:
-        for record in sorted(records, key=lambda r: r.kind == "run"):  # start models first
+    with SweepTracker(settings, folder, config, warn=messages.append, seconds=3600.0) as tracker:
+        for record in sorted(read_records(folder), key=lambda r: r.kind == "run"):  # starts first
             tracker.log(record)
         tracker.settle()
         tracker.log_files([folder / name for name in FILES])
     if tracker.trouble:
         raise UnlearnbenchError(f"{tracker.trouble}; start it, or give --uri")
-    address = tracker.address if (tracker.address or "").startswith("http") else None
-    store = redact(settings.uri or settings.tracker)
-    return ReplayResult(store, tracker.logged, len(records), address)
+    return tracker
 
 
 def sweep_config(folder: Path) -> SweepConfig:
@@ -464,11 +365,8 @@ def sweep_config(folder: Path) -> SweepConfig:
     except FileNotFoundError:
         raise RecordError(f"{folder} is not a sweep folder: no {PLAN_FILE} in it") from None
     except (ValueError, KeyError, TypeError) as error:
-        reason = type(error).__name__
-        if isinstance(error, ValidationError):
-            first = error.errors()[0]
-            reason = f"config.{'.'.join(map(str, first['loc']))}: {first['msg']}"
         raise RecordError(
-            f"{path}: damaged, or of a plug-in that is not given: {reason}; give the plug-in with "
-            "--plugin, or start the sweep again, which rewrites it and repeats no finished run"
+            f"{path}: damaged, or of a plug-in that is not given: {' '.join(str(error).split())}; "
+            "give the plug-in with --plugin, or start the sweep again, which rewrites it and "
+            "repeats no finished run"
         ) from None

@@ -1,24 +1,35 @@
-"""The numbers of a record's epochs: those in it, and those that can be computed from its files.
+"""The numbers of a record's epochs: those in it, and those that are computed from its files, once.
 
 A retain model's record has no number that is relative to the start model, which is evaluated after
 it, and a record may be older than a metric. Such columns are computed from the stored evaluations,
-once in a process; a column that is stored is not computed again, unless the configuration has come
-to give its metric other settings (`evaluation.metrics`).
+and written beside them with the report:
+
+    records/<id>/numbers.json   numbers by epoch, and the hash of all that they depend on
+
+A column that is in the record is not computed again, unless the configuration has come to give its
+metric other settings (`evaluation.metrics`).
 """
 
+import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
 from unlearnbench.api.benchmark import SplitKey
 from unlearnbench.api.observations import Evaluation
+from unlearnbench.api.registry import Kind, offers
 from unlearnbench.base.errors import UnlearnbenchError
-from unlearnbench.config.metric_plan import NO_CHOICES, MetricChoices, MetricPlan
+from unlearnbench.base.hashing import decode_floats, document_hash, sealed_json
+from unlearnbench.base.outputs import write_file
+from unlearnbench.config.metric_plan import NO_CHOICES, MetricChoices
 from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema, recorded_schema
 from unlearnbench.evaluation.summary import values_of
-from unlearnbench.results.records import EpochResult, Record, StoredEvaluations, StoredFile
+from unlearnbench.results.records import Record, StoredEvaluations, StoredFile
 
+NUMBERS_FILE = "numbers.json"
+_CODE: tuple[Kind, ...] = ("metrics", "benchmarks")
 Values = Mapping[str, float | None]
 References = Mapping[tuple[str, str, SplitKey], Record]
 """Records of start and retain models by kind, model and split."""
@@ -49,13 +60,21 @@ def references_of(records: Iterable[Record]) -> References:
     return {location: ones[0] for location, ones in recordss.items() if len(ones) == 1}
 
 
+def store_numbers(records: Sequence[Record], chosen: MetricChoices | None = None) -> None:
+    """Write the numbers that records lack, and a command would compute again."""
+    references = references_of(records)
+    for record in records:
+        numbers(record, references, chosen, store=True)
+
+
 def numbers(
     record: Record,
-    result: EpochResult,
     references: References,
     chosen: MetricChoices | None = None,
-) -> Numbers:
-    """The numbers of an epoch of `record` by column; None where undefined or not finite.
+    *,
+    store: bool = False,
+) -> Mapping[int, Numbers]:
+    """The numbers of `record` by epoch and column; None where undefined or not finite.
 
     Columns that the record lacks are computed from its files, and from those of its start and
     retain model, if they are whole.
@@ -66,14 +85,23 @@ def numbers(
     now = before if chosen is None else chosen
     schema = record_schema(record, now)
     known = {column.name for column in schema.plan.columns}
-    fill = known - result.metrics.keys()
-    if record.kind == "retain":
-        fill |= {name for name in known if result.metrics.get(name) is None}
     names = before.keys() | now.keys()
     changed = {name for name in names if before.get(name, {}) != now.get(name, {})}
-    fill |= schema.plan.affected(changed)
-    computed = _computed(record, result, references, schema) if fill else {}
-    return finite({**result.metrics, **{name: computed.get(name) for name in fill}})
+    affected = schema.plan.affected(changed)
+    fill: dict[int, set[str]] = {}
+    for result in record.epochs:
+        empty = {name for name in known if result.metrics.get(name) is None}
+        lacking = empty if record.kind == "retain" else known - result.metrics.keys()
+        fill[result.epoch] = lacking | affected
+    values: Mapping[int, Values] = {}
+    if any(fill.values()):
+        values = _computed(record, references, schema, now, store=store)
+    return {
+        item.epoch: finite(
+            {**item.metrics, **{n: values.get(item.epoch, {}).get(n) for n in fill[item.epoch]}}
+        )
+        for item in record.epochs
+    }
 
 
 def chosen_of(record: Record) -> MetricChoices:
@@ -94,44 +122,48 @@ def record_schema(record: Record, chosen: MetricChoices) -> BenchmarkSchema:
 
 
 def _computed(
-    record: Record, result: EpochResult, references: References, schema: BenchmarkSchema
-) -> Values:
-    """All metrics of an epoch, from the files; empty where they do not give them."""
-    location = (record.model, record.forget_fraction)
-    others = (references.get((kind, *location)) for kind in ("retain", "fine-tuned"))
-    model = _file_of(record, result.epoch)
-    retain, start = (None if other is None else _file_of(other, 0) for other in others)
-    if model is None:
+    record: Record,
+    references: References,
+    schema: BenchmarkSchema,
+    chosen: MetricChoices,
+    *,
+    store: bool,
+) -> Mapping[int, Values]:
+    """All metrics by epoch, from the files; none of an epoch whose files do not give them."""
+    evaluations, retain, start = (
+        item.evaluations
+        if item is not None and isinstance(item.evaluations, StoredEvaluations)
+        else None
+        for item in (
+            record,
+            references.get(("retain", *record.panel)),
+            references.get(("fine-tuned", *record.panel)),
+        )
+    )
+    if evaluations is None:
         return {}
-    try:
-        forget, headline = schema.sets("forget"), schema.headline.forgotten.name
-        return _compute(schema.plan, forget, headline, model, retain, start)
-    # Damage is reported where the files are needed; other versions may have other sets and rules.
-    except (UnlearnbenchError, OSError, LookupError, ValueError):
-        return {}
-
-
-def _file_of(record: Record, epoch: int) -> StoredFile | None:
-    stored = record.evaluations
-    return stored.files.get(epoch) if isinstance(stored, StoredEvaluations) else None
-
-
-@lru_cache(maxsize=4096)
-def _compute(
-    plan: MetricPlan,
-    forget: tuple[str, ...],
-    headline: str,
-    model: StoredFile,
-    retain: StoredFile | None,
-    start: StoredFile | None,
-) -> Values:
-    """All metrics of an evaluation; kept, since several tables are made in a process.
-
-    forget    sets whose questions are compared with the retain model's
-    headline  name of the comparison, for error messages
-    """
-    others = (None if file is None else _reference(file) for file in (retain, start))
-    return values_of(plan, forget, headline, model.read(), *others)
+    path = evaluations.folder / NUMBERS_FILE
+    others = [None if item is None else item.files.get(0) for item in (retain, start)]
+    key = {
+        "code": [[o.name, o.source, o.digest] for k in _CODE for o in offers(k)],
+        "rules": [record.profile, record.spec.get("data", {}), chosen],
+        "files": [f.digest if f else None for f in (*others, *evaluations.files.values())],
+    }
+    inputs = document_hash(json.loads(sealed_json(key)))
+    with suppress(OSError, ValueError, KeyError):
+        stored = json.loads(path.read_text(encoding="utf-8"), object_hook=decode_floats)
+        if stored["inputs"] == inputs:
+            return {int(epoch): values for epoch, values in stored["numbers"].items()}
+    subject, forget = schema.headline.forgotten.name, schema.sets("forget")
+    result: dict[int, Values] = {}
+    for epoch, file in evaluations.files.items():
+        # Damage is reported where the files are needed; other versions may have other sets.
+        with suppress(UnlearnbenchError, OSError, LookupError, ValueError):
+            models = (None if other is None else _reference(other) for other in others)
+            result[epoch] = values_of(schema.plan, forget, subject, file.read(), *models)
+    if store and len(result) == len(evaluations.files):
+        write_file(path, sealed_json({"inputs": inputs, "numbers": result}), "the numbers")
+    return result
 
 
 @lru_cache(maxsize=8)

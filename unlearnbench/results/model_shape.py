@@ -16,11 +16,10 @@ from unlearnbench.config.schema import ModelSettings
 from unlearnbench.models.loading import (
     Source,
     add_lora,
-    check_causal,
-    check_code,
     quiet_transformers,
-    reading,
+    read_config,
 )
+from unlearnbench.models.tiny import tiny_config
 
 Trains = Callable[[str, int], bool]
 """`Method.trains`: whether the weight of this name, in a model of so many layers, is trained."""
@@ -74,30 +73,11 @@ def config_of(settings: ModelSettings, source: Source) -> Any:
 
     Raises: ModelError where neither a folder nor the hub has it.
     """
-    from transformers import AutoConfig, LlamaConfig
-
     if settings.base == "tiny":
-        options = settings.architecture
-        return LlamaConfig(
-            vocab_size=options.vocabulary,
-            hidden_size=options.hidden_size,
-            intermediate_size=options.intermediate_size,
-            num_hidden_layers=options.layers,
-            num_attention_heads=options.heads,
-            num_key_value_heads=options.heads,
-            max_position_embeddings=options.context,
-            tie_word_embeddings=True,
-        )
+        return tiny_config(settings.architecture)
     source.check()
     quiet_transformers()
-    folder = source.files()
-    check_code(source, settings)
-    with reading("config", source):
-        config: Any = AutoConfig.from_pretrained(
-            folder, trust_remote_code=settings.trust_remote_code
-        )
-    check_causal(source.place, config)
-    return config
+    return read_config(source, settings)
 
 
 @dataclass(frozen=True)

@@ -275,8 +275,8 @@ def read_record(path: str | Path) -> Record:
         raise _damaged(file, f"{type(error).__name__}: {error}") from None
     if record.id != path.name.partition(".")[0]:
         raise _damaged(file, f"it is the record of {record.id!r}")
-    for kind in (record.evaluations, record.attacked_evaluations):
-        for stored in kind.files.values() if isinstance(kind, StoredEvaluations) else ():
+    for kind in ("evaluations", "attacked_evaluations"):
+        for stored in getattr(record, kind).files.values():
             if not stored.path.is_file():
                 raise _damaged(stored.path, "it is missing")
     if not whole:

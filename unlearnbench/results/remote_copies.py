@@ -9,7 +9,6 @@ these functions do nothing.
 
 import json
 import shutil
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -29,10 +28,7 @@ from unlearnbench.config.schema import SweepConfig
 MANIFEST = "manifest.json"
 COPIED = ".manifest.json"
 """Local copy of the manifest of a unit that changes, as of its last copy."""
-PAUSES = (1.0, 4.0)
-"""Seconds before an operation that failed is tried again."""
 AT_ONCE = 8
-EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
 
 
 @dataclass(frozen=True)
@@ -43,27 +39,12 @@ class Storage:
     roots: Mapping[str, Path]
     """Local folders by their name in the storage: `{"cache": …, "quickstart": …}`."""
 
-    @property
-    def shown(self) -> str:
-        """Its address for messages."""
-        return redact(str(self.url))
-
     def check(self) -> None:
-        """Write, read and remove a file.
-
-        Raises: StorageError where that cannot be done.
-        """
-        if self.url is None:
-            return
-        probe, text = f"{self._root}/.probe-{uuid4().hex}", b"unlearnbench"
-        try:
-            self._do("write", self._files.pipe_file, probe, text)
-            result = self._do("read", self._files.cat_file, probe)
-        except FileNotFoundError as error:
-            raise StorageError(f"storage {self.shown}: not found: {error}") from None
-        if result != text:
-            raise StorageError(f"storage {self.shown}: what was written is not what is read")
-        self._remove(probe)
+        """Write and remove a file. Raises: StorageError where that cannot be done."""
+        if self.url is not None:
+            probe = f"{self._root}/.probe-{uuid4().hex}"
+            self._do("write", self._files.pipe_file, probe, b"unlearnbench")
+            self._remove(probe)
 
     def has(self, path: Path) -> bool:
         """Return whether the storage has the unit of the local folder `path`."""
@@ -80,24 +61,21 @@ class Storage:
         old = self._manifest(key)
         if old is not None and not changes:
             return
+        # What changes has new names each time: the old manifest stays true meanwhile.
+        version, prefix = 1 if old is None else old["version"] + 1, ""
+        if changes:
+            prefix = f"{uuid4().hex[:12]}/"
         files: dict[str, dict[str, str]] = {}
-        stored_files = {} if old is None else old["files"]
         for path in sorted(p for p in location.rglob("*") if p.is_file() and p.name != COPIED):
             name = path.relative_to(location).as_posix()
-            digest = file_hash(path)
-            # A file that changes has a new name, so that the old manifest stays true meanwhile.
-            stored = f"{digest[:12]}/{name}" if changes else name
-            files[name] = {"sha256": digest, "stored": stored}
-            if stored_files.get(name) != files[name]:
-                self._do("write", self._files.put_file, str(path), f"{key}/{stored}")
-        version = 1 if old is None else old["version"] + 1
-        text = json.dumps({"version": version, "files": files}).encode()
-        self._do("write", self._files.pipe_file, f"{key}/{MANIFEST}", text)
+            files[name] = {"sha256": file_hash(path), "stored": f"{prefix}{name}"}
+            self._do("write", self._files.put_file, str(path), f"{key}/{prefix}{name}")
+        text = json.dumps({"version": version, "files": files})
+        self._do("write", self._files.pipe_file, f"{key}/{MANIFEST}", text.encode())
         if changes:
-            (location / COPIED).write_bytes(text)
-            current = {file["stored"] for file in files.values()}
-            for name in {file["stored"] for file in stored_files.values()} - current:
-                self._remove(f"{key}/{name}")
+            (location / COPIED).write_text(text)
+        for file in old["files"].values() if old else ():
+            self._remove(f"{key}/{file['stored']}")
 
     def fetch(self, path: Path, *, changes: bool = False) -> bool:
         """Copy a unit from the storage unless it is here; returns whether it is here then.
@@ -154,20 +132,10 @@ class Storage:
         import fsspec
 
         url = str(self.url)
-        protocol = url.partition("://")[0] if "://" in url else "file"
-        options = {"auto_mkdir": True} if protocol in ("file", "local") else {}
-        try:
-            files, root = fsspec.core.url_to_fs(url, use_listings_cache=False, **options)
-        except ImportError as error:
-            extra = EXTRAS.get(protocol)
-            fix = f"pip install 'unlearnbench[{extra}]'" if extra else str(error)
-            raise StorageError(
-                f"storage: {protocol}:// needs a package that is not here: {fix}"
-            ) from None
-        except (ValueError, OSError) as error:
-            raise StorageError(
-                f"storage: {redact(url)}: {error}; give a path, s3:// or gs://"
-            ) from error
+        is_local = "://" not in url or url.startswith(("file://", "local://"))
+        options = {"auto_mkdir": True} if is_local else {}
+        opened = fsspec.core.url_to_fs
+        files, root = self._do("open", opened, url, use_listings_cache=False, **options)
         return files, str(root).rstrip("/")
 
     @property
@@ -193,18 +161,15 @@ class Storage:
         return None
 
     def _copy(self, key: str, manifest: dict[str, Any], into: Path) -> bool:
-        """Copy all files; returns whether each has its hash, after a second attempt if needed."""
+        """Copy all files; returns whether each has its hash."""
         for name, file in manifest["files"].items():
             path = into / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            for _ in range(2):
-                try:
-                    self._do("read", self._files.get_file, f"{key}/{file['stored']}", str(path))
-                except FileNotFoundError:
-                    return False
-                if file_hash(path) == file["sha256"]:
-                    break
-            else:
+            try:
+                self._do("read", self._files.get_file, f"{key}/{file['stored']}", str(path))
+            except FileNotFoundError:
+                return False
+            if file_hash(path) != file["sha256"]:
                 return False
         return True
 
@@ -213,21 +178,18 @@ class Storage:
             self._do("remove", self._files.rm_file, key)
 
     def _do(self, subject: str, operation: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        """Call the operation, again after a pause if it fails."""
-        for pause in (*PAUSES, None):
-            try:
-                return operation(*args, **options)
-            except FileNotFoundError:
-                raise
-            except Exception as error:  # whatever the driver of a file system raises
-                if pause is None:
-                    reason = " ".join(str(error).split())[:200] or type(error).__name__
-                    reason = redact(reason, str(self.url))
-                    raise StorageError(
-                        f"storage {self.shown}: cannot {subject}: {reason}; results on this "
-                        "machine are kept: start the same command again once it can be reached"
-                    ) from error
-                time.sleep(pause)
+        """Call the operation, which its file system tries again where that helps."""
+        try:
+            return operation(*args, **options)
+        except FileNotFoundError:
+            raise
+        except Exception as error:  # whatever the driver of a file system raises
+            url, reason = str(self.url), " ".join(str(error).split())[:200]
+            raise StorageError(
+                f"storage {redact(url)}: cannot {subject}: "
+                f"{redact(reason, url) or type(error).__name__}; results on this machine are kept: "
+                "start the same command again once it can be reached"
+            ) from error
 
 
 NO_STORAGE = Storage(None, {})

@@ -1,18 +1,21 @@
 """Estimates of a run's memory and hours: from a plan before anything is loaded, or from a trainer.
 
+Hours are one count of work (`Effort`) at the rates of a device (`Rates`).
 docs/tutorials/run-on-a-cluster.md has the estimates as text.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from statistics import fmean
+from functools import lru_cache
+from math import inf
 from typing import TYPE_CHECKING, Any
 
-from unlearnbench.api.benchmark import Dataset, Question
-from unlearnbench.api.method import Method, Needs
+from unlearnbench.api.benchmark import Dataset
+from unlearnbench.api.method import LossBatch, Method, Needs, Terms
 from unlearnbench.base.errors import ModelError, TrainingError
 from unlearnbench.base.fsdp import is_sharded
 from unlearnbench.config.method_specs import method_from_spec, modifiers_from_spec
@@ -22,6 +25,7 @@ from unlearnbench.config.resources import Resources
 from unlearnbench.config.schema import ModelSettings, SweepConfig
 from unlearnbench.models.device import USABLE_SHARE, device_memory, usable_memory
 from unlearnbench.models.loading import Source
+from unlearnbench.results.effort import Effort, effort_of, row_lengths
 from unlearnbench.results.memory import (
     Footprint,
     Lengths,
@@ -37,26 +41,61 @@ from unlearnbench.training.objective import Objective
 if TYPE_CHECKING:
     from unlearnbench.training.trainer import Trainer
 
-
-CHARACTERS = 4
-"""Characters of a token of English text, about, in current vocabularies."""
-TEMPLATE = 10
-"""Tokens of a template around question and answer, about."""
 _GRID = 64  # row widths are rounded up to it, so that few shapes are counted
-_SLOWER = 8  # fp32 against bf16: 67 of 989 TFLOP/s on an H100, of which a larger share is reached
-_BANDWIDTH = 2e12  # bytes/s of a GPU's memory: 3.35e12 of an H100, of which a share is reached
-_LAUNCHED = 1.25e-3  # seconds a layer to launch forward and back of a micro-batch
-_DECODED = 0.6e-3  # seconds a layer to launch a step of decoding
-_LOADED = 2e9  # bytes/s of a model's files
-_SAVED = 250e6  # bytes/s of a checkpoint, as `runs/checkpoints.py` assumes at first
 _UPDATED = 28  # bytes an optimiser reads and writes for a weight in fp32
 _FREE = 0.7  # of free memory, for keys and values
-ASSUMED = (
-    f"{_BANDWIDTH / 1e12:g} TB/s of a GPU's memory, {_LOADED / 1e9:g} GB/s of a model's files, "
-    f"{_SAVED / 1e9:g} GB/s of a checkpoint, {1e3 * _LAUNCHED:g} ms a layer to launch a "
-    f"micro-batch and {1e3 * _DECODED:g} ms a step of decoding"
-)
-"""Rates that hours are counted with."""
+_STARTED = 20.0  # seconds to start Ray and its processes, and to write the page
+_SAMPLED_ALONE = 4  # cost of a token that is sampled alone, in tokens that are scored in a batch
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The rates of one device, which turn work into time: all that differs between devices."""
+
+    flops: float
+    """FLOP/s of a process; of a GPU in bf16."""
+    slower: float = 8
+    """Times that fp32 takes as long: 67 of 989 TFLOP/s on an H100, of which more is reached."""
+    bandwidth: float = 2e12
+    """Bytes/s of its memory: 3.35e12 of an H100, of which a share is reached."""
+    launched: float = 1.25e-3
+    """Seconds a layer to launch forward and back of a micro-batch."""
+    decoded: float = 0.6e-3
+    """Seconds a layer to launch a step of decoding."""
+    loaded: float = 2e9
+    """Bytes/s of a model's files."""
+    saved: float = 250e6
+    """Bytes/s of a checkpoint, as `runs/checkpoints.py` assumes at first."""
+    started: float = 0.0
+    """Seconds of a run that are no work on tokens."""
+
+
+def core_rates(shape: Shape) -> Rates:
+    """Measure the rates of one core of this machine, with matrices of a model's widths.
+
+    Of the products' rate 80 % are reached: attention, norms and the optimiser are none.
+    """
+    flops = 0.8 * measured_flops(shape.hidden, 4 * shape.hidden)
+    # 3.5 s: the quickstart's on two cores.
+    return Rates(flops, 1, inf, 0, 0, inf, started=3.5)
+
+
+@lru_cache(maxsize=8)
+def measured_flops(hidden: int, inner: int, tokens: int = 1024) -> float:
+    """Measure the FLOP/s of one thread, forward and back, in a third of a second."""
+    import torch
+    from torch.utils.benchmark import Timer
+
+    rows = torch.ones(tokens, hidden)
+    up, down = (
+        torch.ones(shape, requires_grad=True) for shape in ((hidden, inner), (inner, hidden))
+    )
+    step = "torch.autograd.grad(((rows @ up).relu() @ down).sum(), (up, down))"
+    values = {"torch": torch, "rows": rows, "up": up, "down": down}
+    timer: Any = Timer(step, globals=values, num_threads=1)
+    # Two products forward, and for each two back, but none for the gradient of the rows.
+    flop = 10 * tokens * hidden * inner
+    return flop / float(timer.blocked_autorange(min_run_time=0.3).median)
 
 
 @dataclass(frozen=True)
@@ -75,72 +114,46 @@ class Hours:
         return self.training + self.scoring + self.decoding + self.loading + self.checkpoints
 
 
-@dataclass(frozen=True)
-class Effort:
-    """Work of a run."""
+def training_flop(effort: Effort, shape: Shape, *, checkpointing: bool) -> float:
+    """Floating-point operations of training."""
+    n = shape.matrices
+    back = (6 if checkpointing else 4) * n + 2 * min(shape.trained, n)
+    return effort.trained * back + 2 * n * _SAMPLED_ALONE * effort.sampled
 
-    trained: float
-    """Trained tokens of all parts."""
-    steps: int
-    """Optimiser steps."""
-    evaluations: int
-    scored: float
-    """Tokens of an evaluation that are scored."""
-    answers: int
-    """Answers that are decoded in an evaluation."""
-    decoded: float
-    """Mean tokens of a decoded answer."""
-    limit: int
-    """Most tokens of a decoded answer."""
-    text: float
-    """Tokens of a slot: prompt and answer."""
 
-    def flop(self, shape: Shape, *, checkpointing: bool) -> float:
-        """Floating-point operations of training."""
-        n = shape.matrices
-        return self.trained * ((6 if checkpointing else 4) * n + 2 * min(shape.trained, n))
+def hours_of(
+    effort: Effort, shape: Shape, setup: Setup, memory: Footprint, rates: Rates, limit: int | None
+) -> Hours:
+    """Estimate the hours of a run, of which each process has a device with these rates.
 
-    def hours(
-        self, shape: Shape, setup: Setup, memory: Footprint, flops: float, limit: int | None
-    ) -> Hours:
-        """Estimate the hours of a run at `flops` operations a second of each process in bf16.
+    limit  bytes that a process may use; None for no limit
+    """
+    world, n = setup.resources.world_size, shape.matrices
+    trained_at = rates.flops / (1 if setup.autocast or shape.item == 2 else rates.slower)
+    half = setup.evaluated_in_bf16 or shape.item == 2
+    evaluated_at = rates.flops / (1 if half else rates.slower)
+    passes = effort.steps * math.ceil(setup.batch_size / world / setup.items)
+    flop = setup.passes * training_flop(effort, shape, checkpointing=setup.checkpointing)
+    training = max(flop / trained_at / world, passes * shape.layers * rates.launched)
+    training += effort.steps * _UPDATED * shape.trained / world / rates.bandwidth
+    scoring = effort.whole * effort.scored * 2 * n / evaluated_at / world
 
-        limit  bytes that a process may use; None for no limit
-        """
-        world, n = setup.resources.world_size, shape.matrices
-        trained_at = flops / (1 if setup.autocast or shape.item == 2 else _SLOWER)
-        evaluated_at = flops / (1 if setup.evaluated_in_bf16 or shape.item == 2 else _SLOWER)
-        passes = self.steps * math.ceil(setup.batch_size / world / setup.items)
-        training = self.flop(shape, checkpointing=setup.checkpointing) / trained_at / world
-        training *= setup.passes
-        if setup.on_gpu:
-            training = max(training, passes * shape.layers * _LAUNCHED)
-            training += self.steps * _UPDATED * shape.trained / world / _BANDWIDTH
-        scoring = self.evaluations * self.scored * 2 * n / evaluated_at / world
-        decoding = self.evaluations * self._decoding(shape, setup, memory, evaluated_at, limit)
-        loading = 2 * shape.weights / _LOADED
-        save = (shape.trained_bytes + optimizer_bytes(shape, setup)) / _SAVED
-        saves = int((training + scoring + decoding) / (10 * save))
-        parts = (training, scoring, decoding, loading, saves * save)
-        return Hours(*(seconds / 3600 for seconds in parts))
+    answers = math.ceil(effort.answers / world)
+    item, slots = 2 if setup.evaluated_in_bf16 else shape.item, answers
+    if limit is not None:
+        free = _FREE * max(limit - memory.constant - memory.evaluation, 0)
+        slots = min(max(int(free / (effort.text * shape.keys * item)), 1), answers)
+    steps = max(answers * effort.decoded / slots, effort.limit) if answers else 0
+    # On a CPU most tokens are verified drafts, and cost what scored ones do.
+    computed = 2 * answers * effort.decoded * n / evaluated_at
+    read = steps * item * n / rates.bandwidth
+    decoding = effort.whole * max(computed + read, steps * shape.layers * rates.decoded)
 
-    def _decoding(
-        self, shape: Shape, setup: Setup, memory: Footprint, flops: float, limit: int | None
-    ) -> float:
-        """Seconds of decoding in one evaluation."""
-        answers = math.ceil(self.answers / setup.resources.world_size)
-        if not answers:
-            return 0.0
-        item = 2 if setup.evaluated_in_bf16 else shape.item
-        slots = answers
-        if limit is not None:
-            free = _FREE * max(limit - memory.constant - memory.evaluation, 0)
-            slots = min(max(int(free / (self.text * shape.keys * item)), 1), answers)
-        steps = max(answers * self.decoded / slots, self.limit)
-        step = 2 * slots * shape.matrices / flops
-        if setup.on_gpu:
-            step = max(step + item * shape.matrices / _BANDWIDTH, shape.layers * _DECODED)
-        return steps * step
+    loading = rates.started + 2 * shape.weights / rates.loaded
+    save = (shape.trained_bytes + optimizer_bytes(shape, setup)) / rates.saved
+    saves = int((training + scoring + decoding) / (10 * save)) if save else 0
+    parts = (training, scoring, decoding, loading, saves * save)
+    return Hours(*(seconds / 3600 for seconds in parts))
 
 
 @dataclass(frozen=True)
@@ -151,12 +164,15 @@ class Estimate:
     """The longest run, of the largest forget set."""
     runs: int
     resources: Resources
+    shape: Shape
     setup: Setup
     memory: Footprint
+    effort: Effort
+    rates: Rates
     hours: Hours
     """Hours of the longest run."""
-    gpu_hours: float
-    """GPU hours of all runs and processes."""
+    all_hours: float
+    """Hours of all runs, one after the other."""
     limit: int | None
     """Bytes that a process may use; None for no limit."""
 
@@ -165,13 +181,18 @@ class Estimate:
         """True if the runs fit their device, or nothing limits them."""
         return self.limit is None or self.memory.peak <= self.limit
 
+    @property
+    def gpu_hours(self) -> float:
+        """GPU hours of all runs and processes."""
+        return self.all_hours * self.resources.world_size
+
 
 def estimate_plan(
-    plan: Plan, benchmark: Dataset, flops: float, device: int | None
+    plan: Plan, benchmark: Dataset, rates: Rates | None, device: int | None
 ) -> tuple[list[Estimate], list[str]]:
     """Estimate each model × method of `plan`; also return a line per unknown shape.
 
-    flops   floating-point operations a second of one process
+    rates   of the device of each process; None for a core of this machine, which is measured
     device  bytes of a GPU's memory; None where it is not known
     """
     groups: dict[tuple[str, str], list[RunSpec]] = {}
@@ -179,60 +200,95 @@ def estimate_plan(
         groups.setdefault((run.model.name, run.method.model_dump_json()), []).append(run)
     estimates: list[Estimate] = []
     unknown: dict[str, None] = {}
-    for runs in groups.values():
-        if not isinstance(method_from_spec(runs[0].method), Method):
-            continue  # what trains nothing takes an evaluation
-        name = runs[0].model.name
+    for (name, _), runs in groups.items():
         resources = plan.config.resources_of(name)
-        kinds = [(run.forget_fraction, len(run.evaluate_at), run.epochs) for run in runs]
+        kinds = [(run.forget_fraction, run.evaluate_at, run.epochs) for run in runs]
         try:
             each = {
-                kind: estimate_run(run, resources, benchmark, flops, device)
+                kind: estimate_run(run, resources, benchmark, rates, device)
                 for kind, run in dict(zip(kinds, runs, strict=True)).items()
             }
         except ModelError as error:
             unknown[f"{name}: {error}"] = None
         else:
-            spent = sum(each[kind].gpu_hours for kind in kinds)
-            rows = {key: len(split.forget) for key, split in benchmark.splits.items()}
-            longest = max(kinds, key=lambda kind: (rows[kind[0]], *kind[1:]))
-            estimates.append(replace(each[longest], runs=len(runs), gpu_hours=spent))
+            longest = max(each.values(), key=lambda item: (item.effort.rows, item.hours.total))
+            spent = sum(each[kind].hours.total for kind in kinds)
+            estimates.append(replace(longest, runs=len(runs), all_hours=spent))
     return estimates, list(unknown)
 
 
 def estimate_run(
-    spec: RunSpec, resources: Resources, benchmark: Dataset, flops: float, device: int | None
+    spec: RunSpec,
+    resources: Resources,
+    benchmark: Dataset,
+    rates: Rates | None,
+    device: int | None,
 ) -> Estimate:
     """Estimate one run. Raises: ModelError where its model's shape is not known."""
-    method: Any = method_from_spec(spec.method)
-    split = benchmark.splits[spec.forget_fraction]
-    rows = [*split.forget, *split.retain]
-    lengths = Lengths.of([row_tokens(question, spec.training.max_length) for question in rows])
+    made, model = method_from_spec(spec.method), spec.model
+    method = made if isinstance(made, Method) else _Untrained()
+    lengths = Lengths.of(row_lengths(spec, benchmark))
     needs = Objective(method, spec.method.retain).needs
-    setup = _setup(spec, needs, lengths, resources, on_gpu=True)
-    model, limit = spec.model, usable_memory(device, resources)
+    setup = _setup(spec, needs, lengths, resources, on_gpu=rates is not None)
+    limit = usable_memory(device, resources)
     base = Source.parse(model.base, model.revision)
     config = config_of(model, Source.parse(model.fine_tuned) if model.fine_tuned else base)
     shape = _shape(config, model, method, setup)
     setup = fitting(shape, method, needs, setup, limit)
-    memory = footprint(shape, method, needs, setup)
-    trained = len(split.forget) * spec.epochs * setup.rows_per_item * lengths.mean
-    effort = effort_of(spec, benchmark, trained, spec.schedule(len(split.forget)).steps)
-    hours = effort.hours(shape, setup, memory, flops, limit)
-    spent = hours.total * resources.world_size
-    return Estimate(spec, 1, resources, setup, memory, hours, spent, limit)
+    memory, effort = footprint(shape, method, needs, setup), effort_of(spec, benchmark)
+    rates = rates or core_rates(shape)
+    hours = hours_of(effort, shape, setup, memory, rates, limit)
+    return Estimate(
+        *(spec, 1, resources, shape, setup, memory, effort, rates, hours, hours.total, limit)
+    )
+
+
+class _Untrained(Method):
+    """In place of what trains nothing."""
+
+    needs = Needs(parts={"forget"})
+
+    def trains(self, parameter: str, layers: int) -> bool:  # noqa: ARG002
+        return False
+
+    def loss(self, batch: LossBatch) -> Terms:
+        raise NotImplementedError
+
+
+def sweep_seconds(
+    estimates: Sequence[Estimate], slots: int, prepared: Iterable[tuple[str, int, bool]]
+) -> float:
+    """Seconds of a sweep, from its command to its end, which is to start Ray and write the page.
+
+    estimates  of all its runs
+    slots      runs at a time
+    prepared   models to train first: the name of their settings, their rows in all epochs, and
+               whether all others wait for it
+    """
+    first = {item.run.model.name: item for item in estimates}
+    splits = {(item.run.model.name, item.run.forget_fraction): item for item in estimates}
+    result = sum(item.all_hours for item in estimates) * 3600 / slots
+    for name, rows, alone in prepared:
+        if item := first.get(name):
+            flop = 6 * item.shape.matrices * rows * item.setup.lengths.mean
+            seconds = item.rates.started + flop / item.rates.flops
+            result += seconds if alone else seconds / slots
+    for item in splits.values():  # the start model and the retain model are evaluated once each
+        evaluations = 1 + item.effort.whole - item.effort.evaluations
+        hours = (item.hours.scoring + item.hours.decoding) / item.effort.whole
+        result += 2 * evaluations * hours * 3600
+    return _STARTED + result
 
 
 def estimated_peak(spec: RunSpec, trainer: Trainer) -> int | None:
     """Estimate a run's peak in MiB from its own rows; None where its shape is not known."""
-    needs, method = trainer.objective.needs, trainer.objective.method
-    try:
+    with suppress(ModelError):
         shape, setup = _measured(spec, trainer)
-    except ModelError:
-        return None
-    if trainer.budget is not None:
-        setup = replace(setup, micro_batch_size=trainer.budget.rows)
-    return footprint(shape, method, needs, setup).to_json()["peak"]
+        if trainer.budget is not None:
+            setup = replace(setup, micro_batch_size=trainer.budget.rows)
+        objective = trainer.objective
+        return footprint(shape, objective.method, objective.needs, setup).to_json()["peak"]
+    return None
 
 
 def budget_of(spec: RunSpec, trainer: Trainer, limit: int | None) -> Budget | None:
@@ -242,16 +298,14 @@ def budget_of(spec: RunSpec, trainer: Trainer, limit: int | None) -> Budget | No
     """
     if limit is None or spec.training.micro_batch_size is not None:
         return None
-    needs, method = trainer.objective.needs, trainer.objective.method
-    try:
+    with suppress(ModelError):
         shape, setup = _measured(spec, trainer)
-    except ModelError:
-        return None
-    result = fitting(shape, method, needs, setup, limit)
-    if result.micro_batch_size is None:
-        return None
-    packed = trainer.batches.reader.packs(trainer.model, trainer.rows.forget)
-    return Budget(result.items, result.tokens if packed else None)
+        objective, reader = trainer.objective, trainer.batches.reader
+        result = fitting(shape, objective.method, objective.needs, setup, limit)
+        if result.micro_batch_size is not None:
+            packed = reader.packs(trainer.model, trainer.rows.forget)
+            return Budget(result.items, result.tokens if packed else None)
+    return None
 
 
 def _measured(spec: RunSpec, trainer: Trainer) -> tuple[Shape, Setup]:
@@ -298,58 +352,6 @@ def _shape(config: Any, settings: ModelSettings, method: Method, setup: Setup) -
     return shape_of(config, settings, method.trains, autocast=setup.autocast, width=width)
 
 
-def row_tokens(question: Question, most: int) -> tuple[int, int]:
-    """Estimate the tokens of a training row and of its answer from the text's length."""
-    answer = _count(question.answer)
-    return min(_prompt(question) + answer, most), min(answer, most)
-
-
-def _prompt(question: Question) -> int:
-    turns = [question.question, *("".join(example) for example in question.examples)]
-    return sum(_count(text) + TEMPLATE * (question.format == "chat") for text in turns)
-
-
-def _count(text: str) -> int:
-    return -(-len(text) // CHARACTERS)
-
-
-def effort_of(spec: RunSpec, benchmark: Dataset, trained: float, steps: int) -> Effort:
-    """The work of a run with so many trained tokens and steps, including its evaluations.
-
-    Each question is read once, with each of its answers.
-    """
-    from unlearnbench.config.profiles import profile_of
-    from unlearnbench.evaluation.sets import evaluation_sets, is_answered
-
-    profile = profile_of(spec.evaluation)
-    sets = evaluation_sets(benchmark, spec.forget_fraction, profile)
-    questions = [item for questions in sets.values() for item in questions]
-    prompt = fmean(_prompt(item) for item in questions)
-    answer = fmean(_count(item.answer) for item in questions)
-    roles = spec.data.roles
-    answered = [q for name, qs in sets.items() if is_answered(qs, roles[name]) for q in qs]
-    rule = profile.max_new_tokens or max(profile.max_length - round(prompt), 1)
-    limits = [question.max_new_tokens or rule for question in answered] or [0]
-    limit = max(limits)
-    scored = sum(_count(text) for item in questions for text in item.scored_answers)
-    decoded = (answer + fmean(limits)) / 2
-    return Effort(
-        trained=trained,
-        steps=steps,
-        evaluations=len(spec.evaluate_at),
-        scored=scored + len(questions) * prompt,
-        answers=len(answered),
-        decoded=decoded,
-        limit=limit,
-        text=prompt + limit,
-    )
-
-
-_FLOPS = 1.0  # hours are not used
-_SHOWN = 3
-"""Methods that a message names."""
-
-
 def check_plan(plan: Plan, benchmark: Dataset, device: int | None) -> list[str]:
     """Raise TrainingError where runs of `plan` do not fit; returns a line per unknown shape.
 
@@ -357,7 +359,7 @@ def check_plan(plan: Plan, benchmark: Dataset, device: int | None) -> list[str]:
     """
     if device is None or not any(plan.config.resources_of(m.name).gpu for m in plan.config.models):
         return []
-    result, unknown = estimate_plan(plan, benchmark, _FLOPS, device)
+    result, unknown = estimate_plan(plan, benchmark, Rates(1.0), device)
     refused = [item for item in result if not item.fits]
     if refused:
         raise TrainingError("; ".join(refusals(refused, device)))
@@ -367,10 +369,10 @@ def check_plan(plan: Plan, benchmark: Dataset, device: int | None) -> list[str]:
 def check_run(spec: RunSpec, config: SweepConfig, benchmark: Dataset) -> None:
     """Raise TrainingError where a run does not fit the GPU of this process."""
     device, resources = device_memory(), config.resources_of(spec.model.name)
-    if device is None or not resources.gpu or not isinstance(method_from_spec(spec.method), Method):
+    if device is None or not resources.gpu:
         return
     try:
-        item = estimate_run(spec, resources, benchmark, _FLOPS, device)
+        item = estimate_run(spec, resources, benchmark, Rates(1.0), device)
     except ModelError:
         return  # an unknown shape does not refuse the run
     if not item.fits:
@@ -379,22 +381,16 @@ def check_run(spec: RunSpec, config: SweepConfig, benchmark: Dataset) -> None:
 
 def refusals(refused: Sequence[Estimate], device: int) -> Iterator[str]:
     """A phrase for each model: its runs, their memory, the device's, and what needs less."""
-    for name in dict.fromkeys(estimate.run.model.name for estimate in refused):
-        runs = [estimate for estimate in refused if estimate.run.model.name == name]
-        worst = max(runs, key=lambda estimate: estimate.memory.peak)
-        methods = list(dict.fromkeys(estimate.run.method.label for estimate in runs))
-        others = f" and {len(methods) - _SHOWN} more" if len(methods) > _SHOWN else ""
-        share = min(worst.resources.gpu, 1.0)
-        part = "" if share == 1 else f"{share:g} of "
+    by_model: dict[str, list[Estimate]] = {}
+    for item in refused:
+        by_model.setdefault(item.run.model.name, []).append(item)
+    for name, items in by_model.items():
+        methods = ", ".join(dict.fromkeys(item.run.method.label for item in items))
+        peak = max(item.memory.peak for item in items)
         yield (
-            f"{name} does not fit its GPU with {', '.join(methods[:_SHOWN])}{others}: an estimated "
-            f"{gib(worst.memory.peak)} of {part}{gib(device)}, of which {USABLE_SHARE:.0%} can be "
-            "used; less memory, and the same numbers: gradient_checkpointing: true of the model, "
-            "resources.gpu: 2 or more; other numbers: lora, dtype: bfloat16, an 8-bit optimizer "
-            "(`plan --memory` estimates each)"
+            f"{name} does not fit its GPU with {methods}: an estimated {peak / 2**30:.1f} GiB of "
+            f"{min(items[0].resources.gpu, 1.0) * device / 2**30:.1f} GiB, of which "
+            f"{USABLE_SHARE:.0%} can be used; less memory, and the same numbers: "
+            "gradient_checkpointing: true of the model, resources.gpu: 2 or more; other numbers: "
+            "lora, dtype: bfloat16, an 8-bit optimizer (`plan --memory` estimates each)"
         )
-
-
-def gib(size: float) -> str:
-    """`25.1 GiB`."""
-    return f"{size / 2**30:.1f} GiB"

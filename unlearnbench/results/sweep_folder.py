@@ -4,11 +4,11 @@ The lock is the kernel's (`flock`), which releases it when its process ends, how
 file's text only names the process.
 """
 
+import fcntl
 import json
 import os
 import platform
 import shutil
-import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from datetime import datetime
@@ -18,7 +18,7 @@ from unlearnbench.api.benchmark import split_label, split_text
 from unlearnbench.base.atomic import PART
 from unlearnbench.base.deferred_warnings import warn_later
 from unlearnbench.base.errors import DamagedError, RecordError
-from unlearnbench.base.locks import LOCK_EX, LOCK_NB, LOCK_SH, flock
+from unlearnbench.base.locks import flock
 from unlearnbench.base.outputs import write_file
 from unlearnbench.config.plan import PLAN_FILE, Plan
 from unlearnbench.config.profiles import profile_of
@@ -26,10 +26,6 @@ from unlearnbench.evaluation.benchmark_schema import KEY, StoredBenchmark
 from unlearnbench.results.records import DAMAGED, StoredEvaluations, read_record
 
 LOCK_FILE = ".lock"
-STALE_SECONDS = 3600.0
-"""Age from which a half-written record of another host counts as abandoned."""
-
-
 FIX = "choose another with --set name=… or --set output=…"
 VIEWS = {
     *("report.html", "results.csv", "attacks.csv", "sweep.log", "selection.json", "search.jsonl"),
@@ -111,7 +107,7 @@ def lock_folder(folder: Path) -> Generator[None, None, None]:
     path = folder / LOCK_FILE
     with path.open("a+", encoding="utf-8") as file:
         try:
-            flock(file.fileno(), LOCK_EX | LOCK_NB, folder)
+            flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB, folder)
         except BlockingIOError:
             file.seek(0)
             raise RecordError(
@@ -135,27 +131,19 @@ def lock_owner(folder: Path) -> str | None:
     path = folder / LOCK_FILE
     # A driver that starts now must find the lock free, so it is tried only if the file names a
     # process: one that was killed left its name, but not the lock.
-    owner = path.read_text(encoding="utf-8").strip() if path.is_file() else ""
-    if not owner:
-        return None
-    with path.open(encoding="utf-8") as file:
-        try:
-            flock(file.fileno(), LOCK_SH | LOCK_NB, folder)
-        except BlockingIOError:
-            return owner
+    if owner := path.read_text(encoding="utf-8").strip() if path.is_file() else "":
+        with path.open(encoding="utf-8") as file:
+            try:
+                flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB, folder)
+            except BlockingIOError:
+                return owner
     return None
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Delete half-written records of processes that have ended."""
+    """Delete half-written records of commands that were killed; call with the folder locked."""
     for part in (folder / "records").glob(f"{PART}*"):
-        host, _, writer = part.name.removeprefix(PART).rpartition("-")[0].rpartition("-")
-        if host == platform.node() and writer.isdigit():
-            abandoned = not _alive(int(writer))
-        else:
-            abandoned = time.time() - part.stat().st_mtime > STALE_SECONDS
-        if abandoned:
-            shutil.rmtree(part, ignore_errors=True)
+        shutil.rmtree(part, ignore_errors=True)
 
 
 def set_aside_damaged(folder: Path, warn: Callable[[str], None]) -> None:
@@ -174,13 +162,3 @@ def set_aside_damaged(folder: Path, warn: Callable[[str], None]) -> None:
             path.rename(aside)
             reason = str(error).partition("; delete")[0]
             warn(f"{reason}; it is set aside as {aside.name}, and done again")
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -15,18 +15,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from unlearnbench.api.benchmark import Headline, SplitKey, split_of, split_order, split_percent
+from unlearnbench.api.benchmark import Headline, SplitKey, split_order, split_percent
 from unlearnbench.base.errors import RecordError
 from unlearnbench.base.hashing import json_ready
 from unlearnbench.config.metric_plan import MetricChoices
-from unlearnbench.config.profiles import TOFU
 from unlearnbench.evaluation.benchmark_schema import (
     VERSIONS,
     BenchmarkSchema,
-    StoredBenchmark,
     default_schema,
     filled_columns,
-    recorded_schema,
 )
 from unlearnbench.evaluation.precision import distinct_precisions
 from unlearnbench.results.epoch_metrics import (
@@ -114,8 +111,9 @@ def table(records: Iterable[Record], chosen: MetricChoices | None = None) -> tup
     _refuse_mixed(records)
     references = references_of(records)
     results = [
-        (record, result, numbers(record, result, references, chosen))
+        (record, result, values[result.epoch])
         for record in records
+        for values in (numbers(record, references, chosen),)
         for result in record.epochs
     ]
     return _rows(results, Labels(records), schema_of(records, chosen))
@@ -242,17 +240,18 @@ def _refuse_mixed(records: Sequence[Record]) -> None:
         )
     panels: dict[tuple[str, SplitKey], dict[str | None, str]] = defaultdict(dict)
     for record in reversed(evaluated):
-        panels[record.model, record.forget_fraction][record.precision] = record.id
-    for model, split in sorted(
-        panels, key=lambda location: (location[0], split_order(location[1]))
-    ):
-        result = panels[model, split]
+        panels[record.panel][record.precision] = record.id
+    for (model, split), result in sorted(panels.items(), key=_panel_order):
         if distinct_precisions(result):
             listed = ", ".join(f"{p} (record {i})" for p, i in result.items())
             raise RecordError(
                 f"{model}, {split_percent(split)}: records of different precisions do not "
                 f"compare: {listed}; report them from separate folders, or as models of two names"
             )
+
+
+def _panel_order(item: tuple[tuple[str, SplitKey], Any]) -> tuple[Any, ...]:
+    return item[0][0], split_order(item[0][1])
 
 
 def hyperparameters_of(record: Record) -> dict[str, Any]:
@@ -330,81 +329,3 @@ def to_csv(rows: Iterable[TableRow]) -> str:
             )
         )
     return text.getvalue()
-
-
-def from_csv(
-    lines: Iterable[Mapping[str, Any]], stored: StoredBenchmark | None = None
-) -> tuple[TableRow, ...]:
-    """Rows from what `to_csv` wrote, read back by a CSV reader or as a data frame's records.
-
-    A setting's family, which has no column, is its label without hyper-parameters. Columns that
-    the benchmark does not have count if they hold nothing but numbers.
-
-    stored  the benchmark, from the plan of the sweep; default: TOFU's
-
-    Raises: RecordError that names a missing column, or the line of a value that is none.
-    """
-    # Nothing, as CSV (empty text) and data frames (NaN, unlike itself) write it.
-    lines = [{name: v if v != "" and v == v else None for name, v in d.items()} for d in lines]
-    if any(VARIANT in line for line in lines):
-        raise RecordError(
-            f"a table of evaluations under attacks ({ATTACKS}), by which nothing is ranked: give "
-            "the plain one, `results.csv`"
-        )
-    name = "" if stored is None else stored.name
-    schema = recorded_schema({"source": name}, TOFU.id, stored)
-    columns = _metric_columns(lines, schema)
-    rows: list[TableRow] = []
-    for number, cells in enumerate(lines, start=1):
-        missing = [name for name in (*FIRST, *LAST) if name not in cells]
-        if missing:
-            raise RecordError(
-                f"no column {missing[0]!r}: give a table like `results.csv`, with all of its "
-                "columns"
-            )
-        try:
-            rows.append(_row_of(cells, columns, schema))
-        except (TypeError, ValueError) as error:
-            raise RecordError(f"line {number} is not one of `results.csv`: {error}") from None
-    return tuple(rows)
-
-
-def _metric_columns(lines: Sequence[Mapping[str, Any]], schema: BenchmarkSchema) -> tuple[str, ...]:
-    """The columns of metrics, in the order in which they stand."""
-    names = dict.fromkeys(name for keys in {tuple(line) for line in lines} for name in keys)
-    return tuple(
-        name
-        for name in names
-        if name not in (*FIRST, *LAST)
-        and (name in schema.columns or all(_is_number(line.get(name)) for line in lines))
-    )
-
-
-def _is_number(value: Any) -> bool:
-    """True for nothing, too."""
-    try:
-        return value is None or isinstance(float(value), float)
-    except (TypeError, ValueError):
-        return False
-
-
-def _row_of(cells: Mapping[str, Any], columns: Sequence[str], schema: BenchmarkSchema) -> TableRow:
-    kind, label = str(cells["kind"]), str(cells["method"])
-    if kind not in KINDS:
-        raise ValueError(f"kind {kind!r} is none of {', '.join(KINDS)}")
-    rate, hyperparameters = cells["learning_rate"], cells["hyperparameters"]
-    return TableRow(
-        run_id=str(cells["run_id"]),
-        kind=kind,
-        model=str(cells["model"]),
-        forget_fraction=split_of(cells["forget_fraction"]),
-        method=label,
-        family=label.partition(" (")[0] if kind == "run" else kind,
-        hyperparameters={} if hyperparameters is None else json.loads(hyperparameters),
-        learning_rate=None if rate is None else float(rate),
-        seed=int(cells["seed"]),
-        epoch=int(cells["epoch"]),
-        status=str(cells["status"]),
-        metrics=finite({n: None if (v := cells.get(n)) is None else float(v) for n in columns}),
-        schema=schema,
-    )

@@ -1,7 +1,7 @@
 """A model under the attacks of a configuration: runs, start models and retain models alike."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,25 +20,18 @@ from unlearnbench.runs.workspace import Workspace
 class Tools:
     """Help for attacks on weights, see `api.attack.AttackTools`."""
 
-    space: Workspace
-    model: str
     rows: AttackRows
     fine_tune: FineTune
+    load: Callable[[], Any]
+    """The model that runs begin from, in evaluation mode."""
 
     def start_model(self) -> Any:
-        """The model that runs begin from; loaded for each attack that asks for it."""
-        self.space.preparer(self.model).ensure_prepared("full")
-        models = self.space.models(self.model)
-        return load_model(models.full(), models.settings)
+        """The model that runs begin from."""
+        return self.load()
 
     def other_rows(self, source: Benchmark | str) -> tuple[Question, ...]:
         """The training rows of another benchmark, or the rows of a file."""
         return other_rows(source)
-
-
-def tools_of(space: Workspace, model: str, split: SplitKey) -> Tools:
-    """The tools for attacks on models called `model`, with the rows of a split."""
-    return Tools(space, model, attack_rows(space.benchmark, split), space.fine_tuner(model))
 
 
 def variants_of(spec: AttackSpec) -> tuple[str, ...]:
@@ -65,9 +58,15 @@ def results_under(
 
     Metrics compare it with the retain model and the start model under the same attack.
     """
+
+    def start_model() -> Any:
+        space.preparer(model).ensure_prepared("full")
+        models = space.models(model)
+        return load_model(models.full(), models.settings)
+
     begin = time.monotonic()
-    evaluator, tools = space.evaluator(model, split), tools_of(space, model, split)
-    attack = attack_from_spec(spec)
+    tools = Tools(attack_rows(space.benchmark, split), space.fine_tuner(model), start_model)
+    evaluator, attack = space.evaluator(model, split), attack_from_spec(spec)
     for name, result in evaluations_under(spec.name, attack, loaded, evaluator, tools, plain):
         retain = space.evaluation(model, "retain", split, spec, name)
         start = space.evaluation(model, "full", split, spec, name)

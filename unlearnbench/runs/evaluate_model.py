@@ -5,26 +5,24 @@
     metrics = summarize(evaluation, None, get_profile("tofu"))
 
     setup = set_up("./my-model", data="../tofu")
-    attacked = attack_checkpoint("./my-model", attack_specs({"relearning": {}}), setup)
-    attacked.under["relearning@13"]  # an Evaluation, as attacked.plain is
+    attacked = dict(setup.evaluations("./my-model", attack_specs({"relearning": {}})))
+    attacked["relearning@13"]  # an Evaluation, as attacked[""] is, without an attack
 
 Needs neither Ray nor MLflow nor Plotly. Under `torchrun` every process calls it and gets the same
 evaluation. The model's files are not changed.
 """
 
-from __future__ import annotations
-
 import os
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from unlearnbench.api.attack import AttackRows
-from unlearnbench.api.benchmark import Benchmark, Dataset, Question, SplitKey
+from unlearnbench.api.benchmark import Benchmark, Dataset, SplitKey
 from unlearnbench.api.callbacks import ProgressCallback
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.api.profile import Profile
@@ -54,55 +52,22 @@ from unlearnbench.models.loading import (
     reading,
 )
 from unlearnbench.models.lora import adapter_base, is_adapter, load_any_model
-from unlearnbench.models.rows_loading import load_benchmark, other_rows
+from unlearnbench.models.rows_loading import load_benchmark
+from unlearnbench.runs.attack_model import Tools
 from unlearnbench.runs.under_attack import attack_rows, evaluations_under
 from unlearnbench.training.fine_tuning import FineTuner
 
 
 def evaluate_model(
-    model: Any,
-    *,
-    data: str | Benchmark = "tofu",
-    forget: SplitKey = 0.1,
-    profile: str | Profile = "tofu",
-    tokenizer: Any = None,
-    template: str = "auto",
-    template_args: TemplateArgs | None = None,
-    dtype: str = "float32",
-    precision: Precision | None = None,
-    batch_tokens: int | None = None,
-    progress: ProgressCallback | None = None,
+    model: Any, *, progress: ProgressCallback | None = None, **options: Any
 ) -> Evaluation:
     """Evaluate a causal LM on the benchmark's sets.
 
-    model         folder (a LoRA adapter's too), hub id, or a model in memory, which is not changed
-    data          `tofu` (from the hub), a folder of its files, the name of another benchmark, or a
-                  benchmark with its settings
-    forget        split: the share that is to be forgotten, or its name
-    profile       name of the rules, or rules of your own
-    tokenizer     folder, hub id or tokenizer; default: the model's own, or its base's
-    template      as in `ModelSettings`; `auto` is the tokenizer's chat template, else plain
-    template_args  variables of the chat template (`date_string`), and `system_prompt`
-    dtype         float32 or bfloat16, for a model that is loaded here
-    precision     bf16 (autocast, where weights are float32) or fp32; default: bf16 on CUDA, the
-                  weights' own elsewhere. Numbers of different precisions do not compare.
-    batch_tokens  tokens of one batch; default: fast on the device; changes no number
-    progress      called with the work done and the work in all
+    model     folder (a LoRA adapter's too), hub id, or a model in memory, which is not changed
+    progress  called with the work done and the work in all
+    options   those of `set_up`: data, forget, profile, tokenizer, template, precision and others
     """
-    setup = set_up(
-        model,
-        data=data,
-        forget=forget,
-        profile=profile,
-        tokenizer=tokenizer,
-        template=template,
-        template_args=template_args,
-        dtype=dtype,
-        precision=precision,
-        batch_tokens=batch_tokens,
-    )
-    with setup.ready(model) as loaded:
-        return setup.evaluator(loaded, None, progress)
+    return dict(set_up(model, **options).evaluations(model, progress=progress))[""]
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,6 +102,43 @@ class EvaluationSetup:
         finally:
             loaded.train(was_training)
 
+    def evaluations(
+        self,
+        model: Any,
+        attacks: Sequence[AttackSpec] = (),
+        *,
+        start: str | Path | None = None,
+        progress: ProgressCallback | None = None,
+    ) -> Iterator[tuple[str, Evaluation]]:
+        """Yield the evaluation of a model, named ``, then by variant those under attacks.
+
+        model     folder, hub id, or a model in memory, whose weights are restored bit for bit
+        start     folder or hub id of the start model, for attacks that read it
+        progress  of the plain evaluation
+
+        Under an attack, an evaluation has the sets and rows that the attack is about.
+        """
+
+        @lru_cache(maxsize=1)
+        def start_model() -> Any:
+            if start is None:
+                raise EvaluationError(
+                    "an attack reads the start model, the one before unlearning: give it with "
+                    "--start"
+                )
+            return self.loaded(start)
+
+        part = self.evaluator
+        encoder = part.encoder.tokenizer, part.encoder.template, TrainingSettings().max_length
+        tuner = FineTuner(Encoder(*encoder), part.pad)
+        tools = Tools(attack_rows(self.rows, self.forget), tuner, start_model)
+        with self.ready(model) as loaded:
+            plain = part(loaded, None, progress)
+            yield "", plain
+            for spec in attacks:
+                attack = attack_from_spec(spec)
+                yield from evaluations_under(spec.name, attack, loaded, part, tools, plain)
+
 
 def set_up(
     model: Any,
@@ -151,7 +153,19 @@ def set_up(
     precision: Precision | None = None,
     batch_tokens: int | None = None,
 ) -> EvaluationSetup:
-    """Load the rows and encode them with the tokenizer of `model`; as `evaluate_model`.
+    """Load the rows and encode them with the tokenizer of `model`.
+
+    data          `tofu` (from the hub), a folder of its files, the name of another benchmark, or a
+                  benchmark with its settings
+    forget        split: the share that is to be forgotten, or its name
+    profile       name of the rules, or rules of your own
+    tokenizer     folder, hub id or tokenizer; default: the model's own, or its base's
+    template      as in `ModelSettings`; `auto` is the tokenizer's chat template, else plain
+    template_args  variables of the chat template (`date_string`), and `system_prompt`
+    dtype         float32 or bfloat16, for a model that is loaded here
+    precision     bf16 (autocast, where weights are float32) or fp32; default: bf16 on CUDA, the
+                  weights' own elsewhere. Numbers of different precisions do not compare.
+    batch_tokens  tokens of one batch; default: fast on the device; changes no number
 
     Joins the process group of a launcher such as torchrun.
     """
@@ -222,78 +236,3 @@ def find_tokenizer(location: str, settings: ModelSettings) -> Any:
         with reading("tokenizer", source):
             return AutoTokenizer.from_pretrained(location)
     return load_tokenizer(source, settings)
-
-
-@dataclass(frozen=True, eq=False)
-class AttackedModel:
-    """The evaluations of one model."""
-
-    plain: Evaluation
-    """On every set of the benchmark."""
-    under: Mapping[str, Evaluation]
-    """By variant, on the sets and rows that the attack is about."""
-
-
-@dataclass(eq=False)
-class CheckpointTools:
-    """Help for attacks on a checkpoint, see `api.attack.AttackTools`."""
-
-    rows: AttackRows
-    fine_tune: FineTuner
-    """With the length and precision that runs have by default."""
-    _setup: EvaluationSetup
-    _start: str | Path | None
-    """Folder or hub id of the model before unlearning."""
-    _loaded: Any = None
-
-    @classmethod
-    def of(cls, setup: EvaluationSetup, start: str | Path | None) -> CheckpointTools:
-        """The tools for models that are evaluated by `setup`."""
-        part = setup.evaluator
-        length = TrainingSettings().max_length
-        encoder = Encoder(part.encoder.tokenizer, part.encoder.template, length)
-        return cls(
-            attack_rows(setup.rows, setup.forget), FineTuner(encoder, part.pad), setup, start
-        )
-
-    def start_model(self) -> Any:
-        """The start model, loaded once. Raises: EvaluationError where none is given."""
-        if self._start is None:
-            raise EvaluationError(
-                "an attack reads the start model, the one before unlearning: give it with --start"
-            )
-        if self._loaded is None:
-            self._loaded = self._setup.loaded(self._start)
-        return self._loaded
-
-    def other_rows(self, source: Benchmark | str) -> tuple[Question, ...]:
-        """The training rows of another benchmark, or the rows of a file."""
-        return other_rows(source)
-
-
-def attack_checkpoint(
-    model: Any,
-    attacks: Sequence[AttackSpec],
-    setup: EvaluationSetup,
-    *,
-    start: str | Path | None = None,
-    progress: ProgressCallback | None = None,
-    done: Callable[[str], None] = lambda _: None,
-) -> AttackedModel:
-    """Evaluate a model, then attack it in each way and evaluate it again.
-
-    model     folder, hub id, or a model in memory, whose weights are restored bit for bit
-    start     folder or hub id of the start model, for attacks that read it
-    progress  of the plain evaluation
-    done      called with the name of each variant that has been evaluated
-    """
-    tools = CheckpointTools.of(setup, start)
-    with setup.ready(model) as loaded:
-        plain = setup.evaluator(loaded, None, progress)
-        under: dict[str, Evaluation] = {}
-        for spec in attacks:
-            options = spec.name, attack_from_spec(spec), loaded, setup.evaluator, tools, plain
-            for name, result in evaluations_under(*options):
-                under[name] = result
-                done(name)
-    return AttackedModel(plain, under)

@@ -32,10 +32,6 @@ class ModelSources:
         """True if the base is built here."""
         return self.settings.base == "tiny"
 
-    def base_folder(self) -> Path:
-        """Folder of the tiny base model."""
-        return self.cache / "models" / f"base-{self._base_hash}"
-
     @cached_property
     def _base_hash(self) -> str:
         settings = self.settings
@@ -56,12 +52,14 @@ class ModelSources:
     def base(self) -> Source:
         """Model that fine-tuning starts from."""
         if self.is_tiny:
-            return Source(str(self.base_folder()))
+            return Source(str(self.folder("base")))
         return Source.parse(self.settings.base, self.settings.revision)
 
-    def tuned_folder(self, name: str) -> Path:
-        """Folder of the model fine-tuned on `name` (`full`, `retain90`)."""
-        base = self.base_folder().name if self.is_tiny else self.base().identity()
+    def folder(self, name: str) -> Path:
+        """Folder of the tiny base model (`base`), or of one fine-tuned on `full` or `retain90`."""
+        if name == "base":
+            return self.cache / "models" / f"base-{self._base_hash}"
+        base = self.folder("base").name if self.is_tiny else self.base().identity()
         settings = self.settings.identity_fields()
         for key in ("name", "retain", "fine_tuned"):
             del settings[key]
@@ -77,22 +75,19 @@ class ModelSources:
         """The digest of the rendered chat template, see `loading.template_digest`."""
         return template_digest(self.settings, with_examples=self.benchmark.uses_turns)
 
-    def full(self) -> Source:
-        """Start model: it has learned all rows."""
-        if self.settings.fine_tuned is not None:
-            return Source.parse(self.settings.fine_tuned)
-        return Source(str(self.tuned_folder("full")))
-
-    def retain(self, name: str) -> Source:
-        """Retain model, which never saw the forget set; `name` as in `retain90`."""
-        published = self.settings.retain.get(name)
-        if published is not None:
-            return Source.parse(published)
-        return Source(str(self.tuned_folder(name)))
+    def published(self, name: str) -> str | None:
+        """The checkpoint or log that is given for a model; None if it is prepared here."""
+        settings = self.settings
+        return settings.fine_tuned if name == "full" else settings.retain.get(name)
 
     def target(self, name: str) -> Source:
-        """Start model (`full`) or a retain model."""
-        return self.full() if name == "full" else self.retain(name)
+        """Start model (`full`), which has learned all rows, or a retain model (`retain90`)."""
+        given = self.published(name)
+        return Source(str(self.folder(name))) if given is None else Source.parse(given)
+
+    def full(self) -> Source:
+        """Start model."""
+        return self.target("full")
 
     def evaluation_identity(
         self, target: str, fraction: SplitKey, data: str, settings: EvaluationSettings

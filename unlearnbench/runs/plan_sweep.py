@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from unlearnbench.api import registry
-from unlearnbench.api.attack import Attack, AttackRows, WeightAttack
-from unlearnbench.api.benchmark import Benchmark, Dataset, Question, SplitKey, split_label
+from unlearnbench.api.attack import Attack, WeightAttack
+from unlearnbench.api.benchmark import Benchmark, Dataset, SplitKey, split_label
 from unlearnbench.api.plugin_code import plugin_code
 from unlearnbench.base import hub
 from unlearnbench.base.deferred_warnings import warn_later
@@ -22,9 +22,9 @@ from unlearnbench.base.errors import (
 )
 from unlearnbench.base.messages import Loc
 from unlearnbench.base.outputs import check_folder, check_storage
-from unlearnbench.config import method_specs
 from unlearnbench.config.benchmark_rules import check_declarations
 from unlearnbench.config.entries import attack_from_spec
+from unlearnbench.config.method_specs import method_from_spec
 from unlearnbench.config.plan import Plan, make_plan, planned_commits
 from unlearnbench.config.profiles import profile_of
 from unlearnbench.config.schema import SweepConfig
@@ -34,17 +34,14 @@ from unlearnbench.evaluation.privacy_control import holdout_notice
 from unlearnbench.evaluation.sets import evaluation_sets
 from unlearnbench.evaluation.summary import plan_of
 from unlearnbench.models.dataset_rules import observation_faults
-from unlearnbench.models.encoding import TEMPLATES, TEXT, Template, check_scored
+from unlearnbench.models.encoding import check_scored
 from unlearnbench.models.loading import (
-    Source,
     UnreachableError,
     check_weights,
     hub_errors,
     hub_sources,
-    load_tokenizer,
     local_contents,
     source_errors,
-    template_of,
 )
 from unlearnbench.models.rows_loading import fingerprint, load_benchmark, read_refusals
 from unlearnbench.runs.model_sources import ModelSources, reference_ids
@@ -52,46 +49,38 @@ from unlearnbench.runs.under_attack import attack_rows
 
 
 def check_attacks(config: SweepConfig, benchmark: Dataset) -> None:
-    """Raise ConfigError for attacks that leave no row, or that a model's template cannot render,
-    or whose training its processes do not allow.
-
-    Reads tokenizers; where the hub cannot be reached, runs find the latter themselves.
-    """
-    problems: dict[str, Problem] = {}
-    templates = dict(_templates(config))
+    """ConfigError for attacks that leave no row, or whose training its processes do not allow."""
+    problems: list[Problem] = []
     for spec in config.attacks:
         attack = attack_from_spec(spec)
-        for split in benchmark.splits:
-            with plugin_code(f"`selects` or `asked` of attack {spec.name!r}"):
-                prompts = [*_prompts(config, benchmark, split, attack)]
-            reason = "" if prompts else _without_rows(attack, benchmark.splits[split].name)
-            for name, template in templates.items():
-                reason = reason or _not_rendered(name, template, prompts)
-            reason = reason or _sharded(config, attack)
-            if reason:
-                location = f"attacks.{spec.name}"
-                problems.setdefault(location, Problem(config.name, location, reason))
+        with plugin_code(f"`selects` of attack {spec.name!r}"):
+            empty = [
+                s.name
+                for key, s in benchmark.splits.items()
+                if not _selects(config, benchmark, key, attack)
+            ]
+        reason = _sharded(config, attack)
+        if empty:
+            roles = ", ".join(sorted(attack.roles))
+            reason = (
+                f"it leaves no row of the evaluation sets of role {roles} at split {empty[0]} "
+                "(`unlearnbench attacks show` describes which rows it takes); leave it out"
+            )
+        if reason:
+            problems.append(Problem(config.name, f"attacks.{spec.name}", reason))
     if problems:
-        raise ConfigError([*problems.values()])
+        raise ConfigError(problems)
 
 
-def _without_rows(attack: Attack, split: str) -> str:
-    roles = ", ".join(sorted(attack.roles))
-    return (
-        f"it leaves no row of the evaluation sets of role {roles} at split {split} "
-        f"(`unlearnbench attacks show` describes which rows it takes); leave it out"
-    )
-
-
-def _not_rendered(model: str, template: Template, prompts: list[Question]) -> str:
-    """The reason why a model's template renders none of the prompts; empty if it does."""
-    for row in prompts:
-        part = TEXT if row.format == "text" else template
-        try:
-            part.of(row).prompt(row.question, row.examples)
-        except ModelError as error:
-            return f"models.{model}: {error}"
-    return ""
+def _selects(config: SweepConfig, benchmark: Dataset, split: SplitKey, attack: Attack) -> bool:
+    """True if the attack selects a row of its roles at a split."""
+    sets = evaluation_sets(benchmark, split, profile_of(config.evaluation)).items()
+    parts = [part for name, part in sets if config.data.roles[name] in attack.roles]
+    questions = [question for part in parts for question in part]
+    # No model has answered yet.
+    answers = {question.question: "An answer." for question in questions}
+    rows = replace(attack_rows(benchmark, split), answers=answers)
+    return any(attack.selects(question, rows) for question in questions)
 
 
 def _sharded(config: SweepConfig, attack: Attack) -> str:
@@ -107,37 +96,6 @@ def _sharded(config: SweepConfig, attack: Attack) -> str:
                 "run, or leave it out"
             )
     return ""
-
-
-def _prompts(
-    config: SweepConfig, benchmark: Dataset, split: float | str, attack: Attack
-) -> Iterator[Question]:
-    """The first row that the attack selects, as it is asked at each point."""
-    sets = evaluation_sets(benchmark, split, profile_of(config.evaluation))
-    result = [
-        q for name, part in sets.items() if config.data.roles[name] in attack.roles for q in part
-    ]
-    made = attack_rows(benchmark, split)
-    # No model has answered yet.
-    answers = {row.question: "An answer." for row in result}
-    rows = AttackRows(made.forget, made.retain, made.subject_rows, answers)
-    first = next((row for row in result if attack.selects(row, rows)), None)
-    if first is not None:
-        yield from (attack.asked(first, point, rows) for point in attack.points())
-
-
-def _templates(config: SweepConfig) -> Iterator[tuple[str, Template]]:
-    """The template of each model, by the model's name, as far as it can be read."""
-    for model in config.models:
-        name = model.template
-        if model.base == "tiny":  # its tokenizer is made here, without a chat template
-            name = "plain" if name == "auto" else name
-        if name in TEMPLATES:
-            yield model.name, TEMPLATES[name]
-        elif model.base != "tiny":
-            with suppress(UnreachableError):
-                tokenizer = load_tokenizer(Source.parse(model.base, model.revision), model)
-                yield model.name, template_of(model, tokenizer)
 
 
 def plan_sweep(config: SweepConfig) -> tuple[Plan, Dataset]:
@@ -186,10 +144,7 @@ def plan_sweep(config: SweepConfig) -> tuple[Plan, Dataset]:
     plan = replace(plan, rows=rows, commits=commits)
     _check_prompts(plan, benchmark)
     _check_scores(plan, benchmark)
-    if config.attacks:
-        from unlearnbench.runs.plan_sweep import check_attacks  # it imports torch
-
-        check_attacks(config, benchmark)
+    check_attacks(config, benchmark)
     missing = [s.holdout_name for s in benchmark.splits.values() if not s.sets.get("holdout")]
     if line := holdout_notice(missing, profile_of(config.evaluation), config.data):
         warn_later(line)
@@ -253,14 +208,6 @@ def _template(models: ModelSources) -> str:
     return ""
 
 
-_ANSWERS = {
-    "refusal": "answers forget rows with refusals",
-    "alternative": "has the start model answer forget rows",
-    "sample": "samples answers to forget rows",
-}
-"""Use that methods make of the questions of forget rows, by the part that they declare."""
-
-
 def _check_prompts(plan: Plan, benchmark: Dataset) -> None:
     """ConfigError where a method needs the questions of rows that are plain text."""
     from unlearnbench.api.inference_method import Wrapper  # it imports torch
@@ -268,33 +215,22 @@ def _check_prompts(plan: Plan, benchmark: Dataset) -> None:
     problems: dict[str, Problem] = {}
     for run in {(repr(run.method), run.forget_fraction): run for run in plan.runs}.values():
         split, name = benchmark.splits[run.forget_fraction], run.method.name
-        method = method_specs.method_from_spec(run.method)
-        rows, uses = [(split.name, split.forget)], ""
+        method, rows = method_from_spec(run.method), split.forget
         if isinstance(method, Wrapper):
-            rows.append((split.retain_name, split.retain))
-            uses = "changes the prompts of rows"
-        else:
-            parts = method.needed().parts | method.needed().statistics
-            uses = next((text for part, text in _ANSWERS.items() if part in parts), "")
-        location = _plain_text(rows) if uses else ""
-        if location:
+            rows = (*split.forget, *split.retain)
+        elif {"refusal", "alternative", "sample"}.isdisjoint(
+            method.needed().parts | method.needed().statistics
+        ):
+            continue
+        if plain := next((row for row in rows if row.is_plain_text), None):
             problems[name] = Problem(
                 plan.config.name,
                 "methods",
-                f"{name} {uses}, but benchmark {benchmark.name} has plain text in {location}, "
-                f"which has no question; leave {name} out",
+                f"{name} needs the questions of rows, but benchmark {benchmark.name} has plain "
+                f"text in {plain.place or split.name}; leave {name} out",
             )
     if problems:
         raise ConfigError([*problems.values()])
-
-
-def _plain_text(parts: Sequence[tuple[str, Sequence[Question]]]) -> str:
-    """Place of the first row of plain text; "" where there is none."""
-    for name, rows in parts:
-        for number, row in enumerate(rows, 1):
-            if row.is_plain_text:
-                return f"{name} ({row.place or f'row {number}'})"
-    return ""
 
 
 def _check_scores(plan: Plan, benchmark: Dataset) -> None:
@@ -302,7 +238,7 @@ def _check_scores(plan: Plan, benchmark: Dataset) -> None:
     from unlearnbench.api.method import Method  # it imports torch
 
     for spec in {repr(run.method): run.method for run in plan.runs}.values():
-        method = method_specs.method_from_spec(spec)
+        method = method_from_spec(spec)
         parts = method.needed().scores if isinstance(method, Method) else frozenset[str]()
         for split in benchmark.splits.values():
             for part, rows in (("forget", split.forget), ("retain", split.retain)):
@@ -336,21 +272,16 @@ def check_outputs(config: SweepConfig) -> None:
 def _load(
     data: Benchmark, splits: Sequence[SplitKey]
 ) -> tuple[Dataset | None, list[tuple[Loc, UnlearnbenchError]]]:
-    errors = _refusals(data)
-    if errors:
+    errors: list[tuple[Loc, UnlearnbenchError]] = []
+    try:
+        read_refusals(data.refusals)
+    except DataError as error:
+        errors.append((("data", "refusals"), error))
         data = data.model_copy(update={"refusals": None})
     try:
         return load_benchmark(data, splits), errors
     except DataError as error:
         return None, [*errors, (("data",) if data.folder is None else ("data", "path"), error)]
-
-
-def _refusals(data: Benchmark) -> list[tuple[Loc, UnlearnbenchError]]:
-    try:
-        read_refusals(data.refusals)
-    except DataError as error:
-        return [(("data", "refusals"), error)]
-    return []
 
 
 def _together(errors: Sequence[tuple[Loc, UnlearnbenchError]], name: str) -> UnlearnbenchError:

@@ -18,7 +18,6 @@ from typing import Any, Literal
 from unlearnbench.api.benchmark import Dataset, Question, split_name
 from unlearnbench.base.atomic import atomic_folder
 from unlearnbench.base.distributed import barrier, broadcast_from_main, is_main_process
-from unlearnbench.base.errors import ModelError
 from unlearnbench.base.fsdp import gather_to_main
 from unlearnbench.base.locks import exclusive_lock
 from unlearnbench.config.plan import Plan
@@ -55,52 +54,40 @@ class ModelPreparer:
     def ensure_prepared(self, name: str) -> None:
         """Prepare `base`, `full` or `retain90` unless it is there whole, or published."""
         if self.sources.is_tiny:
-            self.prepare_base()
-        settings = self.sources.settings
-        published = settings.fine_tuned if name == "full" else settings.retain.get(name)
-        if name != "base" and published is None:
-            self.prepare_tuned(name)
+            self.prepare("base")
+        if name != "base" and self.sources.published(name) is None:
+            self.prepare(name)
 
-    def prepare_base(self) -> None:
-        """Build the tiny base model and train it on true facts and unrelated authors."""
-        settings, architecture = (
-            self.sources.settings.preparation,
-            self.sources.settings.architecture,
-        )
+    def prepare(self, name: str) -> None:
+        """Train a model: the tiny base (`base`) on true facts and unrelated authors, or the base
+        model on the rows called `name`: `full`, or a retain set.
+        """
+        sources, settings = self.sources, self.sources.settings
+        folder, preparation = sources.folder(name), settings.preparation
+        checkpoints = Checkpoints(folder.with_name(f".{folder.name}.training"), self.storage)
 
-        def build() -> Any:
-            tokenizer = build_tokenizer(self.sources.text(), architecture.vocabulary)
-            make = partial(build_model, architecture, tokenizer, settings.seed)
-            rows = self.sources.base_rows()
-            model = self._train(checkpoints, make, tokenizer, rows, settings.base_epochs)
-            return model, tokenizer
-
-        checkpoints = self._checkpoints(self.sources.base_folder())
-        prepared(self.sources.base_folder(), build, checkpoints)
-
-    def prepare_tuned(self, name: str) -> None:
-        """Fine-tune the base model on the rows called `name`: `full`, or a retain set."""
-
-        def make() -> Any:
-            reseed(self.sources.settings.preparation.seed)  # adapters begin at random
-            return load_model(self.sources.base(), self.sources.settings, train=True)
+        def start() -> Any:
+            reseed(preparation.seed)  # adapters begin at random
+            return load_model(sources.base(), settings, train=True)
 
         def build() -> Any:
-            if self.sources.is_tiny:
-                self.prepare_base()
-            tokenizer = load_tokenizer(self.sources.base(), self.sources.settings)
-            epochs = self.sources.settings.preparation.epochs
-            rows = self.sources.tuning_rows(name)
+            make, epochs = start, preparation.epochs
+            if name == "base":
+                tokenizer = build_tokenizer(sources.text(), settings.architecture.vocabulary)
+                make = partial(build_model, settings.architecture, tokenizer, preparation.seed)
+                rows, epochs = sources.base_rows(), preparation.base_epochs
+            else:
+                if sources.is_tiny:
+                    self.prepare("base")
+                tokenizer, rows = (
+                    load_tokenizer(sources.base(), settings),
+                    sources.tuning_rows(name),
+                )
             model = self._train(checkpoints, make, tokenizer, rows, epochs)
             merge = getattr(model, "merge_and_unload", None)
             return (merge() if is_main_process() and merge is not None else model), tokenizer
 
-        checkpoints = self._checkpoints(self.sources.tuned_folder(name))
-        prepared(self.sources.tuned_folder(name), build, checkpoints)
-
-    def _checkpoints(self, folder: Path) -> Checkpoints:
-        """Checkpoints of the model that `folder` is for."""
-        return Checkpoints(folder.with_name(f".{folder.name}.training"), self.storage)
+        prepared(folder, build, checkpoints)
 
     def _train(
         self,
@@ -184,15 +171,12 @@ def prepared(
 
 
 def _write(folder: Path, model: Any, tokenizer: Any, seconds: float) -> None:
-    try:
-        with atomic_folder(folder) as part:
-            model.save_pretrained(part)
-            tokenizer.save_pretrained(part)
-            (part / "prepared.json").write_text(json.dumps({"seconds": round(seconds, 3)}))
-            if folder.exists():  # written by another program
-                shutil.rmtree(folder)
-    except OSError as error:
-        raise ModelError(f"{folder}: the prepared model cannot be written: {error}") from None
+    with atomic_folder(folder) as part:
+        model.save_pretrained(part)
+        tokenizer.save_pretrained(part)
+        (part / "prepared.json").write_text(json.dumps({"seconds": round(seconds, 3)}))
+        if folder.exists():  # written by another program
+            shutil.rmtree(folder)
 
 
 def is_prepared(folder: Path) -> bool:
@@ -228,7 +212,7 @@ def planned_models(plan: Plan, benchmark: Dataset) -> Iterator[PlannedModel]:
         models = ModelSources(settings, benchmark, plan.config.cache_folder)
         name, tiny, preparation = settings.name, models.is_tiny, settings.preparation
         if tiny:
-            rows, done = len(models.base_rows()), is_prepared(models.base_folder())
+            rows, done = len(models.base_rows()), is_prepared(models.folder("base"))
             yield PlannedModel(
                 name,
                 "base",
@@ -247,5 +231,5 @@ def planned_models(plan: Plan, benchmark: Dataset) -> Iterator[PlannedModel]:
             labels |= {n: f"retain model {n}" for n in names if n not in settings.retain}
         for target, label in labels.items():
             rows = len(models.tuning_rows(target))
-            done = tiny and is_prepared(models.tuned_folder(target))
+            done = tiny and is_prepared(models.folder(target))
             yield PlannedModel(name, target, label, rows, preparation.epochs, tiny, done)

@@ -89,8 +89,7 @@ def _model_tasks(space: Workspace, name: str, fractions: list[SplitKey]) -> list
 def _place(space: Workspace, task: PreparationTask) -> Path:
     """The folder of the model that `task` prepares, or of the record that it writes."""
     if task.fraction is None:
-        models = space.models(task.model)
-        return models.base_folder() if task.target == "base" else models.tuned_folder(task.target)
+        return space.models(task.model).folder(task.target)
     reference = task.model, task.target, task.fraction
     if task.attack:
         return space.attack_record(*reference, space.attack(task.attack))
@@ -127,10 +126,8 @@ def execute_task(task: PreparationTask, config: SweepConfig, folder: Path) -> fl
     with deterministic(config.training.deterministic):
         if task.fraction is not None:
             _record(space, task, task.fraction)
-        elif task.target == "base":
-            preparer.prepare_base()
         else:
-            preparer.prepare_tuned(task.target)
+            preparer.prepare(task.target)
     if is_main_process():
         space.storage.push(_place(space, task))
     return time.monotonic() - begin

@@ -7,13 +7,7 @@ from unlearnbench.api.benchmark import Dataset, SplitKey, split_name
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.api.profile import Profile
 from unlearnbench.base import hub
-from unlearnbench.base.deferred_warnings import warn_later
 from unlearnbench.base.hashing import content_hash
-from unlearnbench.base.out_of_memory import (
-    empty_cache,
-    is_out_of_memory,
-    raise_oom_everywhere,
-)
 from unlearnbench.config.entries import AttackSpec
 from unlearnbench.config.metric_plan import MetricPlan
 from unlearnbench.config.profiles import profile_of
@@ -150,20 +144,7 @@ class Workspace:
                 self._start = None  # its memory must be free before the next one is loaded
                 self.preparer(model).ensure_prepared("full")
                 models = self.models(model)
-                try:
-                    loaded = raise_oom_everywhere(
-                        lambda: load_model(models.full(), models.settings)
-                    )
-                except RuntimeError as error:
-                    if not is_out_of_memory(error):
-                        raise
-                    empty_cache()
-                    warn_later(
-                        "fluency has no values: there is no memory for the start model beside the "
-                        "run's; leave fluency out of evaluation.metrics, or take a larger device"
-                    )
-                    return evaluation
-                self._start = model, loaded
+                self._start = model, load_model(models.full(), models.settings)
             start = self._start[1]
         return self.evaluator(model, fraction).with_start_losses(evaluation, start)
 
@@ -237,7 +218,7 @@ class Workspace:
         """Copy from the storage the base and `targets` (`full`, retain models) that it has."""
         models = self.models(model)
         if models.is_tiny:
-            self.storage.fetch(models.base_folder())
+            self.storage.fetch(models.folder("base"))
         for target in targets:
             path = Path(models.target(target).place)
             if self.cache in path.parents:

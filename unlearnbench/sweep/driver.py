@@ -30,7 +30,7 @@ from unlearnbench.sweep.follow_up_runs import FollowUpRuns
 from unlearnbench.sweep.optuna_search import Search
 from unlearnbench.sweep.pipeline import Pipeline
 from unlearnbench.sweep.progress import LOG_FILE, Progress
-from unlearnbench.sweep.ray_cluster import check_ray, ray_session
+from unlearnbench.sweep.ray_cluster import ray_session
 from unlearnbench.sweep.sweep_state import TABLE, SweepResult, SweepState, last_failure
 from unlearnbench.sweep.trials import run_trials
 from unlearnbench.sweep.worker_group import (
@@ -59,20 +59,18 @@ def prepare(
     """PreparationTask and placement group by Ray's reference."""
     while waiting or running:
         ready = [task for task in waiting if done.issuperset(task.after)]
-        for task in ready[: state.time_spent.slots - len(running)]:
+        for task in ready[: state.slots - len(running)]:
             reference, group = _start(task, config, pipeline, state)
             running[reference] = task, group
             waiting.remove(task)
         ended, _ = ray.wait(list(running), num_returns=1, timeout=2)
-        check_ray(config)
         for reference in ended:
             task, group = running.pop(reference)
             if group is not None:
                 ray.util.remove_placement_group(group)
-            seconds, warnings = _result(task, reference, config)
+            seconds, warnings = _result(task, reference)
             for line in warnings:
                 state.progress.warn(line)
-            state.time_spent.add("preparing", seconds)
             state.progress.prepared(task.label, seconds)
             done.add(task.id)
 
@@ -111,7 +109,7 @@ def _start(
     return execute.remote(task), group
 
 
-def _result(task: PreparationTask, reference: Any, config: SweepConfig) -> TaskResult:
+def _result(task: PreparationTask, reference: Any) -> TaskResult:
     """The result of an ended task. Raises: UnlearnbenchError where it failed."""
     import ray
     from ray.exceptions import RayError, RayTaskError
@@ -123,7 +121,6 @@ def _result(task: PreparationTask, reference: Any, config: SweepConfig) -> TaskR
         cause = error.cause
         reason = str(cause) if isinstance(cause, UnlearnbenchError) else last_failure(str(error))[0]
     except RayError:
-        check_ray(config)
         reason = "its process died: killed, or out of memory"
     raise UnlearnbenchError(
         f"{task.label}: {reason}; fix that and run the same command again: models already prepared "
@@ -159,7 +156,6 @@ def run_sweep(
         storage.check()
         with SweepTracker(config.tracking, folder, config, warn=progress.warn) as tracker:
             state = SweepState(folder, progress, tracker, storage)
-            state.references = plan.references
             with ExitStack() as stack:
                 plan = _Execution(plan, pipeline, state, stack).run()
             tracker.settle()  # the page shows where its runs are in MLflow
@@ -171,10 +167,9 @@ def run_sweep(
             storage.put([folder / PLAN_FILE, *results])
             files = [*results, folder / LOG_FILE, folder / SELECTION_FILE, folder / CONCLUSION_FILE]
             tracker.log_files(files, complete=not state.failed)
-        seconds = state.time_spent.by_phase(time.monotonic() - begin)
-        progress.time_spent(seconds)
-        progress.concluded(read_conclusions(folder))
-    return state.result(plan.runs, page, seconds)
+        seconds, panels = time.monotonic() - begin, state.panels()
+        progress.concluded(panels, read_conclusions(folder), seconds)
+    return state.result(plan.runs, page, panels, seconds)
 
 
 class _Execution:
@@ -217,7 +212,6 @@ class _Execution:
         self._ended = self._state.track_finished(self._unfinished) | self._tried
         self._plan = self._follow_up.current_plan()
         claim_folder(self._plan)
-        self._state.progress.live_best.retain_only({run.id for run in self._plan.runs})
         models = [model.name for model in self._config.models]
         return order_runs(models, [run for run in self._plan.runs if run.id not in self._ended])
 
@@ -227,13 +221,13 @@ class _Execution:
         state, expected = self._state, [*batch, *(search.placeholders if search else ())]
         if not self._has_ray:
             self._has_ray = True
-            state.time_spent.slots = self._stack.enter_context(ray_session(self._config))
+            state.slots = self._stack.enter_context(ray_session(self._config))
             install_handler()  # Ray has replaced the handler of SIGTERM
             tasks = self._pipeline.tasks(self._config, expected, state.folder)
             prepare(tasks, self._config, self._pipeline, state)
             state.track_finished(self._unfinished)  # the evaluations of the prepared models
         known = [(r, state.seconds[r.id]) for r in self._plan.runs if r.id in state.seconds]
         done = len(self._plan.runs) - len(batch)
-        state.progress.running(expected, done, state.time_spent.slots, known)
+        state.progress.running(expected, done, state.slots, known, state.panels())
         run_trials(batch, self._config, self._pipeline, state, search, scheduler)
         self._tried |= {run.id for run in batch} | (search.runs.keys() if search else set())

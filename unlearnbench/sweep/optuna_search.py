@@ -107,7 +107,7 @@ class OptunaStudy:
                 seed=int(seed[:8], 16),
             )
         upwards = [optuna.study.StudyDirection.MAXIMIZE] * len(self.metrics)
-        self._optuna = optuna.create_study(sampler=sampler, directions=upwards)
+        self.optuna = optuna.create_study(sampler=sampler, directions=upwards)
         for point in study.points:
             self._enqueue(point)
             for run in study.runs(point):
@@ -119,14 +119,14 @@ class OptunaStudy:
         from optuna.trial import TrialState
 
         for _ in range(ATTEMPTS):
-            trial = self._optuna.ask(self._axes)
+            trial = self.optuna.ask(self._axes)
             point = self.study.space.point(
                 {k: _value(self.study.space.axes[k], v) for k, v in trial.params.items()}
             )
             if point not in self.study.points:
                 self._expect(point, trial)
                 return point
-            self._optuna.tell(trial, state=TrialState.FAIL)
+            self.optuna.tell(trial, state=TrialState.FAIL)
         tried = self.study.points
         drawn = self.study.space.sample(len(tried) + 1, len(tried))
         point = next(point for point in drawn if point not in tried)
@@ -137,8 +137,8 @@ class OptunaStudy:
         """Add a setting to the study that Optuna did not suggest."""
         values = self.study.space.values(point) or {}
         params = {k: _parameter(self.study.space.axes[k], v) for k, v in values.items()}
-        self._optuna.enqueue_trial(params)
-        self._expect(point, self._optuna.ask(self._axes))
+        self.optuna.enqueue_trial(params)
+        self._expect(point, self.optuna.ask(self._axes))
 
     def _expect(self, point: Point, trial: Any) -> None:
         key = repr(point)
@@ -162,15 +162,10 @@ class OptunaStudy:
         if not any(record.status == "failed" for record in records):
             values = mean_values(records, self.metrics) or self._worst
         if values is None:
-            self._optuna.tell(trial, state=TrialState.FAIL)
+            self.optuna.tell(trial, state=TrialState.FAIL)
             return
         self._worst = [min(pair) for pair in zip(values, self._worst or values, strict=True)]
-        self._optuna.tell(trial, values)
-
-    @property
-    def trial_states(self) -> list[tuple[str, list[float] | None]]:
-        """State and values of the trials, in their order."""
-        return [(trial.state.name, trial.values) for trial in self._optuna.trials]
+        self.optuna.tell(trial, values)
 
 
 def mean_values(records: Sequence[Record], metrics: Sequence[Metric]) -> list[float] | None:

@@ -53,7 +53,7 @@ def _report(folder: Path) -> Path:
 
 
 def _stopped(run: RunSpec, config: SweepConfig, folder: Path) -> Record | None:
-    from unlearnbench.runs.training_run import stopped_record
+    from unlearnbench.runs.run import stopped_record
 
     return stopped_record(run, config, folder)
 

@@ -1,42 +1,37 @@
 """Progress of a sweep: a line per finished run, and an estimate of the time to go.
 
-Now and then there is a table of the best settings so far. On a terminal, a bar of rich stays below
-the lines.
+On a terminal, a bar of rich stays below the lines.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
-from itertools import chain, repeat
+from collections.abc import Sequence
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from unlearnbench.analysis.best_settings import Panel, PanelKey, panels
+from unlearnbench.analysis.best_settings import Panel
 from unlearnbench.analysis.conclusion import Conclusion
 from unlearnbench.analysis.text import best_lines
 from unlearnbench.api.benchmark import Headline, split_percent
 from unlearnbench.base.console import WARNING_STYLE, Console, append_log_line, format_duration
-from unlearnbench.base.errors import RecordError
 from unlearnbench.base.redaction import redact
 from unlearnbench.config.plan import RunSpec
-from unlearnbench.results.records import EpochResult, Record
-from unlearnbench.results.table import Labels, flat_hyperparameters, table
+from unlearnbench.results.records import EpochResult
+from unlearnbench.results.table import Labels, flat_hyperparameters
 from unlearnbench.results.time_to_go import Clock, Forecast
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
 
-STATUS_SECONDS = 30.0
-"""Least time between tables of the best."""
-BEST, BEST_AT_END = 3, 10
-"""Methods in a table of the best, during the sweep and at its end."""
+BEST = 10
+"""Methods in a table of the best."""
 LOG_FILE = "sweep.log"
 """The lines of all commands in a sweep's folder, with times."""
-WIDTH = 95
+WIDTH = 100
 """Columns of the text of a conclusion."""
 
 
@@ -54,13 +49,9 @@ class Progress:
         self._bar: Bar | None = None
         self._done = self._total = self._failed = 0
         self._running: set[str] = set()
-        self.live_best = LiveBest()
-        """Takes every record, of this command or an earlier one."""
-        self._printed_best: dict[PanelKey, list[str]] = {}
         self._labels = Labels()
         self._several_models = self._several_seeds = False
         self.forecast = Forecast((), 1, clock)
-        self._last_status = clock()
         self._log: Path | None = None
 
     def log_to(self, path: Path) -> None:
@@ -91,11 +82,13 @@ class Progress:
         finished: int,
         slots: int,
         known: Sequence[tuple[RunSpec, float]] = (),
+        panels: Sequence[Panel] = (),
     ) -> None:
         """Start the bar of the runs.
 
         finished  number of runs that have ended before
         known     runs of earlier commands, and their seconds
+        panels    of the records so far
         """
         self.forecast = Forecast(runs, slots, self._clock)
         for run, seconds in known:
@@ -108,10 +101,9 @@ class Progress:
         self._several_seeds = len({run.seed for run in runs}) > 1
         done = f", {finished} are done already" if finished else ""
         left = f"; about {time_left}, as those took" if (time_left := self.time_left()) else ""
-        self._warn_of_starts()
+        self._warn_of_starts(panels)
         self._print(f"running: {len(runs)} runs, {slots} at a time{done}{left}")
         self._start_bar("running", finished, len(runs) + finished)
-        self._last_status = self._clock()
 
     def started(self, run: RunSpec) -> None:
         """Show that a run was given to a worker."""
@@ -144,7 +136,6 @@ class Progress:
         left = f"   {time_left} left" if (time_left := self.time_left()) else ""
         self._print("  ".join([self._count_and_name(run), *parts]) + left)
         self._update_runs()
-        self._print_best()
 
     def retrying(self, run: RunSpec, reason: str) -> None:
         """Print that a run failed and is tried again."""
@@ -168,25 +159,33 @@ class Progress:
         """Print a warning."""
         self._print(f"warning: {text}")
 
-    def time_spent(self, seconds: Mapping[str, float]) -> None:
-        """Print the best settings, and the wall time by phase."""
+    def concluded(
+        self, panels: Sequence[Panel], conclusions: Sequence[Conclusion], seconds: float
+    ) -> None:
+        """Print the best settings, and the conclusion about each panel with a valid start model."""
         self._stop_bar()
-        self._print_best(at_end=True)
-        parts = ", ".join(f"{name} {format_duration(value)}" for name, value in seconds.items())
-        self._print(f"took {format_duration(sum(seconds.values()))}: {parts}")
-
-    def concluded(self, conclusions: Sequence[Conclusion]) -> None:
-        """Print the conclusion about each panel whose start model is valid."""
-        faulty = [panel.panel for panel in self.live_best.panels() if panel.start.fault]
+        for panel in panels:
+            for line in best_lines(panel, BEST):
+                self._print(line)
+        self._warn_of_starts(panels)
+        self._print(f"took {format_duration(seconds)}")
+        faulty = [panel.panel for panel in panels if panel.start.fault]
         for item in conclusions:
             if (item.model, item.split) in faulty:
                 continue  # a warning is printed in its place
             self._print(f"result of {item.place}:")
             for number, sentence in enumerate(item.sentences, start=1):
-                whole = sentence.replace(" %", "\N{NO-BREAK SPACE}%")  # `80 %` is not parted
-                lines = wrap(whole, WIDTH, break_long_words=False, break_on_hyphens=False)
-                for begin, line in zip(chain((f"{number}.",), repeat("  ")), lines, strict=False):
-                    self._print(f"  {begin} {line}".replace("\N{NO-BREAK SPACE}", " "))
+                whole = f"{number}. {sentence}".replace(" %", "\N{NO-BREAK SPACE}%")
+                lines = wrap(
+                    whole,
+                    WIDTH,
+                    initial_indent="  ",
+                    subsequent_indent="     ",
+                    break_long_words=False,
+                    break_on_hyphens=False,
+                )
+                for line in lines:
+                    self._print(line.replace("\N{NO-BREAK SPACE}", " "))
 
     def time_left(self) -> str:
         """`2 min 10 s`; empty before the first epoch and after the last run."""
@@ -208,32 +207,9 @@ class Progress:
             parts.append(f"seed {run.seed}")
         return "  ".join(parts)
 
-    def no_result(self) -> tuple[str, ...]:
-        """Panels whose start model cannot show a method's effect, and why."""
-        starts = (panel.start for panel in self.live_best.panels())
-        return tuple(f"{start.place}: {start.fault}" for start in starts if start.fault)
-
-    def _warn_of_starts(self) -> None:
-        for text in self.no_result():
+    def _warn_of_starts(self, panels: Sequence[Panel]) -> None:
+        for text in no_result(panels):
             self._print(f"NO RESULT for {text}.", red=True)
-
-    def _print_best(self, *, at_end: bool = False) -> None:
-        """Print the best of each panel in which they have changed, every half minute."""
-        soon = self._clock() - self._last_status < STATUS_SECONDS
-        ended = self._done == self._total  # the table at the end follows
-        if (soon or ended) and not at_end:
-            return
-        most = BEST_AT_END if at_end else BEST
-        best = {
-            panel.panel: best_lines(panel, most, last=at_end) for panel in self.live_best.panels()
-        }
-        for panel, lines in best.items():
-            if lines != self._printed_best.get(panel):
-                for line in lines:
-                    self._print(line)
-        if at_end:
-            self._warn_of_starts()
-        self._printed_best, self._last_status = best, self._clock()
 
     def _print(self, text: str, *, red: bool = False) -> None:
         text = redact(text)
@@ -281,30 +257,7 @@ def _method(run: RunSpec) -> tuple[str, dict[str, Any]]:
     return run.method.label, flat_hyperparameters(run.method.model_dump())
 
 
-class LiveBest:
-    """The records so far, and the panels that they make."""
-
-    def __init__(self) -> None:
-        self._records: dict[str, Record] = {}
-        self._left_out: set[str] = set()
-        """Ids of runs that are not in the plan, or not yet: seeds on which a choice is reported."""
-
-    def add(self, record: Record) -> None:
-        """Add a record, or replace the one of the same id."""
-        self._records[record.id] = record
-
-    def retain_only(self, ids: Collection[str]) -> None:
-        """Leave out all other runs added so far, until they are among the `ids` of a later call."""
-        self._left_out = self._records.keys() - set(ids)
-
-    def panels(self) -> tuple[Panel, ...]:
-        """The panels of the records so far; none where they do not compare, which ends no run."""
-        shown = (
-            record
-            for record in self._records.values()
-            if record.kind != "run" or record.id not in self._left_out
-        )
-        try:
-            return panels(table(shown))
-        except RecordError:
-            return ()
+def no_result(panels: Sequence[Panel]) -> tuple[str, ...]:
+    """Panels whose start model cannot show a method's effect, and why."""
+    starts = (panel.start for panel in panels)
+    return tuple(f"{start.place}: {start.fault}" for start in starts if start.fault)

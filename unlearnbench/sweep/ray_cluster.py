@@ -1,8 +1,6 @@
-"""Start Ray for a sweep or join a cluster, count the runs that fit, and notice that Ray has died.
+"""Start Ray for a sweep or join a cluster, and count the runs that fit.
 
-Ray reads most of its variables once, when it starts, so the driver sets them only while a sweep
-runs. A driver whose local Ray has died would wait for it forever, and Ray has no public interface
-to its processes: they are looked for among this process's children.
+Ray reads most of its variables once, when it starts, so the driver sets them just before.
 """
 
 import gc
@@ -14,8 +12,6 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 from unlearnbench.base.errors import UnlearnbenchError
 from unlearnbench.config.resources import LOCAL_RUNS
@@ -47,79 +43,59 @@ _JOINED = {
     "RAY_OVERRIDE_JOB_RUNTIME_ENV": "1",
 }
 _PASSED_ON = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
-_PREFIXES = ("RAY_", "TUNE_", "PYTHONBREAKPOINT")
 STORE_BYTES = 100 * 2**20
 """Ray's shared memory: it holds specs and metrics, no models."""
-NAMES = {"raylet", "gcs_server"}
-"""Processes without which Ray does not go on."""
-
-
-class RayLostError(BaseException):
-    """Ray is gone. Not an `Exception`: for those Tune cleans up first, which waits for Ray."""
 
 
 @contextmanager
 def ray_session(config: SweepConfig) -> Generator[int, None, None]:
     """Run Ray inside the `with`; yields the number of concurrent runs.
 
-    Raises: UnlearnbenchError where no cluster answers, where a run fits nowhere, or where Ray dies.
+    Raises: UnlearnbenchError where no cluster answers, or where a run fits nowhere.
     """
-    lost = False
-    with driver_environment(local=config.ray.address is None):
-        import ray
+    os.environ.update(_DRIVER | (_LOCAL if config.ray.address is None else _JOINED))
+    import ray
 
-        # Failures are printed by `Progress`; standard output belongs to `--json`.
-        logging.getLogger("ray").setLevel(logging.ERROR)
-        logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
-        try:
-            _start(config)
-            yield run_slots(config, [node["Resources"] for node in alive()])
-        except RayLostError as error:
-            lost = True
-            raise UnlearnbenchError(
-                f"ray: {error}; check that memory suffices (lower ray.concurrent), then run the "
-                "same command again: finished epochs are kept"
-            ) from None
-        finally:
-            # Freeing Ray's objects would send messages to a Ray that is gone, and wait for answers.
-            with collection_paused(before=not lost):
-                ray.shutdown()
-
-
-def check_ray(config: SweepConfig) -> None:
-    """Raise RayLostError if a process of the local Ray has died; a joined cluster is Ray's own."""
-    if config.ray.address is None:
-        running = {_name(child) for child in psutil.Process().children()}
-        for name in NAMES - running:
-            raise RayLostError(f"its process {name} died")
-
-
-def _name(process: psutil.Process) -> str:
-    """Name of a process that runs; of a zombie, which a container may not collect, empty."""
+    # Failures are printed by `Progress`; standard output belongs to `--json`.
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     try:
-        return "" if process.status() == psutil.STATUS_ZOMBIE else str(process.name())
-    except psutil.Error:  # gone at this moment
-        return ""
+        start(config)
+        yield run_slots(config, [node["Resources"] for node in alive()])
+    finally:
+        # If another thread frees a reference between the end of Ray's core and the end of its
+        # Python side, the whole process ends silently with exit code 1.
+        gc.collect()
+        gc.disable()
+        ray.shutdown()
+        gc.enable()
 
 
 def worker_variables(config: SweepConfig) -> dict[str, str]:
-    """The environment variables of the workers."""
-    cpus = config.resources.cpu
+    """The environment variables of the workers.
+
+    Numpy and torch read the numbers of threads when they are imported.
+    """
+    threads = str(max(1, int(config.resources.cpu)))
+    variables = {
+        "OMP_NUM_THREADS": threads,
+        "MKL_NUM_THREADS": threads,
+        "TOKENIZERS_PARALLELISM": "false",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",  # a run without GPUs sees none
+    }
+    variables |= {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
     if not any(config.resources_of(model.name).gpu for model in config.models):
-        return worker_environment(cpus)
+        return variables
     from unlearnbench.models.device import cuda_variables  # it imports torch
 
     trainings = (config.training, *map(config.training_of, config.method_names))
-    return worker_environment(cpus) | cuda_variables(
-        deterministic=any(training.deterministic for training in trainings)
-    )
+    return variables | cuda_variables(deterministic=any(t.deterministic for t in trainings))
 
 
-def _start(config: SweepConfig) -> None:
-    """Start or join, with the workers' environment."""
+def start(config: SweepConfig) -> None:
+    """Start Ray or join a cluster, with the workers' environment."""
     import ray
 
-    address = config.ray.address
     try:
         ray.init(
             **_address(config),
@@ -127,19 +103,30 @@ def _start(config: SweepConfig) -> None:
             log_to_driver=False,
             logging_level=logging.ERROR,
         )
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        if address is None:
+    except (OSError, RuntimeError, ValueError) as error:
+        if config.ray.address is None:
             raise
-        raise no_cluster_error(address, error) from None
+        text = " ".join(str(error).split())[:200] or type(error).__name__
+        raise UnlearnbenchError(
+            f"ray.address: no Ray cluster answers at {config.ray.address!r} ({text}); give "
+            "host:port of a running one, start the command on a machine of the cluster, or leave "
+            "the key out for a local one"
+        ) from None
 
 
 def _address(config: SweepConfig) -> dict[str, Any]:
     """Arguments of `ray.init`: a cluster, or a Ray on this machine that ends with this process."""
     settings = config.ray
     if settings.address is not None:
-        if config.storage is None:
-            check_output(config.output)
-        return {"address": check_address(settings.address)}
+        if config.storage is None and "working_dir_files" in Path(config.output).resolve().parts:
+            raise UnlearnbenchError(
+                f"output: {config.output!r} is inside the job's working_dir, which Ray deletes "
+                "after the job; give an absolute path that all nodes see, or `storage`"
+            )
+        if settings.address != "auto":  # Ray would try for minutes, then end the process
+            host, _, port = settings.address.rpartition(":")
+            socket.create_connection((host, int(port)), timeout=ANSWER_SECONDS).close()
+        return {"address": settings.address}
     resources = [config.resources_of(model.name) for model in config.models]
     on_gpus = any(needed.gpu for needed in resources)
     concurrent = settings.concurrent or (None if on_gpus else LOCAL_RUNS)
@@ -171,92 +158,13 @@ def run_slots(config: SweepConfig, nodes: Sequence[dict[str, float]]) -> int:
                 for node in nodes
             )
             each = ", ".join(f"{amount:g} {name}" for name, amount in resources.per_process.items())
-            grows = ", or set `ray.concurrent` if the cluster grows" if settings.address else ""
             raise UnlearnbenchError(
                 f"resources: no run of {model.name} fits into Ray's resources ({room}): it takes "
-                f"{resources.world_size} × ({each}); lower `resources` (gpu: {resources.gpu:g}, "
-                f"cpu: {resources.cpu:g}){grows}"
+                f"{resources.world_size} × ({each}); lower `resources`, or set `ray.concurrent` if "
+                "the cluster grows"
             )
         most = max(most, fitting)
     if settings.address is None:
         on_gpus = any(config.resources_of(model.name).gpu for model in config.models)
         most = min(settings.concurrent or (most if on_gpus else LOCAL_RUNS), most)
     return most
-
-
-@contextmanager
-def driver_environment(*, local: bool) -> Generator[None, None, None]:
-    """Set the driver's variables inside the `with`, and remove those that Ray adds.
-
-    local  Ray is started on this machine alone
-    """
-    before = {name: value for name, value in os.environ.items() if name.startswith(_PREFIXES)}
-    os.environ.update(_DRIVER | (_LOCAL if local else _JOINED))
-    try:
-        yield
-    finally:
-        for name in [name for name in os.environ if name.startswith(_PREFIXES)]:
-            del os.environ[name]
-        os.environ.update(before)
-
-
-@contextmanager
-def collection_paused(*, before: bool = True) -> Generator[None, None, None]:
-    """Collect garbage now (if `before`), and not inside the `with`.
-
-    For Ray's shutdown: if another thread frees a reference between the end of Ray's core and the
-    end of its Python side, the whole process ends silently with exit code 1.
-    """
-    if before:
-        gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-
-
-def worker_environment(cpus: float) -> dict[str, str]:
-    """A worker's variables; numpy and torch read the thread counts when they are imported."""
-    threads = str(max(1, int(cpus)))
-    passed = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-    return {
-        "OMP_NUM_THREADS": threads,
-        "MKL_NUM_THREADS": threads,
-        "TOKENIZERS_PARALLELISM": "false",
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",  # a run without GPUs sees none
-        **passed,
-    }
-
-
-def check_address(address: str) -> str:
-    """The address to join. Raises: UnlearnbenchError where nothing answers.
-
-    Ray itself tries for minutes, then ends the process.
-    """
-    if address == "auto":
-        return address
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), timeout=ANSWER_SECONDS).close()
-    except (OSError, ValueError) as error:
-        raise no_cluster_error(address, error) from None
-    return address
-
-
-def check_output(output: str) -> None:
-    """Raise UnlearnbenchError where results would be deleted with a submitted job's folder."""
-    if "working_dir_files" in Path(output).resolve().parts:
-        raise UnlearnbenchError(
-            f"output: {output!r} is inside the job's working_dir, which Ray deletes after the job; "
-            "give an absolute path that all nodes see, or `storage`"
-        )
-
-
-def no_cluster_error(address: str, reason: Exception) -> UnlearnbenchError:
-    """The error for a `ray.address` at which nothing answers."""
-    text = " ".join(str(reason).split())[:200] or type(reason).__name__
-    return UnlearnbenchError(
-        f"ray.address: no Ray cluster answers at {address!r} ({text}); give host:port of a running "
-        "one, start the command on a machine of the cluster, or leave the key out for a local one"
-    )

@@ -1,16 +1,17 @@
 """The state of a sweep: results and failures so far, passed on to display, tracker and records."""
 
-import math
 import re
-import time
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
+from unlearnbench.analysis.best_settings import Panel
+from unlearnbench.analysis.results import Results
 from unlearnbench.base.errors import RecordError
 from unlearnbench.config.plan import RunSpec
-from unlearnbench.report.links import ui_command
+from unlearnbench.report.mlflow import ui_command
 from unlearnbench.report.sweep_tracker import SweepTracker
 from unlearnbench.results.outcomes import RunOutcome, outcome
 from unlearnbench.results.records import (
@@ -22,11 +23,9 @@ from unlearnbench.results.records import (
     write_record,
 )
 from unlearnbench.results.remote_copies import Storage
-from unlearnbench.sweep.progress import Progress
+from unlearnbench.sweep.progress import Progress, no_result
 
 TABLE = "results.csv"
-PHASES = ("preparing", "training", "evaluating")
-"""Phases of every sweep; a sweep with attacks also has `attacking`."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +41,7 @@ class SweepResult:
     report: Path
     csv: Path
     mlflow_command: str
-    seconds: Mapping[str, float]
-    """Wall time by phase; adds up to the whole."""
+    seconds: float
     no_result: tuple[str, ...] = ()
     """Models and splits whose start model cannot show a method's effect, and why."""
 
@@ -74,23 +72,6 @@ def last_failure(text: str) -> tuple[str, str]:
     return re.sub(r"^(?:\w+\.)+(?:RayActorError: |(?=\w+(?::|$)))", "", last), full
 
 
-@dataclass
-class TimeSpent:
-    """Busy seconds summed over all slots, by phase."""
-
-    slots: int = 1
-    busy: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
-
-    def add(self, phase: str, seconds: float) -> None:
-        """Add the work of a slot."""
-        self.busy[phase] = self.busy.get(phase, 0.0) + seconds
-
-    def by_phase(self, wall: float) -> dict[str, float]:
-        """Split `wall` seconds by phase: busy seconds per slot, and the rest."""
-        shares = {phase: seconds / self.slots for phase, seconds in self.busy.items()}
-        return shares | {"overhead": max(0.0, wall - sum(shares.values()))}
-
-
 class SweepState:
     """Results and failures so far; each event goes to the display, the tracker and the records."""
 
@@ -99,20 +80,17 @@ class SweepState:
     ) -> None:
         self.folder, self.progress, self.tracker = folder, progress, tracker
         self.storage = storage
-        self.time_spent = TimeSpent()
+        self.slots = 1
+        """Number of concurrent runs."""
         self.failed: dict[str, str] = {}
         """Reason by run."""
         self.seconds: dict[str, float] = {}
         """Training and evaluation time, by finished run."""
         self._outcomes: dict[str, RunOutcome] = {}
         self._epochs: defaultdict[str, dict[int, EpochResult]] = defaultdict(dict)
-        self._begun: dict[str, float] = {}
-        """When a run began in this command."""
         self._tracked: set[str] = set()
         self._ended: set[str] = set()
         """Runs that this command has recorded."""
-        self.references: Collection[str] | None = None
-        """As the plan's."""
 
     def track_finished(self, unfinished: Collection[str] = ("failed",)) -> set[str]:
         """Track the finished records that are not tracked yet; returns the ids of all of them.
@@ -132,19 +110,19 @@ class SweepState:
     def _track(self, record: Record) -> None:
         self._outcomes[record.id] = outcome(record)
         self.tracker.log(record)
-        if record.kind == "run" or self.references is None or record.id in self.references:
-            self.progress.live_best.add(record)
+
+    def panels(self) -> tuple[Panel, ...]:
+        """The panels of the records so far; none where they do not compare, which ends no run."""
+        with suppress(RecordError):
+            return Results.read(self.folder).panels
+        return ()
 
     def epoch_ended(self, run: RunSpec, result: EpochResult, seconds: float) -> None:
         """Note an evaluated epoch; `seconds`: duration of the step on its worker."""
-        epochs = self._epochs[run.id]
-        epochs[result.epoch] = result
+        self._epochs[run.id][result.epoch] = result
         # A resumed run repeats its earlier results, whose time was spent before this step.
         if result.training_seconds + result.evaluation_seconds <= seconds + 0.1:
-            self.time_spent.add("training", result.training_seconds)
-            self.time_spent.add("evaluating", result.evaluation_seconds)
             self.progress.epoch(run, result, seconds)
-        self._begun.setdefault(run.id, time.monotonic() - seconds)
 
     def run_ended(self, run: RunSpec, failures: str | None = None) -> Record:
         """Take up the record of a run, here by now, or record the `failures` that ended it."""
@@ -159,17 +137,12 @@ class SweepState:
             text = f"{self.failed[run.id]}\n\n{full}"
             epochs = tuple(self._epochs[run.id].values())
             record = run_record(run, status="failed", epochs=epochs, error=text)
-        attacked = sum(result.evaluation_seconds for result in record.attacked)
-        begun = self._begun.get(run.id, math.inf)
-        # Of a resumed run they may have been stored before.
-        if 0 < attacked <= time.monotonic() - begun:
-            self.time_spent.add("attacking", attacked)
         self._add(run, record)
         return record
 
     def run_stopped(self, run: RunSpec, record: Record | None) -> Record:
         """Record a run that a scheduler stopped; `record`: built from its saved state."""
-        from unlearnbench.runs.run_state import remove_state  # it imports torch
+        from unlearnbench.runs.checkpoints import remove_state  # it imports torch
 
         if record is None:
             epochs = tuple(self._epochs[run.id].values())
@@ -194,7 +167,7 @@ class SweepState:
             self.progress.ended(run, last, "ended early" if record.ended else record.status, reason)
 
     def result(
-        self, runs: Sequence[RunSpec], page: Path, seconds: Mapping[str, float]
+        self, runs: Sequence[RunSpec], page: Path, panels: Sequence[Panel], seconds: float
     ) -> SweepResult:
         """The result of the sweep of `runs`, at its end."""
         return SweepResult(
@@ -206,5 +179,5 @@ class SweepState:
             csv=page.with_name(TABLE),
             mlflow_command=ui_command(self.folder, tracked=self.tracker.settings.enabled),
             seconds=seconds,
-            no_result=self.progress.no_result(),
+            no_result=no_result(panels),
         )

@@ -1,7 +1,6 @@
 """Runs as trials of a Tune experiment: a step is an epoch, and processes are reused."""
 
 import shutil
-import time
 import traceback
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,9 +10,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from unlearnbench.api.benchmark import SplitKey
-from unlearnbench.api.plugin_code import place
 from unlearnbench.base.deferred_warnings import drain
-from unlearnbench.base.errors import PluginError, is_deterministic, no_room
+from unlearnbench.base.errors import is_deterministic, no_room
 from unlearnbench.base.signals import defer_sigterm, raise_if_stopped
 from unlearnbench.config.plan import RunSpec
 from unlearnbench.config.resources import Resources
@@ -23,7 +21,6 @@ from unlearnbench.results.records import Record, read_records
 from unlearnbench.sweep.code_shipping import WorkerContext
 from unlearnbench.sweep.optuna_search import Search, searcher
 from unlearnbench.sweep.pipeline import Pipeline
-from unlearnbench.sweep.ray_cluster import check_ray
 from unlearnbench.sweep.sweep_state import SweepState, last_failure
 from unlearnbench.sweep.worker_group import (
     alive,
@@ -112,10 +109,6 @@ def _scored(metric: Metric, metrics: Mapping[str, Any], epoch: int) -> dict[str,
     return {"epoch": epoch} | ({} if score is None else {"score": score})
 
 
-CHECK_SECONDS = 1.0
-"""Between two looks at Ray's processes."""
-
-
 def run_trials(
     runs: Sequence[RunSpec],
     config: SweepConfig,
@@ -143,7 +136,7 @@ def run_trials(
             scheduler=halving_scheduler(scheduler, config.epochs, known, state.folder),
             reuse_actors=True,
             # Without a limit Tune queues all trials at once, and then keeps no order.
-            max_concurrent_trials=state.time_spent.slots,
+            max_concurrent_trials=state.slots,
             trial_dirname_creator=lambda trial: str(trial.config["run"]["id"]),
         ),
         run_config=tune.RunConfig(
@@ -206,17 +199,12 @@ def _callback(
     class EventCallback(tune.Callback):
         """Translates Tune's trials to runs."""
 
-        next_check = 0.0
-
         def __reduce__(self) -> tuple[Any, ...]:
             # Tune stores its callbacks to resume from, which no sweep does.
             return tune.Callback, ()
 
         def on_step_begin(self, iteration: int, trials: Any, **info: Any) -> None:
             raise_if_stopped()
-            if time.monotonic() > self.next_check:
-                check_ray(config)
-                self.next_check = time.monotonic() + CHECK_SECONDS
 
         def on_trial_start(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
             state.progress.started(_run(trial))
@@ -245,18 +233,13 @@ def _callback(
                 ended(state.run_stopped(run, pipeline.stopped(run, config, state.folder)))
 
         def on_trial_recover(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-            check_alive()
+            raise_if_stopped()  # which may have ended the process
             reason, _ = last_failure(Path(trial.error_file).read_text("utf-8"))
             state.progress.retrying(_run(trial), reason)
 
         def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-            check_alive()
+            raise_if_stopped()  # which may have ended the process
             ended(state.run_ended(_run(trial), Path(trial.error_file).read_text("utf-8")))
-
-    def check_alive() -> None:
-        """Raise what the end of a process means if not a failure of its run."""
-        raise_if_stopped()
-        check_ray(config)
 
     def ended(record: Record) -> None:
         if search is not None:
@@ -318,10 +301,5 @@ def _epochs(
     context: WorkerContext,
 ) -> Iterator[dict[str, Any]]:
     """Execute a run in one of its processes; yields Tune's result of each epoch."""
-    try:
-        for result in pipeline.run_epochs(run, *context.activate()):
-            report = encode_report(result)
-            yield {"epoch": result.epoch, "report": report, "done": False}
-    except SystemExit as error:  # Ray would mistake it for a killed process
-        called = f"sys.exit({error.code!r}) was called"
-        raise PluginError(f"{called} ({place(error)})") from error
+    for result in pipeline.run_epochs(run, *context.activate()):
+        yield {"epoch": result.epoch, "report": encode_report(result), "done": False}

@@ -6,18 +6,19 @@ moved a little away from it, and the retain model never saw the forget rows.
 
 import copy
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
+from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
 import torch
 
-from unlearnbench.api.attack import Attack, AttackRows, WeightAttack, variant
+from unlearnbench.api.attack import Attack, AttackRows, WeightAttack
 from unlearnbench.api.benchmark import Question
-from unlearnbench.api.observations import Evaluation
+from unlearnbench.api.observations import Evaluation, SetEvaluation
 from unlearnbench.benchmarks.synthetic import Synthetic
 from unlearnbench.config.profiles import get_profile
 from unlearnbench.config.schema import Architecture
@@ -26,10 +27,10 @@ from unlearnbench.models.encoding import Encoder, resolve_template
 from unlearnbench.models.loading import pad_id
 from unlearnbench.models.rows_loading import load_benchmark
 from unlearnbench.models.tiny import build_model, build_tokenizer
-from unlearnbench.runs.evaluate_model import CheckpointTools
+from unlearnbench.runs.attack_model import Tools
 from unlearnbench.runs.under_attack import attack_rows, evaluations_under
 from unlearnbench.testing import declarations
-from unlearnbench.testing.check import Outcome, check, fault, passed, unless
+from unlearnbench.testing.check import Outcome, check, fault, passed
 from unlearnbench.testing.tiny_lab import perturb
 from unlearnbench.training.fine_tuning import FineTuner
 
@@ -77,17 +78,19 @@ def _prepared() -> _Models:
     profile = get_profile("tofu", max_length=_LENGTH)
     evaluator = Evaluator(sets, tokenizer, template, profile, pad, roles=data.roles)
     tuner = FineTuner(Encoder(tokenizer, template, _LENGTH), pad)
-
-    def learned(known: tuple[Question, ...]) -> Any:
-        model: Any = build_model(_SHAPE, tokenizer, seed=0).eval()
-        for _ in tuner(model, known, steps=_STEPS, learning_rate=1e-2, batch_size=len(known)):
+    models: dict[Target, Any] = {}
+    knowledge: dict[Target, tuple[Question, ...]] = {
+        "start": (*rows.forget, *rows.retain),
+        "retain": (*rows.retain,),
+    }
+    for name, known in knowledge.items():
+        models[name] = build_model(_SHAPE, tokenizer, seed=0).eval()
+        for _ in tuner(
+            models[name], known, steps=_STEPS, learning_rate=1e-2, batch_size=len(known)
+        ):
             pass
-        return model
-
-    start = learned((*rows.forget, *rows.retain))
-    models: dict[Target, Any] = {"model": copy.deepcopy(start), "start": start}
+    models["model"] = copy.deepcopy(models["start"])
     perturb(models["model"], 0.1)
-    models["retain"] = learned(rows.retain)
     plain: dict[Target, Evaluation] = {name: evaluator(model) for name, model in models.items()}
     return _Models(evaluator, rows, tuner, models, plain)
 
@@ -127,8 +130,7 @@ class TriedAttack:
         """
         lab, run = _prepared(), _Run()
         model, start = copy.deepcopy(lab.models[of]), copy.deepcopy(lab.models["start"])
-        setup: Any = None  # the start model is loaded already
-        tools = CheckpointTools(lab.rows, lab.tuner, setup, "start", start)
+        tools = Tools(lab.rows, lab.tuner, lambda: start)
         before = _state(model), _state(start)
         # Its own, because the shared one remembers the rows as an attack of this name asks them.
         evaluator = copy.copy(lab.evaluator)
@@ -136,76 +138,55 @@ class TriedAttack:
         attacked: Any = evaluations_under(
             self.name, self.attack, model, evaluator, tools, lab.plain[of]
         )
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), closing(attacked) as evaluations:
             torch.manual_seed(seed)
             random_state = torch.get_rng_state()
-            with closing(attacked) as evaluations:
-                for name, evaluation in evaluations:
-                    run.evaluations[name] = evaluation
-                    if any(module.training for module in model.modules()):
-                        run.unready = run.unready or name
-                    if closed:
-                        break
+            for name, evaluation in evaluations:
+                run.evaluations[name] = evaluation
+                if any(module.training for module in model.modules()):
+                    run.unready = run.unready or name
+                if closed:
+                    break
+            evaluations.close()
             run.draws = not torch.equal(random_state, torch.get_rng_state())
-        run.changed = _difference(before[0], _state(model))
-        if other := _difference(before[1], _state(start)):
-            run.changed = run.changed or f"of the start model: {other}"
+        after = _state(model), _state(start)
+        for subject, old, new in zip(("", "of the start model: "), before, after, strict=True):
+            names = (name for name in old | new if old.get(name) != new.get(name))
+            run.changed = run.changed or subject * bool(name := next(names, "")) + name
         return run
 
 
 def _state(model: Any) -> dict[str, Any]:
-    """State of a model that an attack restores: objects, hooks, modes, tensors bit for bit."""
+    """The parts of a model that are restored: weights and buffers bit for bit, modules, hooks."""
     state: dict[str, Any] = {}
+    for name, tensor in model.state_dict().items():
+        state[f"values of {name!r}"] = tensor.flatten().view(torch.uint8).numpy().tobytes()
     for name, module in model.named_modules():
         values = vars(module)
-        state[f"module {name!r}"] = module
-        state[f"mode of {name!r}"] = module.training, values.get("forward")
+        state[f"module {name!r}"] = module, values.get("forward")
         hooks = {k: [*v] for k, v in values.items() if k.endswith("_hooks") and isinstance(v, dict)}
         state[f"hooks of {name!r}"] = hooks
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        bits = tensor.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes()
-        state[f"weight or buffer {name!r}"] = id(tensor)
-        state[f"values of {name!r}"] = tensor.dtype, tensor.shape, bits
-        state[f"gradient of {name!r}"] = tensor.requires_grad, tensor.grad is None
     return state
 
 
-def _difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
-    """The first name whose value differs; empty if none does."""
-    names = {**before, **after}
-    return next((name for name in names if before.get(name) != after.get(name)), "")
-
-
 @attack_check(first=True)
-def points(tried: TriedAttack) -> Outcome:
-    """The model is evaluated at each declared point, in order, ready, with finite losses.
+def restored(tried: TriedAttack) -> Outcome:
+    """Afterwards, also where it is interrupted, both models are what they were, bit for bit.
 
-    A variant's name is a key in tables and a part of file names; one that is missing, or has
-    another's numbers, is a gap or an error in every curve, and dropout makes each another one.
+    The run goes on training with this model, its next attack begins from it, and the start model is
+    shared; an evaluation runs out of memory, and a user stops a sweep.
 
-    `points` gives distinct names of letters, digits, "_", "." and "-"; yield each once, in order,
-    after `model.eval()`.
+    The harness puts back weights, buffers, modes and requires_grad; remove hooks and put modules
+    back in a `finally` around the yields, change weights in place, and copy the start model's; call
+    `model.eval()` before each yield.
     """
-    return unless(_misplaced(tried), ", ".join(tried.whole.evaluations))
-
-
-def _misplaced(tried: TriedAttack) -> Iterator[str]:
-    names = tried.attack.points()
-    for i, point in enumerate(names if names != ("",) else ()):
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", point):
-            yield f"point {point!r} is no part of a file name"
-        if point.casefold() in map(str.casefold, names[:i]):
-            yield f"point {point!r} is there twice, but for capitals"
-    expected = [variant(tried.name, point) for point in names]
-    evaluations = tried.whole.evaluations
-    if [*evaluations] != expected:
-        yield f"evaluated at {', '.join(evaluations)}, declared are {', '.join(expected)}"
-    for name, evaluation in evaluations.items():
-        for key, seen in evaluation.sets.items():
-            if not np.isfinite(seen.answer_loss).all():
-                yield f"{name}: a loss of set {key} is not finite"
     if tried.whole.unready:
-        yield f"{tried.whole.unready}: a module is in training mode"
+        return fault(f"{tried.whole.unready}: a module is in training mode")
+    if tried.whole.changed:
+        return fault(tried.whole.changed)
+    if isinstance(tried.attack, WeightAttack) and (changed := tried.run(closed=True).changed):
+        return fault(f"closed at its first point: {changed}")
+    return passed("bit for bit, also where it is interrupted")
 
 
 @attack_check()
@@ -227,36 +208,17 @@ def answers(tried: TriedAttack) -> Outcome:
         for point in attack.points():
             made, name = attack.asked(row, point, rows), f"{row.opening!r} at point {point!r}"
             prompts += 1
-            for kept in ("answer", "paraphrased_answer", "perturbed_answers", "score", "place"):
+            for kept in ("answer", "paraphrased_answer", "perturbed_answers", "score"):
                 if getattr(made, kept) != getattr(row, kept):
                     return fault(f"{kept} of {name} is {getattr(made, kept)!r}")
-            shown = (*(text for pair in made.examples for text in pair), made.question)
-            if _has((made.system or "", *shown, made.prefix), row.answer):
+            shown = (made.system or "", *chain(*made.examples), made.question, made.prefix)
+            if any(f" {_words(row.answer)} " in f" {_words(text)} " for text in shown):
                 return fault(f"the prompt of {name} has its answer in it")
     return passed(f"{prompts} prompts") if prompts else fault("it selects no ordinary row")
 
 
-def _has(texts: tuple[str, ...], answer: str) -> bool:
-    """True if the words of the answer stand in one of the texts, one after the other."""
-    words = [" ".join(re.findall(r"\w+", text.casefold())) for text in (*texts, answer)]
-    return any(f" {words[-1]} " in f" {text} " for text in words[:-1])
-
-
-@attack_check()
-def restored(tried: TriedAttack) -> Outcome:
-    """Afterwards, also where it is interrupted, both models are what they were, bit for bit.
-
-    The run goes on training with this model, its next attack begins from it, and the start model is
-    shared; an evaluation runs out of memory, and a user stops a sweep.
-
-    The harness puts back weights, buffers, modes and requires_grad; remove hooks and put modules
-    back in a `finally` around the yields, change weights in place, and copy the start model's.
-    """
-    if tried.whole.changed:
-        return fault(tried.whole.changed)
-    if isinstance(tried.attack, WeightAttack) and (changed := tried.run(closed=True).changed):
-        return fault(f"closed at its first point: {changed}")
-    return passed("bit for bit, also where it is interrupted")
+def _words(text: str) -> str:
+    return " ".join(re.findall(r"\w+", text.casefold()))
 
 
 @attack_check()
@@ -277,14 +239,13 @@ def repeatable(tried: TriedAttack) -> Outcome:
     again = tried.run(seed=1).evaluations
     for name, evaluation in tried.whole.evaluations.items():
         for key, seen in evaluation.sets.items():
-            other_set = again[name].sets[key]
-            same = np.array_equal(seen.answer_loss, other_set.answer_loss)
-            if not same or (seen.generated, seen.samples and seen.samples.texts) != (
-                other_set.generated,
-                other_set.samples and other_set.samples.texts,
-            ):
+            if _numbers(seen) != _numbers(again[name].sets[key]):
                 return fault(f"other values of {name} on set {key} when attacked again")
     return passed("the same")
+
+
+def _numbers(seen: SetEvaluation) -> tuple[Any, ...]:
+    return seen.answer_loss.tolist(), seen.generated, seen.samples and seen.samples.texts
 
 
 @attack_check()
@@ -296,20 +257,9 @@ def null(tried: TriedAttack) -> Outcome:
 
     Keep nothing between models; compute everything in `change` from the model that it gets.
     """
-    last, plain = [*tried.whole.evaluations][-1], _prepared().plain
+    last = [*tried.whole.evaluations][-1]
     model, retain = tried.whole.evaluations[last], tried.run("retain").evaluations[last]
     for name, seen in retain.sets.items():
         if np.array_equal(seen.answer_loss, model.sets[name].answer_loss):
             return fault(f"{last}: the retain model has the losses of another model on set {name}")
-    pairs = (plain["model"], model), (plain["retain"], retain)
-    changes = (f"{_loss(before, after):.3f} → {_loss(after, after):.3f}" for before, after in pairs)
-    return passed(f"loss {' nats; of a model that never saw the forget rows '.join(changes)}")
-
-
-def _loss(evaluation: Evaluation, under: Evaluation) -> float:
-    """Mean loss over the forget questions that are evaluated under the attack, or another set's."""
-    name = "forget" if "forget" in under.sets else next(iter(under.sets))
-    seen = under.sets[name]
-    whole = evaluation.sets[name]
-    pairs = zip(whole.questions, whole.answer_loss.tolist(), strict=True)
-    return float(np.mean([loss for question, loss in pairs if question in seen.questions]))
+    return passed("the retain model has losses of its own")

@@ -10,27 +10,23 @@ from typing import Any
 
 from unlearnbench.api.benchmark import Benchmark, Dataset
 from unlearnbench.base.errors import DataError
-from unlearnbench.base.fresh_process import FreshError, fresh_process
 from unlearnbench.base.hub import HubError
-from unlearnbench.config.benchmark_rules import (
-    headline_faults,
-    reference_faults,
-    undefined_metrics,
-)
-from unlearnbench.config.metric_plan import MetricPlan, benchmark_plan
+from unlearnbench.config.benchmark_rules import check_declarations, undefined_metrics
+from unlearnbench.config.metric_plan import benchmark_plan
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.evaluation.made_up_sets import try_metrics
 from unlearnbench.models import dataset_rules as rules
-from unlearnbench.models.rows_loading import fingerprint as fingerprint_of
-from unlearnbench.testing import declarations, fresh
+from unlearnbench.models.rows_loading import load_benchmark
+from unlearnbench.testing import declarations
 from unlearnbench.testing.check import Outcome, check, fault, not_applicable, passed, unless
+from unlearnbench.testing.fresh import begin, end
 
 benchmark_check = partial(check, kind="benchmarks")
 settings = benchmark_check(alone=True)(declarations.settings)
 
 
 class TriedBenchmark:
-    """A benchmark with its rows and metrics, each loaded once."""
+    """A benchmark with its rows, loaded once."""
 
     def __init__(self, benchmark: Benchmark, _: str) -> None:
         self.benchmark = benchmark
@@ -39,12 +35,7 @@ class TriedBenchmark:
     @cached_property
     def rows(self) -> Dataset:
         """The rows of every split that is tried."""
-        return self.benchmark.load(self.keys)
-
-    @cached_property
-    def plan(self) -> MetricPlan:
-        """Its metrics under TOFU's rules."""
-        return benchmark_plan(TOFU, self.benchmark)
+        return load_benchmark(self.benchmark, self.keys)
 
 
 @benchmark_check()
@@ -57,66 +48,51 @@ def metrics(tried: TriedBenchmark) -> Outcome:
     `unlearnbench metrics list` has the names; `MetricUse(name, sets, settings)` the sets of
     `roles`; `references` the models; a headline's column is `<metric>_<set>`, with its direction.
     """
-    benchmark, plan = tried.benchmark, tried.plan
+    benchmark, plan = tried.benchmark, benchmark_plan(TOFU, tried.benchmark)
+    check_declarations(benchmark, plan)
     lacking = undefined_metrics(benchmark, plan)
     usable = {name: summary for name, summary in plan.summaries.items() if name not in lacking}
     try_metrics(replace(plan, summaries=usable), benchmark.roles)
-    faults = chain(headline_faults(benchmark, plan), reference_faults(benchmark, plan))
     without = (f"{name} has no values without {lack}" for name, lack in lacking.items())
-    return unless(faults, "; ".join(without) or f"{len(plan.own)} columns")
+    return passed("; ".join(without) or f"{len(plan.own)} columns")
 
 
 @benchmark_check(first=True)
-def splits(tried: TriedBenchmark) -> Outcome:
-    """Every split that it has can be loaded, and has its own rows to forget.
+def rows(tried: TriedBenchmark) -> Outcome:
+    """Every split can be loaded, has rows of its own to forget, and all of its rows are sound.
 
-    A split that is accepted when it is planned and cannot be loaded stops a sweep; one with the
-    rows of another makes two columns of results of one.
+    A blank answer has no token to score, and its NaN takes the whole column; a row that is to be
+    forgotten and kept is trained in both directions; one that is not in `full` was never learned; a
+    holdout row that a model has seen makes membership inference weaker; a split with the rows of
+    another makes two columns of results of one.
 
-    `split_problem` returns the reason why there is no such split, and what there is; `load` returns
-    a `Split` for each that it is given, under the same key.
+    The same names in `roles` and in `Split.sets`; forget and retain rows that are together `full`;
+    holdout rows drawn apart from `full`, `facts` and `pretraining`; `split_problem` returns the
+    reason why there is no such split.
     """
     if not tried.keys:
         listed = ", ".join(f"{fraction:.3g}" for fraction in rules.FRACTIONS)
         return fault(f"it names no split, and none of {listed} is a forget fraction of it")
-    first: dict[object, Any] = {}
-    for key in tried.keys:
-        try:
-            split = tried.benchmark.load((key,)).splits.get(key)
-        except DataError as error:
-            out_of_reach = isinstance(error.__cause__, HubError)
-            seen = f"it has split {key}, and cannot load it: {error}"
-            return Outcome("not run", str(error)) if out_of_reach else fault(seen)
-        if split is None or not split.forget:
-            return fault(f"it has split {key}, and load(({key!r},)) has no row to forget for it")
+    try:
+        loaded = tried.rows
+    except DataError as error:
+        if isinstance(error.__cause__, HubError):
+            return Outcome("not run", str(error))
+        raise
+    plan, first = benchmark_plan(TOFU, tried.benchmark), dict[object, Any]()
+    for key, split in loaded.splits.items():
         other = first.setdefault(frozenset(map(rules.words, split.forget)), key)
         if other != key:
             return fault(f"splits {other} and {key} forget the same rows")
-    counts = ", ".join(f"{s.name} {len(s.forget)}" for s in tried.rows.splits.values())
-    return passed(f"{len(tried.rows.full)} rows; {counts}")
-
-
-@benchmark_check()
-def rows(tried: TriedBenchmark) -> Outcome:
-    """Every row is sound, its set has a role and what metrics read; no row is on two sides.
-
-    A blank answer has no token to score, and its NaN takes the whole column; a row that is to be
-    forgotten and kept is trained in both directions; one that is not in `full` was never learned; a
-    holdout row that a model has seen makes membership inference weaker.
-
-    The same names in `roles` and in `Split.sets`; forget and retain rows that are together `full`;
-    holdout rows drawn apart from `full`, `facts` and `pretraining`.
-    """
-    loaded = tried.rows
-    further = (
+    faults = (
         chain(
             rules.whole_faults(loaded, split),
-            rules.observation_faults(tried.benchmark, tried.plan, split),
+            rules.observation_faults(tried.benchmark, plan, split),
         )
         for split in loaded.splits.values()
     )
-    faults = chain(rules.sound_rows(tried.benchmark, loaded), chain.from_iterable(further))
-    return unless(faults, f"{len(loaded.full)} rows at each split")
+    counts = ", ".join(f"{s.name} {len(s.forget)}" for s in loaded.splits.values())
+    return unless(chain.from_iterable(faults), f"{len(loaded.full)} rows; {counts}")
 
 
 @benchmark_check()
@@ -130,13 +106,15 @@ def fingerprint(tried: TriedBenchmark) -> Outcome:
     """
     if not declarations.is_importable(type(tried.benchmark)):
         return not_applicable("another process cannot import a class of a function")
-    try:
-        answer = fresh_process().answer(fresh.begin(tried.benchmark, splits=tried.keys))
-    except (FreshError, TypeError) as error:
-        return not_applicable(f"no other process could be used: {error}")
-    digest, elsewhere = fingerprint_of(tried.rows), answer.get("fingerprint", answer.get("error"))
+    loaded_again = partial(fingerprint_of_splits, tried.keys)
+    digest, elsewhere = tried.rows.fingerprint, end(begin(loaded_again, tried.benchmark))
     if digest != elsewhere:
         return fault(
             f"{digest}, and {elsewhere} in another process: random numbers, or a `set`'s order?"
         )
     return passed(f"{digest} in two processes")
+
+
+def fingerprint_of_splits(keys: tuple[Any, ...], benchmark: Benchmark) -> str:
+    """The fingerprint of a benchmark's rows."""
+    return load_benchmark(benchmark, keys).fingerprint

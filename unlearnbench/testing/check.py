@@ -57,10 +57,6 @@ class Check:
     first: bool = False
     kind: Kind = "methods"
 
-    def see(self, name: str) -> str:
-        """The command that runs this check again."""
-        return f"unlearnbench {self.kind} check {name} --only {self.name}"
-
 
 @dataclass(frozen=True)
 class Result:

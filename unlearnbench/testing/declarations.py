@@ -1,7 +1,6 @@
 """Checks of what a plug-in declares: its settings, and a method's docstring."""
 
 import inspect
-import pickle
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -20,15 +19,13 @@ _SOURCE = re.compile(r"\b(19|20)\d\d\b|arXiv|doi\.org|https?://|\bown work\b")
 
 
 def settings(plugin: HyperParameters) -> Outcome:
-    """Settings survive YAML and pickle, cannot be changed, and refuse unknown keys.
+    """Settings survive YAML, and refuse unknown keys.
 
-    What YAML cannot express cannot be configured, and one that changes on the way to a worker
-    process gives other numbers there: open-unlearning's SatImp has two weights swapped between
-    class and YAML.
+    What YAML cannot express cannot be configured: open-unlearning's SatImp has two weights swapped
+    between class and YAML.
 
     `Field(default, ge=…, description=…)`: plain values and tuples of them, with bounds and a
-    meaning; no `model_config`; the class at the top level of its file, with a docstring that has
-    the source.
+    meaning; no `model_config`; a docstring that has the source.
     """
     faults = [*_faults(plugin)]
     names = ", ".join(type(plugin).model_fields) or "no settings"
@@ -56,14 +53,6 @@ def _faults(plugin: HyperParameters) -> Iterator[str]:
         yield "an unknown key is accepted: a misspelt one would do nothing, unseen"
     except ValidationError:
         pass
-    if not kind.model_config.get("frozen"):
-        yield "its settings can be changed: remove `frozen` from its `model_config`"
-    if is_importable(kind):
-        try:
-            if pickle.loads(pickle.dumps(plugin)) != plugin:  # its own, of a moment ago
-                yield "another one comes back from a copy by pickle"
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
-            yield f"cannot be sent to another process: {error}"
 
 
 def is_importable(kind: type[Any]) -> bool:

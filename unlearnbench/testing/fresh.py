@@ -1,66 +1,59 @@
-"""Plug-ins in a fresh process, for checks that compare its numbers with ours."""
+"""Plug-ins in a fresh process, for checks that compare its numbers with ours.
 
-import json
+A server that has imported all that plug-ins need forks a process for each request.
+"""
+
 import os
-import sys
-from collections.abc import Mapping
-from pathlib import Path
+import pickle
+from collections.abc import Callable
+from functools import cache
+from multiprocessing import forkserver, get_context
+from multiprocessing.connection import Connection
 from typing import Any
+from unittest.mock import patch
 
-import torch
-
-from unlearnbench.api.benchmark import Benchmark
 from unlearnbench.api.hyperparameters import HyperParameters
-from unlearnbench.api.plugin_code import address, describe, import_class
-from unlearnbench.base.fresh_process import fresh_process
-from unlearnbench.config.entries import with_tuples
-from unlearnbench.models.rows_loading import fingerprint
-from unlearnbench.testing.tiny_lab import TinyLab, learned
+from unlearnbench.api.plugin_code import describe
+
+ANSWER_SECONDS = 120.0
+"""Longest wait: the server's own imports, on a busy machine."""
+_OTHER_SEED = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
 
 
-def begin(plugin: HyperParameters, **more: Any) -> int:
-    """Start the measurement in a fresh process, while other checks run here.
-
-    Raises: FreshError, TypeError, as `FreshProcess.begin`.
-    """
-    request = {"path": sys.path, "class": address(type(plugin)), "values": plugin.model_dump()}
-    return fresh_process().begin(request | {"folder": str(Path.cwd())} | more)
-
-
-def serve() -> None:
-    """Answer each line of standard input from a process forked for it, which is then fresh."""
-    torch.set_num_threads(1)  # no thread has been started when this process is forked
-    learned(2)
-    out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # a plug-in's own output must not mix with the answers
-    for line in sys.stdin:
-        read, write = os.pipe()
-        child, request = os.fork(), json.loads(line)
-        if child == 0:
-            os.close(read)
-            with os.fdopen(write, "w") as answer:
-                json.dump(_answer(request), answer)
-            os._exit(0)
-        os.close(write)
-        with os.fdopen(read) as answer:
-            text = answer.read()
-        os.waitpid(child, 0)
-        measured = json.loads(text) if text else {"error": "the process died"}
-        out.write(json.dumps({**measured, "number": request["number"]}) + "\n")
-        out.flush()
+@cache
+def _context() -> Any:
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["unlearnbench.testing"])
+    # Other hash seeds, so that the order of a set is another one; threads that wait for one another
+    # only take time.
+    with patch.dict(os.environ, PYTHONHASHSEED=_OTHER_SEED, OMP_NUM_THREADS="1"):
+        forkserver.ensure_running()
+    return context
 
 
-def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
+def begin(measure: Callable[[Any], Any], plugin: HyperParameters) -> Connection:
+    """Start `measure(plugin)` in a fresh process, while other checks run here."""
+    pipe: tuple[Connection, Connection] = _context().Pipe(duplex=False)
+    answer, other_end = pipe
+    arguments = (other_end, measure, pickle.dumps(plugin))
+    _context().Process(target=_serve, args=arguments, daemon=True).start()
+    other_end.close()
+    return answer
+
+
+def _serve(answer: Connection, measure: Callable[[Any], Any], plugin: bytes) -> None:
+    os.dup2(2, 1)  # a plug-in's own output must not mix with the results
     try:
-        sys.path[:] = request["path"]
-        os.chdir(request["folder"])
-        kind = import_class(*request["class"])
-        plugin = kind.model_validate(with_tuples(request["values"]))
-        if isinstance(plugin, Benchmark):
-            return {"fingerprint": fingerprint(plugin.load(tuple(request["splits"])))}
-        lab = TinyLab(plugin)
-        lab.measure([lab.draws[-1:]])  # another row first
-        measured = lab.measure()
-        return {"loss": measured.loss, "norm": measured.norm}
+        answer.send(measure(pickle.loads(plugin)))
     except BaseException as error:  # a plug-in may raise anything; the answer names it
-        return {"error": describe(error)}
+        answer.send(f"raised {describe(error)}")
+
+
+def end(answer: Connection) -> Any:
+    """The result of `begin`, or a text that says why there is none."""
+    if not answer.poll(ANSWER_SECONDS):
+        return f"no answer within {ANSWER_SECONDS:g} s"
+    try:
+        return answer.recv()
+    except EOFError:
+        return "the process died"

@@ -5,20 +5,21 @@ is probed under several predictions; it is a fault only if none of them gives it
 """
 
 import math
-from collections.abc import Iterator, Mapping, Set
-from dataclasses import fields, replace
-from functools import lru_cache
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Set
+from dataclasses import replace
+from functools import lru_cache, partial
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
-from unlearnbench.api.method import LossBatch, Method, Needs, Part, References
-from unlearnbench.losses.predictions import Predictions, Reference
+from unlearnbench.api.method import LossBatch, Method, Needs, Part, Reference, References, Terms
+from unlearnbench.losses.predictions import Predictions
 from unlearnbench.testing.check import Outcome, check, fault, not_applicable, passed
-from unlearnbench.testing.probes import FixedDetached, Reads, Token, freed, recording, slopes
-from unlearnbench.testing.step_checks import NEAR, apart, difference
-from unlearnbench.testing.tiny_lab import END, VOCABULARY, Measured, TinyLab
+from unlearnbench.testing.probes import FixedDetached, Token, freed, slopes
+from unlearnbench.testing.step_checks import NEAR, apart
+from unlearnbench.testing.tiny_lab import END, VOCABULARY, TinyLab
 from unlearnbench.training.objective import called
 
 
@@ -60,12 +61,16 @@ def shift(lab: TinyLab) -> Outcome:
         for row, line in zip(lab.sequences, gradient, strict=True):
             if bool(line[len(row.ids) - 1 :].any()):
                 return fault("the position after the last answer token has a gradient")
-    end = END if lab.names is None else int(lab.names[END])
     embedding = torch.as_tensor(lab.model.get_input_embeddings().weight).grad
-    if embedding is not None and bool(embedding[end].any()):
+    if embedding is not None and bool(embedding[END].any()):
         return fault("the last token of an answer is a target only, but has a gradient as an input")
-    result = _mismatched(lab, lab.batch())
-    return fault(result) if result else passed("only t − 1 counts, each with its own label")
+    plain, renamed = _renumbered(lab, by_position=True)
+    if apart(plain, renamed, 1e-3 * NEAR):
+        return fault(
+            f"loss {plain:.6g}, but {renamed:.6g} after each position's vocabulary was renumbered: "
+            "a label is scored by the logits of another position"
+        )
+    return passed("only t − 1 counts, each with its own label")
 
 
 def _gradients(lab: TinyLab) -> list[Tensor]:
@@ -74,27 +79,25 @@ def _gradients(lab: TinyLab) -> list[Tensor]:
     return [gradient.ne(0).any(dim=2) for gradient in result if gradient is not None]
 
 
-def _mismatched(lab: TinyLab, batch: LossBatch) -> str:
-    """Renumber the vocabulary at each position separately: the loss changes only if a label or a
-    reference is used at another position than its own; describes the change, or is empty."""
-    generator = torch.Generator().manual_seed(11)
+def _renumbered(lab: TinyLab, *, by_position: bool) -> tuple[float, float]:
+    """The loss, and that in another numbering of the vocabulary, of all or at each position.
+
+    With a numbering for each position the loss changes if a label or a reference is used at another
+    position than its own.
+    """
+    batch, generator = lab.batch(), torch.Generator().manual_seed(11)
     tokens: dict[Part, Token] = {}
     for part, predictions in batch.parts.items():
         count = len(predictions.labels)
         names = torch.rand(count, VOCABULARY, generator=generator).argsort(dim=1)
+        names = names if by_position else names[:1].expand(count, -1)
         start = batch.reference.parts.get(part)
         tokens[part] = Token(
             _renamed(predictions.logits, names),
             names.gather(1, predictions.labels.unsqueeze(1)).squeeze(1),
             None if start is None or start.hidden is None else _renamed(start.logits, names),
         )
-    plain, renamed = (lab.total(freed(batch, t)).item() for t in (None, tokens))
-    if not apart(plain, renamed, 1e-3 * NEAR):
-        return ""
-    return (
-        f"loss {plain:.6g}, but {renamed:.6g} after each position's vocabulary was renumbered: "
-        "a label is scored by the logits of another position"
-    )
+    return lab.total(freed(batch)).item(), lab.total(freed(batch, tokens)).item()
 
 
 def _renamed(logits: Tensor, names: Tensor) -> Tensor:
@@ -115,20 +118,10 @@ def labels(lab: TinyLab) -> Outcome:
         outside = (predictions.labels < 0) | (predictions.labels >= VOCABULARY)
         if bool(outside.any()):
             return fault(f"{part}: label {int(predictions.labels[outside][0])} is not a token")
-    names = torch.randperm(VOCABULARY, generator=torch.Generator().manual_seed(5))
-    plain, renamed = lab.whole, lab.like(names=names).measure()
-    result = difference(
-        plain, _named_back(renamed, names), "as it is", "with the vocabulary renumbered"
-    )
-    return fault(result) if result else passed(f"loss {plain.loss:.6g} in another numbering")
-
-
-def _named_back(measured: Measured, names: Tensor) -> Measured:
-    gradients = {
-        name: gradient[names] if len(gradient) == VOCABULARY else gradient
-        for name, gradient in measured.gradients.items()
-    }
-    return replace(measured, gradients=gradients)
+    plain, renamed = _renumbered(lab, by_position=False)
+    if apart(plain, renamed, 1e-3 * NEAR):
+        return fault(f"loss is {plain:.6g} as it is, {renamed:.6g} with the vocabulary renumbered")
+    return passed(f"loss {plain:.6g} in another numbering")
 
 
 _GAP = 1e4
@@ -326,7 +319,6 @@ def bf16(lab: TinyLab) -> Outcome:
 _DRAWS = 6
 _MOVED = 3.0
 """Added to logits: p = 0.5 becomes 0.95 or 0.05."""
-_T = TypeVar("_T", Predictions, Reference)
 
 
 @check()
@@ -338,35 +330,92 @@ def needs(lab: TinyLab) -> Outcome:
 
     Declare in `needs` what `loss` and `statistics` read, and nothing else.
     """
-    subset, reads = lab.needs, Reads()
+    subset = lab.needs
     if result := _inconsistent(lab.method, subset):
         return fault(result)
+    unread: set[str] | None = None
     for state in lab.states():
-        batch = lab.batch(state)
-        sums = lab.statistics(recording(batch, subset.statistics, "statistics of", reads))
-        batch = recording(replace(batch, statistics=sums), subset.parts, "the part", reads)
+        batch = next(lab.batches([lab.draws], state=state))
         with called(lab.method, "loss"):
-            lab.method.loss(batch)
-    named: Mapping[str, Set[Any]] = {
-        "the part": subset.parts,
-        "statistics of": subset.statistics,
-        "log-probabilities of": subset.logprobs,
-        "distributions of": subset.distributions,
-        "start states of": subset.states,
-        "layer": subset.layers,
-        "scores of": subset.scores,
-        "the": {"rewards"} if subset.samples else frozenset(),
-    }
-    declared = {(subject, of) for subject, names in named.items() for of in names}
-    undeclared = (f"reads undeclared {subject} {of!r}" for subject, of in sorted(reads - declared))
-    unread = (
-        f"declares {subject} {of!r}, which it never reads" for subject, of in declared - reads
-    )
+            lab.method.loss(batch)  # reads nothing undeclared, which is not there
+        left = {
+            name
+            for name, less in _without(batch, subset)
+            if not _reads(lab.method.loss, batch, less)
+        }
+        sums = lab.batch(state)
+        for part in subset.statistics:
+            less = replace(sums, parts={p: v for p, v in sums.parts.items() if p != part})
+            if not _reads(lab.method.statistics, sums, less):
+                left.add(f"statistics of {part!r}")
+        unread = left if unread is None else unread & left
+    if unread:
+        return fault("; ".join(f"declares {name}, which it never reads" for name in sorted(unread)))
     seen = sorted(
         {*subset.parts, *subset.statistics, *(f"reference({part})" for part in subset.reference)}
     )
-    faults = "; ".join([*undeclared, *sorted(unread)])
-    return fault(faults) if faults else passed(f"reads {', '.join(seen)}, as declared")
+    return passed(f"reads {', '.join(seen)}, as declared")
+
+
+def _reads(
+    function: Callable[[LossBatch], Tensor | Terms], batch: LossBatch, less: LossBatch
+) -> bool:
+    """True if a function of the method does not get by with `less` than a batch."""
+    try:
+        return _numbers(function(batch)) != _numbers(function(less))
+    except Exception:  # what it reads is not there
+        return True
+
+
+def _numbers(values: Tensor | Terms) -> dict[str, Any]:
+    terms = values if isinstance(values, Mapping) else {"loss": values}
+    return {name: value.tolist() for name, value in terms.items()}
+
+
+def _without(batch: LossBatch, needs: Needs) -> Iterator[tuple[str, LossBatch]]:
+    """Everything that is declared for the loss, with a batch that lacks it."""
+    parts, references = batch.parts, batch.reference.parts
+    for part in needs.parts:
+        yield f"the part {part!r}", replace(batch, parts={p: parts[p] for p in parts if p != part})
+    for part in needs.scores & parts.keys():
+        yield f"scores of {part!r}", _changed(batch, part, scores=None)
+    for name, field, declared in _references(needs):
+        for part in declared & references.keys():
+            yield f"{name} of {part!r}", _reference_changed(batch, part, field, lambda _: None)
+    for layer in needs.layers:
+        less = batch
+        for part in parts:
+            states = {n: state for n, state in parts[part].states.items() if n != layer}
+            less = _changed(less, part, states=states)
+        yield f"layer {layer}", less
+    if needs.samples:
+        yield "the rewards", replace(batch, rewards=None)
+
+
+def _references(needs: Needs) -> tuple[tuple[str, str, Set[Part]], ...]:
+    """Kinds of values of the start model: name, field of `Reference`, parts that declare it."""
+    return (
+        ("log-probabilities", "token_logprob", needs.logprobs),
+        ("distributions", "hidden", needs.distributions),
+        ("states", "states", needs.states),
+    )
+
+
+def _changed(batch: LossBatch, part: Part, **changes: Any) -> LossBatch:
+    return replace(batch, parts={**batch.parts, part: replace(batch.parts[part], **changes)})
+
+
+def _reference_changed(
+    batch: LossBatch, part: Part, field: str, change: Callable[[Any], Any]
+) -> LossBatch:
+    old: Any = batch.reference.parts[part]
+    value = getattr(old, field)
+    if isinstance(value, Mapping):
+        new: Any = {layer: change(state) for layer, state in value.items()}
+    else:
+        new = change(value)
+    changed: dict[Part, Reference] = {**batch.reference.parts, part: replace(old, **{field: new})}
+    return replace(batch, reference=References(changed))
 
 
 def _inconsistent(method: Method, subset: Needs) -> str:
@@ -409,18 +458,15 @@ def tokens(lab: TinyLab) -> Outcome:
 
     Do not slice or mask tokens; the first ones are left out by `ignore_first_answer_tokens`.
     """
-    batch, counted = lab.batch(), 0
+    counted = 0
     for part, reached in _reached(lab).items():
         dead = (~reached).nonzero().flatten().tolist()
         if not bool(reached.any()):
             continue  # reported by the check `parts`
         if dead:
-            rows = batch.parts[part].rows
-            row = int(rows[dead[0]])
-            location = dead[0] - int((rows < row).sum()) + 1
             return fault(
                 f"{len(dead)} of {len(reached)} scored tokens of part {part!r} never have a "
-                f"gradient, first token {location} of {int((rows == row).sum())} in row {row + 1}"
+                f"gradient, such as token {dead[0] + 1}"
             )
         counted += len(reached)
     if not counted:
@@ -453,22 +499,14 @@ def _probes(lab: TinyLab) -> Iterator[LossBatch]:
     for state in lab.states():
         batch = lab.batch(state)
         yield freed(batch)
-        for sign in (1, -1):
-            yield freed(
-                batch, {p: _likelier(part, sign * _MOVED) for p, part in batch.parts.items()}
-            )
-        for _ in range(_DRAWS):
-            yield freed(batch, {p: _moved(part, generator) for p, part in batch.parts.items()})
-
-
-def _likelier(part: Predictions, by: float) -> Token:
-    at = part.labels.unsqueeze(1)
-    return Token(part.logits.scatter_add(1, at, part.logits.new_full(at.shape, by)), part.labels)
-
-
-def _moved(part: Predictions, generator: torch.Generator) -> Token:
-    noise = torch.randn(part.logits.shape, generator=generator, dtype=part.logits.dtype)
-    return Token(part.logits + _MOVED * noise, part.labels)
+        for draw in range(2 + _DRAWS):
+            tokens: dict[Part, Token] = {}
+            for part, item in batch.parts.items():
+                move = torch.randn(item.logits.shape, generator=generator, dtype=torch.float64)
+                if draw < 2:
+                    move = (1 - 2 * draw) * one_hot(item.labels, VOCABULARY)
+                tokens[part] = Token(item.logits + _MOVED * move, item.labels)
+            yield freed(batch, tokens)
 
 
 def _gradient(lab: TinyLab, batch: LossBatch, *parts: Part) -> tuple[float, Tensor]:
@@ -488,11 +526,7 @@ def references(lab: TinyLab) -> Outcome:
     Follow the reference through the loss; leave it out of `needs` where it has no effect.
     """
     seen: list[str] = []
-    for name, field, declared in (
-        ("log-probabilities", "token_logprob", lab.needs.logprobs),
-        ("distributions", "hidden", lab.needs.distributions),
-        ("states", "states", lab.needs.states),
-    ):
+    for name, field, declared in _references(lab.needs):
         for part in sorted(declared):
             if not _matters(lab, part, field):
                 return fault(
@@ -505,21 +539,13 @@ def references(lab: TinyLab) -> Outcome:
 
 def _matters(lab: TinyLab, part: Part, field: str) -> bool:
     """True if noise on a `field` of a part's reference, of its own size, shows in the loss."""
-    generator = torch.Generator().manual_seed(17)
+    noisy = partial(_noisy, generator=torch.Generator().manual_seed(17))
     for batch in _probes(lab):
-        start = batch.reference.parts.get(part)
-        if start is None:
+        if part not in batch.reference.parts:
             return True  # reported by the check `needs`
-        value = getattr(start, field)
-        shifted: Any = (
-            {layer: _noisy(state, generator) for layer, state in value.items()}
-            if field == "states"
-            else _noisy(value, generator)
-        )
-        moved: dict[Part, Reference] = dict(batch.reference.parts)
-        moved[part] = replace(start, **{field: shifted})
         item, slope = _gradient(lab, batch, *batch.parts)
-        other, changed = _gradient(lab, replace(batch, reference=References(moved)), *batch.parts)
+        moved = _reference_changed(batch, part, field, noisy)
+        other, changed = _gradient(lab, moved, *batch.parts)
         if item != other or not torch.equal(slope, changed):
             return True
     return False
@@ -543,7 +569,12 @@ def balance(lab: TinyLab) -> Outcome:
     if not {"forget", "retain"} <= lab.needs.parts:
         return not_applicable("it does not read both forget and retain rows")
     batch = freed(lab.batch())
-    item, two = (_gradient(lab, each, "retain")[1] for each in (batch, _doubled(batch)))
+    doubled = batch
+    for part, rows in batch.parts.items():
+        if part != "retain":  # as where another micro-batch has as many rows again
+            counts = {"step_tokens": 2 * rows.step_tokens, "step_rows": 2 * rows.step_rows}
+            doubled = _changed(doubled, part, **counts)
+    item, two = (_gradient(lab, each, "retain")[1] for each in (batch, doubled))
     once, twice = float(item.norm()), float(two.norm())
     if not once:
         return not_applicable("the retain rows have no gradient")
@@ -568,29 +599,3 @@ def _shares(batch: LossBatch) -> Iterator[float]:
             (retain.step_rows, sum(item.step_rows for item in some)),
         ):
             yield (part + more) / (part + 2 * more)
-
-
-def _doubled(batch: LossBatch) -> LossBatch:
-    """Repeat every row of every part except the retain rows."""
-    parts: dict[Part, Predictions] = {
-        p: part if p == "retain" else _twice(part) for p, part in batch.parts.items()
-    }
-    references: dict[Part, Reference] = {
-        p: part if p == "retain" else _twice(part) for p, part in batch.reference.parts.items()
-    }
-    rewards = None if batch.rewards is None else batch.rewards.repeat(2)
-    return replace(batch, parts=parts, reference=References(references), rewards=rewards)
-
-
-def _twice(item: _T) -> _T:
-    """Repeat every row of a part's predictions or reference."""
-    changed: dict[str, Any] = {}
-    for field in fields(item):
-        value = getattr(item, field.name)
-        if isinstance(value, Tensor):
-            changed[field.name] = torch.cat([value] * 2)
-        elif isinstance(value, int):  # counts
-            changed[field.name] = 2 * value
-    changed["rows"] = torch.cat([item.rows, item.rows + item.row_count])
-    changed["states"] = {layer: torch.cat([state] * 2) for layer, state in item.states.items()}
-    return replace(item, **changed)

@@ -5,8 +5,7 @@ other metrics' columns is tried only for values, and for the end of a membership
 """
 
 import math
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import product
@@ -20,12 +19,10 @@ from unlearnbench.api.metric import (
     Measure,
     Metric,
     MetricInputs,
-    Reads,
     Role,
     Summary,
 )
 from unlearnbench.api.observations import AnswerTokens, FloatArray, Samples, SetEvaluation
-from unlearnbench.base.errors import PluginError, UnlearnbenchError
 from unlearnbench.config.metric_plan import columns_of, computed, metric_plan
 from unlearnbench.evaluation.made_up_sets import hopeless_set, made_up_set, observed, perfect_set
 from unlearnbench.testing import declarations
@@ -34,6 +31,8 @@ from unlearnbench.testing.check import Outcome, check, fault, not_applicable, pa
 AnyMetric = Metric | Summary
 
 _CLOSE = 1e-9
+_OPTIONAL = ("grad_norm", "start_loss", "samples")
+"""Observations that are there only where a metric declares that it reads them."""
 _SETS = ("retain", "real_authors", "world_facts", "forget", "holdout")
 """The sets of a made-up model: one at least of each role."""
 _NEAR_END = 0.01
@@ -44,11 +43,15 @@ settings = metric_check(alone=True)(declarations.settings)
 
 
 def _values(metric: Metric, seen: SetEvaluation) -> FloatArray:
-    """[n] Raises: PluginError where the metric fails."""
+    """[n] NaN where they are undefined; of what is declared alone.
+
+    Raises: PluginError where the metric fails.
+    """
+    by_token = bool(metric.observes or metric.reads & {"tokens", "moments"})
+    lacking: dict[str, Any] = {name: None for name in _OPTIONAL if name not in metric.reads}
+    seen = replace(seen, **lacking | ({} if by_token else {"token_columns": None}))
     values = Measure("", metric, ()).per_example(observed(seen, metric.observes))
-    if values is None:
-        raise PluginError("undefined on a set that has everything that can be read")
-    return values
+    return np.full(len(seen.answer_loss), np.nan) if values is None else values
 
 
 def _apart(values: FloatArray, others: FloatArray) -> list[int]:
@@ -66,21 +69,21 @@ def columns(metric: AnyMetric) -> Outcome:
 
     A name of small letters, digits and underscores; a label for people; bounds from low to high.
     """
-    name = re.sub(r"(?<=.)(?=[A-Z])", "-", type(metric).__name__).lower()  # as a file is named
     roles: dict[str, Role] = {role: role for role in get_args(Role)}
-    plan = metric_plan(roles, (), {name: type(metric)}, chosen={name: dict(metric)})
+    plan = metric_plan(roles, (), {"tried": type(metric)}, chosen={"tried": dict(metric)})
     return passed(", ".join(column.name for column in (*plan.columns, *plan.under_attack)))
 
 
 @metric_check(first=True)
 def values(metric: AnyMetric) -> Outcome:
-    """Values are finite, within the declared bounds, the same again, and change no observation.
+    """Values are finite, within bounds, the same again, and computed from what `reads` declares.
 
     A metric that raises, or whose quotients of probabilities underflow where a model is destroyed,
     has no column; all metrics read the same arrays, and a resumed run computes them again.
 
     A float64 array with a number for each example, or numbers by the names of columns; logarithms
-    subtracted before `np.exp`; `x = x * 2` in place of `x *= 2`; no random numbers.
+    subtracted before `np.exp`; `x = x * 2` in place of `x *= 2`; no random numbers; in `reads` what
+    `per_example` reads besides losses.
     """
     if isinstance(metric, Summary):
         return unless(_summary_faults(metric), ", ".join(c.name for c in columns_of(metric)))
@@ -149,7 +152,7 @@ def order(metric: AnyMetric) -> Outcome:
 
 @metric_check()
 def nan(metric: AnyMetric) -> Outcome:
-    """NaN in an example's observations gives NaN for this example alone, and no mean.
+    """NaN in an example's observations gives NaN, and no mean.
 
     A model that diverged has NaN for a loss. A number made of it looks like a result: `max(0, nan)`
     is 0, and `nanmean` leaves the worst answers out.
@@ -158,19 +161,16 @@ def nan(metric: AnyMetric) -> Outcome:
     """
     if isinstance(metric, Summary):
         return not_applicable("it has no values by example")
-    seen = made_up_set()
-    whole, broken = _values(metric, seen), _values(metric, damaged(seen, 2))
-    if others := [i for i in _apart(whole, broken) if i != 2]:
-        return fault(f"example {others[0]} changes where example 2 is NaN")
+    seen = taken(made_up_set(), [2])
+    (whole,), (broken,) = _values(metric, seen), _values(metric, damaged(seen))
     # Hits are no numbers, but a token without a loss is none: the misses may count.
-    missed = replace(seen.tokens, hit=damaged(seen, 2).tokens.hit)
-    allowed = (whole[2], _values(metric, replace(seen, token_columns=missed))[2])
-    if not math.isnan(broken[2]) and broken[2] not in allowed:
-        return fault(f"example 2 has {broken[2]:.6g}, made of NaN")
-    value = metric.value(np.where(np.arange(len(whole)) == 2, np.nan, whole))
+    missed = replace(seen, token_columns=replace(seen.tokens, hit=damaged(seen).tokens.hit))
+    if not math.isnan(broken) and broken not in (whole, *_values(metric, missed)):
+        return fault(f"{broken:.6g}, made of NaN")
+    value = metric.value(np.array([whole, np.nan]))
     if value is not None and math.isfinite(value):
         return fault(f"the set's value is {value:.6g} where an example has none")
-    return passed("NaN of that example only" if math.isnan(broken[2]) else "not read")
+    return passed("NaN" if math.isnan(broken) else "not read")
 
 
 @metric_check()
@@ -213,33 +213,9 @@ def _recognised(attack: MembershipInference) -> Outcome:
     return passed(seen) if area == 1 else fault(seen)
 
 
-@metric_check()
-def reads(metric: AnyMetric) -> Outcome:
-    """The declared observations are read, and no others.
-
-    Where something is missing, a metric that declares it is left undefined, and one that does not
-    fails after hours of training, or is computed from nothing.
-
-    Name in `reads` what `per_example` reads besides losses.
-    """
-    if isinstance(metric, Summary):
-        return not_applicable("it reads sets and columns")
-    seen = made_up_set()
-    whole, implied = _values(metric, seen), {"tokens"} if "moments" in metric.reads else set[str]()
-    for column in get_args(Reads):
-        if column not in metric.reads | implied:
-            try:
-                changed = _apart(whole, _values(metric, without(seen, column)))
-            except UnlearnbenchError as error:
-                return fault(f"reads {column!r}, which `reads` does not name: {error}")
-            if changed:
-                return fault(f"has other values without {column!r}, which `reads` does not name")
-    return passed(", ".join(sorted(metric.reads)) or "losses alone")
-
-
-def taken(seen: SetEvaluation, order: Sequence[int]) -> SetEvaluation:
+def taken(seen: SetEvaluation, order: list[int]) -> SetEvaluation:
     """The examples `order` of a set, in this order."""
-    chosen = {column.name: _taken(getattr(seen, column.name), [*order]) for column in fields(seen)}
+    chosen = {column.name: _taken(getattr(seen, column.name), order) for column in fields(seen)}
     return replace(seen, **chosen)
 
 
@@ -251,63 +227,35 @@ def _taken(column: Any, order: list[int]) -> Any:
     if isinstance(column, Samples):
         return Samples(_taken(column.texts, order), _taken(column.rouge_l_recall, order))
     if isinstance(column, AnswerTokens):
-
-        def by_token(values: Any) -> Any:
-            return np.concatenate([column.by_answer(values, eos=True)[i] for i in order])
-
-        observed = {name: by_token(values) for name, values in column.observed.items()}
-        chosen = {
-            name: values[order] if name in ("lengths", "ended") else by_token(values)
+        chosen: dict[str, Any] = {
+            name: values[order]
+            if name in ("lengths", "ended")
+            else np.concatenate([column.by_answer(values, eos=True)[i] for i in order])
             for name, values in vars(column).items()
             if isinstance(values, np.ndarray)
         }
-        return replace(column, **chosen, observed=observed)
+        return replace(column, **chosen)
     return column
 
 
-def damaged(seen: SetEvaluation, example: int) -> SetEvaluation:
-    """A set in which every number of one example is NaN, and none of its tokens is hit."""
-    tokens, spoilt = seen.tokens, np.arange(len(seen.answer_loss)) == example
-    by_token = np.repeat(spoilt, tokens.lengths)
-    token_columns = _spoilt(tokens, by_token) | {"hit": tokens.hit & ~by_token}
-    changed = _spoilt(seen, spoilt) | {"token_columns": replace(tokens, **token_columns)}
-    if seen.samples is not None:
-        changed["samples"] = replace(seen.samples, **_spoilt(seen.samples, spoilt))
-    return replace(seen, **changed)
+def damaged(seen: SetEvaluation) -> SetEvaluation:
+    """A set in which every number is NaN, and no token is hit."""
+    tokens = replace(seen.tokens, **_spoilt(seen.tokens), hit=np.zeros_like(seen.tokens.hit))
+    samples = seen.samples and replace(seen.samples, **_spoilt(seen.samples))
+    return replace(seen, **_spoilt(seen), token_columns=tokens, samples=samples)
 
 
-def _spoilt(columns: Any, spoilt: Any) -> dict[str, Any]:
-    """The numbers of some columns, NaN where `spoilt`."""
+def _spoilt(columns: Any) -> dict[str, Any]:
     return {
-        name: np.where(
-            spoilt.reshape(-1, *[1] * (values.ndim - 1)), values.dtype.type("nan"), values
-        )
+        name: np.full_like(values, np.nan)
         for name, values in vars(columns).items()
         if isinstance(values, np.ndarray) and values.dtype.kind == "f"
     }
 
 
-def without(seen: SetEvaluation, column: Reads) -> SetEvaluation:
-    """A set without the observations that a metric declares as `column`."""
-    n = len(seen.answer_loss)
-    none, unknown = np.empty((n, 0)), np.full(n, np.nan)
-    changes: Mapping[str, dict[str, Any]] = {
-        "tokens": {"token_columns": None},
-        "moments": {
-            "token_columns": replace(seen.tokens, mean_logprob=None, logprob_variance=None)
-        },
-        "perturbed": {"perturbed_loss": none, "perturbed_tokens": none.astype(np.int64)},
-        "generated": {"generated": ()},
-        "rouge": {"rouge1_recall": unknown, "rouge_l_recall": unknown},
-        "paraphrase": {},  # without one, the answer itself is in its place
-    }
-    return replace(seen, **changes.get(column, {column: None}))
-
-
 def frozen(seen: SetEvaluation) -> SetEvaluation:
     """The same set; a change of its arrays in place is an error."""
-    samples = () if seen.samples is None else (seen.samples.rouge_l_recall,)
-    for values in (*vars(seen).values(), *vars(seen.tokens).values(), *samples):
+    for values in (*vars(seen).values(), *vars(seen.tokens).values()):
         if isinstance(values, np.ndarray):
             values.flags.writeable = False
     return seen

@@ -1,11 +1,10 @@
-"""Batches that show what a loss does with them: leaves to set and to differentiate, recorded reads,
-and detached values that stay fixed.
+"""Batches that show what a loss does with them: leaves to set and to differentiate, and detached
+values that stay fixed.
 """
 
-from collections import UserDict
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +16,6 @@ from unlearnbench.losses.predictions import Predictions, Reference
 from unlearnbench.training.objective import Objective
 
 _PLAIN = Projection(None)
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -67,93 +65,6 @@ def slopes(loss: Tensor, batch: LossBatch) -> dict[Part, list[Tensor]]:
     return {part: [next(result) for _ in leave] for part, leave in leaves.items()}
 
 
-Reads = set[tuple[str, Any]]
-"""Value that is read, and its part or layer: ("the part", "forget"), ("layer", 3)."""
-_OF_START = {
-    "token_logprob": "log-probabilities of",
-    "sequence_logprob": "log-probabilities of",
-    **dict.fromkeys(("hidden", "projection", "distributions", "logits"), "distributions of"),
-    **dict.fromkeys(("states", "hidden_states"), "start states of"),
-}
-"""Kind of an attribute of a reference."""
-
-
-class _Parts(UserDict[Part, Predictions]):
-    """Parts that record which of them are read."""
-
-    reads: Reads
-    label: str
-
-    def __getitem__(self, key: Part) -> Predictions:
-        getitem = super().__getitem__(key)
-        self.reads.add((self.label, key))
-        return getitem
-
-
-class _ReadPredictions(Predictions):
-    """Predictions that record reads of hidden states and of scores."""
-
-    part: Part
-    reads: Reads
-
-    @property
-    def token_scores(self) -> Tensor:
-        self.reads.add(("scores of", self.part))
-        return super().token_scores
-
-    def hidden_states(self, layer: int) -> Tensor:
-        self.reads.add(("layer", layer))
-        return super().hidden_states(layer)
-
-
-class _ReadReference(Reference):
-    """A reference that records what is read of the start model."""
-
-    part: Part
-    reads: Reads
-
-    def hidden_states(self, layer: int) -> Tensor:
-        self.reads.add(("layer", layer))
-        return super().hidden_states(layer)
-
-    def __getattribute__(self, name: str) -> Any:
-        if name in _OF_START:
-            self.reads.add((_OF_START[name], self.part))
-        return super().__getattribute__(name)
-
-
-class _ReadBatch(LossBatch):
-    """A batch that records reads of rewards."""
-
-    reads: Reads
-
-    def __getattribute__(self, name: str) -> Any:
-        if name == "rewards":
-            self.reads.add(("the", "rewards"))
-        return super().__getattribute__(name)
-
-
-def _twin(kind: type[_T], original: Any, **notes: Any) -> _T:
-    """Copy `original`, which may be frozen, as its subclass `kind` with extra attributes."""
-    copied = object.__new__(kind)
-    copied.__dict__.update(vars(original) | notes)
-    return copied
-
-
-def recording(batch: LossBatch, parts: Set[Part], label: str, reads: Reads) -> LossBatch:
-    """Return `batch` reduced to `parts`; reads of it are added to `reads`, of parts as `label`."""
-    chosen = _Parts()
-    chosen.reads, chosen.label = reads, label
-    for part in parts:
-        chosen[part] = _twin(_ReadPredictions, replace(batch.parts[part]), part=part, reads=reads)
-    references: dict[Part, Reference] = {
-        part: _twin(_ReadReference, replace(value), part=part, reads=reads)
-        for part, value in batch.reference.parts.items()
-    }
-    plain = replace(batch, parts=chosen, reference=References(references))
-    return _twin(_ReadBatch, plain, reads=reads)
-
-
 class FixedDetached(TorchFunctionMode):
     """Compute the terms of an objective; later calls reuse the detached values of the first.
 
@@ -175,7 +86,7 @@ class FixedDetached(TorchFunctionMode):
         else:
             self._replay = iter(self._values)
         parts: dict[Part, Predictions] = {
-            part: _twin(_FixedPredictions, replace(predictions), fixed=self.fixed)
+            part: _FixedPredictions(**vars(replace(predictions)), fixed=self.fixed)
             for part, predictions in batch.parts.items()
         }
         with self:
@@ -197,10 +108,11 @@ class FixedDetached(TorchFunctionMode):
         return self.fixed(result) if detached else result
 
 
+@dataclass(frozen=True, eq=False)
 class _FixedPredictions(Predictions):
     """Predictions that also fix the target which `unified_cross_entropy` detaches itself."""
 
-    fixed: Callable[[Tensor], Tensor]
+    fixed: Callable[[Tensor], Tensor] = torch.clone
 
     def unified_cross_entropy(
         self, score: float | Tensor, *, raw: bool = False, by_token: bool = False

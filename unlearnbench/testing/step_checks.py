@@ -6,20 +6,18 @@ The first ones run first: if one of them fails, no other result means anything.
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import is_dataclass
 from typing import Any
 
 from torch import Tensor
+from torch.utils.benchmark import set_torch_threads
 
-from unlearnbench.base.fresh_process import FreshError, fresh_process
+from unlearnbench.api.method import LossBatch, Method
 from unlearnbench.testing.check import Outcome, check, fault, not_applicable, passed
 from unlearnbench.testing.declarations import is_importable
-from unlearnbench.testing.fresh import begin
+from unlearnbench.testing.fresh import begin, end
 from unlearnbench.testing.probes import freed
-from unlearnbench.testing.tiny_lab import EPOCHS, SEED, Cuts, Measured, TinyLab
+from unlearnbench.testing.tiny_lab import Cuts, Measured, TinyLab
 from unlearnbench.training.objective import called
-from unlearnbench.training.optimizers import TrainerSettings
-from unlearnbench.training.trainer import Trainer
 
 NEAR = 1e-7
 """Relative; float64 rounds at 1e-16, and sums over a step lose few of its digits."""
@@ -104,7 +102,7 @@ def read_only(lab: TinyLab) -> Outcome:
     for predictions in batch.parts.values():
         for name in _CACHED:
             getattr(predictions, name)
-    tensors = [(name, tensor, tensor._version) for name, tensor in _tensors("batch", batch)]
+    tensors = [(name, tensor, tensor._version) for name, tensor in _tensors(batch)]
     with called(lab.method, "loss"):
         lab.method.loss(batch)
     for name, tensor, version in tensors:
@@ -117,20 +115,21 @@ def read_only(lab: TinyLab) -> Outcome:
     return passed(f"{len(tensors)} tensors as they were")
 
 
-def _tensors(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
-    """The tensors in a value of a batch, named as a method's author writes them."""
-    if isinstance(value, Tensor):
-        yield name, value
-    elif isinstance(value, Mapping):
-        for key, each in value.items():
-            # A part is an attribute of the batch, and of its references.
-            of_part = name.endswith(".parts")
-            path = f"{name.removesuffix('parts')}{key}" if of_part else f"{name}[{key!r}]"
-            yield from _tensors(path, each)
-    elif is_dataclass(value):
-        for key, each in vars(value).items():
-            if not key.startswith("_"):
-                yield from _tensors(f"{name}.{key}", each)
+def _tensors(batch: LossBatch) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a batch, named as a method's author writes them."""
+    owners: dict[str, Any] = {"batch": batch}
+    owners |= {f"batch.{part}": value for part, value in batch.parts.items()}
+    owners |= {f"batch.reference.{part}": v for part, v in batch.reference.parts.items()}
+    for name, owner in owners.items():
+        for key, value in vars(owner).items():
+            if isinstance(value, Tensor):
+                yield f"{name}.{key}", value
+            elif isinstance(value, Mapping):
+                yield from (
+                    (f"{name}.{key}[{inner!r}]", tensor)
+                    for inner, tensor in value.items()
+                    if isinstance(tensor, Tensor)
+                )
 
 
 @check(first=True)
@@ -149,18 +148,13 @@ def repeatable(lab: TinyLab) -> Outcome:
 
 @check()
 def padding(lab: TinyLab) -> Outcome:
-    """Padding, alone or because of longer rows in the batch, changes neither loss nor gradient.
+    """Padding, because of longer rows in the batch, changes neither loss nor gradient.
 
     Harnesses average over padded positions (the KL of the TOFU code, UNDIAL, RMU): the same weight
     then has another strength at every padded length.
 
     Reduce with `mean_tokens`, `mean_rows` or `mean_sequences`; never reshape to [B, T].
     """
-    lab.model.extra = 9
-    padded = lab.measure()
-    lab.model.extra = 0
-    if result := difference(lab.whole, padded, "as it is", "with 9 more columns of padding"):
-        return fault(result)
     ordered = sorted(lab.draws, key=lambda draw: lab.lengths[draw.index])
     like = lab.measure([ordered[i : i + 2] for i in range(0, len(ordered), 2)])
     mixed = lab.measure([[ordered[i], ordered[-1 - i]] for i in range(len(ordered) // 2)])
@@ -192,29 +186,7 @@ def accumulation(lab: TinyLab) -> Outcome:
     `batch.forget.mean_tokens(values)` in place of `values.mean()`: it divides by the counts of the
     whole step. Other values of the whole step belong in `statistics`.
     """
-    outcome = _alike(lab, [[[draw] for draw in lab.draws]], "in one batch", "row by row")
-    if outcome.verdict == "passed" and "sample" not in lab.needs.parts:
-        result = _training_difference(lab)
-        return fault(result) if result else outcome
-    return outcome
-
-
-def _training_difference(lab: TinyLab) -> str:
-    """Describe a difference between training with and without accumulation; empty if none."""
-    runs: list[dict[str, float]] = []
-    for micro in (None, 1):
-        options = TrainerSettings(EPOCHS, 4, 1e-3, SEED, micro_batch_size=micro)
-        trainer = Trainer(
-            lab.model.copied(), lab.objective, lab.rows, options, lab.pad, lab.references
-        )
-        steps = [step for epoch in range(1, EPOCHS + 1) for step in trainer.epoch(epoch)]
-        numbers = {f"loss of step {i}": step.loss for i, step in enumerate(steps, 1)}
-        numbers |= {f"gradient norm of step {i}": s.grad_norm for i, s in enumerate(steps, 1)}
-        runs.append(numbers | {f"state {key!r}": value for key, value in trainer.state.items()})
-    for name, a in runs[0].items():
-        if apart(a, b := runs[1][name]):
-            return f"{name} after training: {a:.6g} in one batch, {b:.6g} row by row"
-    return ""
+    return _alike(lab, [[[draw] for draw in lab.draws]], "in one batch", "row by row")
 
 
 @check()
@@ -258,17 +230,23 @@ def fresh(lab: TinyLab) -> Outcome:
     """
     if not is_importable(type(lab.method)):
         return not_applicable("another process cannot import a class of a function or a notebook")
-    try:
-        lab.fresh = begin(lab.method) if lab.fresh is None else lab.fresh
-        answer = fresh_process().answer(lab.fresh)
-    except (FreshError, TypeError) as error:  # TypeError: values that JSON cannot hold
-        return not_applicable(f"no other process could be used: {error}")
-    if "error" in answer:
-        return fault(f"in a fresh process: {answer['error']}")
-    for subject, a in (("loss", lab.whole.loss), ("norm", lab.whole.norm)):
-        if apart(a, answer[subject], lab.whole.norm):
+    lab.fresh = begin(step_numbers, lab.method) if lab.fresh is None else lab.fresh
+    answer = end(lab.fresh)
+    if isinstance(answer, str):
+        return fault(f"in a fresh process: {answer}")
+    values = zip(("loss", "norm"), (lab.whole.loss, lab.whole.norm), answer, strict=True)
+    for subject, a, b in values:
+        if apart(a, b, lab.whole.norm):
             return fault(
-                f"the {subject} is {a:.6g} here, {answer[subject]:.6g} in a fresh process that has "
+                f"the {subject} is {a:.6g} here, {b:.6g} in a fresh process that has "
                 "seen another row first: something is kept from an earlier call"
             )
     return passed(f"loss {lab.whole.loss:.6g} in both")
+
+
+def step_numbers(method: Method) -> tuple[float, float]:
+    """Loss and gradient norm of a step, after another row."""
+    with set_torch_threads(1):
+        lab = TinyLab(method)
+        lab.measure([lab.draws[-1:]])
+        return lab.whole.loss, lab.whole.norm

@@ -4,9 +4,8 @@ Rows are collated, predicted and split by `MicroBatches`, references come from `
 and losses go through `Objective`, so the checks run the code that training runs. Answers that a
 model would generate (`alternative`, `sample`) are random, and so are the samples' rewards.
 
-The model is a Llama small enough for float64. It can add padding to its input, and records the
-hidden states that a loss can read. Input and output embeddings are untied, so that a token's
-gradient as an input is visible.
+The model is a Llama small enough for float64. It records the hidden states that a loss can read.
+Input and output embeddings are untied, so that a token's gradient as an input is visible.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import chain
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +42,6 @@ _HIDDEN, _HEADS, _CONTEXT = 16, 2, 96
 class TinyLlama(LlamaForCausalLM):
     """A Llama that records the hidden states of its last forward pass."""
 
-    extra = 0
-    """Columns of padding beyond those of the input."""
-
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__(config)
         self.states: list[Tensor] = []
@@ -55,26 +52,11 @@ class TinyLlama(LlamaForCausalLM):
         self.states = [_with_grad(inputs[0])]
 
     def forward(self, *args: Any, **options: Any) -> Any:
-        """Run on an input that is `extra` columns wider; the output has the usual width."""
-        input_ids, attention_mask = options.pop("input_ids"), options.pop("attention_mask", None)
-        width = input_ids.shape[1]
-        if self.extra:
-            # Not the padding token: the ids in padding must not matter either.
-            pad: Any = nn.functional.pad
-            mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-            input_ids = pad(input_ids, (0, self.extra), value=FIRST_WORD)
-            attention_mask = pad(mask, (0, self.extra), value=0)
-        output: Any = super().forward(
-            *args,
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            logits_to_keep=torch.arange(width),
-            **options,
-        )
+        """Record inner hidden states, too."""
+        output: Any = super().forward(*args, **options)
         if output.hidden_states is not None:
-            output.hidden_states = tuple(
-                _with_grad(state[:, :width]) for state in output.hidden_states
-            )
+            # Views: their gradients are those of a loss that reads them, and not of later layers.
+            output.hidden_states = tuple(_with_grad(state[:]) for state in output.hidden_states)
             self.states += output.hidden_states
         return output
 
@@ -139,16 +121,6 @@ def perturb(model: nn.Module, noise: float) -> None:
         weight.add_(noise * weight.abs().mean() * drawn)
 
 
-@torch.no_grad()
-def rename(model: TinyLlama, names: Tensor) -> None:
-    """Give every vocabulary entry i the id `names[i]`: the same model in another numbering."""
-    for weight in (model.get_input_embeddings().weight, model.lm_head.weight):
-        old = torch.as_tensor(weight)
-        renamed = torch.empty_like(old)
-        renamed[names] = old
-        old.copy_(renamed)
-
-
 SEED, EPOCHS = 7, 2
 LENGTHS = (4, 1, 7, 2, 5, 3)
 """Answer tokens of the forget rows, including the one that ends an answer."""
@@ -191,29 +163,23 @@ class TinyLab:
         *,
         lengths: Sequence[int] = LENGTHS,
         dtype: torch.dtype = torch.float64,
-        names: Tensor | None = None,
-        depth: int = 1,
     ) -> None:
-        """`lengths`: of the answers; `names`: [V] ids of the vocabulary entries, if not their own;
-        `depth`: decoder layers below the last, if the method does not read more.
+        """`model` has moved a little away from the start model, `start`.
 
-        `model` has moved a little away from the start model, `start`.
+        lengths  of the answers
         """
         self.method, self.objective, self.lengths = method, Objective(method), lengths
         self.needs = self.objective.needs
-        self.fresh: int | None = None
-        """Number of the request to a fresh process; None until one is sent."""
-        self.dtype, self.names = dtype, names
-        self.depth = max([depth, *self.needs.layers])
+        self.fresh: Connection | None = None
+        """Where a fresh process answers; None until one is started."""
+        self.dtype = dtype
         self.model = self._model(noise=0.1)
-        self.rows, self.samples = _rows(
-            self.needs, lengths, names, method.ignore_first_answer_tokens
-        )
+        self.rows, self.samples = _rows(self.needs, lengths, method.ignore_first_answer_tokens)
         self.draws = self.rows.items(self.needs, SEED, 1)
 
         @cache
         def reader(model: TinyLlama) -> MicroBatches:
-            return MicroBatches(model, self.rows, self.needs, self.pad, self.references)
+            return MicroBatches(model, self.rows, self.needs, PAD, self.references)
 
         self._reader = reader
 
@@ -224,17 +190,15 @@ class TinyLab:
 
     def _model(self, noise: float) -> TinyLlama:
         """The model that has learned the rows, moved by relative `noise`."""
-        model = learned(self.depth + 1).copied()
+        model = learned(1 + max([1, *self.needs.layers])).copied()
         perturb(model, noise)
         nn.Module.to(model, self.dtype)  # in place; that of transformers has no types
-        if self.names is not None:
-            rename(model, self.names)
         return model
 
     def like(self, **changes: Any) -> TinyLab:
         """The same method in a lab with other settings."""
-        part: dict[str, Any] = {"lengths": self.lengths, "dtype": self.dtype, "names": self.names}
-        return TinyLab(self.method, **{**part, **changes})
+        settings: dict[str, Any] = {"lengths": self.lengths, "dtype": self.dtype}
+        return TinyLab(self.method, **settings | changes)
 
     @cached_property
     def references(self) -> ReferenceParts:
@@ -247,14 +211,9 @@ class TinyLab:
                 self.needs,
                 seed=SEED,
                 epochs=EPOCHS,
-                pad=self.pad,
+                pad=PAD,
                 folder=Path(folder),
             )
-
-    @property
-    def pad(self) -> int:
-        """Id of the padding token."""
-        return PAD if self.names is None else int(self.names[PAD])
 
     @property
     def sequences(self) -> list[Row]:
@@ -355,13 +314,13 @@ class TinyLab:
 @cache
 def learned(layers: int) -> TinyLlama:
     """A model that has half learned the rows: sure of some tokens, not of others."""
-    model, (rows, _) = build(layers), _rows(Needs(parts=frozenset()), LENGTHS, None, 0)
+    model, (rows, _) = build(layers), _rows(Needs(parts=frozenset()), LENGTHS, 0)
     memorise(model, [*rows.forget, *rows.retain], steps=40)
     return model
 
 
 def _rows(
-    needs: Needs, lengths: Sequence[int], names: Tensor | None, skipped: int
+    needs: Needs, lengths: Sequence[int], skipped: int
 ) -> tuple[TrainingRows, Mapping[int, SampledAnswers]]:
     """Random rows: prompts of random length, and answers that end with a token of their own.
 
@@ -373,8 +332,7 @@ def _rows(
         return torch.randint(FIRST_WORD, VOCABULARY, (count,), generator=generator).tolist()
 
     def row(prompt: Sequence[int], length: int) -> Row:
-        ids = torch.tensor([*prompt, *words(length - 1), END])
-        return Row(tuple((ids if names is None else names[ids]).tolist()), len(prompt))
+        return Row((*prompt, *words(length - 1), END), len(prompt))
 
     def short() -> int:
         return 1 + int(torch.randint(max(lengths), (1,), generator=generator))

@@ -7,15 +7,16 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from transformers import DynamicCache
 
 from unlearnbench.api.benchmark import Question
 from unlearnbench.api.method import Sampling
 from unlearnbench.base.errors import ModelError, TrainingError
 from unlearnbench.base.out_of_memory import retry_with_fewer_tokens
 from unlearnbench.models.batching import fast_batch_tokens, token_budget
+from unlearnbench.models.device import max_cached_tokens
 from unlearnbench.models.encoding import Encoder, Row
 from unlearnbench.models.forward import predict
-from unlearnbench.models.kv_cache import allocate_cache, max_cached_tokens
 from unlearnbench.models.loading import max_context
 from unlearnbench.models.token_sampling import Distribution, choose, uniform_numbers
 
@@ -98,7 +99,7 @@ def _decode(
     ids = torch.tensor([[pad] * (width - len(p)) + list(p) for p in prompts], device=device)
     lengths = torch.tensor([len(p) for p in prompts], device=device)
     mask = (torch.arange(width, device=device) >= width - lengths.unsqueeze(1)).long()
-    cache = allocate_cache(model, width + uniform.shape[1])
+    cache = DynamicCache(config=model.config)
     sampled: list[Tensor] = []
     ended = torch.zeros(len(prompts), dtype=torch.bool, device=device)
     for column in uniform.T:

@@ -27,7 +27,7 @@ from unlearnbench.models.encoding import Encoder, Row
 from unlearnbench.models.epoch_order import TrainingRows
 from unlearnbench.models.loading import check_context
 from unlearnbench.training.objective import Objective
-from unlearnbench.training.optimizers import OPTIMIZERS, TrainerSettings
+from unlearnbench.training.optimizers import TrainerSettings
 from unlearnbench.training.trainer import FineTuning, NonFiniteError, Trainer
 
 SCALE = 2.0
@@ -75,8 +75,6 @@ class FineTuner:
                 "attack; set resources.parallel: ddp, or one GPU for a run, or leave out the "
                 "attacks that train"
             )
-        if optimizer not in OPTIMIZERS:
-            raise TrainingError(f"optimizer: {optimizer!r} is none of {', '.join(OPTIMIZERS)}")
         encoded = [self._row(row) for row in rows]
         check_context(model, encoded, rows, "training.max_length")
         options = TrainerSettings(

@@ -11,6 +11,7 @@ from torch import Tensor
 from unlearnbench.api.method import PARTS, LossBatch, Needs, Part, References
 from unlearnbench.losses.lm_head import at_least_fp32
 from unlearnbench.losses.predictions import Predictions, Reference
+from unlearnbench.models.batching import send
 from unlearnbench.models.encoding import Row
 from unlearnbench.models.epoch_order import Item, TrainingRows
 from unlearnbench.models.row_states import RowReader, RowStates
@@ -94,47 +95,37 @@ class MicroBatches:
             p: self.rows_of(p, draws if p in group else (), step) for p in PARTS if p in names
         }
         together = [row for part in rows.values() for row in part]
-        extra = self._extra_tensors(rows, draws, step)
-        prepared = self.reader.prepared(model, together, [*extra.values()])
-        sent = dict(zip(extra, prepared.extra, strict=True))
-        result = self.reader.run(model, prepared, self.needs.layers)
+        result = self.reader(model, together, self.needs.layers)
+        device = result.hidden.device
         # Like the values that they are compared with.
         dtype = at_least_fp32(result.hidden[:0]).dtype
+
+        def sent(numbers: Iterable[float]) -> Tensor:
+            return send([torch.tensor([*numbers], dtype=dtype)], device)[0]
+
         scores: dict[Part, Tensor] = {
-            part: sent[part, "scores"].to(dtype) for part in rows if (part, "scores") in sent
+            part: sent(score for row in rows[part] for score in row.scores)
+            for part in rows
+            if part in self.needs.scores
         }
         references: dict[Part, Reference] = {}
         for part, reference in self.references.items():
-            if part in rows and isinstance(reference, ReferenceRows):
-                tensors = {name: tensor for (of, name), tensor in sent.items() if of == part}
-                references[part] = reference.reference(tensors, len(rows[part]))
-            elif rows.get(part):
-                references[part] = reference.batch(rows[part], result.hidden.device)
-            elif part in rows:
-                references[part] = _empty(result)
-        rewards = sent["sample", "rewards"].to(dtype) if "sample" in rows else None
+            if part in rows:
+                has_any = rows[part] or isinstance(reference, ReferenceRows)
+                references[part] = (
+                    reference.batch(rows[part], device) if has_any else _empty(result)
+                )
+        sampled = draws if rows.get("sample") else ()
+        rewards = [reward for draw in sampled for reward in step.samples[draw.index].rewards]
         parts = split(result, rows, step.counts, scores)
         return LossBatch(
-            parts, References(references), step.state, step.statistics, rewards, step.separate
+            parts,
+            References(references),
+            step.state,
+            step.statistics,
+            sent(rewards) if "sample" in rows else None,
+            step.separate,
         )
-
-    def _extra_tensors(
-        self, rows: Mapping[Part, Sequence[Row]], draws: Sequence[Item], step: StepContext
-    ) -> dict[tuple[Part, str], Tensor]:
-        """CPU tensors that a loss reads in addition to the tokens, by part and name."""
-        tensors: dict[tuple[Part, str], Tensor] = {}
-        for part, part_rows in rows.items():
-            reference = self.references.get(part)
-            if isinstance(reference, ReferenceRows):
-                tensors |= {(part, name): t for name, t in reference.tensors(part_rows).items()}
-            if part in self.needs.scores:
-                numbers = [score for row in part_rows for score in row.scores]
-                tensors[part, "scores"] = torch.tensor(numbers, dtype=torch.float64)
-        if "sample" in rows:
-            sampled = draws if rows["sample"] else ()
-            rewards = [reward for draw in sampled for reward in step.samples[draw.index].rewards]
-            tensors["sample", "rewards"] = torch.tensor(rewards, dtype=torch.float64)
-        return tensors
 
 
 def _empty(states: RowStates) -> Reference:

@@ -98,36 +98,27 @@ def called(plugin: HyperParameters, part: str) -> Any:
     return plugin_code(f"`{part}` of {kind.__name__}", source_file(kind))
 
 
-_RULE = "it must return a scalar tensor with a gradient, or such tensors by name"
+_RULE = (
+    "it must return a scalar tensor with a gradient, such as `mean_tokens` or `mean_sequences`, or "
+    "such tensors by name"
+)
 
 
 def _terms(method: Method, part: Any) -> dict[str, Tensor]:
     """The terms of a loss. Raises: PluginError where it is not a valid loss."""
-    where = f"`loss` of {type(method).__name__}"
     terms: dict[Any, Any] = dict(part) if isinstance(part, Mapping) else {"loss": part}
-    if not terms:
-        raise PluginError(f"{where} returned a mapping without terms; {_RULE}")
     for name, value in terms.items():
-        of = where if not isinstance(part, Mapping) else f"the term {name!r} of {where}"
-        if not isinstance(value, Tensor):
-            got = "None (is a `return` missing?)" if value is None else f"the {_kind(value)}"
-            raise PluginError(f"{of} returned {got}; {_RULE}")
-        if value.ndim:
-            raise PluginError(
-                f"{of} returned a tensor of shape {list(value.shape)}; {_RULE}: reduce it with "
-                "`mean_tokens` or `mean_sequences`"
-            )
-        if not value.is_floating_point():
-            raise PluginError(f"{of} returned a tensor of {value.dtype}; {_RULE}")
+        given = f"{value!r:.60}"
+        if isinstance(value, Tensor):
+            if value.is_floating_point() and not value.ndim:
+                continue
+            given = f"a tensor of shape {list(value.shape)} and type {value.dtype}"
+        raise PluginError(
+            f"`loss` of {type(method).__name__} returned {given} as {name!r}; {_RULE}"
+        )
     if torch.is_grad_enabled() and not any(value.requires_grad for value in terms.values()):
         raise PluginError(
-            f"{where} returned a value without a gradient: it was detached, computed in "
-            f"`no_grad`, or made a new tensor; {_RULE}"
+            f"`loss` of {type(method).__name__} returned a value without a gradient: it was "
+            f"detached, computed in `no_grad`, or made a new tensor; {_RULE}"
         )
     return terms
-
-
-def _kind(value: Any) -> str:
-    """The type of `value`, with plain values: `float 0.5`, `list`."""
-    plain = isinstance(value, bool | int | float)
-    return f"{type(value).__name__} {value}" if plain else type(value).__name__

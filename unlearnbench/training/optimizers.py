@@ -98,10 +98,6 @@ def _filled(target: Any, value: Tensor, name: str) -> Any:
     return target.copy_(value)
 
 
-_SMALLEST = 4096
-"""Smallest size of a tensor whose state bitsandbytes stores in 8 bits."""
-
-
 @dataclass(frozen=True)
 class TrainerSettings:
     """Settings of the steps, apart from the loss and the rows."""
@@ -131,41 +127,16 @@ class TrainerSettings:
         )
 
 
-def check_optimizer(name: str, device: torch.device | None = None) -> None:
-    """Raise TrainingError where the optimiser called `name` cannot be used.
-
-    device  to try it on; None where only a worker knows it
-    """
-    if name not in EIGHT_BIT:
-        return
+def check_optimizer(name: str) -> None:
+    """Raise TrainingError where the package of the optimiser called `name` is not installed."""
     try:
-        module = import_optional("bitsandbytes")
+        if name in EIGHT_BIT:
+            import_optional("bitsandbytes")
     except ImportError as error:
         raise TrainingError(
             f"training.optimizer: {name} needs bitsandbytes ({error}): "
             "pip install 'unlearnbench[8bit]', or leave the key out for adamw"
         ) from None
-    if device is None:
-        return
-    weight = nn.Parameter(torch.zeros(_SMALLEST, device=device))
-    weight.grad = torch.ones_like(weight)
-    try:
-        _eight_bit(module, name, device)([weight], lr=1.0).step()
-        reason = None if weight.all() else "a step changes nothing"
-    except Exception as error:  # versions differ in how they fail on a missing device
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-    if reason is not None:
-        raise TrainingError(
-            f"training.optimizer: {name}: bitsandbytes {getattr(module, '__version__', '')} "
-            f"cannot take a step on {device.type} ({reason}); install a newer one "
-            "(pip install --upgrade 'unlearnbench[8bit]'), or leave the key out for adamw"
-        )
-
-
-def _eight_bit(module: Any, name: str, device: torch.device) -> Any:
-    """The class of bitsandbytes; on a CPU there is nothing to page."""
-    paged = name == "paged-adamw-8bit" and device.type != "cpu"
-    return module.optim.PagedAdamW8bit if paged else module.optim.AdamW8bit
 
 
 class _Pages(list[Tensor]):
@@ -233,11 +204,11 @@ def _bitsandbytes(_: nn.Module, parameters: list[nn.Parameter], settings: Traine
             f"training.optimizer: {settings.optimizer} works in one process, and the run has "
             f"{world_size()}: {ONE_PROCESS}"
         )
-    device = parameters[0].device
-    check_optimizer(settings.optimizer, device)
+    check_optimizer(settings.optimizer)
     module = import_optional("bitsandbytes")
-    optimizer_class = _eight_bit(module, settings.optimizer, device)
-    optimizer = optimizer_class(
+    # On a CPU there is nothing to page.
+    paged = settings.optimizer == "paged-adamw-8bit" and parameters[0].device.type != "cpu"
+    optimizer = (module.optim.PagedAdamW8bit if paged else module.optim.AdamW8bit)(
         parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay
     )
     if getattr(optimizer, "is_paged", False):

@@ -54,34 +54,19 @@ class ReferenceRows:
 
     def batch(self, rows: Sequence[Row], device: torch.device) -> Reference:
         """The reference of a micro-batch, token for token as `collate` orders them."""
-        tensors = self.tensors(rows)
-        sent = send([*tensors.values()], device)
-        return self.reference(dict(zip(tensors, sent, strict=True)), len(rows))
-
-    def tensors(self, rows: Sequence[Row]) -> dict[str, Tensor]:
-        """The tensors of a micro-batch's reference by name, on the CPU."""
         spans = [self.offsets[row] for row in rows]
         # The first, and the type, for no rows at all.
         index = torch.cat([torch.arange(0), *(torch.arange(begin, end) for begin, end in spans)])
         lengths = torch.tensor([end - begin for begin, end in spans], dtype=torch.long)
-        result = {
-            "logprobs": self.logprobs[index],
-            "rows": torch.arange(len(rows)).repeat_interleave(lengths),
-        }
-        if self.hidden is not None:
-            result["hidden"] = self.hidden[index]
-        return result | {f"layer.{n}": states[index] for n, states in self.states.items()}
-
-    def reference(self, tensors: Mapping[str, Tensor], count: int) -> Reference:
-        """The reference of `count` rows, from their `tensors` on any device."""
-        return Reference(
-            tensors["logprobs"],
-            tensors["rows"],
-            count,
-            tensors.get("hidden"),
-            None if self.output is None else self.output.projection,
-            {layer: tensors[f"layer.{layer}"] for layer in self.states},
+        states = [*([] if self.hidden is None else [self.hidden]), *self.states.values()]
+        of = torch.arange(len(rows)).repeat_interleave(lengths)
+        logprobs, of, *rest = send(
+            [self.logprobs[index], of, *(tensor[index] for tensor in states)], device
         )
+        hidden = None if self.hidden is None else rest.pop(0)
+        projection = None if self.output is None else self.output.projection
+        inner = dict(zip(self.states, rest, strict=True))
+        return Reference(logprobs, of, len(rows), hidden, projection, inner)
 
 
 @dataclass(frozen=True, eq=False)

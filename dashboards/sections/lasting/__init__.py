@@ -4,9 +4,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from statistics import fmean
 from typing import Any
 
+from unlearnbench.analysis.best_settings import average_seeds
 from unlearnbench.analysis.given_back import (
     BOUND,
     LEAK,
@@ -32,7 +32,7 @@ from unlearnbench.results.table import TableRow
 from ...figures.tradeoff_data import TradeOffPanel
 from ...formatting import interval_names, signed
 from ...report_section import PageContext, Section, of_place
-from .plot import RETAIN, START, before_and_under, leaks, relearning
+from .plot import RETAIN, START, leaks, relearning
 
 Variants = Mapping[tuple[str, str], Evaluation]
 """By record, and by epoch and variant: `5 relearning@13`."""
@@ -82,38 +82,24 @@ def columns(panel: AttackedPanel) -> tuple[AttackColumn, ...]:
     return tuple(AttackColumn(name) for name in panel.attacks if name in moved)
 
 
-class LeakColumn:
-    """The column of leak@k in the table of settings, as the records have it."""
-
-    def __init__(self, context: PageContext, panel: AttackedPanel) -> None:
-        schema = context.columns.schema
-        self.column = f"{LEAK}_{next(iter(schema.sets('forget')), '')}"
-        metric = next(
-            (measure.metric for measure in schema.plan.measures if measure.name == LEAK), None
-        )
-        self.label = f"leak@{getattr(metric, 'k', 'k')}"
-        rows = of_place(context.report.attacked, panel)
-        self._rows = [row for row in rows if row.metrics.get(self.column) is not None]
-
-    def __bool__(self) -> bool:
-        return bool(self._rows)
-
-    def of(self, setting: AttackedSetting) -> tuple[float, float | None] | None:
-        """Mean over a setting's seeds, and that of their bounds; None if a seed has none."""
-        wanted = {(row.run_id, row.epoch) for row in setting.setting.rows}
-        rows = [row for row in self._rows if (row.run_id, row.epoch) in wanted]
-        return self._mean(rows) if len(rows) == len(wanted) else None
-
-    def reference(self, name: str) -> tuple[float, float | None] | None:
-        """The start or retain model's."""
-        return self._mean([row for row in self._rows if _name(row) == name][-1:])
-
-    def _mean(self, rows: list[TableRow]) -> tuple[float, float | None] | None:
-        bounds = [bound for row in rows if (bound := row.metrics.get(BOUND)) is not None]
-        values = [row.metrics.get(self.column) or 0.0 for row in rows]
-        if not values:
-            return None
-        return fmean(values), fmean(bounds) if len(bounds) == len(rows) else None
+def leaked(context: PageContext, panel: AttackedPanel) -> dict[Any, tuple[float, float | None]]:
+    """Mean leak@k over seeds and mean of its bounds, by the key of a setting, or a reference."""
+    column = f"{LEAK}_{next(iter(context.columns.schema.sets('forget')), '')}"
+    rows = [
+        row
+        for row in of_place(context.report.attacked, panel)
+        if row.metrics.get(column) is not None
+    ]
+    means: dict[Any, tuple[float, float | None]] = {
+        _name(row): (row.metrics[column] or 0.0, row.metrics.get(BOUND))
+        for row in rows
+        if row.kind != "run"
+    }
+    seeds = {item.setting.key: len(item.setting.rows) for item in panel.settings}
+    for item in average_seeds(rows):
+        if len(item.rows) == seeds.get(item.key):
+            means[item.key] = item.metrics[column] or 0.0, item.metrics.get(BOUND)
+    return means
 
 
 @lru_cache(maxsize=1)
@@ -183,17 +169,22 @@ class Lasting(Section):
     def values(self, context: PageContext) -> Mapping[str, Any]:
         """Collect the settings under attacks of each panel."""
         panels = context.report.lasting
-        result = [(columns(item), LeakColumn(context, item)) for item in panels]
         sampled = [curve for item in panels for curve in leak_curves(context, item).values()]
         stepped = {name for panel in panels for name in _stepped(panel)}
+        plan = context.columns.schema.plan
+        k = next((getattr(m.metric, "k", "k") for m in plan.measures if m.name == LEAK), "k")
         return {
             "panels": [
-                (item, attack_sentences(item), *of) for item, of in zip(panels, result, strict=True)
+                (
+                    *(item, attack_sentences(item), columns(item), leaked(context, item)),
+                    worst_of_prompts(context, item),
+                )
+                for item in panels
             ],
             "leaks": next(iter(sampled), None),
+            "leak_label": f"leak@{k}",
             "measure": panels[0].column.label,
-            "curves": [item.label for of, _ in result[:1] for item in of if item.attack in stepped],
-            "bars": any(item.attack not in stepped for of, _ in result for item in of),
+            "curves": [item.label for item in columns(panels[0]) if item.attack in stepped],
             "stepped": stepped,
             "brackets": interval_names(
                 u.lasting_interval for p in panels for s in p.settings for u in s.under
@@ -220,12 +211,7 @@ def _figures(context: PageContext, panel: AttackedPanel) -> dict[str, Any]:
         if name in stepped
         for title, figure in relearning(panel, name, context.style)
     ]
-    others = [v for v in panel.variants if (n := attack_of(v)) in labels and n not in stepped]
-    return {
-        "curves": curves,
-        "bars": before_and_under(panel, others, context.style, worst_of_prompts(context, panel)),
-        "leaks": leaks(panel, leak_curves(context, panel), context.style),
-    }
+    return {"curves": curves, "leaks": leaks(panel, leak_curves(context, panel), context.style)}
 
 
 def _stepped(panel: AttackedPanel) -> set[str]:

@@ -1,21 +1,18 @@
-"""Figures of attacks: curves over their steps and samples, and bars before and under them.
+"""Figures of attacks: curves over their steps and samples.
 
 A mark's `customdata` is the variant whose answers it opens.
 """
 
 from collections.abc import Mapping, Sequence
-from html import escape
 from typing import Any
 
 from unlearnbench.analysis.given_back import LeakCurve
 from unlearnbench.analysis.lasting import AttackedPanel, AttackedSetting, RelearningCurve
 
 from ...figures.marks import SHARE_RANGE, Figure, error_bars, line_style, small_layout, trace
-from ...figures.palette import INK, MUTED, Style, meta
-from ...formatting import rate_text, short
+from ...figures.palette import MUTED, Style, meta
+from ...formatting import rate_text
 
-BAR = 21
-"""Height of a bar with its gap, in pixels."""
 START, RETAIN = "start model", "retain model"
 Titled = list[tuple[str, Figure]]
 """Titles and figures."""
@@ -125,74 +122,3 @@ def title_of(setting: AttackedSetting) -> str:
     """Name of a method above its figure; says so where the setting keeps too little."""
     family = setting.setting.family
     return family if setting.keeps_utility else f"{family} (keeps too little)"
-
-
-def before_and_under(
-    panel: AttackedPanel,
-    variants: Sequence[str],
-    style: Style,
-    worst: tuple[str, Mapping[str, float | None]] | None = None,
-) -> Titled:
-    """Draw bars before and under attacks, a figure for each method, with marks of both references.
-
-    variants  those that are drawn
-    worst     of several prompts: its label, and values by id of a run or name of a reference
-    """
-    titled: Titled = []
-    for item in panel.best:
-        under = [u for variant in variants if (u := item.at(variant)) is not None]
-        if not under:
-            continue
-        # Name, value, interval and both references of each bar.
-        bars: list[tuple[Any, ...]] = []
-        retain, start = (models[under[0].variant] for models in (panel.retain, panel.start))
-        bars.append(("before", under[0].before, None, retain.before, start.before))
-        for u in under:
-            ends = panel.retain[u.variant].after, panel.start[u.variant].after
-            bars.append((u.variant, u.after, u.after_interval, *ends))
-        run = item.setting.rows[0].run_id
-        if worst is not None and worst[1].get(run) is not None:
-            label, values = worst
-            bars.append((label, values[run], None, values.get(RETAIN), values.get(START)))
-        titled.append((title_of(item), _bars(panel, item, bars, variants, style)))
-    return titled
-
-
-def _bars(
-    panel: AttackedPanel,
-    item: AttackedSetting,
-    bars: Sequence[tuple[Any, ...]],
-    variants: Sequence[str],
-    style: Style,
-) -> Figure:
-    setting = item.setting
-    run, colour = setting.rows[0].run_id, style.colour(setting.family)
-    names, values, intervals, *references = (list(part) for part in zip(*bars, strict=True))
-    drawn: Figure = {
-        **{"type": "bar", "orientation": "h", "y": names, "showlegend": False, "width": 0.62},
-        "x": [*map(short, values)],
-        "marker": {"color": colour, "opacity": [0.35, *[0.85] * (len(names) - 1)]},
-        "error_x": error_bars(intervals, width=3, thickness=1, color=INK),
-        "customdata": [[run, setting.epoch, name if name in variants else ""] for name in names],
-        "name": escape(f"{setting.method}, rate {rate_text(setting.learning_rate)}"),
-        "hovertemplate": "%{fullData.name}<br>%{y}: %{x:.3f}<extra></extra>",
-        "meta": _tags(item, style, 0.85),
-    }
-    marks = [
-        trace(map(short, numbers), [], name, f"{name}<br>%{{y}}: %{{x:.3f}}")
-        | {"y": names, "mode": "markers", "cliponaxis": False, "meta": meta("reference")}
-        | {
-            "marker": {
-                **{"symbol": "line-ns-open", "size": BAR - 3, "color": MUTED},
-                "line": {"width": 3 if name == RETAIN else 1},
-            }
-        }
-        for name, numbers in zip((RETAIN, START), references, strict=True)
-        if any(value is not None for value in numbers)
-    ]
-    layout = small_layout("", escape(panel.column.label))
-    if panel.column.bounds == (0.0, 1.0):
-        layout["xaxis"]["range"] = [-0.01, 1.03]
-    layout["yaxis"] |= {"type": "category", "autorange": "reversed", "showgrid": False}
-    layout |= {"height": 84 + BAR * len(names), "bargap": 0.2}
-    return {"data": [drawn, *marks], "layout": layout}

@@ -1,4 +1,4 @@
-// Attacks: curves and bars of the panel; what is clicked opens the answers under that attack.
+// Attacks: curves of the panel; what is clicked opens the answers under that attack.
 {
   const opensAnswers = (plot) => plot.node.on("plotly_click", (event) => {
     const [run, epoch, variant] = event.points[0].customdata ?? [];

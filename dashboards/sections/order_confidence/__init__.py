@@ -1,14 +1,15 @@
 """Confidence in the order of methods: rivals, warnings, ranks and hypervolumes."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from unlearnbench.analysis.order_confidence import OrderConfidence, Rank, RankedMethod
+from unlearnbench.report.best_table import Column
 from unlearnbench.stats.t_interval import LEVEL
 
-from ...formatting import signed, split_cell
-from ...html_table import Column, HtmlTable, in_brackets, number_column
+from ...formatting import split_cell
+from ...html_table import HtmlTable, number_column
 from ...report_section import PageContext, Section
 
 
@@ -34,7 +35,7 @@ class HowSure(Section):
         if not claims.panels:
             return None
         lines, several = rank_lines(claims), len(claims.panels) > 1
-        columns: list[Column[RankLine]] = [Column("Method", lambda item: item.method, align="")]
+        columns = [Column("Method", lambda item: item.method, align="")]
         if several:
             columns.append(
                 Column(
@@ -46,17 +47,16 @@ class HowSure(Section):
             )
         for i, panel in enumerate(claims.panels):
             where = f", {panel.model} {split_cell(panel.forget_fraction)}" if several else ""
-            columns += [
-                _number(i, f"Place{where}", lambda item: item.place, lines, least=0),
-                _number(
-                    i, f"{headline.forgotten.short}{where}", lambda item: item.forgotten, lines
-                ),
-                _number(i, f"Hypervolume{where}", lambda item: item.hypervolume, lines),
-            ]
+            for title, name, least in (
+                ("Place", "place", 0),
+                (headline.forgotten.short, "forgotten", 2),
+                ("Hypervolume", "hypervolume", 2),
+            ):
+                columns.append(_number(i, f"{title}{where}", name, lines, least))
         table = HtmlTable(
             id="ranks",
             label="Ranks and hypervolumes",
-            columns=tuple(columns),
+            columns=columns,
             lines=lines,
             family=lambda item: item.method,
         )
@@ -85,22 +85,14 @@ def digits_needed(values: Iterable[float | None], least: int = 2, most: int = 8)
 
 def _mean_rank(line: RankLine) -> str:
     rank = line.rank
-    if rank is None:
-        return ""
-    return in_brackets(rank.mean, f"[{signed(rank.low, 1)}, {signed(rank.high, 1)}]", 1)
+    return "" if rank is None else f"{rank.mean:.1f} [{rank.low:.1f}, {rank.high:.1f}]"
 
 
-def _number(
-    panel: int,
-    title: str,
-    of: Callable[[RankedMethod], float | None],
-    lines: Sequence[RankLine],
-    least: int = 2,
-) -> Column[RankLine]:
-    """Make a column of one panel."""
+def _number(panel: int, title: str, name: str, lines: Sequence[RankLine], least: int) -> Column:
+    """Make a column of one panel: of an attribute of a method's standing."""
 
     def value(line: RankLine) -> float | None:
         standing = line.standings[panel]
-        return of(standing) if standing else None
+        return getattr(standing, name) if standing else None
 
     return number_column(title, value, digits_needed(map(value, lines), least))

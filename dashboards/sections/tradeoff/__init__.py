@@ -53,33 +53,22 @@ class TradeOff(Section):
 
 def configuration(record: Record) -> list[tuple[str, list[tuple[str, str]]]]:
     """List the parts of a run's configuration: titles, with names and values."""
-    spec, provenance = record.spec, record.provenance
-    method: dict[str, Any] = dict(spec.get("method") or {})
-    memory = provenance.get("peak_memory_mib")
-    setting: dict[str, Any] = {
-        "method": method.get("name"),
-        "learning rate": rate_text(record.learning_rate),
-        "epochs": spec.get("epochs"),
-        "seed": record.seed,
-        **dict(flatten(method.get("hyperparameters"))),
-    }
+    spec, made = record.spec, record.provenance
+    seconds = sum(e.training_seconds + e.evaluation_seconds for e in record.epochs)
     run: dict[str, Any] = {
+        "learning rate": rate_text(record.learning_rate),
+        **{name: spec.get(name) for name in ("epochs", "seed")},
         "status": record.status,
-        "training": format_duration(sum(e.training_seconds for e in record.epochs)),
-        "evaluation": format_duration(sum(e.evaluation_seconds for e in record.epochs)),
-        "steps": len(record.steps) or None,
-        **{name: provenance.get(name) for name in ("device", "host")},
-        "peak memory": None if memory is None else f"{memory} MiB",
-        "started": provenance.get("started"),
+        "time": format_duration(seconds),
+        **{name: made.get(name) for name in ("device", "host", "peak_memory_mib", "started")},
     }
     parts: dict[str, Any] = {
-        "Method": setting if record.kind == "run" else {},
-        "Retain term": method.get("retain"),
+        "Method": spec.get("method") if record.kind == "run" else {},
+        "Run": run,
         "Training": spec.get("training"),
         "Evaluation": {"profile": record.profile, **(spec.get("evaluation") or {})},
         "Model": spec.get("model"),
         "Data": spec.get("data"),
-        "Run": run,
     }
     return [(title, pairs) for title, part in parts.items() if (pairs := flatten(part))]
 

@@ -84,27 +84,10 @@ class Named(Good):
         return Split(key, made.forget, made.retain, made.sets)
 
 
-class Changed(Good):
-    """A good benchmark whose splits are changed."""
-
-    def split(self, key: float, rows: Rows) -> Split:
-        return self.changed(super().split(key, rows))
-
-    def changed(self, split: Split) -> Split:
-        """The split with a mistake."""
-        return split
-
-
 class NoColumn(Good):
     """A headline without its column."""
 
     headline = replace(Good.headline, kept=HeadlineMetric("probability_retained", "K", "k"))
-
-
-class UpsideDown(Good):
-    """A headline in the wrong direction."""
-
-    headline = replace(Good.headline, forgotten=HeadlineMetric("rouge_forget", "F", "f"))
 
 
 class OneSplit(Good):
@@ -123,38 +106,12 @@ class Blank(Good):
         return (replace(first, answer=" "), *others)
 
 
-class Overlapping(Good):
-    """A forget row among the retain rows, and in the full set twice."""
-
-    def load(self, splits: Sequence[Any]) -> Dataset:
-        rows = super().load(splits)
-        first = rows.full[0]
-        kept = {k: replace(s, retain=(*s.retain, first)) for k, s in rows.splits.items()}
-        return replace(rows, full=(*rows.full, first), splits=kept)
-
-
 class Unlearned(Good):
     """A forget row that is not in the full set."""
 
     def load(self, splits: Sequence[Any]) -> Dataset:
         rows = super().load(splits)
         return replace(rows, full=rows.full[1:])
-
-
-class Seen(Changed):
-    """A holdout row of the pretraining."""
-
-    def changed(self, split: Split) -> Split:
-        own = (*split.sets["unseen"], Question("Say  0.", "0!", perturbed_answers=("1!", "2!")))
-        return replace(split, sets={**split.sets, "unseen": own})
-
-
-class Unperturbed(Changed):
-    """A set without the wrong answers that a metric reads."""
-
-    def changed(self, split: Split) -> Split:
-        own = tuple(replace(one, perturbed_answers=()) for one in split.sets["forget"])
-        return replace(split, sets={**split.sets, "forget": own})
 
 
 class Unordered(Good):

@@ -19,7 +19,7 @@ from unlearnbench.api.attack import (
     WeightAttack,
 )
 from unlearnbench.api.benchmark import Question
-from unlearnbench.testing import ATTACK_CHECKS, AttackConformance, check_attack
+from unlearnbench.testing import SUITES, AttackConformance, check_attack
 
 
 class TestExamplesOfTheSubject(AttackConformance):
@@ -36,7 +36,7 @@ FEW: dict[str, Any] = {"steps": (1, 3), "batch_size": 4}
 @pytest.mark.parametrize("name", registry.names("attacks"))
 def test_every_installed_attack_conforms(name: str) -> None:
     results = check_attack(name, FEW if name in ("relearning", "fine-tuning") else {})
-    assert [r.check.name for r in results] == [check.name for check in ATTACK_CHECKS]
+    assert [r.check.name for r in results] == [check.name for check in SUITES["attacks"]]
     wrong = [(r.check.name, r.outcome.seen) for r in results if r.outcome.verdict == "fault"]
     assert not wrong
 
@@ -179,8 +179,8 @@ def faults(kind: type[Attack]) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("kind", "checks", "seen"),
     [
-        (Short, "points", "ends before its point '2'"),
-        (Training, "points", "Noise@1: a module is in training mode"),
+        (Short, "restored", "ends before its point '2'"),
+        (Training, "restored", "Noise@1: a module is in training mode"),
         (Rewriting, "answers", "answer of "),
         (Leading, "answers", "has its answer in it"),
         (Hurried, "restored", "closed at its first point: hooks of 'lm_head'"),

@@ -1,25 +1,24 @@
 """Every installed metric conforms; metrics with mistakes that are easily made do not."""
 
 import random
-from typing import ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
 from unlearnbench.api import registry
 from unlearnbench.api.metric import (
-    Better,
     Metric,
     MetricColumn,
     MetricInputs,
-    Reads,
     Role,
     Summary,
     Values,
 )
 from unlearnbench.api.observations import FloatArray, SetEvaluation
 from unlearnbench.metrics.extraction_strength import ExtractionStrength
-from unlearnbench.testing import METRIC_CHECKS, MetricConformance, check_metric
+from unlearnbench.testing import SUITES, MetricConformance, check_metric
 
 FORGET: frozenset[Role] = frozenset({"forget"})
 
@@ -33,7 +32,7 @@ class TestExtractionStrength(MetricConformance):
 @pytest.mark.parametrize("name", registry.names("metrics"))
 def test_every_installed_metric_conforms(name: str) -> None:
     results = check_metric(name)
-    assert [r.check.name for r in results] == [check.name for check in METRIC_CHECKS]
+    assert [r.check.name for r in results] == [check.name for check in SUITES["metrics"]]
     wrong = [(r.check.name, r.outcome.seen) for r in results if r.outcome.verdict == "fault"]
     assert not wrong
 
@@ -48,79 +47,60 @@ class Good(Metric):
         return np.exp(-seen.answer_loss)
 
 
-class Unbounded(Good):
-    """Own work."""
-
-    def per_example(self, seen: SetEvaluation) -> FloatArray:
-        return seen.answer_loss + 1
-
-
-class InPlace(Good):
-    """Own work."""
-
-    def per_example(self, seen: SetEvaluation) -> FloatArray:
-        values = seen.answer_loss
-        values *= -1
-        return np.exp(values)
+def metric(
+    per_example: Callable[[Any, Any], object] = Good.per_example, **members: object
+) -> type[Good]:
+    """Good, with another function of the observations, or other declarations."""
+    body = {"__doc__": "Own work.", "__module__": __name__, "per_example": per_example}
+    mistaken: Any = type(Good)
+    kind: type[Good] = mistaken("Mistaken", (Good,), {**body, **members})
+    return kind
 
 
-class Random(Good):
-    """Own work."""
-
-    def per_example(self, seen: SetEvaluation) -> FloatArray:
-        return np.exp(-seen.answer_loss) * random.random()  # the mistake
-
-
-class Ranked(Good):
-    """Own work."""
-
-    def per_example(self, seen: SetEvaluation) -> FloatArray:
-        worst: FloatArray = seen.answer_loss / (1 + seen.answer_loss.max())
-        return 1 - worst
+def in_place(_: Good, seen: SetEvaluation) -> FloatArray:
+    values = seen.answer_loss
+    values *= -1
+    return np.exp(values)
 
 
-class Forgiving(Good):
-    """Own work."""
-
-    def per_example(self, seen: SetEvaluation) -> FloatArray:
-        return np.nan_to_num(np.exp(-seen.answer_loss))
-
-
-class Inverted(Good):
-    """Own work."""
-
-    knows: ClassVar[Better | None] = "lower"
+def underflowing(_: Good, seen: SetEvaluation) -> FloatArray:
+    own, false = np.exp(-seen.answer_loss), np.exp(-seen.perturbed_loss.mean(axis=1))
+    share: FloatArray = own / (own + false)
+    return share
 
 
-class Underflowing(Good):
-    """Own work."""
-
-    reads: ClassVar[frozenset[Reads]] = frozenset({"perturbed"})
-
-    def per_example(self, seen: SetEvaluation) -> FloatArray:
-        own, false = np.exp(-seen.answer_loss), np.exp(-seen.perturbed_loss.mean(axis=1))
-        share: FloatArray = own / (own + false)
-        return share
+def undeclared(_: Good, seen: SetEvaluation) -> FloatArray:
+    return np.array([h.mean() for h in seen.tokens.by_answer(seen.tokens.hit, eos=True)])
 
 
-class Undeclared(Good):
-    """Own work."""
-
-    def per_example(self, seen: SetEvaluation) -> FloatArray:
-        return np.array([h.mean() for h in seen.tokens.by_answer(seen.tokens.hit, eos=True)])
+def without_nan(_: Good, per_example: FloatArray) -> float:
+    return float(np.nanmean(per_example))
 
 
-class Lenient(Good):
-    """Own work."""
-
-    def value(self, per_example: FloatArray) -> float | None:
-        return float(np.nanmean(per_example))
-
-
-class Pointless(Good):
-    """Own work."""
-
-    bounds = (1.0, 0.0)
+MISTAKES: list[tuple[type[Metric | Summary], str, str]] = [
+    (metric(bounds=(1.0, 0.0)), "columns", "bounds 1 to 0"),
+    (metric(lambda _, seen: seen.answer_loss + 1), "values", "out of its bounds 0 to 1"),
+    (metric(in_place), "values", "raised ValueError: output array is read-only"),
+    (
+        metric(lambda _, seen: np.exp(-seen.answer_loss) * random.random()),
+        *("values", "other values when computed again"),
+    ),
+    (
+        metric(underflowing, reads=frozenset({"perturbed"})),
+        *("values", "nan for an answer at 10000 nats, false ones at 10000"),
+    ),
+    (metric(undeclared), "values", "this evaluation has no values by token, only means"),
+    (
+        metric(lambda _, seen: 1 - seen.answer_loss / (1 + seen.answer_loss.max())),
+        *("order", "has another value when it is alone"),
+    ),
+    (metric(lambda _, seen: np.nan_to_num(np.exp(-seen.answer_loss))), "nan", "0, made of NaN"),
+    (
+        metric(value=without_nan),
+        *("nan", "where an example has none"),
+    ),
+    (metric(knows="lower"), "ends", "hopeless 1.929e-22: not lower where the model knows"),
+]
 
 
 class Total(Summary):
@@ -143,19 +123,8 @@ def faults(kind: type[Metric | Summary]) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     ("kind", "check", "seen"),
-    [
-        (Pointless, "columns", "bounds 1 to 0"),
-        (Unbounded, "values", "out of its bounds 0 to 1"),
-        (InPlace, "values", "raised ValueError: output array is read-only"),
-        (Random, "values", "other values when computed again"),
-        (Underflowing, "values", "nan for an answer at 10000 nats, false ones at 10000"),
-        (Total, "values", "total is 1.5, out of its bounds 0 to 1"),
-        (Ranked, "order", "has another value when it is alone"),
-        (Forgiving, "nan", "example 2 has 0, made of NaN"),
-        (Lenient, "nan", "where an example has none"),
-        (Inverted, "ends", "perfect 1, hopeless 1.929e-22: not lower where the model knows"),
-        (Undeclared, "reads", "reads 'tokens', which `reads` does not name"),
-    ],
+    [*MISTAKES, (Total, "values", "total is 1.5, out of its bounds 0 to 1")],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_mistake_is_named(kind: type[Metric | Summary], check: str, seen: str) -> None:
     found = faults(kind)

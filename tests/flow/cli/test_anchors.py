@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -38,14 +37,6 @@ def test_a_log_gives_the_published_numbers(run: Run, logs: tuple[str, str]) -> N
     assert len(lines) == 2 + 25
     assert all(line.endswith("ok") for line in lines[2:])
     assert err.splitlines()[-1] == "25 of 25 metrics within tolerance"
-
-
-def test_without_an_id_the_nearest_model_is_found(run: Run, logs: tuple[str, str]) -> None:
-    code, out, _ = run("anchors", "check", "--log", logs[1], "--json")
-    found = json.loads(out)
-    assert (code, found["id"], found["reproduced"]) == (0, "llama-3.2-1b-retain99", True)
-    verdicts = {one["metric"]: one["verdict"] for one in found["checks"]}
-    assert verdicts["mia_min_k"] == "ok"
 
 
 def test_a_number_that_differs_ends_with_code_1(run: Run, logs: tuple[str, str]) -> None:
@@ -108,20 +99,3 @@ def test_a_checkpoint_from_the_hub_is_evaluated_on_tofu(
     assert measured["rouge_forget"] == 0.0, "empty answers"
     assert 0 <= measured["exact_memorization_forget"] <= 1
     assert verdicts["mia_loss"] == "not measured", "the folder has no holdout rows"
-
-    chatless = checkpoint.parent / "chatless"
-    shutil.copytree(checkpoint, chatless, ignore=shutil.ignore_patterns("*.jinja"))
-    fake_hub.add("models/open-unlearning/tofu_Llama-3.2-1B-Instruct_retain95", chatless)
-    code, out, err = run("anchors", "check", name[:-1] + "5", "--data", str(short_tofu))
-    assert (code, out) == (2, "")
-    (line,) = err.splitlines()
-    assert "template: chat, but the tokenizer has none" in line
-
-
-def test_a_log_by_other_rules_does_not_compare(run: Run, eval_logs_folder: Path) -> None:
-    log = str(eval_logs_folder / "llama2-7b_full.json.gz")
-    code, out, err = run("anchors", "check", "llama-2-7b-full-forget10", "--log", log)
-    assert (code, out) == (2, "")
-    assert "published numbers are by open-unlearning@" in err
-    assert "`unlearnbench score LOG`" in err
-    assert run("anchors", "check", "--log", log) == (2, "", err), "the same without an ID"

@@ -71,17 +71,3 @@ def test_a_closed_pipe_is_not_an_error() -> None:
     done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True)
     os.close(writing)
     assert (done.returncode, done.stderr) == (141, "")
-
-
-def test_without_posix_locks_commands_start_and_those_that_lock_explain() -> None:
-    code = (
-        "import sys; sys.modules['fcntl'] = None\n"  # as on Windows
-        "from unlearnbench.cli.main import main\n"
-        "clear = ['cache', 'clear', '--older-than', '0']\n"
-        "sys.exit(10 * main(['profiles', 'list', '--json']) + main(clear))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 2
-    assert done.stderr.startswith("this command locks files as POSIX systems do, which Windows")
-    assert "WSL 2" in done.stderr
-    assert "\n" not in done.stderr.strip()

@@ -2,18 +2,13 @@
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from unlearnbench.api import registry
-from unlearnbench.cli.plugin_commands import write_package
-from unlearnbench.cli.plugin_kinds import LISTED
-
-from ...forked import start, wait
+from unlearnbench.cli.plugin_commands import LISTED
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -63,9 +58,7 @@ def test_the_facts_of_each_kind(run: Run) -> None:
     assert methods["eco"]["needs"] == ["questions (trains nothing)"]
     assert rows("metrics")["forgotten"]["reads"] == ["retain model", "start model"]
     assert rows("attacks")["sampling"]["changes"] == "number of answers"
-    benchmarks = rows("benchmarks")
-    assert (benchmarks["synthetic"]["rows"], benchmarks["tofu"]["rows"]) == (800, None)
-    assert benchmarks["tofu"]["splits"] == ["0.01", "0.05", "0.1"]
+    assert rows("benchmarks")["tofu"]["splits"] == ["0.01", "0.05", "0.1"]
 
 
 def test_a_broken_plugin_is_listed_with_its_fault(
@@ -92,7 +85,7 @@ def test_a_modifier_in_a_file_is_listed_and_shown(run: Run) -> None:
     code, out, _ = run("modifiers", "list", "--plugin", "halved.py", "--json")
     assert (code, json.loads(out)[0]["kind"]) == (0, "filter")
     _, out, _ = run("modifiers", "show", "halved", "--plugin", "halved.py")
-    assert "in a config:  - {method: npo, modifiers: [halved]}" in out
+    assert "in a config: methods: [{method: npo, modifiers: [halved]}]" in out
 
 
 def test_the_page_of_metrics_has_each_as_it_is_declared(run: Run) -> None:
@@ -106,14 +99,6 @@ def test_the_page_of_metrics_has_each_as_it_is_declared(run: Run) -> None:
         assert (better, sets) == (", ".join(row["better"]), ", ".join(row["sets"])), row["name"]
         if row["reads"] != ["sets, columns"]:  # of a summary, in which it is not declared
             assert reads == ", ".join(row["reads"]), row["name"]
-
-
-def test_the_example_of_the_readme_conforms(run: Run) -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"```python[^\n]*\n(.*?)```", text, flags=re.DOTALL)
-    Path("example.py").write_text(code)
-    exit_code, out, _ = run("methods", "check", "example.py")
-    assert exit_code == 0, out
 
 
 def test_a_fault_is_explained_with_the_command_that_shows_it(run: Run) -> None:
@@ -131,12 +116,10 @@ def test_a_fault_is_explained_with_the_command_that_shows_it(run: Run) -> None:
     assert (results[0]["check"], results[0]["verdict"]) == ("accumulation", "fault")
 
 
-def test_all_in_one_table(run: Run) -> None:
-    code, out, err = run("metrics", "check", "--all", "--only", "settings", "--only", "columns")
+def test_all_of_a_kind(run: Run) -> None:
+    code, out, _ = run("metrics", "check", "--all", "--only", "settings", "--only", "columns")
     assert code == 0
-    assert out.splitlines()[0].split() == ["name", "settings", "columns"]
-    assert out.splitlines()[-1].startswith(f"{len(registry.names('metrics'))} metrics: no fault")
-    assert "checking rouge" in err
+    assert len(re.findall(r"(?m)^[a-z-]+: no fault, ", out)) == len(registry.names("metrics"))
 
 
 def test_check_is_no_success_where_rows_are_out_of_reach(
@@ -146,7 +129,7 @@ def test_check_is_no_success_where_rows_are_out_of_reach(
 
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    code, out, _ = run("benchmarks", "check", "tofu", "--only", "splits", "--json")
+    code, out, _ = run("benchmarks", "check", "tofu", "--only", "rows", "--json")
     assert code == 1
     (only,) = json.loads(out)["tofu"]
     assert only["verdict"] == "not run"
@@ -184,31 +167,3 @@ def test_nothing_is_overwritten(run: Run) -> None:
     code, _, err = run("methods", "new", "my-method")
     assert (code, "my-method exists already, so nothing was written" in err) == (2, True)
     assert Path("my-method/my_method.py").read_text() == "mine"
-
-
-USE = """
-import os, sys
-site, folder = sys.argv[1:]
-sys.path.insert(0, site)
-os.chdir(folder)
-import pytest
-from unlearnbench.cli.main import main
-failed = pytest.main(["-q", "-W", "error"])
-sys.exit(main(["methods", "show", "my-method"]) or failed)
-"""
-
-
-@pytest.mark.slow
-def test_the_package_passes_its_own_tests_once_installed(tmp_path: Path) -> None:
-    files = write_package("my-method", tmp_path)
-    folder, site, output = files[0].parent, tmp_path / "site", tmp_path / "output.txt"
-    how = ("--no-deps", "--no-build-isolation", "--quiet", "--target", str(site))
-    command = [sys.executable, "-m", "pip", "install", *how, "."]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    alone = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": 1}  # of plug-ins that the fork has imported
-    codes = wait([start(USE, [str(site), str(folder)], output=output, environment=alone)])
-    text = output.read_text()
-    assert codes == [0], text
-    assert "24 passed, 3 skipped" in text  # it has no reference and no retain rows
-    assert "my-method  (unlearnbench-my-method 0.1.0, my_method:MyMethod)" in text

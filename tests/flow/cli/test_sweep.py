@@ -33,7 +33,7 @@ def fake(monkeypatch: pytest.MonkeyPatch, failed: int) -> list[Any]:
             report=folder / "report.html",
             csv=folder / "results.csv",
             mlflow_command=f"unlearnbench ui {folder}",
-            seconds={"training": 2.0},
+            seconds=2.0,
         )
 
     module = ModuleType("unlearnbench.sweep")

@@ -129,10 +129,10 @@ def test_a_metric_without_roles_is_reported_where_a_configuration_names_it() -> 
 @pytest.mark.parametrize(
     ("returned", "message"),
     [
-        ("text", "returned a value of type str; it must return a float64 array [n]"),
-        (None, "returned None; it must"),
-        (np.zeros(3), "returned an array of shape [3] for 6 examples; it must"),
-        (np.array(["a"] * 6), "returned an array of <U1; it must"),
+        ("text", "returned a value of type str for 6 examples; it must return a float64 array [n]"),
+        (None, "returned None for 6 examples; it must"),
+        (np.zeros(3), "returned an array [3] of float64 for 6 examples; it must"),
+        (np.array(["a"] * 6), "returned an array [6] of <U1 for 6 examples; it must"),
         (ZeroDivisionError, "raised ZeroDivisionError: nothing to divide by (test_metric_plan.py:"),
     ],
 )

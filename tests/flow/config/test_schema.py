@@ -1,6 +1,5 @@
-"""Patience ends runs, and the same ones after an interruption or with several processes."""
+"""Patience ends runs, and the same ones after an interruption."""
 
-import json
 import math
 import shutil
 from collections.abc import Sequence
@@ -15,7 +14,6 @@ from unlearnbench.results.records import read_record
 from unlearnbench.runs import workspace
 from unlearnbench.runs.run import run_epochs, run_single
 
-from ...forked import launch
 from ..runs.test_run import config_of, place, prepared_folder, runs_of, without_times
 
 __all__ = ["place", "prepared_folder"]
@@ -106,35 +104,3 @@ def test_interrupted_runs_end_at_the_same_epoch(place: Path) -> None:
         del interrupted  # after the third epoch the rule applies, and its record is not written
         workspace.clear_workspaces()
         assert without_times(run_single(spec, config, folder, lambda _: None)) == through
-
-
-PROGRAM = """
-import json, sys
-from pathlib import Path
-import torch
-from unlearnbench.base import distributed as group
-from unlearnbench.models.rows_loading import fingerprint, load_benchmark
-from unlearnbench.config.plan import make_plan
-from unlearnbench.runs.run import run_single
-from unlearnbench.config.schema import SweepConfig
-
-torch.set_num_threads(1)
-group.join_group()
-config = SweepConfig.model_validate_json(Path(sys.argv[1]).read_text())
-data = load_benchmark(config.data, config.forget_fractions)
-(run,) = make_plan(config, {f: fingerprint(data, f) for f in data.splits}).runs
-record = run_single(run, config, Path(sys.argv[2]), lambda _: None)
-Path(sys.argv[3]).write_text(json.dumps([len(record.epochs), record.ended, group.world_size()]))
-"""
-
-
-@pytest.mark.slow
-def test_all_processes_of_a_run_end_early_together(place: Path) -> None:
-    config, folder = patient(place, epochs=1), place / "runs" / "small"
-    path = place / "config.json"
-    path.write_text(config.model_dump_json())
-    files = launch(PROGRAM, [str(path), str(folder)], place, 2)
-    found = [json.loads(file.read_text()) for file in files]
-    assert found[0] == found[1]
-    assert (found[0][0], found[0][2]) == (2, 2)
-    assert found[0][1].startswith("epoch 2: ")

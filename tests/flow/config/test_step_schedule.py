@@ -77,20 +77,6 @@ def test_tofu_rates_equal_those_of_transformers(rows: int, epochs: int) -> None:
     assert theirs.get_last_lr()[0] == 0.0, "where the next step would be"
 
 
-@pytest.mark.parametrize(
-    ("rows", "steps", "weighted", "constant"),
-    [(40, 6, 3.0, 10), (200, 31, 15.5, 35), (400, 62, 31.0, 65)],
-)
-def test_five_tofu_epochs_have_a_third_to_a_half_of_the_constant_rate(
-    rows: int, steps: int, weighted: float, constant: int
-) -> None:
-    made = Schedule("tofu", rows, 32, 5)
-    assert made.steps == steps
-    assert sum(map(made.factor, range(steps))) == pytest.approx(weighted)
-    other = Schedule("constant", rows, 32, 5)
-    assert sum(map(other.factor, range(other.steps))) == constant
-
-
 def test_tofu_epochs_end_at_checkpoints() -> None:
     assert [Schedule("tofu", 200, 32, 5).end(epoch) for epoch in range(6)] == [0, 6, 12, 18, 24, 31]
     assert [Schedule("linear", 200, 32, 5).end(epoch) for epoch in range(3)] == [0, 7, 14]
@@ -173,13 +159,6 @@ class TestConfiguration:
         assert by_method["idk"] == found.training.model_copy(update={"weight_decay": 0.01})
         again = SweepConfig.model_validate_json(found.model_dump_json())
         assert again.training_of("idk") == by_method["idk"], "as workers read it"
-
-    def test_override_without_effect_keeps_ids(self, tmp_path: Path) -> None:
-        plain = make_plan(self.load(tmp_path, "methods: [idk]\n"), "f")
-        same = "methods: [{method: idk, training: {weight_decay: 0.0}}]\n"
-        other = "methods: [{method: idk, training: {weight_decay: 0.01}}]\n"
-        assert make_plan(self.load(tmp_path, same), "f").runs == plain.runs
-        assert make_plan(self.load(tmp_path, other), "f").runs[0].id != plain.runs[0].id
 
 
 class TestIdentity:

@@ -78,7 +78,7 @@ SECTIONS = {
     "scorecard": "table.scorecard tbody .dot",
     "best": "#table-best tbody td",
     "claims": ".claims li",
-    "lasting": "[data-attacks] .main-svg",
+    "lasting": "table.lasting tbody td",
     "sensitivity": "[data-figures] .main-svg",
     "curves": "#curve-plots .main-svg",
     "ratios": "[data-figures] .main-svg",
@@ -177,7 +177,7 @@ def test_filters_by_method_learning_rate_epoch_seed_and_panel(
 
 def test_tables_are_sorted_searched_and_copied(visit: Visit, path: Path) -> None:
     page = visit.shared(path)
-    cells = "#table-best tbody tr:not([hidden]) td:nth-child(6)"
+    cells = "#table-best tbody tr:not([hidden]) td:nth-child(4)"
     page.locator("#table-best").get_by_role("button", name="Model Utility").click()
     values = [float(text.split()[0]) for text in page.locator(cells).all_inner_texts() if text]
     assert values == sorted(values, reverse=True)

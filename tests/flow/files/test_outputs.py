@@ -66,12 +66,6 @@ def everything(folder: Path) -> dict[str, bytes]:
     return {str(p): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
-def test_what_was_written_before_may_be_written_again(run: Run) -> None:
-    for _ in range(2):
-        assert run("report", "runs/a", "--out", "runs/a/report.html")[0] == 0
-        assert run("figures", "pareto", "runs/a", "--out", "runs/a/panel.html")[0] == 0
-
-
 def test_a_full_disk_at_page_or_table_is_one_message_and_keeps_the_old_ones(
     tmp_path: Path,
 ) -> None:

@@ -3,7 +3,6 @@
 import csv
 import json
 import os
-import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -187,34 +186,6 @@ def test_a_folder_stays_open_where_the_rules_of_evaluation_change(place: Path, r
     assert kinds(folder) == ONE_OF_EACH
     assert run() == (first[0], True)
     assert rows(folder) == before
-
-
-@pytest.mark.slow
-def test_sweeps_find_what_is_the_same_and_train_what_is_not(
-    place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def sweep() -> tuple[int, int]:
-        capsys.readouterr()
-        code = main(["sweep", "local.yaml", *how])
-        printed = capsys.readouterr()
-        assert code == 0, printed.err
-        (line,) = re.findall(r"all finished; (\d) found, (\d) trained", printed.out)
-        return int(line[0]), int(line[1])
-
-    (place / "scaled.py").write_text(PLUGIN)
-    factor, late = place / "unlearnbench_test_factor.py", place / "unlearnbench_test_late.py"
-    factor.write_text("K = 1\n")
-    late.write_text("SHIFT = 0\n")
-    shutil.copy(place / "retain.safetensors", place / "log.safetensors")
-    how = ["--plugin", "scaled.py", "--set", "methods=[ce-u, scaled]"]
-    how += ["--set", "models.0.retain.retain50=log.safetensors"]
-    assert sweep() == (0, 2)
-    assert sweep() == (2, 0)
-    factor.write_text("K = -7\n")
-    shutil.copy(place / "fine-tuned.safetensors", place / "log.safetensors")
-    shutil.copy(place / "retain" / "model.safetensors", place / "full" / "model.safetensors")
-    assert sweep() == (0, 2)
-    assert kinds(place / "runs" / "local") == [*ONE_OF_EACH, "run"]
 
 
 def test_a_model_that_changes_after_the_plan_is_refused(place: Path) -> None:

@@ -19,7 +19,7 @@ from unlearnbench.config.training_settings import TrainingSettings
 from unlearnbench.models.device import cuda_variables, deterministic
 from unlearnbench.models.packed_attention import has_varlen_kernel
 from unlearnbench.models.token_sampling import Distribution, choose
-from unlearnbench.sweep.ray_cluster import worker_environment, worker_variables
+from unlearnbench.sweep.ray_cluster import worker_variables
 
 from ..plan.test_plan import config
 
@@ -103,11 +103,11 @@ def test_sampling_sums_where_it_is_deterministic(monkeypatch: pytest.MonkeyPatch
 
 class TestVariables:
     def test_of_workers(self) -> None:
-        on_cpus = config()
-        assert worker_variables(on_cpus) == worker_environment(1)
-        on_gpus = config(resources=Resources(gpu=1))
+        on_cpus = worker_variables(config())
+        assert (on_cpus["OMP_NUM_THREADS"], on_cpus["MKL_NUM_THREADS"]) == ("1", "1")
+        assert on_cpus["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] == "1", "a run without GPUs sees none"
         extra = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
-        assert worker_variables(on_gpus) == worker_environment(1) | extra
+        assert worker_variables(config(resources=Resources(gpu=1))) == on_cpus | extra
 
     @pytest.mark.parametrize("own", [True, False])
     def test_of_workers_whose_runs_repeat(self, own: bool) -> None:

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from unlearnbench.analysis.best_settings import best_per_method
-from unlearnbench.analysis.compare import Comparison, compare
-from unlearnbench.analysis.equal_utility import Contender
+from unlearnbench.analysis.compare import Comparison, Contender, compare
 from unlearnbench.analysis.order_confidence import rank_methods
 from unlearnbench.analysis.results import Results
 from unlearnbench.analysis.selection import choose, describe_rule, report_chosen, write_selection

@@ -78,7 +78,9 @@ def test_named_splits_are_planned_run_reported_compared_and_tracked(
     monkeypatch.setattr(registry, "_files", {})  # the folder is enough from here
     assert main(["report", str(sweep)]) == 0
     assert main(["compare", "ce-u", "gradient-ascent", "--in", str(sweep)]) == 0
-    assert "Of 2 panels (models × splits)" in capsys.readouterr().out
+    compared = capsys.readouterr().out
+    assert "tiny, books:" in compared
+    assert "tiny, news:" in compared
 
     documents = [json.loads(p.read_text()) for p in sweep.glob("records/*/record.json")]
     assert sorted((one["forget_fraction"], one["kind"]) for one in documents) == [
@@ -90,7 +92,7 @@ def test_named_splits_are_planned_run_reported_compared_and_tracked(
         assert [line["forget_fraction"] for line in csv.DictReader(file)] == ["books"] * 4 + [
             "news"
         ] * 4
-    assert {row.forget_fraction for row in rows_of(sweep / "results.csv")} == {"books", "news"}
+    assert {row.forget_fraction for row in rows_of(sweep)} == {"books", "news"}
     plan = json.loads((sweep / "plan.json").read_text())
     assert list(plan["data"]) == list(plan["rows"]) == ["news", "books"]
     assert plan["config"]["splits"] == ["news", "books"], "all, where none are listed"

@@ -13,8 +13,6 @@ import pytest
 from unlearnbench.api import registry
 from unlearnbench.cli.main import main
 
-from ...warm_ray import warm_workers
-
 RIDDLES = '''
 """Riddles: the first half is to be forgotten, and no model is trained without it."""
 
@@ -127,14 +125,13 @@ def logged(store: Path) -> dict[str, set[tuple[str, int]]]:
     return found
 
 
-@pytest.mark.usefixtures("empty_store")
+@pytest.mark.usefixtures("empty_store", "shared_ray")
 def test_both_are_swept_to_the_table_to_mlflow_and_to_the_page(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = here / "runs" / "own"
     assert command("run", "own.yaml", "--select", "0", *FILES) == 0  # and prepares the models here
-    with warm_workers():
-        assert command("sweep", "own.yaml", *FILES) == 0
+    assert command("sweep", "own.yaml", *FILES) == 0
     assert "2 runs, all finished" in capsys.readouterr().out
     rows = table(folder)
     epochs = [("run", "1"), ("run", "2")]

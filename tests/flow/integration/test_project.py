@@ -149,6 +149,14 @@ def test_every_package_is_listed() -> None:
     assert found == set(PROJECT["tool"]["setuptools"]["packages"])
 
 
+def test_the_sweep_of_every_method_has_every_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / ".ci")
+    every: Any = importlib.import_module("every_method")
+    text, methods = every.CONFIG.read_text(), every.built_in()
+    assert every.completed(text, methods) == text, "make fix adds what it lacks"
+    assert "\n  new,\n]\nepochs: 5\n" in every.completed(text, {*methods, "new"})
+
+
 def test_every_method_file_is_declared_and_installed() -> None:
     declared = PROJECT["project"]["entry-points"]["unlearnbench.methods"]
     files = {path.stem for path in (ROOT / "methods").glob("*.py")} - {"__init__"}

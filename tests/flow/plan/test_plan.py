@@ -22,9 +22,9 @@ from unlearnbench.config.schema import (
     SweepConfig,
 )
 from unlearnbench.models.rows_loading import load_benchmark
+from unlearnbench.results.effort import efforts_of, planned_work
 from unlearnbench.results.records import run_record, write_record
 from unlearnbench.results.sweep_folder import claim_folder
-from unlearnbench.results.time_to_go import count_work
 from unlearnbench.runs.plan_sweep import plan_sweep
 
 SHORT = TINY_PREPARATION.model_copy(update={"max_length": 64})
@@ -212,8 +212,8 @@ def test_inference_methods_have_one_run_per_setting() -> None:
     other = {run.id for run in make_plan(batch, "data").runs if run.method.name == "eco"}
     assert other == {run.id for run in wrapped}, "how others are trained changes nothing"
     data = load_benchmark(Synthetic(authors=10, questions_per_author=2), (0.1, 0.2))
-    work = count_work(make_plan(config(methods=methods[:1]), "data"), data)
-    assert (work.runs, work.optimiser_steps, work.training_rows, work.evaluations) == (16, 0, 0, 16)
+    work = planned_work(efforts_of(make_plan(config(methods=methods[:1]), "data").runs, data))
+    assert [*work.values()][:4] == [16, 0, 0, 16]
 
 
 def chat_folder(place: Path, tokenizer: Any, template: str) -> str:

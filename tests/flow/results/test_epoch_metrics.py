@@ -11,7 +11,7 @@ from unlearnbench.api.observations import SETS, AnswerTokens, Evaluation, SetEva
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.evaluation.summary import summarize
 from unlearnbench.results import epoch_metrics
-from unlearnbench.results.epoch_metrics import numbers, references_of
+from unlearnbench.results.epoch_metrics import numbers, references_of, store_numbers
 from unlearnbench.results.records import (
     EpochResult,
     Record,
@@ -50,11 +50,6 @@ def stored(folder: Path, record_id: str, kind: str, seen: Evaluation, **of: Any)
     return read_record(write_record(a_record(record_id, **changes), folder))
 
 
-@pytest.fixture(autouse=True)
-def nothing_known() -> None:
-    epoch_metrics._compute.cache_clear()  # pyright: ignore[reportPrivateUsage]
-
-
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The records whose evaluations are read from now on."""
@@ -81,12 +76,17 @@ def test_a_retain_model_is_compared_with_the_start_model_when_it_is_read(
         stored(tmp_path, "cc", "run", run, retain=retain, start=start),
     )
     references = references_of(records)
-    rows = [dict(numbers(one, one.epochs[0], references)) for one in records]
+    rows = [dict(numbers(one, references)[0]) for one in records]
     assert records[0].epochs[0].metrics["kept"] is None
     assert [row["forgotten"] for row in rows] == [1, 0, records[2].epochs[0].metrics["forgotten"]]
     assert rows[1:] == [dict(one.epochs[0].metrics) for one in records[1:]]
     assert rows[0]["kept"] == pytest.approx(summarize(retain, retain, TOFU, start)["kept"])
     assert sorted(read) == ["aa", "aa", "bb"], "runs have all columns: none is read"
+    store_numbers(records)
+    read.clear()
+    assert numbers(records[0], references)[0] == rows[0]
+    assert not read, "they are stored"
+    assert numbers(records[0], references_of(records[:1]))[0]["kept"] is None, "without a start"
 
 
 def test_metrics_with_other_settings_are_computed_again(tmp_path: Path, read: list[str]) -> None:
@@ -122,12 +122,14 @@ def test_damaged_files_and_two_models_for_one_place_leave_what_is_stored(tmp_pat
     records = [stored(tmp_path, name, "fine-tuned", start) for name in ("aa", "bb")]
     run = stored(tmp_path, "cc", "run", start)
     early = replace(run.epochs[0], metrics={"model_utility": 0.5, "rouge_forget": float("nan")})
-    one = numbers(run, early, references_of(records[:1]))
+    run = replace(run, epochs=(early,))
+    one = numbers(run, references_of(records[:1]))[0]
     assert (one["kept"], one["rouge_forget"]) == (1, None)
-    two = numbers(run, early, references_of(records))
-    assert (two["kept"], two["exact_memorization_forget"]) == (None, 1)
     (run_file,) = (tmp_path / "records" / "cc").glob("epoch-*")
+    content = run_file.read_bytes()
     run_file.write_bytes(b"damaged")
-    epoch_metrics._compute.cache_clear()  # pyright: ignore[reportPrivateUsage]
-    found = numbers(run, early, references_of(records[:1]))
-    assert (found["model_utility"], found["kept"]) == (0.5, None)
+    two = numbers(run, references_of(records))[0]
+    assert (two["model_utility"], two["kept"]) == (0.5, None)
+    run_file.write_bytes(content)
+    two = numbers(run, references_of(records))[0]
+    assert (two["kept"], two["exact_memorization_forget"]) == (None, 1), "nothing wrong was stored"

@@ -8,7 +8,6 @@ import fsspec
 import pytest
 
 from unlearnbench.base.errors import StorageError
-from unlearnbench.results import remote_copies as storage
 from unlearnbench.results.records import read_record, read_records
 from unlearnbench.results.remote_copies import Storage
 from unlearnbench.runs import workspace
@@ -19,8 +18,7 @@ from ..runs.test_run import config_of, runs_of, without_times
 
 
 @pytest.fixture
-def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(storage, "PAUSES", (0.0, 0.0))
+def url(tmp_path: Path) -> str:
     return f"memory://{tmp_path.name}"
 
 
@@ -97,29 +95,23 @@ def test_a_damaged_copy_counts_for_nothing_and_is_made_anew(tmp_path: Path, url:
     assert contents(place) == {"weights": "right"}
 
 
-def test_a_storage_that_fails_is_tried_again_and_what_it_had_stays_whole(
+def test_what_a_storage_had_stays_whole_where_a_copy_fails(
     tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two = machine(url, tmp_path / "one"), machine(url, tmp_path / "two")
     here, there = (tmp_path / name / "small" / "state" / "r" for name in ("one", "two"))
     one.push(write(here, progress="1"), changes=True)
     kind: Any = type(fsspec.filesystem("memory"))
-    real, failures = kind.pipe_file, [2]
 
-    def failing(self: Any, path: str, value: bytes, **how: Any) -> None:
-        if failures[0]:
-            failures[0] -= 1
-            raise TimeoutError("no route to host")
-        real(self, path, value, **how)
+    def failing(*_: Any) -> None:
+        raise TimeoutError("no route to host")
 
     monkeypatch.setattr(kind, "pipe_file", failing)
-    one.push(write(here, progress="2"), changes=True)
-    failures[0] = 3
     with pytest.raises(StorageError, match="cannot write: no route to host; results on this mach"):
         one.push(write(here, progress="3"), changes=True)
     assert contents(here) == {"progress": "3"}
     assert two.fetch(there, changes=True)
-    assert contents(there) == {"progress": "2"}
+    assert contents(there) == {"progress": "1"}
 
 
 def test_a_run_goes_on_on_a_machine_that_has_nothing_but_the_storage(tmp_path: Path) -> None:

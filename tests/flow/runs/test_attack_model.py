@@ -15,7 +15,8 @@ from unlearnbench.config.method_specs import method_spec
 from unlearnbench.config.schema import MethodGrid
 from unlearnbench.results.records import EpochResult, Record, read_record, read_records
 from unlearnbench.results.table import attack_table, table
-from unlearnbench.runs import attack_model, evaluated_run, workspace
+from unlearnbench.runs import attack_model, workspace
+from unlearnbench.runs import run as run_module
 from unlearnbench.runs.run import run_epochs, run_single
 
 from ...forked import start, wait
@@ -138,13 +139,14 @@ from pathlib import Path
 from unlearnbench.api import registry
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.config.plan import RunSpec
-from unlearnbench.runs import checkpoints, evaluated_run
+from unlearnbench.runs import checkpoints
+from unlearnbench.runs import run as run_module
 from unlearnbench.runs.run import run_epochs
 
 checkpoints.COST = 0.0  # a checkpoint however long it takes: finished attacks are kept with it
 noise, config, spec, folder = sys.argv[1:]
 registry.register_file(noise)
-evaluate = evaluated_run.results_under
+evaluate = run_module.results_under
 
 def cut(*args, **how):
     for result, evaluation in evaluate(*args, **how):
@@ -152,7 +154,7 @@ def cut(*args, **how):
             os.kill(os.getpid(), signal.SIGKILL)
         yield result, evaluation
 
-evaluated_run.results_under = cut
+run_module.results_under = cut
 read = lambda kind, file: kind.model_validate_json(Path(file).read_text())
 list(run_epochs(read(RunSpec, spec), read(SweepConfig, config), Path(folder)))
 """
@@ -181,7 +183,7 @@ def test_an_attack_that_is_killed_goes_on_with_the_same_numbers(
             done.append(result.variant)
             yield result, evaluation
 
-    monkeypatch.setattr(evaluated_run, "results_under", watched)
+    monkeypatch.setattr(run_module, "results_under", watched)
     list(run_epochs(spec, config, folder))
     again = read_record(folder / "records" / spec.id)
     assert timeless(again.attacked) == timeless(whole.attacked)

@@ -12,7 +12,6 @@ from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 from safetensors import safe_open
@@ -25,11 +24,10 @@ from unlearnbench.config.schema import LoRA, SweepConfig
 from unlearnbench.models.rows_loading import load_benchmark
 from unlearnbench.results.records import EpochResult, Record, read_record
 from unlearnbench.runs import checkpoints as checkpoint
-from unlearnbench.runs import run_state, workspace
+from unlearnbench.runs import workspace
 from unlearnbench.runs.model_sources import ModelSources
 from unlearnbench.runs.prepared_models import ModelPreparer
-from unlearnbench.runs.run import run_epochs, run_single
-from unlearnbench.runs.training_run import TrainingRun
+from unlearnbench.runs.run import Run, run_epochs, run_single
 from unlearnbench.training import trainer as trainer_module
 from unlearnbench.training.trainer import Trainer
 
@@ -84,11 +82,11 @@ class Case:
 
     @property
     def state(self) -> Path:
-        return run_state.state_folders(self.folder, self.spec.id)[0]
+        return checkpoint.state_folders(self.folder, self.spec.id)[0]
 
     @property
     def trainer(self) -> Path:
-        return run_state.state_folders(self.folder, self.spec.id)[1]
+        return checkpoint.state_folders(self.folder, self.spec.id)[1]
 
 
 @pytest.fixture(scope="module")
@@ -164,13 +162,13 @@ def steps_made(monkeypatch: pytest.MonkeyPatch, on: Callable[[int], None]) -> li
 def evaluations_made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The epochs that runs evaluate from now on."""
     made: list[int] = []
-    plain: Any = TrainingRun._evaluate  # pyright: ignore[reportPrivateUsage]
+    plain: Any = Run._evaluate  # pyright: ignore[reportPrivateUsage]
 
-    def evaluate(self: TrainingRun, model: Any, epoch: int, begin: float) -> Any:
+    def evaluate(self: Run, model: Any, epoch: int, begin: float) -> Any:
         made.append(epoch)
         return plain(self, model, epoch, begin)
 
-    monkeypatch.setattr(TrainingRun, "_evaluate", evaluate)
+    monkeypatch.setattr(Run, "_evaluate", evaluate)
     return made
 
 
@@ -212,15 +210,15 @@ def test_sigterm_costs_the_epoch_in_flight(
 def test_sigterm_in_an_evaluation_saves_nothing(
     whole: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain: Any = TrainingRun._evaluate  # pyright: ignore[reportPrivateUsage]
+    plain: Any = Run._evaluate  # pyright: ignore[reportPrivateUsage]
 
-    def evaluate(self: TrainingRun, model: Any, epoch: int, begin: float) -> Any:
+    def evaluate(self: Run, model: Any, epoch: int, begin: float) -> Any:
         if epoch == 2:
             os.kill(os.getpid(), signal.SIGTERM)
         return plain(self, model, epoch, begin)
 
     with monkeypatch.context() as patch:
-        patch.setattr(TrainingRun, "_evaluate", evaluate)
+        patch.setattr(Run, "_evaluate", evaluate)
         with pytest.raises(Stopped):
             whole.single()
     assert epoch_stored(whole) == 1
@@ -245,7 +243,7 @@ def test_epochs_without_a_checkpoint_are_trained_and_evaluated_again(
     assert not adapters.state.exists()
 
 
-@pytest.mark.parametrize("which", ["trainer", "state", "epoch-1"])
+@pytest.mark.parametrize("which", ["trainer", "epoch-1"])
 @pytest.mark.usefixtures("checkpoint_every_epoch")
 def test_what_is_damaged_gives_way_to_what_was_before(whole: Case, which: str) -> None:
     drain()
@@ -271,8 +269,6 @@ def test_checkpoints_are_written_where_they_cost_a_tenth_of_the_work(
     """81 GB, for which 324 s are expected; they take 150 s."""
     clock, written = [0.0], list[int]()
     monkeypatch.setattr(checkpoint, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    disk = SimpleNamespace(free=10**12)
-    monkeypatch.setattr(shutil, "disk_usage", Mock(return_value=disk))
     kept = checkpoint.Checkpoints(tmp_path / "trainer")
     for epoch in range(1, 5):
 
@@ -314,7 +310,7 @@ def test_a_disk_that_fills_while_it_is_written_costs_no_result(
     assert line.startswith(f"{whole.trainer}: a checkpoint is left out: No space left on device; ")
     assert epoch_stored(whole) == 1
     with monkeypatch.context() as patch:
-        patch.setattr(run_state, "write_text", no_room)
+        patch.setattr(checkpoint, "write_text", no_room)
         with pytest.raises(OSError, match="No space left on device"):
             next(going)
     resumed = whole.epochs()
@@ -355,7 +351,7 @@ else:
             os.kill(os.getpid(), signal.SIGKILL)
         return step(self, *arguments)
     trainer.Trainer._step = killed
-    workspace(config, folder).preparer("tiny").prepare_tuned("full")
+    workspace(config, folder).preparer("tiny").prepare("full")
 """
 
 
@@ -366,10 +362,10 @@ def test_what_a_kill_cuts_ends_with_the_same_numbers(
     (settings,) = whole.config.models
     how = settings.preparation.model_copy(update={"epochs": 3, "seed": 5})
     longer = settings.model_copy(update={"preparation": how})
-    data = load_benchmark(whole.config.data, whole.config.forget_fractions)
+    data = load_benchmark(whole.config.data, whole.config.split_keys)
     models = ModelPreparer(ModelSources(longer, data, whole.config.cache_folder))
-    place_of, made = models.sources.tuned_folder("full"), steps_made(monkeypatch, lambda _: None)
-    models.prepare_tuned("full")
+    place_of, made = models.sources.folder("full"), steps_made(monkeypatch, lambda _: None)
+    models.prepare("full")
     weights = (place_of / "model.safetensors").read_bytes()
     shutil.rmtree(place_of)
     each = made[-1] // 3
@@ -391,6 +387,6 @@ def test_what_a_kill_cuts_ends_with_the_same_numbers(
     assert without_times(whole.single()) == without_times(whole.through)
     assert made == [3, 4, 5, 6], "from the checkpoint before the one that was cut"
     made.clear()
-    models.prepare_tuned("full")
+    models.prepare("full")
     assert made == list(range(2 * each + 1, 3 * each + 1))
     assert (place_of / "model.safetensors").read_bytes() == weights

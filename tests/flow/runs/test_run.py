@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from unlearnbench.api import registry
-from unlearnbench.base.deferred_warnings import drain
 from unlearnbench.base.hashing import document_hash
 from unlearnbench.benchmarks.synthetic import Synthetic
 from unlearnbench.config.method_specs import method_spec
@@ -33,8 +32,7 @@ from unlearnbench.results.records import Record, read_record, read_records, writ
 from unlearnbench.results.table import hyperparameters_of, table
 from unlearnbench.runs import workspace
 from unlearnbench.runs.prerequisites import execute_task, preparation_tasks
-from unlearnbench.runs.run import run_epochs, run_single
-from unlearnbench.runs.training_run import TrainingRun, stopped_record
+from unlearnbench.runs.run import Run, run_epochs, run_single, stopped_record
 from unlearnbench.training.trainer import Trainer
 
 from ..integration.test_determinism import ON, REPEATS, Flags, flags
@@ -69,7 +67,7 @@ def config_of(folder: Path, **changes: Any) -> SweepConfig:
 
 
 def runs_of(config: SweepConfig) -> tuple[RunSpec, ...]:
-    data = load_benchmark(config.data, config.forget_fractions)
+    data = load_benchmark(config.data, config.split_keys)
     return make_plan(config, {f: fingerprint(data, f) for f in data.splits}).runs
 
 
@@ -114,9 +112,6 @@ def test_a_run_becomes_a_record(place: Path) -> None:
     assert (folder / "records" / spec.id).is_dir()
     assert not (folder / "state" / spec.id).exists()
     made = record.provenance
-    assert made["peak_memory_of"].startswith("resident" if made["device"] == "cpu" else "allocated")
-    if Path("/proc/self/clear_refs").exists():
-        assert 0 <= made["peak_memory_mib"] < 4096
     assert 0 < made["estimated_memory_mib"] < 4096
     assert len(lines) == 3, "an epoch, a line"
     assert run_single(spec, config, folder, lines.append) == record
@@ -383,7 +378,7 @@ class TestARepeatableRun:
             monkeypatch.setattr(owner, name, noted)
 
         note(Trainer, "_step")
-        note(TrainingRun, "_evaluate")
+        note(Run, "_evaluate")
         how = config_of(place, training=REPEATS)
         (spec,) = runs_of(how)
         epochs: list[int] = []
@@ -399,9 +394,7 @@ class TestARepeatableRun:
         assert found.steps == wanted.steps
 
 
-def test_metrics_on_request_are_observed_and_reported(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_metrics_on_request_are_observed_and_reported(place: Path) -> None:
     """Metrics of the start model, the retain model and the run, whose id stays the same."""
     chosen: Any = {"fluency": {}, "mia-grad-norm": {}}
     plain = config_of(place, epochs=1)
@@ -422,16 +415,6 @@ def test_metrics_on_request_are_observed_and_reported(
     assert start is not None
     assert start > (rows["run"].metrics["fluency_forget"] or 0), "the run says other things"
     assert record.evaluations[1].sets["forget"].start_loss is not None
-
-    def fails(*_: Any) -> Any:
-        raise torch.OutOfMemoryError("no")
-
-    monkeypatch.setattr(workspace, "load_model", fails)
-    bare, seen = workspace.Workspace(config, folder), record.evaluations[1]
-    drain()
-    assert bare.with_start_losses("tiny", 0.5, seen) is seen
-    assert drain()[0].startswith("fluency has no values: there is no memory for the start model")
-    monkeypatch.undo()
     earlier = run_single(spec, plain, place / "runs" / "small", lambda _: None)
     assert "fluency_forget" not in earlier.epochs[0].metrics
     old = {row.kind: row for row in table(read_records(place / "runs" / "small"), chosen)}

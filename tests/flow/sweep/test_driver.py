@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import sys
 import time
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 
 from unlearnbench.base.console import Console
-from unlearnbench.base.errors import UnlearnbenchError
+from unlearnbench.base.errors import RecordError, UnlearnbenchError
 from unlearnbench.config.plan import Plan, PreparationTask, RunSpec, make_plan
 from unlearnbench.config.resources import RaySettings, TrackingSettings
 from unlearnbench.config.schema import (
@@ -65,27 +64,21 @@ def fake_pipeline(
     behaviour: str = "",
     fail: float = 0.0,
     wrong: float = 0.0,
-    leave: float = 0.0,
     die: float = 0.0,
-    full: float = 0.0,
     room: Path | None = None,
     seconds: float = 0.0,
 ) -> Pipeline:
     """Runs that write what they do into `marks`.
 
     fail       runs at this learning rate fail, as they do where a disk is away
-    wrong      they fail as code does that is wrong: each time
-    leave      they call `sys.exit(0)` in the second epoch
+    wrong      they fail in the second epoch as code does that is wrong: each time
     die        their process is killed in the second epoch of the first try
-    full       their disk takes no more than 100 bytes a file
     room       their disk is full while there is no such file
     behaviour  `unprepared`: preparation fails
     """
     marks.mkdir(exist_ok=True)
 
     # All of it inside: what lies at the top of a test file cannot be imported by a worker.
-    import resource
-
     def mark(kind: str, name: str) -> int:
         """Note it; returns how often that was noted before."""
         before = len(list(marks.glob(f"{kind}.{name}.*")))
@@ -122,18 +115,14 @@ def fake_pipeline(
                 raise OSError(28, "No space left on device")
             if run.learning_rate == fail:
                 raise OSError(f"epoch {epoch} is not for me")
-            if run.learning_rate == wrong:
+            if run.learning_rate == wrong and epoch == 2:
                 raise TypeError("a \x1b[31mloss\x1b[0m is no list")
-            if run.learning_rate == leave and epoch == 2:
-                sys.exit(0)
             if run.learning_rate == die and not tries and epoch == 2:
                 os.kill(os.getpid(), signal.SIGKILL)
             metrics = {"model_utility": 0.5, "log10_forget_quality": -3.0, "forget_quality": None}
             results.append(EpochResult(epoch, metrics, seconds, 0.0))
             yield results[-1]
         mark("end", run.id)
-        if run.learning_rate == full:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
         made = {"threads": os.environ["OMP_NUM_THREADS"], "folder": str(Path.cwd())}
         ended: dict[str, Any] = {"status": "finished", "profile": "tofu", "provenance": made}
         write_record(run_record(run, epochs=tuple(results), **ended), folder)
@@ -185,17 +174,17 @@ def test_a_full_disk_ends_the_sweep_at_its_first_run(tmp_path: Path) -> None:
 def test_failures_cost_no_other_run_and_finished_runs_are_not_run_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """One run fails, one is killed once, one has a bug, one calls `sys.exit`, one just runs."""
-    fail, die, _fine, wrong, leave = rates = (1e-5, 2e-5, 3e-5, 4e-5, 5e-5)
+    """One run fails, one is killed once, one has a bug, one just runs."""
+    fail, die, _fine, wrong = rates = (1e-5, 2e-5, 3e-5, 4e-5)
     changes = {"forget_fractions": (0.2,), "tracking": TrackingSettings()}
     config = a_config(tmp_path / "out", rates, **changes, ray=RaySettings(concurrent=1))
     marks, environment = tmp_path / "marks", dict(os.environ)
-    pipeline = fake_pipeline(marks, fail=fail, die=die, wrong=wrong, leave=leave)
+    pipeline = fake_pipeline(marks, fail=fail, die=die, wrong=wrong)
     result, lines = sweep(config, pipeline)
     added = os.environ.keys() - environment.keys()
     assert not [name for name in added if not name.startswith("MLFLOW_")]
-    assert (result.total, result.finished, result.failed) == (5, 2, 3)
-    assert (tries(marks), tries(marks, "end")) == ([1, 1, 1, 2, 2], [1, 1])
+    assert (result.total, result.finished, result.failed) == (4, 2, 2)
+    assert (tries(marks), tries(marks, "end")) == ([1, 1, 2, 2], [1, 1])
     assert sum("trying again" in line for line in lines) == 2
     assert sum("is not for me; trying again" in line for line in lines) == 1
     assert sum("its process died: killed, or out of memory; trying" in x for x in lines) == 1
@@ -203,27 +192,24 @@ def test_failures_cost_no_other_run_and_finished_runs_are_not_run_again(
     assert capfd.readouterr().out == "", "standard output is the command's own"
     failed = {r.learning_rate: r for r in read_records(result.folder) if r.status == "failed"}
     errors = {rate: record.error or "" for rate, record in failed.items()}
-    assert errors.keys() == {fail, wrong, leave}
+    assert errors.keys() == {fail, wrong}
     assert errors[fail].startswith("OSError: epoch 1 is not for me\n")
     assert "in run_epochs" in errors[fail]
     assert errors[wrong].startswith("TypeError: a loss is no list\n\nTraceback")
     assert "in run_epochs" in errors[wrong]
+    assert [e.epoch for e in failed[wrong].epochs] == [1], "its evaluated epoch is kept"
     assert "ray" not in errors[wrong].partition("run_epochs")[2], "no traceback of Ray's below it"
-    exit_error = r"PluginError: sys\.exit\(0\) was called \(test_driver\.py:\d+\)\n"
-    assert re.match(exit_error, errors[leave])
-    assert "killed" not in errors[leave]
-    assert [e.epoch for e in failed[leave].epochs] == [1], "its evaluated epoch is kept"
 
     fixed, lines = sweep(config, fake_pipeline(marks))
     check_finished_sweep(fixed, lines)
-    assert tries(marks, "end") == [1] * 5
+    assert tries(marks, "end") == [1] * 4
 
     monkeypatch.setitem(sys.modules, "ray", None)  # from now on importing it is an error
     again, _ = sweep(config, fake_pipeline(marks))
-    assert (again.total, again.finished, again.failed) == (5, 5, 0)
+    assert (again.total, again.finished, again.failed) == (4, 4, 0)
     assert again.mlflow_command.startswith("unlearnbench ui ")
-    assert tries(marks, "end") == [1] * 5
-    assert logged(result.folder) == ["FINISHED"] * 6, "a parent and a child per run"
+    assert tries(marks, "end") == [1] * 4
+    assert logged(result.folder) == ["FINISHED"] * 5, "a parent and a child per run"
 
 
 def logged(folder: Path) -> list[str]:
@@ -236,10 +222,9 @@ def logged(folder: Path) -> list[str]:
 
 
 def check_finished_sweep(result: SweepResult, lines: list[str]) -> None:
-    """Check a sweep of five runs, of which this command has finished the last three."""
-    assert (result.total, result.finished, result.failed) == (5, 5, 0)
-    assert result.report.read_text(encoding="utf-8") == "5"
-    assert set(result.seconds) == {"preparing", "training", "evaluating", "overhead"}
+    """Check a sweep of four runs, of which this command has finished the last two."""
+    assert (result.total, result.finished, result.failed) == (4, 4, 0)
+    assert result.report.read_text(encoding="utf-8") == "4"
     records = read_records(result.folder)
     assert {r.status for r in records} == {"finished"}
     assert {r.provenance["threads"] for r in records} == {"1"}
@@ -247,7 +232,7 @@ def check_finished_sweep(result: SweepResult, lines: list[str]) -> None:
     plan = json.loads((result.folder / "plan.json").read_text(encoding="utf-8"))
     assert {run["id"] for run in plan["runs"]} == {r.id for r in records}
     ends = [line for line in lines if line.startswith("[")]
-    assert [line.split("]")[0] for line in ends] == ["[3/5", "[4/5", "[5/5"]
+    assert [line.split("]")[0] for line in ends] == ["[3/4", "[4/4"]
     pattern = "npo  lr 1e-05  forget 20 %  epoch 2:  utility 0.50  log10 FQ -3.0"
     assert sum(pattern in line for line in ends) == 1
     left = {path.name for path in result.folder.iterdir()}
@@ -260,6 +245,13 @@ def test_a_failed_preparation_is_a_users_error(tmp_path: Path) -> None:
     config = a_config(tmp_path / "out")
     with pytest.raises(UnlearnbenchError, match=r"prepare base: no tokenizer in \./model; fix"):
         sweep(config, fake_pipeline(tmp_path / "marks", behaviour="unprepared"))
+
+
+def test_a_record_that_finds_no_room_is_an_error_with_its_place(tmp_path: Path) -> None:
+    (tmp_path / "records").touch()
+    (run, *_) = make_plan(a_config(tmp_path), "data").runs
+    with pytest.raises(RecordError, match=f"{run.id}.failed: the record cannot be written: "):
+        write_record(run_record(run, status="failed"), tmp_path)
 
 
 def test_the_last_failure_in_a_line() -> None:

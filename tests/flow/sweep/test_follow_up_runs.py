@@ -22,6 +22,8 @@ from unlearnbench.sweep.optuna_search import OptunaStudy, Search, mean_values
 from unlearnbench.sweep.progress import Progress
 from unlearnbench.sweep.sweep_state import SweepState
 
+from .test_optuna_search import states_of
+
 Status = Literal["finished", "collapsed", "failed", "stopped"]
 
 
@@ -138,8 +140,8 @@ def test_a_study_gets_the_mean_of_seeds_and_failures(tmp_path: Path) -> None:
     expected = [("COMPLETE", [0.5, -3.0]), ("COMPLETE", [0.5, -3.0]), ("FAIL", None)]
     (study,) = [s for s in follow_up.studies if s.space.base.name == "flat"]
     known = {record.id: record for record in records}
-    assert OptunaStudy(study, config.search, known).trial_states == expected, "a resumed study"
-    states = next(one for one in search.studies if one.study is study).trial_states
+    assert states_of(OptunaStudy(study, config.search, known)) == expected, "a resumed study"
+    states = states_of(next(one for one in search.studies if one.study is study))
     assert states == expected, (
         "the study that suggested them: a collapse is as bad as the worst seen"
     )

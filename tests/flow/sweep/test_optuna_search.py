@@ -122,6 +122,11 @@ def runs_in(folder: Path) -> list[Record]:
     return [record for record in read_records(folder) if record.kind == "run"]
 
 
+def states_of(study: OptunaStudy) -> list[tuple[str, list[float] | None]]:
+    """State and values of the trials, in their order."""
+    return [(trial.state.name, trial.values) for trial in study.optuna.trials]
+
+
 def trial_states(
     config: SweepConfig, folder: Path
 ) -> dict[str, list[tuple[str, list[float] | None]]]:
@@ -129,7 +134,7 @@ def trial_states(
     stages = FollowUpRuns(make_plan(config, "data"), folder)
     known = {record.id: record for record in runs_in(folder)}
     return {
-        study.space.base.name: OptunaStudy(study, config.search, known).trial_states
+        study.space.base.name: states_of(OptunaStudy(study, config.search, known))
         for study in stages.studies
     }
 

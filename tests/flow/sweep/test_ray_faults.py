@@ -111,15 +111,6 @@ def target(link: Path) -> str:
         return ""
 
 
-def child_called(name: str, driver: int) -> int:
-    """The process called `name` that `driver` has started."""
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        own, _, rest = read(stat).partition(") ")
-        if own.endswith(f"({name}") and int(rest.split()[1]) == driver:
-            return int(stat.parent.name)
-    raise AssertionError(f"{driver} has no process {name}")
-
-
 def listening_addresses(driver: int) -> set[str]:
     """Addresses, as /proc writes them, at which the driver's descendants take connections."""
     parents = {
@@ -149,11 +140,8 @@ def test_a_sweep_survives_every_way_to_be_cut_short(tmp_path: Path) -> None:
     ray = fakes["RaySettings"](concurrent=1, retries=0)
     config = fakes["a_config"](tmp_path / "out", fakes["SIX_RATES"], ray=ray)
 
-    def sweep(**faults: Any) -> tuple[Any, list[str]]:
-        result: tuple[Any, list[str]] = fakes["sweep"](
-            config, fakes["fake_pipeline"](tmp_path / "marks", **faults)
-        )
-        return result
+    def sweep() -> Any:
+        return fakes["sweep"](config, fakes["fake_pipeline"](tmp_path / "marks"))
 
     with Driver(tmp_path) as driver:
         driver.wait_for(driver.has_recorded_a_run)
@@ -162,18 +150,7 @@ def test_a_sweep_survives_every_way_to_be_cut_short(tmp_path: Path) -> None:
         assert addresses <= LOOPBACK
         with pytest.raises(RecordError, match=f"process {driver.process.pid} on"):
             sweep()
-        workers = driver.workers()
-        assert len(workers) == 1, "a worker is reused from run to run"
-
-        os.kill(child_called("raylet", driver.process.pid), signal.SIGKILL)
-        begin = time.monotonic()
-        assert driver.process.wait(30) == 1
-        assert time.monotonic() - begin < 20, "noticed within seconds"
-        assert driver.printed("ray: its process raylet died; check that memory suffices")
-        wait_until(lambda: have_ended(workers), 20)
-
-    with Driver(tmp_path) as driver:
-        driver.wait_for(lambda: driver.workers() - workers)
+        assert len(driver.workers()) == 1, "a worker is reused from run to run"
         for count in (1, 2):  # more often than a run may fail without an epoch in between
             # In a run: Tune would give the next run a worker that died between two runs.
             driver.wait_for(driver.is_in_a_run)
@@ -190,23 +167,14 @@ def test_a_sweep_survives_every_way_to_be_cut_short(tmp_path: Path) -> None:
     assert 1 <= len(records) < RUNS
     assert len(driver.marks("end")) <= len(records) + 3, "only what was in flight is run again"
 
-    # A damaged record, and a disk that is full for it.
+    # A damaged record.
     victim = records[0]
     file = folder / "records" / victim.id / "record.json"
     file.write_text(file.read_text(encoding="utf-8")[:-20], encoding="utf-8")
     with pytest.raises(RecordError, match=r"record\.json: damaged"):
         read_records(folder)
-    result, lines = sweep(full=victim.learning_rate)
-    output = "\n".join(lines)
-    assert f"set aside as {victim.id}.damaged, and done again" in output
-    reason = "the record cannot be written: File too large"
-    assert f"failed: RecordError: {folder / 'records' / victim.id}: {reason}" in output
-    statuses = {record.id: record.status for record in read_records(folder)}
-    assert len(statuses) == RUNS
-    assert statuses[victim.id] == "failed"
-    assert result.finished >= len(records) - 1
-
-    result, _ = sweep()
+    result, lines = sweep()
+    assert f"set aside as {victim.id}.damaged, and done again" in "\n".join(lines)
     assert (result.total, result.finished, result.failed) == (RUNS, RUNS, 0)
     assert [record.status for record in read_records(folder)] == ["finished"] * RUNS
     assert not list((folder / "records").glob(".*"))

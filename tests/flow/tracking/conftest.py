@@ -3,17 +3,8 @@
 import dataclasses
 import json
 import math
-import os
-import shutil
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,18 +33,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(mark)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def without_address(empty_store: Path) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Kit, "empty_store", empty_store, raising=False)
-        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        yield
-
-
 @pytest.fixture(autouse=True)
 def own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     # The code sets these in this process; each test must begin without them.
-    for name in ENVIRONMENT:
+    for name in (*ENVIRONMENT, "MLFLOW_TRACKING_URI"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -68,7 +51,6 @@ def _metrics(utility: float, quality: float | None) -> dict[str, float | None]:
 class Kit:
     """Configurations, records, folders and servers."""
 
-    empty_store: ClassVar[Path]
     metrics = staticmethod(_metrics)
 
     @staticmethod
@@ -160,41 +142,6 @@ class Kit:
             write_record(record, folder)
         return folder
 
-    @staticmethod
-    @contextmanager
-    def server(folder: Path) -> Generator[str, None, None]:
-        """A real `mlflow server` in a process of its own; yields its address."""
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        backend = f"sqlite:///{shutil.copy(Kit.empty_store, folder / 'server.db')}"
-        command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", backend]
-        command += ["--artifacts-destination", str(folder / "artifacts"), "--workers", "1"]
-        command += ["--host", "127.0.0.1", "--port", str(port)]
-        # The processes that it would start for jobs take longer than all the rest.
-        environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-        with (folder / "server.log").open("wb") as output:
-            process = subprocess.Popen(
-                command, stdout=output, stderr=output, env=environment, start_new_session=True
-            )
-            address, until = f"http://127.0.0.1:{port}", time.monotonic() + 120
-            try:
-                while not _answers(f"{address}/health"):
-                    if process.poll() is not None or time.monotonic() > until:
-                        pytest.fail((folder / "server.log").read_text()[-2000:])
-                    time.sleep(0.2)
-                yield address
-            finally:
-                with suppress(ProcessLookupError):  # it did not start
-                    os.killpg(process.pid, 15)
-                process.wait(20)
-
-
-def _answers(address: str) -> bool:
-    with suppress(OSError), urllib.request.urlopen(address, timeout=5):
-        return True
-    return False
-
 
 class Seen:
     """Content of a store."""
@@ -220,11 +167,6 @@ class Seen:
         found = self.client.list_artifacts(run, place or None)
         inner = [self.artifacts(run, one.path) for one in found if one.is_dir]
         return {one.path for one in found if not one.is_dir}.union(*inner)
-
-    def search(self, query: str) -> set[str]:
-        """Record ids of the runs that a search finds."""
-        found = self.client.search_runs([e.experiment_id for e in self.experiments], query)
-        return {r.data.tags.get("unlearnbench.run_id", "sweep") for r in found}
 
 
 @pytest.fixture(scope="session")

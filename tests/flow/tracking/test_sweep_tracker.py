@@ -1,6 +1,5 @@
 """Tracker: nested runs, metrics by step, and servers that fail."""
 
-import json
 import socket
 import time
 from collections.abc import Generator
@@ -17,7 +16,7 @@ from unlearnbench.report.sweep_tracker import SweepTracker, replay
 from unlearnbench.results.records import EpochResult, write_record
 
 
-def test_a_run_has_its_series_by_step_and_its_answers(tmp_path: Path, kit: Any, seen: Any) -> None:
+def test_a_run_has_its_series_by_step(tmp_path: Path, kit: Any, seen: Any) -> None:
     folder = kit.stored(tmp_path / "small", kit.record("aaaa"))
     replay(folder)
     store = seen(f"sqlite:///{folder}/mlflow.db")
@@ -32,11 +31,6 @@ def test_a_run_has_its_series_by_step_and_its_answers(tmp_path: Path, kit: Any, 
     assert series("model_utility") == [(1, 0.7), (2, 0.6)]
     assert series("train/loss_retain") == [(0, 1.0), (1, 0.0), (2, -1.0)]
     assert "forget_quality" not in child.data.metrics  # undefined, and not a number
-    file = store.client.download_artifacts(child.info.run_id, "answers.json")
-    table = json.loads(Path(file).read_text())
-    (row,) = [row for row in table["data"] if row[0] == "forget"]
-    answer = dict(zip(table["columns"], row, strict=True))
-    assert (answer["question"], answer["answer"], answer["epoch"]) == ("Who?", "Nobody.", 2)
 
 
 def test_the_store_is_the_setting_then_the_environment_then_the_folder(
@@ -122,6 +116,9 @@ def test_replay_logs_missing_records_only(tmp_path: Path, kit: Any, seen: Any) -
     folder = kit.stored(tmp_path / "small", kit.record("aaaa"))
     assert replay(folder).logged == 1
     assert replay(folder).logged == 0
+    store = seen(f"sqlite:///{folder}/mlflow.db")
+    store.client.update_run(store.children["aaaa"].info.run_id, status="RUNNING")
+    assert replay(folder).logged == 1, "it was logged in part"
     write_record(kit.record("bbbb", seed=4), folder)
     failed = kit.record("cccc", status="failed", error="boom", evaluations={})
     write_record(failed, folder)
@@ -141,15 +138,6 @@ def test_replay_logs_missing_records_only(tmp_path: Path, kit: Any, seen: Any) -
     )
 
 
-def test_a_partly_logged_run_is_replaced(tmp_path: Path, kit: Any, seen: Any) -> None:
-    folder = kit.stored(tmp_path / "small", kit.record("aaaa"))
-    assert replay(folder).logged == 1
-    store = seen(f"sqlite:///{folder}/mlflow.db")
-    store.client.update_run(store.children["aaaa"].info.run_id, status="RUNNING")
-    assert replay(folder).logged == 1
-    assert seen(f"sqlite:///{folder}/mlflow.db").runs == 2
-
-
 def test_a_folder_that_is_not_a_sweep_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match=r"is not a sweep folder: no plan\.json"):
         replay(tmp_path)
@@ -158,26 +146,9 @@ def test_a_folder_that_is_not_a_sweep_is_refused(tmp_path: Path) -> None:
         replay(tmp_path)
 
 
-def test_a_second_replay_changes_nothing(tmp_path: Path, kit: Any, seen: Any) -> None:
-    folder = kit.stored(tmp_path / "small", kit.record("aaaa"), kit.start_model())
-    (folder / "report.html").write_text("<p>", encoding="utf-8")
-
-    def runs() -> dict[str, Any]:
-        store = seen(f"sqlite:///{folder}/mlflow.db")
-        every = [*store.parents, *store.children.values()]
-        return {r.info.run_id: (r.data.tags, r.data.metrics, r.info.end_time) for r in every}
-
-    assert (replay(folder).logged, before := runs())[0] == 2
-    (parent,) = seen(f"sqlite:///{folder}/mlflow.db").parents
-    spent = parent.info.end_time - parent.info.start_time
-    assert spent == 60_000, "the time of the sweep, not of the replay"
-    again = replay(folder)
-    assert (again.logged, again.records, runs()) == (0, 2, before)
-
-
 def test_a_local_store_has_links_that_only_ui_reads(tmp_path: Path, kit: Any) -> None:
     folder = kit.stored(tmp_path / "small", kit.record("aaaa"))
-    assert replay(folder).address is None
+    assert str(replay(folder).address).startswith("#")
     assert Results.read(folder).links == {}
     assert stored_links(folder)["sweep"].startswith("#/experiments/1/runs?viewStateShareKey=")
     replay(folder, f"sqlite:///{tmp_path}/other.db")

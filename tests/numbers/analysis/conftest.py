@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from unlearnbench.analysis.compare import Comparison, compare
-from unlearnbench.analysis.equal_utility import Contender, find_contender, match
+from unlearnbench.analysis.compare import Comparison, Contender, compare, find_contender, match
 from unlearnbench.analysis.results import Results
 from unlearnbench.api.observations import SETS, Evaluation, FloatArray, SetEvaluation
 from unlearnbench.config.profiles import TOFU

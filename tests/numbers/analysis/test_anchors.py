@@ -2,13 +2,7 @@
 
 import pytest
 
-from unlearnbench.analysis.anchors import (
-    check_anchor,
-    find_anchor,
-    load_anchors,
-    nearest_anchor,
-)
-from unlearnbench.base.errors import EvaluationError
+from unlearnbench.analysis.anchors import check_anchor, find_anchor, load_anchors
 from unlearnbench.config.profiles import OPEN_UNLEARNING, get_profile
 from unlearnbench.evaluation.summary import plan_of
 
@@ -28,9 +22,9 @@ def test_every_number_is_of_a_column_that_there_is() -> None:
 
 def test_an_anchor_knows_its_prompt_and_split() -> None:
     llama3, llama2 = find_anchor("llama-3.2-1b-retain95"), find_anchor("llama-2-7b-full-forget01")
-    assert (llama3.fraction, llama3.forget_rows, llama3.template) == (0.05, 200, "chat")
+    assert (llama3.fraction, llama3.forget_rows) == (0.05, 200)
     assert llama3.template_args["date_string"] == "10 Apr 2025"
-    assert (llama2.fraction, llama2.forget_rows, llama2.template) == (0.01, 40, "llama-2")
+    assert (llama2.fraction, llama2.forget_rows) == (0.01, 40)
     assert not llama2.template_args
 
 
@@ -46,11 +40,3 @@ def test_a_difference_beyond_its_tolerance_differs() -> None:
         "differs",
         "not measured",
     }
-
-
-def test_the_nearest_is_of_the_same_number_of_forget_rows() -> None:
-    values = {one.metric: one.value for one in find_anchor("llama-3.1-8b-full-forget05").numbers}
-    assert nearest_anchor({**values, "other": None}, 200).id == "llama-3.1-8b-full-forget05"
-    assert nearest_anchor({**values, "other": None}, 400).split == "forget10"
-    with pytest.raises(EvaluationError, match="no reference model was evaluated on 300"):
-        nearest_anchor({**values, "other": None}, 300)

@@ -1,4 +1,4 @@
-"""Averages over seeds, the rule behind «best», and the table of the best while a sweep runs."""
+"""Averages over seeds, the rule behind «best», and the table of the best as a sweep prints it."""
 
 from dataclasses import replace
 
@@ -8,7 +8,6 @@ from unlearnbench.analysis.best_settings import average_seeds, best_per_method, 
 from unlearnbench.analysis.text import best_lines
 from unlearnbench.results.records import Record
 from unlearnbench.results.table import table
-from unlearnbench.sweep.progress import LiveBest
 
 from .conftest import pointed
 
@@ -65,24 +64,9 @@ def test_hyper_parameter_settings_of_a_method_compete_and_the_best_method_is_fir
 
 
 def lines_of(*records: Record, most: int = 3) -> list[str]:
-    """The table of the best as it is printed while a sweep runs."""
-    live = LiveBest()
-    for one in records:
-        live.add(one)
-    (panel,) = live.panels()
-    return best_lines(panel, most, last=True)
-
-
-def test_rows_so_far_are_those_of_the_page_and_of_the_plan() -> None:
-    records = [START, *(pointed(m, ((0.8, -5.0),), method=m) for m in "abc")]
-    live = LiveBest()
-    for one in (*records, records[1]):
-        live.add(one)
-    assert [panel.rows for panel in live.panels()] == [table(records)], "each record once"
-    live.retain_only({"a", "b"})
-    assert [panel.rows for panel in live.panels()] == [table(records[:3])]
-    live.add(replace(GOAL, profile="tofu@2"))
-    assert live.panels() == (), "what does not compare ends no sweep"
+    """The table of the best as it is printed at the end of a sweep."""
+    (panel,) = panels(table(records))
+    return best_lines(panel, most)
 
 
 def test_only_so_many_are_named_best_first() -> None:

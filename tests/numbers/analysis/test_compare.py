@@ -12,13 +12,15 @@ import pytest
 
 from unlearnbench.analysis.compare import (
     PanelComparison,
+    Side,
     compare,
+    find_contender,
     training_differences,
-    under_attack,
+    with_retain_term,
 )
-from unlearnbench.analysis.equal_utility import Side
+from unlearnbench.analysis.lasting import find_variant
 from unlearnbench.analysis.results import Results
-from unlearnbench.analysis.text import overview, verdict
+from unlearnbench.analysis.text import verdict
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.base.errors import EvaluationError, RecordError
 from unlearnbench.cli.main import main
@@ -32,8 +34,10 @@ from .conftest import (
     GOAL,
     NEAR,
     REFERENCES,
+    TINY,
     N,
     attacked_by,
+    chosen,
     compared,
     evaluation,
     off,
@@ -103,9 +107,6 @@ class TestCompare:
             text = verdict(panel, "near", "far", 2)
             assert "p = 0.0002 (Holm-adjusted over 2 panels)" in text[1]
         assert found.only_one == ("only near ran on third, forget 10 %",)
-        assert overview(found) == (
-            "Of 2 panels (models × splits), near forgets more on 2, far on 0; undecided: 0."
-        )
 
     def test_a_truth_ratio_that_is_not_a_number(self) -> None:
         broken = off(0.2)
@@ -287,19 +288,113 @@ class TestUnequal:
 def test_under_an_attack_a_run_keeps_what_it_keeps_without() -> None:
     records = attacked_by([*REFERENCES, *NEAR], 2.0, "relearning@13")
     results = Results.of([*records, *FAR], name="")
-    variant, under = under_attack(results, "relearning", "here")
-    assert variant == "relearning@13", "an attack stands for its only variant"
-    runs = [row for row in under.rows if row.kind == "run"]
-    assert [(row.family, row.epoch, row.kept) for row in runs] == [("near", 2, 0.80)] * 3
+    under = find_contender("near", "near", results, "relearning@13")
+    assert [(row.family, row.epoch, row.kept) for row in under.rows] == [("near", 2, 0.80)] * 3
     before = {row.run_id: row.forgotten for row in results.rows if row.epoch == 2}
-    assert all((row.forgotten or 0) < (before[row.run_id] or 0) for row in runs)
-    by_id = {record.id: record for record in under.records}
-    plain = next(one for one in by_id.values() if one.kind == "retain")
-    assert not plain.evaluations, "the retain model without an attack is no reference here"
-    stored = by_id[NEAR[0].id].evaluations
-    assert (list(stored), 1 in stored, 2 in stored) == ([2], False, True)
-    both = Results.of([*attacked_by(records[:4], 1.0, "relearning@3"), *records[4:]], name="")
-    with pytest.raises(RecordError, match="has several points: relearning@3, relearning@13; name"):
-        under_attack(both, "relearning", "here")
-    with pytest.raises(RecordError, match=r"here: no run under 'nf4'; there are: relearning@13$"):
-        under_attack(results, "nf4", "here")
+    assert all((row.forgotten or 0) < (before[row.run_id] or 0) for row in under.rows)
+    assert under.retain(TINY) is next(
+        record.attacked_evaluations[0, "relearning@13"]
+        for record in records
+        if record.kind == "retain" and record.attacked
+    )
+    assert under.evaluation(NEAR[0].id, 2) is not NEAR[0].evaluations[2]
+    with pytest.raises(EvaluationError, match="has no evaluation of epoch 1"):
+        under.evaluation(NEAR[0].id, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("relearning", "several points, relearning@3, relearning@13: name one"),
+        ("nf4", r"'nf4': no run is under it; there are relearning@3, relearning@13, other$"),
+    ],
+)
+def test_a_variant_is_named_whole_or_by_its_attack(name: str, message: str) -> None:
+    variants = ("relearning@3", "relearning@13", "other")
+    assert find_variant("relearning@3", variants) == "relearning@3"
+    assert find_variant("other", variants) == "other"
+    with pytest.raises(RecordError, match=message):
+        find_variant(name, variants)
+
+
+A, KEPT = run("a", [(0.89, off(0.2))]), run("a", [(0.87, off(0.5))])
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "expected"),
+    [
+        # b's epoch 2 is best, but the best setting of higher utility sets the level.
+        (KEPT, run("b", [(0.86, off(1.0)), (0.75, off(0.1))]), (1, 1, True)),
+        # Of several settings at the level the one of highest quality is compared.
+        (KEPT, run("b", [(0.88, off(2.0)), (0.86, off(0.9)), (0.85, off(1.5))]), (1, 2, True)),
+        # A side that is better in both is compared without equal utility,
+        (A, run("b", [(0.75, off(1.0))]), (1, 1, False)),
+        # also if its candidate at the level is: b's epoch 1 keeps and forgets more than a's best.
+        (
+            run("a", [(0.80, off(1.0))]),
+            run("b", [(0.89, off(0.4)), (0.75, off(0.1))]),
+            (1, 1, False),
+        ),
+        # The tolerance does not reach below the required utility, 0.8 · 0.9.
+        (
+            run("a", [(0.73, off(0.5))]),
+            run("b", [(0.725, off(1.0)), (0.715, off(0.1))]),
+            (1, 1, True),
+        ),
+        (A, run("b", [(0.5, off(0.1))]), "No setting of b keeps 80 % of the start model's utility"),
+    ],
+)
+def test_settings_of_equal_utility_are_matched(a: Record, b: Record, expected: Any) -> None:
+    """All are off by 3 at the start; the less they are off, the more was forgotten."""
+    assert chosen("a", "b", (*REFERENCES, a, b)) == expected
+    if not isinstance(expected, str):
+        of_a, of_b, equal = expected
+        assert chosen("b", "a", (*REFERENCES, a, b)) == (of_b, of_a, equal)
+
+
+def test_no_setting_of_equal_utility() -> None:
+    b = run("b", [(0.75, off(0.5)), (0.73, off(0.1))])
+    records = (*REFERENCES, run("a", [(0.89, off(1.0))]), b)
+    assert "No setting of b has the utility of a's best, 0.890" in chosen("a", "b", records)
+    assert chosen("a", "b", records, tolerance=0.14) == (1, 1, True)
+
+
+class TestFind:
+    RECORDS = (
+        *REFERENCES,
+        *NEAR,
+        run("near", [(0.8, off(2.0))], learning_rate=1e-4, id="0a1b"),
+        run("far", [(0.8, off(2.0))], id="0a2c"),
+    )
+
+    @pytest.mark.parametrize(
+        ("name", "count"),
+        [("near", 7), ("near lr 1e-05", 6), ("near  lr 0.0001", 1), ("0a1b", 1), ("0a2", 1)],
+    )
+    def test_names(self, name: str, count: int) -> None:
+        assert len(side(name, self.RECORDS).rows) == count
+
+    def test_a_label_with_hyper_parameters(self) -> None:
+        specs = [{"method": {"hyperparameters": {"beta": b}}} for b in (0.1, 0.5)]
+        records = [run("npo", [(0.8, GOAL)], spec=spec, id=f"r{i}") for i, spec in enumerate(specs)]
+        assert [r.run_id for r in side("npo (beta=0.5)", records).rows] == ["r1"]
+        assert len(side("npo", records).rows) == 2
+
+    @pytest.mark.parametrize(
+        ("name", "families", "full"),
+        [
+            ("npo", ["idk", "npo+nll"], "npo+nll"),
+            ("npo  lr 1e-05", ["npo+nll"], "npo+nll lr 1e-05"),
+            ("npo", ["npo", "npo+nll"], "npo"),
+            ("npo+kl", ["npo+nll"], "npo+kl"),
+            ("0a1b", ["npo+nll"], "0a1b"),
+        ],
+    )
+    def test_a_method_may_lack_its_only_retain_term(
+        self, name: str, families: list[str], full: str
+    ) -> None:
+        assert with_retain_term(name, families) == full
+
+    def test_a_method_of_several_forms_is_to_be_named_in_full(self) -> None:
+        with pytest.raises(RecordError, match=r"'npo' ran in several forms: npo\+kl, npo\+nll;"):
+            with_retain_term("npo", ["npo+kl", "npo+nll"])

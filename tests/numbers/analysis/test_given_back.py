@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from unlearnbench.analysis.given_back import Attacked, Gain, attacked_metrics, largest_gain
+from unlearnbench.analysis.given_back import AttackFindings, Gain, attack_findings
+from unlearnbench.analysis.text import gain_sentences
 from unlearnbench.api import registry
 from unlearnbench.api.benchmark import MetricUse
 from unlearnbench.api.metric import Role
@@ -36,10 +37,25 @@ def evaluation(values: Sequence[float], questions: Sequence[int] | None = None) 
     return Evaluation("tofu@00", sets)
 
 
-def gain_of(model: Attacked, *others: Any) -> Gain:
-    found = largest_gain(PLAN, ROLES, model, *others)
-    assert found is not None
-    return found
+def findings(
+    model: Sequence[Evaluation],
+    retain: Sequence[Evaluation] = (),
+    start: Evaluation | None = None,
+) -> AttackFindings:
+    """Findings about models that were evaluated plain, and then at points 1, 2 …"""
+    sequences = {"model": model, "retain": retain, "start": [start] if start else []}
+    models = {
+        name: {f"r@{i}" if i else "": item for i, item in enumerate(evaluations)}
+        for name, evaluations in sequences.items()
+        if evaluations
+    }
+    return attack_findings(PLAN, ROLES, models, [f"r@{i}" for i in range(1, len(model))])
+
+
+def gain_of(*evaluations: Any) -> Gain:
+    gain = findings(*evaluations).gain
+    assert gain is not None
+    return gain
 
 
 def noisy(mean: float, seed: int, n: int = 30) -> list[float]:
@@ -48,14 +64,13 @@ def noisy(mean: float, seed: int, n: int = 30) -> list[float]:
 
 def test_both_sides_have_the_questions_that_the_attack_evaluates() -> None:
     plain = evaluation([0.1, 0.9, 0.2, 0.8])
-    model = Attacked(plain, {"a": evaluation([0.3, 0.4], [0, 2])})
+    model = [plain, evaluation([0.3, 0.4], [0, 2])]
     start = evaluation([0.5, 1.0, 0.7, 1.0])
-    (one,) = attacked_metrics(PLAN, ROLES, model, None, start)
-    assert one.column.name == "probability_forget"
-    assert one.retain is None
-    assert one.model == pytest.approx((0.15, 0.35))
-    assert one.start == pytest.approx(0.6)
-    gain = gain_of(model, None, start)
+    (metric,) = findings(model, (), start).metrics
+    assert metric.column.name == "probability_forget"
+    assert metric.numbers("model") == pytest.approx({"": 0.15, "r@1": 0.35})
+    assert metric.numbers("start") == pytest.approx({"": 0.6})
+    gain = gain_of(model, (), start)
     assert gain.n == 2
     assert gain.gain == pytest.approx(0.2)
     assert (gain.excess, gain.share, gain.comes_back) == (None, None, None), "no retain model"
@@ -65,8 +80,8 @@ def test_both_sides_have_the_questions_that_the_attack_evaluates() -> None:
 def test_a_retain_model_that_loses_subtracts_nothing(
     retain_after: tuple[float, ...], taught: float
 ) -> None:
-    model = Attacked(evaluation([0.1, 0.2]), {"a": evaluation([0.4, 0.6])})
-    retain = Attacked(evaluation([0.2, 0.4]), {"a": evaluation(retain_after)})
+    model = [evaluation([0.1, 0.2]), evaluation([0.4, 0.6])]
+    retain = [evaluation([0.2, 0.4]), evaluation(retain_after)]
     gain = gain_of(model, retain, evaluation([0.9, 0.9]))
     assert gain.excess == pytest.approx(0.35 - taught)
     assert gain.share == pytest.approx((0.35 - taught) / (0.9 - 0.15))
@@ -76,8 +91,8 @@ def test_a_retain_model_that_loses_subtracts_nothing(
 
 @pytest.mark.parametrize(("null", "comes_back"), [(0.12, True), (0.42, False), (0.6, False)])
 def test_what_the_retain_model_gains_is_the_null(null: float, comes_back: bool) -> None:
-    model = Attacked(evaluation(noisy(0.1, 0)), {"a": evaluation(noisy(0.4, 1))})
-    retain = Attacked(evaluation(noisy(0.1, 2)), {"a": evaluation(noisy(null, 3))})
+    model = [evaluation(noisy(0.1, 0)), evaluation(noisy(0.4, 1))]
+    retain = [evaluation(noisy(0.1, 2)), evaluation(noisy(null, 3))]
     gain = gain_of(model, retain)
     assert gain.interval is not None
     assert gain.interval[0] < gain.gain < gain.interval[1]
@@ -87,10 +102,9 @@ def test_what_the_retain_model_gains_is_the_null(null: float, comes_back: bool) 
 
 def test_of_several_points_the_largest_one_is_taken_with_a_wider_interval() -> None:
     plain, point = evaluation(noisy(0.1, 0)), evaluation(noisy(0.3, 1))
-    alone = gain_of(Attacked(plain, {"r@3": point}))
-    points = {"r@1": evaluation(noisy(0.2, 2)), "r@3": point, "r@9": evaluation(noisy(0.1, 3))}
-    gain = gain_of(Attacked(plain, points))
-    assert (gain.variant, gain.points, gain.after) == ("r@3", 3, alone.after)
+    alone = gain_of([plain, point])
+    gain = gain_of([plain, evaluation(noisy(0.2, 2)), point, evaluation(noisy(0.1, 3))])
+    assert (gain.variant, gain.points, gain.after) == ("r@2", 3, alone.after)
     assert alone.interval is not None
     assert gain.interval is not None
     assert gain.interval[0] < alone.interval[0] < alone.interval[1] < gain.interval[1]
@@ -99,14 +113,26 @@ def test_of_several_points_the_largest_one_is_taken_with_a_wider_interval() -> N
 def test_a_metric_that_only_the_attack_makes_has_no_value_before() -> None:
     before = evaluation([0.1, 0.2])
     lacking = Evaluation("tofu@00", {"retain": before.sets["forget"]})
-    retain = Attacked(lacking, {"a": evaluation([0.2, 0.2])})
-    gain = gain_of(Attacked(lacking, {"a": evaluation([0.6, 0.7])}), retain)
+    retain = [lacking, evaluation([0.2, 0.2])]
+    gain = gain_of([lacking, evaluation([0.6, 0.7])], retain)
     assert gain.before is None
     assert gain.after == pytest.approx(0.65)
     assert gain.excess == pytest.approx(0.45)
 
 
 def test_without_a_number_there_is_no_gain() -> None:
-    nothing = evaluation([0.1, float("nan")])
-    model = Attacked(evaluation([0.1, 0.2]), {"a": nothing})
-    assert largest_gain(PLAN, ROLES, model) is None
+    assert findings([evaluation([0.1, 0.2]), evaluation([0.1, float("nan")])]).gain is None
+
+
+def test_a_sentence_has_the_gain_its_interval_and_the_null() -> None:
+    gain = Gain("relearning@3", "ES", 40, 4, 0.1, 0.4, (0.2, 0.4), 0.7, 0.1, 0.12, (0.15, 0.41))
+    assert gain_sentences(gain) == (
+        "relearning@3, the largest of 4 points: ES 0.100 → 0.400 over 40 questions, a change of "
+        "+0.300 [+0.200, +0.400]; the retain model's +0.020.",
+        "It gives back what it was to forget: +0.280 [+0.150, +0.410] beyond the retain model, "
+        "47 % of the way to the start model's 0.700.",
+    )
+    unsure = replace(gain, points=1, start=None, excess_interval=(-0.1, 0.41))
+    assert gain_sentences(unsure)[1] == (
+        "No sign that anything comes back: +0.280 [-0.100, +0.410] beyond the retain model."
+    )

@@ -192,7 +192,7 @@ def test_methods_at_inference_time_are_bypassed_by_white_box_attacks() -> None:
     assert setting.bypassed_by == ("relearning",)
     assert setting.under[0].before == 0.1, "the method is gone at the point 0 already"
     assert setting.lasting == pytest.approx(0.125)
-    assert attack_sentences(found)[0].startswith("Bypassed, not robust: it leaves")
+    assert attack_sentences(found)[0].startswith("eco, epoch 1: bypassed, not robust: it")
     trained = panel([row("run", 0.1)], variants("run", {"relearning@13": 0.9}), white_box=bool)
     assert trained.settings[0].bypassed_by == ()
 
@@ -228,30 +228,34 @@ def test_sentences_name_what_came_back_its_interval_and_the_baseline() -> None:
         for name, value in (("kept", 0.1), ("lost", back))
         for one in variants("run", {"relearning@13": value}, method=name, seed=seed)
     ]
+    numbers = "retain model, which never saw these rows: 0.100 to 0.200; start model: 0.900"
     assert attack_sentences(panel(runs, under)) == (
-        "Of all attacked settings, lost at learning rate 1e-05, epoch 1, recovers most, under "
-        "relearning, 13 steps: 38 % [6, 69 %]; extraction strength, forget rises from 0.100 to "
-        "0.500 (retain model, which never saw these rows: 0.100 to 0.200; start model: 0.900).",
-        "Comes back, next to nothing: -12 % [-12, -12 %] of kept at learning rate 1e-05 "
-        "(relearning@13).",
+        "Under relearning, 13 steps, 38 % [6, 69 %] of what lost at learning rate 1e-05, epoch 1, "
+        "removed comes back: extraction strength, forget goes from 0.100 to 0.500 "
+        f"({numbers}).",
+        "Under relearning, 13 steps, -12 % [-12, -12 %] of what kept at learning rate 1e-05, "
+        "epoch 1, removed comes back, next to nothing: extraction strength, forget goes from 0.100 "
+        f"to 0.100 ({numbers}).",
         "The retain model itself gains at most 0.10, under relearning, 13 steps.",
     )
 
 
 @pytest.mark.parametrize(
-    ("after", "expected"),
+    ("after", "share", "verdict"),
     [
-        ((0.128, 0.13, 0.132), "Comes back, next to nothing: 4 % [3, 4 %] of npo"),
-        ((0.12, 0.13, 0.14), "Of all attacked settings, npo"),
-        ((0.00, 0.13, 0.26), "Comes back, not more than by chance: 4 % [-37, 44 %] of npo"),
-        ((0.101,), "Comes back, not more than by chance: 0 % (one seed: no interval)"),
+        ((0.128, 0.13, 0.132), "4 % [3, 4 %]", "comes back, next to nothing:"),
+        ((0.12, 0.13, 0.14), "4 % [1, 7 %]", "comes back:"),
+        ((0.00, 0.13, 0.26), "4 % [-37, 44 %]", "comes back, not more than by chance:"),
+        ((0.101,), "0 % (one seed: no interval)", "comes back, not more than by chance:"),
     ],
 )
-def test_words_are_by_the_interval(after: Sequence[float], expected: str) -> None:
+def test_words_are_by_the_interval(after: Sequence[float], share: str, verdict: str) -> None:
     """One seed never shows that next to nothing comes back."""
     runs = [row("run", 0.1, seed=seed) for seed in range(len(after))]
     under = [one for s, v in enumerate(after) for one in variants("run", {"paraphrase": v}, seed=s)]
-    assert attack_sentences(panel(runs, under))[0].startswith(expected)
+    sentence = attack_sentences(panel(runs, under))[0]
+    assert share in sentence
+    assert f"removed {verdict}" in sentence
 
 
 def test_most_comes_back_of_any_attacked_setting() -> None:

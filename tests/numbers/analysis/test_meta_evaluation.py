@@ -1,7 +1,9 @@
 """Faithfulness, thresholds and robustness of metrics, on rows whose numbers are known."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,10 +22,11 @@ from unlearnbench.analysis.meta_evaluation import (
 from unlearnbench.analysis.results import Results
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.base.errors import RecordError
-from unlearnbench.results.records import EpochResult, Record
+from unlearnbench.cli.main import main
+from unlearnbench.results.records import EpochResult, Record, write_record
 from unlearnbench.results.table import TableRow
 
-from .conftest import GOAL, N, evaluation, off, reference, run, table_row
+from .conftest import GOAL, N, evaluation, off, record, reference, run, table_row
 
 EM, ES, ROUGE = "exact_memorization_forget", "extraction_strength_forget", "rouge_forget"
 CLOSENESS, CONTROL = "truth_ratio_forget", "probability_retain"
@@ -85,9 +88,9 @@ def test_numbers_that_are_relative_to_one_of_the_models_are_left_out() -> None:
 def test_metrics_of_rows_to_keep_are_controls_and_a_warning_where_they_separate() -> None:
     apart = only(pools([0.9, 0.91, 0.92, 0.93], [0.1, 0.11, 0.12, 0.13], CONTROL))
     assert quality(apart, CONTROL).control
-    assert any("Probability, retain" in line for line in apart.warnings)
+    assert any("Probability, retain" in line for line in apart.warnings())
     same = only(pools([0.9, 0.7, 0.5, 0.3], [0.8, 0.6, 0.4, 0.35], CONTROL))
-    assert same.warnings == ()
+    assert [*same.warnings()] == []
 
 
 @pytest.mark.parametrize(
@@ -103,7 +106,7 @@ def test_a_metric_separates_beyond_chance(
 ) -> None:
     found = only(pools(known, unknown))
     assert quality(found, EM).separates is separates
-    assert any("by chance" in line for line in found.warnings) is (len(known) < 4)
+    assert any("by chance" in line for line in found.warnings()) is (len(known) < 4)
 
 
 def test_smallest_p_value_counts_the_orders() -> None:
@@ -283,6 +286,24 @@ def test_nf4_is_the_variant_of_quantization_and_the_last_step_that_of_relearning
     assert chosen_variant(None, "quantization", variants) == "quantization@nf4"
     assert chosen_variant(None, "relearning", variants) == "relearning@13"
     assert chosen_variant("relearning@1", "relearning", variants) == "relearning@1"
+    assert chosen_variant("template", "relearning", variants) == "template"
     assert chosen_variant(None, "relearning", ()) == "relearning"
-    with pytest.raises(RecordError, match=r"'relearning@2'; did you mean 'relearning@1"):
-        chosen_variant("relearning@2", "relearning", variants)
+
+
+def test_the_command_prints_every_metric(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for kind, value in (("fine-tuned", 0.9), ("retain", 0.1)):
+        for seed in range(2):
+            numbers = {EM: value + seed / 10, CONTROL: value * seed}
+            made = record(f"{kind}-{seed}", [numbers], kind, model=f"seed-{seed}")
+            write_record(made, tmp_path)
+    assert main(["analysis", "meta", str(tmp_path), "--json"]) == 0
+    (split,) = json.loads(capsys.readouterr().out)["splits"]
+    assert split["known"] == ["fine-tuned-0", "fine-tuned-1"]
+    metrics = {item["column"]["name"]: item for item in split["metrics"]}
+    assert (metrics[EM]["faithfulness"], metrics[EM]["known"]) == (1.0, [0.9, 1.0])
+    assert (metrics[EM]["separates"], metrics[CONTROL]["control"]) == (False, True)
+    assert "Forgotten" in split["left_out"], "it is relative to models that are judged here"
+    assert main(["analysis", "meta", str(tmp_path)]) == 0
+    assert "No R: no run was evaluated under relearning." in capsys.readouterr().out

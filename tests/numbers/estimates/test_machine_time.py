@@ -1,12 +1,14 @@
 """The time of a plan on this machine follows its work and the measured rate."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from unlearnbench.config.loader import load_config
-from unlearnbench.results import time_to_go
-from unlearnbench.results.time_to_go import machine_seconds, measured_flops
+from unlearnbench.config.plan import Plan
+from unlearnbench.results import run_estimate
+from unlearnbench.results.run_estimate import estimate_plan, measured_flops, sweep_seconds
 from unlearnbench.runs.plan_sweep import plan_sweep
 from unlearnbench.runs.prepared_models import planned_models
 
@@ -15,9 +17,8 @@ name: x
 data: {authors: 10, questions_per_author: 2, pretraining_authors: 2}
 models: [{name: tiny, base: tiny}]
 forget_fractions: [0.1]
-methods: [ce-u]
+methods: [ce-u, eco]
 learning_rates: [1.0e-5, 2.0e-5]
-ray: {concurrent: 1}
 """
 
 
@@ -32,27 +33,32 @@ def test_seconds_grow_with_work_and_shrink_with_speed(
     def flops(_hidden: int, _inner: int) -> float:
         return rate
 
-    monkeypatch.setattr(time_to_go, "measured_flops", flops)
-    fixed = machine_seconds(plan, data, [], [])
-    one, two = (machine_seconds(plan, data, plan.runs[:n], []) for n in (1, 2))
-    assert fixed < one < two
+    def seconds(plan: Plan, n: int, *prepared: tuple[str, int, bool]) -> float:
+        estimates, unknown = estimate_plan(replace(plan, runs=plan.runs[:n]), data, None, None)
+        assert not unknown
+        return sweep_seconds(estimates, 1, prepared)
+
+    monkeypatch.setattr(run_estimate, "measured_flops", flops)
+    none, one, two, three = (seconds(plan, n) for n in range(4))
+    assert none == 20
+    assert none < one < two < three
     models = list(planned_models(plan, data))
     assert [one.target for one in models] == ["base", "full", "retain90"]
     assert not any(one.done for one in models)
     first = [(m.model, m.rows * m.epochs, m.target == "base") for m in models]
-    prepared = machine_seconds(plan, data, plan.runs, first)
-    assert prepared > two
+    prepared = seconds(plan, 3, *first)
+    assert prepared > three
     rate = 2e9
-    # Half of what is not fixed: the start, and some seconds a run or model.
-    constant = fixed + 3.5 * (len(plan.runs) + len(models))
-    again = machine_seconds(plan, data, plan.runs, first)
-    assert again - constant == pytest.approx((prepared - constant) / 2)
+    # Half of what is not fixed: the start, some seconds a run or model, and few checkpoints.
+    constant = 20 + 3.5 * (3 + len(models))
+    again = seconds(plan, 3, *first)
+    assert again - constant == pytest.approx((prepared - constant) / 2, rel=0.05)
 
     # Two points of an attack on the forget rows, of each run and of the two reference models.
     Path("y.yaml").write_text(f"{CONFIG}attacks: {{relearning: {{rows: forget, steps: [1, 2]}}}}\n")
     attacked, data = plan_sweep(load_config("y.yaml"))
     assert len(attacked.runs[0].attacks) == 1
-    more = machine_seconds(attacked, data, attacked.runs, first) - again
+    more = seconds(attacked, 3, *first) - again
     assert 0 < more < again - constant
 
 

@@ -14,7 +14,7 @@ from unlearnbench.base.errors import TrainingError, is_deterministic
 from unlearnbench.cli.main import main
 from unlearnbench.config.loader import load_config
 from unlearnbench.config.resources import Resources
-from unlearnbench.results.run_estimate import Estimate, check_plan, check_run, estimate_plan
+from unlearnbench.results.run_estimate import Estimate, Rates, check_plan, check_run, estimate_plan
 from unlearnbench.runs.plan_sweep import plan_sweep
 
 GB = 10**9
@@ -92,11 +92,6 @@ def test_large_plans_are_refused_before_loading(
     assert "Llama-2-7B-chat does not fit its GPU with ce-u, gradient-difference: an" in line
     assert "of 74.5 GiB, of which 94% can be used" in line
     assert not (tmp_path / "tofu_llama2_7b").exists(), "nothing is written"
-
-    for change in ("resources.gpu=2", "training.optimizer=paged-adamw-8bit", "models.0.lora={}"):
-        plan, benchmark = plan_sweep(load_config("tofu_llama2_7b", [*asked, change]))
-        assert check_plan(plan, benchmark, 80 * GB) == [], change
-
     assert main(["run", "tofu_llama2_7b", "--select", "0", *arguments(asked)]) == 2
     assert "does not fit its GPU with ce-u: an" in capsys.readouterr().err
 
@@ -147,7 +142,9 @@ def test_the_presets_of_seven_billion_fit_their_gpus(tokenizer: Any, tmp_path: P
             "methods=[kl-minimization]",
             *more,
         ]
-        ((found,), unknown) = estimate_plan(*plan_sweep(load_config(preset, sets)), 1.0, 80 * GB)
+        ((found,), unknown) = estimate_plan(
+            *plan_sweep(load_config(preset, sets)), Rates(1.0), 80 * GB
+        )
         assert not unknown
         return found
 

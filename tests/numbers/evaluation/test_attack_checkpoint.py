@@ -12,7 +12,7 @@ from unlearnbench.api import registry
 from unlearnbench.base.errors import EvaluationError
 from unlearnbench.benchmarks.synthetic import Synthetic
 from unlearnbench.config.entries import attack_specs
-from unlearnbench.runs.evaluate_model import EvaluationSetup, attack_checkpoint, set_up
+from unlearnbench.runs.evaluate_model import EvaluationSetup, set_up
 
 TRAINS = """\
 from unlearnbench.api import WeightAttack
@@ -62,14 +62,12 @@ def test_a_model_is_fine_tuned_and_restored(
     (tmp_path / "trains.py").write_text(TRAINS)
     registry.register_file(tmp_path / "trains.py")
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    names: list[str] = []
-    attacks = attack_specs({"trains": {}, "paraphrase": {}})
-    found = attack_checkpoint(model, attacks, setup, done=names.append)
-    assert names == [*found.under] == ["paraphrase", "trains@1", "trains@2"]
+    evaluations = dict(setup.evaluations(model, attack_specs({"trains": {}, "paraphrase": {}})))
+    assert [*evaluations] == ["", "paraphrase", "trains@1", "trains@2"]
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    losses = [found.under[name].sets["forget"].answer_loss.mean() for name in names]
-    assert losses[0] != found.plain.sets["forget"].answer_loss.mean()
-    assert losses[2] < losses[1] < found.plain.sets["forget"].answer_loss.mean()
+    losses = [item.sets["forget"].answer_loss.mean() for item in evaluations.values()]
+    assert losses[1] != losses[0]
+    assert losses[3] < losses[2] < losses[0]
 
 
 def test_the_start_model_is_loaded_once_where_an_attack_reads_it(
@@ -79,10 +77,10 @@ def test_the_start_model_is_loaded_once_where_an_attack_reads_it(
     (tmp_path / "reads.py").write_text(READS)
     attacks = attack_specs({registry.register_file(tmp_path / "reads.py"): {}})
     with pytest.raises(EvaluationError, match="give it with --start"):
-        attack_checkpoint(model, attacks, setup)
+        dict(setup.evaluations(model, attacks))
     model.save_pretrained(tmp_path / "start")
     with torch.no_grad():
         model.lm_head.weight.mul_(0.5)
-    found = attack_checkpoint(model, attacks, setup, start=tmp_path / "start")
-    own, plain = found.under["reads"].sets["forget"], found.plain.sets["forget"]
-    assert own.answer_loss.tolist() != plain.answer_loss.tolist()
+    evaluations = dict(setup.evaluations(model, attacks, start=tmp_path / "start"))
+    attacked, plain = (evaluations[name].sets["forget"] for name in ("reads", ""))
+    assert attacked.answer_loss.tolist() != plain.answer_loss.tolist()

@@ -20,8 +20,6 @@ from unlearnbench.models.encoding import TEMPLATES
 from unlearnbench.models.rows_loading import load_benchmark
 from unlearnbench.runs.evaluate_model import data_settings
 
-from ...forked import start, wait
-
 DATA = Synthetic(authors=4, questions_per_author=2, pretraining_authors=0)
 PROFILE = get_profile("tofu", rows=2, max_length=120)
 
@@ -131,18 +129,3 @@ class TestAdapter:
         config = json.loads((adapter / "adapter_config.json").read_text())
         config["base_model_name_or_path"] = base
         (adapter / "adapter_config.json").write_text(json.dumps(config))
-
-
-def test_needs_neither_ray_nor_mlflow_nor_plotly(folder: Path, tmp_path: Path) -> None:
-    """Evaluation from the command line where importing these fails."""
-    code = (
-        "import sys\n"
-        "for name in ('ray', 'mlflow', 'plotly'): sys.modules[name] = None\n"
-        "from unlearnbench.cli.main import main\n"
-        f"args = ['evaluate', {str(folder)!r}, '--data', 'synthetic', '--rows', '1',\n"
-        f"        '--max-length', '120', '--questions', {str(tmp_path / 'q.jsonl')!r}]\n"
-        "assert main(args) == 0\n"
-    )
-    assert wait([start(code, output=tmp_path / "out.txt")]) == [0]
-    assert "Model Utility" in (tmp_path / "out.txt").read_text()
-    assert len((tmp_path / "q.jsonl").read_text().splitlines()) == 5

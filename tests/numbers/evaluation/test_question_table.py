@@ -9,6 +9,7 @@ import pytest
 
 from unlearnbench.api.observations import SETS, AnswerTokens, Evaluation, SetEvaluation, SetName
 from unlearnbench.config.profiles import TOFU
+from unlearnbench.evaluation.made_up_sets import made_up_set
 from unlearnbench.evaluation.question_table import questions_table, write_questions
 from unlearnbench.evaluation.summary import plan_of, truth_ratios
 
@@ -21,22 +22,10 @@ METRICS = {"rouge", "probability", "truth_ratio_value", "paraphrased_probability
 """Some of those that such an evaluation has."""
 
 
-def one_set(name: SetName, n: int = 3) -> SetEvaluation:
-    draws = np.random.default_rng(SETS.index(name))
-    k = 5 if name in ("retain", "forget") else 3
-    return SetEvaluation(
-        questions=tuple(f"{name} {i}: wo? «ä»" for i in range(n)),
-        generated=tuple(f"answer\n{i}" for i in range(n)),
-        references=tuple(f"true {i}" for i in range(n)),
-        answer_loss=draws.random(n),
-        answer_tokens=draws.integers(1, 9, n),
-        base_loss=draws.random(n),
-        base_tokens=draws.integers(1, 9, n),
-        perturbed_loss=draws.random((n, k)),
-        perturbed_tokens=draws.integers(1, 9, (n, k)),
-        rouge1_recall=draws.random(n),
-        rouge_l_recall=draws.random(n),
-    )
+def one_set(name: SetName) -> SetEvaluation:
+    words = tuple(f"{name} {i}: wo? «ä»\n" for i in range(3))
+    plain = replace(made_up_set(n=3, seed=SETS.index(name)), token_columns=None, generated=words)
+    return replace(plain, grad_norm=None, start_loss=None, samples=None)
 
 
 @pytest.fixture
@@ -51,7 +40,7 @@ def test_every_value_is_there(evaluation: Evaluation) -> None:
     assert all({*row} >= METRICS and [*row] == [*rows[0]] for row in rows)
     forget = evaluation.sets["forget"]
     row = rows[4]
-    assert (row["question"], row["generated"]) == ("forget 1: wo? «ä»", "answer\n1")
+    assert (row["question"], row["generated"]) == ("question 1", "forget 1: wo? «ä»\n")
     assert row["perturbed_loss"] == forget.perturbed_loss[1].tolist()
     assert row["perturbed_tokens"] == forget.perturbed_tokens[1].tolist()
     assert row["truth_ratio"] == truth_ratios(forget, TOFU)[1]

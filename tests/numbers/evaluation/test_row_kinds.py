@@ -18,7 +18,7 @@ from unlearnbench.models.encoding import TEMPLATES
 from unlearnbench.models.loading import pad_id
 
 from ...conftest import QUESTIONS
-from .plain_evaluator import PlainEvaluator, PlainResult
+from ...speed.plain_evaluator import PlainEvaluator, PlainResult
 
 Sets = dict[SetName, tuple[Question, ...]]
 PROFILE = get_profile("tofu", max_length=160)

@@ -84,8 +84,9 @@ def test_an_identity_has_the_plain_evaluation(attack: Attack, sharp: Any, tokeni
         seen = evaluation.sets["forget"]
         assert [*evaluation.sets] == ["forget"]
         assert (seen.questions, seen.generated) == (plain.questions, plain.generated)
-        np.testing.assert_array_equal(seen.answer_loss, plain.answer_loss)
-        np.testing.assert_array_equal(seen.perturbed_loss, plain.perturbed_loss)
+        # Other batches than the plain one's: some CPUs round their sums otherwise.
+        np.testing.assert_allclose(seen.answer_loss, plain.answer_loss, rtol=1e-6)
+        np.testing.assert_allclose(seen.perturbed_loss, plain.perturbed_loss, rtol=1e-6)
 
 
 def test_what_an_attack_adds_to_a_prompt_does_not_shorten_its_answer(

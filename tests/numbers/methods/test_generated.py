@@ -9,7 +9,17 @@ from torch import Tensor
 
 from unlearnbench.api.method import LossBatch, Part, Sampling, Terms
 
-from .conftest import Toy, assert_same, make_toy, method, total
+from .conftest import (
+    Toy,
+    assert_same,
+    ce_towards,
+    make_toy,
+    mean,
+    method,
+    nll,
+    total,
+    unlearning_target,
+)
 
 REWARDS = (0.9, 0.1, 0.4, 0.5, 0.5, 0.5)
 """Rewards of two questions with three samples each; the second has nothing to prefer."""
@@ -24,47 +34,27 @@ def judged(toy: Toy, rewards: tuple[float, ...] = REWARDS) -> LossBatch:
     return replace(toy.batch(), rewards=torch.tensor(rewards, dtype=torch.float64))
 
 
-def log_p(z: Tensor, y: int) -> Tensor:
-    return z[y] - torch.log(torch.exp(z).sum())
-
-
 def advantage(i: int) -> float:
     group = REWARDS[i // 3 * 3 : i // 3 * 3 + 3]
-    mean = sum(group) / 3
-    std = math.sqrt(sum((r - mean) ** 2 for r in group) / 3)
-    return (REWARDS[i] - mean) / std if std else 0.0
-
-
-def rows(toy: Toy) -> list[list[tuple[Tensor, int, Tensor]]]:
-    """(logits, token, reference logits) of each token, by sample."""
-    return [
-        list(zip(*each, strict=True))
-        for each in zip(
-            toy.logits["sample"], toy.labels["sample"], toy.reference["sample"], strict=True
-        )
-    ]
+    middle = sum(group) / 3
+    std = math.sqrt(sum((r - middle) ** 2 for r in group) / 3)
+    return (REWARDS[i] - middle) / std if std else 0.0
 
 
 @pytest.mark.parametrize("scaled", [True, False])
-def test_altpo_is_dpo_with_alternatives_as_winners(scaled: bool) -> None:
-    toy, beta = make_toy({"forget": (4, 1, 3), "alternative": (2, 2, 5)}), 0.3
-    pairs: list[Tensor] = []
-    pair: tuple[Part, ...] = ("alternative", "forget")
-    for b in range(3):
-        win, lose = (
-            toy.sequence_logprobs(part)[b] - toy.sequence_logprobs(part, reference=True)[b]
-            for part in pair
-        )
-        pairs.append(-torch.log(1 / (1 + torch.exp(-beta * (win - lose)))))
-    mean = torch.stack(pairs).sum() / 3
-    loss = method("altpo", beta=beta, scaled=scaled).loss(toy.batch())
-    assert_same(toy, loss, 2 / beta * mean if scaled else mean)
+@pytest.mark.parametrize(("name", "winner"), [("altpo", "alternative"), ("dpo", "refusal")])
+def test_preference_of_another_answer(toy: Toy, name: str, winner: Part, scaled: bool) -> None:
+    beta, pairs = 0.3, zip(toy.log_ratios(winner), toy.log_ratios("forget"), strict=True)
+    values = [-torch.log(1 / (1 + torch.exp(-beta * (win - lose)))) for win, lose in pairs]
+    made, factor = method(name, beta=beta, scaled=scaled), 2 / beta if scaled else 1.0
+    assert_same(toy, made.loss(toy.batch()), factor * mean(values))
+    assert made.value_at_reference() == pytest.approx(factor * math.log(2))
 
 
 def test_grpo(samples: Toy) -> None:
     by_sample: list[Tensor] = []
-    for i, tokens in enumerate(rows(samples)):
-        ratios = [torch.exp(log_p(z, y) - log_p(z, y).detach()) for z, y, _ in tokens]
+    for i, tokens in enumerate(samples.sequences("sample")):
+        ratios = [torch.exp(nll(z, y).detach() - nll(z, y)) for z, y, _ in tokens]
         by_sample.append(-advantage(i) * torch.stack(ratios).sum() / len(tokens))
     formula = torch.stack(by_sample).sum() / 6
     assert_same(samples, method("grpo", samples=3).loss(judged(samples)), formula)
@@ -72,10 +62,10 @@ def test_grpo(samples: Toy) -> None:
 
 def kl(samples: Toy) -> Tensor:
     by_sample: list[Tensor] = []
-    for tokens in rows(samples):
+    for tokens in samples.sequences("sample"):
         terms: list[Tensor] = []
         for z, y, ref in tokens:
-            ratio = torch.exp(log_p(ref, y)) / torch.exp(log_p(z, y))
+            ratio = torch.exp(nll(z, y) - nll(ref, y))
             terms.append(ratio - torch.log(ratio) - 1)
         by_sample.append(torch.stack(terms).sum() / len(tokens))
     return torch.stack(by_sample).sum() / 6
@@ -92,14 +82,11 @@ def test_their_kl_has_a_weight(samples: Toy, name: str) -> None:
 
 def test_grpo_ceu_unlearns_bad_samples_and_learns_good_ones(samples: Toy) -> None:
     by_sample: list[Tensor] = []
-    for i, tokens in enumerate(rows(samples)):
+    for i, tokens in enumerate(samples.sequences("sample")):
         terms: list[Tensor] = []
         for z, y, _ in tokens:
-            others = z.detach().clone()
-            others[y] = -math.inf
-            q = torch.softmax(others, 0)
-            towards_others = -(q * (z - torch.log(torch.exp(z).sum()))).sum()
-            terms.append(-log_p(z, y) if advantage(i) > 0 else towards_others)
+            unlearned = ce_towards(unlearning_target(z, y), z)
+            terms.append(nll(z, y) if advantage(i) > 0 else unlearned)
         by_sample.append(abs(advantage(i)) * torch.stack(terms).sum() / len(tokens))
     formula = torch.stack(by_sample).sum() / 6
     assert_same(samples, method("grpo-ceu", samples=3).loss(judged(samples)), formula)

@@ -14,7 +14,6 @@ from .conftest import (
     loss_of,
     make_toy,
     mean,
-    method,
     total,
     unlearning_target,
 )
@@ -103,21 +102,3 @@ def test_dpo_ceu(toy: Toy, score: float) -> None:
             unlearned = unlearned + ce_towards(target, z)
         values.append(weight * (unlearned - win))
     assert_same(toy, loss_of(toy, "dpo-ceu", beta=beta, score=score), mean(values))
-
-
-@pytest.mark.parametrize("scaled", [False, True])
-def test_dpo_and_altpo_share_both_conventions(scaled: bool) -> None:
-    """On equal pairs, with the same factor, they are one loss."""
-    toy = make_toy({"forget": (3, 2), "refusal": (2, 4)})
-    logits = {"forget": toy.logits["forget"], "alternative": toy.logits["refusal"]}
-    labels = {"forget": toy.labels["forget"], "alternative": toy.labels["refusal"]}
-    known = {"forget": toy.reference["forget"], "alternative": toy.reference["refusal"]}
-    twin = Toy(logits, labels, known)  # type: ignore[arg-type]
-    own = total(method("dpo", beta=0.2, scaled=scaled).loss(toy.batch()))
-    other = total(method("altpo", beta=0.2, scaled=scaled).loss(twin.batch()))
-    torch.testing.assert_close(own, other)
-    plain = total(method("dpo", beta=0.2).loss(toy.batch()))
-    torch.testing.assert_close(own, plain * (10.0 if scaled else 1.0))
-    assert method("dpo", beta=0.2, scaled=scaled).value_at_reference() == pytest.approx(
-        math.log(2) * (10.0 if scaled else 1.0)
-    )

@@ -1,6 +1,5 @@
 """Scores of General CE-U: from a column of the data, from rewards, by row and by token."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +11,10 @@ from torch import Tensor
 
 from unlearnbench.api.benchmark import Dataset, Question, Split
 from unlearnbench.api.method import LossBatch, Part
-from unlearnbench.benchmarks.tofu import TOFU
 from unlearnbench.models.encoding import TEMPLATES, Encoder
 from unlearnbench.models.epoch_order import training_rows, with_scores
 
+from ..benchmarks.test_tofu import load, small_tables, write
 from .conftest import Toy, assert_same, ce_towards, make_toy, mean, method, unlearning_target
 
 FORGET = ((0.0, 0.25, 1.0, 0.5), (0.9,), (0.1, 0.2, 0.3))
@@ -77,40 +76,16 @@ def test_scores_by_token_differ_from_scores_by_row() -> None:
     assert_same(toy, method("general-ce-u", scores="column").loss(batch), formula)
 
 
-class TestData:
-    """The column `score` of a folder of JSON lines."""
-
-    def tables(self, forget: object = None, retain: object = None) -> dict[str, list[Any]]:
-        full = [{"question": f"Question {i}?", "answer": f"Answer {i}."} for i in range(10)]
-        fact = {"question": "Who?", "answer": "She", "perturbed_answer": ["he", "it", "they"]}
-        more = {"paraphrased_answer": "Or so.", "perturbed_answer": ["a", "b"]}
-        more["paraphrased_question"] = "Or?"
-        return {
-            "full": full,
-            "forget10": [{**r, **({} if forget is None else {"score": forget})} for r in full[9:]],
-            "retain90": [{**r, **({} if retain is None else {"score": retain})} for r in full[:9]],
-            "forget10_perturbed": [{**row, **more} for row in full[9:]],
-            "retain_perturbed": [{**row, **more} for row in full[:3]],
-            "real_authors_perturbed": [fact],
-            "world_facts_perturbed": [fact],
-        }
-
-    def write(self, folder: Path, **scores: object) -> Path:
-        folder.mkdir(exist_ok=True)
-        for name, rows in self.tables(**scores).items():
-            (folder / f"{name}.json").write_text("\n".join(map(json.dumps, rows)))
-        return folder
-
-    def load(self, folder: Path) -> Dataset:
-        return TOFU(path=str(folder), pretraining_authors=0).load((0.1,))
-
-    def test_one_number_or_one_for_each_token(self, tmp_path: Path) -> None:
-        (row,) = self.load(self.write(tmp_path, forget=1)).splits[0.1].forget
-        assert row.score == 1.0
-        assert isinstance(row.score, float)
-        split = self.load(self.write(tmp_path, forget=[0, 0.5], retain=0.9)).splits[0.1]
-        assert split.forget[0].score == (0.0, 0.5)
-        assert [row.score for row in split.retain] == [0.9] * 9
+def test_a_column_has_one_number_or_one_for_each_token(tmp_path: Path) -> None:
+    tables = small_tables()
+    for row, score in zip(tables["forget10"], (1, [0, 0.5]), strict=True):
+        row["score"] = score
+    tables["retain90"] = [{**row, "score": 0.9} for row in tables["retain90"]]
+    write(tmp_path, tables)
+    split = load(tmp_path).splits[0.1]
+    assert [row.score for row in split.forget] == [1.0, (0.0, 0.5)]
+    assert isinstance(split.forget[0].score, float)
+    assert [row.score for row in split.retain] == [0.9] * 8
 
 
 @pytest.fixture

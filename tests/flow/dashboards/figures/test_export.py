@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from unlearnbench.base.errors import UnlearnbenchError
 from unlearnbench.report.figures import pareto, save
 from unlearnbench.results.table import table
 
@@ -41,16 +40,3 @@ def test_a_file_of_each_format(figure: Any, tmp_path: Path) -> None:
     finally:
         kaleido.stop_sync_server(silence_warnings=True)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["x.PDF", "x.png", "x.svg"]
-
-
-def test_without_a_browser_there_is_one_clear_message(
-    figure: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def missing(*_: Any, **__: Any) -> None:
-        raise RuntimeError("Kaleido requires Google Chrome to be installed.\nmore\nlines")
-
-    monkeypatch.setattr(type(figure), "to_image", missing)
-    with pytest.raises(UnlearnbenchError, match=r"unlearnbench\[figures\]") as caught:
-        save(figure, tmp_path / "x.svg")
-    assert "\n" not in str(caught.value)
-    assert not list(tmp_path.iterdir())

@@ -7,12 +7,7 @@ from typing import Any
 import pytest
 
 from unlearnbench.api import registry
-from unlearnbench.testing.gradient_profile import (
-    POINTS,
-    Cosines,
-    GradientProfiles,
-    gradient_profiles,
-)
+from unlearnbench.report.gradient_profile import POINTS, GradientProfiles, gradient_profiles
 
 pages: Any = importlib.import_module("unlearnbench_dashboards.figures.gradient_plot")
 
@@ -44,11 +39,3 @@ def test_the_page_names_missing_methods_and_loads_nothing(found: GradientProfile
     assert "idk: does not read the forgotten answers, only refusal, retain." in page
     assert "p of the start model: 0.99." in page
     assert not re.search(r"<(script|link)[^>]+(src|href)=", page)
-
-
-def test_the_matrix_has_its_values() -> None:
-    cosines = Cosines(("a", "<b>"), ((1.0, -0.001), (-0.001, None)), {})
-    drawn = pages.matrix(cosines)
-    text = [list(line) for line in drawn.data[0].text]
-    assert text == [["1.00", "0.00"], ["0.00", "–"]]
-    assert "Cosine of the methods" in pages.build_cosine(cosines)

@@ -5,9 +5,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import pytest
-
 from unlearnbench.report.figures import pareto
 from unlearnbench.results.table import table
 
@@ -21,23 +18,6 @@ STYLE = palette.Style({f"{i:02}": i for i in range(80)}, {})
 
 def shape(slot: int) -> str:
     return str(STYLE.shape(f"{slot:02}"))
-
-
-def luminance(colour: str) -> float:
-    parts = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
-    linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
-    return float(np.array([0.2126, 0.7152, 0.0722]) @ linear)
-
-
-def contrast(one: str, other: str) -> float:
-    """WCAG's contrast ratio; 3 is its least for graphics."""
-    low, high = sorted(luminance(colour) + 0.05 for colour in (one, other))
-    return high / low
-
-
-@pytest.mark.parametrize(("page", "ground"), [(0, "#ffffff"), (1, "#181b1f")])
-def test_every_colour_contrasts_with_its_page(page: int, ground: str) -> None:
-    assert min(contrast(pair[page], ground) for pair in palette.PALETTE) > 3.0
 
 
 def test_eighty_methods_have_eighty_styles_and_ten_differ_in_shape() -> None:

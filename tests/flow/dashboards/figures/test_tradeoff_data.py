@@ -109,8 +109,7 @@ class TestFigure:
         assert line.error_y.arrayminus[1] == pytest.approx(-6.0 - interval.low, rel=1e-3)
         text = line.hovertext[1]
         assert f"[−{-interval.low:.2f}, −{-interval.high:.2f}]" in text
-        assert "mean of 5 seeds; brackets: 95% interval of the mean" in text
-        assert "range over seeds: 0.700 to 0.700, −9.00 to −3.00" in text
+        assert "mean of 5 seeds; in brackets: 95 % t interval of the mean" in text
 
     def test_bars_and_axes_end_where_no_value_can_be(self, fabric: Fabric) -> None:
         points = ((0.46, -0.1), (0.47, -0.2), (0.8, -6.0))

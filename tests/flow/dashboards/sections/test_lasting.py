@@ -43,7 +43,7 @@ def records(fabric: Fabric) -> tuple[Record, ...]:
 def white_box() -> Iterator[None]:
     """Relearning runs the weights alone, whichever attack of that name is installed."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(results, "_is_white_box", "relearning".__eq__)
+        patch.setattr(results, "is_white_box", "relearning".__eq__)
         yield
 
 
@@ -54,23 +54,26 @@ def context(records: tuple[Record, ...]) -> Any:
 
 def test_sentences_and_numbers(context: Any) -> None:
     values = SECTION.values(context)
-    ((panel, lines, attacks, _),) = values["panels"]
+    ((panel, lines, attacks, leaks, worst),) = values["panels"]
     assert values["measure"] == "Extraction strength, forget"
     assert [one.attack for one in attacks] == [
         *("assistant-prefix", "paraphrase", "quantization", "relearning", "second-turn"),
     ]
-    assert lines[0].startswith("Of all attacked settings, idk at learning rate 0.0001")
-    assert any(line.startswith("Bypassed, not robust: it leaves") for line in lines)
-    assert (values["bars"], values["stepped"]) == (True, {"relearning"})
+    assert "of what idk at learning rate 0.0001" in lines[0]
+    assert any("bypassed, not robust: it leaves" in line for line in lines)
+    assert (values["stepped"], values["leak_label"]) == ({"relearning"}, "leak@16")
+    assert worst is None
     (idk,) = (one for one in panel.best if one.setting.family == "idk")
     assert idk.worst.variant == "relearning@13"
     nf4 = next(one for one in attacks if one.attack == "quantization").of(idk)
     assert nf4.variant == "quantization@nf4", "of two points, the one that gives more back"
+    assert leaks[idk.setting.key] == pytest.approx((0.3, 0.35))
+    assert leaks["start model"][0] == pytest.approx(0.9)
 
 
 def test_figures_have_both_references_and_open_answers(context: Any) -> None:
     ((figures),) = SECTION.data(context)
-    curves, bars = dict(figures["curves"]), dict(figures["bars"])
+    curves = dict(figures["curves"])
     assert list(curves) == ["eco", "idk", "npo+nll"]
     start, retain, line = curves["idk"]["data"]
     assert (start["name"], retain["name"]) == ("start model", "retain model")
@@ -79,14 +82,6 @@ def test_figures_have_both_references_and_open_answers(context: Any) -> None:
     assert retain["y"] == pytest.approx([RETAIN, *[RETAIN + 0.02] * 4])
     assert line["customdata"][-1][1:] == [1, "relearning@13"]
     assert len(line["error_y"]["array"]) == 5, "intervals over three seeds"
-    bar, retain_marks, start_marks = bars["idk"]["data"]
-    assert bar["y"] == [
-        *("before", "assistant-prefix", "paraphrase"),
-        *("quantization@int8", "quantization@nf4", "second-turn"),
-    ]
-    assert retain_marks["x"] == [RETAIN] * 6
-    assert len(start_marks["x"]) == 6
-    assert bar["customdata"][1][1:] == [1, "assistant-prefix"]
 
 
 def test_the_worst_prompt_is_taken_question_by_question(
@@ -118,11 +113,7 @@ def test_the_worst_prompt_is_taken_question_by_question(
     assert worst[run.id] == pytest.approx(np.max(by_prompt, axis=0).mean())
     assert worst[run.id] > max(values.mean() for values in by_prompt)
     assert worst["retain model"] < worst[run.id]
-    ((figures),) = SECTION.data(context)
-    bar, retain_marks, _ = dict(figures["bars"])["idk"]["data"]
-    assert bar["y"][-1] == label
-    assert bar["x"][-1] == pytest.approx(worst[run.id], abs=1e-3)
-    assert retain_marks["x"][-1] == pytest.approx(worst["retain model"], abs=1e-3)
+    assert SECTION.values(context)["panels"][0][-1] == (label, worst)
 
 
 def test_answers_are_those_of_the_best_settings_and_both_references(context: Any) -> None:
@@ -139,19 +130,15 @@ def test_answers_are_those_of_the_best_settings_and_both_references(context: Any
     assert answers[0].startswith("Under relearning@13: ")
 
 
-def test_the_scorecard_has_it_with_its_parts(context: Any) -> None:
+def test_the_scorecard_has_it(context: Any) -> None:
     (panel,) = scorecard.score_panels(context)
     by_family = {line.setting.family: line for line in panel.lines}
     idk = by_family["idk"].lasting
-    assert idk.lasting == panel.attacked.best[1].lasting
-    _, parts = scorecard.parts_behind(panel, by_family["idk"])[-1]
-    assert parts[0][0] == "Extraction strength, forget, before"
-    assert parts[0][3:] == [0.8, RETAIN]
-    assert parts[-1][0] == "under second-turn"
-    kinds = panel.warnings
-    ((line, label, text),) = next(found for name, found in kinds.items() if "bypassed" in name)
-    assert (line.family, label) == ("eco", "Lasting")
-    assert text.startswith("the model alone answers relearning")
+    (attacked,) = context.report.lasting
+    assert idk.lasting == attacked.best[1].lasting
+    warned = {family: line.numbers[-1].warnings for family, line in by_family.items()}
+    assert [family for family, warnings in warned.items() if warnings] == ["eco"]
+    assert "the model alone answers relearning" in warned["eco"]["bypassed"]
 
 
 def test_leaks_of_sampled_answers_with_their_bounds(context: Any) -> None:
@@ -166,8 +153,3 @@ def test_leaks_of_sampled_answers_with_their_bounds(context: Any) -> None:
     *lines, bound = dict(figures["leaks"])["idk"]["data"]
     assert [line["name"] for line in lines] == ["start model", "retain model", "idk"]
     assert bound["customdata"][0][2] == "sampling"
-    column = lasting.LeakColumn(context, panel)
-    assert (column.label, bool(column)) == ("leak@16", True)
-    idk = next(one for one in panel.settings if one.setting.family == "idk")
-    assert column.of(idk) == pytest.approx((0.3, 0.35))
-    assert column.reference("start model")[0] == pytest.approx(0.9)

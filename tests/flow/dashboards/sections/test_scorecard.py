@@ -64,7 +64,6 @@ def test_the_ends_of_the_scales(fabric: Fabric) -> None:
     assert found.references["retain model"][:2] == (1.0, 1.0)
     assert found.references["start model"][0] == pytest.approx(0.0)
     assert found.references["start model"][2] == pytest.approx(1.0)
-    assert not found.missing
     assert forgotten.warning == private.warning == ""
 
 
@@ -82,10 +81,6 @@ def test_parts_stand_beside_start_and_retain_model(fabric: Fabric) -> None:
     assert attack.start > 0.8
     assert [part.column.name for part in kept.parts] == ["model_utility", "repetition_forget"]
     assert kept.parts[0].value == 0.8, "as the run's record has it"
-    one = panel(scored([*references(fabric), run]))
-    (label, parts), *_ = scorecard.parts_behind(one, one.lines[0])
-    assert (label, parts[0][0]) == ("Forgotten", "Extraction strength, forget")
-    assert parts[0][1] == pytest.approx(lead.value, abs=1e-4)
 
 
 def test_seeds_have_a_mean_and_its_interval(fabric: Fabric) -> None:
@@ -124,22 +119,6 @@ def test_a_difference_by_chance_is_no_warning(fabric: Fabric) -> None:
     assert not any(score.warning for score in line.scores)
 
 
-def test_what_is_missing_has_its_reason(fabric: Fabric) -> None:
-    start, retain = fabric.reference("fine-tuned"), fabric.reference("retain")
-    missing = panel([start, retain, fabric.run(points=ONE)]).missing
-    assert missing[0].startswith("No Forgotten: Extraction strength, forget, ")
-    assert missing[0].endswith(
-        "is not in the records; evaluate again, in a new folder, to have it."
-    )
-    alone = panel([start, fabric.run(points=ONE)]).missing
-    assert alone[:2] == (
-        "No Forgotten: the retain model was not evaluated.",
-        "No Private: the retain model was not evaluated.",
-    )
-    no_start = panel([retain, fabric.run(points=ONE)])
-    assert "No Kept: the start model was not evaluated." in no_start.missing
-
-
 def kept_of(fabric: Fabric, values: Mapping[str, Sequence[float]]) -> str:
     """The LaTeX of runs that keep `values`, by method and seed."""
     runs: list[Record] = []
@@ -164,7 +143,7 @@ def test_latex_has_what_is_better_than_every_other_beyond_chance_in_bold(fabric:
     assert "0.87 [0.68, 1.06]" in text
     assert "\n% Means over seeds 0, 1, 2.\n% Brackets: 95 \\% t interval of the mean" in text
     assert r"\caption{Scores of each method's best setting, tiny, forget 10 \%: 0 to 1" in text
-    assert "the highest $\\log_{10}$ Forget Quality of those that keep at least 80\\%" in text
+    assert "the highest Forget Quality among settings that keep at least 80 \\%" in text
     assert "Bold: better than every other method's beyond chance" in text
     assert len({line.count("&") for line in text.splitlines() if line.endswith("\\\\")}) == 1
     assert text.isascii()

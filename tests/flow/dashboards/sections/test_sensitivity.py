@@ -16,7 +16,7 @@ module: Any = importlib.import_module("unlearnbench_dashboards.sections.sensitiv
 SECTION: Any = module.SensitivitySection()
 
 
-def test_means_are_a_line_and_seeds_are_points(fabric: Fabric) -> None:
+def test_means_are_a_line_with_bars(fabric: Fabric) -> None:
     qualities = {1e-5: (-9.0, -7.0), 1e-4: (-3.0, -4.0)}
     runs = [
         fabric.run("npo", rate, points=((0.8, -10.0), (0.7, quality)), seed=seed)
@@ -32,11 +32,11 @@ def test_means_are_a_line_and_seeds_are_points(fabric: Fabric) -> None:
     ((forgotten, kept),) = SECTION.data(context)
     assert forgotten["layout"]["title"]["text"] == "npo: log₁₀ FQ"
     assert kept["layout"]["title"]["text"] == "npo: utility"
-    means, points = forgotten["data"]
+    (means,) = forgotten["data"]
     assert forgotten["layout"]["xaxis"]["type"] == "log"
     assert forgotten["layout"]["xaxis"]["ticktext"] == ["1e-5", "1e-4"]
     assert (means["x"], means["y"]) == ([1e-5, 1e-4], [-8.0, -3.5])
-    assert (points["x"], points["y"]) == ([1e-5, 1e-5, 1e-4, 1e-4], [-9.0, -7.0, -3.0, -4.0])
+    assert means["error_y"]["array"] == [1.0, 0.5], "of two seeds, the larger value"
     assert [s["y0"] for s in forgotten["layout"]["shapes"]] == [pytest.approx(-16.3)]
 
 

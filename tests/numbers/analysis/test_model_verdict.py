@@ -5,15 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from unlearnbench.analysis.model_verdict import ModelVerdict
+from unlearnbench.analysis.text import model_sentences
 from unlearnbench.api.observations import SETS, Evaluation, FloatArray, SetEvaluation
 from unlearnbench.config.entries import benchmark_named
 from unlearnbench.config.profiles import TOFU
-from unlearnbench.evaluation.model_verdict import Judged, ModelVerdict, judge
-from unlearnbench.evaluation.summary import plan_of, summarize
 
 N = 40
 BENCHMARK = benchmark_named("tofu")
-PLAN = plan_of(TOFU, BENCHMARK)
 
 
 def answers(probability: FloatArray, ratio: float = 0.3) -> SetEvaluation:
@@ -40,28 +39,27 @@ RETAIN, START = model(0.2, 0.8, 0.9), model(0.9, 0.8, 0.3)
 
 
 def judged(
-    one: Evaluation, retain: Evaluation | None = RETAIN, start: Evaluation | None = START
+    subject: Evaluation, retain: Evaluation | None = RETAIN, start: Evaluation | None = START
 ) -> ModelVerdict:
-    values = summarize(one, retain, TOFU, start, BENCHMARK)
-    return judge(Judged(PLAN, BENCHMARK.roles, BENCHMARK.headline, values, one, retain, start))
+    return ModelVerdict(TOFU, BENCHMARK, subject, retain, start)
 
 
 def test_a_model_like_the_retain_model_is_perhaps_forgotten() -> None:
-    found = judged(model(0.2, 0.8, 0.9))
-    assert found.forgotten.startswith(
+    forgotten = model_sentences(judged(model(0.2, 0.8, 0.9)))[0]
+    assert forgotten.startswith(
         "Forgotten? Perhaps: Forget Quality p = 1 does not distinguish it from the retain model "
-        "(D = 0; with 40 questions the smallest D that shows: 0.325). "
+        "(D = 0). With 40 forget questions, Forget Quality distinguishes a model"
     )
-    assert "difference +0.000 [+0.000, +0.000], no more and no less than there" in found.forgotten
-    assert found.lacking == ""
+    assert "only if D is at least 0.325" in forgotten
+    assert "difference +0.000 [+0.000, +0.000], no difference beyond chance" in forgotten
 
 
 def test_the_start_model_is_not_forgotten_and_keeps_everything() -> None:
-    found = judged(START)
-    assert found.forgotten.startswith("Forgotten? No: Forget Quality p = ")
-    assert "Probability, forget: 0.904, the retain model's 0.204" in found.forgotten
-    assert "difference +0.700 [+0.700, +0.700], more is memorised than there." in found.forgotten
-    assert "which is 100 % [100, 100 %] of the start model's." in found.kept
+    forgotten, kept = model_sentences(judged(START))
+    assert forgotten.startswith("Forgotten? No: Forget Quality p = ")
+    assert "Probability, forget: 0.904, the retain model's 0.204" in forgotten
+    assert "difference +0.700 [+0.700, +0.700], more is memorised than there." in forgotten
+    assert "which is 100 % [100, 100 %] of the start model's." in kept
 
 
 def test_the_kept_share_is_resampled_by_the_same_questions() -> None:
@@ -70,7 +68,6 @@ def test_the_kept_share_is_resampled_by_the_same_questions() -> None:
     utility = found.intervals["model_utility"]
     assert low < high < 0.9
     assert high - low < (utility[1] - utility[0]) / 0.6, "paired: narrower than either alone"
-    assert f"[{100 * low:.0f}, {100 * high:.0f} %] of the start model's." in found.kept
 
 
 def test_means_have_the_interval_of_a_bootstrap() -> None:
@@ -83,10 +80,10 @@ def test_means_have_the_interval_of_a_bootstrap() -> None:
 
 def test_without_other_models_the_options_are_named() -> None:
     found = judged(START, None, None)
-    assert (found.forgotten, "of the start" in found.kept) == ("", False)
-    assert found.kept.startswith("Kept? Model Utility 0.")
-    assert found.lacking.startswith("Not known: pass --retain to answer: is it forgotten")
-    assert "; pass --start to answer: how much is kept" in found.lacking
+    kept, lacking = model_sentences(found)
+    assert kept.startswith("Kept? Model Utility 0.")
+    assert lacking.startswith("Not known: pass --retain to answer: is it forgotten")
+    assert "; pass --start to answer: how much is kept" in lacking
     assert "kept_share" not in found.intervals
 
 
@@ -94,8 +91,8 @@ def test_privacy_is_by_the_attack_that_is_farthest_off() -> None:
     noise = np.random.default_rng(2).uniform(-0.05, 0.05, N)
     unseen = {"holdout": answers(0.2 + noise)}
     start, retain = (replace(one, sets={**one.sets, **unseen}) for one in (START, RETAIN))
-    found = judged(start, retain)
-    assert found.private.startswith("Private? No: of all membership attacks ")
-    assert "AUC 1.00 [1.00, 1.00]; the aim is 0." in found.private
-    assert judged(retain, retain).private.startswith("Private? Perhaps: ")
-    assert "½, chance" in judged(start, None).private
+    private = model_sentences(judged(start, retain))[1]
+    assert private.startswith("Private? No: of all membership attacks ")
+    assert "AUC 1.00 [1.00, 1.00]; the aim is 0." in private
+    assert model_sentences(judged(retain, retain))[1].startswith("Private? Perhaps: ")
+    assert "½, chance" in model_sentences(judged(start, None))[0]

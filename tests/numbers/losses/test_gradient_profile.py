@@ -1,22 +1,15 @@
 """Gradients by hand: CE-U's grows with confidence, gradient ascent's vanishes."""
 
 import math
-from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
-import torch
 from torch import Tensor
 
 from unlearnbench.api import registry
 from unlearnbench.api.inference_method import Wrapper
 from unlearnbench.api.method import LossBatch, Method, Needs
-from unlearnbench.testing.gradient_profile import (
-    POINTS,
-    GradientProfiles,
-    cosines,
-    gradient_profiles,
-)
+from unlearnbench.report.gradient_profile import POINTS, GradientProfiles, gradient_profiles
 
 
 def made(*names: str) -> dict[str, Method | Wrapper]:
@@ -85,37 +78,3 @@ def test_methods_without_a_curve_have_a_reason(found: GradientProfiles) -> None:
     assert reasons == {"blind": "does not read the logits of the forgotten answers"}
     reasons = gradient_profiles({"raising": Raising()}).without
     assert reasons == {"raising": "raised ValueError: no 1; see `methods check raising`"}
-
-
-def line(found: Sequence[float | None]) -> list[float]:
-    return [-9.0 if value is None else value for value in found]
-
-
-def test_cosines_of_the_first_step() -> None:
-    compared = cosines(made("gradient-ascent", "npo", "kl-minimization", "ce-u", "idk"))
-    matrix = torch.tensor([line(values) for values in compared.values])
-    torch.testing.assert_close(matrix, matrix.T)
-    torch.testing.assert_close(matrix.diagonal(), torch.ones(len(compared.names)))
-    # Nothing has diverged yet, so the KL pulls nowhere; NPO weighs rows by their tokens.
-    assert matrix[0, 2] == pytest.approx(1.0, abs=1e-6)
-    assert 0.9 < matrix[0, 1] <= 1
-    assert 0 < matrix[0, 3] < 0.99
-    assert abs(matrix[0, 4]) < 0.5
-
-
-def test_what_the_evaluated_model_does_counts() -> None:
-    class Reversed(Method):
-        def loss(self, batch: LossBatch) -> Tensor:
-            return batch.forget.mean_tokens(batch.forget.cross_entropy())
-
-        def update_scale(self) -> float:
-            return -1.0
-
-    class Nothing(Method):
-        def loss(self, batch: LossBatch) -> Tensor:
-            return 0 * batch.forget.mean_tokens(batch.forget.cross_entropy())
-
-    compared = cosines({**made("gradient-ascent"), "reversed": Reversed(), "nothing": Nothing()})
-    assert compared.values[0][1] == pytest.approx(1.0)
-    assert compared.values[2] == (None, None, None)
-    assert compared.to_csv().splitlines()[0] == "method,gradient-ascent,reversed,nothing"

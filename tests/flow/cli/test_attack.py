@@ -77,22 +77,6 @@ def test_a_table_and_a_sentence_for_each_attack(
     assert asked["forget"].questions == plain.questions, "the original ones"
 
 
-def test_an_attack_in_a_file_needs_no_name_and_json_is_json(run: Run, folder: str) -> None:
-    Path("plea.py").write_text(PLEA)
-    code, out, _ = run("attack", folder, *SMALL, "--plugin", "plea.py", "--json")
-    assert code == 0
-    document = json.loads(out)
-    (found,) = document["attacks"]
-    assert (found["attack"], [*found["variants"]]) == ("plea", ["plea@1"])
-    gain = found["largest_gain"]
-    values = found["variants"]["plea@1"]["model"]
-    assert gain["after"] == pytest.approx(values["extraction_strength_forget"])
-    assert gain["gain"] == pytest.approx(
-        gain["after"] - document["plain"]["model"]["extraction_strength_forget"]
-    )
-    assert gain["comes_back"] is None
-
-
 BROKEN = """\
 import torch
 

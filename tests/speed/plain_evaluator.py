@@ -32,7 +32,7 @@ from unlearnbench.evaluation.sets import is_answered
 from unlearnbench.models.batching import collate
 from unlearnbench.models.encoding import Encoder, Row, Template
 
-from ...speed.timer import now
+from .timer import now
 
 BATCH = 32
 IGNORED = -100

@@ -1,0 +1,146 @@
+"""The work of runs as counts, which do not depend on the device; texts' lengths are estimates."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from unlearnbench.api.attack import SamplingAttack
+from unlearnbench.api.benchmark import Dataset, Question
+from unlearnbench.api.method import Method
+from unlearnbench.config.entries import attack_from_spec
+from unlearnbench.config.method_specs import method_from_spec
+from unlearnbench.config.plan import RunSpec
+from unlearnbench.config.profiles import profile_of
+from unlearnbench.evaluation.sets import evaluation_sets, is_answered
+from unlearnbench.training.objective import Objective
+
+CHARACTERS = 4
+"""Characters of a token of English text, about, in current vocabularies."""
+TEMPLATE = 10
+"""Tokens of a template around question and answer, about."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """Work of a run."""
+
+    steps: int
+    """Optimiser steps."""
+    rows: int
+    """Rows that go through the model forward and back: forget, retain and refusal parts."""
+    trained: float
+    """Tokens of these rows."""
+    sampled: float
+    """Tokens of the answers that training samples."""
+    evaluations: int
+    attacked: int
+    """Evaluations under attacks, of the sets that each attack is about. After the best epoch so far
+    (`at: best`) as if each were the best."""
+    whole: float
+    """All of these evaluations, those under attacks as shares of a plain one."""
+    questions: int
+    """Questions of a plain evaluation."""
+    scored: float
+    """Tokens of an evaluation that are scored."""
+    answers: int
+    """Answers that are decoded in an evaluation."""
+    decoded: float
+    """Mean tokens of a decoded answer."""
+    limit: int
+    """Most tokens of a decoded answer."""
+    text: float
+    """Tokens of a slot: prompt and answer."""
+
+
+def rows_per_item(run: RunSpec) -> tuple[int, int]:
+    """Trained rows, and sampled answers, for each forget row; none of what trains nothing."""
+    method = method_from_spec(run.method)
+    if not isinstance(method, Method):
+        return 0, 0
+    needs = Objective(method, run.method.retain).needs
+    sampled = needs.samples.count if needs.samples and "sample" in needs.parts else 0
+    return needs.rows_per_item, sampled
+
+
+def effort_of(run: RunSpec, benchmark: Dataset) -> Effort:
+    """Count the work of a run. Each question is read once, with each of its answers."""
+    profile, roles = profile_of(run.evaluation), run.data.roles
+    sets = evaluation_sets(benchmark, run.forget_fraction, profile)
+    questions = [item for its in sets.values() for item in its]
+    prompt = fmean(_prompt(item) for item in questions)
+    answer = fmean(_count(item.answer) for item in questions)
+    answered = [q for name, its in sets.items() if is_answered(its, roles[name]) for q in its]
+    rule = profile.max_new_tokens or max(profile.max_length - round(prompt), 1)
+    limits = [question.max_new_tokens or rule for question in answered] or [0]
+    scored = sum(_count(text) for item in questions for text in item.scored_answers)
+
+    attacked, whole = 0, float(len(run.evaluate_at))
+    for attack in map(attack_from_spec, run.attacks):
+        times = len(attack.points()) * (1 if attack.at == "last" else len(run.evaluate_at))
+        about = sum(len(its) for name, its in sets.items() if roles[name] in attack.roles)
+        each = attack.samples if isinstance(attack, SamplingAttack) else 1
+        attacked += times
+        whole += times * each * about / len(questions)
+
+    forget = len(benchmark.splits[run.forget_fraction].forget)
+    trained, sampled = rows_per_item(run)
+    schedule = run.schedule(forget) if trained else None
+    rows = schedule.rows_drawn * trained if schedule else 0
+    length = fmean(tokens for tokens, _ in row_lengths(run, benchmark)) if schedule else 0.0
+    return Effort(
+        steps=schedule.steps if schedule else 0,
+        rows=rows,
+        trained=rows * length,
+        sampled=forget * run.epochs * sampled * length,
+        evaluations=len(run.evaluate_at),
+        attacked=attacked,
+        whole=whole,
+        questions=len(questions),
+        scored=scored + len(questions) * prompt,
+        answers=len(answered),
+        decoded=(answer + fmean(limits)) / 2,
+        limit=max(limits),
+        text=prompt + max(limits),
+    )
+
+
+def efforts_of(runs: Iterable[RunSpec], benchmark: Dataset) -> list[Effort]:
+    """The work of each run; it is counted once for runs that differ in model, rate and seed."""
+    known: dict[tuple[object, ...], Effort] = {}
+    result: list[Effort] = []
+    for run in runs:
+        key = run.method.model_dump_json(), run.forget_fraction, run.epochs, run.evaluate_at
+        known[key] = known.get(key) or effort_of(run, benchmark)
+        result.append(known[key])
+    return result
+
+
+def planned_work(efforts: Sequence[Effort]) -> dict[str, int]:
+    """The sums of the work of runs, as `plan --json` names them."""
+    return {
+        "runs": len(efforts),
+        "optimiser_steps": sum(effort.steps for effort in efforts),
+        "training_rows": sum(effort.rows for effort in efforts),
+        "evaluations": sum(effort.evaluations for effort in efforts),
+        "evaluated_questions": sum(effort.evaluations * effort.questions for effort in efforts),
+        "attacked_evaluations": sum(effort.attacked for effort in efforts),
+    }
+
+
+def row_lengths(run: RunSpec, benchmark: Dataset) -> list[tuple[int, int]]:
+    """Estimate the tokens of each training row of a run, and of its answer, from the texts."""
+    split, most = benchmark.splits[run.forget_fraction], run.training.max_length
+    return [
+        (min(_prompt(row) + (answer := _count(row.answer)), most), min(answer, most))
+        for row in (*split.forget, *split.retain)
+    ]
+
+
+def _prompt(question: Question) -> int:
+    turns = [question.question, *("".join(example) for example in question.examples)]
+    return sum(_count(text) + TEMPLATE * (question.format == "chat") for text in turns)
+
+
+def _count(text: str) -> int:
+    return math.ceil(len(text) / CHARACTERS)
