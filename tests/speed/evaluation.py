@@ -33,7 +33,7 @@ from unlearnbench.models.loading import Source, load_model, load_tokenizer, pad_
 from unlearnbench.models.rows_loading import load_benchmark
 from unlearnbench.runs.evaluate_model import data_settings, model_settings
 
-from .models import ARCHITECTURES, in_states
+from .models import QUICK, SIZES, in_states
 from .plain_evaluator import PlainEvaluator, PlainResult
 from .timer import Work, begin, end, now, options_of, peak_bytes, spread
 
@@ -139,14 +139,14 @@ def evaluation_of(folder: str, sets: Sets, profile: Profile, dtype: str, way: st
 def main(words: list[str] | None = None) -> int:
     """Measure each state of a model."""
     parser = options_of(__doc__)
-    parser.add_argument("--size", choices=[*ARCHITECTURES], default="tiny")
+    parser.add_argument("--size", choices=SIZES, default="tiny")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--data", default="synthetic", help="a benchmark, or a folder of files")
     parser.add_argument("--forget", type=float, default=0.1)
     parser.add_argument("--profile", default="tofu")
     parser.add_argument("--rows", type=int, help="the most of a set")
     options = begin(parser, words)
-    quick = options.size == "quick"
+    quick = options.size in QUICK
     length = 64 if quick else None
     profile = get_profile(options.profile, rows=options.rows, max_length=length)
     sets = questions_of(options.data, options.forget, profile, quick)

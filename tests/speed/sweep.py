@@ -45,6 +45,8 @@ ray: {concurrent: 2}
 QUICK = (
     *("methods=[ce-u]", "learning_rates=[1e-4,2e-4]", "epochs=1"),
     "data={source: synthetic, authors: 10, pretraining_authors: 2}",
+    "models.0.architecture={vocabulary: 400, hidden_size: 32, layers: 1, heads: 2, "
+    "intermediate_size: 48}",
 )
 
 

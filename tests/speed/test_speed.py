@@ -23,7 +23,8 @@ from unlearnbench.losses.predictions import Predictions, Reference
 from unlearnbench.results.records import EpochResult, Record, run_record
 
 from ..flow.sweep.noop_sweep import noop_config
-from . import evaluation, losses, step, sweep, timer
+from . import decoding, evaluation, losses, peer, step, sweep, timer
+from .models import random_model
 from .plain_evaluator import PlainEvaluator, PlainResult
 from .plain_losses import PlainPredictions
 
@@ -171,7 +172,12 @@ class TestStep:
         assert first["faster"] > 0
         assert first["overhead"] is not None
         assert second["overhead"] is None, "there is no bare loop with statistics"
-        monkeypatch.setattr(step, "AGREE", -1.0)
+        words[1:2] = ["llama3-quick", "--precision", "bf16"]
+        monkeypatch.setattr(step, "LARGE", ("llama3-quick",))  # a way at a time
+        (half,) = measured(capsys, step.main, *words, "npo+nll")["results"]
+        assert half["seconds"].keys() == {"usual", "ours", "bare"}
+        words[1:4] = ["quick"]
+        monkeypatch.setitem(step.AGREE, "fp32", -1.0)
         measured(capsys, step.main, *words, "ce-u", code=1)
 
 
@@ -259,6 +265,36 @@ class TestEvaluation:
             assert each["faster"] == pytest.approx(median["plain"] / median["fast"])
             assert each["agreement"]["agree"]
             assert each["peak_bytes"].keys() == {"plain", "fast"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, questions: Any) -> str:
+    """A random model whose heads share keys and values, in a folder."""
+    folder = tmp_path_factory.mktemp("model")
+    for part in random_model("llama3-quick", questions):
+        part.save_pretrained(folder)
+    return str(folder)
+
+
+class TestModelFolder:
+    def test_a_plain_loop_has_the_same_first_loss(
+        self, folder: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        words = (folder, "--epochs", "1", "--rows", "1", "--repeats", "1")
+        result = measured(capsys, peer.main, *words)
+        first = result["first_losses"]
+        assert first["ours"] == pytest.approx(first["usual"], abs=1e-4)
+        for phases in result["seconds"].values():
+            assert phases.keys() == {"start", "training", "evaluation"}
+        monkeypatch.setattr(peer, "AGREE", -1.0)
+        assert "seconds" not in measured(capsys, peer.main, *words, code=1)
+
+    def test_decoding_steps_are_profiled(
+        self, folder: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        result = measured(capsys, decoding.main, folder, "--after", "1")
+        assert result["seconds_a_step"] > 0
+        assert any("attention" in name for name in result["attention"])
 
 
 class TestSweep:

@@ -37,6 +37,12 @@ def content_of_files(paths: Iterable[Path]) -> str:
     return digest.hexdigest()[:16]
 
 
+def user_cache(kind: str) -> Path:
+    """The folder of the user's cache for a kind of files; it need not exist."""
+    cache = os.environ.get("XDG_CACHE_HOME") or f"{os.environ.get('HOME') or gettempdir()}/.cache"
+    return Path(cache, "unlearnbench", kind)
+
+
 def kept_hash(path: Path) -> str:
     """As `file_hash`; that of a big file is kept in the user's cache until the file changes."""
     now = path.stat()
@@ -48,9 +54,7 @@ def kept_hash(path: Path) -> str:
 
 @lru_cache(maxsize=1024)  # there may be no cache that can be written
 def _hash_of_state(path: Path, state: str) -> str:
-    cache = os.environ.get("XDG_CACHE_HOME") or f"{os.environ.get('HOME') or gettempdir()}/.cache"
-    name = hashlib.sha256(os.fsencode(path)).hexdigest()
-    kept = Path(cache, "unlearnbench", "hashes", name)
+    kept = user_cache("hashes") / hashlib.sha256(os.fsencode(path)).hexdigest()
     with suppress(OSError, ValueError):
         digest, _, then = kept.read_text(encoding="utf-8").partition(" ")
         if then == state:

@@ -43,6 +43,12 @@ class TOFU(TofuSchema):
     )
     hub_id: str = Field(default="locuslab/TOFU", description="dataset id on the hub")
     revision: str | None = Field(default=None, description="commit or tag on the hub")
+    retain_authors: int | None = Field(
+        default=None,
+        ge=1,
+        le=180,
+        description="keep the first so many authors alone, besides the forget sets: a small study",
+    )
 
     def split_problem(self, fraction: float) -> str:
         """The fraction is none that TOFU publishes."""
@@ -76,6 +82,8 @@ class TOFU(TofuSchema):
         folder, origin = _folder(self, *([f"{n}.json" for n in part] for part in (names, optional)))
         names += [name for name in optional if (folder / f"{name}.json").is_file()]
         tables = {name: _table(name, folder, origin) for name in names}
+        if self.retain_authors is not None:
+            tables = _first_authors(tables, self.retain_authors * ROWS_PER_AUTHOR)
         return Dataset(
             name="tofu",
             full=tables["full"],
@@ -200,3 +208,19 @@ def _split(given: float, published: float, tables: Mapping[str, Rows], origin: s
         "holdout": tables.get(split_name("holdout", published), ()),
     }
     return Split(given, tables[name], tables[retain], sets)
+
+
+def _first_authors(
+    tables: Mapping[str, tuple[Question, ...]], count: int
+) -> dict[str, tuple[Question, ...]]:
+    """The tables with the first `count` rows and those of the forget sets alone."""
+    forget = (rows for name, rows in tables.items() if name.startswith("forget"))
+    kept = {
+        (row.question, row.answer) for rows in (tables["full"][:count], *forget) for row in rows
+    }
+    return {
+        name: tuple(row for row in rows if (row.question, row.answer) in kept)
+        if name == "full" or name.startswith("retain")
+        else rows
+        for name, rows in tables.items()
+    }

@@ -28,6 +28,7 @@ from unlearnbench.cli import (
     doctor,
     evaluate,
     export,
+    fetch,
     figures,
     gradient,
     leaderboard,
@@ -94,7 +95,7 @@ def _root(
         Console().print(context.get_help())
 
 
-for _module in (sweep, plan, evaluate, report, compare, export, doctor):
+for _module in (sweep, plan, evaluate, report, compare, export, fetch, doctor):
     app.add_typer(_module.app)
 _plugins = {kind: plugin_group(kind) for kind in LISTED}
 _plugins["methods"].add_typer(gradient.app)

@@ -27,6 +27,7 @@ from unlearnbench.models.encoding import (
     no_variables,
     resolve_template,
 )
+from unlearnbench.models.gguf import check_file, content_of, converted, gguf_file
 
 _BUFFERS = re.compile(r"(rotary_emb\.inv_freq|\.attn\.(masked_)?bias|\.attention\.(masked_)?bias)$")
 """Ends of names of position tables and causal masks in old checkpoints: constants that the model
@@ -70,7 +71,7 @@ class UnreachableError(ModelError):
 
 @dataclass(frozen=True)
 class Source:
-    """The source of weights: a local folder, or a hub id with its revision."""
+    """The source of weights: a folder, a GGUF file, a packaged model, or a hub id."""
 
     place: str
     revision: str | None = None
@@ -95,7 +96,9 @@ class Source:
 
     @property
     def folder(self) -> Path | None:
-        """The folder, where `place` is one."""
+        """The folder, where `place` is one, or a GGUF file, which is converted once."""
+        if gguf_file(self.place) is not None:
+            return converted(self.place)
         path = Path(self.place)
         return path if path.is_dir() else None
 
@@ -139,6 +142,8 @@ class Source:
 
     def _hash(self, *patterns: str) -> str:
         path = Path(self.place)
+        if gguf_file(self.place) is not None:
+            return content_of(self.place)
         if self.folder is not None:
             result = {p for pattern in patterns for p in path.glob(pattern) if p.is_file()}
             return content_of_files(result - {path / "prepared.json"})  # it has times
@@ -149,6 +154,7 @@ class Source:
 
         transformers would query the hub for a minute before its error.
         """
+        check_file(self.place)
         if self.folder is None:
             if self.place.startswith((".", "/", "~")) or self.place.count("/") > 1:
                 raise ModelError(

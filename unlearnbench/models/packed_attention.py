@@ -55,6 +55,10 @@ class AttentionKernel:
 
         kind = product_dtype(query)
         query, key, value = (t.to(kind) for t in (query, key, value))
+        # An argument since torch 2.12: before, models with grouped heads read padded rows.
+        grouped: dict[str, Any] = {}
+        if query.shape[1] != key.shape[1]:
+            grouped["enable_gqa"] = True
         attn: Any = varlen_attn(
             query,
             key,
@@ -65,7 +69,7 @@ class AttentionKernel:
             longest,
             scale=self.how.get("scaling"),
             window_size=(-1, 0),  # causal
-            enable_gqa=query.shape[1] != key.shape[1],
+            **grouped,
         )
         return cast(Tensor, attn)
 

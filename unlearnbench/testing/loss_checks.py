@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from unlearnbench.api.method import LossBatch, Method, Needs, Part, Reference, References, Terms
-from unlearnbench.losses.predictions import Predictions
+from unlearnbench.api.method import LossBatch, Method, Needs, Part, References, Terms
+from unlearnbench.losses.predictions import Predictions, Reference
 from unlearnbench.testing.check import Outcome, check, fault, not_applicable, passed
 from unlearnbench.testing.probes import FixedDetached, Token, freed, slopes
 from unlearnbench.testing.step_checks import NEAR, apart

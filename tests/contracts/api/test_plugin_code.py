@@ -1,7 +1,6 @@
 """Plug-ins that raise, leave, print or are no plug-ins: one message, exit code 2, clean output."""
 
 import json
-import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,13 +15,11 @@ METHOD = '''\
 """A method."""
 {top}
 import sys
-from pydantic import Field
 from unlearnbench import Method, Needs
 
 class Odd(Method):
     """L = x"""
     needs = Needs(parts={{"forget"}})
-    {field}
 
     def loss(self, batch):
         value = batch.forget.mean_tokens(batch.forget.token_logprob)
@@ -47,24 +44,10 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     return ran
 
 
-def plugin(*, top: str = "", field: str = "", loss: str = "return value") -> str:
+def plugin(*, top: str = "", loss: str = "return value") -> str:
     """Write `odd.py`; returns its name."""
-    Path("odd.py").write_text(METHOD.format(top=top, field=field, loss=loss))
+    Path("odd.py").write_text(METHOD.format(top=top, loss=loss))
     return "odd.py"
-
-
-def test_ctrl_c_during_an_import_still_interrupts(run: Run) -> None:
-    # A shell starts what runs in its background with SIGINT ignored; a terminal does not.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        code, _, err = run(
-            "methods", "list", "--plugin", plugin(top="import signal; signal.raise_signal(2)")
-        )
-        with pytest.raises(KeyboardInterrupt), plugin_code("it"):
-            signal.raise_signal(signal.SIGINT)
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert (code, "interrupted" in err) == (130, True)
 
 
 def test_prints_of_a_plugin_do_not_corrupt_json(run: Run) -> None:

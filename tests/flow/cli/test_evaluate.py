@@ -10,29 +10,6 @@ import pytest
 Run = Callable[..., tuple[int, str, str]]
 
 
-MINE = """\
-from unlearnbench.api import Metric
-
-class Mine(Metric):
-    label = "Mine"
-    roles = frozenset({"forget"})
-
-    def per_example(self, seen):
-        return seen.answer_loss
-"""
-
-
-def test_a_metric_in_a_file_is_computed(run: Run, eval_logs_folder: Path) -> None:
-    log = str(eval_logs_folder / "llama2-7b_full.json.gz")
-    Path("my_metric.py").write_text(MINE)
-    code, out, _ = run("score", log, "--plugin", "my_metric.py", "--json")
-    assert (code, json.loads(out)["my_metric_forget"] > 0) == (0, True)
-    Path("my_metric.py").write_text(MINE.replace("seen.answer_loss", "None"))
-    code, out, err = run("score", log, "--plugin", "my_metric.py")
-    assert (code, out, len(err.splitlines())) == (2, "", 1)
-    assert "`per_example` of metric Mine (my_metric.py) returned None" in err
-
-
 SMALL_EVALUATION = ("--data", "synthetic", "--rows", "1", "--max-length", "120")
 
 

@@ -5,7 +5,10 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import version
+
+import pytest
 
 from unlearnbench.cli.command import DOCUMENTATION
 from unlearnbench.cli.main import root_command
@@ -47,7 +50,7 @@ def test_help_imports_no_heavy_package() -> None:
         "import sys; from unlearnbench.cli.main import main\n"
         "main(['sweep', '--help']); main(['--help'])\n"
         "sys.exit(' '.join({'torch', 'transformers', 'ray', 'mlflow', 'numpy', 'plotly', 'scipy', "
-        "'rich', 'unlearnbench.config.schema'} & sys.modules.keys()) or 0)"
+        "'rich', 'datasets', 'accelerate', 'unlearnbench.config.schema'} & {*sys.modules}) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
@@ -71,3 +74,23 @@ def test_a_closed_pipe_is_not_an_error() -> None:
     done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True)
     os.close(writing)
     assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_what_no_check_has_foreseen_is_one_line_with_its_place(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: object, error: BaseException) -> int:
+        raise error
+
+    for error, message in (
+        (OSError(28, "No space left on device", "a/b"), "a/b: No space left on device"),
+        (RuntimeError("nobody expected this"), "unexpected error: RuntimeError: nobody expected"),
+    ):
+        monkeypatch.setattr("unlearnbench.config.loader.load_config", partial(fail, error=error))
+        code, out, err = run("configs", "show", "quickstart", "--json")
+        assert (code, out) == (2, "")
+        assert err.startswith(message)
+        assert err.count("\n") == 1
+    code, _, err = run("configs", "show", "quickstart", "--json", "--traceback")
+    assert code == 2
+    assert "Traceback (most recent call last)" in err

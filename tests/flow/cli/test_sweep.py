@@ -77,17 +77,3 @@ def test_failed_runs_give_exit_code_1(run: Run, monkeypatch: pytest.MonkeyPatch)
     counts = {name: summary[name] for name in ("finished", "collapsed", "stopped", "failed")}
     assert counts == {"finished": 3, "collapsed": 1, "stopped": 0, "failed": 1}
     assert [one["status"] for one in summary["without_result"]] == ["failed", "collapsed"]
-
-
-def test_an_interrupted_sweep_explains_how_to_resume(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fake(monkeypatch, failed=0)
-
-    def interrupted(*_: Any) -> Any:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(sys.modules["unlearnbench.sweep"], "run_sweep", interrupted)
-    code, _, err = run("sweep", "small.yaml")
-    assert code == 130
-    assert err == "interrupted; the same command resumes where this one stopped\n"

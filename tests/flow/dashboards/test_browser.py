@@ -1,4 +1,4 @@
-"""The page in a browser: a smoke test of each section, filters, keyboard, print and any width."""
+"""The page in a browser: a smoke test of each section, filters, keyboard and any width."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from playwright.sync_api import expect
 from unlearnbench.analysis.best_settings import average_seeds
 
 from .attacked_records import under_attacks
-from .conftest import RESET, build, report_of
+from .conftest import build, report_of
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -195,16 +195,6 @@ def test_tables_are_sorted_searched_and_copied(visit: Visit, path: Path) -> None
         assert shown.input_value().startswith(start)
 
 
-def test_a_saved_figure_is_light_and_names_its_methods(visit: Visit, path: Path) -> None:
-    page = visit.shared(path)
-    page.emulate_media(color_scheme="dark")
-    with page.expect_download() as download:
-        page.locator("#panel-0").get_by_role("button", name="SVG").click()
-    text = Path(download.value.path()).read_text(encoding="utf-8")
-    assert "gradient-ascent" in text
-    assert "fill: rgb(255, 255, 255)" in text
-
-
 def test_the_keyboard_reaches_points_and_tables(visit: Visit, path: Path) -> None:
     page = visit(path)
     page.keyboard.press("Tab")
@@ -246,32 +236,6 @@ def test_nothing_is_wider_than_the_screen_in_any_colours(visit: Visit, path: Pat
         page.evaluate("(nav => nav.scrollWidth - nav.clientWidth)(document.querySelector('nav'))")
         <= 0
     )
-
-
-def test_print_is_light_and_complete(visit: Visit, path: Path, report: Results) -> None:
-    page = visit.shared(path)
-    page.emulate_media(color_scheme="dark")
-    page.evaluate(f"page.select({setting(report).rows[0].run_id!r}, 3)")
-    page.set_viewport_size({"width": 703, "height": 900})  # of A4 between our margins
-    page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    page.emulate_media(media="print")
-    assert page.evaluate(OVERFLOW) <= 0
-    assert page.evaluate("getComputedStyle(document.body).color") == "rgb(28, 32, 36)"
-    for shown in (
-        ".plot[data-panel]",
-        "#table-best",
-        "#selected",
-        ".legend ul",
-        "#families button",
-    ):
-        assert page.locator(shown).first.is_visible(), shown
-    for hidden in ("nav", "#filter-open", "#selects", ".save", "[data-copy]"):
-        assert not page.locator(hidden).first.is_visible(), hidden
-    page.emulate_media(media="screen")
-    page.evaluate("dispatchEvent(new Event('afterprint'))")
-    assert page.evaluate("getComputedStyle(document.body).color") == "rgb(231, 234, 237)"
-    page.evaluate(RESET)
-    assert page.pdf()[:5] == b"%PDF-"
 
 
 def test_in_a_sandboxed_frame_it_works_and_names_the_limits(

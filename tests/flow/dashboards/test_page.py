@@ -239,15 +239,6 @@ class TestOtherBenchmark:
         assert not {"#ratios", "#scorecard"} & links
         assert {f"#{of['id']}" for tag, of in poems.tags if tag == "section"} == links
 
-    def test_its_sets_have_readable_names_in_order(self, poems: Page) -> None:
-        assert poems.data["sets"] == {
-            **{"gone": "gone", "known": "known", "unseen_lines": "unseen lines"},
-        }
-        assert next(iter(poems.data["sets"])) == "gone", "the forget rows come first"
-        for by_epoch in poems.lazy_data("answers")["answers"].values():
-            for sets in by_epoch.values():
-                assert sets["unseen_lines"][1:3] == [[], [None] * 3], "it is only scored"
-
     def test_the_missing_plug_in_is_a_folded_warning(self, poems: Page) -> None:
         assert "1 warning unknown benchmark 'poems'." in poems.words
         assert poems.words.count("unknown benchmark") == 1

@@ -9,7 +9,6 @@ import pytest
 from unlearnbench.base import deferred_warnings as notices
 from unlearnbench.base import hub
 from unlearnbench.base.errors import ConfigError, ModelError, UnlearnbenchError
-from unlearnbench.benchmarks.synthetic import Synthetic
 from unlearnbench.benchmarks.tofu import TOFU
 from unlearnbench.config.method_specs import method_spec
 from unlearnbench.config.plan import Plan
@@ -183,18 +182,6 @@ def test_without_a_hub_what_its_cache_has_is_read(
     assert planned(tmp_path).commits == before.commits
     assert notices.drain() == []
     assert filled.requests == []
-
-
-def test_a_plan_without_hub_and_cache_is_made_with_a_notice(
-    fake_hub: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    data = Synthetic(authors=10, questions_per_author=2, pretraining_authors=2)
-    plan, _ = plan_sweep(config_of(tmp_path).model_copy(update={"data": data}))
-    assert plan.commits == {}
-    (line,) = notices.drain()
-    assert "no commit is known of model org/base@main, model org/tuned@main" in line
-    assert fake_hub.requests == []
 
 
 def test_a_name_that_the_hub_does_not_have_is_refused_when_planning(

@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from unlearnbench.analysis.best_settings import best_per_method
 from unlearnbench.analysis.compare import Comparison, Contender, compare
-from unlearnbench.analysis.order_confidence import rank_methods
 from unlearnbench.analysis.results import Results
 from unlearnbench.analysis.selection import choose, describe_rule, report_chosen, write_selection
 from unlearnbench.analysis.text import compare_rule, verdict
@@ -98,15 +96,6 @@ def test_rows_have_the_headline_of_their_records() -> None:
     assert (ROWS[0].kept, ROWS[0].forgotten) == (0.9, 0.95)
     with pytest.raises(RecordError, match="ranked by different numbers do not compare"):
         table([*RECORDS, replace(RECORDS[1], id="other", spec={})])
-
-
-def test_the_lowest_value_that_keeps_enough_is_the_best() -> None:
-    best = {one.method: one.setting for one in best_per_method(ROWS)}
-    assert best["broken"] is None, "it keeps too little"
-    assert best["strong"] is not None
-    assert best["strong"].forgotten == pytest.approx(0.11)
-    ranks = rank_methods(best_per_method(ROWS)).ranks
-    assert [one.method for one in ranks] == ["strong", "weak", "broken"]
 
 
 def test_order_is_by_value_with_intervals_over_seeds() -> None:

@@ -38,11 +38,18 @@ def pins(name: str) -> dict[str, str]:
     return {normal(package): version for package, version in pairs}
 
 
+BY_READING = ("huggingface-hub", "huggingface_hub", "tokenizers", "torch", "transformers")
+"""Bounds of GPU machines without a network, lower than what `make oldest` can install."""
+
+
 def test_every_lower_bound_is_a_version_that_was_tested() -> None:
     extras = set(PROJECT["project"]["optional-dependencies"]) - {"dev"}
     oldest, newest = pins("constraints-oldest.txt"), pins("constraints.txt")
     for name, bound in requirements(*extras).items():
         version, given = oldest[name].split("."), bound.split(".")
+        if name in BY_READING:
+            assert [*map(int, given)] <= [*map(int, version)], name
+            continue
         assert version[: len(given)] == given, name
         assert set(version[len(given) :]) <= {"0"}, name
         assert name in newest, name

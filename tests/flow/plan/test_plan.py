@@ -23,7 +23,6 @@ from unlearnbench.config.schema import (
 )
 from unlearnbench.models.rows_loading import load_benchmark
 from unlearnbench.results.effort import efforts_of, planned_work
-from unlearnbench.results.records import run_record, write_record
 from unlearnbench.results.sweep_folder import claim_folder
 from unlearnbench.runs.plan_sweep import plan_sweep
 
@@ -178,24 +177,6 @@ class TestFolder:
         second = json.loads((folder / "plan.json").read_text())
         assert {r["id"] for r in first["runs"]} < {r["id"] for r in second["runs"]}
         claim_folder(self.plan(tmp_path, {0.1: "f", 0.5: "h"}, forget_fractions=(0.1, 0.5)))
-
-    @pytest.mark.parametrize("state", ["gone", '{"name": '])
-    def test_lost_plan_is_rewritten(self, tmp_path: Path, state: str) -> None:
-        plan = self.plan(tmp_path)
-        folder = claim_folder(plan)
-        first = (folder / "plan.json").read_bytes()
-        write_record(run_record(plan.runs[0], status="finished", profile="tofu"), folder)
-        broken = write_record(run_record(plan.runs[1], status="failed", profile="tofu"), folder)
-        (broken / "record.json").write_text("{")
-        (folder / "results.csv").write_text("")
-        (folder / "notes.txt").write_text("")
-
-        if state == "gone":
-            (folder / "plan.json").unlink()
-        else:
-            (folder / "plan.json").write_text(state)
-        assert claim_folder(plan) == folder
-        assert (folder / "plan.json").read_bytes() == first
 
 
 def test_inference_methods_have_one_run_per_setting() -> None:

@@ -101,11 +101,6 @@ class TestFolder:
         (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
         return folder
 
-    def test_an_unfinished_sweep_has_a_report(self, tmp_path: Path) -> None:
-        report = Results.read(self.sweep(tmp_path, START, pointed("a")))
-        assert (report.name, report.description) == ("quick", "two runs")
-        assert (len(report.rows), report.planned) == (2, 2)
-
     def test_runs_that_the_plan_does_not_name_are_left_out_and_counted(
         self, tmp_path: Path
     ) -> None:
@@ -128,13 +123,6 @@ class TestFolder:
         assert sorted(p.name for p in folder.iterdir()) == sorted(
             ["conclusion.json", "plan.json", "records", "report.html", "results.csv"]
         )
-
-    def test_the_table_beside_another_page_has_its_name(self, tmp_path: Path) -> None:
-        folder = self.sweep(tmp_path / "sweep", START, pointed("a"))
-        page = write_report(folder, tmp_path / "out" / "mine.html")
-        assert page.is_file()
-        assert page.with_suffix(".csv").is_file()
-        assert not (folder / "results.csv").exists()
 
 
 class TestAttacks:

@@ -1,6 +1,5 @@
 """Exported models: trained again from a record, loaded by plain transformers, the same numbers."""
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,9 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from unlearnbench.base.errors import DataError, RecordError, UnlearnbenchError
+from unlearnbench.base.errors import DataError
 from unlearnbench.cli.main import main
-from unlearnbench.config.method_specs import method_spec
 from unlearnbench.config.plan import make_plan
 from unlearnbench.config.profiles import profile_of
 from unlearnbench.config.schema import LoRA
@@ -25,7 +23,7 @@ from unlearnbench.results.epoch_metrics import references_of
 from unlearnbench.results.records import Record, read_records
 from unlearnbench.results.sweep_folder import claim_folder
 from unlearnbench.runs.evaluate_model import evaluate_model
-from unlearnbench.runs.remade_model import remake, spec_of
+from unlearnbench.runs.remade_model import remake
 from unlearnbench.runs.run import run_single
 
 from .test_run import config_of, place, prepared_folder
@@ -129,17 +127,3 @@ def test_a_lora_run_is_merged_or_keeps_its_adapter(place: Path) -> None:
     ids = torch.arange(3, 13)[None]
     with torch.no_grad():
         torch.testing.assert_close(merged(ids).logits, on_top(ids).logits, atol=1e-5, rtol=1e-4)
-
-
-def test_records_without_weights_are_refused(place: Path) -> None:
-    folder = swept(place, epochs=1)
-    record, *_ = read_records(folder)
-    with pytest.raises(RecordError, match="which no run has made"):
-        spec_of(record)
-    run = the_run(folder)
-    with pytest.raises(RecordError, match="its settings cannot be read"):
-        spec_of(replace(run, spec={**run.spec, "epochs": "many"}))
-    eco = json.loads(method_spec("eco", {}).model_dump_json())
-    bare = replace(run, spec={**run.spec, "method": eco, "learning_rate": None})
-    with pytest.raises(UnlearnbenchError, match="there are no weights to export"):
-        remake(bare, (), 1, sweep_config(folder), folder, place / "new", show=silent)

@@ -1,7 +1,5 @@
 """Out of memory: the same numbers in smaller portions, in this process and in the next."""
 
-import json
-import pickle
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,12 +10,7 @@ import pytest
 import torch
 
 from unlearnbench.api.benchmark import Question
-from unlearnbench.base.errors import EvaluationError, StartOverError, TrainingError
-from unlearnbench.base.out_of_memory import (
-    FILE,
-    OomRetry,
-    map_over_ranks,
-)
+from unlearnbench.base.errors import EvaluationError, TrainingError
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.models.encoding import TEMPLATES
@@ -123,29 +116,6 @@ def test_one_row_that_does_not_fit_is_the_end(
     assert torch.equal(before, weights(trainer))
 
 
-def test_one_of_several_processes_notes_the_smaller_size_and_fails(tmp_path: Path) -> None:
-    oom_retry = OomRetry(8)
-    oom_retry.persist(tmp_path / "state")
-
-    def fails() -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    with pytest.raises(
-        StartOverError, match=r"step 3: out of memory with 5 rows .* 3 are noted"
-    ) as it:
-        oom_retry.step(fails, lambda: None, number=3, rows=5, alone=False)
-    assert pickle.loads(pickle.dumps(it.value)).size == 3
-    known = json.loads((tmp_path / "state" / FILE).read_text())
-    assert known == {
-        "rows": 3,
-        "batch_tokens": None,
-        "seen": [{"step": 3, "from": 5, "to": 3}],
-    }
-    again = OomRetry(8)
-    again.persist(tmp_path / "state")
-    assert again.rows == 3, "the retry begins with it"
-
-
 def evaluator_of(tokenizer: Any, questions: tuple[Question, ...], tokens: int) -> Evaluator:
     sets: Any = dict.fromkeys(("retain", "forget", "real_authors", "world_facts"), questions)
     profile = replace(TOFU, max_new_tokens=8)
@@ -168,8 +138,3 @@ def test_an_evaluation_that_does_not_fit_goes_on_with_smaller_batches(
         assert found.answer_loss == pytest.approx(wanted.sets[name].answer_loss, rel=1e-4)
     with room_for(model, 3), pytest.raises(EvaluationError, match=r"out of memory with batches"):
         short(model)
-
-
-def test_map_over_ranks_is_map_in_one_process() -> None:
-    assert map_over_ranks(lambda n: n * n, [3, 1, 2]) == [9, 1, 4]
-    assert map_over_ranks(lambda n: n, []) == []

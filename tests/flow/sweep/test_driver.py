@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from unlearnbench.base.console import Console
-from unlearnbench.base.errors import RecordError, UnlearnbenchError
+from unlearnbench.base.errors import UnlearnbenchError
 from unlearnbench.config.plan import Plan, PreparationTask, RunSpec, make_plan
 from unlearnbench.config.resources import RaySettings, TrackingSettings
 from unlearnbench.config.schema import (
@@ -30,7 +30,7 @@ from unlearnbench.results.records import (
 )
 from unlearnbench.sweep import run_sweep
 from unlearnbench.sweep.pipeline import Pipeline
-from unlearnbench.sweep.sweep_state import SweepResult, last_failure
+from unlearnbench.sweep.sweep_state import SweepResult
 
 pytestmark = [
     # MLflow 3.17 asks SQLAlchemy 2.1 for a loader that the latter is about to drop.
@@ -245,22 +245,3 @@ def test_a_failed_preparation_is_a_users_error(tmp_path: Path) -> None:
     config = a_config(tmp_path / "out")
     with pytest.raises(UnlearnbenchError, match=r"prepare base: no tokenizer in \./model; fix"):
         sweep(config, fake_pipeline(tmp_path / "marks", behaviour="unprepared"))
-
-
-def test_a_record_that_finds_no_room_is_an_error_with_its_place(tmp_path: Path) -> None:
-    (tmp_path / "records").touch()
-    (run, *_) = make_plan(a_config(tmp_path), "data").runs
-    with pytest.raises(RecordError, match=f"{run.id}.failed: the record cannot be written: "):
-        write_record(run_record(run, status="failed"), tmp_path)
-
-
-def test_the_last_failure_in_a_line() -> None:
-    log = (
-        "Failure # 1 (occurred at 2026-01-01)\n\x1b[36mray::Run.train()\x1b[39m\nOSError: first\n"
-        "Failure # 2 (occurred at 2026-01-01)\n\x1b[36mray::Run.train()\x1b[39m (pid=1)\n"
-        '  File "x.py", line 3, in step\nunlearnbench.errors.TrainingError: the loss is: gone\n'
-    )
-    reason, full = last_failure(log)
-    assert reason == "TrainingError: the loss is: gone"
-    assert full.startswith("ray::Run.train() (pid=1)")
-    assert last_failure("")[0] == "no message"

@@ -9,7 +9,7 @@ import pytest
 
 from unlearnbench.config.profiles import TOFU as PROFILE
 from unlearnbench.evaluation.summary import plan_of
-from unlearnbench.report.sweep_tracker import SweepTracker, replay
+from unlearnbench.report.sweep_tracker import replay
 
 PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "mlflow.md").read_text(encoding="utf-8")
 ANY_WORD = {
@@ -102,16 +102,3 @@ def test_the_schema_lists_exactly_what_is_logged(store: Any) -> None:
             n for k, of, n in names if k == kind and not any(e.matches(k, of, n) for e in others)
         }
         assert only == allowed, wild
-
-
-def test_a_deleted_experiment_comes_back(tmp_path: Path, kit: Any, seen: Any) -> None:
-    folder = kit.stored(tmp_path / "small", kit.record("aaaa"))
-    replay(folder)
-    store = seen(f"sqlite:///{folder}/mlflow.db")
-    store.client.delete_experiment(store.experiments[0].experiment_id)
-    with SweepTracker(kit.config().tracking, folder, kit.config()) as tracker:
-        tracker.settle()
-        assert tracker.trouble is None
-    (experiment,) = seen(f"sqlite:///{folder}/mlflow.db").experiments
-    assert experiment.lifecycle_stage == "active"
-    assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"

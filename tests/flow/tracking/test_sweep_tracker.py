@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from unlearnbench.analysis.results import Results, stored_links
-from unlearnbench.base.errors import RecordError
 from unlearnbench.report.mlflow import store_uri
 from unlearnbench.report.sweep_tracker import SweepTracker, replay
 from unlearnbench.results.records import EpochResult, write_record
@@ -136,20 +134,3 @@ def test_replay_logs_missing_records_only(tmp_path: Path, kit: Any, seen: Any) -
     assert {k: r.info.status for k, r in store.children.items()} == dict.fromkeys(
         ("aaaa", "bbbb", "cccc", "dddd"), "FINISHED"
     )
-
-
-def test_a_folder_that_is_not_a_sweep_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RecordError, match=r"is not a sweep folder: no plan\.json"):
-        replay(tmp_path)
-    (tmp_path / "plan.json").write_text('{"config": {"name": 3}}', encoding="utf-8")
-    with pytest.raises(RecordError, match=r"plan\.json: damaged"):
-        replay(tmp_path)
-
-
-def test_a_local_store_has_links_that_only_ui_reads(tmp_path: Path, kit: Any) -> None:
-    folder = kit.stored(tmp_path / "small", kit.record("aaaa"))
-    assert str(replay(folder).address).startswith("#")
-    assert Results.read(folder).links == {}
-    assert stored_links(folder)["sweep"].startswith("#/experiments/1/runs?viewStateShareKey=")
-    replay(folder, f"sqlite:///{tmp_path}/other.db")
-    assert stored_links(folder)["sweep"].startswith(f"sqlite:///{tmp_path}/other.db#/experiments/")

@@ -69,19 +69,6 @@ def lines_of(*records: Record, most: int = 3) -> list[str]:
     return best_lines(panel, most)
 
 
-def test_only_so_many_are_named_best_first() -> None:
-    runs = [pointed(m, ((0.7, -1.0 - i),), method=m) for i, m in enumerate("abcdef")]
-    lines = lines_of(pointed("start", ((0.8, -20.0),), "fine-tuned"), *runs, most=2)
-    assert lines == [
-        "best of tiny, forget 10 %: the highest Forget Quality among settings that keep at least "
-        "80 % of the start model's utility",
-        "  method   rate  epoch  utility  log10 FQ      p",
-        "  a       1e-05      1    0.700     -1.00    0.1",
-        "  b       1e-05      1    0.700     -2.00   0.01",
-        "  start       -      0    0.800    -20.00  1e-20",
-    ]
-
-
 @pytest.mark.parametrize("start", [(0.01, -20.0), (0.9, -20.0), None])
 def test_a_panel_without_a_best_has_no_table(start: tuple[float, float] | None) -> None:
     """Where the start model knows nothing, no setting keeps its utility, or there is none."""

@@ -18,10 +18,8 @@ from unlearnbench.analysis.compare import (
     training_differences,
     with_retain_term,
 )
-from unlearnbench.analysis.lasting import find_variant
 from unlearnbench.analysis.results import Results
 from unlearnbench.analysis.text import verdict
-from unlearnbench.api.observations import Evaluation
 from unlearnbench.base.errors import EvaluationError, RecordError
 from unlearnbench.cli.main import main
 from unlearnbench.config.profiles import OPEN_UNLEARNING, TOFU
@@ -72,17 +70,6 @@ class TestCompare:
         assert panel.p_adjusted == test.p_value < 0.001
         (turned,) = compared("far", "near", (*REFERENCES, *NEAR, *FAR)).panels
         assert turned.better is turned.b
-
-    def test_the_compared_epochs_are_read_and_no_others(self) -> None:
-        class Lazy(dict[int, Evaluation]):
-            def __getitem__(self, epoch: int) -> Evaluation:
-                read.append(epoch)
-                return super().__getitem__(epoch)
-
-        read: list[int] = []
-        runs = [replace(r, evaluations=Lazy(r.evaluations)) for r in (*NEAR, *FAR)]
-        compared("near", "far", (*REFERENCES, *runs))
-        assert read == [2] * 6
 
     def test_better_requires_a_small_p_and_an_interval_without_0(self) -> None:
         panel, *_ = sides_of("near", "far", (*REFERENCES, *NEAR, *FAR))
@@ -300,21 +287,6 @@ def test_under_an_attack_a_run_keeps_what_it_keeps_without() -> None:
     assert under.evaluation(NEAR[0].id, 2) is not NEAR[0].evaluations[2]
     with pytest.raises(EvaluationError, match="has no evaluation of epoch 1"):
         under.evaluation(NEAR[0].id, 1)
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("relearning", "several points, relearning@3, relearning@13: name one"),
-        ("nf4", r"'nf4': no run is under it; there are relearning@3, relearning@13, other$"),
-    ],
-)
-def test_a_variant_is_named_whole_or_by_its_attack(name: str, message: str) -> None:
-    variants = ("relearning@3", "relearning@13", "other")
-    assert find_variant("relearning@3", variants) == "relearning@3"
-    assert find_variant("other", variants) == "other"
-    with pytest.raises(RecordError, match=message):
-        find_variant(name, variants)
 
 
 A, KEPT = run("a", [(0.89, off(0.2))]), run("a", [(0.87, off(0.5))])

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from unlearnbench.analysis.given_back import AttackFindings, Gain, attack_findings
-from unlearnbench.analysis.text import gain_sentences
 from unlearnbench.api import registry
 from unlearnbench.api.benchmark import MetricUse
 from unlearnbench.api.metric import Role
@@ -122,17 +121,3 @@ def test_a_metric_that_only_the_attack_makes_has_no_value_before() -> None:
 
 def test_without_a_number_there_is_no_gain() -> None:
     assert findings([evaluation([0.1, 0.2]), evaluation([0.1, float("nan")])]).gain is None
-
-
-def test_a_sentence_has_the_gain_its_interval_and_the_null() -> None:
-    gain = Gain("relearning@3", "ES", 40, 4, 0.1, 0.4, (0.2, 0.4), 0.7, 0.1, 0.12, (0.15, 0.41))
-    assert gain_sentences(gain) == (
-        "relearning@3, the largest of 4 points: ES 0.100 → 0.400 over 40 questions, a change of "
-        "+0.300 [+0.200, +0.400]; the retain model's +0.020.",
-        "It gives back what it was to forget: +0.280 [+0.150, +0.410] beyond the retain model, "
-        "47 % of the way to the start model's 0.700.",
-    )
-    unsure = replace(gain, points=1, start=None, excess_interval=(-0.1, 0.41))
-    assert gain_sentences(unsure)[1] == (
-        "No sign that anything comes back: +0.280 [-0.100, +0.410] beyond the retain model."
-    )

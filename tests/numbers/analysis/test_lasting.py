@@ -11,13 +11,10 @@ from unlearnbench.analysis.lasting import (
     AttackedPanel,
     Shift,
     UnderAttack,
-    attack_of,
     attacked_panels,
     memorization_column,
-    point_of,
-    step_of,
 )
-from unlearnbench.analysis.text import attack_sentences, variant_label
+from unlearnbench.analysis.text import attack_sentences
 from unlearnbench.results.table import TableRow
 from unlearnbench.stats.t_interval import t_interval
 
@@ -64,15 +61,6 @@ REFERENCES = [
 def panel(plain: list[TableRow], attacked: list[TableRow], **more: Any) -> AttackedPanel:
     (found,) = attacked_panels(panels([*PLAIN, *plain]), [*REFERENCES, *attacked], **more)
     return found
-
-
-def test_a_variant_is_an_attack_and_a_point() -> None:
-    assert (attack_of("relearning@13"), point_of("relearning@13")) == ("relearning", "13")
-    assert (attack_of("paraphrase"), point_of("paraphrase")) == ("paraphrase", "")
-    assert (step_of("relearning@13"), step_of("quantization@nf4"), step_of("x")) == (13, None, None)
-    assert variant_label("relearning@13") == "relearning, 13 steps"
-    assert variant_label("relearning@1") == "relearning, 1 step"
-    assert variant_label("quantization@nf4") == "quantization, nf4"
 
 
 @pytest.mark.parametrize(
@@ -218,26 +206,6 @@ def test_each_method_has_its_best_attacked_setting() -> None:
     ]
     (best,) = panel(plain, under).best
     assert best.setting.learning_rate == 2e-5, "1e-5 was not attacked, 3e-5 keeps too little"
-
-
-def test_sentences_name_what_came_back_its_interval_and_the_baseline() -> None:
-    runs = [row("run", 0.1, method=m, seed=s) for m in ("kept", "lost") for s in range(3)]
-    under = [
-        one
-        for seed, back in enumerate((0.4, 0.5, 0.6))
-        for name, value in (("kept", 0.1), ("lost", back))
-        for one in variants("run", {"relearning@13": value}, method=name, seed=seed)
-    ]
-    numbers = "retain model, which never saw these rows: 0.100 to 0.200; start model: 0.900"
-    assert attack_sentences(panel(runs, under)) == (
-        "Under relearning, 13 steps, 38 % [6, 69 %] of what lost at learning rate 1e-05, epoch 1, "
-        "removed comes back: extraction strength, forget goes from 0.100 to 0.500 "
-        f"({numbers}).",
-        "Under relearning, 13 steps, -12 % [-12, -12 %] of what kept at learning rate 1e-05, "
-        "epoch 1, removed comes back, next to nothing: extraction strength, forget goes from 0.100 "
-        f"to 0.100 ({numbers}).",
-        "The retain model itself gains at most 0.10, under relearning, 13 steps.",
-    )
 
 
 @pytest.mark.parametrize(

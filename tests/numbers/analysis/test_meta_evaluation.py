@@ -79,12 +79,6 @@ def test_attacks_of_membership_count_although_neither_end_is_wanted() -> None:
     assert quality(only(pools([1, 0], [0, 1], "mia_loss_control")), "mia_loss_control").control
 
 
-def test_numbers_that_are_relative_to_one_of_the_models_are_left_out() -> None:
-    found = only(pools([-9.0, -8.0], [0.0, -0.1], "log10_forget_quality"))
-    assert {"log₁₀ Forget Quality", "Forgotten", "KS D"} <= {label for label, _ in found.left_out}
-    assert not [q for q in found.metrics if "quality" in q.column.name]
-
-
 def test_metrics_of_rows_to_keep_are_controls_and_a_warning_where_they_separate() -> None:
     apart = only(pools([0.9, 0.91, 0.92, 0.93], [0.1, 0.11, 0.12, 0.13], CONTROL))
     assert quality(apart, CONTROL).control

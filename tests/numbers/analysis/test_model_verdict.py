@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import numpy as np
-import pytest
 
 from unlearnbench.analysis.model_verdict import ModelVerdict
 from unlearnbench.analysis.text import model_sentences
@@ -68,23 +67,6 @@ def test_the_kept_share_is_resampled_by_the_same_questions() -> None:
     utility = found.intervals["model_utility"]
     assert low < high < 0.9
     assert high - low < (utility[1] - utility[0]) / 0.6, "paired: narrower than either alone"
-
-
-def test_means_have_the_interval_of_a_bootstrap() -> None:
-    low, high = judged(START).intervals["probability_forget"]
-    values = START.sets["forget"].answer_loss
-    error = np.exp(-values).std() / np.sqrt(N)
-    assert high - low == pytest.approx(2 * 1.96 * error, rel=0.1)
-    assert low < np.exp(-values).mean() < high
-
-
-def test_without_other_models_the_options_are_named() -> None:
-    found = judged(START, None, None)
-    kept, lacking = model_sentences(found)
-    assert kept.startswith("Kept? Model Utility 0.")
-    assert lacking.startswith("Not known: pass --retain to answer: is it forgotten")
-    assert "; pass --start to answer: how much is kept" in lacking
-    assert "kept_share" not in found.intervals
 
 
 def test_privacy_is_by_the_attack_that_is_farthest_off() -> None:

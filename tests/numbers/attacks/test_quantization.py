@@ -51,16 +51,6 @@ def test_every_linear_layer_but_the_output_is_quantised_and_nothing_else(model: 
         assert torch.equal(after[name], quantized(before[name], "nf4"))
 
 
-def test_each_code_starts_from_the_full_weights(model: Any) -> None:
-    before = state(model)
-    codes: tuple[Code, ...] = ("int8-weights", "fp4", "nf4")
-    found = list(at_points(model, Quantization(codes=codes)))
-    assert [point for point, _ in found] == [*codes]
-    name = "model.layers.1.mlp.down_proj.weight"
-    for code, (_, after) in zip(codes, found, strict=True):
-        assert torch.equal(after[name], quantized(before[name], code))
-
-
 @pytest.mark.parametrize("name", [*OTHERS])
 def test_transposed_layers_and_tied_outputs(
     name: str, build: Callable[[str, dict[str, Any]], Any]

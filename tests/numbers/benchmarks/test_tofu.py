@@ -115,23 +115,6 @@ def test_hub_gives_the_same_as_a_folder(fake_hub: Any, tmp_path: Path) -> None:
     assert set(fetched) == {f"{name}.json" for name in small_tables()}
 
 
-def test_unreachable_hub_is_an_error(fake_hub: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    rest = r"; without a network, use a folder of TOFU's JSON-lines files: --set data\.path=FOLDER$"
-    with pytest.raises(
-        DataError,
-        match=r"^locuslab/TOFU: cannot be read from the hub \(the hub has no "
-        r"such dataset, or it is private and wants HF_TOKEN\)" + rest,
-    ):
-        TOFU().load((0.1,))
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    asked = len(fake_hub.requests)
-    with pytest.raises(
-        DataError, match=r"read from the hub \(.*offline mode is enabled.*\)" + rest
-    ):
-        TOFU().load((0.1,))
-    assert len(fake_hub.requests) == asked
-
-
 def test_small_folder(tmp_path: Path) -> None:
     write(tmp_path, small_tables())
     benchmark = load(tmp_path)
@@ -149,3 +132,14 @@ def test_small_folder(tmp_path: Path) -> None:
         Question("Who?", "She", perturbed_answers=("he", "it", "they")),
     )
     assert benchmark.fingerprint == ""
+
+
+def test_the_first_authors_alone_are_a_small_study(tofu_folder: Path) -> None:
+    small = TOFU(path=str(tofu_folder), retain_authors=8).load((0.01, 0.05))
+    assert len(small.full) == 8 * 20 + 200
+    for fraction, forgotten in ((0.01, 40), (0.05, 200)):
+        split = small.splits[fraction]
+        assert (len(split.forget), len(split.retain)) == (forgotten, len(small.full) - forgotten)
+        assert len(split.sets["retain"]) == 160
+        known = {(row.question, row.answer) for row in split.retain}
+        assert {(row.question, row.answer) for row in split.sets["retain"]} <= known

@@ -13,12 +13,10 @@ from unlearnbench.api.observations import Evaluation
 from unlearnbench.api.profile import Profile
 from unlearnbench.base.errors import EvaluationError
 from unlearnbench.benchmarks.synthetic import Synthetic
-from unlearnbench.benchmarks.tofu import TOFU
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.evaluation.sets import evaluation_sets
 from unlearnbench.models.encoding import TEMPLATES
 from unlearnbench.models.rows_loading import load_benchmark
-from unlearnbench.runs.evaluate_model import data_settings
 
 DATA = Synthetic(authors=4, questions_per_author=2, pretraining_authors=0)
 PROFILE = get_profile("tofu", rows=2, max_length=120)
@@ -86,13 +84,6 @@ def test_a_model_in_memory_is_left_as_it_was(folder: Path, model: Any, tokenizer
     assert_same(found, evaluated(folder))
     with pytest.raises(EvaluationError, match="a model in memory has no tokenizer with it"):
         evaluated(model)
-
-
-def test_data_by_name() -> None:
-    assert data_settings("synthetic") == Synthetic()
-    assert data_settings("tofu") == TOFU()
-    assert data_settings("some/folder") == TOFU(path="some/folder")
-    assert data_settings(DATA) is DATA
 
 
 @pytest.mark.filterwarnings(FROM_PEFT)

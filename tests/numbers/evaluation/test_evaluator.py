@@ -17,7 +17,6 @@ from unlearnbench.attacks.sampling import RepeatedSampling
 from unlearnbench.benchmarks.tofu_metrics import ROLES
 from unlearnbench.config.profiles import OPEN_UNLEARNING, TOFU, get_profile
 from unlearnbench.evaluation.evaluator import Evaluator
-from unlearnbench.evaluation.generation import Answer, Prompt, decode
 from unlearnbench.evaluation.observation_file import read_observations
 from unlearnbench.evaluation.predictor import Predictor, score
 from unlearnbench.evaluation.prefix_tree import Tree, build_tree
@@ -196,39 +195,6 @@ def test_every_token_has_the_plain_log_probability(
         for row, losses in zip(tree.rows, scores.losses, strict=True):
             wanted = plain_losses(sharp, row.ids, row.start)
             np.testing.assert_allclose(losses, wanted, rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("batch_tokens", [64, 300, 100_000])
-def test_batch_size_and_row_order_change_nothing(
-    batch_tokens: int, sharp: Any, tokenizer: Any, questions: tuple[Question, ...]
-) -> None:
-    whole = evaluate(sharp, tokenizer, questions)
-    other = evaluate(sharp, tokenizer, questions, batch_tokens=batch_tokens)
-    for name, found in whole.sets.items():
-        assert_equal(found, other.sets[name], 1e-5)
-    turned = evaluate(sharp, tokenizer, (*questions[4::-1], *questions[:4:-1]))
-    back = turned.sets["forget"]
-    assert back.generated[::-1] == whole.sets["forget"].generated
-    np.testing.assert_allclose(
-        back.perturbed_loss[::-1], whole.sets["forget"].perturbed_loss, atol=1e-5
-    )
-
-
-def test_greedy_stops_at_eos_and_at_the_limit(
-    model: Any, tokenizer: Any, questions: tuple[Question, ...]
-) -> None:
-    start = tuple(tokenizer("Question: Where?")["input_ids"])
-    predictor = predictor_of(model, trees_of(tokenizer, questions), batch_tokens=16)
-    prompts = [Prompt(start, limit) for limit in (0, 1, 7, 20)]
-    first = plain_greedy(model, start, -1, 5)
-    with predictor.ready():
-        got, _ = decode(predictor, prompts, [Answer() for _ in prompts], eos=2)
-        (one,), steps = decode(predictor, [Prompt(start, 9)], [Answer()], eos=first[3])
-    for answer, prompt in zip(got, prompts, strict=True):
-        assert tuple(answer.ids) == plain_greedy(model, start, 2, prompt.limit)
-    assert tuple(one.ids) == plain_greedy(model, start, first[3], 9)
-    assert one.ended
-    assert steps == len(one.ids) + 1
 
 
 TWO_PROCESSES = """

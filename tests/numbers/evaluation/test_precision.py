@@ -30,7 +30,7 @@ from unlearnbench.config.schema import (
 from unlearnbench.config.training_settings import TrainingSettings
 from unlearnbench.evaluation import prefix_tree as tree_module
 from unlearnbench.evaluation.evaluator import Evaluator
-from unlearnbench.evaluation.precision import computing_in_precision, precision_of_model
+from unlearnbench.evaluation.precision import precision_of_model
 from unlearnbench.evaluation.predictor import Predictor, tie_gap
 from unlearnbench.evaluation.prefix_tree import _indices, build_tree  # pyright: ignore[reportPrivateUsage]
 from unlearnbench.models.encoding import TEMPLATES, Row
@@ -126,15 +126,6 @@ def test_the_precision_follows_from_the_device_unless_it_is_chosen(
     device: str, weights: str, setting: Any, found: str
 ) -> None:
     assert resolve_precision(device, weights, setting) == found
-
-
-def test_an_outer_autocast_has_no_effect(model: Any) -> None:
-    names: dict[Any, str] = {"fp32": "float32", "bf16": "float32 under bfloat16"}
-    for precision, found in names.items():
-        with torch.autocast("cpu", torch.float16), computing_in_precision(model, precision):  # pyright: ignore[reportArgumentType]
-            assert precision_of_model(model) == found
-            assert not model(torch.ones(1, 3, dtype=torch.long)).logits.requires_grad
-    assert precision_of_model(model) == "float32"
 
 
 def test_the_precision_is_that_of_predictions(

@@ -1,7 +1,6 @@
 """Rows of every kind: plain text, completions, few-shot, multiple choice, limits of their own."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,8 +11,6 @@ from unlearnbench.api.observations import Evaluation, SetEvaluation, SetName
 from unlearnbench.base.errors import EvaluationError
 from unlearnbench.config.profiles import get_profile
 from unlearnbench.evaluation.evaluator import Evaluator
-from unlearnbench.evaluation.observation_file import read_observations, write_observations
-from unlearnbench.evaluation.question_table import questions_table
 from unlearnbench.models.encoding import TEMPLATES
 from unlearnbench.models.loading import pad_id
 
@@ -91,20 +88,6 @@ def test_neither_order_nor_batch_changes_a_row(
         changed = {c: getattr(seen, c)[::-1] for c in (*COLUMNS, *COUNTS)}
         texts = {c: getattr(seen, c)[::-1] for c in ("questions", "generated", "references")}
         assert_alike(replace(seen, **changed, **texts), whole.sets[name])
-
-
-def test_they_are_stored_and_shown_by_question(sharp: Any, tokenizer: Any, tmp_path: Path) -> None:
-    found = evaluated(sharp, tokenizer, KINDS)
-    write_observations(found, tmp_path / "epoch-1.safetensors")
-    stored = read_observations(tmp_path / "epoch-1.safetensors")
-    for name, seen in found.sets.items():
-        assert_alike(seen, stored.sets[name])
-    rows = {(row["set"], row["index"]): row for row in questions_table(stored)}
-    shown = rows["few-shot", 2]
-    assert shown["question"] == QUESTIONS[4].question, "without its examples"
-    assert [len(rows["choices", i]["perturbed_loss"]) for i in range(4)] == [1, 2, 3, 4]
-    assert rows["passages", 1]["reference"] == " ".join(ANSWERS[:2])
-    assert rows["passages", 1]["generated"] is None
 
 
 def test_a_row_longer_than_the_context_is_named(sharp: Any, tokenizer: Any) -> None:

@@ -21,25 +21,19 @@ from unlearnbench.evaluation.generation import (
     sampled_answers,
 )
 from unlearnbench.evaluation.observation_file import read_observations, write_observations
-from unlearnbench.evaluation.predictor import Predictor
-from unlearnbench.evaluation.prefix_tree import build_tree
 from unlearnbench.evaluation.summary import plan_of
-from unlearnbench.models.encoding import TEMPLATES, Row
+from unlearnbench.models.encoding import TEMPLATES
 from unlearnbench.models.loading import pad_id
 from unlearnbench.models.prompt_shift import ShiftedModel
 from unlearnbench.models.token_sampling import Distribution, choose, uniform_numbers
 from unlearnbench.stats.sampled_scores import expected_best
 from unlearnbench.stats.text_overlap import rouge_recall
 
+from .test_generation import predictor_of
+
 PROFILE = get_profile("tofu", max_length=60)
 PROMPTS = [Prompt((1, 5, 6, 7), 9), Prompt((1, 8), 12), Prompt((1, 9, 4, 4, 3, 6), 3)]
 WARM = RepeatedSampling(samples=7, temperature=1.5)
-
-
-def predictor_of(model: Any, **settings: Any) -> Predictor:
-    trial = build_tree([Row((1, 5, 6, 7), 2), Row((1, 5, 8, 9), 2)])
-    values: dict[str, Any] = {"pad": 0, "longest": 60, **settings}
-    return Predictor(model, trial, **values)
 
 
 def sampled(

@@ -76,14 +76,6 @@ class Toy:
             statistics = made.statistics(only(needs.statistics))
         return replace(only(needs.parts), state=made.start(), statistics=statistics)
 
-    def agreeing(self) -> Toy:
-        """The same policy, with a reference that says the same."""
-        return replace(
-            self,
-            reference={p: [z.detach() for z in s] for p, s in self.logits.items()},
-            reference_states={p: [h.detach() for h in s] for p, s in self.states.items()},
-        )
-
     def leaves(self) -> list[Tensor]:
         """Every tensor that a gradient is compared of."""
         sources = (self.logits, self.states)

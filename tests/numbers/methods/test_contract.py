@@ -49,22 +49,3 @@ def test_an_empty_selection_is_finite_with_gradient_zero(name: str) -> None:
     assert torch.isfinite(loss)
     for gradient in gradients(toy, loss):
         assert gradient.numel() == 0
-
-
-LOG2 = math.log(2)
-
-
-@pytest.mark.parametrize(
-    ("name", "hyperparameters", "value"),
-    [
-        ("npo", {}, 2 / 0.1 * LOG2),
-        ("dpo", {}, LOG2),
-        ("kto", {}, 0.5),
-        ("kto", {"value": "log-sigmoid", "weight": 20.0}, 20 * LOG2),
-    ],
-)
-def test_value_where_policy_and_reference_agree(
-    toy: Toy, name: str, hyperparameters: dict[str, float | str], value: float
-) -> None:
-    loss = total(loss_of(toy.agreeing(), name, **hyperparameters))
-    assert loss.item() == pytest.approx(value, rel=1e-12)

@@ -114,10 +114,6 @@ class Corrupted:
 ASKED: list[Prompt] = [(1, 5, 40, 41, 7), (1, 9, 60, 3, 90, 91, 8)]
 
 
-def largest(values: list[float], count: int) -> list[int]:
-    return sorted(range(len(values)), key=lambda d: -abs(values[d]))[:count]
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("dims", [1, 5, 10**6])
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Methods on the log-probability of whole answers: SimNPO, KTO, DPO with CE-U."""
 
-import math
 from typing import Literal
 
 import pytest
@@ -12,9 +11,7 @@ from .conftest import (
     assert_same,
     ce_towards,
     loss_of,
-    make_toy,
     mean,
-    total,
     unlearning_target,
 )
 
@@ -33,18 +30,6 @@ def test_simnpo(toy: Toy, gamma: float, scaled: bool) -> None:
             values.append(-2 / beta * log_sigmoid(-beta / len(labels) * s - gamma))
     loss = loss_of(toy, "simnpo", beta=beta, gamma=gamma, scale_gamma=scaled, forget_weight=weight)
     assert_same(toy, loss, weight * mean(values))
-
-
-def test_simnpo_worked_by_hand() -> None:
-    # Two tokens of probability 1/2 and 1/4: the mean is −1.5 log 2; with β 2 softplus is
-    # log(1 + 2^−3) = log(9/8).
-    toy = make_toy({"forget": (2,)})
-    z = torch.tensor([[0.0, 0.0, -math.inf], [0.0, math.log(2), 0.0]], dtype=torch.float64)
-    toy.logits["forget"][0].data = z
-    toy.labels["forget"][0][:] = [0, 0]
-    toy.reference["forget"][0] = torch.zeros(2, 3, dtype=torch.float64)
-    loss = total(loss_of(toy, "simnpo", beta=2.0))
-    assert loss.item() == pytest.approx(math.log(9 / 8), rel=1e-14)
 
 
 def drifted(toy: Toy, up: bool) -> Toy:

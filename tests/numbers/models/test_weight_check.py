@@ -61,11 +61,6 @@ def test_constants_that_old_checkpoints_hold_are_no_fault(folder: Path) -> None:
 UP = "model.layers.1.mlp.up_proj.weight"
 
 
-def replace_all(weights: Weights) -> None:
-    weights.clear()
-    weights["a"] = torch.ones(1)
-
-
 CHANGES: dict[str, Change] = {
     f"{UP} is missing; copy or save": lambda w: w.pop(UP),
     "lm_head.weight is missing; copy or save": lambda w: w.pop("lm_head.weight"),
@@ -73,7 +68,6 @@ CHANGES: dict[str, Change] = {
     r"model.norm.weight is \[5\] for \[32\]; ": lambda w: w.update(
         {"model.norm.weight": torch.ones(5)}
     ),
-    ".* is missing, …; copy": replace_all,
 }
 
 
@@ -90,30 +84,15 @@ def test_tensors_that_do_not_fit_are_named(folder: Path, message: str) -> None:
             check_weights(SETTINGS.model_copy(update=changes))
 
 
-@pytest.mark.parametrize(
-    ("decoder", "message"),
-    [
-        (False, "a bert model is an encoder"),
-        (True, "if this is an encoder, a classifier or a bare backbone"),
-    ],
-)
-def test_an_encoder_is_refused_as_one(
-    tmp_path: Path, tokenizer: Any, decoder: bool, message: str
-) -> None:
+def test_an_encoder_is_refused_as_one(tmp_path: Path, tokenizer: Any) -> None:
     from transformers import BertConfig, BertModel
 
+    shape: dict[str, Any] = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 32}
     made: Any = BertModel
-    config = BertConfig(
-        vocab_size=330,
-        num_hidden_layers=1,
-        hidden_size=32,
-        num_attention_heads=2,
-        intermediate_size=32,
-        is_decoder=decoder,
-    )
+    config = BertConfig(vocab_size=330, num_hidden_layers=1, **shape)
     made(config, add_pooling_layer=False).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
-    with pytest.raises(ModelError, match=message):
+    with pytest.raises(ModelError, match="a bert model is an encoder"):
         load(tmp_path)
 
 

@@ -4,7 +4,6 @@ import copy
 import math
 from collections.abc import Sequence
 from itertools import islice
-from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -18,10 +17,7 @@ from unlearnbench.models.encoding import TEMPLATES, Encoder
 from unlearnbench.models.epoch_order import draw_epoch
 from unlearnbench.models.loading import add_lora, pad_id
 from unlearnbench.training.fine_tuning import SCALE, FineTuner
-from unlearnbench.training.objective import Objective
-from unlearnbench.training.trainer import FineTuning, NonFiniteError
-
-from .test_trainer import rows_of, trainer_of, weights
+from unlearnbench.training.trainer import NonFiniteError
 
 HOW: dict[str, Any] = {"steps": 5, "learning_rate": 1e-3, "batch_size": 4}
 
@@ -161,24 +157,6 @@ def test_an_adapter_is_a_sum_of_low_rank(
             adapted.append(name)
     assert len(adapted) == (8 if kind == "gpt2" else 14), "every linear layer but the output"
     torch.testing.assert_close(logits(merged), attacked, rtol=1e-9, atol=1e-9)
-
-
-def test_a_run_goes_on_as_if_nothing_had_happened(
-    model: Any, tokenizer: Any, tuner: FineTuner, tmp_path: Path, questions: tuple[Question, ...]
-) -> None:
-    rows, objective, found = rows_of(tokenizer, questions), Objective(FineTuning()), list[Tensor]()
-    for attacked in (False, True):
-        trainer = trainer_of(model, tokenizer, rows, objective, tmp_path, precision="bf16")
-        [*_] = trainer.epoch(1)
-        with trainer.evaluation_model() as trained:
-            start = copy.deepcopy(trained.state_dict())
-            if attacked:
-                [*_] = FineTuner(tuner.encoder, tuner.pad, "bf16")(trained, questions, **HOW)
-                assert not torch.equal(flat(trained), torch.cat([flat(model)]))
-            trained.load_state_dict(start)
-        [*_] = trainer.epoch(2)
-        found.append(weights(trainer))
-    assert torch.equal(*found)
 
 
 @pytest.mark.parametrize("rank", [None, 3])

@@ -2,8 +2,6 @@
 
 import csv
 import importlib
-import math
-import re
 from pathlib import Path
 from typing import Any
 
@@ -47,24 +45,3 @@ def test_the_figure_has_the_222_points_of_the_csv(figure: Any) -> None:
         found[place] += [(x, y) for x, y, opacity in triples if opacity]
     assert sum(map(len, found.values())) == 222
     assert {p: sorted(v) for p, v in found.items()} == {p: sorted(v) for p, v in by_panel().items()}
-
-
-def test_figure_and_tables_agree() -> None:
-    table = {
-        (line["model"], line["forget_fraction"], line["learning_rate"], line["epoch"], name): float(
-            line["value"]
-        )
-        for line in published("ceu_tables.csv")
-        if (name := line["metric"]) in ("Model Utility", "Forget Quality")
-    }
-    compared = 0
-    for point in published("ceu_figure_points.csv"):
-        rate = re.search(r"LR=(.+)\)", point["series"])
-        if rate is None:
-            continue
-        place = (point["model"], point["forget_fraction"], rate[1], point["point"])
-        utility, quality = (table[*place, n] for n in ("Model Utility", "Forget Quality"))
-        assert float(point["model_utility"]) == pytest.approx(utility, abs=6e-4)
-        assert float(point["log10_forget_quality"]) == pytest.approx(math.log10(quality), abs=6e-4)
-        compared += 1
-    assert compared == 90

@@ -60,14 +60,6 @@ def test_bars_are_the_settings_intervals(fabric: Fabric) -> None:
     assert "mean of 3 seeds" in line.hovertemplate
 
 
-def test_shares_have_one_scale_and_the_retain_models_level_its_name(fabric: Fabric) -> None:
-    rows = table([fabric.reference("retain"), fabric.run()])
-    figure = curves(rows, "rouge_forget")
-    assert figure.layout.yaxis.range == (-0.02, 1.04)
-    (note,) = figure.layout.annotations
-    assert note.text == "retain 0.20"
-
-
 def test_metrics_of_any_origin_have_curves(fabric: Fabric) -> None:
     run = fabric.run()
     more = {"extraction_strength_retain": 0.5, "mia_loss": 0.4, "private": 0.9}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,13 +19,6 @@ kaleido: Any = pytest.importorskip("kaleido", reason="needs the extra `figures`"
 @pytest.fixture
 def figure(fabric: Fabric) -> Any:
     return pareto(table([fabric.reference("fine-tuned"), fabric.run()]))
-
-
-def test_html_needs_no_browser_and_no_network(figure: Any, tmp_path: Path) -> None:
-    save(figure, tmp_path / "made" / "x.html")
-    text = (tmp_path / "made" / "x.html").read_text(encoding="utf-8")
-    assert "plotly.js v" in text
-    assert not re.search(r"<script[^>]+src=", text)
 
 
 @pytest.mark.filterwarnings("ignore:The kopts argument")  # a running server has its own

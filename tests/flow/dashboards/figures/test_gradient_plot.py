@@ -1,7 +1,6 @@
 """The figures show the numbers that they are given."""
 
 import importlib
-import re
 from typing import Any
 
 import pytest
@@ -32,10 +31,3 @@ def test_a_panel_for_each_quantity_and_a_line_for_each_method(found: GradientPro
     assert ascent.y[0] == pytest.approx(1.0)
     assert ascent.y[-1] < 1e-5
     assert len({(t.line.color, t.line.dash) for t in drawn.data}) == 2
-
-
-def test_the_page_names_missing_methods_and_loads_nothing(found: GradientProfiles) -> None:
-    page = registry.load("dashboards", "gradient")(found)
-    assert "idk: does not read the forgotten answers, only refusal, retain." in page
-    assert "p of the start model: 0.99." in page
-    assert not re.search(r"<(script|link)[^>]+(src|href)=", page)

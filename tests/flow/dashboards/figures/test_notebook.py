@@ -7,11 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from unlearnbench.base.errors import UnlearnbenchError
 from unlearnbench.report.figures import pareto, trajectories
 from unlearnbench.results.table import table
-
-from ..conftest import of_poems
 
 if TYPE_CHECKING:
     from ..conftest import Fabric
@@ -51,16 +48,6 @@ class TestPareto:
         expected = {pareto_data.position(row) for row in rows if row.kind != "retain"}
         assert points == expected
 
-    def test_levels_and_regions_are_in_their_own_panel(self, fabric: Fabric) -> None:
-        figure = pareto(table(fabric.sweep(epochs=1)))
-        refs = [(s.name, s.xref, s.yref) for s in figure.layout.shapes if s.name != "floor"]
-        assert refs == [
-            ("significance", "x domain", "y"),
-            ("collapse", "x", "y domain"),
-            ("significance", "x2 domain", "y2"),
-            ("collapse", "x2", "y2 domain"),
-        ]
-
     def test_the_legend_names_each_method_once_and_hides_it_everywhere(
         self, fabric: Fabric
     ) -> None:
@@ -70,9 +57,6 @@ class TestPareto:
         groups = {t.legendgroup for t in shown(figure, "trajectory")}
         assert groups == set(methods)
         assert (first, second) == ("learning rate 3e-5", "learning rate 1e-4")
-
-    def test_an_empty_table_is_an_empty_figure(self) -> None:
-        assert not shown(pareto([]), "trajectory")
 
 
 class TestTrajectories:
@@ -85,18 +69,6 @@ class TestTrajectories:
         assert len(shown(figure, "curve")) == 4 * 18
 
 
-def test_figures_of_another_benchmark_have_its_numbers(fabric: Fabric) -> None:
-    rows = table(of_poems(fabric.sweep(fractions=(0.1,), epochs=2)))
-    figure = pareto(rows)
-    axes = figure.layout.xaxis.title.text, figure.layout.yaxis.title.text
-    assert (figure.layout.title.text, *axes) == (
-        *("Known poems against Recited", "Known poems", "Recited"),
-    )
-    assert titles(trajectories(rows)) == [
-        *("ROUGE-L, known", "Exact memorization, gone", "ROUGE-L, gone"),
-    ]
-
-
 @pytest.mark.parametrize(("width", "inches"), [("column", 3.25), ("text", 6.75), (4.0, 4.0)])
 def test_a_file_is_as_wide_in_print_as_asked_for(width: Any, inches: float, fabric: Fabric) -> None:
     figure = pareto(table(fabric.sweep(epochs=1)), width=width)
@@ -106,9 +78,3 @@ def test_a_file_is_as_wide_in_print_as_asked_for(width: Any, inches: float, fabr
     assert points == pytest.approx(8 if inches < 5 else 9)
     assert not figure.layout.title.text, "a caption has it"
     assert (figure.layout.xaxis.domain == figure.layout.xaxis2.domain) == (inches < 5)
-
-
-@pytest.mark.parametrize("width", ["wide", 0.2])
-def test_widths_that_nobody_can_read_are_refused(width: Any, fabric: Fabric) -> None:
-    with pytest.raises(UnlearnbenchError, match="give"):
-        pareto(table([fabric.run()]), width=width)

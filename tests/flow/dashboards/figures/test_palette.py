@@ -25,14 +25,6 @@ def test_eighty_methods_have_eighty_styles_and_ten_differ_in_shape() -> None:
     assert len({shape(i) for i in range(10)}) == 10
 
 
-def test_rates_have_dashes_until_there_are_more_rates_than_dashes(fabric: Fabric) -> None:
-    rates = (1e-5, 1e-4, 1e-3)
-    look = palette.Style.of(table([fabric.run(rate=r) for r in rates]))
-    assert [look.dashes[r] for r in rates] == ["solid", "dash", "dot"]
-    many = palette.Style.of(table([fabric.run(rate=r * 1e-5) for r in range(1, 21)]))
-    assert set(many.dashes.values()) == {"solid"}
-
-
 def test_a_method_keeps_its_style_in_a_part_of_a_sweep(fabric: Fabric) -> None:
     rows = table(fabric.sweep(epochs=1))
     style = palette.Style.of(rows)

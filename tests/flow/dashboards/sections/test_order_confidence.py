@@ -54,7 +54,3 @@ def test_only_equal_numbers_look_equal(fabric: Fabric) -> None:
     assert places == dict.fromkeys(("npo", "dpo", "idk"), "1"), "one seed tells none apart"
     shown = dict(re.findall(r"(npo|dpo|idk)\s+\d\S*\s+(−2\.\d+)", found))
     assert shown == {"npo": "−2.0000", "dpo": "−2.0004", "idk": "−2.0000"}
-
-
-def test_without_runs_there_is_no_section(fabric: Fabric) -> None:
-    assert section([fabric.reference("fine-tuned")]) == ""

