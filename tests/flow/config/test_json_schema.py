@@ -72,8 +72,8 @@ def test_mistakes_are_found_at_their_place(more: str, place: str) -> None:
 
 def test_every_key_is_explained_and_every_plug_in_is_there() -> None:
     text = schema_text()
-    for kind in {*registry.CLASSES} - {"modifiers"}:
-        assert all(f'"{name}"' in text for name in registry.names(kind))
+    for kind in registry.CLASSES:
+        assert kind == "modifiers" or all(f'"{name}"' in text for name in registry.names(kind))
     for name, one in {"": SCHEMA, **SCHEMA["$defs"]}.items():
         for key, value in one.get("properties", {}).items():
             assert value.get("description"), f"{name}.{key}"

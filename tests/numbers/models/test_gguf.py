@@ -56,8 +56,10 @@ def test_another_file_than_the_pinned_one_is_not_kept(
 
 @pytest.mark.usefixtures("cache")
 def test_an_index_that_is_not_reached_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    failed = subprocess.CompletedProcess([], 1, "", "ERROR: No matching distribution found")
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: failed)
+    def fail(*_: Any, **__: Any) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess([], 1, "", "ERROR: No matching distribution found")
+
+    monkeypatch.setattr(subprocess, "run", fail)
     with pytest.raises(ModelError, match=r"cannot be downloaded .* \(ERROR: No matching distrib"):
         fetch(NAME)
 
