@@ -59,7 +59,7 @@ class GeneralCEU(Method):
     scores: Literal["constant", "column", "reward"] = setting(
         "constant",
         "where scores of the forget side come from",
-        "Yang 2025, arXiv:2503.01224: 0 for all that is to be forgotten",
+        "Yang 2025, arXiv:2503.01224: 0 for all rows to forget",
     )
     retain_scores: Literal["constant", "column"] = setting(
         "constant",

@@ -1,6 +1,6 @@
 """Meta-evaluation of metrics: which of them tell models apart that know the forget rows. Pure.
 
-    P, N            models that know the forget rows, and models that do not
+    P, N            start models, which know the forget rows, and retain models, which do not
     faithfulness    area under the ROC curve of a metric that separates P from N; ½: no difference
     threshold τ     the cut with the most models of P above it and of N below it
     R, Q            robustness to relearning and to quantisation, in `stats/relearning.py`: means
@@ -16,9 +16,8 @@ keep are controls: where one separates P from N, the models differ by more than 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -49,8 +48,6 @@ FEWEST = 2
 _LEVEL = 0.05
 
 Values = Mapping[str, float | None]
-Knows = Callable[[TableRow], bool | None]
-"""True if the model of a row knows the forget rows, False if it does not, None if unknown."""
 
 
 @dataclass(frozen=True)
@@ -152,51 +149,16 @@ def smallest_p(known: int, unknown: int) -> float:
     return min(1.0, 2 / math.comb(known + unknown, known))
 
 
-def by_kind(row: TableRow) -> bool | None:
-    """Start models know the forget rows, retain models do not."""
-    return {"fine-tuned": True, "retain": False}.get(row.kind)
-
-
-def by_pattern(rows: Iterable[TableRow], knows: Sequence[str], knows_not: Sequence[str]) -> Knows:
-    """`by_kind`, and patterns for other records: of METHOD, MODEL:METHOD or a run's id.
-
-    The method of a start model is `fine-tuned`, that of a retain model `retain`.
-    Raises: RecordError for a pattern without a record, and a record with both kinds of patterns.
-    """
-    result: dict[str, bool] = {}
-    rows = tuple(rows)
-    for patterns, value in ((knows, True), (knows_not, False)):
-        for pattern in patterns:
-            ids = {row.run_id for row in rows if _matches(row, pattern)}
-            if not ids:
-                names = sorted({f"{row.model}:{row.method}" for row in rows})
-                raise RecordError(f"no record is called {pattern!r}; there are {', '.join(names)}")
-            if both := {item for item in ids if result.get(item, value) != value}:
-                raise RecordError(
-                    f"record {min(both)}: named both as one that knows the forget rows and as one "
-                    "that does not; name it once"
-                )
-            result |= dict.fromkeys(ids, value)
-    return lambda row: result.get(row.run_id, by_kind(row))
-
-
-def _matches(row: TableRow, pattern: str) -> bool:
-    labels = (row.method, row.family)
-    names = (row.run_id, *labels, *(f"{row.model}:{label}" for label in labels))
-    return any(fnmatchcase(name, pattern) for name in names)
-
-
 def meta_evaluation(
     rows: Iterable[TableRow],
     attacked: Iterable[AttackedRun] = (),
-    knows: Knows = by_kind,
     *,
     relearning: str = "",
     quantization: str = "",
 ) -> tuple[MetaEvaluation, ...]:
     """Evaluate the metrics, one split after the other.
 
-    rows          of the table, of one or several sweeps; a run counts by its last epoch
+    rows          of the table, of one or several sweeps
     relearning    the variant from which R is computed; quantization: Q
 
     Raises: RecordError where no split has enough models of both kinds.
@@ -207,29 +169,26 @@ def meta_evaluation(
     few: list[str] = []
     for split in splits:
         current = [row for row in rows if row.forget_fraction == split]
-        known, unknown = (_distinct(current, knows, value) for value in (True, False))
+        known, unknown = (_distinct(current, kind) for kind in ("fine-tuned", "retain"))
         if min(len(known), len(unknown)) < FEWEST:
             few.append(f"{split_percent(split)}: {len(known)} and {len(unknown)}")
             continue
-        runs = [a for a in attacked if a.row.forget_fraction == split and knows(a.row) is None]
+        runs = [run for run in attacked if run.row.forget_fraction == split]
         evaluations.append(_evaluated(split, known, unknown, runs, relearning, quantization))
     if not evaluations:
         counts = "; ".join(few) or "no evaluated model"
         raise RecordError(
             f"a meta-evaluation needs at least {FEWEST} models that know the forget rows and "
             f"{FEWEST} that do not; here are, by split, {counts}: give `models` of several "
-            "`preparation.seed` in the configuration, or several folders, or name runs with "
-            "--knows and --knows-not"
+            "`preparation.seed` in the configuration, or several folders"
         )
     return tuple(evaluations)
 
 
-def _distinct(rows: Sequence[TableRow], knows: Knows, value: bool) -> tuple[TableRow, ...]:
-    """The models of a pool, each once: the last row of each record, unless another is equal."""
-    last: dict[str, TableRow] = {}
-    for row in sorted(rows, key=lambda row: (*row.setting, row.seed, row.epoch)):
-        if knows(row) is value:
-            last[row.run_id] = row
+def _distinct(rows: Sequence[TableRow], kind: str) -> tuple[TableRow, ...]:
+    """The models of a pool, each once: a row of each record, unless another is equal."""
+    ordered = sorted(rows, key=lambda row: (*row.setting, row.seed, row.epoch))
+    last = {row.run_id: row for row in ordered if row.kind == kind}
     # Two records of one model, of two sweeps for example, are equal in every number.
     by_numbers = {tuple(sorted(row.metrics.items())): row for row in reversed(last.values())}
     return tuple(reversed(by_numbers.values()))

@@ -7,7 +7,6 @@ only. Terminals get rich's tables and bars, other streams plain lines. Secrets a
 from __future__ import annotations
 
 import json
-import math
 import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
@@ -32,13 +31,6 @@ def format_duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-
-
-def format_bytes(size: float) -> str:
-    """`3.1 GB`, `12 kB`: in powers of 1000, as disks are sold."""
-    power = min(int(math.log(max(size, 1), 1000)), 4)
-    digits = 0 if power < 1 or size >= 10 * 1000**power else 1
-    return f"{size / 1000**power:.{digits}f} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
 
 
 class _Results:

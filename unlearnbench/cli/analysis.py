@@ -23,13 +23,6 @@ app = new_group("Analyse the records of sweeps.")
 @command(app, "meta")
 def meta(
     folders: Annotated[list[str], argument("FOLDER", "A sweep's folder.")],
-    knows: Annotated[
-        list[str] | None,
-        option("PATTERN", "Further runs that know the rows: METHOD, MODEL:METHOD, id, with *."),
-    ] = None,
-    knows_not: Annotated[
-        list[str] | None, option("PATTERN", "The same for runs that do not (repeatable).")
-    ] = None,
     relearning: Annotated[
         str | None, option("VARIANT", "Attack behind R.", default="relearning, last step")
     ] = None,
@@ -51,15 +44,9 @@ def meta(
     Examples:
       unlearnbench analysis meta runs/seeds --out metrics.html
       unlearnbench analysis meta runs/one runs/other --json
-      unlearnbench analysis meta runs/mine --knows 'weak:*' --knows-not 'gradient-ascent*'
     """
     register_plugins(plugins)
-    from unlearnbench.analysis.meta_evaluation import (
-        attacked_runs,
-        by_pattern,
-        chosen_variant,
-        meta_evaluation,
-    )
+    from unlearnbench.analysis.meta_evaluation import attacked_runs, chosen_variant, meta_evaluation
     from unlearnbench.analysis.results import Results
 
     reports = [Results.read(sweep_folder(folder)) for folder in dict.fromkeys(folders)]
@@ -76,7 +63,6 @@ def meta(
     results = meta_evaluation(
         rows,
         attacked,
-        by_pattern(rows, knows or (), knows_not or ()),
         relearning=chosen_variant(relearning, "relearning", variants),
         quantization=chosen_variant(quantization, "quantization", variants),
     )

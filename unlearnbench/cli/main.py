@@ -22,7 +22,6 @@ from unlearnbench.base.signals import EXIT_CODE, Stopped
 from unlearnbench.cli import (
     analysis,
     anchors,
-    cache,
     compare,
     configs,
     doctor,
@@ -101,8 +100,8 @@ _plugins = {kind: plugin_group(kind) for kind in LISTED}
 _plugins["methods"].add_typer(gradient.app)
 for _name, _group in (
     *(("anchors", anchors.app), ("leaderboard", leaderboard.app), ("figures", figures.app)),
-    *(("analysis", analysis.app), *_plugins.items(), ("configs", configs.app)),
-    *(("profiles", profiles.app), ("cache", cache.app)),
+    *(("analysis", analysis.app), *_plugins.items()),
+    *(("configs", configs.app), ("profiles", profiles.app)),
 ):
     app.add_typer(_group, name=_name)
 

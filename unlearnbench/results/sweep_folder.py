@@ -126,20 +126,6 @@ def lock_folder(folder: Path) -> Generator[None, None, None]:
             file.truncate(0)
 
 
-def lock_owner(folder: Path) -> str | None:
-    """Return the process that has locked the folder, as `lock_folder` writes it, or None."""
-    path = folder / LOCK_FILE
-    # A driver that starts now must find the lock free, so it is tried only if the file names a
-    # process: one that was killed left its name, but not the lock.
-    if owner := path.read_text(encoding="utf-8").strip() if path.is_file() else "":
-        with path.open(encoding="utf-8") as file:
-            try:
-                flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB, folder)
-            except BlockingIOError:
-                return owner
-    return None
-
-
 def remove_leftovers(folder: Path) -> None:
     """Delete half-written records of commands that were killed; call with the folder locked."""
     for part in (folder / "records").glob(f"{PART}*"):

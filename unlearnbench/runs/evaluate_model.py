@@ -157,7 +157,7 @@ def set_up(
 
     data          `tofu` (from the hub), a folder of its files, the name of another benchmark, or a
                   benchmark with its settings
-    forget        split: the share that is to be forgotten, or its name
+    forget        split: the share to forget, or its name
     profile       name of the rules, or rules of your own
     tokenizer     folder, hub id or tokenizer; default: the model's own, or its base's
     template      as in `ModelSettings`; `auto` is the tokenizer's chat template, else plain

@@ -14,7 +14,6 @@ from unlearnbench.analysis.meta_evaluation import (
     MetaEvaluation,
     MetricQuality,
     attacked_runs,
-    by_pattern,
     chosen_variant,
     meta_evaluation,
     smallest_p,
@@ -119,24 +118,6 @@ def test_a_model_that_two_sweeps_have_counts_once() -> None:
     again = [replace(one, run_id=f"other-{one.run_id}") for one in rows]
     found = only([*rows, *again])
     assert (len(found.known), len(found.unknown)) == (2, 2)
-
-
-def test_patterns_name_runs_that_know_or_do_not() -> None:
-    rows = [
-        *pools([0.9], [0.1]),
-        row("run", 1, {EM: 0.7}, method="npo (beta=0.1)", family="npo", epoch=1),
-        row("run", 1, {EM: 0.6}, method="npo (beta=0.1)", family="npo", epoch=5),
-        row("run", 2, {EM: 0.2}, method="idk"),
-    ]
-    found = only(rows, knows=by_pattern(rows, ["npo*"], ["seed-2:idk"]))
-    assert quality(found, EM).known == (0.9, 0.6), "after the last epoch"
-    assert quality(found, EM).unknown == (0.1, 0.2)
-    turned = by_pattern(rows, [], ["fine-tuned"])
-    assert [turned(one) for one in rows[:2]] == [False, False]
-    with pytest.raises(RecordError, match=r"no record is called 'nop'; there are .*seed-2:idk"):
-        by_pattern(rows, ["nop"], [])
-    with pytest.raises(RecordError, match="named both"):
-        by_pattern(rows, ["idk"], ["run-idk-*"])
 
 
 def attacked(
