@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-CEILINGS = {"lines": 29_966, "arrows": 92}
+CEILINGS = {"lines": 29_968, "arrows": 92}
 FLOORS = (
     {"base", "losses"},
     {"stats"},

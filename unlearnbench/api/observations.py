@@ -115,7 +115,7 @@ class SetEvaluation:
         """The true answers' tokens. Raises: EvaluationError where only means are known."""
         if self.token_columns is None:
             raise EvaluationError(
-                "this evaluation has no values by token, only means; evaluate the model again"
+                "no values by token, only means: evaluate again, or add tokens to `reads`"
             )
         return self.token_columns
 

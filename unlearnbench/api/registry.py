@@ -122,8 +122,8 @@ def find(kind: Kind, name: str) -> Offer:
     on_offer = offers(kind)
     if not on_offer:
         raise PluginError(
-            f"no {kind} are installed: entry points are written at installation, so a bare "
-            "checkout has none; run `pip install -e .` in it"
+            f"no {kind} are installed; name a file with --plugin, or run `pip install -e .` in a "
+            "checkout, since entry points are written at installation"
         )
     named = [offer for offer in on_offer if offer.name == name]
     if not named:
@@ -259,8 +259,9 @@ def _only_class(
         if isinstance(value, type)
         and issubclass(value, _bases(kind))
         and value.__module__ == module.__name__
-        and not inspect.isabstract(value)
     ]
+    # A base beside its subclass is no second plug-in; alone, `_checked` says what it lacks.
+    classes = [item for item in classes if not inspect.isabstract(item[1])] or classes
     if len(classes) != 1:
         bases = ", ".join(base.__name__ for kind in kinds for base in _bases(kind))
         listed = ", ".join(value.__name__ for _, value in classes) or "none"

@@ -85,9 +85,9 @@ def sweep(
         console.print(f"{tally((end.status for end in result.ends), result.total)}; {counts}")
         for end in without_result(result.ends):
             console.print(str(end))
-        console.print(
-            f"page    {result.report}\ntable   {result.csv}\nMLflow  {result.mlflow_command}"
-        )
+        console.print(f"page    {result.report}\ntable   {result.csv}")
+        if settings.tracking.tracker == "mlflow":
+            console.print(f"MLflow  {result.mlflow_command}")
     return SOME_FAILED if result.failed else 0
 
 

@@ -262,7 +262,9 @@ def _check_steps(config: SweepConfig, rows: Mapping[SplitKey, int]) -> None:
 
 
 def check_outputs(config: SweepConfig) -> None:
-    """Raise OutputError or StorageError where results, models or the storage cannot be written."""
+    """Raise an error where results, models or the storage cannot be written, or no tracker is."""
+    if config.tracking.enabled:
+        registry.find("trackers", config.tracking.tracker)
     check_folder(Path(config.output) / config.name, "output")
     check_folder(config.cache_folder, "cache")
     if config.storage is not None:

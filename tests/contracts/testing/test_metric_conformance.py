@@ -89,7 +89,7 @@ MISTAKES: list[tuple[type[Metric | Summary], str, str]] = [
         metric(underflowing, reads=frozenset({"perturbed"})),
         *("values", "nan for an answer at 10000 nats, false ones at 10000"),
     ),
-    (metric(undeclared), "values", "this evaluation has no values by token, only means"),
+    (metric(undeclared), "values", "no values by token, only means"),
     (
         metric(lambda _, seen: 1 - seen.answer_loss / (1 + seen.answer_loss.max())),
         *("order", "has another value when it is alone"),
