@@ -6,11 +6,10 @@ Deleting lowers the ceilings; what raises one names its price in the commit.
 """
 
 import ast
-import io
 import sys
-import tokenize
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -34,7 +33,6 @@ PARTS = dict.fromkeys(("methods", "metrics", "attacks", "benchmarks"), "plug-ins
     "__main__": "cli",
 }
 """Folders that are one room together with others."""
-BLANK = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 
 
 def sources() -> Iterator[tuple[str, Path]]:
@@ -46,19 +44,23 @@ def sources() -> Iterator[tuple[str, Path]]:
             yield PARTS.get(name, name), path
 
 
+@cache
 def code_lines(text: str) -> int:
     """Lines with code: no blanks, comments, docstrings."""
-    lines: set[int] = set()
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type not in BLANK and token.string:
-            lines.update(range(token.start[0], token.end[0] + 1))
-    for node in ast.walk(ast.parse(text)):
+    found = enumerate(map(str.strip, text.splitlines()), start=1)
+    lines = {number for number, line in found if line and not line.startswith("#")}
+    nodes = [*ast.walk(ast.parse(text))]
+    for node in nodes:
+        if isinstance(node, ast.Constant | ast.JoinedStr) and node.end_lineno != node.lineno:
+            lines.update(range(node.lineno, (node.end_lineno or 0) + 1))  # a string has any lines
+    for node in nodes:
         value = getattr(node, "value", None) if isinstance(node, ast.Expr) else None
         if isinstance(value, ast.Constant) and isinstance(value.value, str):
             lines.difference_update(range(value.lineno, (value.end_lineno or 0) + 1))
     return len(lines)
 
 
+@cache
 def imported_rooms(text: str) -> set[str]:
     """The rooms of the package that a module imports from, anywhere in it."""
     names: list[str] = []

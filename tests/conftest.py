@@ -94,7 +94,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         slow = {
             item.path
             for item in items
-            if item.get_closest_marker("slow") or item.path.parent.name == "integration"
+            if item.get_closest_marker("slow") or item.path.parent.name in ("integration", "tests")
         }
         shared = _sharing_ray(items)  # one after the other
         items.sort(key=lambda item: (item.path not in shared, item.path not in slow, item.path))

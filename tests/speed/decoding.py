@@ -33,11 +33,12 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("model", help="a folder")
     parser.add_argument("--data", default="synthetic", help="a benchmark, or a folder of files")
     parser.add_argument("--forget", type=float, default=0.1)
+    parser.add_argument("--rows", type=int, help="the most of a set")
     parser.add_argument("--after", type=int, default=20, help="steps before them")
     options = begin(parser, words)
     dtype = "bfloat16" if DEVICE.type == "cuda" else "float32"
     source, settings = Source(options.model), model_settings(options.model, "plain", dtype)
-    profile = get_profile("tofu")
+    profile = get_profile("tofu", rows=options.rows)
     benchmark = load_benchmark(data_settings(options.data), (options.forget,))
     sets = evaluation_sets(benchmark, options.forget, profile)
     evaluator = evaluators(sets, load_tokenizer(source, settings), profile, dtype)[1]

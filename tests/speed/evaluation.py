@@ -147,7 +147,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--rows", type=int, help="the most of a set")
     options = begin(parser, words)
     quick = options.size in QUICK
-    length = 64 if quick else None
+    length = 40 if quick else None
     profile = get_profile(options.profile, rows=options.rows, max_length=length)
     sets = questions_of(options.data, options.forget, profile, quick)
     states: list[dict[str, Any]] = []

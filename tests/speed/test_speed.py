@@ -257,7 +257,7 @@ class TestEvaluation:
         assert all(given["attention_mask"][:, -1].all() for given in generated)
 
     def test_it_measures_a_model_in_each_state(self, capsys: pytest.CaptureFixture[str]) -> None:
-        words = ("--size", "quick", "--rows", "2", "--repeats", "1")
+        words = ("--size", "quick", "--rows", "1", "--repeats", "1")
         states = measured(capsys, evaluation.main, *words)["states"]
         assert [each["state"] for each in states] == ["random", "memorised", "unlearned"]
         for each in states:
@@ -280,7 +280,7 @@ class TestModelFolder:
     def test_a_plain_loop_has_the_same_first_loss(
         self, folder: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        words = (folder, "--epochs", "1", "--rows", "1", "--repeats", "1")
+        words = (folder, "--forget", "0.05", "--epochs", "1", "--rows", "1", "--repeats", "1")
         result = measured(capsys, peer.main, *words)
         first = result["first_losses"]
         assert first["ours"] == pytest.approx(first["usual"], abs=1e-4)
@@ -292,7 +292,7 @@ class TestModelFolder:
     def test_decoding_steps_are_profiled(
         self, folder: str, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        result = measured(capsys, decoding.main, folder, "--after", "1")
+        result = measured(capsys, decoding.main, folder, "--after", "1", "--rows", "20")
         assert result["seconds_a_step"] > 0
         assert any("attention" in name for name in result["attention"])
 
@@ -332,10 +332,10 @@ class TestSweep:
             capsys.readouterr()
 
         monkeypatch.setattr(sweep, "_command", here)
-        result = measured(capsys, sweep.main, "--quick", "--repeats", "1", "--noop", "12")
-        assert result["runs"] == 2
+        result = measured(capsys, sweep.main, "--quick", "--repeats", "1", "--noop", "4")
+        assert result["runs"] == 1
         assert result["seconds"].keys() == {"loop", "sweep"}
         counts = result["noop"]
-        assert counts["runs"] == 12
+        assert counts["runs"] == 4
         assert {v for k, v in counts.items() if k.endswith(("lost", "double"))} == {0}
         assert 0 < counts["driver_peak_bytes"] < 2**33

@@ -10,7 +10,7 @@ from typing import Any
 
 from unlearnbench.config.schema import SweepConfig
 
-AUTHORS, EPOCHS, ROWS, TRIALS = 20, 2, 6, 2
+AUTHORS, EPOCHS, ROWS, TRIALS = 20, 2, 4, 2
 ARCHITECTURE = (
     "{vocabulary: 400, hidden_size: 32, layers: 2, heads: 2, intermediate_size: 32, context: 512}"
 )

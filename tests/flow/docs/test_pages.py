@@ -1,4 +1,5 @@
-"""Every block of every page works: commands end as they should, Python runs, YAML loads.
+"""Every block of every page works: commands end as they should, Python runs, YAML loads; and every
+cell of every notebook.
 
 The blocks of a page are carried out in order, in one empty folder and one Python namespace. A block
 ```text title="printed" is what the block before it prints. `shell`, below, has the rules for
@@ -12,6 +13,7 @@ import shutil
 import sys
 import tomllib
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from unlearnbench.config import loader
 from .blocks import Block, blocks, commands, inline_commands
 
 ROOT = Path(__file__).parents[3]
+NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 PAGES = sorted({ROOT / "README.md", *(ROOT / "docs").rglob("*.md")})
 Parse = Callable[[Sequence[str]], dict[str, Any]]
 
@@ -179,6 +182,32 @@ def data(block: Block) -> None:
         json.loads(block.text)
     elif block.language == "toml":
         tomllib.loads(block.text)
+
+
+@pytest.mark.usefixtures("small_models")
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_every_cell_works(
+    path: Path, quickstart: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In IPython's shell in this process: a kernel would load torch again for each notebook."""
+    nbformat: Any = import_module("nbformat")  # typed in part
+    renderers: Any = import_module("plotly.io").renderers
+    notebook: Any = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    shutil.copytree(quickstart, tmp_path / "runs" / "quickstart")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(registry, "_files", {})
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)  # IPython warns of another than its own
+    monkeypatch.setattr(renderers, "default", "json")  # no browser
+    monkeypatch.setattr(sys, "displayhook", sys.displayhook)
+    shell: Any = import_module("IPython.core.interactiveshell").InteractiveShell()
+    for cell in notebook.cells:
+        if cell.cell_type != "code":
+            continue
+        assert (cell.outputs, cell.execution_count) == ([], None), "stored without outputs"
+        shell.run_cell(cell.source, store_history=False).raise_error()
+    assert {one.name for one in tmp_path.iterdir()} & {"figure1.html", "focal.py"}
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])

@@ -1,4 +1,4 @@
-"""The command line as a person uses it: a sweep, killed and resumed, with a plugin from outside.
+"""The command line as a person uses it: a sweep, stopped and resumed, with a plugin from outside.
 
 Every sweep here is the real path with nothing replaced: synthetic data, a model trained here,
 Ray, MLflow's SQLite, the report.
@@ -12,7 +12,7 @@ import os
 import signal
 import sqlite3
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager, redirect_stderr
 from io import StringIO
 from pathlib import Path
@@ -22,6 +22,8 @@ import pytest
 
 from unlearnbench.cli.main import main
 from unlearnbench.results.records import read_records
+
+from ...warm_ray import warm_workers
 
 CONFIG = """
 name: small
@@ -34,9 +36,9 @@ models:
     preparation:
       {epochs: 1, base_epochs: 1, optimizer: muon, learning_rate: 3.0e-3, batch_size: 16}
 forget_fractions: [0.5]
-methods: [outside, ce-u, npo]
+methods: [outside, npo]
 learning_rates: [1.0e-3]
-epochs: 6
+epochs: 3
 training: {batch_size: 4}
 evaluation: {rows: 4, max_length: 96}
 ray: {concurrent: 1}
@@ -57,7 +59,7 @@ class Outside(Method):
             time.sleep(1)
         return -batch.forget.mean_tokens(batch.forget.cross_entropy())
 '''
-RUNS, EPOCHS = 3, 6
+RUNS, EPOCHS = 2, 3
 pytestmark = [
     pytest.mark.slow,
     # MLflow 3.17 asks SQLAlchemy 2.1 for a loader that the latter is about to drop.
@@ -81,21 +83,21 @@ def install(site: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def killed_sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a configuration and its sweep, cut short twice, then finished.
+def stopped_sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a configuration and its sweep, cut short by a SIGTERM, then finished.
 
-    It loses its worker, and later gets a SIGTERM. Both commands run in this process, which has
-    imported what they need: a thread watches the folder, and sends the signals.
+    Both commands run in this process, which has imported what they need: a thread watches the
+    folder, and sends the signal.
     """
     place = tmp_path_factory.mktemp("sweeps")
     (place / "small.yaml").write_text(CONFIG)
     folder = place / "runs" / "small"
     errors = StringIO()
 
-    with in_this_process(place):
-        with Interruptions(place, folder) as interruptions, redirect_stderr(errors):
+    with in_this_process(place), warm_workers():
+        with Interruption(place, folder) as interruption, redirect_stderr(errors):
             assert main(["sweep", "small.yaml"]) == 143
-        assert time.monotonic() - interruptions.sent < 15, "stopped within seconds"
+        assert time.monotonic() - interruption.sent < 15, "stopped within seconds"
         assert "the same command resumes where this one stopped" in errors.getvalue()
         assert not processes_of_ray(place)
         assert not [x for x in read_records(folder) if x.status == "failed"]
@@ -104,10 +106,10 @@ def killed_sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def test_a_sweep_that_is_killed_again_and_again_ends_with_the_undisturbed_table(
-    killed_sweep: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_sweep_that_is_stopped_ends_with_the_undisturbed_table(
+    stopped_sweep: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = killed_sweep / "runs" / "small"
+    folder = stopped_sweep / "runs" / "small"
     (tmp_path / "small.yaml").write_text(CONFIG)
     with in_this_process(tmp_path):
         for position in range(RUNS):
@@ -118,11 +120,11 @@ def test_a_sweep_that_is_killed_again_and_again_ends_with_the_undisturbed_table(
     assert (folder / "results.csv").read_text() == (undisturbed / "results.csv").read_text()
 
 
-def test_a_sweep_writes_the_files_that_the_readme_lists(killed_sweep: Path) -> None:
-    folder = killed_sweep / "runs" / "small"
+def test_a_sweep_writes_the_files_that_the_readme_lists(stopped_sweep: Path) -> None:
+    folder = stopped_sweep / "runs" / "small"
     rows = list(csv.DictReader((folder / "results.csv").read_text().splitlines()))
     assert len(rows) == RUNS * EPOCHS + 2, "a row per run and epoch, and the two reference models"
-    assert {row["method"] for row in rows} == {"ce-u", "npo", "outside", "fine-tuned", "retain"}
+    assert {row["method"] for row in rows} == {"npo", "outside", "fine-tuned", "retain"}
     assert all(float(row["model_utility"]) >= 0 for row in rows)
     assert len(list((folder / "records").iterdir())) == RUNS + 2
     assert json.loads((folder / "plan.json").read_text())["name"] == "small"
@@ -135,13 +137,13 @@ def test_a_sweep_writes_the_files_that_the_readme_lists(killed_sweep: Path) -> N
 
 
 def test_a_finished_sweep_is_not_run_again(
-    killed_sweep: Path, capsys: pytest.CaptureFixture[str]
+    stopped_sweep: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Run the command again in this process, which also lists the plugin with its package."""
-    folder = killed_sweep / "runs" / "small"
+    folder = stopped_sweep / "runs" / "small"
     before = {path: path.stat().st_mtime_ns for path in (folder / "records").rglob("*")}
     table = (folder / "results.csv").read_bytes()
-    with in_this_process(killed_sweep):
+    with in_this_process(stopped_sweep):
         assert main(["sweep", "small.yaml"]) == 0
         assert f"{RUNS} runs, all finished" in capsys.readouterr().out
         assert main(["methods", "list"]) == 0
@@ -163,11 +165,11 @@ def in_this_process(folder: Path) -> Generator[None, None, None]:
         yield
 
 
-class Interruptions(Thread):
-    """Kills the workers of the sweep in `folder` after an epoch, and stops the sweep after another.
+class Interruption(Thread):
+    """Stops the sweep in `folder` after an epoch.
 
     For use with `with`, in whose thread the sweep runs. The file `hold` keeps the first run from
-    ending before a signal arrives.
+    ending before the signal arrives.
     """
 
     def __init__(self, place: Path, folder: Path) -> None:
@@ -177,7 +179,7 @@ class Interruptions(Thread):
         """When the sweep was stopped."""
         self._over = Event()
 
-    def __enter__(self) -> Interruptions:
+    def __enter__(self) -> Interruption:
         # A sweep has a handler of its own: this one is for a signal that comes too late.
         self._before = signal.signal(signal.SIGTERM, too_late)
         (self.place / "hold").touch()
@@ -191,48 +193,20 @@ class Interruptions(Thread):
         signal.signal(signal.SIGTERM, self._before)
 
     def run(self) -> None:
-        self._wait_for_an_epoch()
-        # Ray itself would end with its agents.
-        names = processes_of_ray(self.place)
-        workers = [process for process, name in names.items() if "Agent" not in name]
-        assert workers
-        for worker in workers:
-            os.kill(worker, signal.SIGKILL)
-        log = self.folder / "sweep.log"
-        self._wait_for(lambda: "killed, or out of memory; trying again" in log.read_text())
-        self._wait_for_an_epoch()
+        while not [*(self.folder / "state").glob("*/state.json")]:  # written after an epoch
+            assert not self._over.wait(0.01), "the sweep ended before it could be cut short"
+        assert processes_of_ray(self.place)
         self.sent = time.monotonic()
         os.kill(os.getpid(), signal.SIGTERM)
-
-    def _wait_for(self, condition: Callable[[], object]) -> None:
-        while not condition():
-            assert not self._over.wait(0.01), "the sweep ended before it could be cut short"
-
-    def _wait_for_an_epoch(self) -> None:
-        """Wait until a run that has not ended has finished an epoch from now on."""
-        begin = time.time_ns()
-
-        def has_finished_one() -> bool:
-            files = (self.folder / "state").glob("*/state.json")
-            return any(modified(file) > begin for file in files)
-
-        self._wait_for(has_finished_one)
-
-
-def modified(file: Path) -> int:
-    try:
-        return file.stat().st_mtime_ns
-    except OSError:  # its run has ended
-        return 0
 
 
 def too_late(*_: object) -> None:
     pytest.fail("no sweep was running")
 
 
-def processes_of_ray(folder: Path) -> dict[int, str]:
-    """Ids and names of Ray's workers, at work or not, and agents, whose sweep lies in `folder`."""
-    found: dict[int, str] = {}
+def processes_of_ray(folder: Path) -> list[str]:
+    """Names of Ray's workers, at work or not, and agents, whose sweep lies in `folder`."""
+    found: list[str] = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             name = (process / "cmdline").read_text()
@@ -240,5 +214,5 @@ def processes_of_ray(folder: Path) -> dict[int, str]:
         except OSError:  # gone in the meantime
             continue
         if name.startswith("ray::") and place == folder:
-            found[int(process.name)] = name
+            found.append(name)
     return found

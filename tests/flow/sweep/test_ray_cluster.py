@@ -3,11 +3,10 @@ and a driver that joins them by address."""
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,17 +30,10 @@ LOOPBACK = {
     # Of Ray's processes and of the driver alike: no address but loopback.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_health_check_period_ms": "500",
-    "RAY_health_check_timeout_ms": "2000",
     # No workers in advance, one for each CPU: they lack the job's environment, so no run uses one.
     "RAY_prestart_worker_first_driver": "0",
     "OMP_NUM_THREADS": "1",
 }
-
-GATE = "gate"
-"""File without which later runs train nothing."""
-JOINED = "joined.socket"
-"""File with the socket of the raylet that the driver has joined."""
 
 
 def clean_environment() -> dict[str, str]:
@@ -115,9 +107,7 @@ def a_config(out: Path, address: str, **changes: Any) -> SweepConfig:
 def fake_pipeline(marks: Path, seconds: float, together: int = 1) -> Pipeline:
     """Runs that sleep, and leave in `marks` when, in which process, and on which raylet.
 
-    The driver leaves there which raylet it has joined.
-
-    together  runs wait until so many processes have started one, and from this seed on for a file
+    together  runs wait until so many processes have started one
     """
 
     # All of it inside: what lies at the top of a test file cannot be imported by a worker.
@@ -134,10 +124,7 @@ def fake_pipeline(marks: Path, seconds: float, together: int = 1) -> Pipeline:
 
         mark("begin")
         end = time.monotonic() + 100
-        while not (
-            len({path.suffix for path in marks.glob("begin.*[0-9]")}) >= together
-            and (run.seed < together or (marks / GATE).exists())
-        ):
+        while len({path.suffix for path in marks.glob("begin.*[0-9]")}) < together:
             if time.monotonic() > end:
                 raise TimeoutError(f"there are no {together} runs at a time")
             time.sleep(0.05)
@@ -158,16 +145,9 @@ def fake_pipeline(marks: Path, seconds: float, together: int = 1) -> Pipeline:
         (folder / "report.html").touch()
         return folder / "report.html"
 
-    def no_tasks(*_: object) -> tuple[()]:
-        from ray._private import worker
-
-        joined: Any = worker.global_worker.node
-        (marks / JOINED).write_text(joined.raylet_socket_name)
-        return ()
-
     return Pipeline(
         plan=lambda config: make_plan(config, "data"),
-        tasks=no_tasks,
+        tasks=lambda _config, _runs, _folder: (),
         execute=lambda _task, _config, _folder: 0.0,
         run_epochs=run_epochs,
         report=report,
@@ -228,26 +208,7 @@ def notes(tmp_path: Path, what: str) -> list[dict[str, Any]]:
     return [json.loads(path.read_text()) for path in (tmp_path / "marks").glob(f"{what}.*[0-9]")]
 
 
-def wait_for(what: Callable[[], Any], driver: subprocess.Popen[str], seconds: float = 100) -> None:
-    end = time.monotonic() + seconds
-    while not what():
-        assert driver.poll() is None, output_of(driver)
-        assert time.monotonic() < end, "waited too long"
-        time.sleep(0.05)
-
-
-def joined_raylet(tmp_path: Path, nodes: Nodes) -> int:
-    """The raylet that the last driver has joined: the head's with Ray 2.60, any with Ray 2.48."""
-    option = f"--raylet_socket_name={(tmp_path / 'marks' / JOINED).read_text()}"
-    (joined,) = (raylet for raylet in nodes.raylets if option in command_line(raylet))
-    return joined
-
-
-def command_line(process: int) -> list[str]:
-    return Path(f"/proc/{process}/cmdline").read_text().split("\0")
-
-
-def test_all_nodes_are_busy_and_the_loss_of_one_costs_no_run(
+def test_all_nodes_are_busy_and_their_records_arrive(
     tmp_path: Path, drivers: list[subprocess.Popen[str]]
 ) -> None:
     """The nodes have no folder in common but the storage, where a scratch folder is theirs."""
@@ -257,36 +218,15 @@ def test_all_nodes_are_busy_and_the_loss_of_one_costs_no_run(
             "resources": Resources(gpu=1),
             "storage": str(tmp_path / "stored"),
         }
-        config = a_config(tmp_path / "out", nodes.address, seeds=tuple(range(4)), **changes)
+        config = a_config(tmp_path / "out", nodes.address, seeds=(0, 1), **changes)
         runs = make_plan(config, "data").runs
         driver = start(tmp_path, config, together=2)
         drivers.append(driver)
-
-        def busy() -> set[int]:
-            return {note["raylet"] for note in notes(tmp_path, "begin")}
-
-        wait_for(lambda: len(notes(tmp_path, "begin")) == 4, driver)  # one on each has ended
-        assert busy() == set(nodes.raylets)
-        # A driver does not outlive its own raylet.
-        (lost,) = {*nodes.raylets} - {joined_raylet(tmp_path, nodes)}
-
-        def on_lost() -> list[dict[str, Any]]:
-            return [note for note in notes(tmp_path, "begin") if note["raylet"] == lost]
-
-        # A machine that is lost: a worker may outlive its raylet by a second.
-        for process in {lost, *(note["pid"] for note in on_lost())}:
-            os.kill(process, signal.SIGKILL)
-        (tmp_path / "marks" / GATE).touch()
         output = output_of(driver)
     assert f"{len(runs)} of {len(runs)} finished, 0 failed" in output, output
-    started, ended = notes(tmp_path, "begin"), notes(tmp_path, "end")
-    ids = sorted(run.id for run in runs)
-    assert sorted(note["run"] for note in ended) == ids
-    again = {note["run"] for note in on_lost()} - {
-        note["run"] for note in ended if note["raylet"] == lost
-    }
-    assert len(again) == 1, "what was on the lost node"
-    assert len(started) == len(runs) + 1, "is done once more, and nothing else is"
+    ended = notes(tmp_path, "end")
+    assert sorted(note["raylet"] for note in ended) == sorted(nodes.raylets)
+    assert sorted(note["run"] for note in ended) == sorted(run.id for run in runs)
     assert {(n["OMP_NUM_THREADS"], n["OF_THE_JOB"]) for n in ended} == {("1", "yes")}
     undisturbed = fake_pipeline(tmp_path / "marks", seconds=0)
     for run in runs:

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -32,11 +31,13 @@ from unlearnbench.sweep import run_sweep
 from unlearnbench.sweep.pipeline import Pipeline
 from unlearnbench.sweep.worker_group import in_bundle, run_on_workers, worker_placement
 
+from ...forked import launch
+
 MODEL = """
   - name: {name}
     base: tiny
     architecture:
-      {{vocabulary: 400, hidden_size: 32, layers: 2, heads: 2, intermediate_size: 32, context: 256}}
+      {{vocabulary: 400, hidden_size: 32, layers: 1, heads: 2, intermediate_size: 32, context: 256}}
     preparation: {{optimizer: adamw, schedule: linear, warmup: 0.05, rehearse_facts: false,
       epochs: 1, base_epochs: 1, learning_rate: 3.0e-3, batch_size: 16}}
     resources: {{{resources}}}
@@ -168,23 +169,27 @@ def test_a_sweep_over_two_processes_has_the_numbers_of_one(
     assert not list((folder / "state").glob("*/")), "nothing is left of finished runs"
 
 
+COMMAND = """
+import sys
+from pathlib import Path
+from unlearnbench.cli.main import main
+*words, file = sys.argv[1:]
+with Path(file).open("w") as sys.stdout:
+    code = main(words)
+sys.exit(code)
+"""
+
+
 @pytest.mark.slow
-def test_torchrun_carries_out_one_run_with_all_that_it_waits_for(
-    small: SweepConfig, alone: dict[str, Record], place: Path
+def test_two_processes_carry_out_one_run_with_all_that_it_waits_for(
+    small: SweepConfig, alone: dict[str, Record], place: Path, tmp_path: Path
 ) -> None:
+    """With the variables that torchrun sets."""
     (run,) = (r for r in plan_of(small).runs if (r.model.name, r.method.name) == ("ddp", "npo"))
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     settings = ["--set", f"cache={place / 'cache'}", "--json"]
-    done = subprocess.run(
-        [*torchrun, "-m", "unlearnbench", "run", "small.yaml", "--select", run.id, *settings],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["id"] == run.id, "printed once"
+    words = ["run", "small.yaml", "--select", run.id, *settings]
+    printed = [file.read_text() for file in launch(COMMAND, words, tmp_path, 2)]
+    assert json.loads("".join(printed))["id"] == run.id, "printed once"
     record = read_record(place / "runs" / "small" / "records" / run.id)
     check_same(record, alone["npo"])
     assert record.provenance["processes"] == 2

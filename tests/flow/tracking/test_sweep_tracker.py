@@ -72,7 +72,7 @@ def test_a_server_that_fails_costs_one_warning_and_little_time(
         warnings: list[str] = []
         begin = time.monotonic()
         with SweepTracker(
-            config.tracking, folder, config, warn=warnings.append, seconds=3.0
+            config.tracking, folder, config, warn=warnings.append, seconds=1.0
         ) as tracker:
             for _ in range(3):
                 tracker.log(kit.record("aaaa"))

@@ -40,6 +40,9 @@ SETTINGS = ModelSettings(
     base="tiny",
     architecture=Architecture(vocabulary=1000, hidden_size=128, layers=6, intermediate_size=384),
 )
+FEWER = SETTINGS.architecture.model_copy(
+    update={"layers": 4, "hidden_size": 64, "intermediate_size": 192}
+)
 
 
 def everything(_name: str, _layers: int) -> bool:
@@ -85,13 +88,13 @@ def some_rows() -> TrainingRows:
         length = draw.randint(30, 90)
         return Row(tuple(draw.randrange(3, 1000) for _ in range(length)), length // 3)
 
-    return TrainingRows([row() for _ in range(32)], [row() for _ in range(64)])
+    return TrainingRows([row() for _ in range(16)], [row() for _ in range(32)])
 
 
 def both(
     name: str, settings: ModelSettings, micro: int | None, precision: Any, folder: Path
 ) -> tuple[int, int]:
-    """(measured, estimated) bytes at the peak of an epoch of two steps of 16 rows."""
+    """(measured, estimated) bytes at the peak of an epoch of two steps of 8 rows."""
     from transformers import LlamaForCausalLM
 
     config, rows = config_of(settings, Source("tiny")), some_rows()
@@ -111,7 +114,7 @@ def both(
     )
     how = TrainerSettings(
         epochs=1,
-        batch_size=16,
+        batch_size=8,
         learning_rate=1e-4,
         seed=1,
         micro_batch_size=micro,
@@ -135,7 +138,7 @@ def setup_of(
 ) -> Setup:
     rows = some_rows()
     return Setup(
-        batch_size=16,
+        batch_size=8,
         micro_batch_size=micro,
         rows_per_item=rows_per_item,
         lengths=Lengths.of([(len(r.ids), r.scored) for r in [*rows.forget, *rows.retain]]),
@@ -149,12 +152,12 @@ def setup_of(
 
 CASES: list[tuple[str, dict[str, Any], int | None, str]] = [
     ("gradient-difference", {}, None, "bf16"),
-    ("gradient-difference", {"gradient_checkpointing": True}, 4, "bf16"),
-    ("gradient-difference", {"dtype": "bfloat16"}, 4, "bf16"),
-    ("kl-minimization", {}, 4, "fp32"),
+    ("gradient-difference", {"gradient_checkpointing": True}, 2, "bf16"),
+    ("gradient-difference", {"dtype": "bfloat16"}, 2, "bf16"),
+    ("kl-minimization", {}, 2, "fp32"),
     ("npo", {}, None, "bf16"),
     ("rmu", {}, None, "fp32"),
-    ("gradient-ascent", {"lora": LoRA(), "gradient_checkpointing": True}, 4, "bf16"),
+    ("gradient-ascent", {"lora": LoRA(), "gradient_checkpointing": True}, 2, "bf16"),
 ]
 
 
@@ -162,8 +165,7 @@ CASES: list[tuple[str, dict[str, Any], int | None, str]] = [
 def test_estimate_matches_the_measured_peak_of_a_step(
     name: str, changes: dict[str, Any], micro: int | None, precision: str, tmp_path: Path
 ) -> None:
-    fewer = SETTINGS.architecture.model_copy(update={"layers": 4})
-    settings = SETTINGS.model_copy(update={"architecture": fewer, **changes})
+    settings = SETTINGS.model_copy(update={"architecture": FEWER, **changes})
     measured, estimated = both(name, settings, micro, precision, tmp_path)
     assert estimated == pytest.approx(measured, rel=0.15)
 
@@ -186,7 +188,7 @@ def test_weights_are_counted() -> None:
 
 def test_fsdp_divides_memory_by_processes() -> None:
     method = registry.load("methods", "task-vector")()
-    setup = setup_of(SETTINGS, 4, "fp32", 1)
+    setup = setup_of(SETTINGS, 2, "fp32", 1)
     alone = footprint(shape(), method, method.needs, setup)
     sharded = replace(setup, resources=Resources(processes=4))
     copied = replace(setup, resources=Resources(processes=4, parallel="ddp"))
@@ -203,9 +205,9 @@ def test_whole_step_may_need_less_than_micro_batches() -> None:
     method = registry.load("methods", "ce-u")()
     setup = setup_of(SETTINGS, None, "fp32", 1)
     whole = footprint(shape(), method, method.needs, setup).peak
-    most = replace(setup, micro_batch_size=15)  # which holds the gradients of an earlier part, too
+    most = replace(setup, micro_batch_size=7)  # which holds the gradients of an earlier part, too
     assert footprint(shape(), method, method.needs, most).peak > whole
     assert fitting(shape(), method, method.needs, setup, whole) == setup
     less = fitting(shape(), method, method.needs, setup, whole - 1)
-    assert 1 <= less.items < 16
+    assert 1 <= less.items < 8
     assert footprint(shape(), method, method.needs, less).peak < whole

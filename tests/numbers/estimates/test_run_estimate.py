@@ -57,13 +57,13 @@ def test_hours_by_hand() -> None:
 
 def test_gpu_hours_include_launches_and_bandwidth() -> None:
     found, method = shape(), registry.load("methods", "ce-u")()
-    setup = replace(setup_of(SETTINGS, 4, "bf16", 1), on_gpu=True)
+    setup = replace(setup_of(SETTINGS, 2, "bf16", 1), on_gpu=True)
     memory = footprint(found, method, method.needs, setup)
     four = hours_of(EFFORT, found, setup, memory, Rates(1e15), None)
     whole = hours_of(
         EFFORT, found, replace(setup, micro_batch_size=None), memory, Rates(1e15), None
     )
-    assert four.training == pytest.approx(4 * whole.training, rel=0.1), "16 rows in 4 parts"
+    assert four.training == pytest.approx(4 * whole.training, rel=0.1), "8 rows in 4 parts"
     assert four.decoding * 3600 == pytest.approx(2 * 50 * 6 * 0.6e-3)
     # Four slots in place of forty: ten times as many steps, of at least 30 tokens each.
     room = int(4.5 * 80 * found.keys * 2 / 0.7)
