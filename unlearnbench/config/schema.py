@@ -92,6 +92,9 @@ class Preparation(Settings):
     max_length: Annotated[int, IF_SET] = Field(
         default=MAX_LENGTH, ge=8, description="tokens of a training sequence; longer ones are cut"
     )
+    precision: Annotated[Literal["fp32", "bf16"], IF_SET] = Field(
+        default="fp32", description="bf16: autocast"
+    )
     rehearse_facts: bool = Field(
         default=False,
         description="mix the true facts into fine-tuning, so that a tiny model remembers them",

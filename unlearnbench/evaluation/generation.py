@@ -409,7 +409,7 @@ class _Decoding:
     def _begin(self, slots: list[int]) -> None:
         """Begin the answers that came into `slots`; samples of a prompt share what it stores."""
         if self.how is None or not self.predictor.packed:
-            self._step(slots, first=True)
+            self._first_steps(slots)
             return
         groups: dict[tuple[int, ...], list[int]] = {}
         for slot in slots:
@@ -418,10 +418,28 @@ class _Decoding:
         self.held = self.prompts[self._answer(slots[-1])].ids, slots[-1]
         # First of all, before its slot stores another prompt.
         self._share(held, source, groups.pop(held, []))
-        if groups:
-            self._step([group[0] for group in groups.values()], first=True)
+        self._first_steps([group[0] for group in groups.values()])
         for prompt, group in groups.items():
             self._share(prompt, group[0], group[1:])
+
+    def _first_steps(self, slots: list[int]) -> None:
+        """The first step of the answers in `slots`, on a GPU in batches of `batch_tokens`.
+
+        Prompts and drafts are longer than the tokens of a later step, and memory is counted for
+        the batches of an evaluation. On a CPU one batch is faster.
+        """
+        parts: list[list[int]] = []
+        used, most = 0, self.predictor.batch_tokens
+        for slot in slots:
+            i = self._answer(slot)
+            size = len((*self.prompts[i].ids, *self.answers[i].ids, *self._first_draft(i)))
+            if not parts or (used + size > most and self.predictor.device.type != "cpu"):
+                parts.append([])
+                used = 0
+            parts[-1].append(slot)
+            used += size
+        for part in parts:
+            self._step(part, first=True)
 
     def _share(self, prompt: tuple[int, ...], source: int, slots: list[int]) -> None:
         """Begin the answers to `prompt` in `slots` with its keys and values from another slot.

@@ -38,6 +38,8 @@ def use_device(resources: Resources) -> None:
             f"{driver_version()}; install a torch that is built for a CUDA version which the "
             "driver supports, or run on the CPU with --set resources.gpu=0"
         )
+    elif resources.gpu < 1:  # its neighbours have the rest
+        torch.cuda.set_per_process_memory_fraction(resources.gpu)
     disable_cudnn_attention()
 
 
@@ -151,8 +153,10 @@ def max_cached_tokens(model: Any, tokens: int) -> int:
     if parameter.device.type != "cuda":
         return tokens
     dtype = product_dtype(parameter)
-    free = torch.cuda.mem_get_info(parameter.device)[0]
+    free, total = torch.cuda.mem_get_info(parameter.device)
     free += torch.cuda.memory_reserved(parameter.device)
+    share = torch.cuda.get_per_process_memory_fraction(parameter.device)
+    free = min(free, int(share * total))
     free -= torch.cuda.memory_allocated(parameter.device)
     if dtype != parameter.dtype:  # autocast keeps a copy of each matrix
         free -= sum(p.numel() for p in model.parameters() if p.ndim > 1) * dtype.itemsize

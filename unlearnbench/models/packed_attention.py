@@ -24,6 +24,10 @@ _MOST = 0.05
 """Largest relative error of a state that may be rounding."""
 
 
+_UNGROUPED = nn.Identity()
+"""Stands for a layer without groups of heads."""
+
+
 @dataclass(frozen=True)
 class AttentionKernel:
     """Attention of one layer, with its own heads, scaling and grouping."""
@@ -37,9 +41,20 @@ class AttentionKernel:
         the scores, or None for a causal mask; returns [G, w, heads, d]."""
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+        count, width, heads, size = query.shape
+        groups = heads // key.shape[2]
+        # The library would copy keys and values for each head of a group: the heads' queries go
+        # beside each other instead, where the mask, repeated for them, is much smaller than that.
+        folded = mask is not None and groups > 1 and 4 * width <= key.shape[2] * size
+        if folded and mask is not None:
+            query = query.unflatten(2, (-1, groups)).transpose(2, 3).flatten(1, 2)
+            mask = mask.repeat_interleave(groups, 2)
+        layer = _UNGROUPED if folded else self.layer
         query, key, value = (t.transpose(1, 2) for t in (query, key, value))
-        tensor: Tensor = sdpa_attention_forward(self.layer, query, key, value, mask, **self.how)[0]
-        return tensor
+        tensor: Tensor = sdpa_attention_forward(layer, query, key, value, mask, **self.how)[0]
+        if folded:
+            tensor = tensor.unflatten(1, (width, groups)).transpose(2, 3)
+        return tensor.reshape(count, width, heads, size)
 
     def rows(
         self, query: Tensor, key: Tensor, value: Tensor, bounds: Tensor, longest: int

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 _GRID = 64  # row widths are rounded up to it, so that few shapes are counted
 _UPDATED = 28  # bytes an optimiser reads and writes for a weight in fp32
 _FREE = 0.7  # of free memory, for keys and values
+_CACHED = 65_536  # tokens of keys and values on a GPU at most: four batches of an evaluation
 _STARTED = 20.0  # seconds to start Ray and its processes, and to write the page
 _SAMPLED_ALONE = 4  # cost of a token that is sampled alone, in tokens that are scored in a batch
 
@@ -66,7 +67,13 @@ class Rates:
     """Bytes/s of a model's files."""
     saved: float = 250e6
     """Bytes/s of a checkpoint, as `runs/checkpoints.py` assumes at first."""
-    started: float = 0.0
+    interpreted: float = 5e-3
+    """Seconds of a step of decoding in which Python lays out the next one."""
+    summarised: float = 1.5
+    """Seconds of an evaluation for metrics and files."""
+    linked: float = 2e11
+    """Bytes/s between GPUs that share a model."""
+    started: float = 2.0
     """Seconds of a run that are no work on tokens."""
 
 
@@ -77,7 +84,7 @@ def core_rates(shape: Shape) -> Rates:
     """
     flops = 0.8 * measured_flops(shape.hidden, 4 * shape.hidden)
     # 3.5 s: the quickstart's on two cores.
-    return Rates(flops, 1, inf, 0, 0, inf, started=3.5)
+    return Rates(flops, 1, inf, 0, 0, inf, interpreted=0, summarised=0, linked=inf, started=3.5)
 
 
 @lru_cache(maxsize=8)
@@ -136,18 +143,23 @@ def hours_of(
     flop = setup.passes * training_flop(effort, shape, checkpointing=setup.checkpointing)
     training = max(flop / trained_at / world, passes * shape.layers * rates.launched)
     training += effort.steps * _UPDATED * shape.trained / world / rates.bandwidth
+    if world > 1:  # weights in the products' dtype there, gradients in fp32 back
+        training += effort.steps * (2 + 4) * shape.weights / rates.linked
     scoring = effort.whole * effort.scored * 2 * n / evaluated_at / world
 
     answers = math.ceil(effort.answers / world)
     item, slots = 2 if setup.evaluated_in_bf16 else shape.item, answers
     if limit is not None:
         free = _FREE * max(limit - memory.constant - memory.evaluation, 0)
-        slots = min(max(int(free / (effort.text * shape.keys * item)), 1), answers)
+        tokens = min(free / (shape.keys * item), _CACHED)
+        slots = min(max(int(tokens / effort.text), 1), answers)
     steps = max(answers * effort.decoded / slots, effort.limit) if answers else 0
     # On a CPU most tokens are verified drafts, and cost what scored ones do.
     computed = 2 * answers * effort.decoded * n / evaluated_at
-    read = steps * item * n / rates.bandwidth
-    decoding = effort.whole * max(computed + read, steps * shape.layers * rates.decoded)
+    # Weights, and of the slots half of their columns on average.
+    read = steps * item * (n + slots * effort.text * shape.keys / 2) / rates.bandwidth
+    launched = steps * (shape.layers * rates.decoded + rates.interpreted)
+    decoding = effort.whole * (max(computed + read, launched) + rates.summarised)
 
     loading = rates.started + 2 * shape.weights / rates.loaded
     save = (shape.trained_bytes + optimizer_bytes(shape, setup)) / rates.saved
@@ -268,9 +280,13 @@ def sweep_seconds(
     first = {item.run.model.name: item for item in estimates}
     splits = {(item.run.model.name, item.run.forget_fraction): item for item in estimates}
     result = sum(item.all_hours for item in estimates) * 3600 / slots
+    # The last runs leave slots idle.
+    result += 1800 * max((item.hours.total for item in estimates), default=0) * (slots > 1)
     for name, rows, alone in prepared:
         if item := first.get(name):
             flop = 6 * item.shape.matrices * rows * item.setup.lengths.mean
+            half = item.shape.item == 2 or item.run.model.preparation.precision == "bf16"
+            flop *= 1 if half else item.rates.slower
             seconds = item.rates.started + flop / item.rates.flops
             result += seconds if alone else seconds / slots
     for item in splits.values():  # the start model and the retain model are evaluated once each

@@ -137,7 +137,9 @@ class ModelPreparer:
             warmup_steps=0 if preparation.schedule == "tofu" else round(preparation.warmup * steps),
             weight_decay=preparation.weight_decay,
             max_grad_norm=preparation.max_grad_norm,
-            precision="bf16" if self.sources.settings.dtype == "bfloat16" else "fp32",
+            precision=(
+                "bf16" if self.sources.settings.dtype == "bfloat16" else preparation.precision
+            ),
             # Muon's update is of a whole matrix.
             parallel=self.parallel if preparation.optimizer == "adamw" else "ddp",
         )

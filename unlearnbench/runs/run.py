@@ -66,6 +66,7 @@ from unlearnbench.runs.checkpoints import (
 from unlearnbench.runs.prerequisites import execute_task, preparation_tasks
 from unlearnbench.runs.workspace import Workspace, workspace
 from unlearnbench.training.objective import StepResult
+from unlearnbench.training.optimizers import on_host
 from unlearnbench.training.trainer import NonFiniteError, Trainer
 
 
@@ -367,10 +368,12 @@ class Run:
 
     def _attack(self, model: Any, attacks: Iterable[AttackSpec]) -> None:
         """Evaluate `model` under attacks; each is stored when it is done. Collective."""
-        epoch = self.state.epoch
+        epoch, optimizers = self.state.epoch, self._trainer.optimizers if self._trainer else ()
         for spec in attacks:
             plain = self.state.evaluations[epoch, ""]
-            for made in [*results_under(spec, self.space, *self._panel, model, plain, epoch)]:
+            with on_host(optimizers):
+                results = [*results_under(spec, self.space, *self._panel, model, plain, epoch)]
+            for made in results:
                 self.state = self.state.evaluated(*made)
             self._save()
 

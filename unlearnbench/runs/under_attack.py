@@ -22,6 +22,7 @@ from unlearnbench.api.plugin_code import plugin_code, source_file
 from unlearnbench.base.deferred_warnings import warn_later
 from unlearnbench.base.distributed import all_gather
 from unlearnbench.base.errors import EvaluationError, PluginError
+from unlearnbench.base.out_of_memory import ShortMemoryError
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.models.prompt_shift import ShiftedModel
 from unlearnbench.training.trainer import NonFiniteError
@@ -61,8 +62,8 @@ def evaluations_under(
            attack with `reads_answers` needs
 
     The questions of the evaluations are the original ones. Weights are restored before the
-    iterator ends, and when it is closed. An attack whose training meets a loss that is not finite
-    ends there.
+    iterator ends, and when it is closed. An attack whose training meets a loss that is not finite,
+    or runs out of memory, ends there.
     Raises: PluginError where the attack fails, EvaluationError where no row is left to evaluate.
     """
     rows = tools.rows
@@ -109,8 +110,8 @@ def _reached(
 ) -> Generator[str, None, None]:
     """The points that the attack reaches, in the declared order.
 
-    Not those from a loss or weights on that are not finite: the attack has failed, which is no
-    fault of the run. A notice names them.
+    Not those from a loss or weights on that are not finite, or a step that does not fit into
+    memory: the attack has failed, which is no fault of the run. A notice names them.
     """
     if not isinstance(attack, WeightAttack):
         yield from attack.points()
@@ -135,7 +136,7 @@ def _reached(
                 raise PluginError(
                     f"`change` of attack {name!r} ends before its point {expected[reached]!r}"
                 )
-    except NonFiniteError as error:
+    except (NonFiniteError, ShortMemoryError) as error:
         left = ", ".join(variant(name, point) for point in expected[reached:])
         warn_later(f"no results for {left}: {str(error).partition(chr(10))[0]}")
     finally:  # what a plug-in's generator changed is put back at once

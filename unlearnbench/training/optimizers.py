@@ -3,7 +3,8 @@
 import ctypes
 import hashlib
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -17,6 +18,7 @@ from unlearnbench.base.distributed import world_size
 from unlearnbench.base.errors import TrainingError
 from unlearnbench.base.fsdp import local_shard
 from unlearnbench.base.optional_packages import import_optional
+from unlearnbench.base.out_of_memory import empty_cache
 from unlearnbench.config.step_schedule import Schedule, ScheduleName
 from unlearnbench.config.training_settings import EIGHT_BIT, ONE_PROCESS
 
@@ -37,6 +39,27 @@ def state_tensors(optimizer: Any) -> dict[str, Tensor]:
             tensors[f"{number}.{key}"] = tensor.clone() if id(value) in seen else tensor
             seen.add(id(value))
     return tensors
+
+
+@contextmanager
+def on_host(optimizers: Iterable[Any]) -> Generator[None, None, None]:
+    """Hold the state of optimisers of torch in host memory meanwhile, so that others fit a GPU.
+
+    What is sharded stays: it is small, and no attack trains sharded weights.
+    """
+    moved: list[tuple[dict[str, Any], str, torch.device]] = []
+    for values in (values for o in optimizers for values in o.state.values()):
+        for key, value in values.items():
+            kind = getattr(getattr(value, "device", None), "type", "cpu")
+            if kind == "cuda" and not (hasattr(value, "to_local") or hasattr(value, "is_paged")):
+                moved.append((values, key, value.device))
+                values[key] = value.cpu()
+    empty_cache()
+    try:
+        yield
+    finally:
+        for values, key, device in moved:
+            values[key] = values[key].to(device)
 
 
 def load_state(optimizer: Any, names: Iterable[str], read: Reader) -> None:

@@ -87,3 +87,14 @@ def test_memory_and_hours_of_each_kind_of_run(run: Run) -> None:
     slow = {(kind["model"], kind["method"]): kind for kind in json.loads(out)["memory"]["kinds"]}
     assert slow["tiny", "npo+nll"]["hours"] > slow["tiny", "ce-u"]["hours"]
     assert memory["unknown"] == []
+
+
+def test_wall_time_falls_with_more_gpus_and_counts_what_is_prepared(run: Run) -> None:
+    wall: list[dict[str, float]] = []
+    for gpus in ("1", "4"):
+        _, out, _ = run("plan", "small.yaml", "--memory", "--json", "--gpus", gpus)
+        wall.append(json.loads(out)["memory"]["wall_hours"])
+        assert wall[-1]["low"] < wall[-1]["likely"] < wall[-1]["high"]
+    assert wall[0]["likely"] > wall[1]["likely"] > 20 / 3600
+    _, out, _ = run("plan", "small.yaml", "--memory", "--gpus", "4")
+    assert "wall time on 4 GPUs: about" in out

@@ -10,6 +10,8 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+import torch
+from torch import Tensor
 
 from unlearnbench.api import registry
 from unlearnbench.api.benchmark import Question
@@ -18,10 +20,13 @@ from unlearnbench.config.profiles import get_profile
 from unlearnbench.config.schema import LoRA, RetainSpec
 from unlearnbench.evaluation import generation
 from unlearnbench.evaluation.evaluator import Evaluator
+from unlearnbench.evaluation.predictor import Predictor
+from unlearnbench.evaluation.prefix_tree import build_tree
 from unlearnbench.models.encoding import TEMPLATES, Encoder
 from unlearnbench.models.loading import add_lora, pad_id
 from unlearnbench.models.prompt_shift import ShiftedModel, mean_states
 from unlearnbench.training.objective import Objective
+from unlearnbench.training.optimizers import on_host
 from unlearnbench.training.trainer import Trainer
 
 from ...conftest import QUESTIONS, build_model_of
@@ -151,3 +156,46 @@ def test_evaluation_runs_on_a_gpu(
     assert all(math.isfinite(loss) for loss in found.sets["forget"].answer_loss)
     assert len(steps) > 10
     assert sorted(steps)[len(steps) // 2] <= (5 if kind == "padded" else 4)
+
+
+def test_moments_are_in_host_memory_while_an_attack_has_the_gpu(
+    gpu: ShadowGPU, tokenizer: Any, tmp_path: Path
+) -> None:
+    objective = Objective(registry.load("methods", "gradient-difference")())
+    trainer = trained(model_of("llama"), tokenizer, objective, tmp_path)
+    next(trainer.epoch(1))
+
+    def moments() -> list[Tensor]:
+        return [
+            values[name]
+            for values in trainer.optimizers[0].state.values()
+            for name in ("exp_avg", "exp_avg_sq")
+        ]
+
+    before = [moment.clone() for moment in moments()]
+    assert all(gpu.has(moment) for moment in moments())
+    with on_host(trainer.optimizers):
+        assert not any(gpu.has(moment) for moment in moments())
+    assert all(gpu.has(moment) for moment in moments())
+    assert all(map(torch.equal, before, moments()))
+
+
+@pytest.mark.usefixtures("gpu")
+def test_the_first_step_of_answers_is_in_batches_on_a_gpu(
+    tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    states = Predictor.row_states
+
+    def counted(self: Predictor, ids: Tensor, *more: Any) -> Tensor:
+        sizes.append(len(ids))
+        return states(self, ids, *more)
+
+    monkeypatch.setattr(Predictor, "row_states", counted)
+    model = model_of("llama").eval()
+    tree = build_tree([Encoder(tokenizer, TEMPLATES["plain"], 200).row(QUESTIONS[0])], ())
+    predictor = Predictor(model, tree, pad=pad_id(tokenizer), longest=200, batch_tokens=64)
+    prompts = [generation.Prompt(tuple(range(5, 5 + n)), 4, (9, 9, 9)) for n in (30, 20, 25, 8)]
+    with predictor.ready():
+        generation.decode(predictor, prompts, [generation.Answer() for _ in prompts], eos=1)
+    assert sizes[0] <= 64 < sum(sizes[:2])

@@ -34,7 +34,7 @@ def test_hours_by_hand() -> None:
     assert training_flop(sampled, found, checkpointing=False) == 1000 * 6 * n + 10 * 4 * 2 * n
 
     def hours(shape: Shape, setup: Setup, flops: float = 1e9) -> tuple[float, ...]:
-        rates = Rates(flops, bandwidth=inf, launched=0, decoded=0)
+        rates = Rates(*(flops, 8, inf, 0, 0), interpreted=0, summarised=0, linked=inf, started=0)
         made = hours_of(EFFORT, shape, setup, memory, rates, None)
         seconds = [value * 3600 for value in asdict(made).values()]
         assert made.total * 3600 == pytest.approx(sum(seconds))
@@ -64,9 +64,10 @@ def test_gpu_hours_include_launches_and_bandwidth() -> None:
         EFFORT, found, replace(setup, micro_batch_size=None), memory, Rates(1e15), None
     )
     assert four.training == pytest.approx(4 * whole.training, rel=0.1), "8 rows in 4 parts"
-    assert four.decoding * 3600 == pytest.approx(2 * 50 * 6 * 0.6e-3)
+    assert four.decoding * 3600 == pytest.approx(2 * (50 * (6 * 0.6e-3 + 5e-3) + 1.5))
     # Four slots in place of forty: ten times as many steps, of at least 30 tokens each.
     room = int(4.5 * 80 * found.keys * 2 / 0.7)
     limit = memory.constant + memory.evaluation + room
     few = hours_of(EFFORT, found, setup, memory, Rates(1e15), limit)
-    assert few.decoding / four.decoding == pytest.approx(40 * 30 / 4 / 50)
+    steps = [hours.decoding * 3600 - 2 * 1.5 for hours in (few, four)]
+    assert steps[0] / steps[1] == pytest.approx(40 * 30 / 4 / 50)

@@ -120,6 +120,31 @@ def test_rows_that_are_left_out_are_left_out_of_the_evaluation(sharp: Any, token
     assert found.sets["forget"].questions == tuple(q.question for q in FORGET[1:3])
 
 
+def test_an_attack_that_is_short_of_memory_has_results_up_to_there(
+    sharp: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Large(WeightAttack):
+        label = "Training that does not fit"
+
+        def points(self) -> tuple[str, ...]:
+            return ("0", "1")
+
+        def change(self, model: Any, tools: AttackTools) -> Iterator[str]:
+            yield "0"
+            tuner = FineTuner(rules.encoder, rules.pad)
+            how: Any = {"steps": 1, "learning_rate": 1e-3, "batch_size": 4}
+            yield from map(str, tuner(model, tools.rows.forget, **how))
+
+    def no_memory(*_: Any, **__: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    rules = evaluator(tokenizer)
+    monkeypatch.setattr(torch.optim.AdamW, "step", no_memory)
+    assert [*under(Large(), sharp, rules)] == ["it@0"]
+    (notice,) = deferred_warnings.drain()
+    assert notice.startswith("no results for it@1: step 1: out of memory in the optimiser")
+
+
 def test_a_model_that_an_attack_destroys_has_results_up_to_there(
     sharp: Any, tokenizer: Any
 ) -> None:

