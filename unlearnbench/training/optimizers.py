@@ -48,13 +48,14 @@ def on_host(optimizers: Iterable[Any]) -> Generator[None, None, None]:
     What is sharded stays: it is small, and no attack trains sharded weights.
     """
     moved: list[tuple[dict[str, Any], str, torch.device]] = []
-    for values in (values for o in optimizers for values in o.state.values()):
+    for values in (item for optimizer in optimizers for item in optimizer.state.values()):
         for key, value in values.items():
             kind = getattr(getattr(value, "device", None), "type", "cpu")
             if kind == "cuda" and not (hasattr(value, "to_local") or hasattr(value, "is_paged")):
                 moved.append((values, key, value.device))
                 values[key] = value.cpu()
-    empty_cache()
+    if moved:
+        empty_cache()
     try:
         yield
     finally:
