@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,8 +29,7 @@ _PARTS = (
     *("evaluation", "peak"),
 )
 
-_BOUNDS = ("low", "likely", "high")
-_RANGE = (0.7, 1.0, 1.7)
+_RANGE = {"low": 0.7, "likely": 1.0, "high": 1.7}
 """Of the likely wall time. No GPU has been measured: the rates are within a factor of two."""
 
 app = new_group()
@@ -39,16 +39,19 @@ app = new_group()
 def plan(
     config: Config,
     memory: Annotated[
-        bool, flag("--memory", "Also print memory and hours of each kind of run.")
+        bool, flag("--memory", "Also print memory and hours of each kind of run, on GPUs.")
     ] = False,
     flops: Annotated[
-        float, option("N", "FLOP/s of a process; the default is 40 % of an H100's.", min=1)
+        float,
+        option("N", "FLOP/s of a process.", min=1, default="400e12, 40 % of an H100's in bf16"),
     ] = FLOPS,
     device_memory: Annotated[
         float | None,
         option("GB", "Memory of a GPU in 1e9 bytes.", min=0.1, default="this machine's, else 80"),
     ] = None,
-    gpus: Annotated[int, option("N", "GPUs for the sweep, with --memory.", min=1)] = 1,
+    gpus: Annotated[
+        int | None, option("N", "GPUs of the sweep, for its wall time.", min=1, default="a run's")
+    ] = None,
     overrides: Overrides = None,
     plugins: Plugins = None,
     as_json: Json = False,
@@ -79,14 +82,16 @@ def plan(
     estimates: list[Estimate] = []
     costs: dict[str, Any] = {}
     device = 0
+    memory |= gpus is not None
     if memory:
         device = int(device_memory * 1e9 if device_memory else memory_here() or DEVICE_MEMORY)
         estimates, unknown = estimate_plan(planned, benchmark, Rates(flops), device)
         costs = memory_json(estimates, unknown, flops, device)
-        if estimates and all(estimate.fits for estimate in estimates):
-            slots = int(gpus / max(estimate.resources.gpu or 1 for estimate in estimates))
-            likely = sweep_seconds(estimates, max(slots, 1), models_left(models)) / 3600
-            costs["wall_hours"] = dict(zip(_BOUNDS, (likely * x for x in _RANGE), strict=True))
+        each = max((estimate.resources.gpu or 1 for estimate in estimates), default=1)
+        gpus = math.ceil(each) if gpus is None else gpus
+        if estimates and gpus >= each and all(estimate.fits for estimate in estimates):
+            likely = sweep_seconds(estimates, int(gpus / each), models_left(models)) / 3600
+            costs["wall_hours"] = {"gpus": gpus} | {k: likely * x for k, x in _RANGE.items()}
     console = Console()
     if as_json:
         output = {"work": work, "counts": planned.counts(), "recorded": recorded}
@@ -131,7 +136,7 @@ def plan(
     if left:
         console.print(time_here(replace(planned, runs=tuple(left)), benchmark, new))
     if memory:
-        print_memory(costs, estimates, device, gpus, console)
+        print_memory(costs, estimates, device, console)
 
 
 def read_config(
@@ -243,11 +248,7 @@ def memory_json(
 
 
 def print_memory(
-    memory: Mapping[str, Any],
-    estimates: Sequence[Estimate],
-    device: int,
-    gpus: int,
-    console: Console,
+    memory: Mapping[str, Any], estimates: Sequence[Estimate], device: int, console: Console
 ) -> None:
     """Print the estimates as a table, what does not fit, the assumptions, and what is not known."""
     from unlearnbench.models.device import USABLE_SHARE
@@ -276,10 +277,11 @@ def print_memory(
         for line in refusals(over, device):
             console.print(line)
         if wall := memory.get("wall_hours"):
-            low, likely, high = (format_duration(3600 * hours) for hours in wall.values())
+            gpus, *hours = wall.values()
+            low, likely, high = (format_duration(3600 * value) for value in hours)
             console.print(
-                f"wall time on {gpus} GPUs: about {likely}, from {low} to {high}, with what runs "
-                "are compared with and models to prepare"
+                f"wall time on {gpus} GPU{'s' * (gpus > 1)}: about {likely}, between {low} and "
+                f"{high}; models to prepare, and evaluations of start and retain models, are in it"
             )
         if not over:
             console.print(

@@ -29,6 +29,7 @@ from unlearnbench.base.distributed import world_size
 from unlearnbench.base.out_of_memory import map_over_ranks
 from unlearnbench.evaluation.predictor import NOT_FINITE, Predictor
 from unlearnbench.evaluation.prefix_tree import padded_size
+from unlearnbench.models.batching import token_budget
 from unlearnbench.models.packed_attention import AttentionKernel
 from unlearnbench.models.prompt_shift import Span
 from unlearnbench.models.token_sampling import Distribution, uniform_numbers
@@ -418,7 +419,8 @@ class _Decoding:
         self.held = self.prompts[self._answer(slots[-1])].ids, slots[-1]
         # First of all, before its slot stores another prompt.
         self._share(held, source, groups.pop(held, []))
-        self._first_steps([group[0] for group in groups.values()])
+        if groups:
+            self._first_steps([group[0] for group in groups.values()])
         for prompt, group in groups.items():
             self._share(prompt, group[0], group[1:])
 
@@ -426,20 +428,17 @@ class _Decoding:
         """The first step of the answers in `slots`, on a GPU in batches of `batch_tokens`.
 
         Prompts and drafts are longer than the tokens of a later step, and memory is counted for
-        the batches of an evaluation. On a CPU one batch is faster.
+        the batches of an evaluation. On a CPU it is one batch.
         """
-        parts: list[list[int]] = []
-        used, most = 0, self.predictor.batch_tokens
-        for slot in slots:
-            i = self._answer(slot)
-            size = len((*self.prompts[i].ids, *self.answers[i].ids, *self._first_draft(i)))
-            if not parts or (used + size > most and self.predictor.device.type != "cpu"):
-                parts.append([])
-                used = 0
-            parts[-1].append(slot)
-            used += size
+        parts: Iterable[Sequence[int]] = [range(len(slots))]
+        if self.predictor.device.type != "cpu":
+            sizes = [
+                len(self.prompts[i].ids) + len(self.answers[i].ids) + len(self._first_draft(i))
+                for i in map(self._answer, slots)
+            ]
+            parts = token_budget(sizes, self.predictor.batch_tokens)
         for part in parts:
-            self._step(part, first=True)
+            self._step([slots[index] for index in part], first=True)
 
     def _share(self, prompt: tuple[int, ...], source: int, slots: list[int]) -> None:
         """Begin the answers to `prompt` in `slots` with its keys and values from another slot.

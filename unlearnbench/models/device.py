@@ -38,8 +38,8 @@ def use_device(resources: Resources) -> None:
             f"{driver_version()}; install a torch that is built for a CUDA version which the "
             "driver supports, or run on the CPU with --set resources.gpu=0"
         )
-    elif resources.gpu < 1:  # its neighbours have the rest
-        torch.cuda.set_per_process_memory_fraction(resources.gpu)
+    else:  # its neighbours have the rest; the process may have served a run with another share
+        torch.cuda.set_per_process_memory_fraction(min(resources.gpu, 1.0))
     disable_cudnn_attention()
 
 

@@ -23,7 +23,7 @@ from unlearnbench.config.plan import Plan, RunSpec
 from unlearnbench.config.precision import resolve_precision
 from unlearnbench.config.resources import Resources
 from unlearnbench.config.schema import ModelSettings, SweepConfig
-from unlearnbench.models.device import USABLE_SHARE, device_memory, usable_memory
+from unlearnbench.models.device import CACHE_SHARE, USABLE_SHARE, device_memory, usable_memory
 from unlearnbench.models.loading import Source
 from unlearnbench.results.effort import Effort, effort_of, row_lengths
 from unlearnbench.results.memory import (
@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 
 _GRID = 64  # row widths are rounded up to it, so that few shapes are counted
 _UPDATED = 28  # bytes an optimiser reads and writes for a weight in fp32
-_FREE = 0.7  # of free memory, for keys and values
-_CACHED = 65_536  # tokens of keys and values on a GPU at most: four batches of an evaluation
 _STARTED = 20.0  # seconds to start Ray and its processes, and to write the page
 _SAMPLED_ALONE = 4  # cost of a token that is sampled alone, in tokens that are scored in a batch
 
@@ -150,9 +148,9 @@ def hours_of(
     answers = math.ceil(effort.answers / world)
     item, slots = 2 if setup.evaluated_in_bf16 else shape.item, answers
     if limit is not None:
-        free = _FREE * max(limit - memory.constant - memory.evaluation, 0)
-        tokens = min(free / (shape.keys * item), _CACHED)
-        slots = min(max(int(tokens / effort.text), 1), answers)
+        free = CACHE_SHARE * max(limit - memory.constant - memory.evaluation, 0)
+        keys = min(free, memory.keys)
+        slots = min(max(int(keys / (effort.text * shape.keys * item)), 1), answers)
     steps = max(answers * effort.decoded / slots, effort.limit) if answers else 0
     # On a CPU most tokens are verified drafts, and cost what scored ones do.
     computed = 2 * answers * effort.decoded * n / evaluated_at

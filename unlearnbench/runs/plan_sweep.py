@@ -262,7 +262,7 @@ def _check_steps(config: SweepConfig, rows: Mapping[SplitKey, int]) -> None:
 
 
 def check_outputs(config: SweepConfig) -> None:
-    """Raise an error where results, models or the storage cannot be written, or no tracker is."""
+    """Raise an error where outputs cannot be written, or the tracker is not installed."""
     if config.tracking.enabled:
         registry.find("trackers", config.tracking.tracker)
     check_folder(Path(config.output) / config.name, "output")

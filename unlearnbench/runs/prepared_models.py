@@ -125,6 +125,7 @@ class ModelPreparer:
         rows = [encoder.row(question) for question in questions]
         check_context(model, rows, questions, "models.preparation.max_length")
         steps = epochs * -(-len(rows) // preparation.batch_size)
+        half = self.sources.settings.dtype == "bfloat16"
         optimisation = TrainerSettings(
             epochs=epochs,
             batch_size=preparation.batch_size,
@@ -137,9 +138,7 @@ class ModelPreparer:
             warmup_steps=0 if preparation.schedule == "tofu" else round(preparation.warmup * steps),
             weight_decay=preparation.weight_decay,
             max_grad_norm=preparation.max_grad_norm,
-            precision=(
-                "bf16" if self.sources.settings.dtype == "bfloat16" else preparation.precision
-            ),
+            precision="bf16" if half else preparation.precision,
             # Muon's update is of a whole matrix.
             parallel=self.parallel if preparation.optimizer == "adamw" else "ddp",
         )

@@ -93,7 +93,7 @@ def remake(
                 pass
         with trainer.evaluation_model(exact=True) as model:
             _write(model, space, spec, to, adapter=adapter)
-        del trainer, model  # there is to be memory for the model that was written
+        del trainer, model  # frees memory for the model that was written
         show("evaluate the written model")
         start = _reference(space, records, spec, "fine-tuned")
         retain = _reference(space, records, spec, "retain")

@@ -20,7 +20,7 @@ from unlearnbench.api.benchmark import Dataset, Question, SplitKey
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.api.plugin_code import plugin_code, source_file
 from unlearnbench.base.deferred_warnings import warn_later
-from unlearnbench.base.distributed import all_gather
+from unlearnbench.base.distributed import all_gather, world_size
 from unlearnbench.base.errors import EvaluationError, PluginError
 from unlearnbench.base.out_of_memory import ShortMemoryError
 from unlearnbench.evaluation.evaluator import Evaluator
@@ -137,6 +137,8 @@ def _reached(
                     f"`change` of attack {name!r} ends before its point {expected[reached]!r}"
                 )
     except (NonFiniteError, ShortMemoryError) as error:
+        if isinstance(error, ShortMemoryError) and world_size() > 1:
+            raise  # the other processes may have had room, and wait for this one
         left = ", ".join(variant(name, point) for point in expected[reached:])
         warn_later(f"no results for {left}: {str(error).partition(chr(10))[0]}")
     finally:  # what a plug-in's generator changed is put back at once

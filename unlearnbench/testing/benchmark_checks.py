@@ -61,10 +61,10 @@ def metrics(tried: TriedBenchmark) -> Outcome:
 def rows(tried: TriedBenchmark) -> Outcome:
     """Every split can be loaded, has rows of its own to forget, and all of its rows are sound.
 
-    A blank answer has no token to score, and its NaN takes the whole column; a row that is to be
-    forgotten and kept is trained in both directions; one that is not in `full` was never learned; a
-    holdout row that a model has seen makes membership inference weaker; a split with the rows of
-    another makes two columns of results of one.
+    A blank answer has no token to score, and its NaN takes the whole column; a row to forget and to
+    retain is trained in both directions; one that is not in `full` was never learned; a holdout row
+    that a model has seen makes membership inference weaker; a split with the rows of another makes
+    two columns of results of one.
 
     The same names in `roles` and in `Split.sets`; forget and retain rows that are together `full`;
     holdout rows drawn apart from `full`, `facts` and `pretraining`; `split_problem` returns the

@@ -92,9 +92,11 @@ def test_memory_and_hours_of_each_kind_of_run(run: Run) -> None:
 def test_wall_time_falls_with_more_gpus_and_counts_what_is_prepared(run: Run) -> None:
     wall: list[dict[str, float]] = []
     for gpus in ("1", "4"):
-        _, out, _ = run("plan", "small.yaml", "--memory", "--json", "--gpus", gpus)
+        _, out, _ = run("plan", "small.yaml", "--json", "--gpus", gpus)
         wall.append(json.loads(out)["memory"]["wall_hours"])
         assert wall[-1]["low"] < wall[-1]["likely"] < wall[-1]["high"]
     assert wall[0]["likely"] > wall[1]["likely"] > 20 / 3600
-    _, out, _ = run("plan", "small.yaml", "--memory", "--gpus", "4")
-    assert "wall time on 4 GPUs: about" in out
+    _, out, _ = run("plan", "small.yaml", "--memory")
+    assert "wall time on 1 GPU: about" in out
+    _, out, _ = run("plan", "small.yaml", "--gpus", "1", "--set", "resources.gpu=2")
+    assert "wall time" not in out, "a run takes two"

@@ -45,6 +45,6 @@ def test_a_share_of_a_gpu_is_all_that_its_run_takes(monkeypatch: pytest.MonkeyPa
     shares: list[float] = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", shares.append)
-    for gpu in (1.0, 0.5):
+    for gpu in (0.5, 2.0):
         use_device(Resources(gpu=gpu))
-    assert shares == [0.5]
+    assert shares == [0.5, 1.0], "also where another run was there before"
