@@ -53,13 +53,17 @@ tracking: {{enabled: false}}
 """The start model stands for the retain model, too: what it would have is of no matter here."""
 
 
-@pytest.fixture(scope="module")
-def model(request: pytest.FixtureRequest) -> Any:
-    """The model; only read."""
+@pytest.fixture(scope="module", autouse=True)
+def _fetched(request: pytest.FixtureRequest) -> None:
     if request.config.getoption("markexpr") != "real":
         pytest.skip("takes minutes: make real test-real")
     if not PACKAGED[NAME].path.is_file():
         pytest.skip(f"{PACKAGED[NAME].path} is not there: make real")
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    """The model; only read."""
     return load_model(Source(NAME), model_settings(NAME, "chat", "float32")).eval()
 
 

@@ -43,9 +43,9 @@ class Settings(BaseModel):
             values = self.model_dump(mode="json")
         counted: dict[str, Any] = {}
         for name, info in type(self).model_fields.items():
-            value = getattr(self, name)
-            is_set = value != info.get_default(call_default_factory=True, validated_data={})
-            if NEVER not in info.metadata and (is_set or IF_SET not in info.metadata):
+            value, marks = getattr(self, name), info.metadata
+            left_out = IF_SET in marks and value == info.get_default(call_default_factory=True)
+            if NEVER not in marks and not left_out:
                 below = isinstance(value, Settings)
                 counted[name] = value.identity_fields(values[name]) if below else values[name]
         return counted

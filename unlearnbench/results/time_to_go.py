@@ -96,13 +96,13 @@ class Forecast:
         """Seconds until the last run ends; None before the first epoch."""
         free = [0.0] * self._slots
         # Active runs first; then each free slot takes the next.
-        for run in sorted(self._runs.values(), key=lambda run: run.id not in self._active):
+        for id_, run in sorted(self._runs.items(), key=lambda item: item[0] not in self._active):
             seen = (self._seen[kind] for kind in _kinds(run))
             seconds, work = next((item for item in seen if item[1]), (0.0, 0.0))
             if not work:
                 return None
-            each, now = seconds / work * self._cost[run.id], self._clock()
-            epoch, since = self._active.get(run.id, (0, now))
+            each, now = seconds / work * self._cost[id_], self._clock()
+            epoch, since = self._active.get(id_, (0, now))
             left = max(0.0, each * (run.epochs - epoch) - min(now - since, each))
             heapq.heapreplace(free, free[0] + left)
         return max(free)
