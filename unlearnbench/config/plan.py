@@ -69,9 +69,8 @@ class RunSpec(Settings):
         if self.learning_rate is None:
             evaluation.pop("patience", None)  # one evaluation cannot end early
         if not evaluation.keys() & {"stop_below", "patience"}:
-            evaluation.pop(
-                "metrics", None
-            )  # read from the same observations, unless one ends a run
+            # They are read from the same observations, unless one ends a run.
+            evaluation.pop("metrics", None)
         if self.training.precision == "bf16" and self.evaluation.precision is None:
             # Earlier versions evaluated under training's autocast, which gives other numbers.
             evaluation["precision"] = self.model.dtype

@@ -1,5 +1,6 @@
 """Runs as trials of a Tune experiment: a step is an epoch, and processes are reused."""
 
+import gc
 import shutil
 import traceback
 from collections import defaultdict
@@ -261,6 +262,8 @@ def _trainable(pipeline: Pipeline, config: SweepConfig, state: SweepState) -> ty
         """Nothing of a run stays in the process but the models that it has loaded."""
 
         def setup(self, config: dict[str, Any]) -> None:
+            # Modules stay: each run collects garbage before it begins, and need not look at them.
+            gc.freeze()
             self.reset_config(config)
 
         def reset_config(self, new_config: dict[str, Any]) -> bool:

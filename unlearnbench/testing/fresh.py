@@ -23,7 +23,7 @@ _OTHER_SEED = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
 @cache
 def _context() -> Any:
     context = get_context("forkserver")
-    context.set_forkserver_preload(["unlearnbench.testing"])
+    context.set_forkserver_preload(["unlearnbench.testing", "unlearnbench.testing.forked"])
     # Other hash seeds, so that the order of a set is another one; threads that wait for one another
     # only take time.
     with patch.dict(os.environ, PYTHONHASHSEED=_OTHER_SEED, OMP_NUM_THREADS="1"):

@@ -1,0 +1,8 @@
+"""What each fork of the checks' server has: the model that has learned its rows, which takes a second.
+
+Import it in that server alone.
+"""
+
+from unlearnbench.testing.tiny_lab import learned
+
+learned(2)
