@@ -1,4 +1,4 @@
-"""What each fork of the checks' server has: the model that has learned its rows, which takes a second.
+"""Of each fork of the checks' server: the model that has learned its rows, which takes a second.
 
 Import it in that server alone.
 """
