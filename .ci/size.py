@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-CEILINGS = {"lines": 30_056, "arrows": 92}
+CEILINGS = {"lines": 30_487, "arrows": 92}
 FLOORS = (
     {"base", "losses"},
     {"stats"},
@@ -28,7 +28,7 @@ FLOORS = (
     {"cli"},
 )
 """The rooms, from the ground up."""
-PARTS = dict.fromkeys(("methods", "metrics", "attacks", "benchmarks"), "plug-ins") | {
+PARTS = dict.fromkeys(("methods", "modifiers", "metrics", "attacks", "benchmarks"), "plug-ins") | {
     "dashboards": "report",
     "__main__": "cli",
 }
@@ -36,8 +36,8 @@ PARTS = dict.fromkeys(("methods", "metrics", "attacks", "benchmarks"), "plug-ins
 
 
 def sources() -> Iterator[tuple[str, Path]]:
-    """(room, file) of every module of the package, the methods and the dashboards."""
-    for folder in ("unlearnbench", "methods", "dashboards"):
+    """(room, file) of every module of the package, the plug-ins beside it and the dashboards."""
+    for folder in ("unlearnbench", "methods", "modifiers", "dashboards"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             inside = path.relative_to(ROOT / folder).parts
             name = inside[0].removesuffix(".py") if folder == "unlearnbench" else folder

@@ -1,4 +1,5 @@
-"""The pages of the methods: equation, inputs, settings, gradient, place in a sweep of all."""
+"""The pages of the methods: equation, inputs, settings, gradient, place in a sweep of all; and the
+page of the modifiers."""
 
 import csv
 import json
@@ -26,6 +27,18 @@ start model's utility. With 80 questions no model is told from the retain model 
 distance D of the KS test reaches 0.225, so this is no ranking: it shows where a method can get
 to, here. `unlearnbench sweep every_method` makes it again (2026-11-22, commit a18eb23).
 """
+MODIFIERS = """\
+# Modifiers
+
+A modifier changes the gradient, the update or the weights of any method that trains:
+`{method: npo, retain: nll, modifiers: [pcgrad]}`. Kinds that combine need a retain term. They apply
+in one order, whatever the order in the file: perturb, combine, filter, clip, optimizer, weights.
+[Yours](../tutorials/add-a-modifier.md) is one file.
+"""
+MISSING = """\
+Not here yet: NGDiff, Sophia, DualOptim and zeroth-order steps, the spectral filter of RepSelect,
+shrinking with noise, latent and tampering adversaries.
+"""
 PARTS: Mapping[str, str] = {
     "forget": "the rows to forget",
     "retain": "as many rows to keep, drawn again each epoch",
@@ -40,18 +53,19 @@ def pages() -> Iterator[tuple[str, str]]:
     """(path, text) of every page, the overview first."""
     names = registry.names("methods")
     profiles = gradient_profiles({name: example(name) for name in names})
-    shown = {name: _shown(name) for name in names}
+    shown = {name: _shown("methods", name) for name in names}
     yield "methods/index.md", _overview(shown)
+    yield "methods/modifiers.md", _modifiers()
     for name, item in shown.items():
         yield f"methods/{name}.md", _page(name, item, profiles)
 
 
-def _shown(name: str) -> dict[str, Any]:
-    """Text of `unlearnbench methods show`."""
+def _shown(kind: str, name: str) -> dict[str, Any]:
+    """What `unlearnbench methods show` and its like say."""
     out = StringIO()
     with redirect_stdout(out), redirect_stderr(StringIO()):
-        if main(["methods", "show", name, "--json"]):
-            raise ValueError(f"methods show {name} failed")
+        if main([kind, "show", name, "--json"]):
+            raise ValueError(f"{kind} show {name} failed")
     result: dict[str, Any] = json.loads(out.getvalue())
     return result
 
@@ -96,16 +110,6 @@ def _overview(shown: Mapping[str, Mapping[str, Any]]) -> str:
 
 def _page(name: str, item: Mapping[str, Any], profiles: GradientProfiles) -> str:
     source, _, text = item["description"].partition("\n\n")
-    settings = [
-        (
-            code(field["name"]),
-            escaped(f"{field['type']} {field['bounds']}"),
-            code(field["default"]),
-            f"{escaped(field['meaning'])} <br><small>{escaped(field['source'])}</small>",
-        )
-        for field in item["settings"]
-    ]
-    headings = ("setting", "type", "default", "meaning, and where the default is from")
     kwargs = "" if registry.trains(name) else " # trains nothing: no learning rate"
     return "\n".join(
         [
@@ -117,7 +121,7 @@ def _page(name: str, item: Mapping[str, Any], profiles: GradientProfiles) -> str
             "## Reads\n",
             _reads(item["needs"]),
             "## Settings\n",
-            table(headings, settings) if settings else "It has none.\n",
+            _settings(item),
             "In a configuration:\n",
             f"```yaml\nmethods: [{{method: {name}}}]{kwargs}\n```\n",
             "## Gradient\n",
@@ -126,6 +130,33 @@ def _page(name: str, item: Mapping[str, Any], profiles: GradientProfiles) -> str
             _standing(name),
         ]
     )
+
+
+def _settings(item: Mapping[str, Any]) -> str:
+    settings = [
+        (
+            code(field["name"]),
+            escaped(f"{field['type']} {field['bounds']}"),
+            code(field["default"]),
+            f"{escaped(field['meaning'])} <br><small>{escaped(field['source'])}</small>",
+        )
+        for field in item["settings"]
+    ]
+    headings = ("setting", "type", "default", "meaning, and where the default is from")
+    return table(headings, settings) if settings else "It has no settings.\n"
+
+
+def _modifiers() -> str:
+    shown = {name: _shown("modifiers", name) for name in registry.names("modifiers")}
+    rows = [
+        (f"[{name}](#{name})", item["kind"], escaped(item["summary"]), escaped(_source(item)))
+        for name, item in shown.items()
+    ]
+    blocks = [MODIFIERS, table(("modifier", "kind", "what it is", "source"), rows), MISSING]
+    for name, item in shown.items():
+        source, _, text = item["description"].partition("\n\n")
+        blocks += [f"## {name}\n", f"{escaped(source)}\n", from_docstring(text), _settings(item)]
+    return "\n".join(blocks)
 
 
 def _source(item: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from unlearnbench.api import registry
+from unlearnbench.base.deferred_warnings import drain
 from unlearnbench.base.errors import ConfigError, PluginError
 from unlearnbench.config.loader import load_config
 from unlearnbench.config.method_specs import modifiers_from_spec
@@ -34,7 +35,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
     monkeypatch.setattr(registry, "_files", {})
 
     def made(*entries: str, rest: str = "") -> SweepConfig:
-        files = ", ".join(str(HERE / f"{name}.py") for name in ("sam", "projection", "mask"))
+        files = ", ".join(str(HERE / f"{name}.py") for name in ("sharpness", "projection", "mask"))
         lines = "\n".join(f"  - {entry}" for entry in entries)
         file = tmp_path / "sweep.yaml"
         file.write_text(CONFIG.format(files=files, entries=lines, rest=rest))
@@ -46,44 +47,50 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
 def test_lists_span_the_grid_and_labels_name_modifiers(load: Load) -> None:
     config = load(
         "{method: npo, beta: [0.1, 0.5], retain: nll, "
-        "modifiers: [{sam: {rho: [0.01, 0.1]}}, projection]}",
+        "modifiers: [{sharpness: {rho: [0.01, 0.1]}}, projection]}",
         "{method: npo, beta: 0.1, retain: nll}",
     )
     modified, plain = config.methods
-    assert [(s.hyperparameters["beta"], s.hyperparameters["sam.rho"]) for s in modified.specs] == [
+    assert [
+        (s.hyperparameters["beta"], s.hyperparameters["sharpness.rho"]) for s in modified.specs
+    ] == [
         (0.1, 0.01),
         (0.1, 0.1),
         (0.5, 0.01),
         (0.5, 0.1),
     ]
     first = modified.specs[0]
-    assert (first.label, plain.specs[0].label) == ("npo+nll+projection+sam", "npo+nll")
+    assert (first.label, plain.specs[0].label) == ("npo+nll+projection+sharpness", "npo+nll")
     made = modifiers_from_spec(first)
-    assert [type(one).__name__ for one in made] == ["Projection", "SAM"]
+    assert [type(one).__name__ for one in made] == ["Projection", "Sharpness"]
     assert made[1].resolved() == {"rho": 0.01}
-    assert flat_hyperparameters(first.model_dump())["sam.rho"] == 0.01
+    assert flat_hyperparameters(first.model_dump())["sharpness.rho"] == 0.01
 
 
 def test_ids_depend_on_modifiers_and_not_on_their_order(load: Load) -> None:
     def ids(*entries: str) -> list[str]:
         return [run.id for run in make_plan(load(*entries), "f").runs]
 
-    (one,) = ids("{method: pdu, modifiers: [sam, projection]}")
-    assert ids("{method: pdu, modifiers: [projection, {sam: {rho: 0.01}}]}") == [one]
-    others = ids("pdu", "{method: pdu, modifiers: [sam]}")
-    others += ids("{method: pdu, modifiers: [{sam: {rho: 0}}]}", "{method: pdu, modifiers: [mask]}")
+    (one,) = ids("{method: pdu, modifiers: [sharpness, projection]}")
+    assert ids("{method: pdu, modifiers: [projection, {sharpness: {rho: 0.01}}]}") == [one]
+    others = ids("pdu", "{method: pdu, modifiers: [sharpness]}")
+    others += ids(
+        "{method: pdu, modifiers: [{sharpness: {rho: 0}}]}", "{method: pdu, modifiers: [mask]}"
+    )
     assert len({one, *others}) == 5
     (run,) = make_plan(load("pdu"), "f").runs
     assert "modifiers" not in run.identity["method"]
     assert "modifiers" not in run.to_json()["method"]
-    (run,) = make_plan(load("{method: pdu, modifiers: [sam]}"), "f").runs
+    (run,) = make_plan(load("{method: pdu, modifiers: [sharpness]}"), "f").runs
     assert RunSpec.model_validate_json(run.model_dump_json()) == run
 
 
 def test_another_file_of_the_same_name_is_refused(load: Load) -> None:
-    (spec,) = load("{method: pdu, modifiers: [sam]}").methods[0].specs
-    other = spec.model_copy(update={"modifiers": {"sam": "0123"}})
-    with pytest.raises(PluginError, match="modifier 'sam' differs from the one that was planned"):
+    (spec,) = load("{method: pdu, modifiers: [sharpness]}").methods[0].specs
+    other = spec.model_copy(update={"modifiers": {"sharpness": "0123"}})
+    with pytest.raises(
+        PluginError, match="modifier 'sharpness' differs from the one that was planned"
+    ):
         modifiers_from_spec(other)
 
 
@@ -91,18 +98,22 @@ def test_another_file_of_the_same_name_is_refused(load: Load) -> None:
     ("entry", "key", "message"),
     [
         ("{method: npo, modifiers: [sma]}", "modifiers.0", "unknown modifier 'sma'; did you mean"),
-        ("{method: npo, modifiers: sam}", "modifiers", "expected a list of modifiers"),
+        ("{method: npo, modifiers: sharpness}", "modifiers", "expected a list of modifiers"),
         (
-            "{method: npo, modifiers: [{sam: {rho: -1}}]}",
-            "modifiers.0.sam.rho",
+            "{method: npo, modifiers: [{sharpness: {rho: -1}}]}",
+            "modifiers.0.sharpness.rho",
             "should be greater than or equal to 0, got -1",
         ),
         (
-            "{method: npo, modifiers: [mask, {sam: {roh: 1}}]}",
-            "modifiers.1.sam.roh",
-            "unknown key; did you mean 'rho'? sam takes: rho",
+            "{method: npo, modifiers: [mask, {sharpness: {roh: 1}}]}",
+            "modifiers.1.sharpness.roh",
+            "unknown key; did you mean 'rho'? sharpness takes: rho",
         ),
-        ("{method: npo, modifiers: [sam, sam]}", "modifiers.1", "sam is there already"),
+        (
+            "{method: npo, modifiers: [sharpness, sharpness]}",
+            "modifiers.1",
+            "sharpness is there already",
+        ),
         ("{method: npo, modifiers: [projection]}", "", "projection needs a retain term beside"),
         ("{method: eco, modifiers: [mask]}", "modifiers", "unknown key; eco takes"),
     ],
@@ -119,22 +130,64 @@ def test_mistakes_are_named_before_anything_is_loaded(
 
 
 def test_a_search_draws_settings_of_modifiers(load: Load) -> None:
-    entry = "{method: pdu, modifiers: [{sam: {rho: {low: 0.001, high: 0.1, log: true}}}, mask]}"
+    entry = (
+        "{method: pdu, modifiers: [{sharpness: {rho: {low: 0.001, high: 0.1, log: true}}}, mask]}"
+    )
     config = load(entry, rest="search: {kind: random, trials: 5}")
     (grid,) = config.methods
     space = Space(grid, config)
-    assert space.axes.keys() == {"sam.rho"}
+    assert space.axes.keys() == {"sharpness.rho"}
     points = points_of(grid, config)
-    drawn = {spec.hyperparameters["sam.rho"] for spec, _ in points}
+    drawn = {spec.hyperparameters["sharpness.rho"] for spec, _ in points}
     assert len(drawn) == 5
     assert all(0.001 <= float(rho) <= 0.1 for rho in drawn)
     for point in points:
-        assert point[0].modifiers.keys() == {"sam", "mask"}
+        assert point[0].modifiers.keys() == {"sharpness", "mask"}
         assert space.point(space.values(point) or {}) == point
 
 
 def test_the_tutorial_has_the_file_that_is_tested() -> None:
     page = HERE.parents[1] / "docs/tutorials/add-a-modifier.md"
     assert (HERE / "projection.py").read_text() in page.read_text()
-    for file in ("sam", "projection", "mask"):
+    for file in ("sharpness", "projection", "mask"):
         assert len((HERE / f"{file}.py").read_text().splitlines()) <= 40
+
+
+def test_modifiers_of_the_sweep_are_tried_on_every_entry(load: Load) -> None:
+    config = load(
+        "{method: npo, beta: [0.1, 0.5], retain: nll, modifiers: [mask]}",
+        "ce-u",
+        "eco",
+        rest="modifiers: [gru, salun, {sharpness: {rho: [0.01, 0.1]}}]",
+    )
+    labels = [spec.label for grid in config.methods for spec in grid.specs]
+    assert labels == [
+        *["npo+nll+mask"] * 2,
+        "ce-u",
+        "eco",
+        *["npo+nll+gru+mask"] * 2,
+        *["npo+nll+mask+salun"] * 2,
+        "ce-u+salun",
+        *["npo+nll+mask+sharpness"] * 4,
+        *["ce-u+sharpness"] * 2,
+    ]
+    first, *others = drain()
+    assert first.startswith("modifiers: ce-u goes without gru: modifiers: gru needs a retain term")
+    assert others[0] == (
+        "modifiers: eco goes without gru: method 'eco' trains nothing: it takes no modifiers"
+    )
+    assert len(others) == 3
+    written = load("{method: pdu, modifiers: [gru]}").methods[0].specs[0]
+    assert load("pdu", rest="modifiers: [gru]").methods[1].specs[0] == written
+    assert len(load("{method: pdu, modifiers: [gru]}", rest="modifiers: [sago]").methods) == 1
+    assert drain() == [
+        "modifiers: pdu+gru goes without sago: gru, of the kind combine, is there already"
+    ]
+
+
+def test_mistakes_in_modifiers_of_the_sweep(load: Load) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load("ce-u", rest="modifiers: [gru, {sharpness: {roh: 1}}]")
+    (problem,) = caught.value.problems
+    assert problem.key == "modifiers.1.sharpness.roh"
+    assert problem.message == "unknown key; did you mean 'rho'? sharpness takes: rho"

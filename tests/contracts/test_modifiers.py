@@ -185,7 +185,7 @@ def test_the_gradients_of_the_roles_add_up(name: str, make: Any) -> None:
 @pytest.mark.parametrize("name", ["npo", "flat", "general-ce-u"])
 def test_modifiers_that_do_nothing_are_equal_bit_for_bit(name: str, make: Any) -> None:
     plain = weights(trained(make(name, Same())))
-    for modifier in (plugin("sam", rho=0), plugin("mask", times=0)):
+    for modifier in (plugin("sharpness", rho=0), plugin("mask", times=0)):
         kept = (plain == weights(trained(make(name, modifier)))).double().mean()
         assert kept == 1 or (isinstance(modifier, Filter) and kept > 0.8)  # gradients of 0
 
@@ -203,10 +203,10 @@ def manual(trainer: Trainer, draws: Sequence[Item], model: nn.Module, part: str)
     return torch.cat([one.flatten() for one in gradients])
 
 
-@pytest.mark.parametrize("name", ["sam", "projection", "mask"])
+@pytest.mark.parametrize("name", ["sharpness", "projection", "mask"])
 def test_each_is_its_formula(name: str, make: Any) -> None:
     """Gradient ascent, with a retain term that it conflicts with."""
-    settings = {"rho": 0.3} if name == "sam" else {}
+    settings = {"rho": 0.3} if name == "sharpness" else {}
     trainer = make("gradient-ascent", plugin(name, **settings))
     model = copy.deepcopy(trainer.model).eval()
     needs, start = trainer.objective.needs, weights(trainer)
@@ -214,7 +214,7 @@ def test_each_is_its_formula(name: str, make: Any) -> None:
     draws = every[:4]
     forget, retain = (manual(trainer, draws, model, part) for part in ("forget", "retain"))
     forget = -forget
-    if name == "sam":
+    if name == "sharpness":
         offset, model_at = 0.3 * forget / forget.norm(), copy.deepcopy(model)
         nn.utils.vector_to_parameters(start + offset, model_at.parameters())
         expected = -manual(trainer, draws, model_at, "forget") + retain
@@ -238,7 +238,7 @@ def test_each_is_its_formula(name: str, make: Any) -> None:
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_what_is_masked_stays_bit_for_bit(optimizer: str, make: Any) -> None:
     how = {"optimizer": optimizer, "weight_decay": 0.1}
-    trainer = make("npo", plugin("mask"), plugin("sam"), **how)
+    trainer = make("npo", plugin("mask"), plugin("sharpness"), **how)
     start = weights(trainer)
     trained(trainer)
     still = flat(trainer.modifiers.all[0][1]["selection"]) == 0
@@ -248,7 +248,7 @@ def test_what_is_masked_stays_bit_for_bit(optimizer: str, make: Any) -> None:
 
 
 def test_weights_are_restored_whatever_happens(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer = make("npo", plugin("sam", rho=0.1))
+    trainer = make("npo", plugin("sharpness", rho=0.1))
     start, backward, calls = weights(trainer), Trainer.backward, list[Tensor]()
 
     def failing(self: Trainer, *given: Any, **how: Any) -> Any:
@@ -268,8 +268,8 @@ def test_weights_are_restored_whatever_happens(make: Any, monkeypatch: pytest.Mo
 def test_memory_that_runs_out_at_an_offset_changes_nothing(
     make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = trained(make("pdu", plugin("sam"), Average(), micro_batch_size=2))
-    trainer, backward, calls = make("pdu", plugin("sam"), Average()), Trainer.backward, [0]
+    expected = trained(make("pdu", plugin("sharpness"), Average(), micro_batch_size=2))
+    trainer, backward, calls = make("pdu", plugin("sharpness"), Average()), Trainer.backward, [0]
 
     def crowded(self: Trainer, *given: Any, **how: Any) -> Any:
         calls[0] += 1
@@ -292,7 +292,7 @@ def test_state_and_samples_move_once_a_step(make: Any, monkeypatch: pytest.Monke
         return sampled(self, model, indices, step)
 
     monkeypatch.setattr(Sampler, "__call__", counted)
-    trainer = trained(make("grpo", plugin("sam")), 1)
+    trainer = trained(make("grpo", plugin("sharpness")), 1)
     assert drawn == [*range(trainer.step)]
     plain, modified = (trained(make("pdu", *m), 1, 2, 3) for m in ((), (Same(),)))
     assert modified.state == pytest.approx(plain.state, rel=1e-6)
@@ -301,8 +301,8 @@ def test_state_and_samples_move_once_a_step(make: Any, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize(
     "modifiers",
-    [("sam", "mask"), ("projection",), (Average(),), (ByRoleAdam(), "mask")],
-    ids=["sam+mask", "projection", "average", "optimizer-by-role"],
+    [("sharpness", "mask"), ("projection",), (Average(),), (ByRoleAdam(), "mask")],
+    ids=["sharpness+mask", "projection", "average", "optimizer-by-role"],
 )
 def test_a_resumed_training_is_the_same(modifiers: Any, make: Any, tmp_path: Path) -> None:
     chosen = [plugin(one) if isinstance(one, str) else one for one in modifiers]
@@ -322,7 +322,7 @@ def test_a_resumed_training_is_the_same(modifiers: Any, make: Any, tmp_path: Pat
 
 def test_micro_batches_change_nothing(make: Any) -> None:
     found = [
-        weights(trained(make("dpo", plugin("sam"), plugin("mask"), micro_batch_size=rows)))
+        weights(trained(make("dpo", plugin("sharpness"), plugin("mask"), micro_batch_size=rows)))
         for rows in (1, 2, 4)
     ]
     for one in found[1:]:
@@ -359,7 +359,7 @@ def test_what_cannot_be_taken_apart_is_refused(make: Any) -> None:
         next(make(Union(), Sum()).epoch(1))
     (only,) = make(Union(), Same()).modifiers.all
     assert not only[1]
-    next(make(Union(), plugin("sam")).epoch(1))
+    next(make(Union(), plugin("sharpness")).epoch(1))
 
 
 PROGRAM = """
@@ -413,7 +413,7 @@ group.leave_group()
 
 def test_two_processes_train_as_one(make: Any, tmp_path: Path) -> None:
     """With copies of the weights and with shards of them, also resumed from one another."""
-    chosen = {"npo": ("sam", "mask"), "gradient-difference": ("projection",)}
+    chosen = {"npo": ("sharpness", "mask"), "gradient-difference": ("projection",)}
     cases = dict[str, Any]()
     for method, files in chosen.items():
         trainer = make(method, batch_size=3)

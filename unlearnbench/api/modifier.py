@@ -23,7 +23,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Literal, Protocol, Self
+from typing import Any, ClassVar, Literal, Protocol, Self
 
 import torch
 from torch import Tensor, distributed, nn
@@ -105,6 +105,28 @@ class Gradients:
         norm = self.norm()
         return self.copy().scale_(1 / norm if norm else 0.0)
 
+    def cosine(self, other: Gradients) -> float:
+        """The cosine of the angle between both; 0 where one is 0."""
+        norms = self.norm() * other.norm()
+        return self.dot(other) / norms if norms else 0.0
+
+    def largest(self, share: float) -> Gradients:
+        """1 for the largest `share` of all elements and their equals, 0 for the others.
+
+        No element may be negative.
+        """
+        bits = 8 * next(iter(self.tensors.values())).element_size()
+        integer = torch.int64 if bits == 64 else torch.int32  # in the order of the numbers
+        wanted, limit = share * sum(self.totals(torch.ones_like).values()), 0
+
+        def at_least(tensor: Tensor, limit: int) -> Tensor:
+            return (tensor.view(integer) >= limit).to(torch.uint8)
+
+        for bit in reversed(range(bits - 1)):
+            above = self.totals(partial(at_least, limit=limit | 1 << bit))
+            limit |= (sum(above.values()) >= wanted) << bit
+        return self.map(partial(at_least, limit=limit))
+
 
 ByRole = Mapping[Role, Gradients]
 Memory = Mapping[str, Gradients]
@@ -141,6 +163,13 @@ class Evaluate(Protocol):
         """
         ...
 
+    def noise(self, draw: int) -> Gradients:
+        """Standard normal numbers, others for each `draw` of a step, run and weight.
+
+        However many processes share the weights, they are the same.
+        """
+        ...
+
 
 class Modifier(HyperParameters, ABC):
     """Base of modifiers; a subclass of one of the five kinds below adds settings and a method.
@@ -154,6 +183,10 @@ class Modifier(HyperParameters, ABC):
     """True if a method may have several of this kind."""
     two_roles: ClassVar[bool] = False
     """True if it takes the gradients of both roles apart: the method must have a retain term."""
+    neutral: ClassVar[Mapping[str, Any] | None] = None
+    """Settings with which it changes nothing, for its check; None where there are none."""
+    tried: ClassVar[Mapping[str, Any]] = {}
+    """Settings in place of defaults for its checks, whose model is small and trains a few steps."""
 
     def memory(self, weights: Gradients) -> Memory:
         """The tensors kept between steps, before the first: such as copies of `weights`."""

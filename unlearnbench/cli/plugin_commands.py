@@ -37,10 +37,10 @@ Name = Annotated[str, argument("NAME")]
 
 
 def plugin_group(kind: registry.Kind) -> typer.Typer:
-    """The commands of a kind of plug-in; modifiers have no suite of checks and no template."""
-    a_word = _with_article(kind.removesuffix("s"))
-    verbs = "List and show" if kind == "modifiers" else "List, show, check and write"
-    app = new_group(f"{verbs} {kind}.")
+    """The commands of a kind of plug-in."""
+    word = kind.removesuffix("s")
+    a_word = _with_article(word)
+    app = new_group(f"List, show, check and write {kind}.")
 
     @command(app, "list", text=f"List the {kind} that are installed; broken ones with their fault.")
     def list_plugins(as_json: Json = False, plugins: Plugins = None) -> None:
@@ -56,16 +56,6 @@ def plugin_group(kind: registry.Kind) -> typer.Typer:
     def show(name: Name, as_json: Json = False, plugins: Plugins = None) -> None:
         register_plugins(plugins)
         _show(kind, name, as_json=as_json)
-
-    del list_plugins, show  # the group has them
-    if kind != "modifiers":
-        _add_check_and_new(app, kind)
-    return app
-
-
-def _add_check_and_new(app: typer.Typer, kind: registry.Kind) -> None:
-    word = kind.removesuffix("s")
-    a_word = _with_article(word)
 
     @command(
         app,
@@ -146,7 +136,8 @@ def _add_check_and_new(app: typer.Typer, kind: registry.Kind) -> None:
             f"       unlearnbench {kind} check {name}"
         )
 
-    del check, new  # the group has them
+    del list_plugins, show, check, new  # the group has them
+    return app
 
 
 def write_package(name: str, folder: Path, kind: registry.Kind = "methods") -> tuple[Path, ...]:

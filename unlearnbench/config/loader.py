@@ -314,7 +314,7 @@ def _section(values: Any, path: Loc) -> type[BaseModel]:
     match names:  # pyright: ignore[reportMatchNotExhaustive]
         case ["data", *names]:
             model = registry.load("benchmarks", values["data"].get("source", DEFAULT))
-        case ["methods", "modifiers", name, *names]:
+        case ["methods", "modifiers", name, *names] | ["modifiers", name, *names]:
             model = registry.load("modifiers", name)
         case ["methods", *names]:
             model = entry_model(values["methods"][path[1]]["method"])

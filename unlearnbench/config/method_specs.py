@@ -230,19 +230,48 @@ def _axes_of(plugin: type[BaseModel]) -> dict[str, Any]:
     }
 
 
-def _modifiers(value: Any) -> dict[str, dict[str, Axis]]:
-    """The settings that a list of modifiers states, each as an axis of the grid, by name."""
+def _modifiers(value: Any, *, together: bool) -> dict[str, dict[str, Axis]]:
+    """The settings that a list of modifiers states, each as an axis of the grid, by name.
+
+    together  they are applied to one method
+    """
     kinds: dict[str, str] = {}
 
     def read(
         name: str, plugin: type[Modifier], settings: Mapping[str, Any]
     ) -> tuple[str, dict[str, Axis]]:
-        if not plugin.several and (other := kinds.setdefault(plugin.kind, name)) != name:
+        once = together and not plugin.several
+        if once and (other := kinds.setdefault(plugin.kind, name)) != name:
             raise PluginError(f"{other}, of the kind {plugin.kind}, is there already; keep one")
         axes = axes_model(plugin).model_validate(settings)
         return name, {key: getattr(axes, key) for key in settings}
 
     return dict(read_entries(value, "modifiers", read))
+
+
+_LISTED = tuple[str | dict[str, Any], ...]
+MODIFIERS = PlainValidator(partial(_modifiers, together=False), json_schema_input_type=_LISTED)
+"""Reads modifiers, each of which is applied by itself."""
+_TOGETHER = PlainValidator(partial(_modifiers, together=True), json_schema_input_type=_LISTED)
+
+
+def crossed(grid: MethodGrid, name: str, settings: Mapping[str, Axis]) -> MethodGrid:
+    """The grid of an entry with one more modifier.
+
+    Raises: PluginError where it does not apply.
+    """
+    axes = {f"{name}.{key}": values for key, values in settings.items()}
+    ranges = {key: values for key, values in axes.items() if isinstance(values, Range)}
+    lists = [[values.low] if isinstance(values, Range) else values for values in axes.values()]
+    kind, specs = load("modifiers", name), list[MethodSpec]()
+    for base in grid.specs:
+        for other in base.modifiers:
+            if other == name or (load("modifiers", other).kind == kind.kind and not kind.several):
+                raise PluginError(f"{other}, of the kind {kind.kind}, is there already")
+        for values in itertools.product(*lists):
+            chosen = base.hyperparameters | dict(zip(axes, values, strict=True))
+            specs.append(method_spec(base.name, chosen, base.retain, (*base.modifiers, name)))
+    return grid.model_copy(update={"specs": (*specs,), "ranges": grid.ranges | ranges})
 
 
 def _method_name(value: Any) -> str:
@@ -281,10 +310,7 @@ OF_TRAINING: dict[str, Any] = {
         Field((None,), description="a term that keeps the other rows, or {term: …, weight: …}"),
     ),
     "modifiers": (
-        Annotated[
-            dict[str, dict[str, Axis]],
-            PlainValidator(_modifiers, json_schema_input_type=tuple[str | dict[str, Any], ...]),
-        ],
+        Annotated[dict[str, dict[str, Axis]], _TOGETHER],
         Field({}, description="names, or {sam: {rho: 0.01}}"),
     ),
     "learning_rates": (
@@ -328,15 +354,16 @@ def method_spec(
         method: Any = kind.model_validate(
             {k: v for k, v in hyperparameters.items() if "." not in k}
         )
-    if retain is not None and not trains(name):
-        raise PluginError(f"method {name!r} trains nothing: it takes no retain term")
+    if (retain is not None or made) and not trains(name):
+        refused = "modifiers" if made else "retain term"
+        raise PluginError(f"method {name!r} trains nothing: it takes no {refused}")
     if apart := [item for item, modifier in made.items() if modifier.two_roles]:
         parts = method.needed().parts | ({"retain"} if retain else frozenset())
         faults = ""
         if not parts > {"retain"}:
             faults = f"{apart[0]} needs a retain term beside what {name} forgets; add retain: nll"
-        elif len(apart) > 1:
-            faults = f"{' and '.join(apart)} each take the gradients of the roles apart; keep one"
+        elif len(last := [item for item in apart if made[item].kind != "filter"]) > 1:
+            faults = f"{' and '.join(last)} each take the gradients of the roles apart; keep one"
         if faults:
             raise PluginError(f"modifiers: {faults}")
     values = method.resolved()

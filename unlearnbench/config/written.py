@@ -6,7 +6,7 @@ wrong; all others are looked at once every key is right by itself. They are no p
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from typing import Annotated, Any, Self
 
@@ -21,9 +21,10 @@ from pydantic import (
 from pydantic_core import PydanticKnownError
 
 from unlearnbench.api.benchmark import split_name
+from unlearnbench.base.deferred_warnings import warn_later
 from unlearnbench.base.errors import EvaluationError, PluginError, did_you_mean
 from unlearnbench.base.messages import Fault, Loc, errors_below, fault, raise_faults
-from unlearnbench.config.method_specs import read_grid
+from unlearnbench.config.method_specs import MODIFIERS, Axis, crossed, read_grid
 from unlearnbench.config.metric_plan import benchmark_plan
 from unlearnbench.config.precision import resolve_precision
 from unlearnbench.config.profiles import TOFU
@@ -37,6 +38,11 @@ class WrittenConfig(SweepConfig):
 
     methods: tuple[Annotated[MethodGrid, PlainValidator(read_grid)], ...] = Field(
         min_length=1, description=SweepConfig.model_fields["methods"].description
+    )
+    modifiers: Annotated[dict[str, dict[str, Axis]], MODIFIERS] = Field(
+        default_factory=dict,
+        description="modifiers as in an entry of `methods`: each is tried on every entry that it "
+        "applies to, beside the entry as it stands",
     )
     extends: str | None = Field(
         default=None,
@@ -122,7 +128,17 @@ class WrittenConfig(SweepConfig):
             self._precision,
         )
         raise_faults((Fault(loc, text) for rule in rules for loc, text in rule()), "rule")
+        vars(self)["methods"] = (*methods, *self._crossed(methods))
         return self
+
+    def _crossed(self, methods: Sequence[MethodGrid]) -> Iterator[MethodGrid]:
+        """Every entry with each of the sweep's modifiers that applies to it."""
+        for name, settings in self.modifiers.items():
+            for grid in methods:
+                try:
+                    yield crossed(grid, name, settings)
+                except PluginError as error:
+                    warn_later(f"modifiers: {grid.specs[0].label} goes without {name}: {error}")
 
     def _completed(self, index: int, grid: MethodGrid) -> MethodGrid:
         """An entry with the sweep's training settings where it changes some of them."""
@@ -151,6 +167,10 @@ class WrittenConfig(SweepConfig):
         for i, grid in enumerate(self.methods):
             ranges["methods", i, "learning_rates"] = grid.learning_rates
             ranges |= {("methods", i, *key.split(".")): value for key, value in grid.ranges.items()}
+        for name, axes in self.modifiers.items():
+            ranges |= {
+                ("modifiers", name, key): v for key, v in axes.items() if isinstance(v, Range)
+            }
         for loc, values in ranges.items() if self.search.kind == "grid" else ():
             if isinstance(values, Range):
                 yield (

@@ -343,7 +343,10 @@ def _setup(
     modifiers = modifiers_from_spec(spec.method)
     kinds = [modifier.kind for modifier in modifiers]
     roles = 1 + any(modifier.two_roles for modifier in modifiers)
-    kept = sum(kind in ("perturb", "filter", "weights") for kind in kinds)
+    kept = sum(
+        kind in ("perturb", "filter") or type(modifier).memory.__qualname__ != "Modifier.memory"
+        for kind, modifier in zip(kinds, modifiers, strict=True)
+    )
     evaluated_in = resolve_precision(kind, spec.model.dtype, spec.evaluation.precision)
     return Setup(
         batch_size=spec.training.batch_size,

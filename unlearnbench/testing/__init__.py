@@ -6,9 +6,8 @@
     class TestMyMethod(MethodConformance):
         method = MyMethod
 
-`MetricConformance`, `BenchmarkConformance` and `AttackConformance` are the same for a metric, a
-benchmark and an attack; `unlearnbench methods check NAME`, `metrics check`, `benchmarks check` and
-`attacks check` do it at the command line.
+`ModifierConformance`, `MetricConformance`, `BenchmarkConformance` and `AttackConformance` are the
+same for other plug-ins; `unlearnbench methods check NAME` and its like do it at the command line.
 Each check is there because a published harness had the bug that it finds.
 """
 
@@ -35,6 +34,7 @@ from unlearnbench.testing.check import Check, Outcome, run_checks
 from unlearnbench.testing.check import Result as Result
 from unlearnbench.testing.declarations import is_importable
 from unlearnbench.testing.fresh import begin
+from unlearnbench.testing.modifier_checks import TriedModifier
 from unlearnbench.testing.step_checks import step_numbers
 from unlearnbench.testing.tiny_lab import TinyLab
 
@@ -45,6 +45,7 @@ def _lab(method: Method | Wrapper, _: str) -> TinyLab | None:
 
 _SUBJECTS: Mapping[Kind, Callable[[Any, str], Any]] = {
     "methods": _lab,
+    "modifiers": TriedModifier,
     "metrics": lambda metric, _: metric,
     "benchmarks": TriedBenchmark,
     "attacks": TriedAttack,
@@ -89,6 +90,7 @@ def check_plugin(
 
 
 check_method = partial(check_plugin, "methods")
+check_modifier = partial(check_plugin, "modifiers")
 check_metric = partial(check_plugin, "metrics")
 check_benchmark = partial(check_plugin, "benchmarks")
 check_attack = partial(check_plugin, "attacks")
@@ -140,6 +142,14 @@ class MethodConformance(Conformance):
 
     kind = "methods"
     method: ClassVar[type[Any] | str]
+    """The class, or the name it is registered under."""
+
+
+class ModifierConformance(Conformance):
+    """The same for a modifier."""
+
+    kind = "modifiers"
+    modifier: ClassVar[type[Any] | str]
     """The class, or the name it is registered under."""
 
 

@@ -60,8 +60,7 @@ def is_importable(kind: type[Any]) -> bool:
     return "<locals>" not in kind.__qualname__ and kind.__module__ != "__main__"
 
 
-@check(alone=True)
-def docstring(method: HyperParameters) -> Outcome:
+def docstring(plugin: HyperParameters) -> Outcome:
     """The docstring has the formula, its symbols, and the source.
 
     The same name stands for different losses in different harnesses (SimNPO's margin, NPO's sign,
@@ -69,7 +68,7 @@ def docstring(method: HyperParameters) -> Outcome:
 
     `Name: Author year, arXiv:….`; a line `L = …`; and a line `symbol  its meaning` for each symbol.
     """
-    text = inspect.cleandoc(type(method).__doc__ or "")
+    text = inspect.cleandoc(type(plugin).__doc__ or "")
     missing = [
         part
         for part, pattern in (
@@ -81,3 +80,6 @@ def docstring(method: HyperParameters) -> Outcome:
     ]
     seen = f"{len(text.splitlines())} lines with formula, symbols and source"
     return fault(f"without {' and '.join(missing)}") if missing else passed(seen)
+
+
+check(alone=True)(docstring)

@@ -17,12 +17,13 @@ from torch import Tensor
 
 from unlearnbench.api.method import PARTS, LossBatch, Part, Terms
 from unlearnbench.api.modifier import ByRole, Gradients, Modifier, Role, RunStep
+from unlearnbench.base.deferred_warnings import warn_later
 from unlearnbench.base.errors import PluginError
 from unlearnbench.base.fsdp import as_shard, local_part, local_shard
 from unlearnbench.losses.lm_head import at_least_fp32
 from unlearnbench.training.micro_batches import StepRows
 from unlearnbench.training.objective import called
-from unlearnbench.training.optimizers import reseed
+from unlearnbench.training.optimizers import reseed, seed_of
 
 if TYPE_CHECKING:
     from unlearnbench.training.trainer import Trainer
@@ -31,6 +32,8 @@ Groups = Mapping[Role, Sequence[frozenset[Part]]]
 Values = tuple[Mapping[str, float], Mapping[str, float]]
 _RETAIN = frozenset[Part]({"retain"})
 _SELECTION = "selection"
+SEEN = 0.9
+"""Cosine of an offset with what is left of it in low precision, below which a run warns."""
 
 
 @dataclass(eq=False)
@@ -44,6 +47,8 @@ class StepEvaluation:
     """Loss by term and reported values at the weights themselves, by role."""
     reached: set[str] = field(init=False, default_factory=set[str])
     """Weights with a gradient."""
+    measured: dict[str, float] = field(init=False, default_factory=dict[str, float])
+    """Of the gradients and offsets, to be shown with the step."""
 
     @property
     def weights(self) -> Gradients:
@@ -60,10 +65,34 @@ class StepEvaluation:
         try:
             if offset is not None:
                 weights.add_(offset)
+                assert stored is not None
+                self._compare(weights, stored, offset)
             return {r: self._gradient(r, offset is None) for r in self.groups if r in wanted}
         finally:
             if stored is not None:
                 weights.set_(stored)
+
+    def noise(self, draw: int) -> Gradients:
+        """Standard normal numbers, see `api.modifier.Evaluate`."""
+        trainer, noise = self.trainer, dict[str, Tensor]()
+        for name, weight in trainer.trained().items():
+            seed = seed_of(trainer.how.seed, trainer.step, draw, name)
+            generator = torch.Generator(weight.device).manual_seed(seed)
+            whole = torch.randn(weight.shape, generator=generator, device=weight.device)
+            noise[name] = local_part(local_shard(whole, weight))
+        return trainer.by_weight(noise)
+
+    def _compare(self, moved: Gradients, stored: Gradients, offset: Gradients) -> None:
+        """Note how much of an offset is left in the precision of the model's products."""
+        low = torch.bfloat16 if self.trainer.how.precision == "bf16" else None
+
+        def realised(moved: Tensor, stored: Tensor) -> Tensor:
+            moved, stored = (at_least_fp32(t.to(low or t.dtype)) for t in (moved, stored))
+            return moved - stored
+
+        if low or any(t.dtype.itemsize < 4 for t in stored.tensors.values()):
+            cosine = moved.map(realised, stored).cosine(offset)
+            self.measured["offset_cosine"] = min(cosine, self.measured.get("offset_cosine", 1.0))
 
     def _gradient(self, role: Role, at_weights: bool) -> Gradients:
         trainer = self.trainer
@@ -97,6 +126,8 @@ class Modifiers:
         ]
         self.separate = any(modifier.two_roles for modifier in modifiers)
         """The loss must have a term for each role."""
+        self.apart = any(item.kind == "optimizer" and item.two_roles for item in modifiers)
+        """Each role has an optimiser."""
         self._groups: Groups | None = None
 
     def of(self, kind: str, part: str) -> list[tuple[Callable[..., Any], dict[str, Gradients]]]:
@@ -135,14 +166,22 @@ class Modifiers:
         by_role: ByRole | None = None
         for perturb, memory in self.of("perturb", "gradients"):
             by_role = perturb(at, memory, step)
+        cosine = at.measured.get("offset_cosine", 1.0)
+        if step.number == 1 and cosine < SEEN:
+            warn_later(
+                f"the model computes with {cosine:.0%} of the weights' offset (its cosine): they "
+                "are too coarse for it. Use training.precision and dtype of 32 bits, or a larger "
+                "offset"
+            )
         by_role = at(at.groups) if by_role is None else by_role
         for role in at.groups.keys() - at.values.keys():
             at({role})  # for the loss that is shown, and the method's state
         result = [by_role[role] for role in at.groups]
         for combine, memory in self.of("combine", "combine"):
+            at.measured |= _conflict(by_role["forget"], by_role["retain"])
             result = [combine(by_role, memory, step)]
-        if not self.separate:
-            result = [result[0].add_(result[1])] if result[1:] else result
+        if not self.apart and result[1:]:
+            result = [result[0].add_(result[1])]
         for apply, memory in self.of("filter", "apply"):
             result = [apply(gradient, memory, step) for gradient in result]
         for selection in self._selections:
@@ -190,6 +229,19 @@ class Modifiers:
                     for name, p in trainer.trained().items()
                 }
             )
+
+
+def _conflict(forget: Gradients, retain: Gradients) -> dict[str, float]:
+    """How two gradients stand to each other."""
+
+    def agreement(forget: Tensor, retain: Tensor) -> Tensor:
+        return forget.sign() * retain.sign()
+
+    agreed = forget.map(agreement, retain)
+    both = max(sum(agreed.totals(torch.abs).values()), 1.0)
+    opposed = (1 - sum(agreed.totals(torch.clone).values()) / both) / 2
+    norms = {"forget_norm": forget.norm(), "retain_norm": retain.norm()}
+    return {**norms, "cosine": forget.cosine(retain), "opposed": opposed}
 
 
 def _guarded(modifier: Modifier, part: str) -> Callable[..., Any]:

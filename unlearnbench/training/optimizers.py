@@ -195,13 +195,17 @@ def check_gradients(model: nn.Module) -> None:
         )
 
 
+def seed_of(*words: int | str) -> int:
+    """A seed of 64 bits that `words` decide."""
+    return int.from_bytes(hashlib.sha256(repr(words).encode()).digest()[:8])
+
+
 def reseed(*words: int) -> None:
     """Seed torch's random numbers with `words`."""
-    digest = hashlib.sha256(repr(words).encode()).digest()
     # For each kind of accelerator that is not there, `torch.manual_seed` formats a stack trace.
     has_accelerator = torch.accelerator.is_available()
     seed = torch.manual_seed if has_accelerator else torch.default_generator.manual_seed
-    seed(int.from_bytes(digest[:8]))
+    seed(seed_of(*words))
 
 
 def make_optimizers(

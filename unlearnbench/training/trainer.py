@@ -168,7 +168,7 @@ class Trainer:
                 norms.append(self._update(part, epoch, terms))
         for after, memory in modifiers.of("weights", "after"):
             after(self.weights, memory, step)
-        return terms, reported, math.hypot(*norms)
+        return terms, reported | at.measured, math.hypot(*norms)
 
     def _update(self, optimizers: Sequence[Any], epoch: int, terms: Mapping[str, float]) -> float:
         """A step of the optimisers on the clipped gradient; returns its norm before that."""

@@ -15,7 +15,7 @@ from unlearnbench.api import registry
 
 ROOT = Path(__file__).parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-SOURCES = ("unlearnbench", "methods", "configs", "dashboards")
+SOURCES = ("unlearnbench", "methods", "modifiers", "configs", "dashboards")
 
 ONLY = {"ray": {"sweep"}, "mlflow": {"report"}, "plotly": set[str]()}
 PRONOUNS = {"one", "found", "own", "how", "what", "here", "there", "wrong", "place"}
@@ -136,10 +136,11 @@ def test_the_sweep_of_every_method_has_every_method(monkeypatch: pytest.MonkeyPa
     assert "\n  new,\n]\nepochs: 5\n" in every.completed(text, {*methods, "new"})
 
 
-def test_every_method_file_is_declared_and_installed() -> None:
-    declared = PROJECT["project"]["entry-points"]["unlearnbench.methods"]
-    files = {path.stem for path in (ROOT / "methods").glob("*.py")} - {"__init__"}
+@pytest.mark.parametrize("kind", ["methods", "modifiers"])
+def test_every_file_of_a_kind_is_declared_and_installed(kind: registry.Kind) -> None:
+    declared = PROJECT["project"]["entry-points"][f"unlearnbench.{kind}"]
+    files = {path.stem for path in (ROOT / kind).glob("*.py")} - {"__init__"}
     homes = {value.split(":")[0] for value in declared.values()}
-    assert homes == {f"unlearnbench_methods.{name}" for name in files}
-    assert {name.replace("-", "_") for name in declared} == files, "file names equal method names"
-    assert set(declared) <= set(registry.names("methods")), "re-run pip install -e ."
+    assert homes == {f"unlearnbench_{kind}.{name}" for name in files}
+    assert {name.replace("-", "_") for name in declared} == files, "a file has its plug-in's name"
+    assert set(declared) <= set(registry.names(kind)), "re-run pip install -e ."

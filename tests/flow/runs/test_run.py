@@ -298,7 +298,9 @@ def test_a_retain_log_serves_in_place_of_a_retain_model(place: Path) -> None:
 
 @pytest.mark.usefixtures("checkpoint_every_epoch")
 def test_a_run_with_modifiers_is_resumed_with_the_same_numbers(place: Path) -> None:
-    files = [Path(__file__).parents[2] / "contracts" / f"{name}.py" for name in ("sam", "mask")]
+    files = [
+        Path(__file__).parents[2] / "contracts" / f"{name}.py" for name in ("sharpness", "mask")
+    ]
     names = [registry.register_file(file) for file in files]
     spec = method_spec("npo", {"sam.rho": 0.1}, RetainSpec(term="nll"), names)
     config = config_of(place, methods=(MethodGrid(specs=(spec,)),))

@@ -1,11 +1,11 @@
-"""SAM: forget at the weights where forgetting is hardest nearby."""
+"""Sharpness: forget at the weights where forgetting is hardest nearby."""
 
 from pydantic import Field
 
 from unlearnbench.api.modifier import ByRole, Evaluate, Memory, Perturb, RunStep
 
 
-class SAM(Perturb):
+class Sharpness(Perturb):
     """Sharpness-aware minimisation of what is forgotten: Fan et al. 2025, arXiv:2502.05374.
 
     g = ∇L_forget(θ + rho · ∇L_forget(θ) / ‖∇L_forget(θ)‖) + ∇L_retain(θ)

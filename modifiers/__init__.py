@@ -1,0 +1,1 @@
+"""Built-in modifiers: one file each, found only through their entry points."""

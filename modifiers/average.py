@@ -1,0 +1,44 @@
+"""Average: evaluate the mean of the weights along the training."""
+
+from typing import ClassVar
+
+from unlearnbench.api.hyperparameters import setting
+from unlearnbench.api.modifier import Gradients, Memory, RunStep, WeightEdit
+
+
+class Average(WeightEdit):
+    """Weight averaging: Izmailov et al. 2018, arXiv:1803.05407; Fan et al. 2025, arXiv:2502.05374.
+
+    θ̄ = 1/n Σ_i θ(t_i),   t_i = t_1, t_1 + `every`, …
+
+    t_1   the first step behind the share `begin` of the run; before it, θ is evaluated
+    Training goes on from θ, not from the mean.
+    """
+
+    tried: ClassVar = {"begin": 0.2, "every": 1}
+
+    begin: float = setting(
+        0.8,
+        "share of the run before t_1",
+        "OPTML-Group/Unlearn-Smooth@fc655ba: 100 of 125",
+        ge=0,
+        lt=1,
+    )
+    every: int = setting(5, "steps between iterates", "OPTML-Group/Unlearn-Smooth@fc655ba", ge=1)
+
+    def memory(self, weights: Gradients) -> Memory:
+        """The mean."""
+        return {"mean": weights.copy()}
+
+    def after(self, weights: Gradients, memory: Memory, step: RunStep) -> None:
+        """Take an iterate into the mean."""
+        past = step.number - int(self.begin * step.steps) - 1
+        if past < 0:
+            memory["mean"].set_(weights)
+        elif past % self.every == 0:
+            share = 1 / (past // self.every + 1)
+            memory["mean"].scale_(1 - share).add_(weights, share)
+
+    def evaluated(self, weights: Gradients, memory: Memory) -> Gradients:
+        """The mean."""
+        return memory["mean"]

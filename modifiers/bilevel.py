@@ -1,0 +1,22 @@
+"""Bilevel: what is kept is followed only beside what is forgotten."""
+
+from unlearnbench.api.modifier import ByRole, Combine, Gradients, Memory, RunStep
+
+
+class Bilevel(Combine):
+    """Bi-level unlearning, there called BLUR: Reisizadeh et al. 2025, arXiv:2506.08164.
+
+    g = f + r − ⟨r, f⟩ / ‖f‖² · f
+
+    f, r   gradients of the forget and of the retain loss, each with its weight
+
+    Forgetting comes first: the retain gradient loses its part along f always, not only where the
+    two conflict. A weight γ of the forget term is the weight in the paper's rule.
+    [source: OptimAI-Lab/BLURLLMUnlearning@075f00e MUSE/baselines/baselines/iterative.py]
+    """
+
+    def combine(self, gradients: ByRole, memory: Memory, step: RunStep) -> Gradients:
+        """The sum, without what the retain gradient has along the other."""
+        forget, retain = gradients["forget"], gradients["retain"]
+        product, size = forget.dot(retain), forget.dot(forget)
+        return forget.scale_(1 - product / size if size else 1.0).add_(retain)

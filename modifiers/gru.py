@@ -1,0 +1,48 @@
+"""GRU: the update may not point against what is kept, averaged over steps."""
+
+from typing import Literal
+
+import torch
+
+from unlearnbench.api.hyperparameters import setting
+from unlearnbench.api.modifier import ByRole, Combine, Gradients, Memory, RunStep
+
+
+class GRU(Combine):
+    """Gradient rectified unlearning: Wang et al. 2025, arXiv:2503.09117.
+
+    m ← ν r + (1 − ν) m
+    g ← u − min(⟨u, m⟩, 0) / ‖m‖² · m
+
+    r   gradient of the retain loss;  m  its running mean, 0 at first. It is not corrected for that,
+        and need not be: the projection is the same for every length of m.
+    u   `update`: the gradient of the forget loss, or of the whole loss
+    ν   `new`
+
+    With `update: forget`, as in the paper, the retain loss only constrains: no step follows its
+    gradient.
+    """
+
+    new: float = setting(
+        0.8,
+        "weight ν of a step's retain gradient",
+        "tmlr-group/GRU@fbbf93a dataloader_faster_refactor1.py",
+        gt=0,
+        le=1,
+    )
+    update: Literal["forget", "sum"] = setting(
+        "forget", "gradient that is constrained", "Wang et al. 2025, arXiv:2503.09117"
+    )
+
+    def memory(self, weights: Gradients) -> Memory:
+        """The mean of retain gradients."""
+        return {"mean": weights.map(torch.zeros_like)}
+
+    def combine(self, gradients: ByRole, memory: Memory, step: RunStep) -> Gradients:
+        """The update without its part against the mean."""
+        update, retain, mean = gradients["forget"], gradients["retain"], memory["mean"]
+        mean.scale_(1 - self.new).add_(retain, self.new)
+        if self.update == "sum":
+            update.add_(retain)
+        conflict, size = min(update.dot(mean), 0.0), mean.dot(mean)
+        return update.add_(mean, -conflict / size) if size else update

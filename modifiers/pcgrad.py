@@ -1,0 +1,37 @@
+"""PCGrad: what is forgotten gives way where it points against what is kept."""
+
+from typing import Literal
+
+import torch
+
+from unlearnbench.api.hyperparameters import setting
+from unlearnbench.api.modifier import ByRole, Combine, Gradients, Memory, RunStep
+
+
+class PCGrad(Combine):
+    """Gradient surgery of the forget gradient: Yu et al. 2020, arXiv:2001.06782.
+
+    g = f − min(⟨f, r⟩, 0) / ‖r‖² · r + r
+
+    f, r   gradients of the forget and of the retain loss, each with its weight
+
+    The paper projects both gradients onto each other; here the retain gradient stays whole, as in
+    unlearning's use of it. [source: sustech-nlp/SAGO@2363ee7 src/trainer/unlearn/grad_surgery.py]
+    """
+
+    per: Literal["model", "weight"] = setting(
+        "model", "what an inner product is over", "sustech-nlp/SAGO@2363ee7, pcgrad_global"
+    )
+
+    def combine(self, gradients: ByRole, memory: Memory, step: RunStep) -> Gradients:
+        """The sum, after the projection."""
+        forget, retain = gradients["forget"], gradients["retain"]
+        products, sizes = forget.totals(torch.mul, retain), retain.totals(torch.square)
+        if self.per == "model":
+            products = dict.fromkeys(products, sum(products.values()))
+            sizes = dict.fromkeys(sizes, sum(sizes.values()))
+        for name, size in sizes.items():
+            conflict = min(products[name], 0.0)
+            share = 1 - conflict / size if size else 1.0
+            forget.tensors[name].add_(retain.tensors[name], alpha=share)
+        return forget

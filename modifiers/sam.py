@@ -1,0 +1,28 @@
+"""SAM: forget at the weights nearby where least is forgotten."""
+
+from typing import ClassVar
+
+from unlearnbench.api.hyperparameters import setting
+from unlearnbench.api.modifier import ByRole, Evaluate, Memory, Perturb, RunStep
+
+
+class SAM(Perturb):
+    """Sharpness-aware minimisation of what is forgotten: Fan et al. 2025, arXiv:2502.05374.
+
+    g = f(θ + ρ f(θ) / ‖f(θ)‖) + r(θ)
+
+    f, r   gradients of the forget and of the retain loss;  θ  all trained weights
+    ρ is a length over all of them: the same ρ is less for each weight of a larger model, and with
+    adapters it falls on these alone.
+    """
+
+    neutral: ClassVar = {"rho": 0.0}
+
+    rho: float = setting(
+        0.01, "length ρ of the offset", "OPTML-Group/Unlearn-Smooth@fc655ba, MUSE and WMDP", ge=0
+    )
+
+    def gradients(self, at: Evaluate, memory: Memory, step: RunStep) -> ByRole:
+        """Two evaluations of the forget rows, one of the retain rows."""
+        plain = at({"forget", "retain"})
+        return {**plain, **at({"forget"}, plain["forget"].unit().scale_(self.rho))}

@@ -1,0 +1,49 @@
+"""Sign: every weight moves by the learning rate, whatever the size of its gradient."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from unlearnbench.api.hyperparameters import setting
+from unlearnbench.api.modifier import OptimizerKind
+
+
+class Sign(OptimizerKind):
+    """Sign descent with momentum: Bernstein et al. 2018, arXiv:1802.04434 (Signum).
+
+    m ← μ m + (1 − μ) g;   θ ← θ − η (sign(m) + λ θ)
+
+    A coarser optimiser makes what is forgotten last longer, by Lang et al. 2025, arXiv:2510.00761;
+    sign(m) is the sign of Adam's step, too. μ = 0 is sign descent.
+    """
+
+    momentum: float = setting(
+        0.9, "weight μ of earlier gradients", "Bernstein et al. 2018", ge=0, lt=1
+    )
+
+    def make(
+        self, weights: Mapping[str, nn.Parameter], rate: float, decay: float
+    ) -> torch.optim.Optimizer:
+        """One group of all weights."""
+        return _Signum(weights.values(), rate, decay, self.momentum)
+
+
+class _Signum(torch.optim.Optimizer):
+    def __init__(self, weights: Any, lr: float, weight_decay: float, momentum: float) -> None:
+        super().__init__(weights, {"lr": lr, "weight_decay": weight_decay})
+        self.momentum = momentum
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """Move every weight that has a gradient."""
+        for group in self.param_groups:
+            for weight in group["params"]:
+                if weight.grad is None:
+                    continue
+                state = self.state[weight]
+                mean = state.setdefault("momentum", torch.zeros_like(weight))
+                mean.lerp_(weight.grad, 1 - self.momentum)
+                weight.mul_(1 - group["lr"] * group["weight_decay"])
+                weight.add_(mean.sign(), alpha=-group["lr"])

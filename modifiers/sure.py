@@ -1,0 +1,39 @@
+"""SURE: only the neurons that matter most for the forget rows move, with a higher rate."""
+
+from typing import ClassVar
+
+from torch import Tensor
+
+from unlearnbench.api.hyperparameters import setting
+from unlearnbench.api.modifier import Evaluate, Filter, Gradients
+
+
+class SURE(Filter):
+    """Saliency-based unlearning with a large rate: Zhang et al. 2025, arXiv:2410.16454.
+
+    m_j = 1 where ‖f_j(θ_0)‖ is among the largest share `keep`, else 0
+
+    f_j   gradient of the forget loss for the output row j of a matrix, over all forget rows, at the
+          start; a number of a vector is a row of its own
+    Few weights are to move far, so that what is forgotten outlasts rounding to four bits: it wants
+    a learning rate above the usual.
+    """
+
+    neutral: ClassVar = {"keep": 1.0}
+
+    keep: float = setting(
+        0.1,
+        "share of the weights that move",
+        "zzwjames/FailureLLMUnlearning@10131ae, scripts: above the 90th percentile",
+        gt=0,
+        le=1,
+    )
+
+    def select(self, at: Evaluate) -> Gradients:
+        """The rows with the largest gradients of the forget loss."""
+
+        def of_row(gradient: Tensor) -> Tensor:
+            norms = gradient.flatten(1).norm(dim=1) if gradient.ndim > 1 else gradient.abs()
+            return norms.view(-1, *[1] * (gradient.ndim - 1)).expand_as(gradient)
+
+        return at({"forget"})["forget"].map_(of_row).largest(self.keep)
