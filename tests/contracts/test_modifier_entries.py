@@ -172,17 +172,13 @@ def test_modifiers_of_the_sweep_are_tried_on_every_entry(load: Load) -> None:
         *["ce-u+sharpness"] * 2,
     ]
     first, *others = drain()
-    assert first.startswith("modifiers: ce-u goes without gru: modifiers: gru needs a retain term")
-    assert others[0] == (
-        "modifiers: eco goes without gru: method 'eco' trains nothing: it takes no modifiers"
-    )
+    assert first.startswith("ce-u goes without gru: modifiers: gru needs a retain term")
+    assert others[0] == ("eco goes without gru: method 'eco' trains nothing: it takes no modifiers")
     assert len(others) == 3
     written = load("{method: pdu, modifiers: [gru]}").methods[0].specs[0]
     assert load("pdu", rest="modifiers: [gru]").methods[1].specs[0] == written
     assert len(load("{method: pdu, modifiers: [gru]}", rest="modifiers: [sago]").methods) == 1
-    assert drain() == [
-        "modifiers: pdu+gru goes without sago: gru, of the kind combine, is there already"
-    ]
+    assert drain() == ["pdu+gru goes without sago: gru, of the kind combine, is there already"]
 
 
 def test_mistakes_in_modifiers_of_the_sweep(load: Load) -> None:

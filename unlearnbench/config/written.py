@@ -138,7 +138,7 @@ class WrittenConfig(SweepConfig):
                 try:
                     yield crossed(grid, name, settings)
                 except PluginError as error:
-                    warn_later(f"modifiers: {grid.specs[0].label} goes without {name}: {error}")
+                    warn_later(f"{grid.specs[0].label} goes without {name}: {error}")
 
     def _completed(self, index: int, grid: MethodGrid) -> MethodGrid:
         """An entry with the sweep's training settings where it changes some of them."""

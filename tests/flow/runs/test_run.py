@@ -302,13 +302,13 @@ def test_a_run_with_modifiers_is_resumed_with_the_same_numbers(place: Path) -> N
         Path(__file__).parents[2] / "contracts" / f"{name}.py" for name in ("sharpness", "mask")
     ]
     names = [registry.register_file(file) for file in files]
-    spec = method_spec("npo", {"sam.rho": 0.1}, RetainSpec(term="nll"), names)
+    spec = method_spec("npo", {"sharpness.rho": 0.1}, RetainSpec(term="nll"), names)
     config = config_of(place, methods=(MethodGrid(specs=(spec,)),))
     (run,) = runs_of(config)
     folder = place / "runs" / "small"
     undisturbed = run_single(run, config, folder, lambda _: None)
-    assert undisturbed.method == "npo+nll+mask+sam"
-    assert hyperparameters_of(undisturbed)["sam.rho"] == 0.1
+    assert undisturbed.method == "npo+nll+mask+sharpness"
+    assert hyperparameters_of(undisturbed)["sharpness.rho"] == 0.1
     shutil.rmtree(folder / "records" / run.id)
     interrupted = run_epochs(run, config, folder)
     next(interrupted)
