@@ -379,8 +379,8 @@ group.join_group()
 folder, (start, cases) = Path(sys.argv[1]), pickle.loads(Path(sys.argv[2]).read_bytes())
 found = {}
 for way in ("ddp", "fsdp") if group.world_size() > 1 else ("ddp",):
-    for name, (files, objective, rows, how, pad, references) in cases.items():
-        chosen = [registry.load("modifiers", registry.register_file(file))() for file in files]
+    for name, (names, objective, rows, how, pad, references) in cases.items():
+        chosen = [registry.load("modifiers", name)() for name in names]
 
         def make():
             given = objective, rows, replace(how, parallel=way), pad, references, None, chosen
@@ -413,14 +413,13 @@ group.leave_group()
 
 def test_two_processes_train_as_one(make: Any, tmp_path: Path) -> None:
     """With copies of the weights and with shards of them, also resumed from one another."""
-    chosen = {"npo": ("sharpness", "mask"), "gradient-difference": ("projection",)}
+    chosen = {"npo": ("smoothing", "sure"), "gradient-difference": ("gru", "salun")}
     cases = dict[str, Any]()
-    for method, files in chosen.items():
+    for method, names in chosen.items():
         trainer = make(method, batch_size=3)
         rows = replace(trainer.rows, refusals=0, refusal=None, alternatives=())
         parts = (trainer.objective, rows, trainer.how, trainer.batches.reader.pad)
-        places = [str(HERE / f"{file}.py") for file in files]
-        cases[method] = (places, *parts, trainer.batches.references)
+        cases[method] = (names, *parts, trainer.batches.references)
     file = tmp_path / "cases"
     file.write_bytes(pickle.dumps((make("npo").model, cases)))
     given = [str(tmp_path), str(file)]
