@@ -9,10 +9,11 @@ from unlearnbench.api.modifier import Gradients, Memory, RunStep, WeightEdit
 class Average(WeightEdit):
     """Weight averaging: Izmailov et al. 2018, arXiv:1803.05407; Fan et al. 2025, arXiv:2502.05374.
 
-    θ̄ = 1/n Σ_i θ(t_i),   t_i = t_1, t_1 + `every`, …
+    m = 1/n Σ_i θ(t_i),   t_i = t_1 + (i − 1) k
 
+    m     the weights that are evaluated;  θ(t)  those that are trained, after step t
     t_1   the first step behind the share `begin` of the run; before it, θ is evaluated
-    Training goes on from θ, not from the mean.
+    k     `every`
     """
 
     tried: ClassVar = {"begin": 0.2, "every": 1}

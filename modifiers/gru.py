@@ -11,11 +11,11 @@ from unlearnbench.api.modifier import ByRole, Combine, Gradients, Memory, RunSte
 class GRU(Combine):
     """Gradient rectified unlearning: Wang et al. 2025, arXiv:2503.09117.
 
-    m ← ν r + (1 − ν) m
-    g ← u − min(⟨u, m⟩, 0) / ‖m‖² · m
+    g = u − min(⟨u, m⟩, 0) / ‖m‖² · m
 
-    r   gradient of the retain loss;  m  its running mean, 0 at first. It is not corrected for that,
-        and need not be: the projection is the same for every length of m.
+    r   gradient of the retain loss
+    m   its running mean ν r + (1 − ν) m, from 0; that its length is too small at first changes
+        nothing, for the projection is the same for every length of m
     u   `update`: the gradient of the forget loss, or of the whole loss
     ν   `new`
 

@@ -13,7 +13,10 @@ from unlearnbench.api.modifier import OptimizerKind
 class Sign(OptimizerKind):
     """Sign descent with momentum: Bernstein et al. 2018, arXiv:1802.04434 (Signum).
 
-    m ← μ m + (1 − μ) g;   θ ← θ − η (sign(m) + λ θ)
+    Δθ = −η (sign(m) + λ θ)
+
+    m   running mean of the gradient, μ m + (1 − μ) g, from 0
+    η   learning rate;  λ  weight decay;  μ  `momentum`
 
     A coarser optimiser makes what is forgotten last longer, by Lang et al. 2025, arXiv:2510.00761;
     sign(m) is the sign of Adam's step, too. μ = 0 is sign descent.
@@ -43,7 +46,9 @@ class _Signum(torch.optim.Optimizer):
                 if weight.grad is None:
                     continue
                 state = self.state[weight]
-                mean = state.setdefault("momentum", torch.zeros_like(weight))
+                if not state:
+                    state["momentum"] = torch.zeros_like(weight)
+                mean = state["momentum"]
                 mean.lerp_(weight.grad, 1 - self.momentum)
                 weight.mul_(1 - group["lr"] * group["weight_decay"])
                 weight.add_(mean.sign(), alpha=-group["lr"])

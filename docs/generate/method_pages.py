@@ -155,7 +155,8 @@ def _modifiers() -> str:
     blocks = [MODIFIERS, table(("modifier", "kind", "what it is", "source"), rows), MISSING]
     for name, item in shown.items():
         source, _, text = item["description"].partition("\n\n")
-        blocks += [f"## {name}\n", f"{escaped(source)}\n", from_docstring(text), _settings(item)]
+        blocks += [f"## {name}\n", f"{escaped(source)}\n", f"{from_docstring(text)}\n"]
+        blocks.append(_settings(item))
     return "\n".join(blocks)
 
 

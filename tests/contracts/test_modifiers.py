@@ -30,6 +30,7 @@ from unlearnbench.api.modifier import (
     RunStep,
     WeightEdit,
 )
+from unlearnbench.base.deferred_warnings import drain
 from unlearnbench.base.errors import PluginError
 from unlearnbench.config.schema import RetainSpec
 from unlearnbench.losses.predictions import mean_over_union
@@ -263,6 +264,33 @@ def test_weights_are_restored_whatever_happens(make: Any, monkeypatch: pytest.Mo
         next(trainer.epoch(1))
     assert torch.equal(weights(trainer), start)
     assert not torch.equal(calls[-1], start), "the last one was at an offset"
+
+
+@pytest.mark.parametrize(("rho", "lost"), [(1e-4, True), (30.0, False)])
+def test_an_offset_that_rounding_changes_is_measured(rho: float, lost: bool, make: Any) -> None:
+    drain()
+    trainer = make("npo", plugin("sharpness", rho=rho), precision="bf16")
+    cosine = next(trainer.epoch(1)).reported["offset_cosine"]
+    assert (cosine < 0.9) is lost
+    assert [f"the two is {cosine:.2f}" in line for line in drain()] == [True] * lost
+
+
+def test_how_two_gradients_conflict_is_reported(make: Any) -> None:
+    trainer = make("gradient-ascent", Sum())
+    draws = trainer.rows.items(trainer.objective.needs, 5, 1)[:4]
+    model = copy.deepcopy(trainer.model).eval()
+    f, r = (manual(trainer, draws, model, part) for part in ("forget", "retain"))
+    f, (step, *_) = -f, trainer.epoch(1)
+    products = f * r
+    assert step.reported == pytest.approx(
+        {
+            "forget_norm": float(f.norm()),
+            "retain_norm": float(r.norm()),
+            "cosine": float(f @ r / f.norm() / r.norm()),
+            "opposed": int((products < 0).sum()) / int((products != 0).sum()),
+        },
+        rel=1e-4,
+    )
 
 
 def test_memory_that_runs_out_at_an_offset_changes_nothing(

@@ -293,7 +293,7 @@ LISTED: Mapping[registry.Kind, tuple[str, ...]] = {
 """The kinds of plug-ins that have commands, each with the facts that are columns of `list`."""
 _CONFIG: Mapping[registry.Kind, str] = {
     "methods": "methods: [{}]",
-    "modifiers": "methods: [{{method: npo, modifiers: [{}]}}]",
+    "modifiers": "methods: [{{method: npo, retain: nll, modifiers: [{}]}}]",
     "metrics": "evaluation: {{metrics: [{}]}}",
     "benchmarks": "data: {{source: {}}}",
     "attacks": "attacks: [{}]",

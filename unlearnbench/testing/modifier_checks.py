@@ -150,7 +150,7 @@ def neutral(tried: TriedModifier) -> Outcome:
 def resumed(tried: TriedModifier) -> Outcome:
     """A training that is stopped and goes on in another process ends in the same weights.
 
-    A running mean that no checkpoint has begins anew, and nothing says so.
+    A running mean that is not in the checkpoint restarts from zero, without an error.
 
     Keep tensors in what `memory` returns, and change them in place.
     """

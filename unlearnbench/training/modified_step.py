@@ -8,7 +8,7 @@ step, so the gradients of the passes add up to that of the loss.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -59,18 +59,20 @@ class StepEvaluation:
         self, roles: Iterable[Role], offset: Gradients | None = None
     ) -> dict[Role, Gradients]:
         """The gradients of those `roles` that the loss has; the weights are restored."""
-        wanted, weights = {*roles}, self.weights
-        # To subtract the offset would not give the same bits.
-        stored = None if offset is None else weights.copy()
-        try:
-            if offset is not None:
-                weights.add_(offset)
-                assert stored is not None
-                self._compare(weights, stored, offset)
+        wanted = {*roles}
+        with nullcontext() if offset is None else self._moved(offset):
             return {r: self._gradient(r, offset is None) for r in self.groups if r in wanted}
+
+    @contextmanager
+    def _moved(self, offset: Gradients) -> Generator[None, None, None]:
+        """Add an offset to the weights for a while."""
+        # To subtract it again would not give the same bits.
+        stored = self.weights.copy()
+        try:
+            self._compare(self.weights.add_(offset), stored, offset)
+            yield
         finally:
-            if stored is not None:
-                weights.set_(stored)
+            self.weights.set_(stored)
 
     def noise(self, draw: int) -> Gradients:
         """Standard normal numbers, see `api.modifier.Evaluate`."""
@@ -169,8 +171,8 @@ class Modifiers:
         cosine = at.measured.get("offset_cosine", 1.0)
         if step.number == 1 and cosine < SEEN:
             warn_later(
-                f"the model computes with {cosine:.0%} of the weights' offset (its cosine): they "
-                "are too coarse for it. Use training.precision and dtype of 32 bits, or a larger "
+                "rounding changes the offset at which gradients are taken: the cosine of the two "
+                f"is {cosine:.2f}; set training.precision: fp32 and dtype: float32, or a larger "
                 "offset"
             )
         by_role = at(at.groups) if by_role is None else by_role
@@ -232,14 +234,14 @@ class Modifiers:
 
 
 def _conflict(forget: Gradients, retain: Gradients) -> dict[str, float]:
-    """How two gradients stand to each other."""
+    """Norms and cosine of two gradients, and the share of their weights with opposed signs."""
 
     def agreement(forget: Tensor, retain: Tensor) -> Tensor:
         return forget.sign() * retain.sign()
 
     agreed = forget.map(agreement, retain)
-    both = max(sum(agreed.totals(torch.abs).values()), 1.0)
-    opposed = (1 - sum(agreed.totals(torch.clone).values()) / both) / 2
+    both, balance = (sum(agreed.totals(f).values()) for f in (torch.abs, torch.clone))
+    opposed = (both - balance) / 2 / max(both, 1.0)
     norms = {"forget_norm": forget.norm(), "retain_norm": retain.norm()}
     return {**norms, "cosine": forget.cosine(retain), "opposed": opposed}
 

@@ -86,7 +86,7 @@ def test_a_modifier_in_a_file_is_listed_and_shown(run: Run) -> None:
     kinds = {row["name"]: row["kind"] for row in json.loads(out)}
     assert (code, kinds["halved"]) == (0, "filter")
     _, out, _ = run("modifiers", "show", "halved", "--plugin", "halved.py")
-    assert "in a config: methods: [{method: npo, modifiers: [halved]}]" in out
+    assert "in a config: methods: [{method: npo, retain: nll, modifiers: [halved]}]" in out
 
 
 def test_the_page_of_metrics_has_each_as_it_is_declared(run: Run) -> None:
