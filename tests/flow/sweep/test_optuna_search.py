@@ -25,6 +25,8 @@ from unlearnbench.sweep.optuna_search import OptunaStudy
 from unlearnbench.sweep.pipeline import Pipeline
 from unlearnbench.sweep.sweep_state import SweepResult
 
+pytestmark = pytest.mark.long
+
 
 def a_config(output: Path, **changes: Any) -> SweepConfig:
     npo = method_spec("npo", {"beta": 0.1})

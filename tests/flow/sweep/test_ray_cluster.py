@@ -24,7 +24,7 @@ from unlearnbench.results.records import EpochResult, Record, read_records, run_
 from unlearnbench.sweep import run_sweep
 from unlearnbench.sweep.pipeline import Pipeline
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 LOOPBACK = {
     # Of Ray's processes and of the driver alike: no address but loopback.

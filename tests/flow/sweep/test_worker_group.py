@@ -33,6 +33,8 @@ from unlearnbench.sweep.worker_group import in_bundle, run_on_workers, worker_pl
 
 from ...forked import launch
 
+pytestmark = pytest.mark.long
+
 MODEL = """
   - name: {name}
     base: tiny
