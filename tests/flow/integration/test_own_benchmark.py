@@ -81,6 +81,7 @@ ray: {concurrent: 1}
 FILES = ("--plugin", "riddles.py", "--plugin", "last_token.py")
 
 pytestmark = [
+    pytest.mark.long,
     # MLflow 3.17 asks SQLAlchemy 2.1 for a loader that the latter is about to drop.
     pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated"),
     # Its engine leaves connections to the garbage collector, which may come at any test.

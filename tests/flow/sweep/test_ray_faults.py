@@ -122,6 +122,7 @@ def listening_addresses(family: set[int]) -> set[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("shared_ray")
 def test_a_sweep_whose_process_is_killed_goes_on(tmp_path: Path) -> None:
     fakes: dict[str, Any] = runpy.run_path(str(FAKES))

@@ -21,6 +21,7 @@ def figure(fabric: Fabric) -> Any:
     return pareto(table([fabric.reference("fine-tuned"), fabric.run()]))
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:The kopts argument")  # a running server has its own
 @pytest.mark.usefixtures("chromium")
 def test_a_file_of_each_format(figure: Any, tmp_path: Path) -> None:
