@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from unlearnbench.api.hyperparameters import setting
-from unlearnbench.api.method import LossBatch, Method, Needs, Terms
+from unlearnbench.api.method import LossBatch, Method, Needs, Part, Terms
 from unlearnbench.losses.lm_head import at_least_fp32
 from unlearnbench.losses.predictions import Predictions
 
@@ -30,6 +30,9 @@ class RMU(Method):
     ℓ         `layer`, counted from 1. WMDP counts from 0: its layer 7 of 32 is 8 here, a quarter of
               the depth. The default is what the smallest models have; set it by the model's depth.
               States grow with the layer, and c has to be larger than theirs are.
+    `adaptive: true` has c · mean_t∈b ‖h_ref,t‖ in place of c, row by row: adaptive RMU (Huu-Tien et
+    al. 2024, arXiv:2408.06223), whose c is 5. Its code takes one number from the first batch of a
+    topic, a mean over padding, too.
     Trained are the MLP's down-projections of layers ℓ − 2 to ℓ; `trained: all` trains all of these
     layers' weights, and `trained_layers` says how many layers up to ℓ. (open-unlearning trains the
     whole model, with c 2 and α 1.) Other weights stay, whatever retain term is added.
@@ -48,7 +51,8 @@ class RMU(Method):
     """
 
     family = "hidden states"
-    needs = Needs(parts=frozenset({"forget", "retain"}), states=frozenset({"retain"}))
+    needs = Needs(parts=frozenset({"forget", "retain"}), states=frozenset({"forget", "retain"}))
+    later = frozenset({"adaptive"})
 
     layer: int = setting(
         2,
@@ -57,6 +61,9 @@ class RMU(Method):
         ge=1,
     )
     steering: float = setting(6.5, "length c of the target state", _ZEPHYR, gt=0)
+    adaptive: bool = setting(
+        False, "c is a multiple of the row's own states in the start model", _ZEPHYR
+    )
     retain_weight: float = setting(1200.0, "weight α of the retain rows", _ZEPHYR, ge=0)
     trained: Literal["down-projection", "all"] = setting(
         "down-projection", "which weights of the trained layers change", "centerforaisafety/wmdp"
@@ -72,8 +79,9 @@ class RMU(Method):
     )
 
     def needed(self) -> Needs:
-        """The states after `layer`."""
-        return replace(self.needs, layers=frozenset({self.layer}))
+        """The states after `layer`, those of the start model on forget rows where they count."""
+        states: frozenset[Part] = frozenset({"forget", "retain"} if self.adaptive else {"retain"})
+        return replace(self.needs, states=states, layers=frozenset({self.layer}))
 
     def trains(self, parameter: str, layers: int) -> bool:
         """Weights of the last `trained_layers` layers up to `layer`."""
@@ -96,6 +104,9 @@ class RMU(Method):
         states = at_least_fp32(batch.forget.hidden_states(self.layer))  # [N, D]
         part = cast("Hashable", self)  # pydantic gives what is frozen a hash
         target = self.steering * _direction(part, states.shape[1], states.dtype, states.device)
+        if self.adaptive:
+            norms = at_least_fp32(batch.reference.forget.hidden_states(self.layer)).norm(dim=1)
+            target = batch.forget.mean_rows(norms)[batch.forget.rows].unsqueeze(1) * target
         start = at_least_fp32(batch.reference.retain.hidden_states(self.layer))
         moved = at_least_fp32(batch.retain.hidden_states(self.layer)) - start
         return {

@@ -42,7 +42,9 @@ shrinking with noise, latent and tampering adversaries.
 PARTS: Mapping[str, str] = {
     "forget": "the rows to forget",
     "retain": "as many rows to keep, drawn again each epoch",
+    "whole": "the rows to forget, whose prompts count, too",
     "refusal": "the forget rows' questions, each with a refusal",
+    "retain_refusal": "the retain rows' questions, each with a refusal",
     "alternative": "the forget rows' questions, each with another answer of the start model",
     "sample": "the forget rows' questions, each with answers that the model generates every step",
     "questions (trains nothing)": "the questions alone, at inference time; no weight is trained",

@@ -129,9 +129,13 @@ def trainer_of(
     def refusal(question: int, answer: int) -> Row:
         return encoder.row(questions[question], refusals[answer]).without_first(skipped)
 
+    def retain_refusal(question: int, answer: int) -> Row:
+        return encoder.row(questions[half + question], refusals[answer])
+
     others = [(encoder.row(q, "Some other thing.").without_first(skipped),) for q in questions]
     forget = [row.without_first(skipped) for row in rows[:half]]
-    given = TrainingRows(forget, rows[half:], 2, refusal, others[:half])
+    more: Any = {"retain_refusal": retain_refusal, "text": encoder.text(" No idea")}
+    given = TrainingRows(forget, rows[half:], 2, refusal, others[:half], **more)
     needs, pad, sampler = objective.needs, pad_id(tokenizer), None
     references = load_references(
         lambda: model, "weights", given, needs, seed=5, epochs=3, pad=pad, folder=folder
@@ -446,7 +450,7 @@ def test_two_processes_train_as_one(make: Any, tmp_path: Path) -> None:
     cases = dict[str, Any]()
     for method, names in chosen.items():
         trainer = make(method, batch_size=3)
-        rows = replace(trainer.rows, refusals=0, refusal=None, alternatives=())
+        rows = replace(trainer.rows, refusals=0, refusal=None, retain_refusal=None)
         parts = (trainer.objective, rows, trainer.how, trainer.batches.reader.pad)
         cases[method] = (names, *parts, trainer.batches.references)
     file = tmp_path / "cases"

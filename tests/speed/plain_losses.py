@@ -5,6 +5,7 @@ Each primitive is written as in the papers' listings and repositories, with grad
 those of other packages.
 """
 
+import math
 from functools import cached_property
 
 import torch
@@ -78,3 +79,26 @@ class PlainPredictions(Predictions):
     def margin(self) -> Tensor:
         """[N] max_v z_v − mean_v z_v."""
         return self.full.max(dim=1).values - self.full.mean(dim=1)
+
+    def jsd_from(self, reference: Reference) -> Tensor:
+        """[N] JSD(p, p_ref)."""
+        own, target = self.full.log_softmax(dim=1), reference.logits.log_softmax(dim=1)
+        middle = torch.log((own.exp() + target.exp()) / 2)
+        sides = (kl_div(middle, side, reduction="none", log_target=True) for side in (own, target))
+        return torch.stack([side.sum(dim=1) for side in sides]).mean(dim=0)
+
+    @property
+    def kl_from_uniform(self) -> Tensor:
+        """[N] KL(U ‖ p)."""
+        log_p = self.full.log_softmax(dim=1)
+        return -log_p.mean(dim=1) - math.log(log_p.shape[1])
+
+    @property
+    def lead(self) -> Tensor:
+        """[N] p_y − max_{v≠y} p_v."""
+        p, at = self.full.softmax(dim=1), self.labels.unsqueeze(1)
+        return p.gather(1, at).squeeze(1) - p.scatter(1, at, 0.0).max(dim=1).values
+
+    def logprob_of(self, tokens: Tensor) -> Tensor:
+        """[N] log-probability of other tokens than the labels."""
+        return -cross_entropy(self.full, tokens, reduction="none")

@@ -13,6 +13,7 @@ import gc
 import sys
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import replace
 from functools import cache, partial
 from itertools import islice
 from pathlib import Path
@@ -29,7 +30,7 @@ from unlearnbench.losses.lm_head import Projection
 from unlearnbench.losses.predictions import Predictions, Reference
 from unlearnbench.models.batching import collate
 from unlearnbench.models.encoding import TEMPLATES, Encoder, Row
-from unlearnbench.models.epoch_order import Item, training_rows
+from unlearnbench.models.epoch_order import Item, TrainingRows, training_rows
 from unlearnbench.models.loading import pad_id
 from unlearnbench.models.row_states import RowReader, RowStates
 from unlearnbench.models.rows_loading import load_benchmark
@@ -72,8 +73,8 @@ class Case:
         self.model, tokenizer = random_model(size, self.benchmark.full)
         self.model.cpu()
         self.pad = pad_id(tokenizer)
-        encoder = Encoder(tokenizer, TEMPLATES["plain"], MAX_LENGTH)
-        self.rows = cache(partial(training_rows, self.benchmark, 0.1, encoder))
+        self.encoder = Encoder(tokenizer, TEMPLATES["plain"], MAX_LENGTH)
+        self.rows = cache(partial(training_rows, self.benchmark, 0.1, self.encoder))
         """By the answer tokens that the loss does not see."""
 
     def measured(
@@ -113,12 +114,17 @@ class Case:
         """A copy of the start model on the device."""
         return copy.deepcopy(self.model).to(DEVICE)
 
+    def rows_of(self, objective: Objective) -> TrainingRows:
+        """The rows, with the tokens of the text that a method needs."""
+        rows = self.rows(objective.method.ignore_first_answer_tokens)
+        return replace(rows, text=self.encoder.text(objective.needs.text))
+
     def way(self, way: str, name: str) -> Iterator[float]:
         """Train one way; yields the loss of each step."""
         objective = objective_of(name)
         if way == "usual":
             return self._usual(objective)
-        rows = self.rows(objective.method.ignore_first_answer_tokens)
+        rows = self.rows_of(objective)
         with tempfile.TemporaryDirectory() as folder:
             references = load_references(
                 self.started,
@@ -135,7 +141,7 @@ class Case:
 
     def _draws(self, objective: Objective) -> Iterator[Sequence[Item]]:
         """The batches of the first epochs, as `Trainer` draws them."""
-        rows = self.rows(objective.method.ignore_first_answer_tokens)
+        rows = self.rows_of(objective)
         for epoch in range(1, EPOCHS):
             draws = rows.items(objective.needs, 0, epoch)
             for first in range(0, len(draws), self.batch_size):
@@ -143,7 +149,7 @@ class Case:
 
     def _ours(self, objective: Objective, references: ReferenceParts) -> Iterator[float]:
         settings = TrainerSettings(EPOCHS, self.batch_size, RATE, seed=0, precision=self.precision)
-        rows = self.rows(objective.method.ignore_first_answer_tokens)
+        rows = self.rows_of(objective)
         trainer = Trainer(self.started(), objective, rows, settings, self.pad, references)
         for epoch in range(1, EPOCHS):
             for step in trainer.epoch(epoch):
@@ -153,7 +159,7 @@ class Case:
         """A method as usually written: a pass for each part, and a second model in memory."""
         training, needs = _Training(self.started(), objective), objective.needs
         frozen = self.started().requires_grad_(False).eval() if needs.reference else None
-        rows = self.rows(objective.method.ignore_first_answer_tokens)
+        rows = self.rows_of(objective)
 
         def batch(draws: Sequence[Item], names: Set[Part], statistics: Terms) -> LossBatch:
             predictions: dict[Part, Predictions] = {}
@@ -163,9 +169,11 @@ class Case:
                 several = rows.of(part, draws, needs)
                 states = _full(training.model, several, self.pad, needs.layers)
                 counts = (len(several), len(states.labels), len(several))
+                text = [rows.text[i % len(rows.text)] for row in several for i in range(row.scored)
+                        if rows.text]  # fmt: skip
                 predictions[part] = PlainPredictions(
                     states.hidden, states.projection, states.labels, states.rows, *counts,
-                    states.inner,
+                    states.inner, text_tokens=torch.tensor(text) if text else None,
                 )  # fmt: skip
                 if part in needs.reference:
                     with torch.no_grad():
@@ -188,7 +196,7 @@ class Case:
     def _bare(self, objective: Objective, references: ReferenceParts) -> Iterator[float]:
         """Our step without the harness; yields once when a batch is ready, then its loss."""
         training, needs = _Training(self.started(), objective), objective.needs
-        rows = self.rows(objective.method.ignore_first_answer_tokens)
+        rows = self.rows_of(objective)
         reader = RowReader(training.model, self.pad)
         for draws in self._draws(objective):
             parts: dict[Part, list[Row]] = {
@@ -207,7 +215,9 @@ class Case:
             with self.autocast():
                 states = reader.run(training.model, prepared, needs.layers)
                 whole = LossBatch(
-                    split(states, parts, counts), References(known), objective.method.start()
+                    split(states, parts, counts, text=rows.text),
+                    References(known),
+                    objective.method.start(),
                 )
                 terms = objective.terms(whole)
             yield training.update(terms)

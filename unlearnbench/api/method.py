@@ -24,7 +24,7 @@ from unlearnbench.api.hyperparameters import HyperParameters
 from unlearnbench.base.errors import PluginError, did_you_mean
 from unlearnbench.losses.predictions import Predictions, Reference, mean_over_union
 
-Part = Literal["forget", "retain", "refusal", "alternative", "sample"]
+Part = Literal["forget", "whole", "retain", "refusal", "retain_refusal", "alternative", "sample"]
 PARTS: tuple[Part, ...] = get_args(Part)
 
 Terms = Mapping[str, Tensor]
@@ -53,9 +53,11 @@ class Needs:
     """The inputs of a method's loss; nothing else is computed or in memory."""
 
     parts: Set[Part]
-    """`forget`: rows to forget; `retain`: as many retain rows, drawn again each epoch; `refusal`:
-    the forget rows' questions, each with a refusal; `alternative`: each with another answer of the
-    start model; `sample`: each with several answers that the model generates in every step."""
+    """`forget`: rows to forget; `whole`: the same, whose prompts count, too; `retain`: as many
+    retain rows, drawn again each epoch; `refusal`: the forget rows' questions, each with a refusal;
+    `retain_refusal`: those of the retain rows; `alternative`: the forget rows' questions, each with
+    another answer of the start model; `sample`: each with several answers that the model generates
+    in every step."""
     logprobs: Set[Part] = field(default_factory=frozenset[Part])
     """Parts whose log-probabilities under the frozen start model are read."""
     distributions: Set[Part] = field(default_factory=frozenset[Part])
@@ -70,6 +72,8 @@ class Needs:
     """How the part `alternative` is generated."""
     samples: Sampling | None = None
     """How the part `sample` is generated."""
+    text: str = ""
+    """Text whose tokens `Predictions.text_labels` puts in the place of a row's own."""
     logits: bool = False
     """True for a loss that reads `Predictions.logits`, all of which are then in memory at once: the
     estimate of memory counts them."""
@@ -96,6 +100,11 @@ class Needs:
     def reference(self) -> Set[Part]:
         """Parts of which a value under the frozen start model is read."""
         return frozenset(self.logprobs) | self.distributions | self.states
+
+    @property
+    def all_parts(self) -> Set[Part]:
+        """Parts that the loss or its statistics read."""
+        return frozenset(self.parts) | self.statistics
 
     @property
     def rows_per_item(self) -> int:
@@ -147,6 +156,16 @@ class _Parts(Generic[_T]):
         return self._declared("refusal")
 
     @property
+    def whole(self) -> _T:
+        """Rows to forget, whose prompts count, too."""
+        return self._declared("whole")
+
+    @property
+    def retain_refusal(self) -> _T:
+        """The retain rows' questions answered with a refusal, row by row."""
+        return self._declared("retain_refusal")
+
+    @property
     def alternative(self) -> _T:
         """The forget rows' questions with other answers of the start model, row by row."""
         return self._declared("alternative")
@@ -186,6 +205,8 @@ class LossBatch(_Parts[Predictions]):
     """`Method.statistics` summed over the whole optimiser step."""
     rewards: Tensor | None = None
     """[samples] `Method.reward` of each sampled answer."""
+    progress: float = 0.0
+    """Share of the run's optimiser steps that are behind this one, in [0, 1)."""
     separate: bool = False
     """True where a modifier takes the gradients of forget and retain rows apart."""
     reported: dict[str, Tensor] = field(default_factory=dict[str, Tensor])

@@ -7,6 +7,7 @@ Symbols: y the label, p = softmax(z), q = softmax(z with z_y = −∞), d = z_y 
 the log-odds of the label, so that p_y = σ(d).
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -142,6 +143,65 @@ class Divergence(LogitKernel):
         elif gradient:
             z.exp_().sub_(weights)
         return value, None
+
+
+@dataclass(frozen=True, eq=False)
+class JensenShannon(Divergence):
+    """½ KL(p ‖ m) + ½ KL(t ‖ m), m = ½ (p + t); ∂/∂z = ½ p ∘ (log p − log m − KL(p ‖ m))."""
+
+    def __call__(
+        self, z: Tensor, tokens: slice, other: Tensor | None, *, gradient: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """The divergence [n]; no by-product."""
+        log_t = torch.as_tensor(other)
+        for logits in (z, log_t):
+            logits.sub_(logits.logsumexp(dim=1, keepdim=True))
+        log_m = torch.logaddexp(z, log_t).sub_(math.log(2))
+        p, t = z.exp(), log_t.exp()
+        gap = z.sub_(log_m).masked_fill_(p == 0, 0.0)
+        from_p = _dot(p, gap)
+        value = (from_p + _dot(t, log_t.sub_(log_m).masked_fill_(t == 0, 0.0))) / 2
+        if gradient:
+            gap.sub_(from_p.unsqueeze(1)).mul_(p).div_(2)
+        return value, None
+
+
+@dataclass(frozen=True, eq=False)
+class FromUniform(LogitKernel):
+    """KL(U ‖ p) = −mean_v log p_v − log V over the V entries that are not masked; ∂/∂z = p − U."""
+
+    def __call__(
+        self, z: Tensor, tokens: slice, other: Tensor | None, *, gradient: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """The divergence [n]; no by-product."""
+        z.sub_(z.logsumexp(dim=1, keepdim=True))
+        masked = z.isneginf()
+        count = (~masked).sum(dim=1).to(z.dtype)
+        value = -z.masked_fill(masked, 0.0).sum(dim=1) / count - count.log()
+        if gradient:
+            z.exp_().sub_((1 / count).unsqueeze(1)).masked_fill_(masked, 0.0)
+        return value, None
+
+
+@dataclass(frozen=True, eq=False)
+class Lead(LogitKernel):
+    """p_y − p_m, m the best other token; ∂/∂z = p_y onehot(y) − p_m onehot(m) − (p_y − p_m) p."""
+
+    labels: Tensor
+    """[N]"""
+
+    def __call__(
+        self, z: Tensor, tokens: slice, other: Tensor | None, *, gradient: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """The lead [n]; no by-product."""
+        at = self.labels[tokens].unsqueeze(1)
+        p = z.sub_(z.logsumexp(dim=1, keepdim=True)).exp_()
+        mine = p.gather(1, at)
+        best = p.scatter(1, at, -1.0).max(dim=1, keepdim=True)
+        lead = mine - best.values
+        if gradient:
+            p.mul_(-lead).scatter_add_(1, at, mine).scatter_add_(1, best.indices, -best.values)
+        return lead.squeeze(1), None
 
 
 @dataclass(frozen=True, eq=False)

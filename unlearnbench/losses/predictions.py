@@ -22,6 +22,9 @@ from unlearnbench.losses.chunked import apply_kernel
 from unlearnbench.losses.kernels import (
     Divergence,
     Entropy,
+    FromUniform,
+    JensenShannon,
+    Lead,
     LogOdds,
     Margin,
     UnifiedCrossEntropy,
@@ -51,6 +54,8 @@ class Predictions:
     """[N, D] hidden states after each decoder layer that the method's needs declare."""
     scores: Tensor | None = None
     """[N] score in [0, 1] of each token, where the method's needs declare it."""
+    text_tokens: Tensor | None = None
+    """[N] tokens of the text that the method's needs name, repeated from each row's first."""
 
     @property
     def token_scores(self) -> Tensor:
@@ -58,6 +63,15 @@ class Predictions:
         if self.scores is None:
             raise LookupError("the loss reads scores by token, which its `needs` does not declare")
         return self.scores
+
+    @property
+    def text_labels(self) -> Tensor:
+        """[N] tokens of a text in the place of the labels."""
+        if self.text_tokens is None:
+            raise LookupError(
+                "the loss reads the tokens of a text, which its `needs` does not name"
+            )
+        return self.text_tokens
 
     @property
     def logits(self) -> Tensor:
@@ -142,6 +156,26 @@ class Predictions:
         labels = self.labels if lowered else None
         kernel = Divergence(hidden, projection, reverse, labels, lowered)
         return apply_kernel(self.hidden, self.projection, kernel, eager=True)[0]
+
+    def jsd_from(self, reference: Reference) -> Tensor:
+        """[N] JSD(p, p_ref) = ½ KL(p ‖ m) + ½ KL(p_ref ‖ m), m = ½ (p + p_ref)."""
+        kernel = JensenShannon(*reference.distributions)
+        return apply_kernel(self.hidden, self.projection, kernel, eager=True)[0]
+
+    @property
+    def kl_from_uniform(self) -> Tensor:
+        """[N] KL(U ‖ p) = −mean_v log p_v − log V; masked entries (−inf) count for neither."""
+        return apply_kernel(self.hidden, self.projection, FromUniform(), eager=True)[0]
+
+    @property
+    def lead(self) -> Tensor:
+        """[N] p_y − max_{v≠y} p_v."""
+        return apply_kernel(self.hidden, self.projection, Lead(self.labels), eager=True)[0]
+
+    def logprob_of(self, tokens: Tensor) -> Tensor:
+        """[N] log-probability of other tokens [N] than the labels."""
+        odds, _ = apply_kernel(self.hidden, self.projection, LogOdds(tokens), eager=False)
+        return logsigmoid(odds)
 
     @cached_property
     def entropy(self) -> Tensor:

@@ -293,6 +293,11 @@ class Row:
         """Number of scored tokens."""
         return len(self.ids) - self.start
 
+    @property
+    def whole(self) -> Row:
+        """The row with all tokens scored but the first, which nothing predicts."""
+        return Row(self.ids, 1, masked=self.masked)
+
     def without_first(self, tokens: int) -> Row:
         """The row with its label and its first `tokens` answer tokens no longer scored.
 
@@ -366,6 +371,10 @@ class Encoder:
                 f"included; give one number for each of them, or one for the whole answer"
             )
         return replace(encoded, scores=row.score[: encoded.scored])
+
+    def text(self, text: str) -> tuple[int, ...]:
+        """Ids of a text alone."""
+        return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def row(self, question: Question, answer: str | None = None) -> Row:
         """Encode a question with its answer, or with another; plain text has no question.

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unlearnbench.api.benchmark import Dataset, Split, SplitKey
+from unlearnbench.api.benchmark import Dataset, Question, Split, SplitKey
 from unlearnbench.api.method import Needs, Part
 from unlearnbench.models.encoding import Encoder, Row
 
@@ -63,6 +64,10 @@ class TrainingRows:
     """The row of a forget row's question and a refusal, by their indices."""
     alternatives: Sequence[Sequence[Row]] = ()
     """Rows of each forget row's question with other answers of the start model, equally many."""
+    retain_refusal: Callable[[int, int], Row] | None = None
+    """The row of a retain row's question and a refusal, by their indices."""
+    text: tuple[int, ...] = ()
+    """Tokens of the text that the method needs."""
 
     def primary(self, needs: Needs) -> Sequence[Row]:
         """The rows that an epoch has once: forget rows, or in fine-tuning the retain rows."""
@@ -72,8 +77,12 @@ class TrainingRows:
         """The rows of `part` for some items of an epoch."""
         if part == "forget":
             return [self.forget[draw.index] for draw in draws]
+        if part == "whole":
+            return [self.forget[draw.index].whole for draw in draws]
         if part == "refusal" and self.refusal is not None:
             return [self.refusal(draw.index, draw.refusal) for draw in draws]
+        if part == "retain_refusal" and self.retain_refusal is not None:
+            return [self.retain_refusal(draw.retain, draw.refusal) for draw in draws]
         if part == "alternative" and self.alternatives:
             return [self.alternatives[draw.index][draw.alternative] for draw in draws]
         alone = self.primary(needs) is self.retain
@@ -113,19 +122,20 @@ def training_rows(
 ) -> TrainingRows:
     """Encode the rows of a run; the loss ignores `skipped` first tokens of forget answers."""
     split = benchmark.splits[fraction]
-    encoded: dict[tuple[int, int], Row] = {}
 
-    def refusal(question: int, answer: int) -> Row:
-        key = (question, answer)
-        if key not in encoded:
-            row = split.forget[question]
+    def refused(questions: Sequence[Question], skipped: int) -> Callable[[int, int], Row]:
+        @cache
+        def refusal(question: int, answer: int) -> Row:
+            row = questions[question]
             text = row.continuation(benchmark.refusals[answer])
-            encoded[key] = encoder.row(row, text).without_first(skipped)
-        return encoded[key]
+            return encoder.row(row, text).without_first(skipped)
+
+        return refusal
 
     return TrainingRows(
         forget=[encoder.row(question).without_first(skipped) for question in split.forget],
         retain=[encoder.row(question) for question in split.retain],
         refusals=len(benchmark.refusals),
-        refusal=refusal,
+        refusal=refused(split.forget, skipped),
+        retain_refusal=refused(split.retain, 0),
     )

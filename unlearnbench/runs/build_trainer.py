@@ -82,6 +82,7 @@ def _rows(
     split = space.benchmark.splits[spec.forget_fraction]
     rows = space.rows(spec.model.name, spec.forget_fraction, encoder, skipped)
     rows = with_scores(rows, split, encoder, skipped, needs.scores)
+    rows = replace(rows, text=encoder.text(needs.text))
     if "alternative" not in needs.parts:
         return rows
     alternatives = alternative_rows(

@@ -216,11 +216,10 @@ def _check_prompts(plan: Plan, benchmark: Dataset) -> None:
     for run in {(repr(run.method), run.forget_fraction): run for run in plan.runs}.values():
         split, name = benchmark.splits[run.forget_fraction], run.method.name
         method, rows = method_from_spec(run.method), split.forget
-        if isinstance(method, Wrapper):
+        parts = set[str]() if isinstance(method, Wrapper) else method.needed().all_parts
+        if isinstance(method, Wrapper) or "retain_refusal" in parts:
             rows = (*split.forget, *split.retain)
-        elif {"refusal", "alternative", "sample"}.isdisjoint(
-            method.needed().parts | method.needed().statistics
-        ):
+        elif parts.isdisjoint({"refusal", "alternative", "sample"}):
             continue
         if plain := next((row for row in rows if row.is_plain_text), None):
             problems[name] = Problem(

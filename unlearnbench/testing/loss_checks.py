@@ -91,11 +91,12 @@ def _renumbered(lab: TinyLab, *, by_position: bool) -> tuple[float, float]:
         count = len(predictions.labels)
         names = torch.rand(count, VOCABULARY, generator=generator).argsort(dim=1)
         names = names if by_position else names[:1].expand(count, -1)
-        start = batch.reference.parts.get(part)
+        start, text = batch.reference.parts.get(part), predictions.text_tokens
         tokens[part] = Token(
             _renamed(predictions.logits, names),
             names.gather(1, predictions.labels.unsqueeze(1)).squeeze(1),
             None if start is None or start.hidden is None else _renamed(start.logits, names),
+            None if text is None else names.gather(1, text.unsqueeze(1)).squeeze(1),
         )
     return lab.total(freed(batch)).item(), lab.total(freed(batch, tokens)).item()
 
@@ -265,6 +266,9 @@ def step(lab: TinyLab) -> Outcome:
     return passed(seen) if 0.5 < fall / (length * norm) < 2 else fault(seen)
 
 
+_FALLS = frozenset[Part]({"forget", "whole", "retain_refusal"})
+
+
 @check()
 def direction(lab: TinyLab) -> Outcome:
     """Training makes forget answers less likely, and the answers to learn more likely.
@@ -284,7 +288,7 @@ def direction(lab: TinyLab) -> Outcome:
         push = float(slope.gather(1, labels.unsqueeze(1)).sum())
         if not push or not _reads_labels(lab, batch, part, loss.item()):
             continue
-        falls = (part == "forget") != (lab.method.update_scale() < 0)
+        falls = (part in _FALLS) != (lab.method.update_scale() < 0)
         if (push > 0) != falls:
             way = "less" if push > 0 else "more"
             return fault(f"the answers of part {part!r} become {way} likely")

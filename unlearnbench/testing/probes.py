@@ -28,6 +28,8 @@ class Token:
     """[N]"""
     reference: Tensor | None = None
     """[N, V] logits of the start model; None leaves the reference as it is."""
+    text: Tensor | None = None
+    """[N] see `Predictions.text_tokens`; None leaves them as they are."""
 
 
 def freed(batch: LossBatch, tokens: Mapping[Part, Token] | None = None) -> LossBatch:
@@ -41,9 +43,9 @@ def freed(batch: LossBatch, tokens: Mapping[Part, Token] | None = None) -> LossB
         token = (tokens or {}).get(part, Token(old.logits, old.labels))
         leaf = token.logits.detach().clone().requires_grad_()
         states = {k: s.detach().clone().requires_grad_() for k, s in old.states.items()}
-        parts[part] = replace(
-            old, hidden=leaf, projection=_PLAIN, labels=token.labels, states=states
-        )
+        text = old.text_tokens if token.text is None else token.text
+        changed: Any = {"labels": token.labels, "states": states, "text_tokens": text}
+        parts[part] = replace(old, hidden=leaf, projection=_PLAIN, **changed)
         if part in references and token.reference is not None:
             references[part] = _reference(references[part], token.reference, token.labels)
     return replace(batch, parts=parts, reference=References(references))

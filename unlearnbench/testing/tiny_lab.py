@@ -231,7 +231,7 @@ class TinyLab:
         if "sample" in self.needs.parts:
             rows = [row for draw in draws for row in self.samples[draw.index].rows]
             counts["sample"] = (sum(row.scored for row in rows), len(rows))
-        return minibatches, StepContext(counts, state, samples=self.samples)
+        return minibatches, StepContext(counts, state, samples=self.samples, progress=0.5)
 
     def batches(
         self,
@@ -256,8 +256,12 @@ class TinyLab:
 
     def statistics(self, batch: LossBatch) -> Terms:
         """The method's statistics of a batch; none where it declares none."""
+        # Not in the batch that the loss reads: what predictions keep would have no gradient.
+        parts = {part: replace(values) for part, values in batch.parts.items()}
         with torch.no_grad(), called(self.method, "statistics"):
-            return self.method.statistics(batch) if self.needs.statistics else {}
+            return (
+                self.method.statistics(replace(batch, parts=parts)) if self.needs.statistics else {}
+            )
 
     @cached_property
     def whole(self) -> Measured:
@@ -367,4 +371,11 @@ def _rows(
     samples = {
         i: replace(sample, rows=scored("sample", sample.rows)) for i, sample in samples.items()
     }
-    return replace(rows, forget=forget, retain=retain), samples
+    refused = [[row(r.ids[: r.start], 1 + k) for k in range(_REFUSALS)] for r in retain]
+
+    def retain_refusal(question: int, answer: int) -> Row:
+        return refused[question][answer]
+
+    text = tuple(words(2)) if needs.text else ()
+    changed: Any = {"retain_refusal": retain_refusal, "text": text}
+    return replace(rows, forget=forget, retain=retain, **changed), samples

@@ -31,8 +31,9 @@ class StepContext:
     statistics: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
     samples: Mapping[int, SampledAnswers] = field(default_factory=dict[int, SampledAnswers])
     """By forget row, the policy's answers to its question in this step."""
+    progress: float = 0.0
     separate: bool = False
-    """See `LossBatch.separate`."""
+    """This and `progress`: see `LossBatch`."""
 
 
 @dataclass(frozen=True)
@@ -117,13 +118,14 @@ class MicroBatches:
                 )
         sampled = draws if rows.get("sample") else ()
         rewards = [reward for draw in sampled for reward in step.samples[draw.index].rewards]
-        parts = split(result, rows, step.counts, scores)
+        parts = split(result, rows, step.counts, scores, self.rows.text)
         return LossBatch(
             parts,
             References(references),
             step.state,
             step.statistics,
             sent(rewards) if "sample" in rows else None,
+            step.progress,
             step.separate,
         )
 
@@ -140,10 +142,12 @@ def split(
     rows: Mapping[Part, Sequence[Row]],
     counts: Counts,
     scores: Mapping[Part, Tensor] | None = None,
+    text: Sequence[int] = (),
 ) -> dict[Part, Predictions]:
     """Cut the states of all parts' rows, in that order, into the predictions of each part.
 
     scores  [N] by token, of the parts that have scores
+    text    tokens for `Predictions.text_labels`
     """
     parts: dict[Part, Predictions] = {}
     begin = first_row = 0
@@ -159,9 +163,16 @@ def split(
             *counts[part],
             {layer: state[span] for layer, state in states.inner.items()},
             (scores or {}).get(part),
+            _repeated(text, part_rows, states.labels) if text else None,
         )
         begin, first_row = end, first_row + len(part_rows)
     return parts
+
+
+def _repeated(text: Sequence[int], rows: Sequence[Row], like: Tensor) -> Tensor:
+    """[N] the tokens of `text` from each row's first scored one, again and again."""
+    tokens = [text[index % len(text)] for row in rows for index in range(row.scored)]
+    return send([torch.tensor(tokens, dtype=like.dtype)], like.device)[0]
 
 
 class Sums:

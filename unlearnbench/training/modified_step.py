@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 Groups = Mapping[Role, Sequence[frozenset[Part]]]
 Values = tuple[Mapping[str, float], Mapping[str, float]]
-_RETAIN = frozenset[Part]({"retain"})
+_RETAIN = frozenset[Part]({"retain", "retain_refusal"})
 _SELECTION = "selection"
 SEEN = 0.9
 """Cosine of an offset with what is left of it in low precision, below which a run warns."""
@@ -270,8 +270,10 @@ def _groups(trainer: Trainer, rows: StepRows) -> Groups:
     trainer.zero()
     trainer.backward(replace(rows, mine=(rows.mine or rows.draws)[:1]), watch=watch)
     trainer.zero()
-    others = [group for group in groups if group != _RETAIN]
-    by_role: Groups = {"forget": others, "retain": [_RETAIN] if _RETAIN in groups else []}
+    by_role: Groups = {
+        "forget": [group for group in groups if not group <= _RETAIN],
+        "retain": [group for group in groups if group <= _RETAIN],
+    }
     return {role: subset for role, subset in by_role.items() if subset}
 
 

@@ -261,8 +261,11 @@ class Trainer:
         """The context of a step over `draws`, with samples for `mine`, this process's share."""
         counts = self.batches.counts(draws)
         separate = self.modifiers is not None and self.modifiers.separate
+        step = StepContext(
+            counts, self.state, progress=self.step / self.schedule.steps, separate=separate
+        )
         if "sample" not in self.objective.needs.parts:
-            return StepContext(counts, self.state, separate=separate)
+            return step
         if self.sampler is None:
             raise TrainingError("the method needs samples, and there is nothing to sample with")
         indices = [draw.index for draw in mine or draws[:1]]
@@ -274,7 +277,7 @@ class Trainer:
         sums.add({"tokens": torch.tensor(tokens, device=self.accelerator.device)}, int(bool(mine)))
         scored = int(sums.reduced(self.accelerator)["tokens"])
         counts["sample"] = (scored, len(draws) * self.sampler.how.count)
-        return StepContext(counts, self.state, samples=samples, separate=separate)
+        return replace(step, samples=samples)
 
     @torch.no_grad()
     def _statistics(

@@ -51,6 +51,12 @@ def raw_score(z: Tensor, y: Tensor, score: float) -> Tensor:
     return against(target, z)
 
 
+def jsd(z: Tensor, t: Tensor) -> Tensor:
+    m = torch.log((z.softmax(1) + t.softmax(1)) / 2)
+    return (kl(z, m) + kl(t, m)) / 2
+
+
+ELSE = torch.arange(N) % 3
 SCORES = torch.linspace(0, 1, N, dtype=torch.float64)
 
 PRIMITIVES: dict[str, tuple[Primitive, Dense]] = {
@@ -85,6 +91,17 @@ PRIMITIVES: dict[str, tuple[Primitive, Dense]] = {
             t.scatter_add(1, y.unsqueeze(1), torch.full((len(y), 1), -3.0).to(t)), z
         ),
     ),
+    "jsd": (lambda p, r: p.jsd_from(r), lambda z, _, t: jsd(z, t)),
+    "kl from uniform": (
+        lambda p, _: p.kl_from_uniform,
+        lambda z, _, __: kl(torch.zeros_like(z).masked_fill(z.isneginf(), float("-inf")), z),
+    ),
+    "lead": (
+        lambda p, _: p.lead,
+        lambda z, y, _: chosen(z, y).exp()
+        - z.softmax(1).scatter(1, y.unsqueeze(1), 0.0).max(1).values,
+    ),
+    "logprob of": (lambda p, _: p.logprob_of(ELSE), lambda z, _, __: chosen(z, ELSE)),
     "entropy": (lambda p, _: p.entropy, lambda z, _, __: against(z.softmax(1), z)),
     "margin": (lambda p, _: p.margin, lambda z, _, __: z.max(1).values - z.mean(1)),
 }  # fmt: skip

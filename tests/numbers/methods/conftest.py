@@ -19,6 +19,8 @@ from unlearnbench.losses.predictions import Predictions, Reference
 VOCABULARY = 7
 LAYER, WIDTH = 2, 5
 """The decoder layer that there are hidden states of, and their size."""
+TEXT, PROGRESS = (3, 5), 0.5
+"""Tokens of a method's text, and the share of the run that is behind the step."""
 
 
 @dataclass
@@ -69,12 +71,16 @@ class Toy:
             for part in names:
                 states = full.parts[part].states
                 states = {n: s for n, s in states.items() if n in needs.layers}
-                parts[part] = replace(full.parts[part], states=states)
+                places = [place for row in self.labels[part] for place in range(len(row))]
+                text = torch.tensor([TEXT[place % len(TEXT)] for place in places])
+                part_text = text.long() if needs.text else None
+                parts[part] = replace(full.parts[part], states=states, text_tokens=part_text)
             return LossBatch(parts, References(references), rewards=full.rewards)
 
         with torch.no_grad():
             statistics = made.statistics(only(needs.statistics))
-        return replace(only(needs.parts), state=made.start(), statistics=statistics)
+        batch = replace(only(needs.parts), state=made.start(), statistics=statistics)
+        return replace(batch, progress=PROGRESS)
 
     def leaves(self) -> list[Tensor]:
         """Every tensor that a gradient is compared of."""
@@ -139,6 +145,7 @@ def toy() -> Toy:
     """Three forget rows of unequal length, with their partners, and eight samples of one."""
     lengths: dict[Part, tuple[int, ...]] = {"forget": (4, 1, 3), "retain": (2, 5, 1)}
     lengths |= {"refusal": (2, 2, 3), "alternative": (3, 1, 2), "sample": (1, 2) * 4}
+    lengths |= {"whole": (6, 2, 5), "retain_refusal": (1, 3, 2)}
     return make_toy(lengths)
 
 

@@ -26,6 +26,7 @@ def test_a_method_reads_exactly_what_it_declares(name: str, toy: Toy) -> None:
 def test_finite_at_extreme_logits(name: str) -> None:
     lengths: dict[Part, tuple[int, ...]] = {"forget": (1, 2), "retain": (2, 1), "refusal": (1, 1)}
     lengths |= {"alternative": (2, 1), "sample": (1, 2) * 4}
+    lengths |= {"whole": (2, 3), "retain_refusal": (1, 2)}
     toy = make_toy(lengths)
     for part, sequences in toy.logits.items():
         references = toy.reference[part]

@@ -38,9 +38,8 @@ def test_methods_that_read_no_question_train_on_text(
     rows = [encoder.row(text) for text in TEXTS]
     assert {row.start for row in rows[1::2]} == {1}, "every token but BOS"
     forget = [row.without_first(skipped) for row in rows[:6]]
-    trainer = trainer_of(
-        model, tokenizer, TrainingRows(forget, rows[6:]), Objective(method), tmp_path, epochs=1
-    )
+    given = TrainingRows(forget, rows[6:], text=(1, 2))
+    trainer = trainer_of(model, tokenizer, given, Objective(method), tmp_path, epochs=1)
     steps = [*trainer.epoch(1)]
     assert all(math.isfinite(step.loss) for step in steps)
     pairs = zip(trainer.model.parameters(), model.parameters(), strict=True)

@@ -50,13 +50,17 @@ def rows_of(tokenizer: Any, questions: Sequence[Question], skipped: int = 0) -> 
     def refusal(question: int, answer: int) -> Row:
         return encoder.row(questions[question], REFUSALS[answer]).without_first(skipped)
 
+    def retain_refusal(question: int, answer: int) -> Row:
+        return encoder.row(questions[half + question], REFUSALS[answer])
+
     encoded = [encoder.row(q) for q in questions]
     forget = [row.without_first(skipped) for row in encoded[:half]]
     others = [
         tuple(encoder.row(q, other).without_first(skipped) for other in q.perturbed_answers)
         for q in questions[:half]
     ]
-    return TrainingRows(forget, encoded[half:], len(REFUSALS), refusal, others)
+    more: Any = {"retain_refusal": retain_refusal, "text": encoder.text(" No idea")}
+    return TrainingRows(forget, encoded[half:], len(REFUSALS), refusal, others, **more)
 
 
 def trainer_of(

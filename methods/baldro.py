@@ -1,0 +1,65 @@
+"""BalDRO: NPO with the rows weighed by how far each is forgotten."""
+
+import math
+
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from unlearnbench.api.hyperparameters import setting
+from unlearnbench.api.method import LossBatch, Method, Needs, Terms
+
+
+class BalDRO(Method):
+    """BalDRO-DV on NPO: arXiv:2601.09172, as its code has it.
+
+    L = −κ log mean_b exp(−ℓ_b / κ),   ∇L = Σ_b w_b ∇ℓ_b,   w_b = softmax_b(−ℓ_b / κ)
+
+    b    forget row of the optimiser step, over all micro-batches and processes
+    ℓ_b  its NPO loss, (2/β) softplus(β (s_b − s_ref,b));  κ  `temperature`
+    The sign: this is a soft *minimum*. The smaller a row's loss, the larger its weight, so most of
+    the gradient is of the rows that are forgotten already; a soft maximum would be the worst case
+    that the name promises. κ → ∞ is NPO. Shown is Σ_b w_b ℓ_b, which has that gradient.
+
+    The code takes the mean over a micro-batch, and sums a retain row's tokens, some 50 times an
+    average over them. Its other form, half of the rows by NLL, is not here.
+
+    Literature: with `retain: {term: nll}`. [source: nxZhai/BalDRO@7b338ed src/trainer/unlearn]
+    """
+
+    family = "preference"
+    needs = Needs(
+        parts=frozenset({"forget"}),
+        logprobs=frozenset({"forget"}),
+        statistics=frozenset({"forget"}),
+    )
+
+    beta: float = setting(0.1, "inverse temperature β of NPO", "ours: that of `npo`", gt=0)
+    temperature: float = setting(
+        1.0, "how alike the rows weigh, κ", "ours: the code names none, its runs try five", gt=0
+    )
+
+    def statistics(self, batch: LossBatch) -> Terms:
+        """The sum of the rows' weights before they are normalised."""
+        return {"weights": self._weights(batch).sum()}
+
+    def loss(self, batch: LossBatch) -> Tensor:
+        """Scalar."""
+        weights = self._weights(batch) / batch.statistics["weights"]
+        return (weights * self._losses(batch)).sum()
+
+    def _losses(self, batch: LossBatch) -> Tensor:
+        """[B]"""
+        log_ratio = batch.forget.sequence_logprob - batch.reference.forget.sequence_logprob
+        return 2 / self.beta * softplus(self.beta * log_ratio)
+
+    def _weights(self, batch: LossBatch) -> Tensor:
+        """[B] exp((ℓ_ref − ℓ_b) / κ) in float64, where the start model's loss gives 1.
+
+        Beyond e^±700 rows weigh alike, and never nothing all together.
+        """
+        losses = self._losses(batch).detach().double()
+        return ((self.value_at_reference() - losses) / self.temperature).clamp(-700, 700).exp()
+
+    def value_at_reference(self) -> float:
+        """(2/β) log 2: all rows weigh the same."""
+        return 2 / self.beta * math.log(2)

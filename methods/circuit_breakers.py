@@ -1,0 +1,89 @@
+"""Circuit breakers: turn the inner states of forget rows away from where they were."""
+
+from dataclasses import replace
+
+import torch
+from pydantic import field_validator
+from torch import Tensor
+from torch.nn.functional import cosine_similarity
+
+from unlearnbench.api.hyperparameters import setting
+from unlearnbench.api.method import LossBatch, Method, Needs, Part, Terms
+from unlearnbench.losses.lm_head import at_least_fp32
+
+_PAPER = "Zou et al. 2024, arXiv:2406.04313"
+_BOTH: frozenset[Part] = frozenset({"forget", "retain"})
+
+
+class CircuitBreakers(Method):
+    """RR (representation rerouting): Zou et al. 2024, arXiv:2406.04313.
+
+    L = α (1 − τ) · mean_t mean_ℓ max(0, cos(h_t, h_ref,t)) + α τ · mean_r mean_ℓ ‖h_r − h_ref,r‖
+
+    t, r      position that predicts an answer token of a forget row, of a retain row
+    h, h_ref  hidden states [D] after each decoder layer ℓ of `layers`, policy and frozen start
+    τ         share of the run that is over, divided by `horizon`: first the states are turned away,
+              then the others are held
+    The authors' code holds the states of all layers and positions, with padding as zeros, and not
+    of answers and `layers` alone.
+
+    Literature: the retain term is part of it; none is to be added. Theirs are layers 10 and 20 of
+    32 (`layers: 11,21` here, where they count from 1), α 10, LoRA (rank 16, α 16) up to layer 21 at
+    1.0e-4, 150 steps of 16 rows, with a τ that reaches a half: `horizon: 2`.
+    [source: GraySwanAI/circuit-breakers src/lorra_circuit_breaker.py]
+    """
+
+    family = "hidden states"
+    needs = Needs(parts=_BOTH, states=_BOTH)
+
+    layers: str = setting(
+        "2", "decoder layers ℓ from 1, with commas", "ours: the smallest models have as many"
+    )
+    weight: float = setting(10.0, "weight α of both terms", _PAPER, gt=0)
+    horizon: float = setting(
+        2.0,
+        "runs after which only retain rows would count",
+        "GraySwanAI/circuit-breakers src/lorra_circuit_breaker.py: 300 steps for runs of 150",
+        ge=1,
+    )
+
+    @field_validator("layers")
+    @classmethod
+    def _check_layers(cls, text: str) -> str:
+        if not all(part.strip().isdigit() and int(part) for part in text.split(",")):
+            raise ValueError(f"layers must be numbers from 1 with commas, got {text!r}")
+        return text
+
+    @property
+    def _layers(self) -> frozenset[int]:
+        return frozenset(map(int, self.layers.split(",")))
+
+    def needed(self) -> Needs:
+        """The states after `layers`."""
+        return replace(self.needs, layers=self._layers)
+
+    def loss(self, batch: LossBatch) -> Terms:
+        """Two terms, `forget` and `retain`."""
+        turned: list[Tensor] = []
+        moved: list[Tensor] = []
+        for layer in sorted(self._layers):
+            h, start = _pair(batch, "forget", layer)
+            turned.append(cosine_similarity(h, start, dim=1).clamp(min=0))
+            h, start = _pair(batch, "retain", layer)
+            moved.append((h - start).norm(dim=1))
+        share = batch.progress / self.horizon
+        scale = self.weight / len(turned)
+        return {
+            "forget": scale
+            * (1 - share)
+            * batch.forget.mean_tokens(torch.stack(turned).sum(dim=0)),
+            "retain": scale * share * batch.retain.mean_tokens(torch.stack(moved).sum(dim=0)),
+        }
+
+
+def _pair(batch: LossBatch, part: Part, layer: int) -> tuple[Tensor, Tensor]:
+    """The hidden states [N, D] of policy and start."""
+    return (
+        at_least_fp32(batch.parts[part].hidden_states(layer)),
+        at_least_fp32(batch.reference.parts[part].hidden_states(layer)),
+    )

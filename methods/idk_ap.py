@@ -1,0 +1,40 @@
+"""IDK+AP: refuse the forget questions, and prefer answers to refusals for the retain questions."""
+
+from torch.nn.functional import softplus
+
+from unlearnbench.api.hyperparameters import setting
+from unlearnbench.api.method import LossBatch, Method, Needs, Terms
+
+
+class IDKAP(Method):
+    """IDK+AP: Yuan et al. 2025, «A closer look at machine unlearning», arXiv:2410.08109.
+
+    L = mean_t −log p_t + w · (1/β) · mean_r softplus(β · (s_i − s_a))
+
+    t         answer token of a forget question with a refusal
+    r         retain question: a  its answer, i  a refusal in the place of its answer
+    s_a, s_i  their summed log-probabilities;  w  `retain_weight`
+    The second term is answer preservation: unlike a likelihood it does not reward a model for
+    answers that it prefers to refusals already.
+
+    Literature: the retain term is part of it; none is to be added. The authors have β 0.1 and train
+    at 1.0e-5 for 5 epochs in batches of 32. [source: sail-sg/closer-look-LLM-unlearning]
+    """
+
+    family = "refusal"
+    needs = Needs(parts=frozenset({"refusal", "retain", "retain_refusal"}))
+
+    beta: float = setting(0.1, "inverse temperature β", "Yuan et al. 2025, arXiv:2410.08109", gt=0)
+    retain_weight: float = setting(
+        1.0, "weight w of the retain rows", "Yuan et al. 2025, arXiv:2410.08109", ge=0
+    )
+
+    def loss(self, batch: LossBatch) -> Terms:
+        """Two terms, `forget` and `retain`."""
+        refused, kept = batch.retain_refusal, batch.retain
+        margin = refused.sequence_logprob - kept.sequence_logprob  # [B]
+        return {
+            "forget": batch.refusal.mean_tokens(batch.refusal.cross_entropy()),
+            "retain": self.retain_weight
+            * kept.mean_sequences(softplus(self.beta * margin) / self.beta),
+        }

@@ -1,0 +1,28 @@
+"""IHL: push the true token's probability below that of the best other token, and no further."""
+
+from torch import Tensor
+
+from unlearnbench.api.method import LossBatch, Method, Needs
+
+
+class IHL(Method):
+    """Inverted hinge loss: Cha et al. 2025 (LoKU), arXiv:2408.06621.
+
+    L = mean_t 1 + p_t − max_{v≠y_t} p_tv
+
+    t    answer token of a forget row;  y_t  its label
+    p_t  probability of the label, p_tv of another token
+    The loss is between 0 and 2, and a token's gradient is bounded: those of log p_t are not.
+    It moves mass from the label to the best other token alone, −p_v for that token v.
+
+    Literature: with `retain: {term: nll}`; the authors train LoRA (rank 32, α 64) at 1.0e-4 for 5
+    epochs in batches of 32, from adapters that hold the weights that matter to the forget rows
+    (FILA), which is not built here. [source: csm9493/efficient-llm-unlearning@272484a]
+    """
+
+    family = "target distribution"
+    needs = Needs(parts=frozenset({"forget"}))
+
+    def loss(self, batch: LossBatch) -> Tensor:
+        """Scalar."""
+        return batch.forget.mean_tokens(1 + batch.forget.lead)
