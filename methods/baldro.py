@@ -1,6 +1,7 @@
 """BalDRO: NPO with the rows weighed by how far each is forgotten."""
 
 import math
+from typing import ClassVar
 
 from torch import Tensor
 from torch.nn.functional import softplus
@@ -32,6 +33,10 @@ class BalDRO(Method):
         logprobs=frozenset({"forget"}),
         statistics=frozenset({"forget"}),
     )
+    ranges: ClassVar = {
+        "beta": (0.03, 1.0),
+        "temperature": (0.1, 100.0),
+    }  # ours; β is that of `npo`
 
     beta: float = setting(0.1, "inverse temperature β of NPO", "ours: that of `npo`", gt=0)
     temperature: float = setting(

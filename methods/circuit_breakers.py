@@ -1,6 +1,7 @@
 """Circuit breakers: turn the inner states of forget rows away from where they were."""
 
 from dataclasses import replace
+from typing import ClassVar
 
 import torch
 from pydantic import field_validator
@@ -8,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from unlearnbench.api.hyperparameters import setting
-from unlearnbench.api.method import LossBatch, Method, Needs, Part, Terms
+from unlearnbench.api.method import LossBatch, Method, Needs, Part, Terms, layer_of
 from unlearnbench.losses.lm_head import at_least_fp32
 
 _PAPER = "Zou et al. 2024, arXiv:2406.04313"
@@ -24,6 +25,7 @@ class CircuitBreakers(Method):
     h, h_ref  hidden states [D] after each decoder layer ℓ of `layers`, policy and frozen start
     τ         share of the run that is over, divided by `horizon`: first the states are turned away,
               then the others are held
+    Trained are all layers up to the last of `layers`.
     The authors' code holds the states of all layers and positions, with padding as zeros, and not
     of answers and `layers` alone.
 
@@ -35,6 +37,7 @@ class CircuitBreakers(Method):
 
     family = "hidden states"
     needs = Needs(parts=_BOTH, states=_BOTH)
+    ranges: ClassVar = {"weight": (1.0, 100.0)}  # ours
 
     layers: str = setting(
         "2", "decoder layers ℓ from 1, with commas", "ours: the smallest models have as many"
@@ -61,6 +64,10 @@ class CircuitBreakers(Method):
     def needed(self) -> Needs:
         """The states after `layers`."""
         return replace(self.needs, layers=self._layers)
+
+    def trains(self, parameter: str, layers: int) -> bool:
+        """Weights of the layers up to the last of `layers`: no other is read."""
+        return 0 < layer_of(parameter) <= max(self._layers)
 
     def loss(self, batch: LossBatch) -> Terms:
         """Two terms, `forget` and `retain`."""

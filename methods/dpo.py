@@ -1,6 +1,7 @@
 """Direct preference optimisation with a refusal as winner and the true answer as loser."""
 
 import math
+from typing import ClassVar
 
 from torch import Tensor
 from torch.nn.functional import softplus
@@ -28,6 +29,7 @@ class DPO(Method):
 
     family = "preference"
     needs = Needs(parts=frozenset({"forget", "refusal"}), logprobs=frozenset({"forget", "refusal"}))
+    ranges: ClassVar = {"beta": (0.03, 1.0)}  # ours: that of `npo`
 
     later = frozenset({"scaled"})
 

@@ -1,5 +1,7 @@
 """DPO with CE-U (experimental): General CE-U in place of DPO's gradient ascent on the loser."""
 
+from typing import ClassVar
+
 from torch import Tensor
 
 from unlearnbench.api.hyperparameters import setting
@@ -28,6 +30,7 @@ class DPOCEU(Method):
 
     family = "preference"
     needs = Needs(parts=frozenset({"forget", "refusal"}), logprobs=frozenset({"forget", "refusal"}))
+    ranges: ClassVar = {"beta": (0.03, 1.0)}  # ours: that of `npo`
 
     beta: float = setting(0.1, "inverse temperature β", "ours: that of `dpo`", gt=0)
     score: float = setting(

@@ -1,5 +1,7 @@
 """Gradient difference: ascent on the forget rows, descent on as many retain rows."""
 
+from typing import ClassVar
+
 from unlearnbench.api.hyperparameters import setting
 from unlearnbench.api.method import LossBatch, Method, Needs, Terms
 from unlearnbench.api.retain_terms import retain_nll
@@ -15,6 +17,7 @@ class GradientDifference(Method):
 
     family = "ascent"
     needs = Needs(parts=frozenset({"forget", "retain"}))
+    ranges: ClassVar = {"retain_weight": (0.5, 10.0)}  # ours, about filyp/open-unlearning@5955f30
 
     retain_weight: float = setting(
         1.0,

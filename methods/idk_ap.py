@@ -1,5 +1,7 @@
 """IDK+AP: refuse the forget questions, and prefer answers to refusals for the retain questions."""
 
+from typing import ClassVar
+
 from torch.nn.functional import softplus
 
 from unlearnbench.api.hyperparameters import setting
@@ -23,6 +25,7 @@ class IDKAP(Method):
 
     family = "refusal"
     needs = Needs(parts=frozenset({"refusal", "retain", "retain_refusal"}))
+    ranges: ClassVar = {"beta": (0.03, 1.0), "retain_weight": (0.5, 10.0)}  # ours
 
     beta: float = setting(0.1, "inverse temperature β", "Yuan et al. 2025, arXiv:2410.08109", gt=0)
     retain_weight: float = setting(

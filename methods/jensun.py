@@ -1,6 +1,7 @@
 """JensUn: Jensen-Shannon divergence, of forget rows from a refusal, of others from the start."""
 
 import math
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -32,6 +33,7 @@ class JensUn(Method):
 
     family = "refusal"
     needs = Needs(parts=frozenset({"forget", "retain"}), distributions=frozenset({"retain"}))
+    ranges: ClassVar = {"forget_weight": (0.1, 10.0)}  # ours
 
     target: str = setting(" No idea", "text whose tokens are learned in place of answers", _CODE)
     forget_weight: float = setting(1.0, "weight w of the forget rows", _CODE, gt=0)

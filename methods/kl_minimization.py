@@ -1,6 +1,7 @@
 """KL minimisation: ascent on the forget rows, held to the start model on the retain rows."""
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 from unlearnbench.api.hyperparameters import setting
 from unlearnbench.api.method import LossBatch, Method, Needs, Terms
@@ -19,6 +20,7 @@ class KLMinimization(Method):
 
     family = "ascent"
     needs = Needs(parts=frozenset({"forget", "retain"}), distributions=frozenset({"retain"}))
+    ranges: ClassVar = {"retain_weight": (0.5, 10.0)}  # ours: that of `gradient-difference`
 
     retain_weight: float = setting(
         1.0, "weight of the retain rows' KL", "locuslab/tofu dataloader.py", ge=0

@@ -1,7 +1,7 @@
 """KTO for unlearning: forget answers are undesirable, measured against drift on refusals."""
 
 import math
-from typing import Literal
+from typing import ClassVar, Literal
 
 from torch import Tensor
 from torch.nn.functional import softplus
@@ -39,6 +39,7 @@ class KTO(Method):
         logprobs=frozenset({"forget", "refusal"}),
         statistics=frozenset({"refusal"}),
     )
+    ranges: ClassVar = {"beta": (0.03, 1.0)}  # ours: that of `npo`
 
     beta: float = setting(
         0.1,

@@ -1,6 +1,6 @@
 """Maximum entropy: every token as likely as every other."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
@@ -26,6 +26,7 @@ class MaximumEntropy(Method):
 
     family = "target distribution"
     needs = Needs(parts=frozenset({"forget"}))
+    ranges: ClassVar = {"forget_weight": (0.05, 1.0)}  # ours: the authors have 0.1 and 0.5
 
     where: Literal["answer", "all"] = setting(
         "answer", "tokens that count", "Yuan et al. 2025, arXiv:2410.08109; `all` is its script's"

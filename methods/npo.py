@@ -1,6 +1,7 @@
 """Negative preference optimisation: push forget answers below a frozen reference."""
 
 import math
+from typing import ClassVar
 
 from torch import Tensor
 from torch.nn.functional import softplus
@@ -20,6 +21,7 @@ class NPO(Method):
 
     family = "preference"
     needs = Needs(parts=frozenset({"forget"}), logprobs=frozenset({"forget"}))
+    ranges: ClassVar = {"beta": (0.03, 1.0)}  # ours, about filyp/open-unlearning@5955f30
 
     beta: float = setting(
         0.1,

@@ -1,6 +1,7 @@
 """Primal-dual unlearning: flatten forget logits while the retain loss stays under a bound."""
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 from unlearnbench.api.hyperparameters import setting
 from unlearnbench.api.method import LossBatch, Method, Needs, Terms
@@ -29,6 +30,7 @@ class PDU(Method):
 
     family = "target distribution"
     needs = Needs(parts=frozenset({"forget", "retain"}))
+    ranges: ClassVar = {"epsilon": (0.05, 1.0)}  # ours
 
     epsilon: float = setting(0.3, "bound ε on the retain rows' mean NLL", _RUNS, ge=0)
     dual_start: float = setting(100.0, "λ before the first step", _RUNS, ge=0)

@@ -3,13 +3,13 @@
 from collections.abc import Hashable, Set
 from dataclasses import replace
 from functools import lru_cache
-from typing import Literal, cast
+from typing import ClassVar, Literal, cast
 
 import torch
 from torch import Tensor
 
 from unlearnbench.api.hyperparameters import setting
-from unlearnbench.api.method import LossBatch, Method, Needs, Part, Terms
+from unlearnbench.api.method import LossBatch, Method, Needs, Part, Terms, layer_of
 from unlearnbench.losses.lm_head import at_least_fp32
 from unlearnbench.losses.predictions import Predictions
 
@@ -53,6 +53,7 @@ class RMU(Method):
     family = "hidden states"
     needs = Needs(parts=frozenset({"forget", "retain"}), states=frozenset({"forget", "retain"}))
     later = frozenset({"adaptive"})
+    ranges: ClassVar = {"steering": (1.0, 100.0)}  # ours, within filyp/open-unlearning@5955f30
 
     layer: int = setting(
         2,
@@ -85,8 +86,7 @@ class RMU(Method):
 
     def trains(self, parameter: str, layers: int) -> bool:
         """Weights of the last `trained_layers` layers up to `layer`."""
-        parts = parameter.split(".")
-        location = next((int(part) + 1 for part in parts if part.isdigit()), 0)  # 0: in no layer
+        parts, location = parameter.split("."), layer_of(parameter)
         if not self.layer - self.trained_layers < location <= self.layer or location == 0:
             return False
         # GPT-2 calls a matrix of its attention by the same name.

@@ -1,5 +1,7 @@
 """SimNPO: NPO without a reference, on the mean log-probability of a token."""
 
+from typing import ClassVar
+
 from torch import Tensor
 from torch.nn.functional import softplus
 
@@ -25,6 +27,8 @@ class SimNPO(Method):
 
     family = "preference"
     needs = Needs(parts=frozenset({"forget"}))
+    # Ours, about filyp/open-unlearning@5955f30.
+    ranges: ClassVar = {"beta": (1.0, 10.0), "gamma": (0.0, 1.0), "forget_weight": (0.05, 1.0)}
 
     beta: float = setting(
         4.5,

@@ -1,5 +1,7 @@
 """Task vector: learn the forget set even better, then walk as far the other way."""
 
+from typing import ClassVar
+
 from torch import Tensor
 
 from unlearnbench.api.hyperparameters import setting
@@ -24,6 +26,7 @@ class TaskVector(Method):
 
     family = "weights"
     needs = Needs(parts=frozenset({"forget"}))
+    ranges: ClassVar = {"alpha": (0.5, 10.0)}  # ours
 
     alpha: float = setting(
         1.0,

@@ -1,5 +1,7 @@
 """UNDIAL: learn the frozen start model's distribution with the true token's logit lowered."""
 
+from typing import ClassVar
+
 from torch import Tensor
 
 from unlearnbench.api.hyperparameters import setting
@@ -25,6 +27,7 @@ class UNDIAL(Method):
 
     family = "target distribution"
     needs = Needs(parts=frozenset({"forget"}), distributions=frozenset({"forget"}))
+    ranges: ClassVar = {"beta": (3.0, 30.0)}  # filyp/open-unlearning@5955f30
 
     beta: float = setting(
         10.0,

@@ -1,5 +1,7 @@
 """Weighted gradient ascent: ascend on a token only as far as the model still believes in it."""
 
+from typing import ClassVar
+
 from torch import Tensor
 
 from unlearnbench.api.hyperparameters import setting
@@ -24,6 +26,7 @@ class WGA(Method):
 
     family = "weighted ascent"
     needs = Needs(parts=frozenset({"forget"}))
+    ranges: ClassVar = {"beta": (0.1, 5.0)}  # ours, to the authors' 5
 
     beta: float = setting(
         1.0,

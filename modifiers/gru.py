@@ -1,6 +1,6 @@
 """GRU: the update may not point against what is kept, averaged over steps."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 
@@ -22,6 +22,8 @@ class GRU(Combine):
     With `update: forget`, as in the paper, the retain loss only constrains: no step follows its
     gradient.
     """
+
+    ranges: ClassVar = {"new": (0.5, 1.0)}  # ours
 
     new: float = setting(
         0.8,

@@ -18,6 +18,8 @@ class SalUn(Filter):
 
     neutral: ClassVar = {"keep": 1.0}
 
+    ranges: ClassVar = {"keep": (0.05, 0.95)}  # ours
+
     keep: float = setting(
         0.5, "share of the weights that move", "Fan et al. 2024: the median", gt=0, le=1
     )

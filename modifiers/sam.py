@@ -18,6 +18,8 @@ class SAM(Perturb):
 
     neutral: ClassVar = {"rho": 0.0}
 
+    ranges: ClassVar = {"rho": (0.001, 0.1)}  # ours, about the authors' 0.01
+
     rho: float = setting(
         0.01, "length ρ of the offset", "OPTML-Group/Unlearn-Smooth@fc655ba, MUSE and WMDP", ge=0
     )

@@ -16,10 +16,17 @@ class Smoothing(Perturb):
 
     neutral: ClassVar = {"sigma": 0.0}
 
+    ranges: ClassVar = {"sigma": (1e-5, 1e-3)}  # ours, about the authors' 1e-4
+
     sigma: float = setting(
         1e-4, "standard deviation σ of the offsets", "OPTML-Group/Unlearn-Smooth@fc655ba", ge=0
     )
     draws: int = setting(3, "offsets of a step", "OPTML-Group/Unlearn-Smooth@fc655ba", ge=1)
+
+    @property
+    def evaluations(self) -> int:
+        """At each offset, and at the weights for the loss that is shown."""
+        return self.draws + 1
 
     def gradients(self, at: Evaluate, memory: Memory, step: RunStep) -> ByRole:
         """An evaluation of the forget rows for each offset, one of the retain rows."""

@@ -21,6 +21,8 @@ class SURE(Filter):
 
     neutral: ClassVar = {"keep": 1.0}
 
+    ranges: ClassVar = {"keep": (0.05, 0.95)}  # ours
+
     keep: float = setting(
         0.1,
         "share of the weights that move",

@@ -21,6 +21,8 @@ class WAGLE(Filter):
     neutral: ClassVar = {"keep": 1.0}
     tried: ClassVar = {"keep": 0.5}
 
+    ranges: ClassVar = {"keep": (0.05, 0.95)}  # ours
+
     keep: float = setting(
         0.95, "share of the weights that move", "OPTML-Group/WAGLE@31275e8, TOFU", gt=0, le=1
     )

@@ -100,7 +100,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         items.sort(key=lambda item: (item.path not in shared, item.path not in slow, item.path))
 
 
-def _shared(folder: str) -> Path:
+def shared_data(folder: str) -> Path:
+    """A folder of real data beside the project; skips where there is none."""
     root = os.environ.get("UNLEARNBENCH_SHARED")
     place = Path(root) if root else Path(__file__).parents[2] / "shared"
     path = place / "data" / folder
@@ -171,19 +172,19 @@ def _no_fsync() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def tofu_folder() -> Path:
     """The real TOFU as JSON lines; never part of the project."""
-    return _shared("tofu")
+    return shared_data("tofu")
 
 
 @pytest.fixture(scope="session")
 def eval_logs_folder() -> Path:
     """TOFU's published evaluation logs of the fine-tuned and retain models."""
-    return _shared("tofu_eval_logs")
+    return shared_data("tofu_eval_logs")
 
 
 @pytest.fixture(scope="session")
 def open_unlearning_logs() -> Path:
     """open-unlearning's evaluation logs of Llama-3.2-1B's fine-tuned and retain models."""
-    return _shared("ou_eval_logs")
+    return shared_data("ou_eval_logs")
 
 
 @pytest.fixture(scope="session")

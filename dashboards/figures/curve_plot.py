@@ -7,7 +7,7 @@ from itertools import groupby
 from unlearnbench.analysis.best_settings import Setting, average_seeds
 from unlearnbench.results.records import Record
 from unlearnbench.results.table import TableRow
-from unlearnbench.training.objective import StepResult
+from unlearnbench.training.objective import TOKENS, StepResult
 
 from ..formatting import rate_text, signed
 from ..metric_columns import PageColumns
@@ -147,7 +147,7 @@ def _quantities(results: Sequence[StepResult]) -> dict[str, list[tuple[int, floa
     terms = sorted({name for s in drawn for name in s.terms})
     for name in terms if len(terms) > 1 else ():
         lines[f"Loss term: {name}"] = [(s.step, s.terms[name]) for s in drawn if name in s.terms]
-    for name in sorted({name for s in drawn for name in s.reported}):
+    for name in sorted({name for s in drawn for name in s.reported} - {*TOKENS}):
         values = [(s.step, s.reported[name]) for s in drawn if name in s.reported]
         lines[f"Reported: {name}"] = values
     return lines | {"Gradient norm": [(s.step, s.grad_norm) for s in drawn]}

@@ -38,7 +38,7 @@ from unlearnbench.models.encoding import TEMPLATES, Encoder, Row
 from unlearnbench.models.epoch_order import Item, TrainingRows
 from unlearnbench.models.loading import pad_id
 from unlearnbench.training.answer_sampling import Sampler
-from unlearnbench.training.objective import Objective
+from unlearnbench.training.objective import TOKENS, Objective
 from unlearnbench.training.optimizers import TrainerSettings
 from unlearnbench.training.reference_model import load_references
 from unlearnbench.training.trainer import Trainer
@@ -286,7 +286,8 @@ def test_how_two_gradients_conflict_is_reported(make: Any) -> None:
     f, r = (manual(trainer, draws, model, part) for part in ("forget", "retain"))
     f, (step, *_) = -f, trainer.epoch(1)
     products = f * r
-    assert step.reported == pytest.approx(
+    reported = {key: v for key, v in step.reported.items() if key not in TOKENS}
+    assert reported == pytest.approx(
         {
             "forget_norm": float(f.norm()),
             "retain_norm": float(r.norm()),
@@ -295,6 +296,20 @@ def test_how_two_gradients_conflict_is_reported(make: Any) -> None:
         },
         rel=1e-4,
     )
+
+
+def test_tokens_are_counted_in_every_evaluation(make: Any) -> None:
+    made = (make("npo"), make("npo", plugin("sharpness", rho=0.1)))
+    steps = [next(trainer.epoch(1)) for trainer in made]
+    plain, perturbed = ([step.reported[name] for name in TOKENS] for step in steps)
+    trainer = make("npo")
+    draws = trainer.rows.items(trainer.objective.needs, trainer.how.seed, 1)
+    rows = trainer.step_rows(draws[: trainer.how.batch_size])
+    forget, retain = (
+        trainer.batches.tokens(rows.draws, rows.context, [part]) for part in ("forget", "retain")
+    )
+    assert plain == [forget + retain] * 2
+    assert perturbed == [2 * forget + retain] * 2
 
 
 def test_memory_that_runs_out_at_an_offset_changes_nothing(

@@ -28,6 +28,8 @@ from .models import random_model
 from .plain_evaluator import PlainEvaluator, PlainResult
 from .plain_losses import PlainPredictions
 
+pytestmark = pytest.mark.speed
+
 Both = tuple[PlainEvaluator, PlainResult, Evaluation]
 TRAINED = [
     name
@@ -100,7 +102,6 @@ class TestTimer:
         assert large == pytest.approx(1 << 26, rel=0.1)
         assert kept[0] == 1
 
-    @pytest.mark.speed
     def test_memory_is_measured_in_a_process_of_its_own(self) -> None:
         found = timer.peak_bytes(partial, torch.ones, 1 << 26)
         # The first use of an operator maps some megabytes of the library besides.
@@ -164,7 +165,6 @@ class TestStep:
         for loss in first.values():
             assert loss == pytest.approx(first["usual"], rel=1e-4, abs=1e-6)
 
-    @pytest.mark.speed
     def test_it_measures(
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -257,7 +257,6 @@ class TestEvaluation:
         assert all(given["use_cache"] and not given["do_sample"] for given in generated)
         assert all(given["attention_mask"][:, -1].all() for given in generated)
 
-    @pytest.mark.speed
     def test_it_measures_a_model_in_each_state(self, capsys: pytest.CaptureFixture[str]) -> None:
         words = ("--size", "quick", "--rows", "1", "--repeats", "1")
         states = measured(capsys, evaluation.main, *words)["states"]
@@ -278,7 +277,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory, questions: Any) -> str:
     return str(folder)
 
 
-@pytest.mark.speed
 class TestModelFolder:
     def test_a_plain_loop_has_the_same_first_loss(
         self, folder: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -321,7 +319,6 @@ class TestSweep:
         records = [self.record(index, process=process, end=end) for index, process, end in ends]
         assert sweep.overheads(records) == pytest.approx([14 - 10 - 3, 19 - 14 - 3])
 
-    @pytest.mark.speed
     @pytest.mark.usefixtures("empty_store", "shared_ray")
     # MLflow 3.17 asks SQLAlchemy 2.1 for a loader that the latter is about to drop.
     @pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")

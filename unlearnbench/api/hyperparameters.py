@@ -1,6 +1,7 @@
 """The base of every kind of plug-in: a frozen value whose fields are its settings."""
 
 import math
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -24,6 +25,10 @@ class HyperParameters(BaseModel):
     later: ClassVar[frozenset[str]] = frozenset()
     """Hyper-parameters added after runs were published: they enter a run's identity only where they
     differ from their defaults, so that ids of earlier runs do not change."""
+
+    ranges: ClassVar[Mapping[str, tuple[float, float]]] = {}
+    """Lowest and highest value of the hyper-parameters that `tune` draws, uniform in the logarithm
+    where the lowest is above 0."""
 
     def resolved(self) -> dict[str, Any]:
         """Hyper-parameters by name, without those in `later` that have their defaults."""

@@ -26,6 +26,8 @@ from unlearnbench.losses.predictions import Predictions, Reference, mean_over_un
 
 Part = Literal["forget", "whole", "retain", "refusal", "retain_refusal", "alternative", "sample"]
 PARTS: tuple[Part, ...] = get_args(Part)
+RETAIN_PARTS = frozenset[Part]({"retain", "retain_refusal"})
+"""Parts of the rows to keep; the role of all others is to forget."""
 
 Terms = Mapping[str, Tensor]
 _T = TypeVar("_T")
@@ -119,6 +121,11 @@ class Needs:
         return Needs(
             **{k: a | b if isinstance(a, frozenset) else a or b for k, (a, b) in pairs.items()}
         )
+
+
+def layer_of(parameter: str) -> int:
+    """Number of the decoder layer, from 1, that a weight is of; 0 for one of none."""
+    return next((int(part) + 1 for part in parameter.split(".") if part.isdigit()), 0)
 
 
 def _part_names(field_: str, value: Any) -> frozenset[Part]:

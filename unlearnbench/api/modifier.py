@@ -199,6 +199,11 @@ class Perturb(Modifier):
 
     kind = "perturb"
 
+    @property
+    def evaluations(self) -> int:
+        """How often a step evaluates the forget rows, also at other weights: for estimates."""
+        return 2
+
     @abstractmethod
     def gradients(self, at: Evaluate, memory: Memory, step: RunStep) -> ByRole:
         """The gradient of every role, from evaluations at the weights and at offsets of them."""

@@ -230,7 +230,8 @@ def _show(kind: registry.Kind, name: str, *, as_json: bool) -> None:
     from unlearnbench.base.hashing import json_ready
 
     plugin, offer, console = registry.load(kind, name), registry.find(kind, name), Console()
-    settings = [_field(key, info) for key, info in plugin.model_fields.items()]
+    ranges: Mapping[str, tuple[float, float]] = getattr(plugin, "ranges", {})
+    settings = [_field(k, info, ranges.get(k, ())) for k, info in plugin.model_fields.items()]
     text, every = inspect.cleandoc(plugin.__doc__ or ""), _FACTS[kind](name, plugin)
     every["in a config"] = _CONFIG[kind].format(name)
     if as_json:
@@ -264,11 +265,11 @@ def _cell(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-_FIELD = ("name", "type", "default", "bounds", "meaning", "source")
+_FIELD = ("name", "type", "default", "bounds", "tuned", "meaning", "source")
 
 
-def _field(key: str, info: "FieldInfo") -> dict[str, Any]:
-    """A plug-in's field: type, default, bounds, meaning and source."""
+def _field(key: str, info: "FieldInfo", tuned: Sequence[float]) -> dict[str, Any]:
+    """A plug-in's field: type, default, bounds, range of `tune`, meaning and source."""
     bounds = [
         f"{sign} {getattr(rule, name):g}"
         for rule in info.metadata
@@ -279,7 +280,8 @@ def _field(key: str, info: "FieldInfo") -> dict[str, Any]:
     default = "required" if info.is_required() else info.get_default()
     (hint,) = get_type_hints(SimpleNamespace(__annotations__={key: info.annotation})).values()
     kind = inspect.formatannotation(hint)  # a hint has no rules
-    values = (key, kind, default, ", ".join(bounds), meaning, source.removesuffix("]"))
+    within = " to ".join(f"{end:g}" for end in tuned)
+    values = (key, kind, default, ", ".join(bounds), within, meaning, source.removesuffix("]"))
     return dict(zip(_FIELD, values, strict=True))
 
 

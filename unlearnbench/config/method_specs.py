@@ -49,7 +49,7 @@ from unlearnbench.config.schema import (
     RetainTermName,
     SweepConfig,
 )
-from unlearnbench.config.search import Range, form_of
+from unlearnbench.config.search import RETAIN_WEIGHT, Range, form_of
 from unlearnbench.config.section import Settings
 from unlearnbench.config.training_settings import TrainingSettings
 
@@ -128,7 +128,9 @@ def read_grid(value: Any) -> MethodGrid:
     entry: Any = entry_model(section.get("method")).model_validate(section)
     stated: dict[str, Any] = {key: getattr(entry, key) for key in section}
     name, modifiers = stated.pop("method"), stated.pop("modifiers", {})
-    retains, weights = _retains(stated.pop("retain", (None,)))
+    terms = stated.pop("retain", (None,))
+    weighed = next((t for t in terms if t and "weight" in t.model_fields_set), None)
+    retains, weights = _retains(terms)
     rates, training = stated.pop("learning_rates", None), stated.pop("training", None)
     axes: dict[str, Axis] = stated
     for modifier, settings in modifiers.items():
@@ -139,7 +141,25 @@ def read_grid(value: Any) -> MethodGrid:
     if ranges:  # no combination of the ends may be refused
         expand(name, axes, retains, weights, modifiers, ends=("low", "high"))
     specs = expand(name, axes, retains, weights, modifiers)
-    return MethodGrid(specs=specs, learning_rates=rates, training=training, ranges=ranges)
+    fixed = {*axes, *([] if weighed is None else [WEIGHT])}
+    return MethodGrid(
+        specs=specs, learning_rates=rates, training=training, ranges=ranges, fixed=frozenset(fixed)
+    )
+
+
+def tuned(grid: MethodGrid) -> MethodGrid:
+    """The grid of an entry with the declared ranges of all that it does not state."""
+    base = grid.specs[0]
+    kinds = {"": load_method(base.name)} | {f"{m}.": load("modifiers", m) for m in base.modifiers}
+    ranges = {
+        prefix + key: Range(low=low, high=high, log=low > 0)
+        for prefix, kind in kinds.items()
+        for key, (low, high) in kind.ranges.items()
+    }
+    if base.retain is not None:
+        ranges[WEIGHT] = RETAIN_WEIGHT
+    new = {key: spanned for key, spanned in ranges.items() if key not in grid.fixed}
+    return grid.model_copy(update={"ranges": new | grid.ranges})
 
 
 def expand(
@@ -271,7 +291,8 @@ def crossed(grid: MethodGrid, name: str, settings: Mapping[str, Axis]) -> Method
         for values in itertools.product(*lists):
             chosen = base.hyperparameters | dict(zip(axes, values, strict=True))
             specs.append(method_spec(base.name, chosen, base.retain, (*base.modifiers, name)))
-    return grid.model_copy(update={"specs": (*specs,), "ranges": grid.ranges | ranges})
+    changed = {"ranges": grid.ranges | ranges, "fixed": grid.fixed | axes.keys()}
+    return grid.model_copy(update={"specs": (*specs,), **changed})
 
 
 def _method_name(value: Any) -> str:

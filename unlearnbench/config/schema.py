@@ -355,7 +355,10 @@ class MethodGrid(Settings):
     training: TrainingSettings | None = None
     """The sweep's training settings with the changes of this entry."""
     ranges: dict[str, Range] = Field(default_factory=dict)
-    """Hyper-parameters, or `retain.weight`, that a search draws; `specs` have their low ends."""
+    """Hyper-parameters, or `retain.weight`, that a search draws; `specs` have their low ends, or
+    defaults."""
+    fixed: frozenset[str] = Field(default=frozenset(), exclude=True)
+    """Hyper-parameters that the entry states."""
 
 
 class SweepConfig(Settings):
@@ -399,7 +402,8 @@ class SweepConfig(Settings):
         default=(0,), min_length=1, description="each setting is run once with each"
     )
     search: SearchSettings = Field(
-        default=SearchSettings(), description="how settings are found: grid, random, optuna"
+        default=SearchSettings(),
+        description="how settings are found: grid, random, quasi-random, optuna",
     )
     select: SelectSettings | None = Field(
         default=None,

@@ -72,6 +72,15 @@ class Range(Settings):
             return self.clipped(self.low + step * int(share * self.count))
         return self.clipped(self.low + share * (self.high - self.low))
 
+    def share(self, value: float) -> float:
+        """Where `value` is in the range, from 0 to 1: in the logarithm where it is drawn so."""
+        low, high, value = (
+            map(math.log, (self.low, self.high, value))
+            if self.log
+            else (self.low, self.high, value)
+        )
+        return (value - low) / (high - low)
+
     def clipped(self, value: float) -> int | float:
         """Clip `value` to the range, and round it to four digits where it is not whole.
 
@@ -117,15 +126,16 @@ class Scheduler(Settings):
 class SearchSettings(Settings):
     """The search of settings; each method entry has the same number of trials."""
 
-    kind: Literal["grid", "random", "optuna"] = Field(
+    kind: Literal["grid", "random", "quasi-random", "optuna"] = Field(
         default="grid",
-        description="grid: all; random: drawn in advance; optuna: TPE, guided by results",
+        description="grid: all; random: drawn in advance; quasi-random: the defaults, then points "
+        "that are spread evenly; optuna: TPE, guided by results",
     )
     trials: int | None = Field(
         default=None,
         ge=1,
         le=100_000,
-        description="random, optuna: settings of each method entry, per model and split",
+        description="settings of each method entry, per model and split; not of a grid",
     )
     seed: int = Field(default=0, ge=0, description="seed of the draws")
     metric: Metric | None = Field(
@@ -179,6 +189,25 @@ class SelectSettings(Settings):
         "Forget Quality) of the corner; default: 0 and the fine-tuned model's",
     )
     seeds: tuple[int, ...] = Field(default=(0,), min_length=1, description="some of the sweep's")
+
+
+class TuneSettings(SelectSettings):
+    """As many settings for each entry, from the ranges that methods and modifiers declare.
+
+    It sets `search` (quasi-random) and `select`; learning rates without a range get one.
+    """
+
+    trials: int = Field(default=24, ge=2, description="settings of each entry, the defaults first")
+    per: Literal["method"] = Field(
+        default="method", description="each entry, with its modifiers, has so many trials"
+    )
+
+
+RATES = Range(low=1e-6, high=2e-4, log=True)
+"""Learning rates that `tune` draws where none are stated: TOFU's winners are at 5e-5 in
+open-unlearning's checkpoints, the highest that was tried."""
+RETAIN_WEIGHT = Range(low=0.5, high=10.0, log=True)
+"""Weights of retain terms that `tune` draws where none is stated."""
 
 
 def weighted(metric: Metric, metrics: dict[str, float | None]) -> float | None:

@@ -108,20 +108,44 @@ class Space:
         for values in itertools.product(*axes):
             yield self.point(dict(zip(self.axes, values, strict=True)))
 
-    def draws(self, seed: int) -> Iterator[Point]:
-        """Random points without end, the same ones each time; some may repeat."""
+    def draws(self, seed: int, *, evenly: bool = False) -> Iterator[Point]:
+        """Random points without end, the same ones each time; some may repeat.
+
+        evenly  first the untuned one, then points that fill the space: an additive recurrence by
+                the root of x^(d+1) = x + 1 for d axes (Roberts 2018), from a random start
+        """
         source = random.Random(f"{seed} {self.key}")
+        shares = [source.random() for _ in self.axes]
+        if evenly:
+            yield self.untuned
+        root = 2.0
+        for _ in range(64):
+            root = (1 + root) ** (1 / (len(self.axes) + 1))
         while True:
             yield self.point(
                 {
-                    name: axis.value(source.random())
+                    name: axis.value(share)
                     if isinstance(axis, Range)
-                    else axis[int(source.random() * len(axis))]
-                    for name, axis in self.axes.items()
+                    else axis[int(share * len(axis))]
+                    for (name, axis), share in zip(self.axes.items(), shares, strict=True)
                 }
             )
+            for i, share in enumerate(shares):
+                shares[i] = (share + root ** -(i + 1)) % 1 if evenly else source.random()
 
-    def sample(self, trials: int, seed: int) -> list[Point]:
+    @property
+    def untuned(self) -> Point:
+        """The defaults, the first of listed values, and the middle of the learning rates."""
+        values: dict[str, Any] = {}
+        for name, axis in self.axes.items():
+            value = RetainSpec(term="nll").weight if name == WEIGHT else self._defaults.get(name)
+            if isinstance(axis, Range):
+                values[name] = value if axis.contains(value) else axis.value(0.5)
+            else:
+                values[name] = axis[0]
+        return self.point(values)
+
+    def sample(self, trials: int, seed: int, *, evenly: bool = False) -> list[Point]:
         """Draw `trials` different points, or all where there are no more.
 
         With more trials the first points stay the same.
@@ -130,7 +154,7 @@ class Space:
         if self.count is not None and self.count <= trials:
             return list(self.everything())
         points: dict[str, Point] = {}
-        for point in itertools.islice(self.draws(seed), DRAWS * trials):
+        for point in itertools.islice(self.draws(seed, evenly=evenly), DRAWS * trials):
             points.setdefault(repr(point), point)
             if len(points) == trials:
                 return list(points.values())
@@ -147,6 +171,6 @@ def points_of(grid: MethodGrid, config: SweepConfig) -> list[Point]:
         rates = [(spec, rates_of(spec, grid, config)) for spec in grid.specs]
         return [(spec, rate) for spec, axis in rates if isinstance(axis, tuple) for rate in axis]
     space = Space(grid, config)
-    if search.kind == "random" or (space.count is not None and space.count <= search.trials):
-        return space.sample(search.trials, search.seed)
+    if search.kind != "optuna" or (space.count is not None and space.count <= search.trials):
+        return space.sample(search.trials, search.seed, evenly=search.kind == "quasi-random")
     return []

@@ -24,12 +24,20 @@ from unlearnbench.api.benchmark import split_name
 from unlearnbench.base.deferred_warnings import warn_later
 from unlearnbench.base.errors import EvaluationError, PluginError, did_you_mean
 from unlearnbench.base.messages import Fault, Loc, errors_below, fault, raise_faults
-from unlearnbench.config.method_specs import MODIFIERS, Axis, crossed, read_grid
+from unlearnbench.config.method_specs import MODIFIERS, Axis, crossed, read_grid, tuned
 from unlearnbench.config.metric_plan import benchmark_plan
 from unlearnbench.config.precision import resolve_precision
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.config.schema import MethodGrid, ModelSettings, Patience, Rates, SweepConfig
-from unlearnbench.config.search import Metric, Range, Scheduler, SelectSettings
+from unlearnbench.config.search import (
+    RATES,
+    Metric,
+    Range,
+    Scheduler,
+    SearchSettings,
+    SelectSettings,
+    TuneSettings,
+)
 from unlearnbench.config.training_settings import EIGHT_BIT, ONE_PROCESS, TrainingSettings
 
 
@@ -43,6 +51,11 @@ class WrittenConfig(SweepConfig):
         default_factory=dict,
         description="modifiers as in an entry of `methods`: each is tried on every entry that it "
         "applies to, beside the entry as it stands",
+    )
+    tune: TuneSettings | None = Field(
+        default=None,
+        description="a fair budget: as many trials for each entry, from declared ranges, chosen on "
+        "some seeds and reported on the others",
     )
     extends: str | None = Field(
         default=None,
@@ -100,7 +113,7 @@ class WrittenConfig(SweepConfig):
         raise_faults(Fault((i,), problem) for i, problem in problems if problem)
         return keys
 
-    @field_validator("select")
+    @field_validator("select", "tune")
     @classmethod
     def _select(cls, select: SelectSettings | None, info: ValidationInfo) -> SelectSettings | None:
         """Seeds to choose on: some of the sweep's, and not all of them."""
@@ -120,6 +133,8 @@ class WrittenConfig(SweepConfig):
         """Apply the rules across keys, and complete the training settings of entries."""
         methods = tuple(self._completed(i, grid) for i, grid in enumerate(self.methods))
         vars(self)["methods"] = methods  # frozen for all others
+        if self.tune is not None:
+            self._tune(self.tune)
         rules = (
             self._entries,
             self._processes,
@@ -128,8 +143,24 @@ class WrittenConfig(SweepConfig):
             self._precision,
         )
         raise_faults((Fault(loc, text) for rule in rules for loc, text in rule()), "rule")
-        vars(self)["methods"] = (*methods, *self._crossed(methods))
+        methods = (*methods, *self._crossed(methods))
+        vars(self)["methods"] = methods if self.tune is None else (*map(tuned, methods),)
         return self
+
+    def _tune(self, tune: TuneSettings) -> None:
+        """Set what `tune` stands for."""
+        raise_faults(
+            (Fault((key,), "tune sets it; leave one of the two out"))
+            for key in ("search", "select")
+            if key in self.model_fields_set
+        )
+        select = SelectSettings.model_construct(
+            **{key: getattr(tune, key) for key in SelectSettings.model_fields}
+        )
+        vars(self)["search"] = SearchSettings(kind="quasi-random", trials=tune.trials)
+        vars(self)["select"] = select
+        if "learning_rates" not in self.model_fields_set:
+            vars(self)["learning_rates"] = RATES
 
     def _crossed(self, methods: Sequence[MethodGrid]) -> Iterator[MethodGrid]:
         """Every entry with each of the sweep's modifiers that applies to it."""

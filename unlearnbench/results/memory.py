@@ -55,8 +55,8 @@ class Setup:
     resources: Resources
     on_gpu: bool = True
     evaluated_in_bf16: bool = True
-    passes: int = 1
-    """Forward and backward passes of a step: two where a modifier perturbs the weights."""
+    passes: float = 1
+    """Forward and backward passes of a step, on average over its rows."""
     copies: int = 0
     """Further fp32 tensors of each trained weight: modifiers' gradients by role, masks, offsets."""
 

@@ -15,7 +15,8 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from unlearnbench.api.benchmark import Dataset
-from unlearnbench.api.method import LossBatch, Method, Needs, Terms
+from unlearnbench.api.method import RETAIN_PARTS, LossBatch, Method, Needs, Terms
+from unlearnbench.api.modifier import Perturb
 from unlearnbench.base.errors import ModelError, TrainingError
 from unlearnbench.base.fsdp import is_sharded
 from unlearnbench.config.method_specs import method_from_spec, modifiers_from_spec
@@ -347,6 +348,7 @@ def _setup(
         kind in ("perturb", "filter") or type(modifier).memory.__qualname__ != "Modifier.memory"
         for kind, modifier in zip(kinds, modifiers, strict=True)
     )
+    repeated = sum(item.evaluations - 1 for item in modifiers if isinstance(item, Perturb))
     evaluated_in = resolve_precision(kind, spec.model.dtype, spec.evaluation.precision)
     return Setup(
         batch_size=spec.training.batch_size,
@@ -359,7 +361,7 @@ def _setup(
         resources=resources,
         on_gpu=on_gpu,
         evaluated_in_bf16="bfloat16" in evaluated_in,
-        passes=1 + ("perturb" in kinds),
+        passes=1 + repeated * len(needs.parts - RETAIN_PARTS) / max(len(needs.parts), 1),
         copies=roles + kept if modifiers else 0,
     )
 

@@ -5,9 +5,10 @@ search has suggested, a line each, and a record of a run that fits a study is on
 even if another command planned that run.
 """
 
+import itertools
 import json
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,16 @@ from typing import Any
 from pydantic import ValidationError
 
 from unlearnbench.analysis.selection import ChosenSetting, choose, report_chosen, write_selection
+from unlearnbench.analysis.tuning import shares, summary
 from unlearnbench.api.benchmark import SplitKey, split_order
 from unlearnbench.base.hashing import json_ready
 from unlearnbench.config.plan import Plan, RunSpec
 from unlearnbench.config.schema import MethodSpec, ModelSettings
+from unlearnbench.config.search import SelectSettings
 from unlearnbench.config.search_space import Point, Space
 from unlearnbench.results.records import Record, planned_records, read_records
 from unlearnbench.results.sweep_folder import claim_folder
-from unlearnbench.results.table import table
+from unlearnbench.results.table import TableRow, table
 
 SEARCH_FILE = "search.jsonl"
 PLAN_SECONDS = 60.0
@@ -113,13 +116,16 @@ def stages_of(plan: Plan) -> list[Stage]:
     if select is None:
         return [first]
     labels = {spec.label for grid in config.methods for spec in grid.specs}
+    evenly = config.search.kind == "quasi-random"
     others = [seed for seed in config.seeds if seed not in select.seeds]
     whole = config.epochs_as == "runs" and select.rule == "hypervolume"
     counts = len(config.evaluated_epochs) if whole else 1
     places = len(config.models) * len(config.split_keys)
     listed = ", ".join(map(str, others))
-    title = f"the best of each method by {select.rule}, on seeds {listed}"
-    return [first, Stage(title, len(labels) * places * len(others) * counts, at_most=True)]
+    subject = "the best and the defaults" if evenly else "the best"
+    title = f"{subject} of each method by {select.rule}, on seeds {listed}"
+    most = len(labels) * places * len(others) * counts * (1 + evenly)
+    return [first, Stage(title, most, at_most=True)]
 
 
 class FollowUpRuns:
@@ -217,7 +223,8 @@ class FollowUpRuns:
             return
         seeds = [seed for seed in self.config.seeds if seed not in select.seeds]
         self.choices = choose(table(self._records(candidates)), select)
-        for chosen in {run for choice in self.choices for run in choice.runs}:
+        untuned = {run.id for *_, runs in self._untuned() for run in runs} & candidates.keys()
+        for chosen in {run for choice in self.choices for run in choice.runs} | untuned:
             # The chosen runs of several seeds have the same runs on the other seeds.
             self._reported[chosen] = [
                 candidates[chosen].model_copy(update={"seed": seed}) for seed in seeds
@@ -229,13 +236,67 @@ class FollowUpRuns:
 
     def write_selection(self) -> None:
         """Write the selected settings and their results on the other seeds."""
-        if self.config.select is None or self.choices is None:
+        select = self.config.select
+        if select is None or self.choices is None:
             return
         runs = {key: [run.id for run in runs] for key, runs in self._reported.items()}
         rows = table(self._records({item for many in runs.values() for item in many}))
-        reported = [report_chosen(choice, rows, runs) for choice in self.choices]
+        tried = self._records(self._candidates())
+        reported = [
+            report_chosen(choice, rows, runs)
+            | {"tuning": self._tuning(choice, select, tried)}
+            | {"untuned": self._report_untuned(choice, select, tried, rows, runs)}
+            for choice in self.choices
+        ]
         headline = self.config.data.headline
-        write_selection(self.folder, self.config.select, self.config.seeds, reported, headline)
+        write_selection(self.folder, select, self.config.seeds, reported, headline)
+
+    def _tuning(
+        self, choice: ChosenSetting, select: SelectSettings, tried: Sequence[Record]
+    ) -> dict[str, Any]:
+        """What the trials of a choice were worth, and where in its ranges it is."""
+        trials: dict[str, set[str]] = {}
+        edges: dict[str, float] = {}
+        spaces = [Space(grid, self.config) for grid in self.config.methods]
+        for run in self._candidates().values():
+            of = run.model.name, run.forget_fraction, run.method.label
+            if of == (*choice.panel, choice.method):
+                point = run.method, run.learning_rate
+                trials.setdefault(repr(point), set()).add(run.id)
+                for space in spaces if run.id in choice.runs else ():
+                    if space.base.label == choice.method and (values := space.values(point)):
+                        edges = shares(values, space.axes)
+        rows = [row for row in table(tried) if row.panel == choice.panel]
+        return summary([*map(frozenset, trials.values())], rows, tried, select) | {"edges": edges}
+
+    def _untuned(self) -> Iterator[tuple[ModelSettings, SplitKey, list[RunSpec]]]:
+        """The runs of each entry's defaults, where they were the first trial."""
+        if self.config.search.kind != "quasi-random":
+            return
+        for model, fraction in itertools.product(self.config.models, self.config.split_keys):
+            for grid in self.config.methods:
+                point = Space(grid, self.config).untuned
+                yield model, fraction, self._initial.runs_of(model, fraction, point)
+
+    def _report_untuned(
+        self,
+        choice: ChosenSetting,
+        select: SelectSettings,
+        tried: Sequence[Record],
+        rows: Sequence[TableRow],
+        runs: Mapping[str, Sequence[str]],
+    ) -> dict[str, Any] | None:
+        """The numbers of the entry's defaults; None where they were not tried."""
+        for model, fraction, specs in self._untuned():
+            if (model.name, fraction, specs[0].method.label) == (*choice.panel, choice.method):
+                ids = {run.id for run in specs}
+                before = [row for row in table(tried) if row.run_id in ids or row.kind != "run"]
+                for item in choose(before, select):
+                    # Where no epoch keeps enough, as it ends.
+                    ended = replace(item, runs=(*ids,), epoch=specs[0].epochs)
+                    numbers = report_chosen(item if item.runs else ended, rows, runs)
+                    return dict(numbers["reported"])
+        return None
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:

@@ -68,10 +68,10 @@ class MicroBatches:
             counts[part] = (sum(row.scored for row in rows), len(rows))
         return counts
 
-    def tokens(self, draw: Item, step: StepContext) -> int:
-        """Tokens of all parts that the loss reads of one item."""
-        parts = (self.rows_of(part, [draw], step) for part in self.needs.parts)
-        return sum(len(row.ids) for rows in parts for row in rows)
+    def tokens(self, draws: Sequence[Item], step: StepContext, parts: Iterable[Part]) -> int:
+        """Tokens of some parts of items."""
+        rowss = (self.rows_of(part, draws, step) for part in parts)
+        return sum(len(row.ids) for rows in rowss for row in rows)
 
     def rows_of(self, part: Part, draws: Sequence[Item], step: StepContext) -> list[Row]:
         """The rows of `part`; samples of one question are adjacent."""

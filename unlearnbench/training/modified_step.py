@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from unlearnbench.api.method import PARTS, LossBatch, Part, Terms
+from unlearnbench.api.method import PARTS, RETAIN_PARTS, LossBatch, Part, Terms
 from unlearnbench.api.modifier import ByRole, Gradients, Modifier, Role, RunStep
 from unlearnbench.base.deferred_warnings import warn_later
 from unlearnbench.base.errors import PluginError
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 Groups = Mapping[Role, Sequence[frozenset[Part]]]
 Values = tuple[Mapping[str, float], Mapping[str, float]]
-_RETAIN = frozenset[Part]({"retain", "retain_refusal"})
 _SELECTION = "selection"
 SEEN = 0.9
 """Cosine of an offset with what is left of it in low precision, below which a run warns."""
@@ -271,8 +270,8 @@ def _groups(trainer: Trainer, rows: StepRows) -> Groups:
     trainer.backward(replace(rows, mine=(rows.mine or rows.draws)[:1]), watch=watch)
     trainer.zero()
     by_role: Groups = {
-        "forget": [group for group in groups if not group <= _RETAIN],
-        "retain": [group for group in groups if group <= _RETAIN],
+        "forget": [group for group in groups if not group <= RETAIN_PARTS],
+        "retain": [group for group in groups if group <= RETAIN_PARTS],
     }
     return {role: subset for role, subset in by_role.items() if subset}
 

@@ -15,6 +15,9 @@ from unlearnbench.api.retain_terms import retain_kl, retain_nll
 from unlearnbench.base.errors import PluginError
 from unlearnbench.config.schema import RetainSpec, RetainTermName
 
+TOKENS = ("tokens_read", "tokens_back")
+"""Reported of each step: tokens that the model read, and those that gradients went back through."""
+
 
 @dataclass(frozen=True)
 class StepResult:

@@ -42,7 +42,7 @@ from unlearnbench.models.epoch_order import Item, TrainingRows
 from unlearnbench.training.answer_sampling import Sampler
 from unlearnbench.training.micro_batches import Budget, MicroBatches, StepContext, StepRows, Sums
 from unlearnbench.training.modified_step import Modifiers
-from unlearnbench.training.objective import Objective, StepResult, called, not_finite
+from unlearnbench.training.objective import TOKENS, Objective, StepResult, called, not_finite
 from unlearnbench.training.optimizers import (
     TrainerSettings,
     check_gradients,
@@ -105,6 +105,8 @@ class Trainer:
         self.rates = [[group["lr"] for group in o.param_groups] for o in self.optimizers]
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.step, self.epochs_done, self._checked = 0, 0, False
+        self._tokens: dict[str, float] = {}
+        """Of a step: those read, and those of them that gradients went back through."""
         self.oom_retry = OomRetry(optimisation.micro_batch_size)
         self.budget: Budget | None = None
         """Budget of a micro-batch; None for the rows that `oom_retry` states, or all of a step."""
@@ -131,6 +133,7 @@ class Trainer:
     def _step(self, draws: Sequence[Item], epoch: int) -> StepResult:
         # Random numbers of a step, such as dropout's, are the same when a run is resumed.
         reseed(self.how.seed, self.step, self.accelerator.process_index)
+        self._tokens = {}
         factor = self.schedule.factor(self.step)
         for optimizer, rates in zip(self.optimizers, self.rates, strict=True):
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
@@ -147,7 +150,8 @@ class Trainer:
             self.state = self.objective.method.advance(self.state, reported, epoch)
         self.step += 1
         rate = self.how.learning_rate * factor
-        return StepResult(self.step, epoch, rate, sum(terms.values()), terms, norm, reported)
+        loss, reported = sum(terms.values()), dict(reported) | self._tokens
+        return StepResult(self.step, epoch, rate, loss, terms, norm, reported)
 
     def _modified(
         self, modifiers: Modifiers, rows: StepRows, epoch: int
@@ -224,6 +228,7 @@ class Trainer:
         chunks += [((rows.mine or rows.draws)[:1], 0)] * (passes - len(chunks))
         step = replace(step, statistics=self._statistics(chunks, step))
         terms, reported = Sums(), Sums()
+        parts, only = self.objective.needs.parts, self.objective.needs.statistics
         each = [(chunk, weight, group) for group in groups for chunk, weight in chunks]
         for i, (chunk, weight, group) in enumerate(each):
             last = i == len(each) - 1
@@ -235,8 +240,13 @@ class Trainer:
                 self.accelerator.backward(torch.stack([*result.values()]).sum() * world * weight)
             watch(result, batch)
             terms.add(result, weight)
-            reported.add(batch.reported, weight)
+            back = self.batches.tokens(chunk, step, parts & {*group})
+            read = back + (self.batches.tokens(chunk, step, only) if group is groups[0] else 0)
+            counts = torch.tensor([float(read), float(back)], device=self.accelerator.device)
+            reported.add(batch.reported | dict(zip(TOKENS, counts, strict=True)), weight)
         values = reported.floats(self.accelerator)
+        for name in TOKENS:
+            self._tokens[name] = self._tokens.get(name, 0.0) + values.pop(name)
         return terms.floats(self.accelerator), values
 
     def _micro_batches(self, mine: Sequence[Item], step: StepContext) -> list[Sequence[Item]]:
@@ -249,7 +259,7 @@ class Trainer:
         parts: list[list[Item]] = []
         used = 0
         for draw in mine:
-            size = self.batches.tokens(draw, step) if tokens else 0
+            size = self.batches.tokens([draw], step, self.objective.needs.parts) if tokens else 0
             if not parts or len(parts[-1]) == rows or (tokens and used + size > tokens):
                 parts.append([])
                 used = 0

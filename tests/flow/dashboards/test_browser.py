@@ -14,6 +14,8 @@ from unlearnbench.analysis.best_settings import average_seeds
 from .attacked_records import under_attacks
 from .conftest import METHODS, build, report_of
 
+pytestmark = pytest.mark.long
+
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 

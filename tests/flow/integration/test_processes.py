@@ -60,7 +60,8 @@ group.join_group()
 cases, (forget, retain, refusals), attack = pickle.loads(Path(sys.argv[1]).read_bytes())
 tuner, questions = attack
 tuned = {"steps": 3, "learning_rate": 1e-2, "batch_size": 4}
-rows = TrainingRows(forget, retain, len(refusals[0]), lambda q, a: refusals[q][a], refusals, text=(1, 2))
+more = {"text": (1, 2)}
+rows = TrainingRows(forget, retain, len(refusals[0]), lambda q, a: refusals[q][a], refusals, **more)
 start = AutoModelForCausalLM.from_pretrained(sys.argv[2], dtype=torch.float64)
 found = {}
 ways = ("ddp", "fsdp") if group.world_size() > 1 else ("ddp",)
@@ -115,9 +116,7 @@ def case(
     retain = RetainSpec(term="nll", weight=1.0) if method.needs.samples else None
     objective = Objective(method, retain)
     forget, retain, refusals = rows
-    drawn = TrainingRows(
-        forget, retain, 2, lambda q, a: refusals[q][a], refusals, text=(1, 2)
-    )
+    drawn = TrainingRows(forget, retain, 2, lambda q, a: refusals[q][a], refusals, text=(1, 2))
     # An odd last batch: 4 + 3 rows, of which the second process has one less.
     how = TrainerSettings(2, 4, 1e-2, seed=3, micro_batch_size=1)
     needs = objective.needs

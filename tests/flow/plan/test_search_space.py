@@ -1,16 +1,19 @@
 """A space of settings: what is drawn from it, the same each time, within its bounds."""
 
 import itertools
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from unlearnbench.api import registry
+from unlearnbench.base.errors import ConfigError
 from unlearnbench.config.loader import load_config
 from unlearnbench.config.plan import make_plan
 from unlearnbench.config.schema import RetainSpec, SweepConfig
-from unlearnbench.config.search import Range
+from unlearnbench.config.search import RETAIN_WEIGHT, Range, SearchSettings, SelectSettings
 from unlearnbench.config.search_space import Space, points_of
 from unlearnbench.sweep.follow_up_runs import stages_of
 
@@ -134,3 +137,62 @@ def test_how_many_runs_each_stage_has(load: Load) -> None:
     assert (second.runs, second.at_most) == (len(labels), True)
     (plain,) = stages_of(make_plan(load(), "data"))
     assert (plain.runs, plain.at_most) == (23, False)
+
+
+class TestTuning:
+    TEXT = TEXT.replace("search: {kind: random, trials: 6}", "tune: {trials: 5}\nseeds: [0, 1]")
+
+    @pytest.fixture(autouse=True)
+    def _text(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(globals(), "TEXT", self.TEXT)
+
+    def test_it_is_a_search_over_declared_ranges_and_a_choice(self, load: Load) -> None:
+        config = load("tune.utility=0.9", "methods=[ce-u, {method: npo, beta: 0.2, retain: nll}]")
+        assert config.search == SearchSettings(kind="quasi-random", trials=5)
+        assert config.select == SelectSettings(utility=0.9)
+        ceu, npo = config.methods
+        assert ceu.ranges == {}
+        assert npo.ranges == {"retain.weight": RETAIN_WEIGHT}, "what is stated stays"
+        assert load("methods=[npo]").methods[0].ranges == {
+            "beta": Range(low=0.03, high=1, log=True)
+        }
+        assert config.learning_rates == load().learning_rates, "stated, too"
+
+    def test_a_modifier_has_the_trials_of_its_base(self, load: Load) -> None:
+        config = load("methods=[{method: npo, retain: nll}]", "modifiers=[sam, gru]")
+        counts = [len(points_of(grid, config)) for grid in config.methods]
+        assert counts == [5, 5, 5]
+        assert {*config.methods[1].ranges} == {"beta", "retain.weight", "sam.rho"}
+
+    def test_the_first_is_untuned_and_the_others_fill_the_space(self, load: Load) -> None:
+        config = load("tune.trials=33", "methods=[npo]")
+        (untuned, rate), *others = points_of(config.methods[0], config)
+        assert untuned.hyperparameters["beta"] == 0.1
+        assert rate == pytest.approx(1e-6 * 1000**0.5, rel=1e-3)
+        beta = Range(low=0.03, high=1, log=True)
+        shares = [
+            (
+                beta.share(float(spec.hyperparameters["beta"])),
+                Range(low=1e-6, high=1e-3, log=True).share(r),
+            )
+            for spec, r in others
+            if r is not None
+        ]
+        cells = Counter((int(a * 4), int(b * 4)) for a, b in shares)
+        assert len(cells) == 16, "each of 16 cells has a point"
+        assert max(cells.values()) <= 4
+        fewer = load("tune.trials=9", "methods=[npo]")
+        assert points_of(fewer.methods[0], fewer) == points_of(config.methods[0], config)[:9]
+
+    def test_search_and_select_are_its_own(self, load: Load) -> None:
+        with pytest.raises(ConfigError, match="tune sets it"):
+            load("search.kind=random", "search.trials=3")
+        with pytest.raises(ConfigError, match="none is left to report"):
+            load("seeds=[0]")
+
+    def test_defaults_lie_in_declared_ranges(self) -> None:
+        for kind in ("methods", "modifiers"):
+            for name in registry.names(kind):
+                plugin = registry.load(kind, name)
+                for key, (low, high) in plugin.ranges.items():
+                    assert low <= plugin.model_fields[key].default <= high, f"{name}.{key}"

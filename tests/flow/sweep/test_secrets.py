@@ -18,6 +18,8 @@ from unlearnbench.sweep import run_sweep
 
 from .noop_sweep import NOOP, noop_config
 
+pytestmark = pytest.mark.long
+
 SECRET = "hunter2"
 
 

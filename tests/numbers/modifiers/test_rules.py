@@ -185,3 +185,21 @@ def test_sign() -> None:
         mean = 0.5 * mean + 0.5 * weight.grad
         expected = expected - 0.1 * (mean.sign() + 0.01 * expected)
         torch.testing.assert_close(weight.detach(), expected)
+
+
+def test_sophia() -> None:
+    weight = torch.nn.Parameter(torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64))
+    settings = {"rho": 0.5, "scale": 4.0, "beta1": 0.5, "beta2": 0.25}
+    optimizer = modifier("sophia", **settings).make({"w": weight}, 0.1, 0.01)
+    mean = square = torch.zeros(3, dtype=torch.float64)
+    expected, clipped = weight.detach().clone(), 0
+    for gradient in ([0.1, -3.0, 0.0], [-4.0, -1.0, 2.0], [0.3, 2.0, 1.0]):
+        weight.grad = torch.tensor(gradient, dtype=torch.float64)
+        optimizer.step()
+        mean, square = 0.5 * mean + 0.5 * weight.grad, 0.25 * square + 0.75 * weight.grad**2
+        ratio = [m / max(0.5 * 4 * h, 1e-15) for m, h in zip(mean, square, strict=True)]
+        clipped += sum(abs(r) > 1 for r in ratio)
+        step = torch.stack([torch.as_tensor(max(-1.0, min(1.0, float(r)))) for r in ratio])
+        expected = expected - 0.1 * (step + 0.01 * expected)
+        torch.testing.assert_close(weight.detach(), expected)
+    assert 0 < clipped < 9, "both kinds of step were taken"

@@ -181,7 +181,8 @@ def test_a_budget_of_tokens_changes_nothing(
 
     def batch(model: Any, draws: Any, step: Any, only: Any = None, group: Any = None) -> LossBatch:
         if only is None:
-            seen.append([parts.batches.tokens(draw, step) for draw in draws])
+            needed = parts.objective.needs.parts
+            seen.append([parts.batches.tokens([draw], step, needed) for draw in draws])
         return made(model, draws, step, only, group)
 
     parts.batches.batch = batch  # type: ignore[method-assign]

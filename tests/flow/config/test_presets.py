@@ -1,0 +1,64 @@
+"""The presets of open-unlearning, against the settings that its files compose, row by row."""
+
+import csv
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from unlearnbench.config.loader import load_config
+from unlearnbench.config.plan import RunSpec, make_plan
+
+from ...conftest import shared_data
+
+NAMES = {
+    "GradAscent": "gradient-ascent",
+    "GradDiff": "gradient-difference",
+    "IdkDPO": "dpo+nll",
+    "NPO": "npo+nll",
+    "SimNPO": "simnpo+nll",
+    "RMU": "rmu",
+    "UNDIAL": "undial",
+    "SatImp": "satimp+nll",
+    "WGA": "wga+nll",
+    "CEU": "ce-u",
+}
+MODELS = {"1b": "Llama-3.2-1B-Instruct", "7b": "Llama-2-7b-chat-hf"}
+
+
+def numbers(run: RunSpec) -> Mapping[str, float]:
+    """Weights of the two terms and β, as open-unlearning names them."""
+    part: Mapping[str, Any] = run.method.hyperparameters
+    retain = run.method.retain.weight if run.method.retain else part.get("retain_weight", 0.0)
+    scale = 0.1 if run.method.name == "satimp" else 1.0  # retain 10 is forget 0.1 to retain 1
+    forget = part.get("forget_weight", scale)
+    return {"alpha_retain": retain * scale, "gamma_forget": forget, "beta": part.get("beta", 0.0)}
+
+
+@pytest.mark.parametrize("size", ["1b", "7b"])
+def test_each_entry_is_its_row(size: str) -> None:
+    with (shared_data("presets") / "method_presets.csv").open(encoding="utf-8") as lines:
+        rows = [row for row in csv.DictReader(lines) if row["benchmark"] == "TOFU"]
+    runs = {
+        r.method.label: r for r in make_plan(load_config(f"open_unlearning_tofu_{size}"), "f").runs
+    }
+    seen = set[str]()
+    for row in rows:
+        name, _, effective = row["method"].partition(" (effective")
+        of_model = row["model"] == MODELS[size] and row["split"] == "forget10"
+        composed = of_model and "composed" in row["evidence"]
+        if not (composed or effective) or name == "PDU":
+            continue
+        run = runs[NAMES[name]]
+        seen.add(run.method.label)
+        assert run.learning_rate == float(row["lr"])
+        assert f"{run.epochs} epochs" == row["epochs_or_steps"]
+        assert run.training.batch_size == int(row["batch"].split()[0])
+        assert run.training.schedule == row["schedule"]
+        assert run.training.warmup_steps == 400 // run.training.batch_size
+        assert row["warmup"] == "1 epoch"
+        assert run.training.weight_decay == float(row["weight_decay"])
+        for key, value in numbers(run).items():
+            if row[key] and not row[key].startswith("beta"):
+                assert value == pytest.approx(float(row[key].split(";")[0])), (name, key)
+    assert seen == runs.keys() == {*NAMES.values()}

@@ -1,0 +1,76 @@
+"""What a method's trials were worth: the best of few and of many, edges of ranges, failures, cost.
+
+Pure. A trial is a setting on the seeds of the choice. Its worth is what the chosen epoch forgot, by
+the rule of the choice; a trial that failed, or kept too little, is worth the start model, to which
+whoever tried it alone would have gone back.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from math import comb
+from typing import Any
+
+from unlearnbench.analysis.best_settings import Setting, average_seeds, best_of, panels
+from unlearnbench.config.search import Range, SelectSettings
+from unlearnbench.results.records import Record
+from unlearnbench.results.table import TableRow
+
+EDGE = 0.05
+"""Share of a range beside its ends in which a choice says that the range is too narrow."""
+
+
+def expected_best(values: Sequence[float]) -> list[float]:
+    """Expectation of the largest of 1, 2, … of the values, drawn without replacement.
+
+    E[max of n] = Σ_i v_(i) · C(i − 1, n − 1) / C(N, n), v_(1) ≤ … ≤ v_(N)
+    """
+    ranked, count = sorted(values), len(values)
+    return [
+        sum(value * comb(i, n - 1) for i, value in enumerate(ranked)) / comb(count, n)
+        for n in range(1, count + 1)
+    ]
+
+
+def shares(values: Mapping[str, Any], axes: Mapping[str, Any]) -> dict[str, float]:
+    """Where chosen values are in their ranges, from 0 to 1, by axis."""
+    return {
+        name: axis.share(float(values[name]))
+        for name, axis in axes.items()
+        if isinstance(axis, Range) and values.get(name) is not None
+    }
+
+
+def summary(
+    trials: Sequence[frozenset[str]],
+    rows: Sequence[TableRow],
+    records: Collection[Record],
+    select: SelectSettings,
+) -> dict[str, Any]:
+    """Trials, failures, worth of the best of n, and cost, as `selection.json` has them.
+
+    trials  of one entry: the ids of each one's runs, by seed of the choice
+    rows    of the table of one model and split, with its start model
+    """
+    (panel,) = panels(rows)
+    start, forgotten = panel.start, panel.headline.forgotten
+    by_trial: dict[frozenset[str], list[Setting]] = {}
+    for setting in average_seeds(rows):
+        runs = frozenset(row.run_id for row in setting.rows)
+        by_trial.setdefault(runs, []).append(setting)
+    floor = select.utility * (start.utility or 0.0)
+    worth: list[float] = []
+    for trial in trials:
+        best = best_of(by_trial.get(trial, ()), floor)
+        value = start.quality if best is None else best.forgotten
+        if value is not None:
+            worth.append(forgotten.oriented(value))
+    ids = {run for trial in trials for run in trial}
+    tried = [record for record in records if record.id in ids]
+    lost = {record.id for record in tried if record.status in ("failed", "collapsed")}
+    steps = [step for record in tried for step in record.steps]
+    return {
+        "trials": len(trials),
+        "failed": sum(not lost.isdisjoint(trial) for trial in trials),
+        "best_of": [forgotten.oriented(value) for value in expected_best(worth)],
+        "tokens_read": int(sum(step.reported.get("tokens_read", 0.0) for step in steps)),
+        "tokens_back": int(sum(step.reported.get("tokens_back", 0.0) for step in steps)),
+    }
