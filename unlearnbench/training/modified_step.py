@@ -269,6 +269,7 @@ def _groups(trainer: Trainer, rows: StepRows) -> Groups:
     trainer.zero()
     trainer.backward(replace(rows, mine=(rows.mine or rows.draws)[:1]), watch=watch)
     trainer.zero()
+    trainer.tokens = {}  # of the step alone
     by_role: Groups = {
         "forget": [group for group in groups if not group <= RETAIN_PARTS],
         "retain": [group for group in groups if group <= RETAIN_PARTS],

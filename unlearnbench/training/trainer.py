@@ -105,7 +105,7 @@ class Trainer:
         self.rates = [[group["lr"] for group in o.param_groups] for o in self.optimizers]
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.step, self.epochs_done, self._checked = 0, 0, False
-        self._tokens: dict[str, float] = {}
+        self.tokens: dict[str, float] = {}
         """Of a step: those read, and those of them that gradients went back through."""
         self.oom_retry = OomRetry(optimisation.micro_batch_size)
         self.budget: Budget | None = None
@@ -133,7 +133,7 @@ class Trainer:
     def _step(self, draws: Sequence[Item], epoch: int) -> StepResult:
         # Random numbers of a step, such as dropout's, are the same when a run is resumed.
         reseed(self.how.seed, self.step, self.accelerator.process_index)
-        self._tokens = {}
+        self.tokens = {}
         factor = self.schedule.factor(self.step)
         for optimizer, rates in zip(self.optimizers, self.rates, strict=True):
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
@@ -150,7 +150,7 @@ class Trainer:
             self.state = self.objective.method.advance(self.state, reported, epoch)
         self.step += 1
         rate = self.how.learning_rate * factor
-        loss, reported = sum(terms.values()), dict(reported) | self._tokens
+        loss, reported = sum(terms.values()), dict(reported) | self.tokens
         return StepResult(self.step, epoch, rate, loss, terms, norm, reported)
 
     def _modified(
@@ -246,7 +246,7 @@ class Trainer:
             reported.add(batch.reported | dict(zip(TOKENS, counts, strict=True)), weight)
         values = reported.floats(self.accelerator)
         for name in TOKENS:
-            self._tokens[name] = self._tokens.get(name, 0.0) + values.pop(name)
+            self.tokens[name] = self.tokens.get(name, 0.0) + values.pop(name)
         return terms.floats(self.accelerator), values
 
     def _micro_batches(self, mine: Sequence[Item], step: StepContext) -> list[Sequence[Item]]:
