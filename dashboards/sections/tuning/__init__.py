@@ -54,8 +54,7 @@ class Tuning(Section):
             family=lambda line: line["method"],
             panel=lambda line: context.panel_number(line["model"], line["forget_fraction"]),
         )
-        selection = context.report.selection or {}
-        return {"table": table, "headline": headline, "rule": selection["rule"], "edge": EDGE}
+        return {"table": table, "headline": headline, "edge": EDGE}
 
     def data(self, context: PageContext) -> Any:
         """Draw the expected best of n trials of each method, by panel."""
