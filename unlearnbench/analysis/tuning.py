@@ -52,14 +52,13 @@ def summary(
     """
     (panel,) = panels(rows)
     start, forgotten = panel.start, panel.headline.forgotten
-    by_trial: dict[frozenset[str], list[Setting]] = {}
+    by_run: dict[str, list[Setting]] = {}
     for setting in average_seeds(rows):
-        runs = frozenset(row.run_id for row in setting.rows)
-        by_trial.setdefault(runs, []).append(setting)
+        by_run.setdefault(setting.rows[0].run_id, []).append(setting)
     floor = select.utility * (start.utility or 0.0)
     worth: list[float] = []
     for trial in trials:
-        best = best_of(by_trial.get(trial, ()), floor)
+        best = best_of([item for run in trial for item in by_run.get(run, ())], floor)
         value = start.quality if best is None else best.forgotten
         if value is not None:
             worth.append(forgotten.oriented(value))

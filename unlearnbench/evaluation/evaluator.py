@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -44,7 +44,7 @@ from unlearnbench.evaluation.generation import (
     sampled_answers,
 )
 from unlearnbench.evaluation.gradient_norms import gradient_norms
-from unlearnbench.evaluation.predictor import Predictor, QuestionScores, score
+from unlearnbench.evaluation.predictor import KeptKeys, Predictor, QuestionScores, score
 from unlearnbench.evaluation.prefix_tree import Tree, build_tree
 from unlearnbench.evaluation.sets import is_answered
 from unlearnbench.models.batching import fast_batch_tokens
@@ -82,6 +82,13 @@ class _Item:
     def longest(self) -> int:
         """Tokens of the longest row."""
         return max(len(row.ids) for row in self.rows)
+
+
+class _Greedy(NamedTuple):
+    """The most probable tokens in place of a true answer's."""
+
+    argmax_tokens: Sequence[int]
+    tied: Sequence[bool]
 
 
 class Evaluator:
@@ -335,15 +342,18 @@ class Evaluator:
         predictor = self._predictor(model, items[0].tree, longest, batch_tokens, shifts)
         count = _counter(progress, 2 * len(items))
         with predictor.ready():
-            scores = _scores(predictor, items, count, self.observations)
+            kept = self._kept(predictor, answered, prompts)
+            scores = _scores(predictor, items, count, self.observations, kept)
             verified = [
-                self._verified(item, prompt, scores[item])
+                self._verified(item, prompt, scores[item])[0]
                 for item, prompt in zip(answered, prompts, strict=True)
             ]
             pairs = zip(verified, prompts, strict=True)
             done_with = sum(not answer.unfinished(p.limit) for answer, p in pairs)
             count((done_with + len(items) - len(answered)) // world_size())
-            answers, steps = decode(predictor, prompts, verified, self.encoder.eos, count)
+            answers, steps = decode(
+                predictor, prompts, verified, self.encoder.eos, count, kept=kept.by_question
+            )
         # ROUGE follows at the end: in a thread beside the model's work it would delay the start of
         # a GPU's operations, which needs the interpreter.
         sets: dict[SetName, SetEvaluation] = {}
@@ -394,13 +404,32 @@ class Evaluator:
         row = self.encoder.row(Question(question, answer))
         return tuple(token for token in row.ids[row.start :] if token != self.encoder.eos)
 
-    def _verified(self, item: _Item, prompt: Prompt, scores: QuestionScores) -> Answer:
-        """The greedy answer, as far as the true answer's scores verify it as a draft."""
+    def _verified(
+        self, item: _Item, prompt: Prompt, scores: QuestionScores | _Greedy
+    ) -> tuple[Answer, int]:
+        """The greedy answer, as far as the true answer's scores verify it as a draft.
+
+        And how many first tokens of its text they have read as decoding would.
+        """
         answer, row = Answer(), item.tree.rows[0]
-        if row.ids[: row.start] == prompt.ids:  # else they were read in another context
-            labels = row.ids[row.start :]
-            answer.accept(labels, scores.argmax_tokens, scores.tied, prompt.limit, self.encoder.eos)
-        return answer
+        if row.ids[: row.start] != prompt.ids:  # they were read in another context
+            return answer, 0
+        labels, eos = row.ids[row.start :], self.encoder.eos
+        right = answer.accept(labels, scores.argmax_tokens, scores.tied, prompt.limit, eos)
+        return answer, len(prompt.ids) + min(right, len(answer.ids) - 1)
+
+    def _kept(
+        self, predictor: Predictor, items: Sequence[_Item], prompts: Sequence[Prompt]
+    ) -> KeptKeys:
+        """What to keep of scoring for decoding the answers that it does not finish."""
+
+        def wanted(index: int, argmax: Sequence[int], tied: Sequence[bool]) -> int:
+            prompt, greedy = prompts[index], _Greedy(argmax, tied)
+            answer, read = self._verified(items[index], prompt, greedy)
+            return read if answer.ids and answer.unfinished(prompt.limit) else 0
+
+        # Which process decodes an answer is not known before.
+        return KeptKeys(wanted, predictor.kept_tokens if world_size() == 1 else 0)
 
     def _result(
         self, items: Sequence[_Item], scores: Sequence[QuestionScores], answers: Sequence[Answer]
@@ -508,8 +537,9 @@ def _scores(
     items: Sequence[_Item],
     count: Callable[[int], None],
     observations: Sequence[Observation],
+    kept: KeptKeys,
 ) -> dict[_Item, QuestionScores]:
-    """The scores of all items, in their order.
+    """The scores of all items, in their order; `kept` is about those that are answered.
 
     Items that are only scored have batches of their own: with them or without, the others' batches,
     and so their numbers to the last digit, are the same.
@@ -518,7 +548,8 @@ def _scores(
     for answered in (True, False):
         group = [item for item in items if item.answered is answered]
         trees, moments = [item.tree for item in group], [item.moments for item in group]
-        scoress |= zip(group, score(predictor, trees, count, moments, observations), strict=True)
+        options = (moments, observations, kept if answered else None)
+        scoress |= zip(group, score(predictor, trees, count, *options), strict=True)
     return {item: scoress[item] for item in items}
 
 

@@ -15,7 +15,7 @@ so that nothing is moved and no gap has to be masked.
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -27,7 +27,7 @@ from unlearnbench.api.attack import SamplingAttack
 from unlearnbench.api.observations import FloatArray
 from unlearnbench.base.distributed import world_size
 from unlearnbench.base.out_of_memory import map_over_ranks
-from unlearnbench.evaluation.predictor import NOT_FINITE, Predictor
+from unlearnbench.evaluation.predictor import NOT_FINITE, Keys, Predictor
 from unlearnbench.evaluation.prefix_tree import padded_size
 from unlearnbench.models.batching import token_budget
 from unlearnbench.models.packed_attention import AttentionKernel
@@ -175,11 +175,13 @@ def decode(
     eos: int,
     count: Callable[[int], None] = lambda _: None,
     distribution: Distribution | None = None,
+    kept: Mapping[int, Keys] | None = None,
 ) -> tuple[list[Answer], int]:
     """Decode `answers` to their ends; returns them and the steps that took, of all processes.
 
     count  called with the number of answers that this process has finished
     distribution  the distribution to sample from; None: greedily
+    kept   by answer, keys and values of the first tokens of its text, but not of the last
     """
     chosen = [i for i, answer in enumerate(answers) if answer.unfinished(prompts[i].limit)]
     # Longest first, so that none is left to decode alone at the end.
@@ -193,6 +195,8 @@ def decode(
     def decode_lot(lot: list[int]) -> tuple[int, list[Answer]]:
         part = [prompts[i] for i in lot], [answers[i] for i in lot]
         decoding = _Decoding(predictor, *part, eos, count, distribution)
+        known = ((at, (kept or {}).get(i)) for at, i in enumerate(lot))
+        decoding.kept = {at: keys for at, keys in known if keys is not None}
         decoding.run()
         return decoding.steps, decoding.answers
 
@@ -353,6 +357,15 @@ class SlotCache:
             for store in stores:
                 store[target, :columns] = store[source, :columns]
 
+    def put(self, slot: int, keys: Keys) -> int:
+        """Store the keys and values of a text's first tokens in a slot; returns their number."""
+        count = 0
+        for layer, pair in keys.items():
+            count = len(pair[0])
+            for store, new in zip(self._grown(layer, *pair, count), pair, strict=True):
+                store[slot, :count] = new
+        return count
+
     def compact(self, slots: Sequence[int]) -> None:
         """Drop all slots but these, which are renumbered from 0."""
         index = self._to_device(np.array(slots, dtype=np.int64))
@@ -389,6 +402,8 @@ class _Decoding:
         and values until others come."""
         self.numbers: dict[int, FloatArray] = {}
         """The random numbers of each sampled answer in a slot."""
+        self.kept: dict[int, Keys] = {}
+        """By answer that has not begun, keys and values that its slot begins with."""
         self.steps = 0
 
     def run(self) -> None:
@@ -409,6 +424,9 @@ class _Decoding:
 
     def _begin(self, slots: list[int]) -> None:
         """Begin the answers that came into `slots`; samples of a prompt share what it stores."""
+        for slot in slots:
+            if keys := self.kept.pop(self._answer(slot), None):
+                self.cached[self._answer(slot)] = self.cache.put(slot, keys)
         if self.how is None or not self.predictor.packed:
             self._first_steps(slots)
             return

@@ -7,13 +7,13 @@ chunk of positions at a time, so that [chunk, vocabulary] is the largest tensor.
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from unlearnbench.api.observation import Observation
 from unlearnbench.api.observations import FloatArray, IntArray
@@ -23,7 +23,7 @@ from unlearnbench.config.precision import Precision
 from unlearnbench.evaluation.precision import computing_in_precision, precision_of_model
 from unlearnbench.evaluation.prefix_tree import Tree, TreeLayout
 from unlearnbench.models.batching import fast_batch_tokens
-from unlearnbench.models.device import max_cached_tokens, product_dtype
+from unlearnbench.models.device import kept_tokens, max_cached_tokens, product_dtype
 from unlearnbench.models.forward import OutputLayer, final_states, padded, predict
 from unlearnbench.models.packed_attention import (
     Layout,
@@ -49,6 +49,31 @@ _SLOT_BATCHES = 4
 _TIES = {torch.bfloat16: 0.25, torch.float16: 0.03, torch.float64: 1e-10}
 _TIE = 1e-4
 _NO_INDICES: IntArray = np.empty(0, dtype=np.int64)
+
+
+Keys = dict[nn.Module, tuple[Tensor, Tensor]]
+"""By attention layer, the keys and values [t, kv heads, d] of t tokens."""
+
+
+@dataclass(eq=False)
+class KeptKeys:
+    """Keys and values of tokens that scoring has read, and decoding would read again."""
+
+    wanted: Callable[[int, Sequence[int], Sequence[bool]], int]
+    """How many first tokens of a question's first row to keep, from its index, its most probable
+    tokens and their ties."""
+    room: int
+    """Tokens that may still be kept."""
+    by_question: dict[int, Keys] = field(default_factory=dict[int, Keys])
+
+    def keep(self, index: int, tree: Tree, offset: int, count: int, keys: Keys) -> None:
+        """Keep those of the first `count` tokens, of a tree whose nodes begin at `offset`."""
+        if 0 < count <= self.room and keys:
+            self.room -= count
+            nodes = torch.from_numpy(tree.paths[0][:count] + offset)
+            self.by_question[index] = {
+                layer: (key[nodes], value[nodes]) for layer, (key, value) in keys.items()
+            }
 
 
 class PositionScores(NamedTuple):
@@ -110,6 +135,8 @@ class Predictor:
                 empty_cache()  # what training left in torch's cache is free memory, in one piece
             self.slot_tokens = max_cached_tokens(model, _SLOT_BATCHES * self.batch_tokens)
             """Tokens whose keys and values may be stored at once."""
+            self.kept_tokens = kept_tokens(model)
+            """Tokens whose keys and values may be kept from scoring for decoding."""
             self.packed = can_pack(model, longest) and self._packs(trial)
             """True if tokens go through the model in one row; else texts are padded rows."""
 
@@ -134,11 +161,14 @@ class Predictor:
         rows = self._padded_trees([trial])
         return states_match(packed, rows, lambda: self._padded_trees([trial], rows=1))
 
-    def tree_states(self, trees: Sequence[Tree]) -> Tensor:
-        """States [P, ·] at the predicting nodes of each tree, one after the other."""
-        return self._packed_trees(trees) if self.packed else self._padded_trees(trees)
+    def tree_states(self, trees: Sequence[Tree], kept: Keys | None = None) -> Tensor:
+        """States [P, ·] at the predicting nodes of each tree, one after the other.
 
-    def _packed_trees(self, trees: Sequence[Tree]) -> Tensor:
+        kept  gets the keys and values of all nodes, where texts are packed
+        """
+        return self._packed_trees(trees, kept) if self.packed else self._padded_trees(trees)
+
+    def _packed_trees(self, trees: Sequence[Tree], kept: Keys | None = None) -> Tensor:
         offsets = np.cumsum([0, *(len(tree.ids) for tree in trees)])
         where = [tree.predicting + o for tree, o in zip(trees, offsets, strict=False)]
         ids, depths, places = (
@@ -146,6 +176,7 @@ class Predictor:
             for parts in ([t.ids for t in trees], [t.depths for t in trees], where)
         )
         layout = TreeLayout(trees, self.dtype, self.device)
+        layout.kept = kept
         spans = [
             Span(tree.prompt, 0, (tree.stem + o).tolist())
             for tree, o in zip(trees, offsets, strict=False)
@@ -367,18 +398,20 @@ def score(
     count: Callable[[int], None] = lambda _: None,
     moments: Sequence[bool] = (),
     observations: Sequence[Observation] = (),
+    kept: KeptKeys | None = None,
 ) -> list[QuestionScores]:
     """Score all rows of all questions.
 
     count         called with the number of questions that this process has scored
     moments       for each question, whether those of its first row are wanted; default: of none
     observations  made of the tokens of every first row
+    kept          gets what it wants of the questions of this process
     """
     batches = [*_batches(trees, predictor.batch_tokens)]
 
     def score_batch(batch: list[int]) -> list[QuestionScores]:
         wanted = [moments[i] if moments else False for i in batch]
-        result = _score_batch(predictor, [trees[i] for i in batch], wanted, observations)
+        result = _score_batch(predictor, batch, trees, wanted, observations, kept)
         count(len(batch))
         return result
 
@@ -404,10 +437,14 @@ def _batches(trees: Sequence[Tree], budget: int) -> Iterator[list[int]]:
 
 def _score_batch(
     predictor: Predictor,
-    trees: Sequence[Tree],
+    batch: Sequence[int],
+    every: Sequence[Tree],
     moments: Sequence[bool],
     observations: Sequence[Observation],
+    kept: KeptKeys | None,
 ) -> list[QuestionScores]:
+    trees = [every[i] for i in batch]
+    keys: Keys | None = {} if kept is not None and kept.room else None
     offsets = np.cumsum([0, *(len(tree.predicting) for tree in trees)])
     rows = [
         (places + offset, row.ids[row.start :])
@@ -418,7 +455,7 @@ def _score_batch(
     wanted = [places for places, is_wanted in zip(answers, moments, strict=True) if is_wanted]
     labels = [np.array(tree.rows[0].ids[tree.rows[0].start :]) for tree in trees]
     losses, argmax, tied, result, observed = predictor.score_positions(
-        predictor.tree_states(trees),
+        predictor.tree_states(trees, keys),
         np.concatenate([places for places, _ in rows]),
         np.concatenate([labels for _, labels in rows]),
         np.concatenate(answers),
@@ -429,6 +466,11 @@ def _score_batch(
     by_row = iter(np.split(losses, np.cumsum([len(places) for places, _ in rows])))
     by_answer = iter(np.split(result, np.cumsum([*map(len, wanted)])))
     ends = np.cumsum([0, *map(len, answers)]).tolist()
+    if kept is not None and keys is not None:
+        begins = np.cumsum([0, *(len(tree.ids) for tree in trees)]).tolist()
+        for i, tree, node, begin, end in zip(batch, trees, begins, ends, ends[1:], strict=False):
+            count = kept.wanted(i, argmax[begin:end], tied[begin:end])
+            kept.keep(i, tree, node, count, keys)
     return [
         QuestionScores(
             losses=tuple(next(by_row) for _ in tree.rows),

@@ -138,6 +138,8 @@ class TreeLayout:
             offset += len(tree.ids)
         branches.sort(key=lambda b: len(b.above) + b.end - b.begin)
         size = _GROUP.get(device.type, _GROUP_ELSEWHERE)
+        self.kept: dict[nn.Module, tuple[Tensor, Tensor]] | None = None
+        """By layer, the keys and values [N, kv heads, d] of all tokens; None: they are not kept."""
         self._dtype, self._groups = dtype, list[_Group]()
         order = np.empty(offset, dtype=np.int64)  # of each node in the kernels' outputs
         done = 0
@@ -160,11 +162,13 @@ class TreeLayout:
         self._order = torch.from_numpy(order).to(device)
 
     def __call__(
-        self, _: nn.Module, kernel: AttentionKernel, query: Tensor, key: Tensor, value: Tensor
+        self, layer: nn.Module, kernel: AttentionKernel, query: Tensor, key: Tensor, value: Tensor
     ) -> Tensor:
         """Attention of one layer, see `packed_attention.Layout`."""
         # Convert before tokens are repeated: under autocast the kernel would convert each copy.
         query, key, value = (t.to(self._dtype) for t in (query, key, value))
+        if self.kept is not None:
+            self.kept[layer] = key, value
         outputs = [
             kernel(query[g.queries], key[g.keys], value[g.keys], g.mask).flatten(0, 1)
             for g in self._groups

@@ -144,6 +144,10 @@ def product_dtype(tensor: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(kind)
 
 
+KEPT_BYTES = 2**30
+"""Keys and values that an evaluation keeps from scoring for decoding."""
+
+
 def max_cached_tokens(model: Any, tokens: int) -> int:
     """`tokens`, or on a GPU the smaller number whose keys and values fit into its free memory.
 
@@ -162,6 +166,18 @@ def max_cached_tokens(model: Any, tokens: int) -> int:
         free -= sum(p.numel() for p in model.parameters() if p.ndim > 1) * dtype.itemsize
     each = _cached_values_per_token(model.config.get_text_config()) * dtype.itemsize
     return max(min(tokens, int(CACHE_SHARE * free / each)), 1)
+
+
+def kept_tokens(model: Any) -> int:
+    """Tokens whose keys and values fit into `KEPT_BYTES` of a CPU's memory; on a GPU none.
+
+    There reading a text again costs little, and memory is short.
+    """
+    parameter = next(model.parameters())
+    if parameter.device.type != "cpu":
+        return 0
+    each = _cached_values_per_token(model.config.get_text_config())
+    return KEPT_BYTES // (each * product_dtype(parameter).itemsize)
 
 
 def _cached_values_per_token(config: Any) -> int:

@@ -2,7 +2,7 @@
 
 import csv
 from collections.abc import Mapping
-from typing import Any
+from typing import cast
 
 import pytest
 
@@ -28,7 +28,7 @@ MODELS = {"1b": "Llama-3.2-1B-Instruct", "7b": "Llama-2-7b-chat-hf"}
 
 def numbers(run: RunSpec) -> Mapping[str, float]:
     """Weights of the two terms and β, as open-unlearning names them."""
-    part: Mapping[str, Any] = run.method.hyperparameters
+    part = cast("dict[str, float]", run.method.hyperparameters)
     retain = run.method.retain.weight if run.method.retain else part.get("retain_weight", 0.0)
     scale = 0.1 if run.method.name == "satimp" else 1.0  # retain 10 is forget 0.1 to retain 1
     forget = part.get("forget_weight", scale)

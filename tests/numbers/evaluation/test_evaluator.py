@@ -21,6 +21,7 @@ from unlearnbench.evaluation.observation_file import read_observations
 from unlearnbench.evaluation.predictor import Predictor, score
 from unlearnbench.evaluation.prefix_tree import Tree, build_tree
 from unlearnbench.evaluation.summary import summarize
+from unlearnbench.models import device
 from unlearnbench.models.encoding import TEMPLATES, Encoder, Template
 from unlearnbench.models.loading import pad_id
 
@@ -333,3 +334,31 @@ def test_holdout_rows_are_scored_alone_and_change_no_other_number(
     before = summarize(without, None, TOFU)
     assert before["mia_loss"] is None
     assert [c for c in losses if losses[c] != before[c] and not c.startswith("mia_")] == []
+
+
+def test_what_scoring_has_read_is_not_read_again(
+    model: Any, tokenizer: Any, questions: tuple[Question, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With keys and values kept from scoring, decoding reads fewer tokens and finds the same."""
+    read, states = [0], Predictor.row_states
+
+    def counted(self: Predictor, ids: torch.Tensor, *rest: Any) -> torch.Tensor:
+        read[0] += len(ids)
+        return states(self, ids, *rest)
+
+    monkeypatch.setattr(Predictor, "row_states", counted)
+    found, tokens = list[Evaluation](), list[int]()
+    for most in (device.KEPT_BYTES, 50_000, 0):
+        monkeypatch.setattr(device, "KEPT_BYTES", most)
+        read[0] = 0
+        found.append(evaluate(model, tokenizer, questions))
+        tokens.append(read[0])
+    prompts = sum(
+        len(answer) > 0 for answers in (found[0].answers or {}).values() for answer in answers
+    )
+    assert prompts
+    assert tokens[0] < tokens[1] < tokens[2], "all, some and none are kept"
+    for other in found[1:]:
+        assert other.answers == found[0].answers
+        for name, seen in found[0].sets.items():
+            assert_equal(seen, other.sets[name], 0.0)
