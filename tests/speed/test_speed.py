@@ -23,7 +23,7 @@ from unlearnbench.losses.predictions import Predictions, Reference
 from unlearnbench.results.records import EpochResult, Record, run_record
 
 from ..flow.sweep.noop_sweep import noop_config
-from . import decoding, evaluation, losses, peer, step, sweep, timer
+from . import decoding, evaluation, losses, modifiers, peer, step, sweep, timer
 from .models import random_model
 from .plain_evaluator import PlainEvaluator, PlainResult
 from .plain_losses import PlainPredictions
@@ -339,3 +339,10 @@ class TestSweep:
         assert counts["runs"] == 4
         assert {v for k, v in counts.items() if k.endswith(("lost", "double"))} == {0}
         assert 0 < counts["driver_peak_bytes"] < 2**33
+
+
+def test_a_modifier_that_evaluates_twice_takes_longer(capsys: pytest.CaptureFixture[str]) -> None:
+    assert modifiers.main(["sam", "--size", "quick", "--repeats", "3"]) == 0
+    plain, sam = (line.split() for line in capsys.readouterr().out.splitlines())
+    assert (plain[0], plain[-1], sam[0]) == ("plain", "1.00", "sam")
+    assert float(sam[-1]) > 1

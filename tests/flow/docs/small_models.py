@@ -43,7 +43,8 @@ def _changes(config: SweepConfig, cache: Path, seeds: int) -> list[str]:
     if config.select is None:
         changes.append(f"seeds={list(config.seeds[:seeds])}")
     if config.search.trials:
-        changes.append(f"search.trials={min(config.search.trials, TRIALS)}")
+        key = "tune" if config.search.kind == "quasi-random" else "search"
+        changes.append(f"{key}.trials={min(config.search.trials, TRIALS)}")
     stated = config.data.model_dump()
     changes += [f"data.{k}={min(v, stated[k])}" for k, v in smaller.items() if k in stated]
     for i, model in enumerate(config.models):
