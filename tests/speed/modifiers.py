@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from unlearnbench.api import registry
 from unlearnbench.api.modifier import Modifier
@@ -26,7 +27,7 @@ def steps(case: Case, method: str, modifiers: Sequence[Modifier]) -> Iterator[fl
     objective = objective_of(method)
     settings = TrainerSettings(EPOCHS, case.batch_size, RATE, seed=0)
     with tempfile.TemporaryDirectory() as folder:
-        options = {"seed": 0, "epochs": EPOCHS, "pad": case.pad, "folder": Path(folder)}
+        options: Any = {"seed": 0, "epochs": EPOCHS, "pad": case.pad, "folder": Path(folder)}
         rows = case.rows_of(objective)
         references = load_references(case.started, "start", rows, objective.needs, **options)
     given = (settings, case.pad, references, None, modifiers)
