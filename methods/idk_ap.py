@@ -19,7 +19,7 @@ class IDKAP(Method):
     The second term is answer preservation: unlike a likelihood it does not reward a model for
     answers that it prefers to refusals already.
 
-    Literature: the retain term is part of it; none is to be added. The authors have β 0.1 and train
+    Literature: the retain term is part of it; add no other. The authors have β 0.1 and train
     at 1.0e-5 for 5 epochs in batches of 32. [source: sail-sg/closer-look-LLM-unlearning]
     """
 

@@ -27,7 +27,7 @@ class JensUn(Method):
     The released code puts probability 1 on each token of the target in every position, of question
     and padding, too, and clamps at 1e-9: there the rows' own tokens do not matter at all.
 
-    Literature: the retain term is part of it; none is to be added. The authors have w = α = 1, a
+    Literature: the retain term is part of it; add no other. The authors have w = α = 1, a
     rate of 8.0e-6 and 10 epochs. [source: nmndeep/JensUn-Unlearning@925e221 configs]
     """
 

@@ -23,7 +23,7 @@ class PDU(Method):
     The authors' code masks the positions after the answer tokens instead of before, and moves λ per
     micro-batch and process. It trains 5 of 10 to 30 epochs with λ fixed (TOFU) or 3 of 10 (MUSE).
 
-    Literature: the retain term is part of it; none is to be added. For 10 epochs or more, the
+    Literature: the retain term is part of it; add no other. For 10 epochs or more, the
     authors' warm-up on TOFU is `warmup_epochs: 5`.
     [source: locuslab/open-unlearning@d3d7cf9 community/methods/PDU/run.sh, README.md]
     """

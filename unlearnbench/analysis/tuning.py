@@ -1,33 +1,26 @@
 """What a method's trials were worth: the best of few and of many, edges of ranges, failures, cost.
 
 Pure. A trial is a setting on the seeds of the choice. Its worth is what the chosen epoch forgot, by
-the rule of the choice; a trial that failed, or kept too little, is worth the start model, to which
-whoever tried it alone would have gone back.
+the rule of the choice; a trial that failed, or kept too little, is worth the start model, which
+would be kept in its place.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from math import comb
 from typing import Any
+
+import numpy as np
 
 from unlearnbench.analysis.best_settings import Setting, average_seeds, best_of, panels
 from unlearnbench.config.search import Range, SelectSettings
 from unlearnbench.results.records import Record
 from unlearnbench.results.table import TableRow
+from unlearnbench.stats.sampled_scores import expected_best
 
 EDGE = 0.05
 """Share of a range beside its ends in which a choice says that the range is too narrow."""
 
-
-def expected_best(values: Sequence[float]) -> list[float]:
-    """Expectation of the largest of 1, 2, … of the values, drawn without replacement.
-
-    E[max of n] = Σ_i v_(i) · C(i − 1, n − 1) / C(N, n), v_(1) ≤ … ≤ v_(N)
-    """
-    ranked, count = sorted(values), len(values)
-    return [
-        sum(value * comb(i, n - 1) for i, value in enumerate(ranked)) / comb(count, n)
-        for n in range(1, count + 1)
-    ]
+_COST = ("tokens_read", "tokens_back")
+"""Values that every step reports."""
 
 
 def shares(values: Mapping[str, Any], axes: Mapping[str, Any]) -> dict[str, float]:
@@ -62,14 +55,15 @@ def summary(
         value = start.quality if best is None else best.forgotten
         if value is not None:
             worth.append(forgotten.oriented(value))
-    ids = {run for trial in trials for run in trial}
+    worths, ids = np.array(worth), {run for trial in trials for run in trial}
     tried = [record for record in records if record.id in ids]
     lost = {record.id for record in tried if record.status in ("failed", "collapsed")}
     steps = [step for record in tried for step in record.steps]
     return {
         "trials": len(trials),
         "failed": sum(not lost.isdisjoint(trial) for trial in trials),
-        "best_of": [forgotten.oriented(value) for value in expected_best(worth)],
-        "tokens_read": int(sum(step.reported.get("tokens_read", 0.0) for step in steps)),
-        "tokens_back": int(sum(step.reported.get("tokens_back", 0.0) for step in steps)),
+        "best_of": [
+            forgotten.oriented(float(expected_best(worths, n + 1))) for n in range(len(worth))
+        ],
+        **{name: int(sum(step.reported.get(name, 0.0) for step in steps)) for name in _COST},
     }

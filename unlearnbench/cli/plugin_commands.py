@@ -310,7 +310,7 @@ def _method(_: str, method: Any) -> dict[str, Any]:
     if issubclass(method, Wrapper):
         return {"needs": ["questions (trains nothing)"], "family": method.family}
     needs = method.needs
-    parts: list[str] = [part for part in PARTS if part in needs.parts | needs.statistics]
+    parts: list[str] = [part for part in PARTS if part in needs.all_parts]
     parts += [f"reference({part})" for part in sorted(needs.reference)]
     return {"needs": parts, "family": method.family}
 

@@ -74,12 +74,9 @@ class Range(Settings):
 
     def share(self, value: float) -> float:
         """Where `value` is in the range, from 0 to 1: in the logarithm where it is drawn so."""
-        low, high, value = (
-            map(math.log, (self.low, self.high, value))
-            if self.log
-            else (self.low, self.high, value)
-        )
-        return (value - low) / (high - low)
+        ends = (self.low, self.high, value)
+        low, high, at = map(math.log, ends) if self.log else ends
+        return (at - low) / (high - low)
 
     def clipped(self, value: float) -> int | float:
         """Clip `value` to the range, and round it to four digits where it is not whole.

@@ -85,6 +85,8 @@ class TrainingRows:
             return [self.retain_refusal(draw.retain, draw.refusal) for draw in draws]
         if part == "alternative" and self.alternatives:
             return [self.alternatives[draw.index][draw.alternative] for draw in draws]
+        if part != "retain":
+            raise LookupError(f"there are no rows of the part {part!r}")
         alone = self.primary(needs) is self.retain
         return [self.retain[draw.index if alone else draw.retain] for draw in draws]
 

@@ -121,7 +121,7 @@ def _batch(method: Method, odds: float, start: float) -> LossBatch:
     others = 2 * torch.randn(_VOCABULARY - 1, generator=generator, dtype=torch.float64)
     parts: dict[Part, Predictions] = {}
     references: dict[Part, Reference] = {}
-    for part in sorted(needs.parts | needs.statistics):
+    for part in sorted(needs.all_parts):
         count = needs.samples.count if part == "sample" and needs.samples else 1
         rows, labels = torch.arange(count), torch.zeros(count, dtype=torch.long)
         subset, base = (odds, start) if part == "forget" else (0.0, 0.0)

@@ -242,19 +242,27 @@ class FollowUpRuns:
         runs = {key: [run.id for run in runs] for key, runs in self._reported.items()}
         rows = table(self._records({item for many in runs.values() for item in many}))
         tried = self._records(self._candidates())
+        before = table(tried)
         reported = [
             report_chosen(choice, rows, runs)
-            | {"tuning": self._tuning(choice, select, tried)}
-            | {"untuned": self._report_untuned(choice, select, tried, rows, runs)}
+            | {"tuning": self._tuning(choice, select, tried, before)}
+            | {"untuned": self._report_untuned(choice, select, before, rows, runs)}
             for choice in self.choices
         ]
         headline = self.config.data.headline
         write_selection(self.folder, select, self.config.seeds, reported, headline)
 
     def _tuning(
-        self, choice: ChosenSetting, select: SelectSettings, tried: Sequence[Record]
+        self,
+        choice: ChosenSetting,
+        select: SelectSettings,
+        tried: Sequence[Record],
+        before: Sequence[TableRow],
     ) -> dict[str, Any]:
-        """What the trials of a choice were worth, and where in its ranges it is."""
+        """What the trials of a choice were worth, and where in its ranges it is.
+
+        before  the table of the records `tried`
+        """
         trials: dict[str, set[str]] = {}
         edges: dict[str, float] = {}
         spaces = [Space(grid, self.config) for grid in self.config.methods]
@@ -266,7 +274,7 @@ class FollowUpRuns:
                 for space in spaces if run.id in choice.runs else ():
                     if space.base.label == choice.method and (values := space.values(point)):
                         edges = shares(values, space.axes)
-        rows = [row for row in table(tried) if row.panel == choice.panel]
+        rows = [row for row in before if row.panel == choice.panel]
         return summary([*map(frozenset, trials.values())], rows, tried, select) | {"edges": edges}
 
     def _untuned(self) -> Iterator[tuple[ModelSettings, SplitKey, list[RunSpec]]]:
@@ -282,16 +290,19 @@ class FollowUpRuns:
         self,
         choice: ChosenSetting,
         select: SelectSettings,
-        tried: Sequence[Record],
+        before: Sequence[TableRow],
         rows: Sequence[TableRow],
         runs: Mapping[str, Sequence[str]],
     ) -> dict[str, Any] | None:
-        """The numbers of the entry's defaults; None where they were not tried."""
+        """The numbers of the entry's defaults; None where they were not tried.
+
+        before, rows  tables on the seeds of the choice, and on the others
+        """
         for model, fraction, specs in self._untuned():
             if (model.name, fraction, specs[0].method.label) == (*choice.panel, choice.method):
                 ids = {run.id for run in specs}
-                before = [row for row in table(tried) if row.run_id in ids or row.kind != "run"]
-                for item in choose(before, select):
+                subset = [row for row in before if row.run_id in ids or row.kind != "run"]
+                for item in choose(subset, select):
                     # Where no epoch keeps enough, as it ends.
                     ended = replace(item, runs=(*ids,), epoch=specs[0].epochs)
                     numbers = report_chosen(item if item.runs else ended, rows, runs)

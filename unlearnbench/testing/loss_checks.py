@@ -429,7 +429,7 @@ def _inconsistent(method: Method, subset: Needs) -> str:
         if beyond := sorted(set(getattr(subset, name)) - set(getattr(most, name))):
             return f"needed() asks for {name} {beyond}, which the class's `needs` does not name"
     for part, options in (("alternative", subset.alternatives), ("sample", subset.samples)):
-        if (part in subset.parts | subset.statistics) != (options is not None):
+        if (part in subset.all_parts) != (options is not None):
             return f"the part {part!r} and its settings belong together: declare both or neither"
     if subset.samples is not None:
         reward = method.reward("an answer", "the truth")

@@ -306,8 +306,7 @@ class TinyLab:
     def batch(self, state: Mapping[str, float] | None = None) -> LossBatch:
         """The whole step in one micro-batch, including the parts that statistics read."""
         with torch.no_grad():
-            both = self.needs.parts | self.needs.statistics
-            return next(self.batches([self.draws], state=state, only=both))
+            return next(self.batches([self.draws], state=state, only=self.needs.all_parts))
 
     def total(self, batch: LossBatch) -> Tensor:
         """The scalar to minimise, on any batch."""

@@ -63,7 +63,7 @@ class MicroBatches:
     def counts(self, draws: Sequence[Item]) -> dict[Part, tuple[int, int]]:
         """Scored tokens and rows of each part but the samples, over all of a step's items."""
         counts: dict[Part, tuple[int, int]] = {}
-        for part in (self.needs.parts | self.needs.statistics) - {"sample"}:
+        for part in self.needs.all_parts - {"sample"}:
             rows = self.rows.of(part, draws, self.needs)
             counts[part] = (sum(row.scored for row in rows), len(rows))
         return counts

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from unlearnbench.analysis.best_settings import PanelKey, panel_label
 from unlearnbench.analysis.tuning import EDGE
 from unlearnbench.report.best_table import Column
 
@@ -28,9 +29,7 @@ class Tuning(Section):
         most = max(line["tuning"]["trials"] for line in lines)
         columns = [Column("Method", lambda line: line["method"], align="")]
         if len(context.panels) > 1:
-            columns.append(
-                Column("Forget set", lambda line: str(line["forget_fraction"]), align="")
-            )
+            columns.append(Column("Panel", lambda line: panel_label(*_panel(line)), align=""))
         columns += [
             Column("Trials", lambda line: str(line["tuning"]["trials"])),
             Column("Failed", lambda line: str(line["tuning"]["failed"])),
@@ -52,7 +51,7 @@ class Tuning(Section):
             columns=columns,
             lines=lines,
             family=lambda line: line["method"],
-            panel=lambda line: context.panel_number(line["model"], line["forget_fraction"]),
+            panel=lambda line: context.panel_number(*_panel(line)),
         )
         return {"table": table, "headline": headline, "edge": EDGE}
 
@@ -72,12 +71,15 @@ class Tuning(Section):
                     meta=meta("own", line["method"], slot=style.slots[line["method"]], alpha=0.9),
                 )
                 for line in _choices(context)
-                if (line["model"], line["forget_fraction"]) == panel.panel
-                and (values := line["tuning"]["best_of"])
+                if _panel(line) == panel.panel and (values := line["tuning"]["best_of"])
             ]
             title = f"expected best {headline.forgotten.short} of n trials"
             figures.append([{"data": lines, "layout": small_layout(title, "trials n")}])
         return figures
+
+
+def _panel(line: Mapping[str, Any]) -> PanelKey:
+    return line["model"], line["forget_fraction"]
 
 
 def _choices(context: PageContext) -> list[Mapping[str, Any]]:
