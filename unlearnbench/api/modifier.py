@@ -92,6 +92,10 @@ class Gradients:
             distributed.all_reduce(sums)
         return dict(zip(self.tensors, sums.tolist(), strict=True))
 
+    def total(self) -> float:
+        """The sum over all elements of all weights."""
+        return sum(self.totals(torch.detach).values())
+
     def dot(self, other: Gradients) -> float:
         """The inner product over all weights."""
         return sum(self.totals(torch.mul, other).values())

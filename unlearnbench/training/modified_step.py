@@ -7,6 +7,7 @@ step, so the gradients of the passes add up to that of the loss.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -127,6 +128,8 @@ class Modifiers:
         ]
         self.separate = any(modifier.two_roles for modifier in modifiers)
         """The loss must have a term for each role."""
+        self.by_role = self.separate or any(item.kind == "perturb" for item in modifiers)
+        """A step takes the gradients of the roles apart; else one pass has all parts."""
         self.apart = any(item.kind == "optimizer" and item.two_roles for item in modifiers)
         """Each role has an optimiser."""
         self._groups: Groups | None = None
@@ -150,8 +153,14 @@ class Modifiers:
             if (selection := select(at)) is not None:
                 memory[_SELECTION] = selection
 
+    def step(self, trainer: Trainer, rows: StepRows) -> StepEvaluation:
+        """Evaluations on the rows of a step, by role if a modifier needs that."""
+        if self.by_role:
+            return self.evaluation(trainer, rows)
+        return StepEvaluation(trainer, rows, {"forget": [frozenset(PARTS)]})
+
     def evaluation(self, trainer: Trainer, rows: StepRows) -> StepEvaluation:
-        """Evaluations on the rows of a step. Raises: PluginError for a role that is missing."""
+        """Evaluations by role on some rows. Raises: PluginError for a role that is missing."""
         # A state may turn terms on, as after a warm-up.
         if self._groups is None or trainer.state:
             self._groups = trainer.retried(lambda: _groups(trainer, rows), rows.draws)
@@ -196,14 +205,10 @@ class Modifiers:
     @contextmanager
     def frozen(self, weights: Gradients) -> Generator[None, None, None]:
         """Keep what no filter lets move, bit for bit, over an optimiser's step."""
-        kept: list[tuple[Tensor, Tensor, Tensor]] = []
-        for selection in self._selections:
-            for name, weight in weights.tensors.items():
-                still = selection.tensors[name] == 0
-                kept.append((weight, still, weight[still]))
+        stored = weights.copy() if self._selections else weights
         yield
-        for weight, still, values in kept:
-            weight[still] = values
+        for selection in self._selections:
+            weights.map_(_selected, stored, selection)
 
     def evaluated(self, weights: Gradients) -> Gradients:
         """The weights to evaluate; `weights` itself for those that are trained."""
@@ -232,17 +237,21 @@ class Modifiers:
             )
 
 
+def _selected(moved: Tensor, stored: Tensor, selection: Tensor) -> Tensor:
+    return torch.where(selection.bool(), moved, stored)
+
+
 def _conflict(forget: Gradients, retain: Gradients) -> dict[str, float]:
     """Norms and cosine of two gradients, and the share of their weights with opposed signs."""
-
-    def agreement(forget: Tensor, retain: Tensor) -> Tensor:
-        return forget.sign() * retain.sign()
-
-    agreed = forget.map(agreement, retain)
-    both, balance = (sum(agreed.totals(f).values()) for f in (torch.abs, torch.clone))
-    opposed = (both - balance) / 2 / max(both, 1.0)
     norms = {"forget_norm": forget.norm(), "retain_norm": retain.norm()}
-    return {**norms, "cosine": forget.cosine(retain), "opposed": opposed}
+    product = forget.map(torch.mul, retain)
+    dot = product.total()
+    signs = product.map_(torch.sign)
+    both = signs.map(torch.abs).total()
+    return norms | {
+        "cosine": dot / (math.prod(norms.values()) or 1.0),
+        "opposed": (both - signs.total()) / 2 / max(both, 1.0),
+    }
 
 
 def _guarded(modifier: Modifier, part: str) -> Callable[..., Any]:

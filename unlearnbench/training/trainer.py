@@ -157,7 +157,7 @@ class Trainer:
         self, modifiers: Modifiers, rows: StepRows, epoch: int
     ) -> tuple[dict[str, float], dict[str, float], float]:
         """Take a step with modifiers; returns terms, reported values and the gradient's norm."""
-        at, step = modifiers.evaluation(self, rows), RunStep(self.step + 1, self.schedule.steps)
+        at, step = modifiers.step(self, rows), RunStep(self.step + 1, self.schedule.steps)
         with optimizer_oom(self.step + 1):
             gradients = modifiers.gradients(at, step)
         terms, reported = map(_summed, zip(*at.values.values(), strict=True))
