@@ -42,7 +42,7 @@ _JOINED = {
     # Merge our runtime environment with that of the job by which this command was submitted.
     "RAY_OVERRIDE_JOB_RUNTIME_ENV": "1",
 }
-_PASSED_ON = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+_PASSED_ON = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "GOMP_SPINCOUNT")
 STORE_BYTES = 100 * 2**20
 """Ray's shared memory: it holds specs and metrics, no models."""
 
