@@ -150,6 +150,12 @@ class MetricUse:
     """First part of its columns' names; default: the metric's name with underscores."""
 
 
+_PROMPT_SETTINGS = (
+    *("format", "examples", "max_new_tokens", "prefix", "system"),
+    *("max_length", "answer_index", "labels"),
+)
+
+
 @dataclass(frozen=True)
 class Question:
     """One row: a question, its answer and, in the evaluation sets, the answer's variants.
@@ -177,6 +183,15 @@ class Question:
     """Text of the system message, in place of the template's own."""
     max_new_tokens: int | None = None
     """Most tokens of its generated answer; default: the profile's rule."""
+    max_length: int | None = None
+    """Most tokens of its rows in an evaluation; default: the profile's rule."""
+    answer_index: int | None = None
+    """Place of the answer among the options of a multiple choice, from 0: `perturbed_answers` are
+    the others, in their order. Options continue the prompt, behind a space where no template
+    divides the two; no EOS ends them, and no answer is generated. A row that is too long loses its
+    beginning."""
+    labels: tuple[str, ...] = ()
+    """What metrics that look at some rows of a set know them by: a task, a subject."""
     score: float | tuple[float, ...] | None = field(default=None, compare=False)
     """Degree to which the answer is to be learned (1) or unlearned (0): one number, or one for each
     token, including the one that ends the answer. Equality of rows ignores it."""
@@ -190,6 +205,14 @@ class Question:
         Facts have no paraphrase; their truth ratio is about the answer itself.
         """
         return (self.answer, self.paraphrased_answer or self.answer, *self.perturbed_answers)
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The options of a multiple choice in their order; none of another row."""
+        if self.answer_index is None:
+            return ()
+        others, i = self.perturbed_answers, self.answer_index
+        return (*others[:i], self.answer, *others[i:])
 
     def behind_prefix(self, answer: str) -> str:
         """The part of an answer that is scored behind `prefix`, with a space between the two."""
@@ -209,10 +232,14 @@ class Question:
         return self.format == "text" and not self.question and not self.prefix
 
     @property
+    def is_scored_only(self) -> bool:
+        """True if no answer is generated: of plain text, and of a multiple choice."""
+        return self.is_plain_text or self.answer_index is not None
+
+    @property
     def prompt_settings(self) -> dict[str, Any]:
         """Settings of the prompt and of its answer's limit that differ from their defaults."""
-        names = ("format", "examples", "max_new_tokens", "prefix", "system")
-        pairs = ((name, getattr(self, name)) for name in names)
+        pairs = ((name, getattr(self, name)) for name in _PROMPT_SETTINGS)
         return {name: value for name, value in pairs if value != getattr(Question, name)}
 
     @property

@@ -101,6 +101,12 @@ class SetEvaluation:
     """None outside an attack that samples answers."""
     values: Mapping[str, FloatArray] = field(default_factory=dict[str, FloatArray])
     """[n] by metric: as stated in a log that lacks the columns to compute them."""
+    options: tuple[tuple[str, ...], ...] = ()
+    """[n][k + 1] the options of each question in their order; empty in a set of other questions."""
+    answer_index: IntArray | None = None
+    """[n] place of the answer among them; None there."""
+    labels: tuple[tuple[str, ...], ...] = ()
+    """[n] of each question, see `Question.labels`; empty where no question has one."""
 
     @property
     def perturbed(self) -> BoolArray:

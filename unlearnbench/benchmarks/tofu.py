@@ -9,19 +9,18 @@ Forget and retain rows may have an additional column, `score`, for methods that 
 from 0 (unlearn) to 1 (learn), or a list with one for each token of the answer and its end.
 """
 
-from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
 from unlearnbench.api.benchmark import Dataset, Question, Split, split_name
 from unlearnbench.base import hub
 from unlearnbench.base.errors import DataError
-from unlearnbench.base.messages import describe_error
 from unlearnbench.benchmarks.authors import pretraining_rows
+from unlearnbench.benchmarks.json_lines import JsonRow, Words, data_folder, json_rows
 from unlearnbench.benchmarks.tofu_metrics import TofuSchema
 
 FRACTIONS = (0.01, 0.05, 0.10)
@@ -115,38 +114,25 @@ def _folder(settings: TOFU, files: Sequence[str], optional: Sequence[str]) -> tu
             f"{settings.hub_id}: cannot be read from the hub ({error}); without a network, use a "
             f"folder of TOFU's JSON-lines files: --set data.path=FOLDER"
         ) from error
-    if not folder.is_dir():
-        raise DataError(f"{subject} is not a folder; give the one with TOFU's full.json")
-    if missing := [file for file in files if not (folder / file).is_file()]:
-        raise DataError(f"{subject} lacks {', '.join(missing)}; {fix}")
-    return folder, origin
+    return data_folder(folder, files, subject, fix), origin
 
 
 def _table(name: str, folder: Path, origin: str) -> tuple[Question, ...]:
     """Read a file and check its rows."""
-    lines = (folder / f"{name}.json").read_bytes().removeprefix(BOM_UTF8).split(b"\n")
-    return tuple(
-        _question(name, f"{origin}/{name}.json:{number}", line)
-        for number, line in enumerate(lines, 1)
-        if line.strip()
-    )
+    kind: type[_Row] = _Row if name.startswith("holdout") else _Trained
+    if name.endswith("_perturbed"):
+        kind = _Fact if name in _FACTS else _Varied
+    file = folder / f"{name}.json"
+    rows = json_rows(file, f"{origin}/{file.name}", kind)
+    return tuple(_question(row.model_dump(), place) for place, row in rows)
 
 
-def _not_blank(text: str) -> str:
-    if not text.strip():
-        raise ValueError("is blank; every question and answer needs words")
-    return text
-
-
-_Words = Annotated[str, AfterValidator(_not_blank)]
 _Score = Annotated[float, Field(ge=0, le=1)]
 
 
-class _Row(BaseModel):
-    model_config = ConfigDict(strict=True)
-
-    question: _Words
-    answer: _Words
+class _Row(JsonRow):
+    question: Words
+    answer: Words
 
 
 class _Trained(_Row):
@@ -154,37 +140,18 @@ class _Trained(_Row):
 
 
 class _Fact(_Row):
-    perturbed_answer: _Words | Annotated[tuple[_Words, ...], Field(min_length=1)]
+    perturbed_answer: Words | Annotated[tuple[Words, ...], Field(min_length=1)]
 
 
 class _Varied(_Fact):
-    paraphrased_answer: _Words
-    paraphrased_question: _Words
+    paraphrased_answer: Words
+    paraphrased_question: Words
 
 
-def _question(table: str, location: str, line: bytes) -> Question:
-    """The row of a table that a line has. Raises: DataError for a wrong column."""
-    kind: type[_Row] = _Row if table.startswith("holdout") else _Trained
-    if table.endswith("_perturbed"):
-        kind = _Fact if table in _FACTS else _Varied
-    try:
-        columns: dict[str, Any] = kind.model_validate_json(line).model_dump()
-    except ValidationError as error:
-        # Of the members of a union, the one that fits best.
-        details = max(error.errors(include_url=False), key=lambda each: len(each["loc"]))
-        if not details["loc"]:
-            text = f"{location}: not a JSON object on one line ({details['msg']})"
-            raise DataError(f"{text}; write each row on a line (jq -c '.[]' FILE)") from None
-        column, *item = details["loc"]
-        number = "".join(f" item {step + 1}" for step in item if isinstance(step, int))
-        text = describe_error(details)
-        raise DataError(f"{location}: column {column!r}{number}: {text}") from None
+def _question(columns: dict[str, Any], place: str) -> Question:
     perturbed = columns.pop("perturbed_answer", ())
-    return Question(
-        **columns,
-        perturbed_answers=(perturbed,) if isinstance(perturbed, str) else perturbed,
-        place=location,
-    )
+    perturbed = (perturbed,) if isinstance(perturbed, str) else perturbed
+    return Question(**columns, perturbed_answers=perturbed, place=place)
 
 
 def _split(given: float, published: float, tables: Mapping[str, Rows], origin: str) -> Split:

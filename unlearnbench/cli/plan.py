@@ -149,6 +149,16 @@ def read_config(
     return load_config(config, overrides or ())
 
 
+def read_configs(
+    config: str, overrides: Sequence[str] | None, plugins: list[str] | None
+) -> tuple[SweepConfig, ...]:
+    """The same; one for each of its benchmarks, where there are several."""
+    from unlearnbench.config.loader import load_configs
+
+    register_plugins(plugins)
+    return load_configs(config, overrides or ())
+
+
 def plan_runs(
     config: str, overrides: Sequence[str] | None, plugins: list[str] | None
 ) -> tuple[Plan, Dataset]:

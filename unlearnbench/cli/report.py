@@ -40,7 +40,7 @@ def report(
     ] = None,
     plugins: Plugins = None,
 ) -> None:
-    """Write a sweep's page and tables again, also while it runs.
+    """Write a sweep's page and tables again, also while it runs; or that of several benchmarks.
 
     Examples:
       unlearnbench report runs/quickstart --out page.html
@@ -53,9 +53,12 @@ def report(
     register_plugins(plugins)
     from unlearnbench.analysis.results import Results
     from unlearnbench.report.best_table import best_table
-    from unlearnbench.report.report import publish
+    from unlearnbench.report.report import publish, write_across
     from unlearnbench.results.outcomes import outcome
 
+    if not (best or latex) and any(Path(folder).glob("*/plan.json")):
+        console.print(f"page  {write_across(Path(folder), target)}")
+        return
     source = sweep_folder(folder)
     made = Results.read(source)
     if best:

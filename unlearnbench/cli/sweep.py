@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from unlearnbench.base.console import Console
@@ -11,7 +12,7 @@ from unlearnbench.base.errors import UnlearnbenchError, shortened
 from unlearnbench.base.hashing import json_ready
 from unlearnbench.cli.command import command, new_group, option
 from unlearnbench.cli.options import Config, Json, Overrides, Plugins
-from unlearnbench.cli.plan import plan_runs, read_config
+from unlearnbench.cli.plan import plan_runs, read_configs
 
 if TYPE_CHECKING:
     from unlearnbench.api.benchmark import Headline
@@ -46,7 +47,8 @@ def sweep(
 ) -> int:
     """Carry out every run of a config; resumes, and skips what is finished.
 
-    Files go to output/name: report.html, results.csv, records/, plan.json, mlflow.db.
+    Files go to output/name: report.html, results.csv, records/, plan.json, mlflow.db. Of a config
+    with several benchmarks each has such a folder in it, and report.html is of all.
 
     Examples:
       unlearnbench sweep tofu_tiny --set data.path=~/tofu
@@ -54,8 +56,20 @@ def sweep(
       unlearnbench sweep my.yaml --set models.0.base=./my-model --set ray.concurrent=1
       unlearnbench sweep my.yaml --plugin my_method.py
     """
-    settings = read_config(config, overrides, plugins)
-    _check_optimizers(settings)
+    several = read_configs(config, overrides, plugins)
+    for settings in several:
+        _check_optimizers(settings)
+    codes = [_swept(settings, as_json=as_json) for settings in several]
+    if several[1:]:
+        from unlearnbench.report.report import write_across
+
+        page = write_across(Path(several[0].output))
+        Console().note(f"page of all benchmarks  {page}")
+    return max(codes)
+
+
+def _swept(settings: SweepConfig, *, as_json: bool) -> int:
+    """Carry out a sweep and print how it ended."""
     from unlearnbench.analysis.conclusion import read_conclusions
     from unlearnbench.analysis.selection import read_selection
     from unlearnbench.results.outcomes import tally, without_result

@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib.resources
 import re
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
@@ -202,6 +203,8 @@ def read_yaml(name: str, text: str, above: Loc = ()) -> Document:
         document.values = read(loader.get_single_node(), above)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark, text = None, str(error)
+        if isinstance(error, RecursionError):
+            text = "a value that has itself in it"
         if isinstance(error, yaml.MarkedYAMLError):
             mark, text = error.problem_mark, " ".join(filter(None, [error.context, error.problem]))
         first = text.partition("\n")[0]
@@ -210,10 +213,57 @@ def read_yaml(name: str, text: str, above: Loc = ()) -> Document:
 
 
 def load_config(name_or_path: str, overrides: Sequence[str] = ()) -> SweepConfig:
-    """Load a configuration with `key=value` overrides; ConfigError names all problems."""
+    """Load a configuration with `key=value` overrides; ConfigError names all problems.
+
+    One with several benchmarks needs a choice: `benchmark=NAME`.
+    """
+    configs = load_configs(name_or_path, overrides)
+    if len(configs) > 1:
+        names = ", ".join(config.name for config in configs)
+        rule = f"choose one of {names}, such as --set benchmark={configs[0].name}"
+        raise _problem(name_or_path, f"it has several benchmarks: {rule}")
+    return configs[0]
+
+
+def load_configs(name_or_path: str, overrides: Sequence[str] = ()) -> tuple[SweepConfig, ...]:
+    """Load a configuration as `load_config`; one for each of its `benchmarks`.
+
+    `benchmarks` has a section for each, by name, that is merged over the other keys. Each is a
+    sweep of its own in the folder `output/name/benchmark`, with one cache of prepared models.
+    """
     document = _read(find_config(name_or_path))
     for text in overrides:
         document.override(text)
+    parts: Any = document.values.pop("benchmarks", None)
+    if parts is None:
+        return (_checked(document),)
+    if not isinstance(parts, dict) or not all(isinstance(part, dict) for part in parts.values()):
+        rule = "expected a section by name: {facts: {data: {source: synthetic}}}"
+        document.problem(("benchmarks",), rule)
+        parts = {}
+    chosen = document.values.pop("benchmark", None)
+    if chosen is not None and chosen not in parts:
+        document.problem(("benchmark",), f"there are {', '.join(parts)}, got {shortened(chosen)}")
+    names = [name for name in parts if chosen in (None, name)]
+    if not names or document.problems:
+        raise ConfigError(document.problems)
+    return tuple(_checked(_part(document, name, parts[name])) for name in names)
+
+
+def _part(document: Document, name: str, values: Any) -> Document:
+    """The document of one of the benchmarks."""
+    common, above = deepcopy(document.values), ("benchmarks", name)
+    whole, output = common.pop("name", "benchmarks"), common.get("output", "runs")
+    common |= {"name": name, "output": f"{output}/{whole}"}
+    common.setdefault("cache", f"{output}/cache")
+    result = Document(common, {**document.places})
+    places = {loc[2:]: place for loc, place in document.places.items() if loc[:2] == above}
+    result.merge(Document(deepcopy(values), places))
+    return result
+
+
+def _checked(document: Document) -> SweepConfig:
+    """The configuration of a document. Raises: ConfigError."""
     _register_plugins(document)
     config = validated(document)
     if config is None or document.problems:

@@ -70,8 +70,8 @@ class _Item:
     """True if an answer is generated."""
     moments: bool
     """True if the moments of log-probabilities are computed for its true answer."""
-    room: int
-    """Tokens beyond the profile's `max_length` that its rows may have."""
+    most: int
+    """Tokens that its rows may have."""
 
     @property
     def prompt(self) -> tuple[int, ...]:
@@ -143,13 +143,13 @@ class Evaluator:
             self.sets[name] = [self._item(q, other, *options) for q, other in pairs]
 
     def _item(self, question: Question, plain: Question, answered: bool, moments: bool) -> _Item:
-        prompt, room, encoder = self.encoder.prompt(question), 0, self.encoder
+        prompt, most = self.encoder.prompt(question), question.max_length or self.profile.max_length
         if question != plain:
-            room = max(len(prompt) - len(encoder.prompt(plain)), 0)
-            encoder = replace(encoder, max_length=encoder.max_length + room)
+            most += max(len(prompt) - len(self.encoder.prompt(plain)), 0)
+        encoder = replace(self.encoder, max_length=most)
         rows = tuple(encoder.row(question, answer) for answer in question.scored_answers)
         reference, tree = encoder.reference(rows[0], question), build_tree(rows, prompt)
-        return _Item(question, rows, tree, reference, answered, moments, room)
+        return _Item(question, rows, tree, reference, answered, moments, most)
 
     def with_sets(
         self,
@@ -363,11 +363,7 @@ class Evaluator:
             part = [result[item] for item in rows if item.answered]
             sets[name] = self._result(rows, [scores[item] for item in rows], part)
             ids[name] = tuple(tuple(answer.ids) for answer in part)
-        # A row that was cut has no EOS, or one beyond the length.
-        most, eos = self.profile.max_length, self.encoder.eos
-        true = [(item.rows[0].ids, most + item.room) for item in items]
-        cut = sum(tokens[-1] != eos or len(tokens) > limit for tokens, limit in true)
-        statistics = _statistics(scores, result, steps, cut)
+        statistics = _statistics(scores, result, steps)
         return Evaluation(self.profile.id, sets, statistics, ids, predictor.precision)
 
     def _prompts(
@@ -378,8 +374,7 @@ class Evaluator:
         prompts: list[Prompt] = []
         for item in items:
             new = item.question.max_new_tokens or self.profile.max_new_tokens
-            most = self.profile.max_length + item.room
-            limit = most - len(item.prompt) if new is None else new
+            limit = item.most - len(item.prompt) if new is None else new
             limit = limit if context is None else min(limit, context - len(item.prompt))
             like = tuple(row.ids[row.start :] for row in item.tree.rows)
             draft = drafts.get(item.question.question, ())
@@ -464,6 +459,7 @@ class Evaluator:
             rouge1_recall=rouge[0],
             rouge_l_recall=rouge[1],
             token_columns=self.answer_tokens([item.rows[0] for item in items], scores),
+            **_of_questions([item.question for item in items]),
         )
 
     def answer_tokens(
@@ -495,6 +491,17 @@ class Evaluator:
             logprob_variance=None if moments is None else moments[:, 1],
             observed={} if observed is None else dict(zip(names, observed.T, strict=True)),
         )
+
+
+def _of_questions(rows: Sequence[Question]) -> dict[str, Any]:
+    """The columns of a set that hold what its rows say, where they say it."""
+    columns: dict[str, Any] = {}
+    if any(row.labels for row in rows):
+        columns["labels"] = tuple(row.labels for row in rows)
+    if any(row.options for row in rows):
+        columns["options"] = tuple(row.options for row in rows)
+        columns["answer_index"] = np.array([row.answer_index for row in rows])
+    return columns
 
 
 def _unshifted(model: Any, items: Sequence[_Item]) -> tuple[Any, Shifts | None]:
@@ -554,7 +561,7 @@ def _scores(
 
 
 def _statistics(
-    scores: Mapping[_Item, QuestionScores], answers: Mapping[_Item, Answer], steps: int, cut: int
+    scores: Mapping[_Item, QuestionScores], answers: Mapping[_Item, Answer], steps: int
 ) -> Statistics:
     broken = [
         item.question.opening
@@ -568,5 +575,5 @@ def _statistics(
         steps=steps,
         ties=tuple(item.question.question for item, answer in answers.items() if answer.tied),
         not_finite=broken[0] if broken else None,
-        cut=cut,
+        cut=sum(item.rows[0].cut for item in scores),
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -69,7 +70,13 @@ def made_up_set(
             tuple(tuple(map(" ".join, answers)) for answers in drawn),
             np.clip(knows + rng.uniform(-0.4, 0.4, (n, _SAMPLES)), 0, 1),
         ),
+        **_of_questions(n),
     )
+
+
+def _of_questions(n: int) -> dict[str, Any]:
+    labels = tuple((f"half {i % 2}",) for i in range(n))
+    return {"options": (_WORDS[:4],) * n, "answer_index": np.arange(n) % 4, "labels": labels}
 
 
 def perfect_set(n: int = 4, *, tokens: int = 200) -> SetEvaluation:
@@ -113,6 +120,7 @@ def _extreme(n: int, tokens: int, *, knows: bool) -> SetEvaluation:
             tuple((text if knows else "",) * _SAMPLES for text in texts),
             np.full((n, _SAMPLES), float(knows)),
         ),
+        **_of_questions(n),
     )
 
 

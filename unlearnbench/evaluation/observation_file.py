@@ -34,7 +34,8 @@ from unlearnbench.base.outputs import writing
 SUFFIX = ".safetensors"
 _TEXTS = ("questions", "generated", "references")
 _TOKENS, _VALUES, _SAMPLES, _OBSERVED = "tokens", "values", "samples", "observed"
-_APART = {*_TEXTS, "token_columns", "values", "samples", *EXTRA}
+_LISTS, _IF_THERE = ("options", "labels"), {"answer_index", *EXTRA}
+_APART = {*_TEXTS, *_LISTS, "token_columns", "values", "samples", *_IF_THERE}
 _COLUMNS = {f.name for f in fields(SetEvaluation)} - _APART
 _TOKEN_COLUMNS = {f.name for f in fields(AnswerTokens)} - {_OBSERVED}
 _DAMAGE = (
@@ -49,8 +50,9 @@ def write_observations(evaluation: Evaluation, path: Path | str) -> None:
     texts: dict[str, dict[str, list[Any]]] = {}
     for name, seen in evaluation.sets.items():
         texts[name] = {key: list(getattr(seen, key)) for key in _TEXTS}
+        texts[name] |= {key: list(value) for key in _LISTS if (value := getattr(seen, key))}
         columns: dict[str, Any] = {key: getattr(seen, key) for key in sorted(_COLUMNS)}
-        columns |= {key: v for key in sorted(EXTRA) if (v := getattr(seen, key)) is not None}
+        columns |= {key: v for key in sorted(_IF_THERE) if (v := getattr(seen, key)) is not None}
         columns |= {f"{_VALUES}.{key}": value for key, value in sorted(seen.values.items())}
         if seen.token_columns is not None:
             subset = {key: getattr(seen.token_columns, key) for key in sorted(_TOKEN_COLUMNS)}
@@ -118,7 +120,8 @@ def _set(texts: Mapping[str, list[Any]], columns: Mapping[str, NDArray[Any]]) ->
             tokens[key] = np.unpackbits(tokens[key], count=count).astype(np.bool_)
     known: dict[str, Any] = {key: tuple(texts[key]) for key in _TEXTS}
     known |= {key: columns[key] for key in _COLUMNS}
-    known |= {key: columns[key] for key in EXTRA & columns.keys()}
+    known |= {key: columns[key] for key in _IF_THERE & columns.keys()}
+    known |= {key: tuple(map(tuple, texts[key])) for key in _LISTS if key in texts}
     samples = None
     if _SAMPLES in texts:
         rouge = columns[f"{_SAMPLES}.rouge_l_recall"]

@@ -33,8 +33,8 @@ def evaluation_sets(
 
 
 def is_answered(rows: Sequence[Question], role: Role | None) -> bool:
-    """True if answers to a set are generated: a metric reads them, and the rows have prompts."""
-    return role not in SCORED_ONLY and not any(row.is_plain_text for row in rows)
+    """True if answers to a set are generated: a metric reads them, and the rows ask for them."""
+    return role not in SCORED_ONLY and not any(row.is_scored_only for row in rows)
 
 
 def _paraphrased(row: Question, number: int, name: str, file: str) -> Question:

@@ -1,40 +1,65 @@
 """Accuracy of multiple choice: is the true answer the likeliest of its options?"""
 
+from typing import Literal
+
 import numpy as np
 from pydantic import Field
 
 from unlearnbench.api.metric import Metric
 from unlearnbench.api.observations import FloatArray, IntArray, SetEvaluation
 
+Per = Literal["token", "option", "character", "byte"]
+
 
 class ChoiceAccuracy(Metric):
-    """1 where the true answer is the likeliest of its options, 1/k where it is one of k, else 0.
+    """1 where the true answer is the likeliest of its options, else 0.
 
-    Likeliest by log-probability per token, or by their sum. lm-evaluation-harness's `acc` takes the
-    sum, its `acc_norm` divides it by the option's length in characters; its options have no end,
-    while here EOS is scored as in every answer, and of equal options it takes the first.
+    Of a multiple choice (`Question.answer_index`), `per: option` is lm-evaluation-harness's `acc`,
+    `character` its `acc_norm` and `byte` its `acc_bytes`: of equal options the first is chosen.
+    Other rows have wrong answers in no certain order, EOS scored with each: 1/k where the true one
+    is one of the k likeliest.
 
-    Source: EleutherAI/lm-evaluation-harness@0004883:lm_eval/api/task.py.
+    Source: EleutherAI/lm-evaluation-harness@4e7e0d4:lm_eval/api/task.py.
     """
 
     label = "Choice accuracy"
     reads = frozenset({"perturbed"})
 
-    normalised: bool = Field(
-        default=True, description="compare log-probabilities per token; false: their sums"
+    per: Per = Field(
+        default="token",
+        description="what the log-probability of an option is divided by: its tokens, nothing, "
+        "its characters or its bytes; the latter two of a multiple choice alone",
     )
 
     def per_example(self, seen: SetEvaluation) -> FloatArray:
-        """[n] in [0, 1]; a sum is NaN where a log has no numbers of tokens."""
-        part, faults, present = seen.answer_loss, seen.perturbed_loss, seen.perturbed
-        if not self.normalised:
-            part = _sums(part, seen.answer_tokens)
-            faults = _sums(faults, seen.perturbed_tokens)
-        least = faults.min(axis=1, where=present, initial=np.inf)  # [n]
-        ties = (faults == part[:, None]).sum(axis=1, where=present)
-        accuracy = np.where(part <= least, 1 / (1 + ties), 0.0)
-        return np.where(np.isnan(part) | np.isnan(least), np.nan, accuracy)
+        """[n] in [0, 1]; NaN where the size of an option is not known."""
+        means = np.column_stack([seen.answer_loss, seen.perturbed_loss])
+        tokens = np.column_stack([seen.answer_tokens, seen.perturbed_tokens])
+        present = np.column_stack([np.ones(len(means), dtype=np.bool_), seen.perturbed])
+        loss = means if self.per == "token" else _per(self.per, means, tokens, seen)
+        least = loss.min(axis=1, where=present, initial=np.inf)  # [n]
+        likeliest = present & (loss == least[:, None])
+        if seen.answer_index is None:
+            accuracy = likeliest[:, 0] / np.maximum(likeliest.sum(axis=1), 1)
+        else:
+            # Column 1 + j is option j in front of the answer, and option j + 1 behind it.
+            earlier = np.arange(loss.shape[1] - 1) < seen.answer_index[:, None]
+            first = ~(likeliest[:, 1:] & earlier).any(axis=1)
+            accuracy = (likeliest[:, 0] & first).astype(float)
+        result: FloatArray = np.where(np.isnan(least), np.nan, accuracy)
+        return result
 
 
-def _sums(means: FloatArray, tokens: IntArray) -> FloatArray:
-    return np.where(tokens > 0, means * tokens, np.nan)
+def _per(per: Per, means: FloatArray, tokens: IntArray, seen: SetEvaluation) -> FloatArray:
+    """[n, 1 + k] losses of the answer and the others, divided by another size."""
+    sums = np.where(tokens > 0, means * tokens, np.nan)
+    if per == "option":
+        return sums
+    sizes = np.full(sums.shape, np.nan)
+    if seen.answer_index is not None:
+        for i, (options, answer) in enumerate(zip(seen.options, seen.answer_index, strict=True)):
+            ordered = (options[answer], *options[:answer], *options[answer + 1 :])
+            size = [len(text.encode() if per == "byte" else text) for text in ordered]
+            sizes[i, : len(size)] = size
+    result: FloatArray = sums / sizes
+    return result

@@ -64,16 +64,21 @@ def _fault(row: Question) -> str:
         return "an example has an empty question or answer; leave it out"
     if limit is not None and limit < 1:
         return f"max_new_tokens {limit}: must be at least 1"
+    if row.max_length is not None and row.max_length < 1:
+        return f"max_length {row.max_length}: must be at least 1"
+    if row.answer_index is not None and not 0 <= row.answer_index <= len(row.perturbed_answers):
+        return f"answer_index {row.answer_index}: the row has {len(row.options)} options"
     if not all(0 <= score <= 1 for score in scores):
         return f"score {shortened(row.score)}: must be from 0 (unlearn) to 1 (learn)"
     return ""
 
 
 def _unlike(part: str, rows: Rows) -> Iterator[str]:
-    """Yield a set of which some rows are plain text, or some have wrong answers, and others not."""
+    """Yield a set of which some rows have something that others must have, too, and have not."""
     for subject, has in (
         ("question", [not row.is_plain_text for row in rows]),
         ("wrong answers", [bool(row.perturbed_answers) for row in rows]),
+        ("options", [row.answer_index is not None for row in rows]),
     ):
         if any(has) and not all(has):
             i, other = has.index(False), has.index(True)
@@ -114,8 +119,11 @@ def holdout_faults(benchmark: Benchmark, rows: Dataset, split: Split) -> Iterato
             yield from _shared(others, part, rule)
 
 
-def whole_faults(rows: Dataset, split: Split) -> Iterator[str]:
-    """Yield rows that make forget rows and retain rows other than the full set."""
+def whole_faults(benchmark: Benchmark, rows: Dataset, split: Split) -> Iterator[str]:
+    """Yield rows that make forget rows and retain rows other than the full set.
+
+    Without a retain model the full set may have rows that are in neither: those of other splits.
+    """
     parts = Counter(map(words, (*split.forget, *split.retain)))
     full = Counter(map(words, rows.full))
     counts = (
@@ -123,7 +131,7 @@ def whole_faults(rows: Dataset, split: Split) -> Iterator[str]:
     )
     for item, other, subject in ((full, parts, "in neither"), (parts, full, "not in `full`")):
         left = item - other
-        if left:
+        if left and (item is parts or "retain" in benchmark.references):
             question, answer = next(iter(left))
             text = shortened(question or answer)
             yield f"{split.name}: {counts}; {left.total()} are {subject}, the first one {text}"
@@ -151,7 +159,7 @@ def _lacking(reads: Reads, role: Role, rows: Rows) -> str:
     if reads in ("generated", "rouge"):
         if role in SCORED_ONLY:
             return f"no answers are generated to sets of role {role}"
-        without = sum(row.is_plain_text for row in rows)
+        without = sum(row.is_scored_only for row in rows)
     elif reads == "perturbed":
         without = sum(not row.perturbed_answers for row in rows)
     elif reads == "paraphrase" and not any(row.paraphrased_answer for row in rows):

@@ -130,6 +130,8 @@ TEMPLATES: Mapping[str, Template] = {
 }
 TEXT = Template("text", "", "", turn=("", "\n\n"))
 """Template of rows in the format `text`, whatever the model's."""
+_OPTION = replace(TEXT, tag=" ")
+"""The same for a multiple choice."""
 
 
 TemplateArgs = Mapping[str, str | int | bool]
@@ -287,6 +289,8 @@ class Row:
     """Number of scored tokens in front of the answer, which `without_first` does not count."""
     masked: tuple[int, ...] = ()
     """Indices of tokens that no token sees, not even itself."""
+    cut: bool = field(default=False, compare=False)
+    """True if it was too long."""
 
     @property
     def scored(self) -> int:
@@ -381,22 +385,27 @@ class Encoder:
 
         Raises: ModelError where the prompt fills the row.
         """
-        template = self._template(question)
+        template, is_option = self._template(question), question.answer_index is not None
         start = len(self._ids(template, question))
-        start = max(start, 1)  # nothing predicts the first token of a sequence
         answer = question.answer if answer is None else answer
         answer = question.behind_prefix(answer) if question.prefix else answer
-        end = template.end if self.eos_as_padding else ""
+        end = template.end if self.eos_as_padding and not is_option else ""
         ids = self._ids(template, question, template.answer(answer) + end)
-        ids = (*ids[: self.max_length], self.eos)
-        ids = ids if self.eos_after_cut else ids[: self.max_length]
+        most, length = self.max_length, len(ids)
+        if is_option:
+            ids, start = ids[-most:], start - max(length - most, 0)
+        else:
+            ids = (*ids[:most], self.eos)
+            ids = ids if self.eos_after_cut else ids[:most]
+        start = max(start, 1)  # nothing predicts the first token of a sequence
         if start >= len(ids):
             raise ModelError(
-                f"no answer token fits into {self.max_length} tokens after a prompt of {start}: "
+                f"no answer token fits into {most} tokens after a prompt of {start}: "
                 f"{question.place or repr(question.question[:60])}; raise max_length"
             )
         masked = tuple(i for i, token in enumerate(ids[:-1]) if token == self.padding)
-        return self.labelled(Row(ids, start, masked=masked), question)
+        row = Row(ids, start, masked=masked, cut=length + (not is_option) > most)
+        return self.labelled(row, question)
 
     def labelled(self, row: Row, question: Question) -> Row:
         """Add the number of tokens of the template's label that the answer begins with.
@@ -421,11 +430,15 @@ class Encoder:
         return tuple(token for token in ids if token != self.padding)
 
     def _template(self, question: Question) -> Template:
-        return (TEXT if question.format == "text" else self.template).of(question)
+        template = _OPTION if question.answer_index is not None else TEXT
+        return (template if question.format == "text" else self.template).of(question)
 
     def _ids(self, template: Template, question: Question, answer: str = "") -> tuple[int, ...]:
         """Ids of the prompt and `answer` behind it, without an EOS at the end."""
-        text = template.prompt(question.question, question.examples) + answer
+        text = template.prompt(question.question, question.examples)
+        # Blanks at the prompt's end are the option's, as in lm-evaluation-harness@4e7e0d4
+        # lm_eval/api/model.py, `_encode_pair`: many tokenizers join them with what follows.
+        text = text + answer if answer or question.answer_index is None else text.rstrip()
         ids = self.tokenizer(text, add_special_tokens=template.special_tokens)["input_ids"]
         # Some tokenizers append EOS themselves; `row` appends it once for all of them.
         return tuple(ids[:-1] if ids and ids[-1] == self.eos else ids)

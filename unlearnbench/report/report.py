@@ -3,12 +3,14 @@
 The page is drawn by an entry point of the group `unlearnbench.dashboards`.
 """
 
+from os.path import relpath as relative
 from pathlib import Path
 
 from unlearnbench.analysis.conclusion import CONCLUSION_FILE, conclusions_json
 from unlearnbench.analysis.results import Results
 from unlearnbench.api.registry import load
 from unlearnbench.base.deferred_warnings import warn_later
+from unlearnbench.base.errors import RecordError
 from unlearnbench.base.outputs import write_file
 from unlearnbench.results.epoch_metrics import named_metrics, store_numbers
 from unlearnbench.results.table import ATTACKS, to_csv
@@ -28,6 +30,23 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
     for line in results.unobserved():
         warn_later(line)
     return publish(results, folder, out)
+
+
+def write_across(folder: Path, out: Path | None = None) -> Path:
+    """Write the page of several benchmarks, whose sweeps are folders in `folder`.
+
+    Raises: RecordError where there is no sweep.
+    """
+    sweeps = {
+        plan.parent.name: Results.read(plan.parent) for plan in sorted(folder.glob("*/plan.json"))
+    }
+    if not sweeps:
+        raise RecordError(f"{folder}: no sweep in it to report; give a folder of sweeps")
+    page = folder / "report.html" if out is None else out
+    pages = {name: relative(folder / name / "report.html", page.parent) for name in sweeps}
+    text = load("dashboards", "across")(folder.resolve().name, sweeps, pages)
+    write_file(page, text, "the page", REPEAT)
+    return page
 
 
 def publish(results: Results, folder: Path, out: Path | None = None) -> Path:

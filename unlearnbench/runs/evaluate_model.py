@@ -200,7 +200,8 @@ def set_up(
 
 
 def data_settings(data: str | Benchmark) -> Benchmark:
-    """The benchmark that `--data` stands for: one by its name, or TOFU from a folder.
+    """The benchmark that `--data` stands for: one by its name, also with a folder behind `=`, or
+    TOFU from a folder.
 
     Raises: EvaluationError for what is neither.
     """
@@ -209,6 +210,9 @@ def data_settings(data: str | Benchmark) -> Benchmark:
     known = names("benchmarks")
     if data in known:
         return benchmark_named(data)
+    source, _, folder = data.partition("=")
+    if source in known:
+        return benchmark_of({"source": source, "path": folder})
     if "/" not in data and not Path(data).expanduser().exists():
         near = did_you_mean(data, known) or "; one in a file of its own needs --plugin FILE"
         raise EvaluationError(

@@ -153,9 +153,14 @@ def reference_ids(
             yield from (attack_id(identity, a, config.training) for a in config.attacks)
 
 
+_EVALUATED = {"max_new_tokens", "max_length", "labels"}
+"""Settings of a row that only evaluations read."""
+
+
 def _content(rows: Sequence[Question]) -> list[tuple[object, ...]]:
     def own(row: Question) -> dict[str, object]:
-        return {key: value for key, value in row.prompt_settings.items() if key != "max_new_tokens"}
+        settings = row.prompt_settings.items()
+        return {key: value for key, value in settings if key not in _EVALUATED}
 
     return [
         (row.question, row.answer, *([options] if (options := own(row)) else [])) for row in rows

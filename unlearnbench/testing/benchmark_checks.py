@@ -86,7 +86,7 @@ def rows(tried: TriedBenchmark) -> Outcome:
             return fault(f"splits {other} and {key} forget the same rows")
     faults = (
         chain(
-            rules.whole_faults(loaded, split),
+            rules.whole_faults(tried.benchmark, loaded, split),
             rules.observation_faults(tried.benchmark, plan, split),
         )
         for split in loaded.splits.values()

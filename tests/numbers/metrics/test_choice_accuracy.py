@@ -5,12 +5,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.stats
 
 from unlearnbench.api import registry
 from unlearnbench.api.metric import Metric
 from unlearnbench.api.observations import SetEvaluation
 from unlearnbench.evaluation.made_up_sets import made_up_set
-from unlearnbench.metrics.choice_accuracy import ChoiceAccuracy
+from unlearnbench.metrics.choice_accuracy import ChoiceAccuracy, Per
+from unlearnbench.metrics.option_entropy import OptionEntropy
 from unlearnbench.testing.metric_checks import taken
 
 from .conftest import Observe
@@ -27,8 +29,8 @@ CASES = (
 )
 
 
-@pytest.mark.parametrize(("normalised", "column"), [(True, 2), (False, 3)])
-def test_the_likeliest_option_is_chosen(observe: Observe, normalised: bool, column: int) -> None:
+@pytest.mark.parametrize(("per", "column"), [("token", 2), ("option", 3)])
+def test_the_likeliest_option_is_chosen(observe: Observe, per: Per, column: int) -> None:
     losses, tokens = np.array([c[0] for c in CASES]), np.array([c[1] for c in CASES])
     seen = observe(
         [[1.0]] * len(CASES),
@@ -37,8 +39,49 @@ def test_the_likeliest_option_is_chosen(observe: Observe, normalised: bool, colu
         perturbed_loss=losses[:, 1:],
         perturbed_tokens=tokens[:, 1:],
     )
-    found = ChoiceAccuracy(normalised=normalised).per_example(seen)
+    found = ChoiceAccuracy(per=per).per_example(seen)
     np.testing.assert_array_equal(found, [case[column] for case in CASES])
+
+
+# lm-evaluation-harness by hand: log-probabilities of options in order, the answer's place, its
+# acc, acc_norm and acc_bytes. "größe" has 5 characters and 7 bytes.
+ORDERED = (
+    (("größe", "ab", "abc"), (-6.0, -2.5, -3.0), 0, 0.0, 0.0, 1.0),
+    (("größe", "ab", "abc"), (-6.0, -2.5, -3.0), 1, 1.0, 0.0, 0.0),
+    (("größe", "ab", "abc"), (-6.0, -2.5, -2.7), 2, 0.0, 1.0, 0.0),
+    (("aa", "aa", "bbb"), (-2.0, -2.0, -9.0), 0, 1.0, 1.0, 1.0),  # of equals the first is chosen
+    (("aa", "aa", "bbb"), (-2.0, -2.0, -9.0), 1, 0.0, 0.0, 0.0),
+)
+
+
+@pytest.mark.parametrize(("per", "column"), [("option", 3), ("character", 4), ("byte", 5)])
+def test_options_in_order_are_chosen_as_in_lm_eval(observe: Observe, per: Per, column: int) -> None:
+    for options, logprobs, i, *expected in ORDERED:
+        others = [-value / 2 for j, value in enumerate(logprobs) if j != i]  # of two tokens each
+        seen = observe(
+            [[-logprobs[i] / 2] * 2],
+            answer_loss=np.array([-logprobs[i] / 2]),
+            answer_tokens=np.array([2]),
+            perturbed_loss=np.array([others]),
+            perturbed_tokens=np.full((1, 2), 2),
+            options=(options,),
+            answer_index=np.array([i]),
+        )
+        assert ChoiceAccuracy(per=per).per_example(seen) == [expected[column - 3]]
+
+
+def test_the_entropy_over_options_is_scipys(observe: Observe) -> None:
+    logprobs = np.array([[-1.0, -2.0, -4.0], [-3.0, -3.0, -3.0], [-0.1, -50.0, -50.0]])
+    seen = observe(
+        [[1.0]] * 3,
+        answer_loss=-logprobs[:, 0],
+        perturbed_loss=-logprobs[:, 1:],
+        perturbed_tokens=np.ones((3, 2), dtype=np.int64),
+    )
+    p = np.exp(logprobs) / np.exp(logprobs).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(
+        OptionEntropy().per_example(seen), scipy.stats.entropy(p, axis=1) / np.log(3), atol=1e-12
+    )
 
 
 READ_OPTIONS = [

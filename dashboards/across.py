@@ -1,0 +1,52 @@
+"""The page of several benchmarks: mean places of the methods, and a panel of each benchmark."""
+
+from collections.abc import Mapping
+from importlib.metadata import version
+
+from markupsafe import Markup
+from plotly.offline import get_plotlyjs
+
+from unlearnbench.analysis.across import standings
+from unlearnbench.analysis.best_settings import panel_label
+from unlearnbench.analysis.results import Results
+
+from .figures.palette import Style
+from .figures.tradeoff_data import TradeOffPanel, panels
+from .figures.tradeoff_plot import draw
+from .page_data import compressed, joined, render, to_json
+
+HEIGHT = 320
+"""Pixels of a panel."""
+
+
+def build(name: str, sweeps: Mapping[str, Results], pages: Mapping[str, str]) -> str:
+    """Build the page.
+
+    sweeps  by name of the benchmark
+    pages   address of the page of each
+    """
+    shown: dict[str, TradeOffPanel] = {}
+    faults, of = dict[str, str](), dict[str, str]()
+    for benchmark, results in sweeps.items():
+        found = panels(results.rows)
+        for panel in found:
+            more = f" {panel_label(panel.model, panel.forget_fraction)}" if found[1:] else ""
+            shown[benchmark + more], of[benchmark + more] = panel, benchmark
+            if panel.start.fault:
+                faults[benchmark + more] = panel.start.fault
+    style = Style.of([row for results in sweeps.values() for row in results.rows])
+    valid = {title: panel.judged for title, panel in shown.items() if title not in faults}
+    figures = [draw(panel, style, HEIGHT) for panel in shown.values()]
+    return render(
+        "templates/across.html.j2",
+        name=name,
+        panels=shown,
+        pages={title: pages[benchmark] for title, benchmark in of.items()},
+        faults=faults,
+        ranked=list(valid),
+        lines=standings(valid),
+        styles=joined("templates/page.css"),
+        figures=Markup(to_json(figures).replace("<", "\\u003c")),
+        plotly=compressed(get_plotlyjs()),
+        version=version("unlearnbench"),
+    )

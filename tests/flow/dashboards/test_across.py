@@ -1,0 +1,57 @@
+"""The page of several benchmarks."""
+
+import html
+import re
+from pathlib import Path
+
+import pytest
+
+from unlearnbench.analysis.results import Results
+from unlearnbench.api import registry
+from unlearnbench.base.errors import RecordError
+from unlearnbench.report.report import write_across
+
+from .conftest import Fabric, of_poems, report_of
+
+METHODS = ("npo", "ce-u", "idk")
+
+
+@pytest.fixture(scope="module")
+def page(fabric: Fabric) -> str:
+    """The page of TOFU at two splits, of a benchmark without a test, and of one with no result."""
+    records = fabric.sweep(fractions=(0.1,), methods=METHODS)
+    ignorant = [fabric.run(points=((0.8, -0.2),)), fabric.reference("retain")]
+    start = fabric.reference("retain")
+    faulty = [*ignorant, type(start)(**{**vars(start), "kind": "fine-tuned", "id": "start"})]
+    sweeps: dict[str, Results] = {
+        "tofu": report_of(fabric.sweep(methods=METHODS)),
+        "poems": report_of(of_poems(records)),
+        "faulty": report_of(faulty),
+    }
+    pages = {name: f"{name}/report.html" for name in sweeps}
+    return str(registry.load("dashboards", "across")("several", sweeps, pages))
+
+
+def test_every_panel_is_there_and_leads_to_its_page(page: str) -> None:
+    links = re.findall(r'<h3><a href="([^"]+)">([^<]+)</a></h3>', page)
+    assert [(address, html.unescape(title)) for address, title in links] == [
+        ("tofu/report.html", "tofu tiny, forget 5 %"),
+        ("tofu/report.html", "tofu tiny, forget 10 %"),
+        ("poems/report.html", "poems"),
+        ("faulty/report.html", "faulty"),
+    ]
+    assert page.count('<div class="figure">') == 4
+
+
+def test_places_are_of_panels_that_show_something(page: str) -> None:
+    table = page[page.index("<thead>") : page.index("</tbody>")]
+    assert [html.unescape(t) for t in re.findall(r'scope="col"[^>]*>([^<]+)', table)] == [
+        *("method", "mean place", "tofu tiny, forget 5 %", "tofu tiny, forget 10 %", "poems"),
+    ]
+    assert sorted(re.findall(r'scope="row">([^<]+)', table)) == sorted(METHODS)
+    assert "<b>faulty</b> has no places: the start model has nothing left to forget" in page
+
+
+def test_a_folder_without_sweeps_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="no sweep in it to report"):
+        write_across(tmp_path)

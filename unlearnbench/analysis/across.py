@@ -1,0 +1,53 @@
+"""Methods on several benchmarks: their places on each, and the mean place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
+from statistics import fmean
+
+from unlearnbench.analysis.best_settings import Best, merit_of
+from unlearnbench.stats.t_interval import Interval, t_interval
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One method on every panel."""
+
+    family: str
+    places: Mapping[str, float]
+    """By panel, from 1; methods that are equal share the mean of their places. Only panels that it
+    was run on."""
+    mean: float | None
+    """Mean place; None unless it was run on every panel."""
+    interval: Interval | None
+    """Over panels, as if they were drawn from all benchmarks there could be."""
+
+
+def places(judged: Sequence[Best]) -> dict[str, float]:
+    """The place of each method on one panel, by its best setting; those without one are last."""
+    merits = [(merit_of(item.setting) if item.setting else None, item.family) for item in judged]
+    ordered = sorted(
+        ((merit[:2] if merit else (), family) for merit, family in merits), reverse=True
+    )
+    result, taken = dict[str, float](), 0
+    for _, group in groupby(ordered, key=itemgetter(0)):
+        families = [family for _, family in group]
+        result |= dict.fromkeys(families, taken + (len(families) + 1) / 2)
+        taken += len(families)
+    return result
+
+
+def standings(panels: Mapping[str, Sequence[Best]]) -> tuple[Standing, ...]:
+    """Every method, those with the best mean place first; those that lack a panel at the end."""
+    by_panel = {name: places(judged) for name, judged in panels.items()}
+    families = sorted({family for found in by_panel.values() for family in found})
+    result: list[Standing] = []
+    for family in families:
+        own = {name: found[family] for name, found in by_panel.items() if family in found}
+        whole, values = len(own) == len(by_panel), [*own.values()]
+        mean = fmean(values) if whole else None
+        result.append(Standing(family, own, mean, t_interval(values) if whole else None))
+    return tuple(sorted(result, key=lambda s: (s.mean is None, s.mean or 0.0, s.family)))

@@ -1,0 +1,124 @@
+"""EDU-RELAT: one relationship is to be forgotten so that the others do not imply it.
+
+Its rows are those of github.com/wrh14/deep_unlearning (MIT) as JSON, in a folder of the user's:
+relationships.jsonl and biographies.jsonl with `question4` and `answer4`, subsample.json with the
+targets, and minimal_sets.json with the minimal sets of each. A split is a request: one target.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from unlearnbench.api.benchmark import (
+    Benchmark,
+    Dataset,
+    Headline,
+    HeadlineMetric,
+    MetricUse,
+    Question,
+    Reference,
+    Split,
+    SplitKey,
+)
+from unlearnbench.api.metric import Role
+from unlearnbench.api.profile import Profile
+from unlearnbench.base.errors import DataError
+from unlearnbench.benchmarks.json_lines import JsonRow, Words, data_folder, json_rows
+from unlearnbench.metrics.deep_unlearning import MINIMAL, TARGET
+
+TARGETS = 55
+_MinimalSets = dict[int, list[list[int]]]
+"""By target, the sets of indices of facts."""
+_RELATIONSHIPS, _BIOGRAPHIES = "relationships.jsonl", "biographies.jsonl"
+_FILES = (_RELATIONSHIPS, _BIOGRAPHIES, "subsample.json", "minimal_sets.json")
+
+
+class EduRelat(Benchmark):
+    """Wu et al. 2024, arXiv:2410.15153: deep unlearning of facts about made-up families."""
+
+    roles: ClassVar[Mapping[str, Role]] = {"biographies": "general", "relationships": "retain"}
+    references: ClassVar[frozenset[Reference]] = frozenset({"start"})
+    splits: ClassVar[tuple[str, ...]] = tuple(f"target{i}" for i in range(1, TARGETS + 1))
+    headline: ClassVar[Headline] = Headline(
+        kept=HeadlineMetric("deep_accuracy", "Other facts kept", "kept"),
+        forgotten=HeadlineMetric("deep_recall", "Deep unlearning", "recall"),
+    )
+
+    source: str = "edu-relat"
+    path: str = Field(default="edu_relat", description="folder of its files")
+
+    @property
+    def folder(self) -> str | None:
+        """Folder of its files."""
+        return self.path
+
+    def metrics(self, profile: Profile) -> tuple[MetricUse, ...]:
+        """Which facts are still answered, and whether what is left implies the target."""
+        del profile
+        return (
+            MetricUse("deep-unlearning", settings={"set": "relationships"}),
+            MetricUse("answer-match", tuple(self.roles), {"rule": "contains"}),
+        )
+
+    def load(self, splits: Sequence[str]) -> Dataset:
+        """Read the facts; each request forgets one and retains the others."""
+        folder = Path(self.path).expanduser()
+        fix = "write the tables of github.com/wrh14/deep_unlearning there, as JSON"
+        data_folder(folder, _FILES, f"data.path: {self.path}", fix)
+        facts, biographies = (_facts(folder / name) for name in (_RELATIONSHIPS, _BIOGRAPHIES))
+        targets: list[int] = _read(folder / "subsample.json", list[int])
+        minimal: _MinimalSets = _read(folder / "minimal_sets.json", _MinimalSets)
+        requests: dict[SplitKey, Split] = {}
+        for name in splits:
+            target = targets[self.splits.index(name)]
+            labelled = tuple(
+                _labelled(fact, i, target, minimal[target]) for i, fact in enumerate(facts)
+            )
+            retain = (*facts[:target], *facts[target + 1 :], *biographies)
+            sets = {"biographies": biographies, "relationships": labelled}
+            requests[name] = Split(name, (facts[target],), retain, sets)
+        return Dataset("edu-relat", (*facts, *biographies), requests)
+
+
+def _labelled(fact: Question, i: int, target: int, minimal: Sequence[Sequence[int]]) -> Question:
+    """The fact with the minimal sets that it is in."""
+    labels = [TARGET] * (i == target)
+    labels += [f"{MINIMAL}{number}" for number, members in enumerate(minimal) if i in members]
+    return Question(
+        fact.question,
+        fact.answer,
+        format=fact.format,
+        max_new_tokens=fact.max_new_tokens,
+        labels=tuple(labels),
+        place=fact.place,
+    )
+
+
+def _read(file: Path, kind: Any) -> Any:
+    try:
+        return TypeAdapter(kind).validate_python(json.loads(file.read_bytes()))
+    except (ValueError, ValidationError) as error:
+        raise DataError(f"{file}: not the published table ({error}); download it again") from error
+
+
+class _Fact(JsonRow):
+    question4: Words
+    answer4: Words
+
+
+def _facts(file: Path) -> tuple[Question, ...]:
+    return tuple(
+        Question(
+            f"Question: {row.question4}\n",
+            row.answer4,
+            format="text",
+            max_new_tokens=10,
+            place=place,
+        )
+        for place, row in json_rows(file, str(file), _Fact)
+    )

@@ -1,0 +1,73 @@
+"""Rows of JSON-lines files in a folder; a fault is one line with its file, line and column."""
+
+from __future__ import annotations
+
+from codecs import BOM_UTF8
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+
+from unlearnbench.base.errors import DataError
+from unlearnbench.base.messages import describe_error
+
+
+def _not_blank(text: str) -> str:
+    if not text.strip():
+        raise ValueError("is blank; every question and answer needs words")
+    return text
+
+
+Words = Annotated[str, AfterValidator(_not_blank)]
+"""A text that is not blank."""
+
+
+class JsonRow(BaseModel):
+    """Columns of a line; others are ignored."""
+
+    model_config = ConfigDict(strict=True)
+
+
+R = TypeVar("R", bound=JsonRow)
+
+
+def json_rows(file: Path, name: str, kind: type[R]) -> Iterator[tuple[str, R]]:
+    """Yield each row with its place. Lines end with a line feed alone.
+
+    name  of the file, for messages
+
+    Raises: DataError for a column that is missing or wrong.
+    """
+    lines = file.read_bytes().removeprefix(BOM_UTF8).split(b"\n")
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            place = f"{name}:{number}"
+            yield place, _columns(place, line, kind)
+
+
+def _columns(place: str, line: bytes, kind: type[R]) -> R:
+    try:
+        return kind.model_validate_json(line)
+    except ValidationError as error:
+        # Of the members of a union, the one that fits best.
+        details = max(error.errors(include_url=False), key=lambda each: len(each["loc"]))
+        if not details["loc"]:
+            text = f"{place}: not a JSON object on one line ({details['msg']})"
+            raise DataError(f"{text}; write each row on a line (jq -c '.[]' FILE)") from None
+        column, *item = details["loc"]
+        number = "".join(f" item {step + 1}" for step in item if isinstance(step, int))
+        text = describe_error(details)
+        raise DataError(f"{place}: column {column!r}{number}: {text}") from None
+
+
+def data_folder(folder: Path, files: Sequence[str], subject: str, fix: str) -> Path:
+    """The folder, which has all `files`. Raises: DataError where it has not.
+
+    subject, fix  its name for messages, and what to do where a file is missing
+    """
+    if not folder.is_dir():
+        raise DataError(f"{subject} is not a folder; give the one with {files[0]}")
+    if missing := [file for file in files if not (folder / file).is_file()]:
+        raise DataError(f"{subject} lacks {', '.join(missing)}; {fix}")
+    return folder

@@ -1,0 +1,125 @@
+"""LUME: stories, made-up people with personal numbers, and Wikipedia biographies to be forgotten.
+
+The rows are those of github.com/amazon-science/lume-llm-unlearning, folder `data` (Apache-2.0),
+that a user has on disk. There is no retain model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from unlearnbench.api.benchmark import (
+    Benchmark,
+    Dataset,
+    Headline,
+    HeadlineMetric,
+    MetricUse,
+    Question,
+    Reference,
+    Split,
+)
+from unlearnbench.api.metric import Role
+from unlearnbench.api.profile import Profile
+from unlearnbench.benchmarks.json_lines import JsonRow, Words, data_folder, json_rows
+
+_PARTS: tuple[Role, ...] = ("retain", "forget")
+_TASKS = ("Task1", "Task2", "Task3")
+_KINDS = {"sc": "rouge", "qa": "answer-match"}
+"""Completions of sentences, and questions: what each is measured by."""
+ANSWER_TOKENS = 256
+
+
+def _set(part: str, task: str, kind: str) -> str:
+    return f"{part}_{task.lower()}_{kind}"
+
+
+_ROLES: Mapping[str, Role] = {
+    _set(part, task, kind): part for part in _PARTS for task in _TASKS for kind in _KINDS
+}
+
+
+class LUME(Benchmark):
+    """Ramakrishna et al. 2025, arXiv:2502.15097; scored as SemEval-2025 task 4 is."""
+
+    roles: ClassVar[Mapping[str, Role]] = _ROLES
+    references: ClassVar[frozenset[Reference]] = frozenset({"start"})
+    splits: ClassVar[tuple[str, ...]] = ("all",)
+    headline: ClassVar[Headline] = Headline(
+        kept=HeadlineMetric("tasks_kept", "Tasks kept", "kept"),
+        forgotten=HeadlineMetric("tasks_forgotten", "Tasks forgotten", "forgotten"),
+    )
+
+    source: str = "lume"
+    path: str = Field(
+        default="lume", description="folder of its files, forget.jsonl and retain.jsonl"
+    )
+    per_task: int | None = Field(
+        default=None, ge=1, description="first rows alone of each task and kind: a small study"
+    )
+
+    @property
+    def folder(self) -> str | None:
+        """Folder of its files."""
+        return self.path
+
+    def metrics(self, profile: Profile) -> tuple[MetricUse, ...]:
+        """ROUGE-L of completions, exact match of answers, and the official aggregate of both."""
+        del profile
+        columns = {
+            half: tuple(
+                f"{metric.replace('-', '_')}_{_set(part, task, kind)}"
+                for task in _TASKS
+                for kind, metric in _KINDS.items()
+            )
+            for half, part in (("kept", "retain"), ("gone", "forget"))
+        }
+        of_kind = (
+            MetricUse(metric, tuple(name for name in _ROLES if name.endswith(kind)))
+            for kind, metric in _KINDS.items()
+        )
+        return (MetricUse("task-aggregate", settings=columns), *of_kind)
+
+    def load(self, splits: Sequence[str]) -> Dataset:
+        """Read both files."""
+        del splits
+        folder = Path(self.path).expanduser()
+        fix = "take them from the folder data of github.com/amazon-science/lume-llm-unlearning"
+        data_folder(folder, [f"{p}.jsonl" for p in _PARTS], f"data.path: {self.path}", fix)
+        sets: dict[str, tuple[Question, ...]] = {}
+        for part in _PARTS:
+            file = folder / f"{part}.jsonl"
+            rows = [*json_rows(file, str(file), _Row)]
+            for task in _TASKS:
+                for kind in _KINDS:
+                    chosen = [r.row(p) for p, r in rows if (r.task, r.kind) == (task, kind)]
+                    sets[_set(part, task, kind)] = (*chosen[: self.per_task],)
+        forget, retain = (
+            tuple(row for name, rows in sets.items() if _ROLES[name] == part for row in rows)
+            for part in ("forget", "retain")
+        )
+        return Dataset("lume", (*retain, *forget), {"all": Split("all", forget, retain, sets)})
+
+
+class _Row(JsonRow):
+    id: Annotated[str, Field(pattern="(sc|qa)[0-9]+$")]
+    input: Words
+    output: Words
+    task: Annotated[str, Field(pattern=f"^({'|'.join(_TASKS)})$")]
+
+    @property
+    def kind(self) -> str:
+        return self.id.rstrip("0123456789")[-2:]
+
+    def row(self, place: str) -> Question:
+        """The input as it is, without a template, and the output behind a space."""
+        return Question(
+            self.input,
+            f" {self.output}",
+            format="text",
+            max_new_tokens=ANSWER_TOKENS,
+            place=place,
+        )

@@ -1,0 +1,87 @@
+"""Multiple choice as the tasks of lm-evaluation-harness 0.4.13 write it, from files in a folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from string import ascii_uppercase
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from unlearnbench.api.benchmark import Format, MetricUse, Question
+from unlearnbench.base.errors import DataError
+from unlearnbench.benchmarks.json_lines import JsonRow, Words, json_rows
+
+Style = Literal["letters", "texts"]
+"""What is scored: the options' letters, behind a list of them; or their texts."""
+
+
+class Choice(JsonRow):
+    """A question with its options and the index of the right one: the columns of the hub's sets."""
+
+    question: Words
+    choices: Annotated[tuple[Words, ...], Field(min_length=2, max_length=len(ascii_uppercase))]
+    answer: Annotated[int, Field(ge=0)]
+
+    def row(
+        self, style: Style, opening: str, place: str = "", format_: Format = "text"
+    ) -> Question:
+        """The row behind `opening`, a text. Source: lm_eval/tasks/mmlu/default, /continuation."""
+        letters = ascii_uppercase[: len(self.choices)]
+        if style == "letters":
+            listed = [f"{a}. {text}\n" for a, text in zip(letters, self.choices, strict=True)]
+            asked, options = f"{self.question.strip()}\n{''.join(listed)}", tuple(letters)
+        else:
+            asked, options = f"Question: {self.question.strip()}\n", self.choices
+        i = self.answer
+        return Question(
+            f"{opening}{asked}Answer:",
+            options[i],
+            perturbed_answers=options[:i] + options[i + 1 :],
+            answer_index=i,
+            format=format_,
+            place=place,
+        )
+
+
+def choices(folder: Path, name: str, split: str = "test") -> Iterator[tuple[str, Choice]]:
+    """Yield the rows of a set, each with its place: of `name.jsonl`, there or in a folder `split`,
+    or of the hub's files.
+
+    Raises: DataError where there is none, or for a wrong row.
+    """
+    files = [folder / f"{name}.jsonl", folder / split / f"{name}.jsonl"]
+    file = next((file for file in files if file.is_file()), None)
+    if file is not None:
+        rows = json_rows(file, str(file), Choice)
+    else:
+        rows = _hub_rows(folder, name, split)
+    for place, row in rows:
+        if row.answer >= len(row.choices):
+            count = len(row.choices)
+            raise DataError(f"{place}: column 'answer': {row.answer} of {count} options, from 0")
+        yield place, row
+
+
+def _hub_rows(folder: Path, name: str, split: str) -> Iterator[tuple[str, Choice]]:
+    files = sorted(folder.glob(f"{name}/{split}*.parquet"))
+    if not files:
+        raise DataError(
+            f"{folder}: no {name}.jsonl, {split}/{name}.jsonl or {name}/{split}*.parquet; write "
+            "rows with question, choices and answer there, or download the hub's data set to it"
+        )
+    from pyarrow import parquet
+
+    for file in files:
+        columns = list(Choice.model_fields)
+        for number, row in enumerate(parquet.read_table(file, columns=columns).to_pylist(), 1):
+            place = f"{file}:{number}"
+            yield place, Choice.model_validate_json(json.dumps(row))
+
+
+def accuracy(name: str, style: Style) -> MetricUse:
+    """The metric that is reported of a set: `acc` of letters, `acc_norm` of texts."""
+    per = "option" if style == "letters" else "character"
+    return MetricUse("choice-accuracy", (name,), {"per": per})

@@ -1,0 +1,40 @@
+"""The harmonic mean of what is kept of several tasks, and of what is forgotten of them."""
+
+from pydantic import Field
+
+from unlearnbench.api.metric import MetricColumn, MetricInputs, Summary, Values
+from unlearnbench.stats.harmonic_mean import harmonic_mean
+
+
+class TaskAggregate(Summary):
+    """Harmonic mean of columns x of retain sets and 1 − x of forget sets; 0 as soon as one is 0.
+
+    SemEval-2025 task 4's task aggregate: Ramakrishna et al. 2025, arXiv:2504.02883, section 4.
+    """
+
+    kept: tuple[str, ...] = Field(
+        examples=[("rouge_retain",)], description="columns that are to stay high"
+    )
+    gone: tuple[str, ...] = Field(
+        examples=[("rouge_forget",)], description="columns that are to become 0"
+    )
+
+    def columns(self) -> tuple[MetricColumn, ...]:
+        """`task_aggregate`, and the mean of each half."""
+        return (
+            MetricColumn("task_aggregate", "Task aggregate", "higher"),
+            MetricColumn("tasks_kept", "Tasks kept", "higher"),
+            MetricColumn("tasks_forgotten", "Tasks forgotten", "higher"),
+        )
+
+    def parts(self) -> tuple[str, ...]:
+        """The columns of both halves."""
+        return (*self.kept, *self.gone)
+
+    def compute(self, of: MetricInputs) -> Values:
+        """None as soon as a column of theirs is."""
+        kept = [of.model.values.get(name) for name in self.kept]
+        left = [of.model.values.get(name) for name in self.gone]
+        gone = [None if value is None else 1 - value for value in left]
+        parts = {"task_aggregate": kept + gone, "tasks_kept": kept, "tasks_forgotten": gone}
+        return {name: harmonic_mean(values) for name, values in parts.items()}
