@@ -45,6 +45,31 @@ def lume(folder: Path) -> dict[str, str]:
     return {"path": str(folder)}
 
 
+def muse(folder: Path) -> dict[str, str]:
+    """Texts and questions of a made-up corpus; returns settings of the benchmark."""
+
+    def pairs(part: str, count: int) -> list[dict[str, str]]:
+        rows = range(count)
+        return [{"question": f"Who is {part} {i}?", "answer": f"{part} {i}"} for i in rows]
+
+    tables: dict[str, list[dict[str, str]]] = {
+        "verbmem/forget": [{"prompt": "The council met on Tuesday", "gt": " and agreed to wait."}]
+    }
+    for part in ("forget", "retain"):
+        tables[f"knowmem/{part}_qa"] = pairs(part, 3)
+        tables[f"knowmem/{part}_qa_icl"] = pairs(f"shown {part}", 10)
+    for name in ("raw/forget", "raw/retain1", *(f"privleak/{p}" for p in _PRIVLEAK)):
+        tables[name] = [{"text": f"A text of {name}, number {i}."} for i in range(3)]
+    tables["raw/forget"].append({"text": ""})  # as row 821 of News
+    for name, rows in tables.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        write_lines(folder / f"{name}.jsonl", rows)
+    return {"path": str(folder)}
+
+
+_PRIVLEAK = ("forget", "retain", "holdout")
+
+
 def edu_relat(folder: Path) -> dict[str, str]:
     """A ring of 60 people, 55 of them targets; returns settings of the benchmark."""
     ring = range(60)

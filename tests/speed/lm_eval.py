@@ -1,7 +1,7 @@
 """Multiple choice beside lm-evaluation-harness: the same options chosen, and what both take.
 
 pip install lm-eval==0.4.13
-python -m tests.speed.lm_eval MODEL FOLDER [--subjects virology …] [--texts]
+python -m tests.speed.lm_eval MODEL FOLDER [--subjects virology …] [--texts] [--chat]
 
 FOLDER has the rows of `Choice` as test/<subject>.jsonl, such as MMLU's.
 """
@@ -19,22 +19,25 @@ import numpy as np
 import torch
 import yaml
 
-from unlearnbench.api.benchmark import Question
+from unlearnbench.api.benchmark import Format, Question
 from unlearnbench.api.observations import SetEvaluation
 from unlearnbench.base.console import Console
 from unlearnbench.benchmarks.multiple_choice import Style, choices
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.metrics.choice_accuracy import ChoiceAccuracy
-from unlearnbench.models.encoding import TEMPLATES
+from unlearnbench.models.encoding import resolve_template
 
 LONGEST = 2048
 
 
 def harness(
-    model: Any, tokenizer: Any, folder: Path, subjects: Sequence[str], style: Style
+    model: Any, tokenizer: Any, folder: Path, subjects: Sequence[str], style: Style, **more: Any
 ) -> tuple[float, dict[str, list[list[float]]], dict[str, Any]]:
-    """Seconds, log-probabilities [n][k] and results by subject of lm-evaluation-harness."""
+    """Seconds, log-probabilities [n][k] and results by subject of lm-evaluation-harness.
+
+    more  arguments of its `simple_evaluate`
+    """
     package, models, managers = (
         import_module(f"lm_eval{part}") for part in ("", ".models.huggingface", ".tasks")
     )
@@ -56,7 +59,7 @@ def harness(
         begin = time.perf_counter()
         names = [f"own_{subject}" for subject in subjects]
         result: Any = package.simple_evaluate(
-            wrapped, tasks=names, task_manager=tasks, bootstrap_iters=0
+            wrapped, tasks=names, task_manager=tasks, bootstrap_iters=0, **more
         )
         seconds = time.perf_counter() - begin
     logprobs = {
@@ -75,9 +78,10 @@ def opening(subject: str, style: Style) -> str:
     return f"The following are {kind} (with answers) about {subject.replace('_', ' ')}.\n\n"
 
 
-def questions(folder: Path, subject: str, style: Style) -> list[Question]:
+def questions(folder: Path, subject: str, style: Style, format_: Format = "text") -> list[Question]:
     """The rows of a subject."""
-    return [r.row(style, opening(subject, style), at) for at, r in choices(folder, subject)]
+    text = opening(subject, style)
+    return [row.row(style, text, place, format_) for place, row in choices(folder, subject)]
 
 
 def ours(
@@ -86,7 +90,8 @@ def ours(
     """Seconds, tokenization included, and the evaluated sets."""
     begin = time.perf_counter()
     profile = replace(TOFU, max_length=LONGEST, rows=None)
-    evaluator = Evaluator(sets, tokenizer, TEMPLATES["plain"], profile, tokenizer.eos_token_id)
+    template = resolve_template("auto", tokenizer)
+    evaluator = Evaluator(sets, tokenizer, template, profile, tokenizer.eos_token_id)
     result = evaluator(model).sets
     return time.perf_counter() - begin, result
 
@@ -99,16 +104,19 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("model")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--subjects", nargs="*", default=["virology"])
-    parser.add_argument("--texts", action="store_true")
+    parser.add_argument("--texts", action="store_true", help="score texts, not letters")
+    parser.add_argument("--chat", action="store_true", help="ask in the model's chat template")
     given = parser.parse_args(words)
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     style: Style = "texts" if given.texts else "letters"
     model = AutoModelForCausalLM.from_pretrained(given.model, dtype=torch.float32).eval()
     tokenizer = AutoTokenizer.from_pretrained(given.model)
-    sets = {s: questions(given.folder, s, style) for s in given.subjects}
+    format_: Format = "chat" if given.chat else "text"
+    sets = {s: questions(given.folder, s, style, format_) for s in given.subjects}
     seconds, result = ours(model, tokenizer, sets)
-    other, logprobs, results = harness(model, tokenizer, given.folder, given.subjects, style)
+    rows, more = (given.folder, given.subjects, style), {"apply_chat_template": given.chat}
+    other, logprobs, results = harness(model, tokenizer, *rows, **more)
     console = Console()
     for subject, seen in result.items():
         gap = max(

@@ -152,7 +152,7 @@ class MetricUse:
 
 _PROMPT_SETTINGS = (
     *("format", "examples", "max_new_tokens", "prefix", "system"),
-    *("max_length", "answer_index", "labels"),
+    *("max_length", "answer_index", "stops", "max_answer_tokens", "labels"),
 )
 
 
@@ -190,6 +190,10 @@ class Question:
     the others, in their order. Options continue the prompt, behind a space where no template
     divides the two; no EOS ends them, and no answer is generated. A row that is too long loses its
     beginning."""
+    stops: tuple[str, ...] = ()
+    """Texts at the first of which, one after the other, its generated answer is cut."""
+    max_answer_tokens: int | None = None
+    """Most tokens of its answer that are scored, and that are the reference; default: all."""
     labels: tuple[str, ...] = ()
     """What metrics that look at some rows of a set know them by: a task, a subject."""
     score: float | tuple[float, ...] | None = field(default=None, compare=False)

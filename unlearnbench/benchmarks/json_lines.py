@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -59,6 +60,30 @@ def _columns(place: str, line: bytes, kind: type[R]) -> R:
         number = "".join(f" item {step + 1}" for step in item if isinstance(step, int))
         text = describe_error(details)
         raise DataError(f"{place}: column {column!r}{number}: {text}") from None
+
+
+def table_rows(folder: Path, name: str, split: str, kind: type[R]) -> Iterator[tuple[str, R]]:
+    """Yield the rows of a table, each with its place: of JSON lines, or of the hub's files.
+
+    Raises: DataError where there is neither, or for a wrong row.
+    """
+    lines = [f"{name}.jsonl", f"{split}/{name}.jsonl", f"{name}/{split}.jsonl"]
+    if file := next((folder / line for line in lines if (folder / line).is_file()), None):
+        yield from json_rows(file, str(file), kind)
+        return
+    files = sorted(folder.glob(f"{name}/{split}-*.parquet"))
+    if not files:
+        raise DataError(
+            f"{folder}: no {', '.join(lines)} or {name}/{split}-*.parquet; write rows with "
+            f"{', '.join(kind.model_fields)} there, or download the hub's data set to it"
+        )
+    from pyarrow import parquet
+
+    for file in files:
+        table = parquet.read_table(file, columns=list(kind.model_fields))
+        for number, row in enumerate(table.to_pylist(), 1):
+            place = f"{file}:{number}"
+            yield place, _columns(place, json.dumps(row).encode(), kind)
 
 
 def data_folder(folder: Path, files: Sequence[str], subject: str, fix: str) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from string import ascii_uppercase
@@ -12,7 +11,7 @@ from pydantic import Field
 
 from unlearnbench.api.benchmark import Format, MetricUse, Question
 from unlearnbench.base.errors import DataError
-from unlearnbench.benchmarks.json_lines import JsonRow, Words, json_rows
+from unlearnbench.benchmarks.json_lines import JsonRow, Words, table_rows
 
 Style = Literal["letters", "texts"]
 """What is scored: the options' letters, behind a list of them; or their texts."""
@@ -28,7 +27,10 @@ class Choice(JsonRow):
     def row(
         self, style: Style, opening: str, place: str = "", format_: Format = "text"
     ) -> Question:
-        """The row behind `opening`, a text. Source: lm_eval/tasks/mmlu/default, /continuation."""
+        """The row behind `opening`, which is the system message of a chat, as in that harness.
+
+        Source: lm_eval/tasks/mmlu/default, /continuation; lm_eval/api/task.py, `fewshot_context`.
+        """
         letters = ascii_uppercase[: len(self.choices)]
         if style == "letters":
             listed = [f"{a}. {text}\n" for a, text in zip(letters, self.choices, strict=True)]
@@ -36,49 +38,25 @@ class Choice(JsonRow):
         else:
             asked, options = f"Question: {self.question.strip()}\n", self.choices
         i = self.answer
+        chat = format_ == "chat"
         return Question(
-            f"{opening}{asked}Answer:",
+            f"{'' if chat else opening}{asked}Answer:",
             options[i],
             perturbed_answers=options[:i] + options[i + 1 :],
             answer_index=i,
             format=format_,
+            system=opening if chat else None,
             place=place,
         )
 
 
 def choices(folder: Path, name: str, split: str = "test") -> Iterator[tuple[str, Choice]]:
-    """Yield the rows of a set, each with its place: of `name.jsonl`, there or in a folder `split`,
-    or of the hub's files.
-
-    Raises: DataError where there is none, or for a wrong row.
-    """
-    files = [folder / f"{name}.jsonl", folder / split / f"{name}.jsonl"]
-    file = next((file for file in files if file.is_file()), None)
-    if file is not None:
-        rows = json_rows(file, str(file), Choice)
-    else:
-        rows = _hub_rows(folder, name, split)
-    for place, row in rows:
+    """Yield the rows of a set, each with its place. Raises: DataError as `table_rows`."""
+    for place, row in table_rows(folder, name, split, Choice):
         if row.answer >= len(row.choices):
             count = len(row.choices)
             raise DataError(f"{place}: column 'answer': {row.answer} of {count} options, from 0")
         yield place, row
-
-
-def _hub_rows(folder: Path, name: str, split: str) -> Iterator[tuple[str, Choice]]:
-    files = sorted(folder.glob(f"{name}/{split}*.parquet"))
-    if not files:
-        raise DataError(
-            f"{folder}: no {name}.jsonl, {split}/{name}.jsonl or {name}/{split}*.parquet; write "
-            "rows with question, choices and answer there, or download the hub's data set to it"
-        )
-    from pyarrow import parquet
-
-    for file in files:
-        columns = list(Choice.model_fields)
-        for number, row in enumerate(parquet.read_table(file, columns=columns).to_pylist(), 1):
-            place = f"{file}:{number}"
-            yield place, Choice.model_validate_json(json.dumps(row))
 
 
 def accuracy(name: str, style: Style) -> MetricUse:

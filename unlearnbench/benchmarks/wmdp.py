@@ -85,7 +85,7 @@ class WMDP(Benchmark):
         "options in place of letters; both of bio alone",
     )
     format: Format = Field(
-        default="text", description="chat: the whole prompt as one turn of the model's template"
+        default="text", description="chat: a turn of the model's template, behind a system message"
     )
     corpora: str | None = Field(
         default=None,

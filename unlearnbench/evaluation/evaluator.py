@@ -431,7 +431,10 @@ class Evaluator:
     ) -> SetEvaluation:
         """One set; `answers` are of all its questions, or of none."""
         references = tuple(item.reference for item in items)
-        generated = tuple(self.encoder.decode(tuple(answer.ids)) for answer in answers)
+        generated = tuple(
+            _stopped(self.encoder.decode(tuple(answer.ids)), item.question.stops)
+            for item, answer in zip(items, answers, strict=False)
+        )
         rouge = np.full((2, len(items)), np.nan)
         if generated:
             rouge[:] = rouge_recall(references, generated)
@@ -491,6 +494,12 @@ class Evaluator:
             logprob_variance=None if moments is None else moments[:, 1],
             observed={} if observed is None else dict(zip(names, observed.T, strict=True)),
         )
+
+
+def _stopped(text: str, stops: Sequence[str]) -> str:
+    for stop in stops:
+        text = text.partition(stop)[0]
+    return text.strip() if stops else text
 
 
 def _of_questions(rows: Sequence[Question]) -> dict[str, Any]:

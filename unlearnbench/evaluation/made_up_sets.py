@@ -186,6 +186,7 @@ def try_metrics(plan: MetricPlan, sets: Iterable[str] = ()) -> None:
                 summary, MetricInputs(EvaluatedModel(models[0], known[0]), retain, start)
             )
             known[0] |= values
+            known[1] |= computed(summary, MetricInputs(retain))  # which later ones read
             part = [item.name for item in columns_of(summary) if item.name in plan.own]
             if part and all(values.get(name) is None for name in part):
                 faults.append(

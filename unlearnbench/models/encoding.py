@@ -392,6 +392,8 @@ class Encoder:
         end = template.end if self.eos_as_padding and not is_option else ""
         ids = self._ids(template, question, template.answer(answer) + end)
         most, length = self.max_length, len(ids)
+        if question.max_answer_tokens is not None:
+            most = min(most, start + question.max_answer_tokens)
         if is_option:
             ids, start = ids[-most:], start - max(length - most, 0)
         else:

@@ -153,7 +153,7 @@ def reference_ids(
             yield from (attack_id(identity, a, config.training) for a in config.attacks)
 
 
-_EVALUATED = {"max_new_tokens", "max_length", "labels"}
+_EVALUATED = {"max_new_tokens", "max_length", "stops", "max_answer_tokens", "labels"}
 """Settings of a row that only evaluations read."""
 
 

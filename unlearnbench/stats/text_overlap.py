@@ -25,32 +25,37 @@ def rouge_recall(
     return overlaps[:, 2] / words, overlaps[:, 3] / words
 
 
-def rouge_l_f1(references: Sequence[str], predictions: Sequence[str]) -> FloatArray:
+def rouge_l_f1(
+    references: Sequence[str], predictions: Sequence[str], *, stemmer: bool = True
+) -> FloatArray:
     """[n] ROUGE-L F1, the harmonic mean of recall and precision; 0 where no word is shared."""
-    overlaps = _overlaps(references, predictions)
+    overlaps = _overlaps(references, predictions, stemmer=stemmer)
     scores: FloatArray = 2 * overlaps[:, 3] / np.maximum(overlaps[:, 0] + overlaps[:, 1], 1)
     return scores
 
 
-def _overlaps(references: Sequence[str], predictions: Sequence[str]) -> FloatArray:
+def _overlaps(
+    references: Sequence[str], predictions: Sequence[str], *, stemmer: bool = True
+) -> FloatArray:
     """[n, 4] words of the reference, of the prediction, shared, and shared in order."""
     if len(references) != len(predictions):
         raise EvaluationError(
             f"ROUGE: {len(references)} references and {len(predictions)} generated answers; "
             "each answer needs its reference"
         )
-    rows = [_overlap(*pair) for pair in zip(references, predictions, strict=True)]
+    rows = [_overlap(*pair, stemmer) for pair in zip(references, predictions, strict=True)]
     return np.array(rows, dtype=np.float64).reshape(-1, 4)
 
 
 # Workers score the same answers repeatedly: those that unlearning does not change (facts, retain
 # rows) are identical to the epoch before. 16384 pairs are about 10 MB.
 @lru_cache(maxsize=16384)
-def _overlap(reference: str, prediction: str) -> tuple[int, int, int, int]:
+def _overlap(reference: str, prediction: str, stemmer: bool) -> tuple[int, int, int, int]:
     from rouge_score.tokenize import tokenize
 
-    wanted: list[str] = tokenize(reference, _stemmer())
-    result: list[str] = tokenize(prediction, _stemmer())
+    stem = _stemmer() if stemmer else None
+    wanted: list[str] = tokenize(reference, stem)
+    result: list[str] = tokenize(prediction, stem)
     shared = (Counter(wanted) & Counter(result)).total()
     return len(wanted), len(result), shared, _longest_common_subsequence(wanted, result)
 

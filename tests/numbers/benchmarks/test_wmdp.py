@@ -72,7 +72,7 @@ def test_corpora_are_texts(folder: Path) -> None:
         (
             "wmdp-bio.jsonl",
             None,
-            "no wmdp-bio.jsonl, test/wmdp-bio.jsonl or wmdp-bio/test*.parquet",
+            "no wmdp-bio.jsonl, test/wmdp-bio.jsonl, wmdp-bio/test.jsonl or wmdp-bio/test-",
         ),
         ("wmdp-bio.jsonl", '{"question": "Q?"}', "wmdp-bio.jsonl:1: column 'choices'"),
         ("virology.jsonl", json.dumps(CHOICE | {"answer": 4}), "column 'answer': 4 of 4 options"),

@@ -26,7 +26,7 @@ ROWS = (
     Choice(question="Where was Ada born?", choices=("Rome", "Rome", "in Paris, France"), answer=1),
     Choice(question="Who is it?", choices=("Ada", "the author of many novels"), answer=0),
 )
-CHAT = Template("chat", "<u>", "<a>\n", special_tokens=False)
+CHAT = Template("chat", "<u>", "<a>\n", special_tokens=False, system=("<s>", "<u>"))
 
 
 def asked(style: Style, rows: Sequence[Choice] = ROWS) -> list[Question]:
@@ -68,10 +68,11 @@ def test_options_have_the_log_probability_of_the_plain_rule(
 
 
 def test_a_chat_template_divides_without_a_space(sharp: Any, tokenizer: Any) -> None:
-    rows = [replace(row, format="chat") for row in asked("texts")]
+    rows = [row.row("texts", "About Ada.\n\n", format_="chat") for row in ROWS]
     seen = evaluated(sharp, tokenizer, rows, CHAT)
     for row, found in zip(rows, beside.own_logprobs(seen), strict=True):
-        text = f"<u>{row.question}<a>\n"  # its last blank is scored with each option
+        # Its last blank is scored with each option.
+        text = f"<s>About Ada.\n\n<u>{row.question}<a>\n"
 
         def bare(text: str) -> Any:
             return tokenizer(text, add_special_tokens=False)

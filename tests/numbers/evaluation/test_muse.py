@@ -1,0 +1,85 @@
+"""MUSE's rows, prompts and rules, on made-up texts in its layout."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rouge_score.rouge_scorer import RougeScorer
+
+from tests.made_up_benchmarks import muse
+from unlearnbench.api.benchmark import Question
+from unlearnbench.benchmarks.muse import MUSE
+from unlearnbench.config.metric_plan import benchmark_plan
+from unlearnbench.config.profiles import OPEN_UNLEARNING, TOFU
+from unlearnbench.evaluation.evaluator import Evaluator
+from unlearnbench.evaluation.made_up_sets import made_up_set
+from unlearnbench.metrics.rouge_f1 import RougeF1
+from unlearnbench.models.encoding import TEMPLATES, Encoder
+from unlearnbench.models.loading import pad_id
+from unlearnbench.models.rows_loading import load_benchmark
+
+
+def test_rows_and_prompts(tmp_path: Path) -> None:
+    split = load_benchmark(MUSE.model_validate(muse(tmp_path)), ["all"]).splits["all"]
+    assert len(split.forget) == 3, "the empty text is left out"
+    assert all(row.is_plain_text for row in (*split.forget, *split.retain))
+    asked = split.sets["knowmem"][2]
+    assert asked.question.startswith("Question: Who is shown forget 0?\nAnswer: shown forget 0\n\n")
+    assert asked.question.endswith("\n\nQuestion: Who is forget 2?\nAnswer: ")
+    assert asked.question.count("Question: ") == 11
+    continued = split.sets["verbmem"][0]
+    assert (continued.question, continued.answer) == (
+        "The council met on Tuesday",
+        " and agreed to wait.",
+    )
+    assert (continued.max_new_tokens, continued.max_answer_tokens) == (128, 127)
+
+
+def test_texts_are_cut_into_pieces(tmp_path: Path, tokenizer: Any) -> None:
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
+    settings = muse(tmp_path) | {"tokenizer": str(tmp_path / "tokenizer")}
+    rows = load_benchmark(MUSE.model_validate(settings | {"piece": 16}), ["all"]).splits["all"]
+    joined = "\n\n".join(f"A text of raw/forget, number {i}." for i in range(3))
+    ids = tokenizer(joined, add_special_tokens=False)["input_ids"]
+    ids += ids[: -len(ids) % 16]  # the last piece goes on with the first
+    expected = [tokenizer.decode(ids[i : i + 16]) for i in range(0, len(ids), 16)]
+    assert [row.answer for row in rows.forget] == expected
+
+
+def test_the_reference_is_cut(tokenizer: Any) -> None:
+    encoder = Encoder(tokenizer, TEMPLATES["plain"], 200)
+    row = Question("The author", " was born in a small town.", format="text", max_answer_tokens=3)
+    cut = encoder.row(row)
+    assert (cut.scored, cut.cut) == (3, True)
+    assert "was born in a small town.".startswith(encoder.reference(cut, row))
+
+
+def test_answers_end_at_the_stops(sharp: Any, tokenizer: Any) -> None:
+    row = Question("Where was Ada born?", "In Rome.", max_new_tokens=20)
+
+    def generated(*stops: str) -> str:
+        sets = {"set": [Question(row.question, row.answer, max_new_tokens=20, stops=stops)]}
+        parts = sets, tokenizer, TEMPLATES["plain"], TOFU, pad_id(tokenizer)
+        return Evaluator(*parts)(sharp).sets["set"].generated[0]
+
+    whole = generated()
+    middle = whole[len(whole) // 2]
+    assert generated(middle, "absent") == whole.partition(middle)[0].strip()
+
+
+@pytest.mark.parametrize("stemmer", [False, True])
+def test_f1_is_rouge_scores(stemmer: bool) -> None:
+    seen = made_up_set(n=20, seed=3)
+    scorer = RougeScorer(["rougeL"], use_stemmer=stemmer)
+    expected = [
+        scorer.score(true, given)["rougeL"].fmeasure
+        for true, given in zip(seen.references, seen.generated, strict=True)
+    ]
+    np.testing.assert_allclose(RougeF1(stemmer=stemmer).per_example(seen), expected, atol=1e-12)
+
+
+def test_columns_by_profile() -> None:
+    assert {"rouge_f1_verbmem", "rouge_f1_knowmem", "privleak"} <= benchmark_plan(TOFU, MUSE()).own
+    for profile, stemmer in ((TOFU, False), (OPEN_UNLEARNING, True)):
+        assert MUSE().metrics(profile)[0].settings == {"stemmer": stemmer}

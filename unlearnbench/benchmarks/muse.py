@@ -1,0 +1,166 @@
+"""MUSE: news, or a series of novels, to be forgotten word for word and as knowledge.
+
+Its rows are a user's own, as the hub has them:
+`hf download muse-bench/MUSE-News --repo-type dataset --local-dir FOLDER`, or MUSE-Books. The models
+are published ones, `muse-bench/MUSE-News_target` and `_retrain`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from unlearnbench.api.benchmark import (
+    Benchmark,
+    Dataset,
+    Headline,
+    HeadlineMetric,
+    MetricUse,
+    Question,
+    Split,
+)
+from unlearnbench.api.metric import Role
+from unlearnbench.api.profile import Profile
+from unlearnbench.benchmarks.json_lines import JsonRow, table_rows
+
+CONTEXT = 4096
+"""Most tokens of an evaluated row: Llama-2's context."""
+STOPS = ("\n\n", "\nQuestion", "Question:")
+VERBATIM, ANSWER = 128, 32
+"""Tokens that are generated. Of the reference of the former, 128 are kept with BOS."""
+_ANSWERED = ("knowmem_retain", "knowmem", "verbmem")
+
+
+class MUSE(Benchmark):
+    """Shi et al. 2024, arXiv:2407.06460; prompts and rules of swj0419/muse_bench@fcd6651."""
+
+    roles: ClassVar[Mapping[str, Role]] = {
+        "knowmem_retain": "retain",
+        "knowmem": "forget",
+        "verbmem": "forget",
+        "privleak_retain": "retain",
+        "privleak": "forget",
+        "holdout": "holdout",
+    }
+    splits: ClassVar[tuple[str, ...]] = ("all",)
+    headline: ClassVar[Headline] = Headline(
+        kept=HeadlineMetric("rouge_f1_knowmem_retain", "Knowledge kept", "knowledge"),
+        forgotten=HeadlineMetric("rouge_f1_verbmem", "Verbatim memory", "verbatim", better="lower"),
+    )
+
+    source: str = "muse"
+    path: str = Field(default="muse", description="folder of the hub's files, of News or of Books")
+    tokenizer: str | None = Field(
+        default=None,
+        description="hub id or folder of the tokenizer by which texts to train on are joined and "
+        "cut into pieces of `piece` tokens; default: each text is a row, cut at its end",
+    )
+    piece: int = Field(default=2047, ge=8, description="tokens of a piece, without BOS")
+
+    @property
+    def folder(self) -> str | None:
+        """Folder of its files."""
+        return self.path
+
+    def metrics(self, profile: Profile) -> tuple[MetricUse, ...]:
+        """KnowMem, VerbMem, utility and PrivLeak; with a stemmer as open-unlearning has them."""
+        stemmer = {"stemmer": profile.name.startswith("open-unlearning")}
+        attacked = {"members": "privleak", "control": "privleak_retain", "share": 0.4}
+        return (
+            MetricUse("rouge-f1", _ANSWERED, stemmer),
+            MetricUse("mia-min-k", settings=attacked),
+            MetricUse("privleak"),
+        )
+
+    def load(self, splits: Sequence[str]) -> Dataset:
+        """Read texts and questions; the texts to retain are `retain1`, as in its baselines."""
+        del splits
+        folder = Path(self.path).expanduser()
+        forget, retain = (self._trained(folder, part) for part in ("forget", "retain1"))
+        sets = {
+            "knowmem_retain": _known(folder, "retain_qa"),
+            "knowmem": _known(folder, "forget_qa"),
+            "verbmem": _verbatim(folder),
+            "privleak_retain": _texts(folder, "privleak", "retain", max_length=CONTEXT),
+            "privleak": _texts(folder, "privleak", "forget", max_length=CONTEXT),
+            "holdout": _texts(folder, "privleak", "holdout", max_length=CONTEXT),
+        }
+        split = Split("all", forget, retain, sets)
+        return Dataset("muse", (*retain, *forget), {"all": split})
+
+    def _trained(self, folder: Path, part: str) -> tuple[Question, ...]:
+        rows = _texts(folder, "raw", part)
+        if self.tokenizer is None:
+            return rows
+        from transformers import AutoTokenizer
+
+        tokenizer: Any = AutoTokenizer.from_pretrained(self.tokenizer)
+        whole = "\n\n".join(row.answer for row in rows)
+        pieces = _pieces(tokenizer(whole, add_special_tokens=False)["input_ids"], self.piece)
+        return tuple(Question("", tokenizer.decode(ids), format="text") for ids in pieces)
+
+
+def _pieces(ids: Sequence[int], size: int) -> Iterator[Sequence[int]]:
+    """Pieces of `size`; the last one goes on with the first, as in baselines/dataset.py."""
+    for begin in range(0, len(ids), size):
+        piece = ids[begin : begin + size]
+        yield [*piece, *ids[: size - len(piece)]]
+
+
+class _Text(JsonRow):
+    text: str
+
+
+class _Answered(JsonRow):
+    question: str
+    answer: str
+
+
+class _Continued(JsonRow):
+    prompt: str
+    gt: str
+
+
+def _texts(folder: Path, name: str, part: str, **settings: Any) -> tuple[Question, ...]:
+    """The texts that are not empty, as one of News is."""
+    return tuple(
+        Question("", row.text, format="text", place=place, **settings)
+        for place, row in table_rows(folder, name, part, _Text)
+        if row.text.strip()
+    )
+
+
+def _known(folder: Path, part: str) -> tuple[Question, ...]:
+    """Questions behind ten answered ones; the blank at the end is the source's."""
+    shown = table_rows(folder, "knowmem", f"{part}_icl", _Answered)
+    opening = "".join(f"Question: {row.question}\nAnswer: {row.answer}\n\n" for _, row in shown)
+    return tuple(
+        Question(
+            f"{opening}Question: {row.question}\nAnswer: ",
+            row.answer,
+            format="text",
+            max_new_tokens=ANSWER,
+            max_length=CONTEXT,
+            stops=STOPS,
+            place=place,
+        )
+        for place, row in table_rows(folder, "knowmem", part, _Answered)
+    )
+
+
+def _verbatim(folder: Path) -> tuple[Question, ...]:
+    return tuple(
+        Question(
+            row.prompt,
+            row.gt,
+            format="text",
+            max_new_tokens=VERBATIM,
+            max_answer_tokens=VERBATIM - 1,
+            max_length=CONTEXT,
+            place=place,
+        )
+        for place, row in table_rows(folder, "verbmem", "forget", _Continued)
+    )
