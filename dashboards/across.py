@@ -45,6 +45,7 @@ def build(name: str, sweeps: Mapping[str, Results], pages: Mapping[str, str]) ->
         faults=faults,
         ranked=list(valid),
         lines=standings(valid),
+        colour=style.colour,
         styles=joined("templates/page.css"),
         figures=Markup(to_json(figures).replace("<", "\\u003c")),
         plotly=compressed(get_plotlyjs()),

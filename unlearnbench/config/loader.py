@@ -217,12 +217,12 @@ def load_config(name_or_path: str, overrides: Sequence[str] = ()) -> SweepConfig
 
     One with several benchmarks needs a choice: `benchmark=NAME`.
     """
-    configs = load_configs(name_or_path, overrides)
-    if len(configs) > 1:
-        names = ", ".join(config.name for config in configs)
-        rule = f"choose one of {names}, such as --set benchmark={configs[0].name}"
+    parts = _parts(name_or_path, overrides)
+    if len(parts) > 1:
+        names = [part.values["name"] for part in parts]
+        rule = f"choose one of {', '.join(names)}, such as --set benchmark={names[0]}"
         raise _problem(name_or_path, f"it has several benchmarks: {rule}")
-    return configs[0]
+    return _checked(parts[0])
 
 
 def load_configs(name_or_path: str, overrides: Sequence[str] = ()) -> tuple[SweepConfig, ...]:
@@ -231,12 +231,17 @@ def load_configs(name_or_path: str, overrides: Sequence[str] = ()) -> tuple[Swee
     `benchmarks` has a section for each, by name, that is merged over the other keys. Each is a
     sweep of its own in the folder `output/name/benchmark`, with one cache of prepared models.
     """
+    return tuple(map(_checked, _parts(name_or_path, overrides)))
+
+
+def _parts(name_or_path: str, overrides: Sequence[str]) -> list[Document]:
+    """The document of each benchmark, or the only one."""
     document = _read(find_config(name_or_path))
     for text in overrides:
         document.override(text)
     parts: Any = document.values.pop("benchmarks", None)
     if parts is None:
-        return (_checked(document),)
+        return [document]
     if not isinstance(parts, dict) or not all(isinstance(part, dict) for part in parts.values()):
         rule = "expected a section by name: {facts: {data: {source: synthetic}}}"
         document.problem(("benchmarks",), rule)
@@ -244,10 +249,9 @@ def load_configs(name_or_path: str, overrides: Sequence[str] = ()) -> tuple[Swee
     chosen = document.values.pop("benchmark", None)
     if chosen is not None and chosen not in parts:
         document.problem(("benchmark",), f"there are {', '.join(parts)}, got {shortened(chosen)}")
-    names = [name for name in parts if chosen in (None, name)]
-    if not names or document.problems:
+    if not parts or document.problems:
         raise ConfigError(document.problems)
-    return tuple(_checked(_part(document, name, parts[name])) for name in names)
+    return [_part(document, name, parts[name]) for name in parts if chosen in (None, name)]
 
 
 def _part(document: Document, name: str, values: Any) -> Document:

@@ -42,7 +42,7 @@ from unlearnbench.config.training_settings import EIGHT_BIT, ONE_PROCESS, Traini
 
 
 class WrittenConfig(SweepConfig):
-    """The keys of a YAML file: those of a configuration, and two that say where it comes from."""
+    """The keys of a YAML file: those of a configuration, and those from which one is made."""
 
     methods: tuple[Annotated[MethodGrid, PlainValidator(read_grid)], ...] = Field(
         min_length=1, description=SweepConfig.model_fields["methods"].description
@@ -62,6 +62,11 @@ class WrittenConfig(SweepConfig):
         description="a configuration that this one changes: a shipped one's name, or a file beside "
         "this one; sections are merged key by key, other values replaced",
     )
+    benchmarks: dict[str, dict[str, Any]] | None = Field(
+        default=None,
+        description="by a name of yours, keys that are merged over the others: a sweep for each",
+    )
+    benchmark: str | None = Field(default=None, description="the one of these that is meant")
     plugins: tuple[str, ...] | None = Field(
         default=None,
         description="Python files with a method, metric, benchmark or attack each, named as the "

@@ -48,7 +48,7 @@ def test_places_are_of_panels_that_show_something(page: str) -> None:
     assert [html.unescape(t) for t in re.findall(r'scope="col"[^>]*>([^<]+)', table)] == [
         *("method", "mean place", "tofu tiny, forget 5 %", "tofu tiny, forget 10 %", "poems"),
     ]
-    assert sorted(re.findall(r'scope="row">([^<]+)', table)) == sorted(METHODS)
+    assert sorted(re.findall(r"</span>([^<]+)</th>", table)) == sorted(METHODS)
     assert "<b>faulty</b> has no places: the start model has nothing left to forget" in page
 
 

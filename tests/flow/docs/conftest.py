@@ -9,7 +9,7 @@ import pytest
 from unlearnbench.cli.main import main
 from unlearnbench.config import loader
 
-from .small_models import Load, shrinking
+from .small_models import Load, shrinking, shrinking_several
 
 METHODS = "[ce-u, gradient-difference, {method: npo, retain: {term: nll}}]"
 """Some of the quickstart, with two seeds."""
@@ -23,7 +23,9 @@ def small_models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Load]:
     """
     cache, load = tmp_path_factory.mktemp("cache"), loader.load_config
     with pytest.MonkeyPatch.context() as patch:
+        several = shrinking_several(load, cache, seeds=1)
         patch.setattr(loader, "load_config", shrinking(load, cache, seeds=1))
+        patch.setattr(loader, "load_configs", several)
         yield shrinking(load, cache, seeds=2)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from unlearnbench.config import loader
 from unlearnbench.config.schema import SweepConfig
 
 AUTHORS, EPOCHS, ROWS, TRIALS = 20, 2, 4, 2
@@ -29,6 +30,28 @@ def shrinking(load: Load, cache: Path, seeds: int) -> Load:
         return load(name, [*overrides, *_changes(config, cache, seeds)], *more)
 
     return load_config
+
+
+def shrinking_several(
+    load: Load, cache: Path, seeds: int
+) -> Callable[..., tuple[SweepConfig, ...]]:
+    """The same of `load_configs`; `load` is the plain `load_config`."""
+    load_several = loader.load_configs
+
+    def load_configs(name: str, overrides: Sequence[str] = ()) -> tuple[SweepConfig, ...]:
+        configs = load_several(name, overrides)
+        if len(configs) == 1:
+            return (shrinking(load, cache, seeds)(name, overrides),)
+        result: list[SweepConfig] = []
+        for config in configs:
+            own = [
+                change if change.startswith("models.") else f"benchmarks.{config.name}.{change}"
+                for change in _changes(config, cache, seeds)
+            ]
+            result.append(load(name, [*overrides, f"benchmark={config.name}", *own]))
+        return tuple(result)
+
+    return load_configs
 
 
 def _changes(config: SweepConfig, cache: Path, seeds: int) -> list[str]:

@@ -171,7 +171,7 @@ def load_yaml(block: Block) -> None:
         name = name.with_name(f"with-{name.name}")
         name.write_text(f"extends: quickstart\n{block.text}", encoding="utf-8")
     try:
-        loader.load_config(str(name))
+        loader.load_configs(str(name))
     except ConfigError as error:
         if "--plugin" not in str(error):
             raise
