@@ -56,7 +56,8 @@ def report(
     from unlearnbench.report.report import publish, write_across
     from unlearnbench.results.outcomes import outcome
 
-    if not (best or latex) and any(Path(folder).glob("*/plan.json")):
+    several = not Path(folder, "records").is_dir() and any(Path(folder).glob("*/records"))
+    if several and not (best or latex):
         console.print(f"page  {write_across(Path(folder), target)}")
         return
     source = sweep_folder(folder)

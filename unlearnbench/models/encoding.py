@@ -406,7 +406,7 @@ class Encoder:
                 f"{question.place or repr(question.question[:60])}; raise max_length"
             )
         masked = tuple(i for i, token in enumerate(ids[:-1]) if token == self.padding)
-        row = Row(ids, start, masked=masked, cut=length + (not is_option) > most)
+        row = Row(ids, start, masked=masked, cut=length + (not is_option) > self.max_length)
         return self.labelled(row, question)
 
     def labelled(self, row: Row, question: Question) -> Row:
