@@ -5,6 +5,9 @@ the rule of the choice; a trial that failed, or kept too little, is worth the st
 would be kept in its place.
 """
 
+import csv
+import io
+import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -19,8 +22,44 @@ from unlearnbench.stats.sampled_scores import expected_best
 EDGE = 0.05
 """Share of a range beside its ends in which a choice says that the range is too narrow."""
 
+_CHOICE = ("method", "model", "forget_fraction", "setting", "learning_rate", "epoch")
 _COST = ("tokens_read", "tokens_back")
 """Values that every step reports."""
+_TRIALS = ("trials", "failed", *_COST)
+
+
+def tuned(selection: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
+    """The choices of a selection whose trials were counted; one of an earlier version has none."""
+    return [choice for choice in (selection or {}).get("choices", []) if choice.get("tuning")]
+
+
+def to_csv(choices: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
+    """A line for each choice: its trials, and the numbers of it and of the untuned defaults.
+
+    columns  of the headline; both have their mean on the other seeds, and its deviation
+
+    `edges` says where in each range the choice is, from 0 to 1; `best_of_3` what the best of three
+    trials would be worth.
+    """
+    most = max(len(choice["tuning"]["best_of"]) for choice in choices)
+    kinds, parts = ("reported", "untuned"), ("mean", "standard_deviation")
+    numbers = [(kind, name, part) for kind in kinds for name in columns for part in parts]
+    best = [f"best_of_{n}" for n in range(1, most + 1)]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow((*_CHOICE, *_TRIALS, *map("_".join, numbers), "edges", *best))
+    for choice in choices:
+        tuning = choice["tuning"]
+        writer.writerow(
+            (
+                *map(choice.get, _CHOICE),
+                *map(tuning.get, _TRIALS),
+                *((choice[kind] or {}).get(name, {}).get(part) for kind, name, part in numbers),
+                json.dumps(tuning["edges"], sort_keys=True),
+                *tuning["best_of"],
+            )
+        )
+    return text.getvalue()
 
 
 def shares(values: Mapping[str, Any], axes: Mapping[str, Any]) -> dict[str, float]:

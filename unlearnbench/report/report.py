@@ -8,6 +8,8 @@ from pathlib import Path
 
 from unlearnbench.analysis.conclusion import CONCLUSION_FILE, conclusions_json
 from unlearnbench.analysis.results import Results
+from unlearnbench.analysis.tuning import to_csv as tuning_csv
+from unlearnbench.analysis.tuning import tuned
 from unlearnbench.api.registry import load
 from unlearnbench.base.deferred_warnings import warn_later
 from unlearnbench.base.errors import RecordError
@@ -15,6 +17,7 @@ from unlearnbench.base.outputs import write_file
 from unlearnbench.results.epoch_metrics import named_metrics, store_numbers
 from unlearnbench.results.table import ATTACKS, to_csv
 
+TUNING = "tuning.csv"
 REPEAT = "no record is lost: `unlearnbench report FOLDER` writes page and table again"
 """Advice if either cannot be written."""
 
@@ -56,6 +59,10 @@ def publish(results: Results, folder: Path, out: Path | None = None) -> Path:
     if results.attacked:
         attacks = folder / ATTACKS if out is None else out.with_suffix(f".{ATTACKS}")
         write_file(attacks, to_csv(results.attacked), "the table of attacks", REPEAT)
+    if choices := tuned(results.selection):
+        file = folder / TUNING if out is None else out.with_suffix(f".{TUNING}")
+        columns = results.headline.kept.column, results.headline.forgotten.column
+        write_file(file, tuning_csv(choices, columns), "the table of trials", REPEAT)
     write_file(page, load("dashboards", "page")(results), "the page", REPEAT)
     if out is None:
         text = conclusions_json(results.conclusions)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from unlearnbench.analysis.best_settings import PanelKey, panel_label
-from unlearnbench.analysis.tuning import EDGE
+from unlearnbench.analysis.tuning import EDGE, tuned
 from unlearnbench.report.best_table import Column
 
 from ...figures.marks import Figure, small_layout, trace
@@ -23,7 +23,7 @@ class Tuning(Section):
 
     def values(self, context: PageContext) -> Mapping[str, Any] | None:
         """Make the table."""
-        lines, headline = _choices(context), context.report.headline
+        lines, headline = tuned(context.report.selection), context.report.headline
         if not lines:
             return None
         most = max(line["tuning"]["trials"] for line in lines)
@@ -70,7 +70,7 @@ class Tuning(Section):
                     line={"color": style.colour(line["method"]), "width": 1.6},
                     meta=meta("own", line["method"], slot=style.slots[line["method"]], alpha=0.9),
                 )
-                for line in _choices(context)
+                for line in tuned(context.report.selection)
                 if _panel(line) == panel.panel and (values := line["tuning"]["best_of"])
             ]
             title = f"expected best {headline.forgotten.short} of n trials"
@@ -80,12 +80,6 @@ class Tuning(Section):
 
 def _panel(line: Mapping[str, Any]) -> PanelKey:
     return line["model"], line["forget_fraction"]
-
-
-def _choices(context: PageContext) -> list[Mapping[str, Any]]:
-    """The choices whose trials were counted; a selection of an earlier version has none."""
-    choices = (context.report.selection or {}).get("choices", [])
-    return [choice for choice in choices if choice.get("tuning")]
 
 
 def _reported(of: str, column: str) -> Any:

@@ -1,11 +1,12 @@
 """What trials are worth, and where in its ranges a choice is."""
 
+import csv
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from unlearnbench.analysis.tuning import shares, summary
+from unlearnbench.analysis.tuning import shares, summary, to_csv, tuned
 from unlearnbench.config.plan import make_plan
 from unlearnbench.config.search import Range, SearchSettings, SelectSettings
 from unlearnbench.results.records import EpochResult
@@ -46,3 +47,26 @@ def test_a_trial_that_fails_or_keeps_too_little_is_worth_the_start(tmp_path: Pat
     assert (found["trials"], found["failed"]) == (4, 1)
     assert (found["tokens_read"], found["tokens_back"]) == (60, 40)
     assert found["best_of"] == pytest.approx([-6.0, -23 / 6, -2.5, -2.0])
+
+
+def test_the_table_of_trials_has_a_line_for_each_choice() -> None:
+    reported = {"seeds": [1], "kept": {"mean": 0.5, "standard_deviation": 0.125}, "gone": {}}
+    choice = {
+        "method": "npo",
+        "model": "tiny",
+        "forget_fraction": 0.1,
+        "setting": "npo (beta=0.2)",
+        "learning_rate": 1e-4,
+        "epoch": 3,
+        "reported": reported,
+        "untuned": None,
+        "tuning": {"trials": 2, "failed": 1, "tokens_read": 7, "tokens_back": 5}
+        | {"best_of": [-2.0, -1.5], "edges": {"beta": 0.25}},
+    }
+    assert tuned({"choices": [choice, {"method": "old"}]}) == [choice]
+    (line,) = csv.DictReader(to_csv([choice], ["kept", "gone"]).splitlines())
+    assert line["reported_kept_mean"] == "0.5"
+    assert line["reported_kept_standard_deviation"] == "0.125"
+    assert (line["reported_gone_mean"], line["untuned_kept_mean"]) == ("", "")
+    assert (line["trials"], line["failed"], line["tokens_back"]) == ("2", "1", "5")
+    assert (line["best_of_2"], line["edges"]) == ("-1.5", '{"beta": 0.25}')
