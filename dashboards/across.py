@@ -28,9 +28,9 @@ def build(name: str, sweeps: Mapping[str, Results], pages: Mapping[str, str]) ->
     shown: dict[str, TradeOffPanel] = {}
     faults, of = dict[str, str](), dict[str, str]()
     for benchmark, results in sweeps.items():
-        found = panels(results.rows)
-        for panel in found:
-            more = f" {panel_label(panel.model, panel.forget_fraction)}" if found[1:] else ""
+        several = panels(results.rows)
+        for panel in several:
+            more = f" {panel_label(panel.model, panel.forget_fraction)}" if several[1:] else ""
             shown[benchmark + more], of[benchmark + more] = panel, benchmark
             if panel.start.fault:
                 faults[benchmark + more] = panel.start.fault

@@ -43,11 +43,11 @@ def places(judged: Sequence[Best]) -> dict[str, float]:
 def standings(panels: Mapping[str, Sequence[Best]]) -> tuple[Standing, ...]:
     """Every method, those with the best mean place first; those that lack a panel at the end."""
     by_panel = {name: places(judged) for name, judged in panels.items()}
-    families = sorted({family for found in by_panel.values() for family in found})
+    families = sorted({family for ranked in by_panel.values() for family in ranked})
     result: list[Standing] = []
     for family in families:
-        own = {name: found[family] for name, found in by_panel.items() if family in found}
-        whole, values = len(own) == len(by_panel), [*own.values()]
+        part = {name: ranked[family] for name, ranked in by_panel.items() if family in ranked}
+        whole, values = len(part) == len(by_panel), [*part.values()]
         mean = fmean(values) if whole else None
-        result.append(Standing(family, own, mean, t_interval(values) if whole else None))
+        result.append(Standing(family, part, mean, t_interval(values) if whole else None))
     return tuple(sorted(result, key=lambda s: (s.mean is None, s.mean or 0.0, s.family)))

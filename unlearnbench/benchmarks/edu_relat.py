@@ -95,7 +95,7 @@ def _labelled(fact: Question, i: int, target: int, minimal: Sequence[Sequence[in
         format=fact.format,
         max_new_tokens=fact.max_new_tokens,
         labels=tuple(labels),
-        place=fact.place,
+        location=fact.place,
     )
 
 
@@ -118,7 +118,7 @@ def _facts(file: Path) -> tuple[Question, ...]:
             row.answer4,
             format="text",
             max_new_tokens=10,
-            place=place,
+            place=location,
         )
-        for place, row in json_rows(file, str(file), _Fact)
+        for location, row in json_rows(file, str(file), _Fact)
     )

@@ -34,7 +34,7 @@ R = TypeVar("R", bound=JsonRow)
 
 
 def json_rows(file: Path, name: str, kind: type[R]) -> Iterator[tuple[str, R]]:
-    """Yield each row with its place. Lines end with a line feed alone.
+    """Yield each row with its location. Lines end with a line feed alone.
 
     name  of the file, for messages
 
@@ -43,27 +43,27 @@ def json_rows(file: Path, name: str, kind: type[R]) -> Iterator[tuple[str, R]]:
     lines = file.read_bytes().removeprefix(BOM_UTF8).split(b"\n")
     for number, line in enumerate(lines, 1):
         if line.strip():
-            place = f"{name}:{number}"
-            yield place, _columns(place, line, kind)
+            location = f"{name}:{number}"
+            yield location, _columns(location, line, kind)
 
 
-def _columns(place: str, line: bytes, kind: type[R]) -> R:
+def _columns(location: str, line: bytes, kind: type[R]) -> R:
     try:
         return kind.model_validate_json(line)
     except ValidationError as error:
         # Of the members of a union, the one that fits best.
         details = max(error.errors(include_url=False), key=lambda each: len(each["loc"]))
         if not details["loc"]:
-            text = f"{place}: not a JSON object on one line ({details['msg']})"
+            text = f"{location}: not a JSON object on one line ({details['msg']})"
             raise DataError(f"{text}; write each row on a line (jq -c '.[]' FILE)") from None
         column, *item = details["loc"]
         number = "".join(f" item {step + 1}" for step in item if isinstance(step, int))
         text = describe_error(details)
-        raise DataError(f"{place}: column {column!r}{number}: {text}") from None
+        raise DataError(f"{location}: column {column!r}{number}: {text}") from None
 
 
 def table_rows(folder: Path, name: str, split: str, kind: type[R]) -> Iterator[tuple[str, R]]:
-    """Yield the rows of a table, each with its place: of JSON lines, or of the hub's files.
+    """Yield the rows of a table, each with its location: of JSON lines, or of the hub's files.
 
     Raises: DataError where there is neither, or for a wrong row.
     """
@@ -82,8 +82,8 @@ def table_rows(folder: Path, name: str, split: str, kind: type[R]) -> Iterator[t
     for file in files:
         table = parquet.read_table(file, columns=list(kind.model_fields))
         for number, row in enumerate(table.to_pylist(), 1):
-            place = f"{file}:{number}"
-            yield place, _columns(place, json.dumps(row).encode(), kind)
+            location = f"{file}:{number}"
+            yield location, _columns(location, json.dumps(row).encode(), kind)
 
 
 def data_folder(folder: Path, files: Sequence[str], subject: str, fix: str) -> Path:

@@ -114,12 +114,12 @@ class _Row(JsonRow):
     def kind(self) -> str:
         return self.id.rstrip("0123456789")[-2:]
 
-    def row(self, place: str) -> Question:
+    def row(self, location: str) -> Question:
         """The input as it is, without a template, and the output behind a space."""
         return Question(
             self.input,
             f" {self.output}",
             format="text",
             max_new_tokens=ANSWER_TOKENS,
-            place=place,
+            place=location,
         )

@@ -25,7 +25,7 @@ class Choice(JsonRow):
     answer: Annotated[int, Field(ge=0)]
 
     def row(
-        self, style: Style, opening: str, place: str = "", format_: Format = "text"
+        self, style: Style, opening: str, location: str = "", format_: Format = "text"
     ) -> Question:
         """The row behind `opening`, which is the system message of a chat, as in that harness.
 
@@ -46,17 +46,17 @@ class Choice(JsonRow):
             answer_index=i,
             format=format_,
             system=opening if chat else None,
-            place=place,
+            place=location,
         )
 
 
 def choices(folder: Path, name: str, split: str = "test") -> Iterator[tuple[str, Choice]]:
-    """Yield the rows of a set, each with its place. Raises: DataError as `table_rows`."""
-    for place, row in table_rows(folder, name, split, Choice):
+    """Yield the rows of a set, each with its location. Raises: DataError as `table_rows`."""
+    for location, row in table_rows(folder, name, split, Choice):
         if row.answer >= len(row.choices):
             count = len(row.choices)
-            raise DataError(f"{place}: column 'answer': {row.answer} of {count} options, from 0")
-        yield place, row
+            raise DataError(f"{location}: column 'answer': {row.answer} of {count} options, from 0")
+        yield location, row
 
 
 def accuracy(name: str, style: Style) -> MetricUse:

@@ -127,8 +127,8 @@ class _Continued(JsonRow):
 def _texts(folder: Path, name: str, part: str, **settings: Any) -> tuple[Question, ...]:
     """The texts that are not empty, as one of News is."""
     return tuple(
-        Question("", row.text, format="text", place=place, **settings)
-        for place, row in table_rows(folder, name, part, _Text)
+        Question("", row.text, format="text", place=location, **settings)
+        for location, row in table_rows(folder, name, part, _Text)
         if row.text.strip()
     )
 
@@ -145,9 +145,9 @@ def _known(folder: Path, part: str) -> tuple[Question, ...]:
             max_new_tokens=ANSWER,
             max_length=CONTEXT,
             stops=STOPS,
-            place=place,
+            place=location,
         )
-        for place, row in table_rows(folder, "knowmem", part, _Answered)
+        for location, row in table_rows(folder, "knowmem", part, _Answered)
     )
 
 
@@ -160,7 +160,7 @@ def _verbatim(folder: Path) -> tuple[Question, ...]:
             max_new_tokens=VERBATIM,
             max_answer_tokens=VERBATIM - 1,
             max_length=CONTEXT,
-            place=place,
+            place=location,
         )
-        for place, row in table_rows(folder, "verbmem", "forget", _Continued)
+        for location, row in table_rows(folder, "verbmem", "forget", _Continued)
     )

@@ -124,7 +124,7 @@ def _table(name: str, folder: Path, origin: str) -> tuple[Question, ...]:
         kind = _Fact if name in _FACTS else _Varied
     file = folder / f"{name}.json"
     rows = json_rows(file, f"{origin}/{file.name}", kind)
-    return tuple(_question(row.model_dump(), place) for place, row in rows)
+    return tuple(_question(row.model_dump(), location) for location, row in rows)
 
 
 _Score = Annotated[float, Field(ge=0, le=1)]
@@ -148,10 +148,10 @@ class _Varied(_Fact):
     paraphrased_question: Words
 
 
-def _question(columns: dict[str, Any], place: str) -> Question:
+def _question(columns: dict[str, Any], location: str) -> Question:
     perturbed = columns.pop("perturbed_answer", ())
     perturbed = (perturbed,) if isinstance(perturbed, str) else perturbed
-    return Question(**columns, perturbed_answers=perturbed, place=place)
+    return Question(**columns, perturbed_answers=perturbed, place=location)
 
 
 def _split(given: float, published: float, tables: Mapping[str, Rows], origin: str) -> Split:

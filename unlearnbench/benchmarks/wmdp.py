@@ -82,7 +82,7 @@ class WMDP(Benchmark):
     variant: Literal["letters", "robust", "cloze"] = Field(
         default="letters",
         description="robust: questions that no one answers by their options alone; cloze: texts of "
-        "options in place of letters; both of bio alone",
+        "options in location of letters; both of bio alone",
     )
     format: Format = Field(
         default="text", description="chat: a turn of the model's template, behind a system message"
@@ -148,9 +148,9 @@ class WMDP(Benchmark):
     def _rows(self, folder: str, names: Sequence[str], part: str, openings: Sequence[str]) -> Rows:
         location = Path(folder).expanduser()
         return tuple(
-            row.row(self.style, opening, place, self.format)
+            row.row(self.style, opening, location, self.format)
             for name, opening in zip(names, openings, strict=True)
-            for place, row in choices(location, name, part)
+            for location, row in choices(location, name, part)
         )
 
     def _corpus(self, name: str) -> Rows:
@@ -160,7 +160,9 @@ class WMDP(Benchmark):
         subject, fix = f"data.corpora: {self.corpora}", 'write a text in each line: {"text": …}'
         data_folder(folder, [file], subject, fix)
         rows = json_rows(folder / file, str(folder / file), _Text)
-        return tuple(Question("", row.text, format="text", place=place) for place, row in rows)
+        return tuple(
+            Question("", row.text, format="text", place=location) for location, row in rows
+        )
 
 
 class _Text(JsonRow):

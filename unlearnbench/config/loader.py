@@ -261,7 +261,7 @@ def _part(document: Document, name: str, values: Any) -> Document:
     common |= {"name": name, "output": f"{output}/{whole}"}
     common.setdefault("cache", f"{output}/cache")
     result = Document(common, {**document.places})
-    places = {loc[2:]: place for loc, place in document.places.items() if loc[:2] == above}
+    places = {loc[2:]: line for loc, line in document.places.items() if loc[:2] == above}
     result.merge(Document(deepcopy(values), places))
     return result
 

@@ -40,8 +40,8 @@ def write_across(folder: Path, out: Path | None = None) -> Path:
 
     Raises: RecordError where there is no sweep.
     """
-    found = [records.parent for records in sorted(folder.glob("*/records"))]
-    sweeps = {sweep.name: Results.read(sweep) for sweep in found}
+    folders = [records.parent for records in sorted(folder.glob("*/records"))]
+    sweeps = {sweep.name: Results.read(sweep) for sweep in folders}
     if not sweeps:
         raise RecordError(f"{folder}: no sweep in it to report; give a folder of sweeps")
     page = folder / "report.html" if out is None else out

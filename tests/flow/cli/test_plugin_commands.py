@@ -120,7 +120,7 @@ def test_a_fault_is_explained_with_the_command_that_shows_it(run: Run) -> None:
 def test_all_of_a_kind(run: Run) -> None:
     code, out, _ = run("metrics", "check", "--all", "--only", "settings", "--only", "columns")
     assert code == 0
-    assert len(re.findall(r"(?m)^[a-z-]+: no fault, ", out)) == len(registry.names("metrics"))
+    assert len(re.findall(r"(?m)^[a-z0-9-]+: no fault, ", out)) == len(registry.names("metrics"))
 
 
 def test_check_is_no_success_where_rows_are_out_of_reach(
