@@ -95,7 +95,7 @@ def _labelled(fact: Question, i: int, target: int, minimal: Sequence[Sequence[in
         format=fact.format,
         max_new_tokens=fact.max_new_tokens,
         labels=tuple(labels),
-        location=fact.place,
+        place=fact.place,
     )
 
 

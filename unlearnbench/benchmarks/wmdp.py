@@ -146,11 +146,11 @@ class WMDP(Benchmark):
         return self._rows(self.mmlu, subjects, "test", openings)
 
     def _rows(self, folder: str, names: Sequence[str], part: str, openings: Sequence[str]) -> Rows:
-        location = Path(folder).expanduser()
+        source = Path(folder).expanduser()
         return tuple(
             row.row(self.style, opening, location, self.format)
             for name, opening in zip(names, openings, strict=True)
-            for location, row in choices(location, name, part)
+            for location, row in choices(source, name, part)
         )
 
     def _corpus(self, name: str) -> Rows:
