@@ -115,8 +115,9 @@ def main(words: list[str] | None = None) -> int:
     format_: Format = "chat" if given.chat else "text"
     sets = {s: questions(given.folder, s, style, format_) for s in given.subjects}
     seconds, result = ours(model, tokenizer, sets)
-    rows, more = (given.folder, given.subjects, style), {"apply_chat_template": given.chat}
-    other, logprobs, results = harness(model, tokenizer, *rows, **more)
+    other, logprobs, results = harness(
+        model, tokenizer, given.folder, given.subjects, style, apply_chat_template=given.chat
+    )
     console = Console()
     for subject, seen in result.items():
         gap = max(

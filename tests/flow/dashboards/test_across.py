@@ -2,6 +2,7 @@
 
 import html
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ def page(fabric: Fabric) -> str:
     records = fabric.sweep(fractions=(0.1,), methods=METHODS)
     ignorant = [fabric.run(points=((0.8, -0.2),)), fabric.reference("retain")]
     start = fabric.reference("retain")
-    faulty = [*ignorant, type(start)(**{**vars(start), "kind": "fine-tuned", "id": "start"})]
+    faulty = [*ignorant, replace(start, kind="fine-tuned", id="start")]
     sweeps: dict[str, Results] = {
         "tofu": report_of(fabric.sweep(methods=METHODS)),
         "poems": report_of(of_poems(records)),

@@ -51,6 +51,7 @@ evaluation: {{rows: 4, max_length: 96}}
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_machine_with_torch_and_transformers_alone_runs_and_evaluates(tmp_path: Path) -> None:
     """One process for all three commands: to start one takes seconds."""
     (model,) = config_of(tmp_path).models
