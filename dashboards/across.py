@@ -3,9 +3,6 @@
 from collections.abc import Mapping
 from importlib.metadata import version
 
-from markupsafe import Markup
-from plotly.offline import get_plotlyjs
-
 from unlearnbench.analysis.across import standings
 from unlearnbench.analysis.best_settings import panel_label
 from unlearnbench.analysis.results import Results
@@ -13,7 +10,7 @@ from unlearnbench.analysis.results import Results
 from .figures.palette import Style
 from .figures.tradeoff_data import TradeOffPanel, panels
 from .figures.tradeoff_plot import draw
-from .page_data import compressed, joined, render, to_json
+from .page_data import embedded, joined, plotly, render
 
 HEIGHT = 320
 """Pixels of a panel."""
@@ -47,7 +44,7 @@ def build(name: str, sweeps: Mapping[str, Results], pages: Mapping[str, str]) ->
         lines=standings(valid),
         colour=style.colour,
         styles=joined("templates/page.css"),
-        figures=Markup(to_json(figures).replace("<", "\\u003c")),
-        plotly=compressed(get_plotlyjs()),
+        figures=embedded(figures),
+        plotly=plotly(),
         version=version("unlearnbench"),
     )

@@ -6,12 +6,10 @@ every section needs, are embedded as JSON.
 """
 
 from collections.abc import Iterable
-from functools import cache
 from importlib.metadata import version
 from typing import Any
 
 from markupsafe import Markup
-from plotly.offline import get_plotlyjs
 
 from unlearnbench.analysis.best_settings import merit_of
 from unlearnbench.analysis.results import Results
@@ -26,7 +24,7 @@ from .figures.palette import PALETTE
 from .figures.tradeoff_plot import draw
 from .formatting import rate_text, short
 from .metric_columns import digits
-from .page_data import compressed, joined, render, to_json
+from .page_data import embedded, joined, plotly, render
 from .report_section import PageContext
 
 SCRIPTS = (
@@ -67,9 +65,8 @@ def build(report: Results) -> str:
         sections=parts,
         styles=joined("templates/page.css"),
         scripts=joined(*(f"templates/{name}" for name in SCRIPTS)),
-        # Without `<`, no text in the data can end its script element.
-        data=Markup(to_json(_data(PageContext.of(report))).replace("<", "\\u003c")),
-        plotly=_plotly(),
+        data=embedded(_data(PageContext.of(report))),
+        plotly=plotly(),
         version=version("unlearnbench"),
     )
 
@@ -133,8 +130,3 @@ def _cells(row: TableRow, fields: Iterable[str]) -> list[Any]:
     values = vars(row) | dict(row.metrics)
     result = (values[name] for name in fields)
     return [short(value, 6) if isinstance(value, float) else value for value in result]
-
-
-@cache
-def _plotly() -> str:
-    return compressed(get_plotlyjs())

@@ -9,6 +9,7 @@ from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
+from plotly.offline import get_plotlyjs
 
 from unlearnbench.analysis.best_settings import panel_label
 from unlearnbench.base.hashing import json_ready
@@ -30,6 +31,17 @@ def compressed(text: str) -> str:
     packer = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
     packed = packer.compress(text.encode()) + packer.flush()
     return base64.b64encode(packed).decode("ascii")
+
+
+def embedded(value: Any) -> Markup:
+    """Write JSON for a script element, which no text in it can end: without `<`."""
+    return Markup(to_json(value).replace("<", "\\u003c"))
+
+
+@cache
+def plotly() -> str:
+    """Compress Plotly's source."""
+    return compressed(get_plotlyjs())
 
 
 def render(template: str, /, **values: Any) -> str:

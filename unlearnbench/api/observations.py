@@ -117,6 +117,14 @@ class SetEvaluation:
         return ~unknown | (self.perturbed_tokens > 0)
 
     @property
+    def scored_answers(self) -> tuple[FloatArray, IntArray, BoolArray]:
+        """[n, 1 + k] mean losses and tokens of the true and the perturbed answers, and which there
+        are."""
+        present = np.column_stack([np.ones(len(self.answer_loss), dtype=np.bool_), self.perturbed])
+        loss = np.column_stack([self.answer_loss, self.perturbed_loss])
+        return loss, np.column_stack([self.answer_tokens, self.perturbed_tokens]), present
+
+    @property
     def tokens(self) -> AnswerTokens:
         """The true answers' tokens. Raises: EvaluationError where only means are known."""
         if self.token_columns is None:

@@ -1,4 +1,4 @@
-"""EDU-RELAT: one relationship is to be forgotten so that the others do not imply it.
+"""EDU-RELAT: a forget request is one relationship, which the others must not imply afterwards.
 
 Its rows are those of github.com/wrh14/deep_unlearning (MIT) as JSON, in a folder of the user's:
 relationships.jsonl and biographies.jsonl with `question4` and `answer4`, subsample.json with the
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -89,14 +90,7 @@ def _labelled(fact: Question, i: int, target: int, minimal: Sequence[Sequence[in
     """The fact with the minimal sets that it is in."""
     labels = [TARGET] * (i == target)
     labels += [f"{MINIMAL}{number}" for number, members in enumerate(minimal) if i in members]
-    return Question(
-        fact.question,
-        fact.answer,
-        format=fact.format,
-        max_new_tokens=fact.max_new_tokens,
-        labels=tuple(labels),
-        place=fact.place,
-    )
+    return replace(fact, labels=tuple(labels))
 
 
 def _read(file: Path, kind: Any) -> Any:

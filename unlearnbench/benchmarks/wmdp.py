@@ -1,4 +1,4 @@
-"""WMDP: hazardous knowledge as multiple choice, with MMLU as what is to be kept.
+"""WMDP: hazardous knowledge as multiple choice, with MMLU as knowledge to retain.
 
 Its rows are a user's own: `hf download cais/wmdp --repo-type dataset --local-dir FOLDER`, and
 likewise `cais/mmlu`; `EleutherAI/wmdp_bio_robust_mcqa` and `EleutherAI/wmdp_bio_cloze` for the

@@ -33,9 +33,7 @@ class ChoiceAccuracy(Metric):
 
     def per_example(self, seen: SetEvaluation) -> FloatArray:
         """[n] in [0, 1]; NaN where the size of an option is not known."""
-        means = np.column_stack([seen.answer_loss, seen.perturbed_loss])
-        tokens = np.column_stack([seen.answer_tokens, seen.perturbed_tokens])
-        present = np.column_stack([np.ones(len(means), dtype=np.bool_), seen.perturbed])
+        means, tokens, present = seen.scored_answers
         loss = means if self.per == "token" else _per(self.per, means, tokens, seen)
         least = loss.min(axis=1, where=present, initial=np.inf)  # [n]
         likeliest = present & (loss == least[:, None])

@@ -7,7 +7,7 @@ from unlearnbench.api.metric import MetricColumn, MetricInputs, Summary, Values
 from unlearnbench.metrics.answer_match import AnswerMatch
 
 TARGET, MINIMAL = "target", "minimal-"
-"""Labels of the fact that is to be forgotten, and of the members of each minimal set."""
+"""Labels of the forget request, and of the members of each minimal set."""
 
 
 class DeepUnlearning(Summary):

@@ -20,9 +20,7 @@ class OptionEntropy(Metric):
 
     def per_example(self, seen: SetEvaluation) -> FloatArray:
         """[n] in [0, 1]."""
-        means = np.column_stack([seen.answer_loss, seen.perturbed_loss])
-        tokens = np.column_stack([seen.answer_tokens, seen.perturbed_tokens])
-        present = np.column_stack([np.ones(len(means), dtype=np.bool_), seen.perturbed])
+        means, tokens, present = seen.scored_answers
         sums = np.where(present, np.where(tokens > 0, -means * tokens, np.nan), -np.inf)
         total = entr(softmax(sums, axis=1)).sum(axis=1)
         entropy: FloatArray = total / np.log(np.maximum(present.sum(axis=1), 2))

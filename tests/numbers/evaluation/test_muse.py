@@ -51,7 +51,7 @@ def test_the_reference_is_cut(tokenizer: Any) -> None:
     encoder = Encoder(tokenizer, TEMPLATES["plain"], 200)
     row = Question("The author", " was born in a small town.", format="text", max_answer_tokens=3)
     cut = encoder.row(row)
-    assert (cut.scored, cut.cut) == (3, False), "it is as long as it is to be"
+    assert (cut.scored, cut.cut) == (3, False), "its own limit is no cut"
     assert "was born in a small town.".startswith(encoder.reference(cut, row))
 
 
