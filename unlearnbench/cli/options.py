@@ -45,7 +45,7 @@ Plugins = Annotated[
 Json = Annotated[bool, flag("--json", "Print JSON, for a program.")]
 Folder = Annotated[str, argument("FOLDER", "A sweep's folder, such as runs/quickstart.")]
 Data = Annotated[
-    str, option("DATA", "`tofu` (from the hub), a folder of its files, or a benchmark.")
+    str, option("DATA", "`tofu` (from the hub), a folder of its files, or NAME[=FOLDER].")
 ]
 BatchTokens = Annotated[
     int | None, option("N", "Tokens of a forward pass, where memory is short.", min=1)
