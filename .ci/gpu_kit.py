@@ -1,6 +1,7 @@
 """Make the kit for a GPU machine without a network, and measure there.
 
     gpu_kit.py make OUT [--part-size MiB] [--tofu FOLDER] [--python 3.12] [--without-model]
+                    [--present NAME...]
     gpu_kit.py join PARTS KIT      on the GPU machine, when parts have come, in their order
     gpu_kit.py call N... --out DIR [--tiny] [--select RUN]     there: KIT/.ci/gpu_kit.py
     gpu_kit.py rehearse --out DIR  calls 1 to 9 at tiny size on a CPU, from a checkout or a kit
@@ -118,7 +119,9 @@ CALLS: dict[int, tuple[Any, ...]] = {
 SHOWN = ("torch", "transformers", "tokenizers", "accelerate", "numpy", "unlearnbench")
 
 
-def make(out: Path, part_size: int, tofu: Path, python: str, with_model: bool) -> None:
+def make(
+    out: Path, part_size: int, tofu: Path, python: str, with_model: bool, present: list[str]
+) -> None:
     """Collect the kit's files, and pack them into parts of at most `part_size` bytes."""
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
@@ -128,7 +131,7 @@ def make(out: Path, part_size: int, tofu: Path, python: str, with_model: bool) -
             copy(path, kit / path.relative_to(ROOT))
         for path in (p for p in tofu.iterdir() if p.suffix in (".json", ".jsonl")):
             copy(path, kit / "tofu" / path.name)
-        collect_wheels(kit / "wheels", python)
+        collect_wheels(kit / "wheels", python, present)
         if with_model:
             collect_model(kit / "cache/unlearnbench/models")
         parts = pack(kit, out, part_size)
@@ -151,14 +154,15 @@ def pip(*words: str) -> None:
     subprocess.run([sys.executable, "-m", "pip", *words, "--quiet", "--no-deps"], check=True)
 
 
-def collect_wheels(folder: Path, python: str) -> None:
+def collect_wheels(folder: Path, python: str, present: list[str]) -> None:
     """Our own wheel of HEAD, and those of the packages that the machine lacks."""
+    missing = [name for name in WHEELS if name not in present]
     subprocess.run([sys.executable, str(ROOT / ".ci/release.py"), "build"], check=True)
     for wheel in (ROOT / "dist").glob("unlearnbench-*.whl"):
         copy(wheel, folder / wheel.name)
     pinned = ("--constraint", str(ROOT / "constraints.txt"))
     of_python = ("--python-version", python, "--only-binary=:all:")
-    pip("download", *of_python, *pinned, "--dest", str(folder), *WHEELS)
+    pip("download", *of_python, *pinned, "--dest", str(folder), *missing)
     pip("wheel", *pinned, "--wheel-dir", str(folder), *SDISTS)
 
 
@@ -311,6 +315,7 @@ def main() -> None:
     making.add_argument("--part-size", type=float, default=60, help="in MiB")
     making.add_argument("--python", default="3.12")
     making.add_argument("--without-model", action="store_true")
+    making.add_argument("--present", nargs="+", default=[], help="packages that the machine has")
     joining = kinds.add_parser("join")
     joining.add_argument("parts", type=Path)
     joining.add_argument("kit", type=Path)
@@ -330,7 +335,8 @@ def main() -> None:
     tofu = options.tofu.resolve()
     if options.command == "make":
         size = int(options.part_size * MIB)
-        return make(options.out, size, tofu, options.python, not options.without_model)
+        with_model = not options.without_model
+        return make(options.out, size, tofu, options.python, with_model, options.present)
     how = (options.out.resolve(), options.tiny, tofu, options.select)
     if failed := [number for number in options.number if not carry_out(number, *how)]:
         sys.exit(f"gpu_kit: failed: calls {failed}; see the logs in {options.out}")
