@@ -48,13 +48,14 @@ REAL: dict[str, Any] = {
     "small": "llama3-1b", "large": "llama2-7b", "forget": 0.1, "retain": "retain90", "gpu": 1,
     "tests": "-m gpu", "sizes": "4096x2048x128256", "batch": 32, "large_batch": 16, "few": "",
     "dtype": "bfloat16", "repeats": 3, "epochs": 5, "after": 20, "less": "",
+    "optimizer": "adamw-8bit",
 }  # fmt: skip
 """Values in CALLS."""
 TINY = {
     "small": "llama3-quick", "large": "llama3-quick", "forget": 0.01, "retain": "retain99",
     "gpu": 0, "tests": "-k 'left_on or has_the_gpu or group_of_one'", "sizes": "64x8x50",
     "batch": 4, "large_batch": 4, "few": "--rows 1", "dtype": "float32", "repeats": 1, "epochs": 1,
-    "after": 2, "less": "--set evaluation.rows=40 --set epochs=1",
+    "after": 2, "less": "--set evaluation.rows=40 --set epochs=1", "optimizer": "adamw",
 }  # fmt: skip
 """Values for a rehearsal on a CPU."""
 SET = (
@@ -96,8 +97,9 @@ CALLS: dict[int, tuple[Any, ...]] = {
         RUN_1B + " --set 'attacks={{quantization: {{codes: [nf4]}}, relearning: {{}}}}'",
     ),
     6: (
-        "a run of 7B", 570, "tests.speed.models {large_model} {large} {tofu}",
-        RUN.replace("SIZE", "large") + "--set methods=[ce-u]",
+        "a run of 7B, 8-bit AdamW", 570, "tests.speed.models {large_model} {large} {tofu}",
+        RUN.replace("SIZE", "large") + "--set methods=[ce-u] --set epochs=1 "
+        "--set training.optimizer={optimizer}",
     ),
     7: (
         "profile of ten decoding steps, 1B", 240, MODEL_1B,
@@ -107,7 +109,7 @@ CALLS: dict[int, tuple[Any, ...]] = {
     8: (
         "peer: a plain loop of transformers, 1B", 570, MODEL_1B,
         "tests.speed.peer {small_model} --data {tofu} --forget {forget} --epochs {epochs} "
-        "--repeats {repeats} {few} --out {out}/peer.json",
+        "--repeats 1 {few} --out {out}/peer.json",
     ),
     9: (
         "optimiser steps in bf16, 7B, on a GPU of 140 GB", 570,

@@ -34,17 +34,13 @@ def plain(given: Arguments) -> Tensor:
     """Row by row and head by head, by the definition."""
     query, key, value = given["query"], given["key"], given["value"]
     ends = given["cu_seq_q"].tolist()
-    share = query.shape[1] // key.shape[1]
-    assert given["enable_gqa"] or share == 1
+    assert query.shape == key.shape
     scale = given["scale"] if given["scale"] is not None else 1 / math.sqrt(query.shape[2])
     heads: list[Tensor] = []
     for head in range(query.shape[1]):
         parts: list[Tensor] = []
         for begin, end in pairwise(ends):
-            q, k, v = (
-                t[begin:end, h]
-                for t, h in ((query, head), (key, head // share), (value, head // share))
-            )
+            q, k, v = (tensor[begin:end, head] for tensor in (query, key, value))
             scores = scale * (q @ k.T)
             if given["window_size"] == (-1, 0):
                 hidden = torch.ones_like(scores, dtype=torch.bool).triu(1)
