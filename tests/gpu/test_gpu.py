@@ -358,6 +358,7 @@ def test_a_group_of_one_reduces_on_its_device(device: str) -> None:
         distributed.destroy_process_group()
 
 
+@pytest.mark.filterwarnings("ignore:.*Profiler clears events")  # torch 2.11
 @on_both
 def test_attention_is_a_flash_kernel_and_not_cudnns(
     device: str, model: Any, tokenizer: Any, tmp_path: Path

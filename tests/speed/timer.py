@@ -17,6 +17,8 @@ import numpy as np
 import torch
 
 from unlearnbench.base.provenance import provenance
+from unlearnbench.config.resources import Resources
+from unlearnbench.models.device import use_device
 from unlearnbench.models.loading import quiet_transformers
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -123,6 +125,7 @@ def begin(parser: argparse.ArgumentParser, words: list[str] | None) -> argparse.
     options = parser.parse_args(words)
     torch.set_num_threads(options.threads)
     quiet_transformers()
+    use_device(Resources(gpu=1 if DEVICE.type == "cuda" else 0))  # as a run
     return options
 
 

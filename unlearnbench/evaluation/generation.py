@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 
 import numpy as np
 import torch
@@ -29,7 +30,7 @@ from unlearnbench.base.distributed import world_size
 from unlearnbench.base.out_of_memory import map_over_ranks
 from unlearnbench.evaluation.predictor import NOT_FINITE, Keys, Predictor
 from unlearnbench.evaluation.prefix_tree import padded_size
-from unlearnbench.models.batching import token_budget
+from unlearnbench.models.batching import send_integers, token_budget
 from unlearnbench.models.packed_attention import AttentionKernel
 from unlearnbench.models.prompt_shift import Span
 from unlearnbench.models.token_sampling import Distribution, uniform_numbers
@@ -72,12 +73,14 @@ class DraftLookup:
 
     def append(self, tokens: Iterable[int]) -> None:
         """Add `tokens` to the answer."""
-        answer = self.answer
+        answer, after = self.answer, self._after
         for token in tokens:
             if len(answer) >= 2:
                 pair = answer[-2], answer[-1]
-                self.predicted = self.predicted + 1 if self._follow(pair, 1) == (token,) else 0
-                self._after[pair] = answer, len(answer)
+                text, next_one = after.get(pair, ((), 0))
+                is_predicted = next_one < len(text) and text[next_one] == token
+                self.predicted = self.predicted + 1 if is_predicted else 0
+                after[pair] = answer, len(answer)
             answer.append(token)
 
     def draft(self, most: int, minimum: int = 0) -> tuple[int, ...]:
@@ -132,8 +135,9 @@ class Answer:
         tied    for each of these, whether it hung on a tie
         Returns how many tokens of the draft were right.
         """
-        pairs = enumerate(zip(draft, argmax, strict=False))
-        right = next((i for i, (d, a) in pairs if d != a), min(len(draft), len(argmax)))
+        right, most = 0, min(len(draft), len(argmax))
+        while right < most and draft[right] == argmax[right]:
+            right += 1
         for i, token in enumerate(argmax[: right + 1]):
             if len(self.ids) == limit:
                 break
@@ -299,15 +303,24 @@ class SlotCache:
         queries, last_seen = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
         queries[row, column] = np.arange(ends[-1])
         last_seen[row, column] = positions
+        arrays = (
+            positions,
+            np.repeat(np.array(slots), lengths),
+            np.resize(slots, count),  # some twice
+            queries,
+            row * shape[1] + column,
+            last_seen,
+        )
+        sent = send_integers(arrays, self.device)
         columns = min(padded_size(int(positions.max()) + 1, kind), self.longest)  # t
-        hidden = self._to_device(np.arange(columns) > last_seen[:, :, None])  # [G, w, t]
+        hidden = torch.arange(columns, device=self.device) > sent[5].unsqueeze(2)  # [G, w, t]
         mask = torch.zeros(hidden.shape, dtype=self.dtype, device=self.device)
         return SlotBatch(
-            positions=self._to_device(positions),
-            slots=self._to_device(np.repeat(np.array(slots), lengths)),
-            read=None if read_all else self._to_device(np.resize(slots, count)),  # some twice
-            queries=self._to_device(queries),
-            outputs=self._to_device(row * shape[1] + column),
+            positions=sent[0],
+            slots=sent[1],
+            read=None if read_all else sent[2],
+            queries=sent[3],
+            outputs=sent[4],
             mask=mask.masked_fill_(hidden, float("-inf")).unsqueeze(1),
         )
 
@@ -490,16 +503,10 @@ class _Decoding:
         chosen = [i for i in (self.slots[slot] for slot in slots) if i is not None]
         minimum = _minimum_draft(len(chosen), self.predictor.device.type)
         drafts = [self._first_draft(i) if first else self._draft(i, minimum) for i in chosen]
-        texts = [
-            (*self.prompts[i].ids, *self.answers[i].ids, *draft)
-            for i, draft in zip(chosen, drafts, strict=True)
-        ]
         # The last decoded token and each draft token predict the token after it.
-        begins = [len(t) - len(d) - 1 for t, d in zip(texts, drafts, strict=True)]
-        states = self._states(slots, texts, [self.cached[i] for i in chosen], begins)
-        tokens, tied = self._choose(states, chosen, drafts)
+        tokens, tied = self._choose(self._states(slots, chosen, drafts), chosen, drafts)
         end = finished = 0
-        for slot, i, draft, begin in zip(slots, chosen, drafts, begins, strict=True):
+        for slot, i, draft in zip(slots, chosen, drafts, strict=True):
             span = slice(end, end + len(draft) + 1)
             end = span.stop
             answer, limit = self.answers[i], self.prompts[i].limit
@@ -516,7 +523,7 @@ class _Decoding:
             else:
                 self.lookups[i].append(answer.ids[before:])
             if self.predictor.packed:
-                self.cached[i] = begin + 1 + right
+                self.cached[i] = len(self.prompts[i].ids) + before + right
         if finished:
             self.count(finished)
 
@@ -537,38 +544,37 @@ class _Decoding:
         return tokens, [False] * len(tokens)
 
     def _states(
-        self,
-        slots: list[int],
-        texts: Sequence[tuple[int, ...]],
-        cached: Sequence[int],
-        begins: Sequence[int],
+        self, slots: list[int], chosen: Sequence[int], drafts: Sequence[tuple[int, ...]]
     ) -> Tensor:
-        """States [P, ·] at `begins` and after, text by text."""
-        predictor = self.predictor
-        prompts = [self.prompts[i].ids for i in (self.slots[s] for s in slots) if i is not None]
+        """States [P, ·] at the last token of each text before its draft, and after it."""
+        predictor, prompts = self.predictor, [self.prompts[i].ids for i in chosen]
         if not predictor.packed:
-            return predictor.text_states(texts, begins, prompts)
-        widths = [len(text) - c for text, c in zip(texts, cached, strict=True)]
-        batch = self.cache.batch(slots, cached, widths)
-        ids = [token for text, c in zip(texts, cached, strict=True) for token in text[c:]]  # [N]
-        ends = np.cumsum(widths)
-        spans = [
-            Span(prompt, c, range(end - width, end - width + max(len(prompt) - c, 0)))
-            for prompt, c, end, width in zip(prompts, cached, ends.tolist(), widths, strict=True)
-        ]
-        where = np.concatenate(
-            [
-                np.arange(end - (len(text) - begin), end)
-                for end, text, begin in zip(ends, texts, begins, strict=True)
+            texts = [
+                (*prompt, *self.answers[i].ids, *draft)
+                for prompt, i, draft in zip(prompts, chosen, drafts, strict=True)
             ]
-        )
-        return predictor.row_states(
-            torch.tensor(ids, device=predictor.device),
-            batch.positions,
-            torch.from_numpy(where).to(predictor.device),
-            partial(self.cache.attend, batch),
-            spans,
-        )
+            begins = [len(text) - len(d) - 1 for text, d in zip(texts, drafts, strict=True)]
+            return predictor.text_states(texts, begins, prompts)
+        fresh = [self._fresh(i, draft) for i, draft in zip(chosen, drafts, strict=True)]
+        widths, known = [*map(len, fresh)], [self.cached[i] for i in chosen]
+        ends, counts = np.cumsum(widths), np.array([*map(len, drafts)]) + 1
+        # [P] the last `counts` tokens of each
+        where = np.arange(counts.sum()) + np.repeat(ends - np.cumsum(counts), counts)
+        ids = np.fromiter(chain.from_iterable(fresh), np.int64, ends[-1])  # [N]
+        spans: list[Span] = []
+        if predictor.shifts is not None:
+            for prompt, c, begin in zip(prompts, known, (ends - widths).tolist(), strict=True):
+                spans.append(Span(prompt, c, range(begin, begin + max(len(prompt) - c, 0))))
+        batch = self.cache.batch(slots, known, widths)
+        sent = send_integers((ids, where), predictor.device)
+        attend = partial(self.cache.attend, batch)
+        return predictor.row_states(sent[0], batch.positions, sent[1], attend, spans)
+
+    def _fresh(self, i: int, draft: tuple[int, ...]) -> list[int]:
+        """The tokens of a text, and of its draft, whose keys and values no slot stores."""
+        prompt, ids = self.prompts[i].ids, self.answers[i].ids
+        past = self.cached[i] - len(prompt)
+        return [*ids[past:], *draft] if past >= 0 else [*prompt[past:], *ids, *draft]
 
     def _first_draft(self, i: int) -> tuple[int, ...]:
         """The rest of the prompt's draft, if the answer so far begins like it."""
@@ -579,8 +585,11 @@ class _Decoding:
 
     def _draft(self, i: int, minimum: int) -> tuple[int, ...]:
         # A step decodes one token more than its draft has.
+        lookup = self.lookups[i]
+        if not (minimum or lookup.predicted):
+            return ()
         left = self.prompts[i].limit - len(self.answers[i].ids) - 1
-        return self.lookups[i].draft(min(left, MAX_DRAFT), minimum)
+        return lookup.draft(min(left, MAX_DRAFT), minimum)
 
 
 def _minimum_draft(answers: int, device: str) -> int:

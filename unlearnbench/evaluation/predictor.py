@@ -43,8 +43,10 @@ _CHUNK = {"cpu": 1 << 19}
 _CHUNK_ELSEWHERE = 1 << 27
 # Sampling has about four tensors of float64 beside the logits, so its chunks are smaller.
 _SAMPLED_CHUNK = 8
-# Batches of tokens whose keys and values decoding stores.
-_SLOT_BATCHES = 4
+# Batches of tokens whose keys and values decoding stores. On a GPU a step takes about as long for
+# few answers as for many.
+_SLOT_BATCHES = {"cpu": 4}
+_SLOT_BATCHES_ELSEWHERE = 16
 # By the dtype of products, two logits nearer than this are a tie.
 _TIES = {torch.bfloat16: 0.25, torch.float16: 0.03, torch.float64: 1e-10}
 _TIE = 1e-4
@@ -133,7 +135,8 @@ class Predictor:
                 self.layer = OutputLayer(model, copied=False)
             if kind == "cuda":
                 empty_cache()  # what training left in torch's cache is free memory, in one piece
-            self.slot_tokens = max_cached_tokens(model, _SLOT_BATCHES * self.batch_tokens)
+            batches = _SLOT_BATCHES.get(kind, _SLOT_BATCHES_ELSEWHERE)
+            self.slot_tokens = max_cached_tokens(model, batches * self.batch_tokens)
             """Tokens whose keys and values may be stored at once."""
             self.kept_tokens = kept_tokens(model)
             """Tokens whose keys and values may be kept from scoring for decoding."""
@@ -367,7 +370,8 @@ def _greedy(
         return [], []
     first, second = torch.cat([*best]).unbind(1)
     chosen = torch.cat([*tokens]).masked_fill(~first.isfinite(), NOT_FINITE)
-    return chosen.tolist(), (first - second < gap).tolist()
+    both: list[list[int]] = torch.stack([chosen, first - second < gap]).tolist()  # one wait
+    return both[0], [*map(bool, both[1])]
 
 
 def tie_gap(dtype: torch.dtype) -> float:

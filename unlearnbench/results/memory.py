@@ -18,7 +18,7 @@ from unlearnbench.losses.chunked import CHUNK_BYTES
 from unlearnbench.results.model_shape import Shape
 
 _FORWARD_TOKENS = 16384  # evaluation/predictor.py: of a batch on a GPU
-_SLOT_BATCHES = 4  # likewise: batches whose keys and values are cached at most
+_SLOT_BATCHES = 16  # likewise: batches whose keys and values are cached at most
 _LOGITS = 2**27  # likewise: at most of a chunk
 _OPTIMISER_BYTES = {"adamw-8bit": 2, "paged-adamw-8bit": 0}
 

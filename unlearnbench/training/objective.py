@@ -111,10 +111,11 @@ def _terms(method: Method, part: Any) -> dict[str, Tensor]:
     """The terms of a loss. Raises: PluginError where it is not a valid loss."""
     terms: dict[Any, Any] = dict(part) if isinstance(part, Mapping) else {"loss": part}
     for name, value in terms.items():
-        given = f"{value!r:.60}"
-        if isinstance(value, Tensor):
-            if value.is_floating_point() and not value.ndim:
-                continue
+        if not isinstance(value, Tensor):
+            given = f"{value!r:.60}"
+        elif value.is_floating_point() and not value.ndim:
+            continue
+        else:
             given = f"a tensor of shape {list(value.shape)} and type {value.dtype}"
         raise PluginError(
             f"`loss` of {type(method).__name__} returned {given} as {name!r}; {_RULE}"
