@@ -47,7 +47,7 @@ COPIED = (".ci/gpu_kit.py", "pyproject.toml", "tests/**/*.py")
 REAL: dict[str, Any] = {
     "small": "llama3-1b", "large": "llama2-7b", "forget": 0.1, "retain": "retain90", "gpu": 1,
     "tests": "-m gpu", "sizes": "4096x2048x128256", "batch": 32, "large_batch": 16, "few": "",
-    "dtype": "bfloat16", "repeats": 3, "epochs": 5, "after": 20, "less": "",
+    "dtype": "bfloat16", "repeats": 3, "epochs": 5, "after": 60, "less": "",
     "optimizer": "adamw-8bit",
 }  # fmt: skip
 """Values in CALLS."""

@@ -16,6 +16,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -29,11 +30,13 @@ from unlearnbench.config.profiles import get_profile
 from unlearnbench.config.resources import Resources
 from unlearnbench.config.schema import ModelSettings
 from unlearnbench.evaluation.evaluator import Evaluator
+from unlearnbench.evaluation.generation import Answer, Prompt, decode
 from unlearnbench.evaluation.predictor import Predictor
 from unlearnbench.evaluation.prefix_tree import build_tree
 from unlearnbench.models.device import use_device
 from unlearnbench.models.encoding import TEMPLATES
 from unlearnbench.models.loading import Source
+from unlearnbench.models.replays import Replays
 from unlearnbench.models.tiny import build_model
 from unlearnbench.results.memory import footprint
 from unlearnbench.results.model_shape import config_of, shape_of
@@ -376,3 +379,30 @@ def test_attention_is_a_flash_kernel_and_not_cudnns(
     assert attention
     assert not [name for name in names if "cudnn_attention" in name or "cudnn_generated" in name]
     assert any("flash" in name or "efficient" in name for name in attention)
+
+
+@on_a_gpu
+def test_replayed_passes_give_the_answers_of_passes_that_are_not(
+    device: str, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = large(tokenizer).to(device, torch.bfloat16).eval()
+    row = rows_of(tokenizer, QUESTIONS).retain[0]
+    limits = [(20 + 7 * n, 60 + n) for n in range(24)]
+    prompts = [Prompt(tuple(range(5, 5 + length)), limit) for length, limit in limits]
+    call, recorded = Replays.__call__, set[Any]()
+
+    def answers() -> list[Answer]:
+        predictor = Predictor(model, build_tree([row], ()), pad=0, longest=400)
+        with predictor.ready():
+            return decode(predictor, prompts, [Answer() for _ in prompts], eos=1)[0]
+
+    def watched(self: Replays, *arguments: Any) -> Tensor:
+        result = call(self, *arguments)
+        recorded.update(self.recorded)
+        return result
+
+    monkeypatch.setattr(Replays, "__call__", watched)
+    replayed = answers()
+    assert recorded
+    monkeypatch.setattr(Replays, "_record", Mock(return_value=None))
+    assert answers() == replayed

@@ -1,12 +1,13 @@
 """Profile ten decoding steps of an evaluation: python -m tests.speed.decoding MODEL --data FOLDER
 
 The share of a step in which the GPU computes: the time of its kernels, by torch.profiler, of the
-seconds that as many steps took just before without it. On a CPU operators take the kernels' place.
+median of as many steps just before without it. On a CPU operators take the kernels' place.
 """
 
 import sys
 from typing import Any
 
+import numpy as np
 import torch
 
 from unlearnbench.config.profiles import get_profile
@@ -46,10 +47,12 @@ def main(words: list[str] | None = None) -> int:
     step: Any = generation._Decoding._step  # pyright: ignore[reportPrivateUsage]
     times: list[float] = []
     answers: list[int] = []
+    recorded: list[int] = []
 
     def watched(self: Any, slots: list[int], **how: Any) -> None:
         times.append(now())
         answers.append(len(slots))
+        recorded.append(len(self.replays.recorded))
         if len(times) == options.after + STEPS:
             profiler.start()
         if len(times) == options.after + 2 * STEPS:
@@ -65,7 +68,8 @@ def main(words: list[str] | None = None) -> int:
         pass
     finally:
         generation._Decoding._step = step  # type: ignore[method-assign]
-    seconds = times[options.after + STEPS - 1] - times[options.after - 1]
+    # Not the mean: a step may record a graph.
+    seconds = float(np.median(np.diff(times[options.after - 1 : options.after + STEPS])))
     name = "self_device_time_total" if DEVICE.type == "cuda" else "self_cpu_time_total"
     # On a GPU an operator has its kernels' time, too, which would count twice.
     kernels = [e for e in profiler.key_averages() if e.device_type.name == DEVICE.type.upper()]
@@ -76,9 +80,10 @@ def main(words: list[str] | None = None) -> int:
     return end(
         options,
         True,
-        seconds_a_step=seconds / STEPS,
+        seconds_a_step=seconds,
         answers=answers[options.after],
-        share=sum(spent.values()) / seconds,
+        recorded=recorded[options.after],
+        share=sum(spent.values()) / STEPS / seconds,
         attention=sorted(n for n in spent if "attention" in n or "flash" in n or "cudnn" in n),
         seconds={name: round(value / STEPS, 6) for name, value in most},
     )

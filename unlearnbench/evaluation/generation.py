@@ -25,14 +25,15 @@ import torch
 from torch import Tensor, nn
 
 from unlearnbench.api.attack import SamplingAttack
-from unlearnbench.api.observations import FloatArray
+from unlearnbench.api.observations import FloatArray, IntArray
 from unlearnbench.base.distributed import world_size
 from unlearnbench.base.out_of_memory import map_over_ranks
 from unlearnbench.evaluation.predictor import NOT_FINITE, Keys, Predictor
-from unlearnbench.evaluation.prefix_tree import padded_size
-from unlearnbench.models.batching import send_integers, token_budget
+from unlearnbench.evaluation.prefix_tree import padded_array, padded_size
+from unlearnbench.models.batching import token_budget
 from unlearnbench.models.packed_attention import AttentionKernel
 from unlearnbench.models.prompt_shift import Span
+from unlearnbench.models.replays import Replays
 from unlearnbench.models.token_sampling import Distribution, uniform_numbers
 
 MAX_DRAFT = 16
@@ -286,10 +287,11 @@ class SlotCache:
         self.slots, self.longest, self.dtype, self.device = slots, longest, dtype, device
         self._stores: dict[nn.Module, tuple[Tensor, Tensor]] = {}  # [slots, columns, kv heads, d]
 
-    def batch(
+    def arrays(
         self, slots: Sequence[int], begins: Sequence[int], widths: Sequence[int]
-    ) -> SlotBatch:
-        """Lay out the next `widths` tokens of each of `slots`, from positions `begins` on."""
+    ) -> tuple[IntArray, ...]:
+        """What `batch` takes, for the next `widths` tokens of each of `slots`, from positions
+        `begins` on. Their shapes are padded on a GPU, where a token stands for another one."""
         kind, lengths = self.device.type, np.array(widths)
         ends = np.cumsum(lengths)
         column = np.arange(ends[-1]) - np.repeat(ends - lengths, lengths)  # [N] among own new ones
@@ -303,26 +305,31 @@ class SlotCache:
         queries, last_seen = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
         queries[row, column] = np.arange(ends[-1])
         last_seen[row, column] = positions
-        arrays = (
-            positions,
-            np.repeat(np.array(slots), lengths),
-            np.resize(slots, count),  # some twice
+        return (
+            padded_array(positions, kind),
+            padded_array(np.repeat(np.array(slots), lengths), kind),
+            np.resize(slots, 0 if read_all else count),  # some twice
             queries,
-            row * shape[1] + column,
+            padded_array(row * shape[1] + column, kind),
             last_seen,
+            np.arange(min(padded_size(int(positions.max()) + 1, kind), self.longest)),  # t
         )
-        sent = send_integers(arrays, self.device)
-        columns = min(padded_size(int(positions.max()) + 1, kind), self.longest)  # t
-        hidden = torch.arange(columns, device=self.device) > sent[5].unsqueeze(2)  # [G, w, t]
+
+    def batch(
+        self,
+        positions: Tensor,
+        slots: Tensor,
+        read: Tensor,
+        queries: Tensor,
+        outputs: Tensor,
+        last_seen: Tensor,
+        columns: Tensor,
+    ) -> SlotBatch:
+        """Lay out tokens by `arrays` on the device."""
+        hidden = columns > last_seen.unsqueeze(2)  # [G, w, t]
         mask = torch.zeros(hidden.shape, dtype=self.dtype, device=self.device)
-        return SlotBatch(
-            positions=sent[0],
-            slots=sent[1],
-            read=None if read_all else sent[2],
-            queries=sent[3],
-            outputs=sent[4],
-            mask=mask.masked_fill_(hidden, float("-inf")).unsqueeze(1),
-        )
+        mask = mask.masked_fill_(hidden, float("-inf")).unsqueeze(1)
+        return SlotBatch(positions, slots, read if len(read) else None, queries, outputs, mask)
 
     def _to_device(self, array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> Tensor:
         return torch.from_numpy(array).to(self.device)
@@ -415,6 +422,7 @@ class _Decoding:
         and values until others come."""
         self.numbers: dict[int, FloatArray] = {}
         """The random numbers of each sampled answer in a slot."""
+        self.replays = self._new_replays()
         self.kept: dict[int, Keys] = {}
         """By answer that has not begun, keys and values that its slot begins with."""
         self.steps = 0
@@ -496,6 +504,10 @@ class _Decoding:
         none = [None] * (count - len(slots))
         self.slots = [*(self.slots[slot] for slot in slots), *none]
         self.cache.compact([*slots, *slots[:1] * len(none)])
+        self.replays = self._new_replays()  # keys and values are in other memory now
+
+    def _new_replays(self) -> Replays:
+        return Replays(self.predictor.device, recording=self.predictor.shifts is None)
 
     def _step(self, slots: list[int], *, first: bool = False) -> None:
         """One forward pass for the answers in `slots`; frees the slots of finished ones."""
@@ -556,6 +568,7 @@ class _Decoding:
             begins = [len(text) - len(d) - 1 for text, d in zip(texts, drafts, strict=True)]
             return predictor.text_states(texts, begins, prompts)
         fresh = [self._fresh(i, draft) for i, draft in zip(chosen, drafts, strict=True)]
+        kind = predictor.device.type
         widths, known = [*map(len, fresh)], [self.cached[i] for i in chosen]
         ends, counts = np.cumsum(widths), np.array([*map(len, drafts)]) + 1
         # [P] the last `counts` tokens of each
@@ -565,10 +578,15 @@ class _Decoding:
         if predictor.shifts is not None:
             for prompt, c, begin in zip(prompts, known, (ends - widths).tolist(), strict=True):
                 spans.append(Span(prompt, c, range(begin, begin + max(len(prompt) - c, 0))))
-        batch = self.cache.batch(slots, known, widths)
-        sent = send_integers((ids, where), predictor.device)
-        attend = partial(self.cache.attend, batch)
-        return predictor.row_states(sent[0], batch.positions, sent[1], attend, spans)
+
+        def states(sent: Sequence[Tensor]) -> Tensor:
+            batch = self.cache.batch(*sent[2:])
+            attend = partial(self.cache.attend, batch)
+            return predictor.row_states(sent[0], batch.positions, sent[1], attend, spans)
+
+        arrays = padded_array(ids, kind), padded_array(where, kind)
+        rows = self.replays(states, (*arrays, *self.cache.arrays(slots, known, widths)))
+        return rows[: len(where)]
 
     def _fresh(self, i: int, draft: tuple[int, ...]) -> list[int]:
         """The tokens of a text, and of its draft, whose keys and values no slot stores."""

@@ -215,15 +215,13 @@ class Predictor:
         layout: Layout,
         spans: Sequence[Span] = (),
     ) -> Tensor:
-        """States [P, ·] at the places `where` [P], ascending, of a packed row of tokens [N].
+        """States [P, ·] at the places `where` [P] of a packed row of tokens [N].
 
         spans  the tokens that belong to prompts
         """
-        chosen = torch.zeros(1, len(ids), dtype=torch.bool, device=self.device)
-        chosen[0, where] = True
         row = {"input_ids": ids.unsqueeze(0), "position_ids": positions.unsqueeze(0)}
         with self._shifted(spans):
-            return self._states(chosen, **row, **layout_argument(layout))
+            return self._states(where, **row, **layout_argument(layout))
 
     def text_states(
         self,

@@ -35,6 +35,11 @@ def padded_size(size: int, device: str) -> int:
     return -(-size // _STEP) * _STEP if size > _STEP else 1 << (size - 1).bit_length()
 
 
+def padded_array(array: IntArray, device: str) -> IntArray:
+    """`array`, and its first element again and again up to its `padded_size`."""
+    return np.append(array, np.full(padded_size(len(array), device) - len(array), array[0]))
+
+
 @dataclass(frozen=True, eq=False)
 class Branch:
     """The tokens of one row that no earlier row has."""

@@ -2,11 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from unlearnbench.models.encoding import Row
@@ -51,13 +48,6 @@ def send(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
     if device.type != "cuda":
         return [tensor.to(device) for tensor in tensors]
     return [tensor.pin_memory().to(device, non_blocking=True) for tensor in tensors]
-
-
-def send_integers(arrays: Sequence[NDArray[np.integer[Any]]], device: torch.device) -> list[Tensor]:
-    """Copy integer arrays of any shapes to `device`, all in one copy."""
-    [sent] = send([torch.from_numpy(np.concatenate([a.ravel() for a in arrays]))], device)
-    parts = sent.split([array.size for array in arrays])
-    return [part.view(array.shape) for part, array in zip(parts, arrays, strict=True)]
 
 
 def fast_batch_tokens(device: torch.device) -> int:

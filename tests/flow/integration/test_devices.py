@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -25,6 +26,7 @@ from unlearnbench.evaluation.prefix_tree import build_tree
 from unlearnbench.models.encoding import TEMPLATES, Encoder
 from unlearnbench.models.loading import add_lora, pad_id
 from unlearnbench.models.prompt_shift import ShiftedModel, mean_states
+from unlearnbench.models.replays import Recorded, Replays, Shapes, Work, parts_of
 from unlearnbench.training.objective import Objective
 from unlearnbench.training.optimizers import on_host
 from unlearnbench.training.trainer import Trainer
@@ -199,3 +201,37 @@ def test_the_first_step_of_answers_is_in_batches_on_a_gpu(
     with predictor.ready():
         generation.decode(predictor, prompts, [generation.Answer() for _ in prompts], eos=1)
     assert sizes[0] <= 64 < sum(sizes[:2])
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_recorded_pass_replayed_on_other_tokens_gives_their_answers(
+    tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stand-in for a graph does again what was recorded, of its inputs as they are then."""
+    replayed: list[int] = []
+
+    def record(self: Replays, work: Work, inputs: Tensor, shapes: Shapes) -> Any:
+        def replay() -> None:
+            result.copy_(work(parts_of(inputs, shapes)))
+            replayed.append(len(shapes))
+
+        result = work(parts_of(inputs, shapes))
+        kept = Recorded(SimpleNamespace(replay=replay), inputs, result)
+        return self.recorded.setdefault(shapes, kept)
+
+    model = model_of("llama").eval()
+    tree = build_tree([Encoder(tokenizer, TEMPLATES["plain"], 200).row(QUESTIONS[0])], ())
+    predictor = Predictor(model, tree, pad=pad_id(tokenizer), longest=200)
+    limits = (90, 70, 90, 40, 12, 80)
+    prompts = [generation.Prompt(tuple(range(5 + n, 25 + n)), n) for n in limits]
+
+    def answers() -> list[generation.Answer]:
+        with predictor.ready():
+            empty = [generation.Answer() for _ in prompts]
+            return generation.decode(predictor, prompts, empty, eos=1)[0]
+
+    plain = answers()
+    assert max(len(answer.ids) for answer in plain) > 50
+    monkeypatch.setattr(Replays, "_record", record)
+    assert answers() == plain
+    assert len(replayed) > 20
