@@ -81,3 +81,46 @@ def edu_relat(folder: Path) -> dict[str, str]:
     for name, table in (("subsample", [*range(55)]), ("minimal_sets", minimal)):
         (folder / f"{name}.json").write_text(json.dumps(table), encoding="utf-8")
     return {"path": str(folder)}
+
+
+def _write_array(file: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    file.write_text(json.dumps([*rows], indent=1), encoding="utf-8")
+
+
+def knowundo(folder: Path) -> dict[str, str]:
+    """Four rows of each table; returns settings of the benchmark."""
+    names = ("unlearn_train", "retention_train", "unlearn_val", "retention_val")
+    tables = {
+        n: [{"text": f"What is {n} {i}?", "labels": f"{n} {i}."} for i in range(4)] for n in names
+    }
+    full = [row for rows in tables.values() for row in rows]
+    full[0] = {**full[0], "labels": "Another answer."}  # as one of the published rows
+    for name, rows in (tables | {"full": full}).items():
+        _write_array(folder / f"{name}.json", rows)
+    return {"path": str(folder)}
+
+
+def rwku(folder: Path) -> dict[str, str]:
+    """Two questions of each kind about each of 200 people; returns settings of the benchmark."""
+    people = [f"Ada{i} Example" for i in range(200)]
+    (folder / "All").mkdir()
+    tables: dict[str, list[dict[str, str]]] = {
+        "intro": [{"target": who, "intro": f"{who} is made up."} for who in people],
+        "passage": [
+            {"subject": who, "text": f"{who} lived at number {n}."}
+            for who in people
+            for n in (1, 2)
+        ],
+    }
+    kinds = {"3": ("synonym manipulation", "affirmative suffix", "incontext learning")}
+    for part, levels in (("neighbor", "12"), ("forget", "123")):
+        for level in levels:
+            tables[f"{part}_level{level}"] = [
+                {"query": f"Where did {who} live, {part} {level}{kind}?", "answer": "Sampleton"}
+                | {"level": level, "type": kind, "subject": who}
+                for who in people
+                for kind in kinds.get(level, ("simple question", "cloze"))
+            ]
+    for name, rows in tables.items():
+        _write_array(folder / f"All/{name}.json", rows)
+    return {"path": str(folder)}

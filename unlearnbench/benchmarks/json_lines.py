@@ -1,4 +1,4 @@
-"""Rows of JSON-lines files in a folder; a fault is one line with its file, line and column."""
+"""Rows of JSON files in a folder; a fault is one line with its file, line and column."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import json
 from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from unlearnbench.base.errors import DataError
 from unlearnbench.base.messages import describe_error
@@ -60,6 +60,21 @@ def _columns(location: str, line: bytes, kind: type[R]) -> R:
         number = "".join(f" item {step + 1}" for step in item if isinstance(step, int))
         text = describe_error(details)
         raise DataError(f"{location}: column {column!r}{number}: {text}") from None
+
+
+def json_array(file: Path, kind: type[R]) -> Iterator[tuple[str, R]]:
+    """Yield each row of a file that is one array of objects, with its location.
+
+    Raises: DataError for another file, or a wrong row.
+    """
+    try:
+        rows = TypeAdapter(list[dict[str, Any]]).validate_json(file.read_bytes())
+    except ValidationError as error:
+        details = describe_error(error.errors(include_url=False)[0])
+        raise DataError(f"{file}: not an array of rows ({details}); download it again") from None
+    for number, row in enumerate(rows, 1):
+        location = f"{file}:row {number}"
+        yield location, _columns(location, json.dumps(row).encode(), kind)
 
 
 def table_rows(folder: Path, name: str, split: str, kind: type[R]) -> Iterator[tuple[str, R]]:

@@ -1,0 +1,82 @@
+"""KnowUnDo: what is private of made-up writers is to be forgotten, what is public retained.
+
+Its rows are those of github.com/zjunlp/unlearn, folder `dataset/KnowUnDo/privacy` (MIT), that a
+user has on disk; the copyright part is left out. There is no retain model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from pydantic import Field
+
+from unlearnbench.api.benchmark import (
+    Benchmark,
+    Dataset,
+    Headline,
+    HeadlineMetric,
+    MetricUse,
+    Question,
+    Reference,
+    Split,
+)
+from unlearnbench.api.metric import Role
+from unlearnbench.api.profile import Profile
+from unlearnbench.benchmarks.json_lines import JsonRow, Words, data_folder, json_array
+
+_TABLES = ("full", "unlearn_train", "retention_train", "unlearn_val", "retention_val")
+
+
+class KnowUnDo(Benchmark):
+    """Tian et al. 2024, arXiv:2407.01920: token accuracy on questions that were not trained on."""
+
+    roles: ClassVar[Mapping[str, Role]] = {"retention": "retain", "unlearning": "forget"}
+    references: ClassVar[frozenset[Reference]] = frozenset({"start"})
+    splits: ClassVar[tuple[str, ...]] = ("privacy",)
+    headline: ClassVar[Headline] = Headline(
+        kept=HeadlineMetric("exact_memorization_retention", "Token accuracy, public", "public"),
+        forgotten=HeadlineMetric(
+            "exact_memorization_unlearning", "Token accuracy, private", "private", better="lower"
+        ),
+    )
+
+    source: str = "knowundo"
+    path: str = Field(default="knowundo", description="folder of its files, full.json and others")
+
+    @property
+    def folder(self) -> str | None:
+        """Folder of its files."""
+        return self.path
+
+    def metrics(self, profile: Profile) -> tuple[MetricUse, ...]:
+        """Token accuracy without EOS: 100 − that of `unlearning` is the paper's unlearn success."""
+        del profile
+        return (
+            MetricUse("exact-memorization", tuple(self.roles)),
+            MetricUse("rouge", ("unlearning",)),
+        )
+
+    def load(self, splits: Sequence[str]) -> Dataset:
+        """Read the five tables."""
+        del splits
+        folder = Path(self.path).expanduser()
+        fix = "take them from dataset/KnowUnDo/privacy of github.com/zjunlp/unlearn"
+        files = [f"{name}.json" for name in _TABLES]
+        data_folder(folder, files, f"data.path: {self.path}", fix)
+        full, forget, retain, private, public = (_rows(folder / file) for file in files)
+        # A question has another answer in `full` than where it is to be forgotten.
+        rows = {row.question: row for row in (*full, *forget, *retain, *private, *public)}
+        sets = {"retention": public, "unlearning": private}
+        split = Split("privacy", forget, retain, sets)
+        return Dataset("knowundo", tuple(rows.values()), {"privacy": split})
+
+
+class _Row(JsonRow):
+    text: Words
+    labels: Words
+
+
+def _rows(file: Path) -> tuple[Question, ...]:
+    return tuple(Question(r.text, r.labels, place=at) for at, r in json_array(file, _Row))

@@ -1,0 +1,24 @@
+"""ROUGE-L recall of distinct words, sentence by sentence."""
+
+import numpy as np
+
+from unlearnbench.api.metric import Metric
+from unlearnbench.api.observations import FloatArray, SetEvaluation
+from unlearnbench.stats.text_overlap import union_recall
+
+
+class RougeUnion(Metric):
+    """ROUGE-L recall as the package `rouge` 1.0.1 has it.
+
+    RWKU is measured with it (Jin et al. 2024, arXiv:2406.10890). The union of the longest common
+    subsequences of each two sentences (Lin 2004, section 3.2), of distinct words; upper case and
+    punctuation count, and every full stop ends a sentence.
+    """
+
+    label = "ROUGE-L recall, union"
+    reads = frozenset({"generated"})
+
+    def per_example(self, seen: SetEvaluation) -> FloatArray:
+        """[n] in [0, 1]."""
+        pairs = zip(seen.references, seen.generated, strict=True)
+        return np.array([union_recall(true, given) for true, given in pairs])
