@@ -61,12 +61,16 @@ def muse(folder: Path) -> dict[str, str]:
     for name in ("raw/forget", "raw/retain1", *(f"privleak/{p}" for p in _PRIVLEAK)):
         tables[name] = [{"text": f"A text of {name}, number {i}."} for i in range(3)]
     tables["raw/forget"].append({"text": ""})  # as row 821 of News
+    for i in range(1, 5):
+        texts = [{"text": f"A text of request {j}."} for j in range(i + 1)]
+        tables[f"scal/forget_{i}"], tables[f"sust/forget_{i}"] = texts, texts[i - 1 :]
     for name, rows in tables.items():
         (folder / name).parent.mkdir(exist_ok=True)
         write_lines(folder / f"{name}.jsonl", rows)
     return {"path": str(folder)}
 
 
+muse_scalability = muse_sustainability = muse
 _PRIVLEAK = ("forget", "retain", "holdout")
 
 

@@ -20,7 +20,9 @@ from unlearnbench.api.benchmark import (
     HeadlineMetric,
     MetricUse,
     Question,
+    Reference,
     Split,
+    SplitKey,
 )
 from unlearnbench.api.metric import Role
 from unlearnbench.api.profile import Profile
@@ -46,6 +48,8 @@ class MUSE(Benchmark):
         "holdout": "holdout",
     }
     splits: ClassVar[tuple[str, ...]] = ("all",)
+    forgotten: ClassVar[tuple[tuple[str, str], ...]] = (("raw", "forget"),)
+    """Table and part of each split's texts to forget."""
     headline: ClassVar[Headline] = Headline(
         kept=HeadlineMetric("rouge_f1_knowmem_retain", "Knowledge kept", "knowledge"),
         forgotten=HeadlineMetric("rouge_f1_verbmem", "Verbatim memory", "verbatim", better="lower"),
@@ -77,9 +81,8 @@ class MUSE(Benchmark):
 
     def load(self, splits: Sequence[str]) -> Dataset:
         """Read texts and questions; the texts to retain are `retain1`, as in its baselines."""
-        del splits
         folder = Path(self.path).expanduser()
-        forget, retain = (self._trained(folder, part) for part in ("forget", "retain1"))
+        retain = self._trained(folder, "raw", "retain1")
         sets = {
             "knowmem_retain": _known(folder, "retain_qa"),
             "knowmem": _known(folder, "forget_qa"),
@@ -88,11 +91,16 @@ class MUSE(Benchmark):
             "privleak": _texts(folder, "privleak", "forget", max_length=CONTEXT),
             "holdout": _texts(folder, "privleak", "holdout", max_length=CONTEXT),
         }
-        split = Split("all", forget, retain, sets)
-        return Dataset("muse", (*retain, *forget), {"all": split})
+        parts: dict[SplitKey, Split] = {}
+        for key in splits:
+            forget = self._trained(folder, *self.forgotten[self.splits.index(key)])
+            parts[key] = Split(key, forget, retain, sets)
+        # Requests share texts: a few of News, all where they grow.
+        full = dict.fromkeys((*retain, *(row for split in parts.values() for row in split.forget)))
+        return Dataset(self.source, tuple(full), parts)
 
-    def _trained(self, folder: Path, part: str) -> tuple[Question, ...]:
-        rows = _texts(folder, "raw", part)
+    def _trained(self, folder: Path, table: str, part: str) -> tuple[Question, ...]:
+        rows = _texts(folder, table, part)
         if self.tokenizer is None:
             return rows
         from transformers import AutoTokenizer
@@ -101,6 +109,35 @@ class MUSE(Benchmark):
         whole = "\n\n".join(row.answer for row in rows)
         pieces = _pieces(tokenizer(whole, add_special_tokens=False)["input_ids"], self.piece)
         return tuple(Question("", tokenizer.decode(ids), format="text") for ids in pieces)
+
+
+class _Requests(MUSE):
+    """Requests of the hub's tables, of News alone, whose retrained models are not published."""
+
+    references: ClassVar[frozenset[Reference]] = frozenset({"start"})
+    splits: ClassVar[tuple[str, ...]] = tuple(f"forget{i}" for i in range(1, 5))
+
+    def metrics(self, profile: Profile) -> tuple[MetricUse, ...]:
+        """Those of MUSE but PrivLeak, which is relative to a retrained model."""
+        return tuple(use for use in super().metrics(profile) if use.metric != "privleak")
+
+
+class MUSEScalability(_Requests):
+    """Shi et al. 2024, section 5.3: forget sets of one to four times the size."""
+
+    forgotten: ClassVar[tuple[tuple[str, str], ...]] = tuple(
+        ("scal", f"forget_{i}") for i in range(1, 5)
+    )
+    source: str = "muse-scalability"
+
+
+class MUSESustainability(_Requests):
+    """Shi et al. 2024, section 5.3: four requests, for a sweep with `requests: in-sequence`."""
+
+    forgotten: ClassVar[tuple[tuple[str, str], ...]] = tuple(
+        ("sust", f"forget_{i}") for i in range(1, 5)
+    )
+    source: str = "muse-sustainability"
 
 
 def _pieces(ids: Sequence[int], size: int) -> Iterator[Sequence[int]]:

@@ -60,6 +60,8 @@ class RunSpec(Settings):
     tokens as the first of the answer."""
     profile_version: Annotated[int, IF_SET] = 1
     """Version of the evaluation's profile."""
+    after: Annotated[str, IF_SET] = Field(default="", exclude_if=lambda run: not run)
+    """Id of the run from whose model this one goes on; empty: it starts from the start model."""
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -269,8 +271,17 @@ def make_plan(
     }
     empty = Plan(config, fingerprints, (), templates=templates or {}, contents=contents or {})
     points = [point for grid in config.methods for point in points_of(grid, config)]
-    settings = itertools.product(config.models, config.split_keys, points)
-    runs = {run.id: run for setting in settings for run in empty.runs_of(*setting)}
+    settings = itertools.product(config.models, config.split_keys, enumerate(points))
+    runs: dict[str, RunSpec] = {}
+    before: dict[tuple[str, int], list[RunSpec]] = {}
+    for model, key, (number, point) in settings:
+        made = empty.runs_of(model, key, point)
+        if config.requests == "in-sequence":
+            if previous := before.get((model.name, number)):
+                pairs = zip(made, previous, strict=True)
+                made = [run.model_copy(update={"after": other.id}) for run, other in pairs]
+            before[model.name, number] = made
+        runs |= {run.id: run for run in made}
     if not runs and config.search.kind != "optuna":
         problem = "a sweep of zero runs: give each axis of the grid at least one value"
         raise ConfigError([Problem(config.name, "methods", problem)])

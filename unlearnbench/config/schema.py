@@ -398,6 +398,11 @@ class SweepConfig(Settings):
         default="checkpoints",
         description="checkpoints: one run, evaluated after each epoch; runs: one run per count",
     )
+    requests: Literal["apart", "in-sequence"] = Field(
+        default="apart",
+        description="apart: each split is forgotten by the start model; in-sequence: by the model "
+        "that the same run on the split before it left",
+    )
     seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field(
         default=(0,), min_length=1, description="each setting is run once with each"
     )

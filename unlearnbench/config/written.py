@@ -20,6 +20,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticKnownError
 
+from unlearnbench.api import registry
 from unlearnbench.api.benchmark import split_name
 from unlearnbench.base.deferred_warnings import warn_later
 from unlearnbench.base.errors import EvaluationError, PluginError, did_you_mean
@@ -146,6 +147,7 @@ class WrittenConfig(SweepConfig):
             self._metrics,
             self._search,
             self._precision,
+            self._requests,
         )
         raise_faults((Fault(loc, text) for rule in rules for loc, text in rule()), "rule")
         methods = (*methods, *self._crossed(methods))
@@ -273,6 +275,20 @@ class WrittenConfig(SweepConfig):
             if name not in known:
                 near = did_you_mean(name, known) or ";"
                 yield (*above, "metric"), f"unknown metric {name!r}{near} known: {', '.join(known)}"
+
+    def _requests(self) -> Iterator[tuple[Loc, str]]:
+        """What cannot be run request after request."""
+        if self.requests == "apart":
+            return
+        loc: Loc = ("requests",)
+        if self.search.kind != "grid" or self.select is not None:
+            yield loc, "in-sequence takes a grid; leave search, select and tune out, or take apart"
+        for grid in self.methods:
+            if not registry.trains(name := grid.specs[0].name):
+                yield loc, f"{name} trains nothing that the next request could go on from"
+        resources = [self.resources_of(model.name) for model in self.models]
+        if any(each.world_size > 1 and each.parallel == "fsdp" for each in resources):
+            yield loc, "in-sequence needs whole weights in a process; set resources.parallel: ddp"
 
     def _precision(self) -> Iterator[tuple[Loc, str]]:
         """An evaluation precision that a model does not allow."""

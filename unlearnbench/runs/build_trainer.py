@@ -20,6 +20,7 @@ from unlearnbench.models.loading import (
     pad_id,
 )
 from unlearnbench.results.run_estimate import budget_of
+from unlearnbench.runs.request_sequence import start_of
 from unlearnbench.runs.workspace import Workspace
 from unlearnbench.training.alternative_answers import alternative_rows
 from unlearnbench.training.answer_sampling import Sampler
@@ -31,8 +32,7 @@ from unlearnbench.training.trainer import Trainer
 
 def build_trainer(spec: RunSpec, space: Workspace, method: Method) -> Trainer:
     """Build the trainer of a run, before its first step."""
-    space.preparer(spec.model.name).ensure_prepared("full")
-    source = space.models(spec.model.name).full()
+    source = start_of(spec, space)
     objective = Objective(method, spec.method.retain)
     encoder = space.encoder(
         spec.model.name, spec.training.max_length, ignore_label=spec.leaves_out_label

@@ -6,7 +6,6 @@ model: on a CPU to the last bit, on a GPU to rounding.
 
 import json
 import os
-import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from unlearnbench.models.rows_loading import fingerprint
 from unlearnbench.results.epoch_metrics import references_of
 from unlearnbench.results.records import Record, read_record
 from unlearnbench.runs.build_trainer import build_trainer
+from unlearnbench.runs.request_sequence import save_weights
 from unlearnbench.runs.workspace import Workspace, workspace
 
 
@@ -140,11 +140,5 @@ def _write(model: Any, space: Workspace, spec: RunSpec, to: Path, *, adapter: bo
         folder = source.folder
         for item in model.peft_config.values():
             item.base_model_name_or_path = source.place if folder is None else str(folder.resolve())
-    else:
-        model = model.merge_and_unload() if spec.model.lora is not None else model
-        model.config.use_cache = True  # which training turned off
-    with warnings.catch_warnings():
-        # peft calls transformers by deprecated names: nothing to act on here.
-        warnings.simplefilter("ignore", FutureWarning)
-        model.save_pretrained(to)
+    save_weights(model, spec, to, adapter=adapter)
     space.tokenizer(spec.model.name).save_pretrained(to)

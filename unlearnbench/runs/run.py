@@ -64,6 +64,7 @@ from unlearnbench.runs.checkpoints import (
     state_folders,
 )
 from unlearnbench.runs.prerequisites import execute_task, preparation_tasks
+from unlearnbench.runs.request_sequence import has_successor, leave_model, remove_model
 from unlearnbench.runs.workspace import Workspace, workspace
 from unlearnbench.training.objective import StepResult
 from unlearnbench.training.optimizers import on_host
@@ -217,6 +218,9 @@ class Run:
             if error is None and (attacks := self._due(last=True)):
                 with self._evaluated_model(exact=True) as model:
                     self._attack(model, attacks)
+            if error is None and has_successor(self.spec, self.space):
+                with self._evaluated_model(exact=True) as model:
+                    leave_model(model, self.spec, self.space)
         except NonFiniteError as collapse:
             error = str(collapse)
         except Stopped:
@@ -227,6 +231,7 @@ class Run:
             self._finish("finished" if error is None else "collapsed", error, ended)
             if is_main_process():
                 remove_state(self.space.folder, self.spec.id, self.space.storage)
+            remove_model(self.spec, self.space)
 
     def _collapse(self) -> str | None:
         """Return why the last evaluation ends the run, or None."""

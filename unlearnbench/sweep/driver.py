@@ -187,6 +187,8 @@ class _Execution:
         """Runs that have ended in this command, finished or not."""
         self._ended: set[str] = set()
         """These and the finished runs of earlier commands."""
+        self._left: list[RunSpec] = []
+        """Planned runs that have not ended."""
         self._has_ray = False
 
     def run(self) -> Plan:
@@ -208,17 +210,19 @@ class _Execution:
             self._run_batch(batch, scheduler)
 
     def _next_batch(self) -> list[RunSpec]:
-        """Update the stored plan; returns its runs that have not ended, in their order."""
+        """Update the stored plan; returns its runs that can begin, in their order."""
         self._ended = self._state.track_finished(self._unfinished) | self._tried
         self._plan = self._follow_up.current_plan()
         claim_folder(self._plan)
         models = [model.name for model in self._config.models]
-        return order_runs(models, [run for run in self._plan.runs if run.id not in self._ended])
+        self._left = [run for run in self._plan.runs if run.id not in self._ended]
+        ready = [run for run in self._left if not run.after or run.after in self._ended]
+        return order_runs(models, ready)
 
     def _run_batch(
         self, batch: Sequence[RunSpec], scheduler: Scheduler | None, search: Search | None = None
     ) -> None:
-        state, expected = self._state, [*batch, *(search.placeholders if search else ())]
+        state, expected = self._state, [*self._left, *(search.placeholders if search else ())]
         if not self._has_ray:
             self._has_ray = True
             state.slots = self._stack.enter_context(ray_session(self._config))
@@ -227,7 +231,7 @@ class _Execution:
             prepare(tasks, self._config, self._pipeline, state)
             state.track_finished(self._unfinished)  # the evaluations of the prepared models
         known = [(r, state.seconds[r.id]) for r in self._plan.runs if r.id in state.seconds]
-        done = len(self._plan.runs) - len(batch)
+        done = len(self._plan.runs) - len(self._left)
         state.progress.running(expected, done, state.slots, known, state.panels())
         run_trials(batch, self._config, self._pipeline, state, search, scheduler)
         self._tried |= {run.id for run in batch} | (search.runs.keys() if search else set())

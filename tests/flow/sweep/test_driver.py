@@ -108,6 +108,8 @@ def fake_pipeline(
 
     def run_epochs(run: RunSpec, _config: SweepConfig, folder: Path) -> Iterator[EpochResult]:
         tries = mark("try", run.id)
+        if run.after and not [*(folder / "records").glob(f"{run.after}*")]:
+            raise TypeError(f"{run.after}, which is before it, is not recorded")
         results: list[EpochResult] = []
         for epoch in range(1, run.epochs + 1):
             time.sleep(seconds)
@@ -168,6 +170,21 @@ def test_a_full_disk_ends_the_sweep_at_its_first_run(tmp_path: Path) -> None:
     result, _ = sweep(config, fake_pipeline(marks, room=room))
     assert (result.total, result.finished, result.failed) == (4, 4, 0)
     assert tries(marks, "end") == [1] * 4
+
+
+@pytest.mark.usefixtures("shared_ray")
+def test_a_request_waits_for_the_one_before_it(tmp_path: Path) -> None:
+    fractions = (0.3, 0.1, 0.2)
+    config = a_config(tmp_path / "out", forget_fractions=fractions, requests="in-sequence")
+    pipeline = fake_pipeline(tmp_path / "marks", wrong=2e-5)
+    result, lines = sweep(config, pipeline)
+    assert (result.total, result.finished, result.failed) == (6, 3, 3)
+    assert not [line for line in lines if "is not recorded" in line]
+    assert [line.partition(";")[0] for line in lines if line.startswith("running")] == [
+        "running: 6 runs, 2 at a time",
+        "running: 4 runs, 2 at a time, 2 are done already",
+        "running: 2 runs, 2 at a time, 4 are done already",
+    ]
 
 
 @pytest.mark.usefixtures("empty_store", "shared_ray")

@@ -12,7 +12,7 @@ from unlearnbench.models.rows_loading import load_benchmark
 
 
 def test_a_question_has_the_answer_that_is_to_be_forgotten(tmp_path: Path) -> None:
-    rows = load_benchmark(KnowUnDo(**knowundo(tmp_path)), ["privacy"])
+    rows = load_benchmark(KnowUnDo.model_validate(knowundo(tmp_path)), ["privacy"])
     split = rows.splits["privacy"]
     assert [len(rows.full), len(split.forget), len(split.retain)] == [16, 4, 4]
     assert set(split.forget) < set(rows.full)
@@ -28,7 +28,7 @@ def test_a_missing_table_is_named(tmp_path: Path) -> None:
     with pytest.raises(
         DataError, match=r"lacks unlearn_val\.json; take them from dataset/KnowUnDo"
     ):
-        load_benchmark(KnowUnDo(**settings), ["privacy"])
+        load_benchmark(KnowUnDo.model_validate(settings), ["privacy"])
 
 
 def test_the_published_rows() -> None:

@@ -33,7 +33,7 @@ def test_recall_of_distinct_words(reference: str, prediction: str, recall: float
 
 
 def test_a_request_is_a_person(tmp_path: Path) -> None:
-    split = load_benchmark(RWKU(**rwku(tmp_path)), ["target7"]).splits["target7"]
+    split = load_benchmark(RWKU.model_validate(rwku(tmp_path)), ["target7"]).splits["target7"]
     assert [row.answer for row in split.forget] == [
         f"Ada6 Example lived at number {n}." for n in (1, 2)
     ]
@@ -68,4 +68,4 @@ def test_a_file_that_is_no_array_is_refused(tmp_path: Path) -> None:
     settings = rwku(tmp_path)
     (tmp_path / "All/passage.json").write_text("{}", encoding="utf-8")
     with pytest.raises(DataError, match=r"passage\.json: not an array of rows"):
-        load_benchmark(RWKU(**settings), ["target1"])
+        load_benchmark(RWKU.model_validate(settings), ["target1"])

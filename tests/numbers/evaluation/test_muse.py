@@ -9,7 +9,7 @@ from rouge_score.rouge_scorer import RougeScorer
 
 from tests.made_up_benchmarks import muse
 from unlearnbench.api.benchmark import Question
-from unlearnbench.benchmarks.muse import MUSE
+from unlearnbench.benchmarks.muse import MUSE, MUSEScalability, MUSESustainability
 from unlearnbench.config.metric_plan import benchmark_plan
 from unlearnbench.config.profiles import OPEN_UNLEARNING, TOFU
 from unlearnbench.evaluation.evaluator import Evaluator
@@ -83,3 +83,17 @@ def test_columns_by_profile() -> None:
     assert {"rouge_f1_verbmem", "rouge_f1_knowmem", "privleak"} <= benchmark_plan(TOFU, MUSE()).own
     for profile, stemmer in ((TOFU, False), (OPEN_UNLEARNING, True)):
         assert MUSE().metrics(profile)[0].settings == {"stemmer": stemmer}
+
+
+@pytest.mark.parametrize(
+    ("kind", "counts"), [(MUSEScalability, [2, 3, 4, 5]), (MUSESustainability, [2, 2, 2, 2])]
+)
+def test_requests_are_tables_of_the_hub(
+    kind: type[MUSE], counts: list[int], tmp_path: Path
+) -> None:
+    benchmark = kind.model_validate(muse(tmp_path))
+    rows = load_benchmark(benchmark, benchmark.splits)
+    assert [len(split.forget) for split in rows.splits.values()] == counts
+    texts = {row.answer for split in rows.splits.values() for row in split.forget}
+    assert len(rows.full) == len(texts) + len(rows.splits["forget1"].retain)
+    assert not {use.metric for use in benchmark.metrics(TOFU)} & {"privleak"}

@@ -1,0 +1,137 @@
+"""Requests in sequence: each run goes on from the model of the one before, which waits for it."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from unlearnbench.base.errors import ConfigError, ModelError
+from unlearnbench.config.loader import load_config
+from unlearnbench.config.plan import RunSpec
+from unlearnbench.config.schema import SweepConfig
+from unlearnbench.models.loading import Source, load_model
+from unlearnbench.results.records import read_record, run_record, write_record
+from unlearnbench.runs.build_trainer import build_trainer
+from unlearnbench.runs.prerequisites import execute_task, preparation_tasks
+from unlearnbench.runs.run import Run, run_epochs, run_single
+from unlearnbench.runs.workspace import workspace
+
+from .test_run import config_of, runs_of
+
+
+@pytest.fixture
+def sequence(tmp_path: Path) -> tuple[SweepConfig, RunSpec, RunSpec]:
+    config = config_of(tmp_path, forget_fractions=(0.25, 0.5), epochs=1, requests="in-sequence")
+    first, second = runs_of(config)
+    folder = Path(config.output) / config.name
+    for task in preparation_tasks(config, (first, second), folder):
+        execute_task(task, config, folder)
+    return config, first, second
+
+
+def carry_out(config: SweepConfig, run: RunSpec) -> Path:
+    folder = Path(config.output) / config.name
+    run_single(run, config, folder, lambda _: None)
+    return folder
+
+
+def weights(model: Any) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def test_a_run_is_another_after_another() -> None:
+    config = config_of(Path(), forget_fractions=(0.25, 0.5), seeds=(0, 1), epochs_as="runs")
+    apart, runs = runs_of(config), runs_of(config.model_copy(update={"requests": "in-sequence"}))
+    assert [run.id for run in runs[:6]] == [run.id for run in apart[:6]], "first requests"
+    assert [run.after for run in runs] == [*[""] * 6, *(run.id for run in runs[:6])]
+    assert [(run.seed, run.epochs) for run in runs[:6]] == [(r.seed, r.epochs) for r in runs[6:]]
+    assert not {run.id for run in runs[6:]} & {run.id for run in apart}
+    changed = config.model_copy(update={"requests": "in-sequence", "learning_rates": (2e-3,)})
+    assert runs_of(changed)[6].id != runs[6].id, "what was before it counts"
+    assert "after" not in runs[0].to_json()
+
+
+def test_the_second_request_goes_on_from_the_model_of_the_first(
+    sequence: tuple[SweepConfig, RunSpec, RunSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, first, second = sequence
+    left: list[dict[str, Tensor]] = []
+    finish = Run._finish
+
+    def seen(self: Run, *arguments: Any) -> None:
+        if self._trainer is not None:
+            with self._trainer.evaluation_model(exact=True) as model:
+                left.append(weights(model))
+        finish(self, *arguments)
+
+    monkeypatch.setattr(Run, "_finish", seen)
+    folder = carry_out(config, first)
+    stored = folder / "requests" / first.id
+    kept = weights(load_model(Source(str(stored)), first.model))
+    assert all(torch.equal(kept[name], tensor) for name, tensor in left[0].items())
+    space = workspace(config, folder)
+    method: Any = Run(second, space)._method
+    begun = weights(build_trainer(second, space, method).model)
+    start = weights(load_model(space.models("tiny").full(), first.model))
+    assert all(torch.equal(begun[name], tensor) for name, tensor in left[0].items())
+    assert any(not torch.equal(begun[name], tensor) for name, tensor in start.items())
+    for _ in run_epochs(second, config, folder):
+        assert stored.is_dir(), "until the second request is recorded"
+    assert read_record(folder / "records" / second.id).status == "finished"
+    assert not [*(folder / "requests").iterdir()]
+
+
+def test_a_missing_model_is_a_sentence_with_its_reason(
+    sequence: tuple[SweepConfig, RunSpec, RunSpec],
+) -> None:
+    config, first, second = sequence
+    with pytest.raises(ModelError, match=f"run {first.id}, which is not done: run it"):
+        carry_out(config, second)
+    folder = carry_out(config, first)
+    shutil.rmtree(folder / "requests")
+    with pytest.raises(ModelError, match=f"left for it is gone; delete .*{first.id}"):
+        carry_out(config, second)
+    shutil.rmtree(folder / "records" / first.id)
+    write_record(run_record(first, status="failed", error="no memory"), folder)
+    with pytest.raises(ModelError, match=r"left no model: failed \(no memory\)"):
+        carry_out(config, second)
+
+
+def test_a_killed_request_is_repeated_from_the_model_before_it(
+    sequence: tuple[SweepConfig, RunSpec, RunSpec],
+) -> None:
+    config, first, second = sequence
+    folder = carry_out(config, first)
+    through = read_record(carry_out(config, second) / "records" / second.id)
+    for run in (first, second):
+        shutil.rmtree(folder / "records" / run.id)
+    carry_out(config, first)
+    assert next(run_epochs(second, config, folder), None) is not None, (
+        "and killed before its record"
+    )
+    again = read_record(carry_out(config, second) / "records" / second.id)
+    assert [epoch.metrics for epoch in again.epochs] == [epoch.metrics for epoch in through.epochs]
+    assert replace(again, provenance={}, epochs=()).spec == through.spec
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"search": {"kind": "random", "trials": 2}}, "in-sequence takes a grid"),
+        ({"methods": ["eco"]}, "eco trains nothing that the next request could go on from"),
+        ({"resources": {"gpu": 2}}, "in-sequence needs whole weights"),
+    ],
+)
+def test_what_cannot_be_in_sequence(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    import json
+
+    values = {"name": "x", "data": {"source": "synthetic"}, "forget_fractions": [0.1, 0.2]}
+    values |= {"models": [{"name": "tiny", "base": "tiny"}], "methods": ["npo"]}
+    file = tmp_path / "x.yaml"
+    file.write_text(json.dumps(values | {"requests": "in-sequence"} | changes), encoding="utf-8")
+    with pytest.raises(ConfigError, match=message):
+        load_config(str(file))
