@@ -62,3 +62,23 @@ def test_each_entry_is_its_row(size: str) -> None:
             if row[key] and not row[key].startswith("beta"):
                 assert value == pytest.approx(float(row[key].split(";")[0])), (name, key)
     assert seen == runs.keys() == {*NAMES.values()}
+
+
+def test_entries_of_muse_are_their_rows() -> None:
+    with (shared_data("presets") / "method_presets.csv").open(encoding="utf-8") as lines:
+        rows = [row for row in csv.DictReader(lines) if row["benchmark"] == "MUSE"]
+    runs = {
+        r.method.label: r for r in make_plan(load_config("open_unlearning_muse_news"), "f").runs
+    }
+    composed = [r for r in rows if r["split"] == "News" and "composed" in r["evidence"]]
+    assert {NAMES[row["method"]] for row in composed} == runs.keys()
+    for row in composed:
+        run = runs[NAMES[row["method"]]]
+        assert run.learning_rate == float(row["lr"])
+        assert f"{run.epochs} epochs" == row["epochs_or_steps"]
+        assert run.training.batch_size == int(row["batch"].split()[0])
+        assert (run.training.schedule, run.training.warmup_steps) == (row["schedule"], 0)
+        assert run.training.weight_decay == float(row["weight_decay"]) == 0
+        for key, value in numbers(run).items():
+            if row[key]:
+                assert value == pytest.approx(float(row[key].split(";")[0])), (row, key)
