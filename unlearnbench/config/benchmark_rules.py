@@ -27,8 +27,8 @@ def headline_faults(benchmark: Benchmark, plan: MetricPlan) -> Iterator[str]:
     for item in (headline.kept, headline.forgotten):
         column = columns.get(item.column)
         if column is not None and column.better not in (None, item.better):
-            declared = f"{item.column} is declared better {item.better}"
-            yield f"headline: {declared}, and is {column.better}"
+            written = f"{item.column} has better={item.better!r}"
+            yield f"headline: {written}, and the metric says {column.better!r}: write that"
 
 
 def reference_faults(benchmark: Benchmark, plan: MetricPlan) -> Iterator[str]:

@@ -53,8 +53,8 @@ def metrics(tried: TriedBenchmark) -> Outcome:
     lacking = undefined_metrics(benchmark, plan)
     usable = {name: summary for name, summary in plan.summaries.items() if name not in lacking}
     try_metrics(replace(plan, summaries=usable), benchmark.roles)
-    without = (f"{name} has no values without {lack}" for name, lack in lacking.items())
-    return passed("; ".join(without) or f"{len(plan.own)} columns")
+    without = (f"metric {name!r} has none without {lack}" for name, lack in lacking.items())
+    return passed("; ".join((f"{len(plan.own)} columns", *without)))
 
 
 @benchmark_check(first=True)

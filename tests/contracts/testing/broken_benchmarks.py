@@ -114,6 +114,21 @@ class Unlearned(Good):
         return replace(rows, full=rows.full[1:])
 
 
+class AnswerAmongWrong(Good):
+    """A multiple choice whose wrong options have the true one among them."""
+
+    def split(self, key: float, rows: Rows) -> Split:
+        made = super().split(key, rows)
+        chosen = tuple(
+            replace(r, perturbed_answers=(r.answer, *r.perturbed_answers), answer_index=0)
+            for r in made.sets["retain"]
+        )
+        return replace(made, sets={**made.sets, "retain": chosen})
+
+    def metrics(self, profile: Any) -> tuple[MetricUse, ...]:
+        return (MetricUse("choice-accuracy", ("retain",)), *super().metrics(profile)[1:])
+
+
 class Unordered(Good):
     """The order of a set, which another process has otherwise."""
 

@@ -54,6 +54,11 @@ def test_every_installed_benchmark_conforms(
             "rows",
             "4 forget rows and 12 retain rows of 15; 1 are not in `full`, the first one 'What is 0",
         ),
+        (
+            broken.AnswerAmongWrong,
+            "rows",
+            "set retain of forget25: most answers are among their `perturbed_answers` as well",
+        ),
         (broken.Unordered, "fingerprint", "random numbers, or a `set`'s order?"),
     ],
 )
