@@ -4,8 +4,10 @@ A pass over few tokens is hundreds of kernels, most of which a GPU ends before t
 the next. A recorded graph starts all of them at once.
 """
 
+import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,15 +65,33 @@ class Replays:
 
     def _record(self, work: Work, inputs: Tensor, shapes: Shapes) -> Recorded | None:
         pool = next(iter(self.recorded.values())).graph.pool() if self.recorded else None
+        parts = parts_of(inputs, shapes)
         try:
             graph: Any = torch.cuda.CUDAGraph()
+            if pool is None:
+                # A recording that fails here leaves torch's random numbers unusable.
+                with _never_waiting():
+                    work(parts)
             with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-                result = work(parts_of(inputs, shapes))
+                result = work(parts)
         except RuntimeError:  # the model waits for the GPU, or memory is short
             self.recording = False
             return None
         self.recorded[shapes] = Recorded(graph, inputs, result)
         return self.recorded[shapes]
+
+
+@contextmanager
+def _never_waiting() -> Generator[None, None, None]:
+    """Raise RuntimeError where the host waits for the GPU."""
+    before: Any = torch.cuda.get_sync_debug_mode()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch warns of the mode, once
+            torch.cuda.set_sync_debug_mode("error")
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
 
 
 def parts_of(flat: Tensor, shapes: Shapes) -> list[Tensor]:
