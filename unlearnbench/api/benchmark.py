@@ -430,8 +430,8 @@ class Benchmark(HyperParameters, ABC):
 
     @property
     def folder(self) -> str | None:
-        """Folder or file on this machine that rows are read from."""
-        return None
+        """Folder or file on this machine that rows are read from: a field `path`, if it has one."""
+        return getattr(self, "path", None)
 
     @property
     def repository(self) -> Repository | None:

@@ -53,11 +53,6 @@ class EduRelat(Benchmark):
     source: str = "edu-relat"
     path: str = Field(default="edu_relat", description="folder of its files")
 
-    @property
-    def folder(self) -> str | None:
-        """Folder of its files."""
-        return self.path
-
     def metrics(self, profile: Profile) -> tuple[MetricUse, ...]:
         """Which facts are still answered, and whether what is left implies the target."""
         del profile

@@ -45,11 +45,6 @@ class KnowUnDo(Benchmark):
     source: str = "knowundo"
     path: str = Field(default="knowundo", description="folder of its files, full.json and others")
 
-    @property
-    def folder(self) -> str | None:
-        """Folder of its files."""
-        return self.path
-
     def metrics(self, profile: Profile) -> tuple[MetricUse, ...]:
         """Token accuracy without EOS: 100 − that of `unlearning` is the paper's unlearn success."""
         del profile

@@ -61,11 +61,6 @@ class LUME(Benchmark):
         default=None, ge=1, description="first rows alone of each task and kind: a small study"
     )
 
-    @property
-    def folder(self) -> str | None:
-        """Folder of its files."""
-        return self.path
-
     def metrics(self, profile: Profile) -> tuple[MetricUse, ...]:
         """ROUGE-L of completions, exact match of answers, and the official aggregate of both."""
         del profile

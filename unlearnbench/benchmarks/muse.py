@@ -64,11 +64,6 @@ class MUSE(Benchmark):
     )
     piece: int = Field(default=2047, ge=8, description="tokens of a piece, without BOS")
 
-    @property
-    def folder(self) -> str | None:
-        """Folder of its files."""
-        return self.path
-
     def metrics(self, profile: Profile) -> tuple[MetricUse, ...]:
         """KnowMem, VerbMem, utility and PrivLeak; with a stemmer as open-unlearning has them."""
         stemmer = {"stemmer": profile.name.startswith("open-unlearning")}

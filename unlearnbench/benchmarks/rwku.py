@@ -42,7 +42,6 @@ _TASKS = {
     "2": "briefly answer the following question",
 }
 """What is asked for at a level; at the third as at the second."""
-_TOKENS = 30
 
 
 class RWKU(Benchmark):
@@ -60,11 +59,6 @@ class RWKU(Benchmark):
 
     source: str = "rwku"
     path: str = Field(default="rwku", description="folder of the hub's files, with a folder All")
-
-    @property
-    def folder(self) -> str | None:
-        """Folder of its files."""
-        return self.path
 
     def metrics(self, profile: Profile) -> tuple[MetricUse, ...]:
         """ROUGE-L recall of blanks (level 1), questions (2) and adversarial questions (3)."""
@@ -134,7 +128,7 @@ class _Asked(JsonRow):
             text,
             self.answer,
             prefix=prefix,
-            max_new_tokens=_TOKENS,
+            max_new_tokens=30,
             stops=("\n",),
             labels=(self.type,),
             place=location,

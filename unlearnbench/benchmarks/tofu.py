@@ -58,11 +58,6 @@ class TOFU(TofuSchema):
         return f"{rule}; the nearest is {near:.2f}"
 
     @property
-    def folder(self) -> str | None:
-        """Folder of its files, where they are not the hub's."""
-        return self.path
-
-    @property
     def repository(self) -> hub.Repository | None:
         """The hub's repository, where rows are read from it."""
         if self.path is not None:

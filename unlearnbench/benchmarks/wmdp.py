@@ -94,11 +94,6 @@ class WMDP(Benchmark):
     )
 
     @property
-    def folder(self) -> str | None:
-        """Folder of the questions."""
-        return self.path
-
-    @property
     def style(self) -> Style:
         """What is scored."""
         return "texts" if self.variant == "cloze" else "letters"
