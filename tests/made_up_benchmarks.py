@@ -105,16 +105,12 @@ def knowundo(folder: Path) -> dict[str, str]:
 
 
 def rwku(folder: Path) -> dict[str, str]:
-    """Two questions of each kind about each of 200 people; returns settings of the benchmark."""
+    """A passage and questions about each of 200 people; returns settings of the benchmark."""
     people = [f"Ada{i} Example" for i in range(200)]
     (folder / "All").mkdir()
     tables: dict[str, list[dict[str, str]]] = {
         "intro": [{"target": who, "intro": f"{who} is made up."} for who in people],
-        "passage": [
-            {"subject": who, "text": f"{who} lived at number {n}."}
-            for who in people
-            for n in (1, 2)
-        ],
+        "passage": [{"subject": who, "text": f"{who} lived in Sampleton."} for who in people],
     }
     kinds = {"3": ("synonym manipulation", "affirmative suffix", "incontext learning")}
     for part, levels in (("neighbor", "12"), ("forget", "123")):

@@ -23,14 +23,26 @@ from unlearnbench.runs.workspace import workspace
 from .test_run import config_of, runs_of
 
 
-@pytest.fixture
-def sequence(tmp_path: Path) -> tuple[SweepConfig, RunSpec, RunSpec]:
-    config = config_of(tmp_path, forget_fractions=(0.25, 0.5), epochs=1, requests="in-sequence")
+def sequence_in(folder: Path) -> tuple[SweepConfig, RunSpec, RunSpec]:
+    config = config_of(folder, forget_fractions=(0.25, 0.5), epochs=1, requests="in-sequence")
     first, second = runs_of(config)
-    folder = Path(config.output) / config.name
-    for task in preparation_tasks(config, (first, second), folder):
-        execute_task(task, config, folder)
     return config, first, second
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Models, and what runs are compared with."""
+    place = tmp_path_factory.mktemp("models")
+    config, *runs = sequence_in(place)
+    for task in preparation_tasks(config, runs, place / "runs/small"):
+        execute_task(task, config, place / "runs/small")
+    return place
+
+
+@pytest.fixture
+def sequence(models: Path, tmp_path: Path) -> tuple[SweepConfig, RunSpec, RunSpec]:
+    shutil.copytree(models, tmp_path, dirs_exist_ok=True)
+    return sequence_in(tmp_path)
 
 
 def carry_out(config: SweepConfig, run: RunSpec) -> Path:

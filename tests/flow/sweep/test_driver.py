@@ -172,6 +172,7 @@ def test_a_full_disk_ends_the_sweep_at_its_first_run(tmp_path: Path) -> None:
     assert tries(marks, "end") == [1] * 4
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("shared_ray")
 def test_a_request_waits_for_the_one_before_it(tmp_path: Path) -> None:
     fractions = (0.3, 0.1, 0.2)

@@ -34,10 +34,8 @@ def test_recall_of_distinct_words(reference: str, prediction: str, recall: float
 
 def test_a_request_is_a_person(tmp_path: Path) -> None:
     split = load_benchmark(RWKU.model_validate(rwku(tmp_path)), ["target7"]).splits["target7"]
-    assert [row.answer for row in split.forget] == [
-        f"Ada6 Example lived at number {n}." for n in (1, 2)
-    ]
-    assert len(split.retain) == 398
+    assert [row.answer for row in split.forget] == ["Ada6 Example lived in Sampleton."]
+    assert len(split.retain) == 199
     assert {name: len(rows) for name, rows in split.sets.items()} == {
         **dict.fromkeys(
             ("neighbor_level1", "neighbor_level2", "forget_level1", "forget_level2"), 2
