@@ -11,13 +11,15 @@ from torch import Tensor
 
 from unlearnbench.base.errors import ConfigError, ModelError
 from unlearnbench.config.loader import load_config
+from unlearnbench.config.method_specs import method_from_spec
 from unlearnbench.config.plan import RunSpec
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.models.loading import Source, load_model
 from unlearnbench.results.records import read_record, run_record, write_record
 from unlearnbench.runs.build_trainer import build_trainer
 from unlearnbench.runs.prerequisites import execute_task, preparation_tasks
-from unlearnbench.runs.run import Run, run_epochs, run_single
+from unlearnbench.runs.request_sequence import leave_model
+from unlearnbench.runs.run import run_epochs, run_single
 from unlearnbench.runs.workspace import workspace
 
 from .test_run import config_of, runs_of
@@ -72,21 +74,18 @@ def test_the_second_request_goes_on_from_the_model_of_the_first(
 ) -> None:
     config, first, second = sequence
     left: list[dict[str, Tensor]] = []
-    finish = Run._finish
 
-    def seen(self: Run, *arguments: Any) -> None:
-        if self._trainer is not None:
-            with self._trainer.evaluation_model(exact=True) as model:
-                left.append(weights(model))
-        finish(self, *arguments)
+    def seen(model: Any, *arguments: Any) -> None:
+        left.append(weights(model))
+        leave_model(model, *arguments)
 
-    monkeypatch.setattr(Run, "_finish", seen)
+    monkeypatch.setattr("unlearnbench.runs.run.leave_model", seen)
     folder = carry_out(config, first)
     stored = folder / "requests" / first.id
     kept = weights(load_model(Source(str(stored)), first.model))
     assert all(torch.equal(kept[name], tensor) for name, tensor in left[0].items())
     space = workspace(config, folder)
-    method: Any = Run(second, space)._method
+    method: Any = method_from_spec(second.method)
     begun = weights(build_trainer(second, space, method).model)
     start = weights(load_model(space.models("tiny").full(), first.model))
     assert all(torch.equal(begun[name], tensor) for name, tensor in left[0].items())
