@@ -193,10 +193,10 @@ def test_a_resumed_run_goes_on_as_if_nothing_had_happened(
 
 def test_four_bits_are_near_the_weights(model: Any) -> None:
     attack, attacked = registry.load("attacks", "quantization")(), copy.deepcopy(model)
-    plain = model.model.layers[0].mlp.up_proj.weight
+    plain = model.model.layers[0].mlp.up_proj.weight.detach()
     with closing(attack.change(attacked, None)) as points:
         assert next(points) == "nf4"
-        coded = attacked.model.layers[0].mlp.up_proj.weight
+        coded = attacked.model.layers[0].mlp.up_proj.weight.detach()
         assert 0.02 < float((coded - plain).norm() / plain.norm()) < 0.15
         assert coded.flatten()[:64].unique().numel() <= 16, "a block of 64 has 16 values"
 
