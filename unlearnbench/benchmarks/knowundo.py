@@ -1,4 +1,4 @@
-"""KnowUnDo: what is private of made-up writers is to be forgotten, what is public retained.
+"""KnowUnDo: forget private facts about made-up writers, retain their public ones.
 
 Its rows are those of github.com/zjunlp/unlearn, folder `dataset/KnowUnDo/privacy` (MIT), that a
 user has on disk; the copyright part is left out. There is no retain model.
@@ -48,10 +48,7 @@ class KnowUnDo(Benchmark):
     def metrics(self, profile: Profile) -> tuple[MetricUse, ...]:
         """Token accuracy without EOS: 100 − that of `unlearning` is the paper's unlearn success."""
         del profile
-        return (
-            MetricUse("exact-memorization", tuple(self.roles)),
-            MetricUse("rouge", ("unlearning",)),
-        )
+        return (MetricUse("exact-memorization", tuple(self.roles)),)
 
     def load(self, splits: Sequence[str]) -> Dataset:
         """Read the five tables."""
@@ -61,7 +58,7 @@ class KnowUnDo(Benchmark):
         files = [f"{name}.json" for name in _TABLES]
         data_folder(folder, files, f"data.path: {self.path}", fix)
         full, forget, retain, private, public = (_rows(folder / file) for file in files)
-        # A question has another answer in `full` than where it is to be forgotten.
+        # Of one question, `full` has another answer than `unlearn_train`, whose answer is taken.
         rows = {row.question: row for row in (*full, *forget, *retain, *private, *public)}
         sets = {"retention": public, "unlearning": private}
         split = Split("privacy", forget, retain, sets)

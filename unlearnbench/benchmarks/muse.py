@@ -106,6 +106,10 @@ class MUSE(Benchmark):
         return tuple(Question("", tokenizer.decode(ids), format="text") for ids in pieces)
 
 
+def _requests(table: str) -> tuple[tuple[str, str], ...]:
+    return tuple((table, f"forget_{i}") for i in range(1, 5))
+
+
 class _Requests(MUSE):
     """Requests of the hub's tables, of News alone, whose retrained models are not published."""
 
@@ -120,18 +124,14 @@ class _Requests(MUSE):
 class MUSEScalability(_Requests):
     """Shi et al. 2024, section 5.3: forget sets of one to four times the size."""
 
-    forgotten: ClassVar[tuple[tuple[str, str], ...]] = tuple(
-        ("scal", f"forget_{i}") for i in range(1, 5)
-    )
+    forgotten: ClassVar[tuple[tuple[str, str], ...]] = _requests("scal")
     source: str = "muse-scalability"
 
 
 class MUSESustainability(_Requests):
     """Shi et al. 2024, section 5.3: four requests, for a sweep with `requests: in-sequence`."""
 
-    forgotten: ClassVar[tuple[tuple[str, str], ...]] = tuple(
-        ("sust", f"forget_{i}") for i in range(1, 5)
-    )
+    forgotten: ClassVar[tuple[tuple[str, str], ...]] = _requests("sust")
     source: str = "muse-sustainability"
 
 

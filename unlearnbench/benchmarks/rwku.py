@@ -1,4 +1,4 @@
-"""RWKU: what a pretrained model knows of famous people, one of whom is to be forgotten.
+"""RWKU: forget what a pretrained model knows about one of 200 famous people.
 
 Its rows are a user's own, as the hub has them (CC-BY-4.0):
 `hf download jinzhuoran/RWKU --repo-type dataset --local-dir FOLDER`. The start model is a
@@ -76,7 +76,10 @@ class RWKU(Benchmark):
         fix = "download the hub's data set jinzhuoran/RWKU to it"
         data_folder(folder, files, f"data.path: {self.path}", fix)
         people = [row.target for _, row in json_array(folder / "intro.json", _Person)]
-        passages = [*json_array(folder / "passage.json", _Passage)]
+        passages = [
+            (row.subject, Question("", row.text, format="text", place=location))
+            for location, row in json_array(folder / "passage.json", _Passage)
+        ]
         tables = {name: [*json_array(folder / f"{name}.json", _Asked)] for name in _TABLES}
         requests: dict[SplitKey, Split] = {}
         for key in splits:
@@ -84,11 +87,7 @@ class RWKU(Benchmark):
             if number >= len(people):
                 raise DataError(f"{folder}/intro.json has {len(people)} people, so no {key}")
             forget, retain = (
-                tuple(
-                    Question("", row.text, format="text", place=location)
-                    for location, row in passages
-                    if (row.subject == people[number]) is forgotten
-                )
+                tuple(text for who, text in passages if (who == people[number]) is forgotten)
                 for forgotten in (True, False)
             )
             sets = {
@@ -96,8 +95,7 @@ class RWKU(Benchmark):
                 for name, rows in tables.items()
             }
             requests[key] = Split(key, forget, retain, sets)
-        full = tuple(Question("", r.text, format="text", place=at) for at, r in passages)
-        return Dataset("rwku", full, requests)
+        return Dataset("rwku", tuple(text for _, text in passages), requests)
 
 
 class _Person(JsonRow):

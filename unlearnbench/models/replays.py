@@ -49,8 +49,7 @@ class Replays:
     def __call__(self, work: Work, arrays: Sequence[NDArray[np.integer[Any]]]) -> Tensor:
         """The result of `work` for `arrays` on the device, which the next call may overwrite."""
         shapes = tuple(array.shape for array in arrays)
-        together = torch.from_numpy(np.concatenate([array.ravel() for array in arrays]))
-        [sent] = send([together], self.device)
+        [sent] = send([torch.from_numpy(np.concatenate([a.ravel() for a in arrays]))], self.device)
         recorded = self.recorded.get(shapes)
         if recorded is not None:
             recorded.inputs.copy_(sent)

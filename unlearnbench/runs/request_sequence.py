@@ -34,9 +34,9 @@ def start_of(spec: RunSpec, space: Workspace) -> Source:
     if before is None:
         raise ModelError(f"the request before it is run {spec.after}, which is not done: run it")
     if before.status != "finished":
-        reason = (before.error or "").partition("\n")[0]
+        reason = (before.error or "by the scheduler").partition("\n")[0]
         text = f"the request before it, run {spec.after}, left no model: {before.status}"
-        raise ModelError(f"{text} ({reason})" if reason else text)
+        raise ModelError(f"{text} ({reason})")
     raise ModelError(
         f"the model that run {spec.after} left for it is gone; delete {record}, and those of later "
         "requests, to make them again"
