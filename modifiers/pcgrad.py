@@ -2,8 +2,6 @@
 
 from typing import Literal
 
-import torch
-
 from unlearnbench.api.hyperparameters import setting
 from unlearnbench.api.modifier import ByRole, Combine, Gradients, Memory, RunStep
 
@@ -26,7 +24,7 @@ class PCGrad(Combine):
     def combine(self, gradients: ByRole, memory: Memory, step: RunStep) -> Gradients:
         """The sum, after the projection."""
         forget, retain = gradients["forget"], gradients["retain"]
-        products, sizes = forget.totals(torch.mul, retain), retain.totals(torch.square)
+        products, sizes = forget.dots(retain), retain.dots(retain)
         if self.per == "model":
             products = dict.fromkeys(products, sum(products.values()))
             sizes = dict.fromkeys(sizes, sum(sizes.values()))

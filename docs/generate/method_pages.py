@@ -36,7 +36,7 @@ in one order, whatever the order in the file: perturb, combine, filter, clip, op
 [Yours](../tutorials/add-a-modifier.md) is one file.
 """
 MISSING = """\
-Not here yet: NGDiff and zeroth-order steps, the spectral filter of RepSelect,
+Not here yet: zeroth-order steps, the spectral filter of RepSelect,
 shrinking with noise, latent and tampering adversaries.
 """
 PARTS: Mapping[str, str] = {

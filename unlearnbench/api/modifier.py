@@ -20,7 +20,7 @@ retain rows alone, `forget` for all else.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal, Protocol, Self
@@ -31,6 +31,8 @@ from torch import Tensor, distributed, nn
 from unlearnbench.api.hyperparameters import HyperParameters
 
 Role = Literal["forget", "retain"]
+_PIECE = 2**18
+"""Elements of a piece: a megabyte."""
 
 
 class Gradients:
@@ -43,25 +45,34 @@ class Gradients:
     def __init__(self, tensors: Mapping[str, Tensor], *, sharded: bool = False) -> None:
         self.tensors, self.sharded = dict(tensors), sharded
 
-    def _values(
-        self, function: Callable[..., Tensor], others: tuple[Gradients, ...]
-    ) -> Iterator[Tensor]:
+    def _pieces(self, *others: Gradients) -> Iterator[tuple[str, tuple[Tensor, ...]]]:
+        """By weight some rows of each at a time, so few that a CPU keeps in its cache what is made
+        of them."""
         for name, tensor in self.tensors.items():
-            yield function(tensor, *(other.tensors[name] for other in others))
+            all_of = (tensor, *(other.tensors[name] for other in others))
+            if tensor.ndim == 0 or tensor.device.type != "cpu":
+                yield name, all_of
+                continue
+            rows = max(1, _PIECE * len(tensor) // max(tensor.numel(), 1))
+            for piece in zip(*(each.split(rows) for each in all_of), strict=True):
+                yield name, piece
 
     @torch.no_grad()
     def map(self, function: Callable[..., Tensor], *others: Gradients) -> Gradients:
         """New tensors: `function` of this one's and those of `others`, elementwise."""
-        values = zip(self.tensors, self._values(function, others), strict=True)
-        return Gradients(dict(values), sharded=self.sharded)
+        return Gradients(
+            {
+                name: function(tensor, *(other.tensors[name] for other in others))
+                for name, tensor in self.tensors.items()
+            },
+            sharded=self.sharded,
+        )
 
     @torch.no_grad()
     def map_(self, function: Callable[..., Tensor], *others: Gradients) -> Self:
-        """`map` in place, in the same dtype."""
-        for tensor, value in zip(
-            self.tensors.values(), self._values(function, others), strict=True
-        ):
-            tensor.copy_(value)
+        """`map` in place, in the same dtype; `function` is called with some rows at a time."""
+        for _, (tensor, *rest) in self._pieces(*others):
+            tensor.copy_(function(tensor, *rest))
         return self
 
     def copy(self) -> Gradients:
@@ -84,21 +95,31 @@ class Gradients:
         return self.map_(partial(torch.mul, other=factor))
 
     @torch.no_grad()
-    def totals(self, function: Callable[..., Tensor], *others: Gradients) -> dict[str, float]:
-        """The sum over the elements of `function`, as in `map`, by weight; in float64."""
-        each = self._values(function, others)
-        sums = torch.stack([value.sum(dtype=torch.float64) for value in each])
+    def summed(
+        self, function: Callable[..., Sequence[Tensor]], *others: Gradients
+    ) -> dict[str, list[float]]:
+        """By weight the sums of the numbers that `function` makes of some rows at a time."""
+        sums: dict[str, Tensor] = {}
+        for name, piece in self._pieces(*others):
+            value = torch.stack([number.double() for number in function(*piece)])
+            sums[name] = sums[name] + value if name in sums else value
+        every = torch.stack([*sums.values()])
         if self.sharded:
-            distributed.all_reduce(sums)
-        return dict(zip(self.tensors, sums.tolist(), strict=True))
+            distributed.all_reduce(every)
+        return dict(zip(sums, every.tolist(), strict=True))
 
-    def total(self) -> float:
-        """The sum over all elements of all weights."""
-        return sum(self.totals(torch.detach).values())
+    def totals(self, function: Callable[..., Tensor], *others: Gradients) -> dict[str, float]:
+        """The sum over the elements of `function`, as in `map_`, by weight; in float64."""
+        sums = self.summed(lambda *rows: [function(*rows).sum(dtype=torch.float64)], *others)
+        return {name: total for name, (total,) in sums.items()}
+
+    def dots(self, other: Gradients) -> dict[str, float]:
+        """The inner product by weight."""
+        return self.totals(inner, other)
 
     def dot(self, other: Gradients) -> float:
         """The inner product over all weights."""
-        return sum(self.totals(torch.mul, other).values())
+        return sum(self.dots(other).values())
 
     def norm(self) -> float:
         """The Euclidean norm over all weights."""
@@ -130,6 +151,13 @@ class Gradients:
             above = self.totals(partial(at_least, limit=limit | 1 << bit))
             limit |= (sum(above.values()) >= wanted) << bit
         return self.map(partial(at_least, limit=limit))
+
+
+def inner(a: Tensor, b: Tensor) -> Tensor:
+    """The inner product of all elements, in fp32 at least."""
+    dtype = torch.promote_types(torch.promote_types(a.dtype, b.dtype), torch.float32)
+    a, b = a.flatten().to(dtype), b.flatten().to(dtype)
+    return torch.dot(a, b)
 
 
 ByRole = Mapping[Role, Gradients]

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from unlearnbench.api.method import PARTS, RETAIN_PARTS, LossBatch, Part, Terms
-from unlearnbench.api.modifier import ByRole, Gradients, Modifier, Role, RunStep
+from unlearnbench.api.modifier import ByRole, Gradients, Modifier, Role, RunStep, inner
 from unlearnbench.base.deferred_warnings import warn_later
 from unlearnbench.base.errors import PluginError
 from unlearnbench.base.fsdp import as_shard, local_part, local_shard
@@ -203,11 +203,13 @@ class Modifiers:
         return [memory[_SELECTION] for _, memory in self.all if _SELECTION in memory]
 
     @contextmanager
-    def frozen(self, weights: Gradients) -> Generator[None, None, None]:
+    def frozen(self, trainer: Trainer) -> Generator[None, None, None]:
         """Keep what no filter lets move, bit for bit, over an optimiser's step."""
-        stored = weights.copy() if self._selections else weights
+        selections = [] if all(map(_stands_still, trainer.optimizers)) else self._selections
+        weights = trainer.weights
+        stored = weights.copy() if selections else weights
         yield
-        for selection in self._selections:
+        for selection in selections:
             weights.map_(_selected, stored, selection)
 
     def evaluated(self, weights: Gradients) -> Gradients:
@@ -237,20 +239,29 @@ class Modifiers:
             )
 
 
+def _stands_still(optimizer: Any) -> bool:
+    """Whether weights with gradients of 0 from the first step on do not move."""
+    decays = any(group["weight_decay"] for group in optimizer.param_groups)
+    return type(optimizer) is torch.optim.AdamW and not decays
+
+
 def _selected(moved: Tensor, stored: Tensor, selection: Tensor) -> Tensor:
     return torch.where(selection.bool(), moved, stored)
 
 
 def _conflict(forget: Gradients, retain: Gradients) -> dict[str, float]:
     """Norms and cosine of two gradients, and the share of their weights with opposed signs."""
-    norms = {"forget_norm": forget.norm(), "retain_norm": retain.norm()}
-    product = forget.map(torch.mul, retain)
-    dot = product.total()
-    signs = product.map_(torch.sign)
-    both = signs.map(torch.abs).total()
+
+    def sums(f: Tensor, r: Tensor) -> list[Tensor]:
+        signs = (f * r).sign_()
+        return [inner(f, f), inner(r, r), inner(f, r), signs.sum(), inner(signs, signs)]
+
+    each = forget.summed(sums, retain).values()
+    squared, squared_retain, dot, signs, both = (sum(column) for column in zip(*each, strict=True))
+    norms = {"forget_norm": squared**0.5, "retain_norm": squared_retain**0.5}
     return norms | {
         "cosine": dot / (math.prod(norms.values()) or 1.0),
-        "opposed": (both - signs.total()) / 2 / max(both, 1.0),
+        "opposed": (both - signs) / 2 / max(both, 1.0),
     }
 
 

@@ -162,7 +162,7 @@ class Trainer:
             gradients = modifiers.gradients(at, step)
         terms, reported = map(_summed, zip(*at.values.values(), strict=True))
         norms: list[float] = []
-        with modifiers.frozen(self.weights):
+        with modifiers.frozen(self):
             for i, gradient in enumerate(gradients):
                 for name, weight in self.trained().items():
                     if name in at.reached:

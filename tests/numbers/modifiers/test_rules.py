@@ -112,7 +112,13 @@ def test_sago(pair: tuple[Tensor, Tensor], agree: str) -> None:
     torch.testing.assert_close(combined("sago", f, r, agree=agree), expected)
 
 
-@pytest.mark.parametrize("name", ["pcgrad", "gru", "bilevel", "sago"])
+def test_ngdiff(pair: tuple[Tensor, Tensor]) -> None:
+    f, r = pair
+    torch.testing.assert_close(combined("ngdiff", f, r), f / f.norm() + r / r.norm())
+    torch.testing.assert_close(combined("ngdiff", 7 * f, r), combined("ngdiff", f, r))
+
+
+@pytest.mark.parametrize("name", ["pcgrad", "gru", "bilevel", "sago", "ngdiff"])
 def test_a_gradient_of_zero_gives_no_nan(name: str) -> None:
     some, zero = flat(drawn(1)), torch.zeros_like(flat(drawn(1)))
     for pair in ((some, zero), (zero, some), (zero, zero)):

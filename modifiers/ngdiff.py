@@ -1,0 +1,20 @@
+"""NGDiff: what is forgotten and what is kept pull with the same strength."""
+
+from unlearnbench.api.modifier import ByRole, Combine, Gradients, Memory, RunStep
+
+
+class NGDiff(Combine):
+    """Normalised gradient difference: Bu et al. 2025, arXiv:2410.22086.
+
+    g = f / ‖f‖ + r / ‖r‖
+
+    f, r   gradients of the forget and of the retain loss, whose weights do not matter
+
+    The paper subtracts the gradient of the forgotten answers' negative log-likelihood: with
+    `gradient-difference`, whose f is minus that, the rule is the paper's. Its learning rate by
+    finite differences is not here: a run has the stated rate.
+    """
+
+    def combine(self, gradients: ByRole, memory: Memory, step: RunStep) -> Gradients:
+        """The sum of both, each of norm 1."""
+        return gradients["forget"].unit().add_(gradients["retain"].unit())
