@@ -28,9 +28,13 @@ VOCABULARIES = {
     "tofu_llama2_7b": "llama-2",
     "tofu_llama2_7b_one_gpu": "llama-2",
     "open_unlearning_tofu_7b": "llama-2",
+    "authors_tofu_7b": "llama-2",
+    "authors_tofu_7b_5_epochs": "llama-2",
     "tofu_phi_1_5": "gpt-2",
     "tofu_llama3_2_1b": "llama-3.2",
     "open_unlearning_tofu_1b": "llama-3.2",
+    "open_unlearning_tofu_3b": "llama-3.2",
+    "open_unlearning_tofu_8b": "llama-3.2",
 }
 """By preset with models of the hub."""
 LOGS = {"tofu_llama2_7b": "llama2-7b_full", "tofu_phi_1_5": "phi_full"}

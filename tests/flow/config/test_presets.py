@@ -35,6 +35,17 @@ def numbers(run: RunSpec) -> Mapping[str, float]:
     return {"alpha_retain": retain * scale, "gamma_forget": forget, "beta": part.get("beta", 0.0)}
 
 
+def assert_schedule(run: RunSpec, row: Mapping[str, str]) -> None:
+    """What a run and a row of forget10 say of rate, epochs and steps."""
+    assert run.learning_rate == float(row["lr"])
+    assert f"{run.epochs} epochs" == row["epochs_or_steps"]
+    assert run.training.batch_size == int(row["batch"].split()[0])
+    assert run.training.schedule == row["schedule"]
+    assert run.training.warmup_steps == 400 // run.training.batch_size
+    assert row["warmup"] == "1 epoch"
+    assert run.training.weight_decay == float(row["weight_decay"])
+
+
 @pytest.mark.parametrize("size", ["1b", "7b"])
 def test_each_entry_is_its_row(size: str) -> None:
     with (shared_data("presets") / "method_presets.csv").open(encoding="utf-8") as lines:
@@ -51,17 +62,49 @@ def test_each_entry_is_its_row(size: str) -> None:
             continue
         run = runs[NAMES[name]]
         seen.add(run.method.label)
-        assert run.learning_rate == float(row["lr"])
-        assert f"{run.epochs} epochs" == row["epochs_or_steps"]
-        assert run.training.batch_size == int(row["batch"].split()[0])
-        assert run.training.schedule == row["schedule"]
-        assert run.training.warmup_steps == 400 // run.training.batch_size
-        assert row["warmup"] == "1 epoch"
-        assert run.training.weight_decay == float(row["weight_decay"])
+        assert_schedule(run, row)
         for key, value in numbers(run).items():
             if row[key] and not row[key].startswith("beta"):
                 assert value == pytest.approx(float(row[key].split(";")[0])), (name, key)
     assert seen == runs.keys() == {*NAMES.values()}
+
+
+AUTHORS = {
+    "authors_tofu_7b": {"NPO + GD": ["npo+nll"], "SimNPO + GD": ["simnpo+nll"]},
+    "authors_tofu_7b_5_epochs": {
+        "ME + GD": ["maximum-entropy+nll"],
+        "IDK + AP": ["idk-ap"],
+        "GRU on GA/NPO/WGA/...": ["gradient-ascent+nll+gru", "npo+nll+gru"],
+    },
+}
+
+
+@pytest.mark.parametrize("preset", AUTHORS)
+def test_entries_of_authors_are_their_rows(preset: str) -> None:
+    with (shared_data("presets") / "method_presets.csv").open(encoding="utf-8") as lines:
+        rows = [row for row in csv.DictReader(lines) if row["benchmark"] == "TOFU"]
+    runs = {r.method.label: r for r in make_plan(load_config(preset), "f").runs}
+    seen = set[str]()
+    for row in rows:
+        of_row = AUTHORS[preset].get(row["method"], [])
+        if row["model"].startswith("Llama-2-7b") and "10" in row["split"]:
+            for label in of_row:
+                run = runs[label]
+                seen.add(label)
+                assert_schedule(run, row)
+                for key, value in numbers(run).items():
+                    if (stated := row[key].split(" ")[0].strip(";")) and "gru" not in label:
+                        assert value == pytest.approx(float(stated)), (label, key)
+    assert seen == runs.keys()
+
+
+@pytest.mark.parametrize("size", ["3b", "8b"])
+def test_carried_over_are_the_settings_of_1b(size: str) -> None:
+    def settings(name: str) -> list[object]:
+        runs = make_plan(load_config(name), "f").runs
+        return [(r.method, r.learning_rate, r.epochs, r.training) for r in runs]
+
+    assert settings(f"open_unlearning_tofu_{size}") == settings("open_unlearning_tofu_1b")
 
 
 def test_entries_of_muse_are_their_rows() -> None:
