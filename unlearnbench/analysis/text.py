@@ -227,7 +227,7 @@ def share_given_back(worst: UnderAttack) -> str:
     """`42 % [31, 53 %]`: the share that is given back, with its interval or range over seeds."""
     share, interval = 1 - (worst.lasting or 0.0), worst.lasting_interval
     if interval is None:
-        return f"{round(100 * share)} % (one seed: no interval)"
+        return f"{round(100 * share)} % (one seed, no interval)"
     ends = f"{round(100 * (1 - interval.high))}, {round(100 * (1 - interval.low))} %"
     return f"{round(100 * share)} % {f'(min-max {ends})' if interval.is_range else f'[{ends}]'}"
 

@@ -214,7 +214,7 @@ def test_each_method_has_its_best_attacked_setting() -> None:
         ((0.128, 0.13, 0.132), "4 % [3, 4 %]", "comes back, next to nothing:"),
         ((0.12, 0.13, 0.14), "4 % [1, 7 %]", "comes back:"),
         ((0.00, 0.13, 0.26), "4 % [-37, 44 %]", "comes back, not more than by chance:"),
-        ((0.101,), "0 % (one seed: no interval)", "comes back, not more than by chance:"),
+        ((0.101,), "0 % (one seed, no interval)", "comes back, not more than by chance:"),
     ],
 )
 def test_words_are_by_the_interval(after: Sequence[float], share: str, verdict: str) -> None:
