@@ -240,9 +240,10 @@ def test_each_is_its_formula(name: str, make: Any) -> None:
     assert torch.equal(moved, expected != 0)
 
 
+@pytest.mark.parametrize("decay", [0.1, 0.0])
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_what_is_masked_stays_bit_for_bit(optimizer: str, make: Any) -> None:
-    how = {"optimizer": optimizer, "weight_decay": 0.1}
+def test_what_is_masked_stays_bit_for_bit(optimizer: str, decay: float, make: Any) -> None:
+    how = {"optimizer": optimizer, "weight_decay": decay}
     trainer = make("npo", plugin("mask"), plugin("sharpness"), **how)
     start = weights(trainer)
     trained(trainer)

@@ -46,15 +46,18 @@ def assert_schedule(run: RunSpec, row: Mapping[str, str]) -> None:
     assert run.training.weight_decay == float(row["weight_decay"])
 
 
+def rows_of(benchmark: str) -> list[dict[str, str]]:
+    with (shared_data("presets") / "method_presets.csv").open(encoding="utf-8") as lines:
+        return [row for row in csv.DictReader(lines) if row["benchmark"] == benchmark]
+
+
 @pytest.mark.parametrize("size", ["1b", "7b"])
 def test_each_entry_is_its_row(size: str) -> None:
-    with (shared_data("presets") / "method_presets.csv").open(encoding="utf-8") as lines:
-        rows = [row for row in csv.DictReader(lines) if row["benchmark"] == "TOFU"]
     runs = {
         r.method.label: r for r in make_plan(load_config(f"open_unlearning_tofu_{size}"), "f").runs
     }
     seen = set[str]()
-    for row in rows:
+    for row in rows_of("TOFU"):
         name, _, effective = row["method"].partition(" (effective")
         of_model = row["model"] == MODELS[size] and row["split"] == "forget10"
         composed = of_model and "composed" in row["evidence"]
@@ -81,11 +84,9 @@ AUTHORS = {
 
 @pytest.mark.parametrize("preset", AUTHORS)
 def test_entries_of_authors_are_their_rows(preset: str) -> None:
-    with (shared_data("presets") / "method_presets.csv").open(encoding="utf-8") as lines:
-        rows = [row for row in csv.DictReader(lines) if row["benchmark"] == "TOFU"]
     runs = {r.method.label: r for r in make_plan(load_config(preset), "f").runs}
     seen = set[str]()
-    for row in rows:
+    for row in rows_of("TOFU"):
         of_row = AUTHORS[preset].get(row["method"], [])
         if row["model"].startswith("Llama-2-7b") and "10" in row["split"]:
             for label in of_row:
@@ -108,12 +109,10 @@ def test_carried_over_are_the_settings_of_1b(size: str) -> None:
 
 
 def test_entries_of_muse_are_their_rows() -> None:
-    with (shared_data("presets") / "method_presets.csv").open(encoding="utf-8") as lines:
-        rows = [row for row in csv.DictReader(lines) if row["benchmark"] == "MUSE"]
     runs = {
         r.method.label: r for r in make_plan(load_config("open_unlearning_muse_news"), "f").runs
     }
-    composed = [r for r in rows if r["split"] == "News" and "composed" in r["evidence"]]
+    composed = [r for r in rows_of("MUSE") if r["split"] == "News" and "composed" in r["evidence"]]
     assert {NAMES[row["method"]] for row in composed} == runs.keys()
     for row in composed:
         run = runs[NAMES[row["method"]]]

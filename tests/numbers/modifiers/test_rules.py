@@ -69,6 +69,23 @@ def pair(request: pytest.FixtureRequest) -> tuple[Tensor, Tensor]:
     return forget, retain
 
 
+def test_pieces_are_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unlearnbench.api.modifier._PIECE", 6)
+    calls, a, b = list[int](), drawn(1), drawn(2)
+
+    def product(x: Tensor, y: Tensor) -> Tensor:
+        calls.append(x.numel())
+        return x * y
+
+    totals = a.totals(product, b)
+    assert calls == [6, 6, 3, 6, 6, 6, 6, 6, 1], "whole rows, six elements at most"
+    for name, total in totals.items():
+        expected = (a.tensors[name] * b.tensors[name]).sum()
+        assert total == pytest.approx(float(expected))
+        assert a.dots(b)[name] == pytest.approx(float(expected))
+    torch.testing.assert_close(flat(drawn(1).map_(product, b)), flat(a) * flat(b))
+
+
 def test_pcgrad(pair: tuple[Tensor, Tensor]) -> None:
     f, r = pair
     projected = f - (f @ r) / (r @ r) * r if f @ r < 0 else f
