@@ -47,7 +47,7 @@ COPIED = (".ci/gpu_kit.py", "pyproject.toml", "tests/**/*.py")
 REAL: dict[str, Any] = {
     "small": "llama3-1b", "large": "llama2-7b", "forget": 0.1, "retain": "retain90", "gpu": 1,
     "tests": "-m gpu", "sizes": "4096x2048x128256", "batch": 32, "large_batch": 16, "few": "",
-    "dtype": "bfloat16", "repeats": 3, "epochs": 5, "after": 60, "less": "",
+    "dtype": "bfloat16", "repeats": 3, "epochs": 5, "run_epochs": 2, "after": 60, "less": "",
     "optimizer": "adamw-8bit",
 }  # fmt: skip
 """Values in CALLS."""
@@ -55,7 +55,7 @@ TINY = {
     "small": "llama3-quick", "large": "llama3-quick", "forget": 0.01, "retain": "retain99",
     "gpu": 0, "tests": "-k 'left_on or has_the_gpu or group_of_one'", "sizes": "64x8x50",
     "batch": 4, "large_batch": 4, "few": "--rows 1", "dtype": "float32", "repeats": 1, "epochs": 1,
-    "after": 2, "less": "--set evaluation.rows=40 --set epochs=1", "optimizer": "adamw",
+    "run_epochs": 1, "after": 2, "less": "--set evaluation.rows=40", "optimizer": "adamw",
 }  # fmt: skip
 """Values for a rehearsal on a CPU."""
 SET = (
@@ -66,10 +66,11 @@ RUN = (
     "unlearnbench run tofu_llama2_7b --set forget_fractions=[{forget}] "
     "--set models.0.base={SIZE_model} --set models.0.fine_tuned={SIZE_model} "
     "--set 'models.0.retain={{{retain}: {SIZE_model}}}' --set models.0.template=plain "
-    "--set training.schedule=constant --set epochs=2 --set epochs_as=checkpoints {set} "
+    "--set training.schedule=constant --set epochs_as=checkpoints {set} "
 )
 RUN_1B = (
-    RUN.replace("SIZE", "small") + "--set methods=[npo] --set models.0.gradient_checkpointing=false"
+    RUN.replace("SIZE", "small")
+    + "--set methods=[npo] --set models.0.gradient_checkpointing=false --set epochs={run_epochs}"
 )
 MODEL_1B = "tests.speed.models {small_model} {small} {tofu}"
 STEP = "tests.speed.step --precision bf16 --data {tofu} "
