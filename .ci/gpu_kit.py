@@ -78,7 +78,8 @@ CALLS: dict[int, tuple[Any, ...]] = {
     1: (
         "doctor and tests/gpu", 570,
         "unlearnbench doctor",
-        "pytest {tests} tests/gpu -p no:cacheprovider --junitxml={out}/gpu.xml",
+        "pytest {tests} tests/gpu -p no:cacheprovider -o junit_family=xunit1 "
+        "--junitxml={out}/gpu.xml",
     ),
     2: (
         "losses and optimiser steps in bf16, 1B with 128k tokens", 570,

@@ -58,8 +58,8 @@ class Rates:
     """Times that fp32 takes as long: 67 of 989 TFLOP/s on an H100, of which more is reached."""
     bandwidth: float = 2e12
     """Bytes/s of its memory: 3.35e12 of an H100, of which a share is reached."""
-    launched: float = 1.25e-3
-    """Seconds a layer to launch forward and back of a micro-batch."""
+    launched: float = 3e-3
+    """Seconds a layer to launch forward and back of a micro-batch; on an H100's host, at least."""
     decoded: float = 0.6e-3
     """Seconds a layer to launch a step of decoding."""
     loaded: float = 2e9
@@ -68,8 +68,8 @@ class Rates:
     """Bytes/s of a checkpoint, as `runs/checkpoints.py` assumes at first."""
     interpreted: float = 5e-3
     """Seconds of a step of decoding in which Python lays out the next one."""
-    summarised: float = 1.5
-    """Seconds of an evaluation for metrics and files."""
+    summarised: float = 4.0
+    """Seconds of an evaluation for metrics and files; 2.5 to 4 on an H100's host."""
     linked: float = 2e11
     """Bytes/s between GPUs that share a model."""
     started: float = 2.0
@@ -284,9 +284,13 @@ def sweep_seconds(
     for name, rows, alone in prepared:
         if item := first.get(name):
             flop = 6 * item.shape.matrices * rows * item.setup.lengths.mean
-            half = item.shape.item == 2 or item.run.model.preparation.precision == "bf16"
-            flop *= 1 if half else item.rates.slower
-            seconds = item.rates.started + flop / item.rates.flops
+            preparation, rates = item.run.model.preparation, item.rates
+            half = item.shape.item == 2 or preparation.precision == "bf16"
+            flop *= 1 if half else rates.slower
+            steps = rows / preparation.batch_size
+            launched = steps * item.shape.layers * rates.launched
+            updated = steps * _UPDATED * item.shape.weights / rates.bandwidth
+            seconds = rates.started + max(flop / rates.flops, launched) + updated
             result += seconds if alone else seconds / slots
     for item in splits.values():  # the start model and the retain model are evaluated once each
         evaluations = 1 + item.effort.whole - item.effort.evaluations

@@ -12,7 +12,7 @@ from typing import Any
 
 from unlearnbench.api.benchmark import SplitKey
 from unlearnbench.base.deferred_warnings import drain
-from unlearnbench.base.errors import is_deterministic, no_room
+from unlearnbench.base.errors import UnlearnbenchError, is_deterministic, no_room
 from unlearnbench.base.signals import defer_sigterm, raise_if_stopped
 from unlearnbench.config.plan import RunSpec
 from unlearnbench.config.resources import Resources
@@ -123,6 +123,7 @@ def run_trials(
     scheduler  settings by which weak runs are stopped early
     """
     from ray import tune
+    from ray.exceptions import OutOfMemoryError
 
     known = {run.id: run for run in runs} if search is None else search.runs
     space: Any = tune.grid_search([parameters(run) for run in runs]) if search is None else {}
@@ -156,6 +157,13 @@ def run_trials(
             tuner.fit()
         except tune.TuneError as error:  # has the text of what a callback raised
             raise no_room(str(error), state.folder) or error from None
+        except RuntimeError as error:  # Tune does not expect it: Ray ended a worker for memory
+            if not isinstance(error.__cause__, OutOfMemoryError):
+                raise
+            raise UnlearnbenchError(
+                "the machine's memory is nearly full, so Ray ended a run; end other programs or "
+                "set ray.concurrent: 1, and start this again: finished runs are kept"
+            ) from None
     shutil.rmtree(scratch, ignore_errors=True)
 
 

@@ -8,9 +8,11 @@ import time
 from collections.abc import Iterator, Sequence
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+import ray.exceptions
+from ray.air.execution._internal.actor_manager import RayActorManager
 
 from unlearnbench.base.console import Console
 from unlearnbench.base.errors import UnlearnbenchError
@@ -170,6 +172,22 @@ def test_a_full_disk_ends_the_sweep_at_its_first_run(tmp_path: Path) -> None:
     result, _ = sweep(config, fake_pipeline(marks, room=room))
     assert (result.total, result.finished, result.failed) == (4, 4, 0)
     assert tries(marks, "end") == [1] * 4
+
+
+@pytest.mark.usefixtures("shared_ray")
+def test_a_full_memory_ends_the_sweep_with_a_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray's monitor ends a worker with an error that Tune does not expect."""
+
+    error = cast("Any", ray.exceptions.OutOfMemoryError)("no room")
+
+    def killed(manager: Any, tracked_actor_task: Any, result: Any) -> None:  # noqa: ARG001
+        manager._actor_task_failed(tracked_actor_task, error)
+
+    monkeypatch.setattr(RayActorManager, "_actor_task_resolved", killed)
+    with pytest.raises(UnlearnbenchError, match=r"memory is nearly full.*concurrent: 1"):
+        sweep(a_config(tmp_path / "out"), fake_pipeline(tmp_path / "marks"))
 
 
 @pytest.mark.long

@@ -1,6 +1,7 @@
 """The time of a plan on this machine follows its work and the measured rate."""
 
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from unlearnbench.config.loader import load_config
 from unlearnbench.config.plan import Plan
 from unlearnbench.results import run_estimate
-from unlearnbench.results.run_estimate import estimate_plan, measured_flops, sweep_seconds
+from unlearnbench.results.run_estimate import Rates, estimate_plan, measured_flops, sweep_seconds
 from unlearnbench.runs.plan_sweep import plan_sweep
 from unlearnbench.runs.prepared_models import planned_models
 
@@ -53,6 +54,13 @@ def test_seconds_grow_with_work_and_shrink_with_speed(
     constant = 20 + 3.5 * (3 + len(models))
     again = seconds(plan, 3, *first)
     assert again - constant == pytest.approx((prepared - constant) / 2, rel=0.05)
+
+    # On a device that waits for launches a model takes as long for each step and layer.
+    waits = Rates(1e15, 1, inf, launched=0.5, started=0)
+    estimates, _ = estimate_plan(plan, data, waits, None)
+    alone = sweep_seconds(estimates, 1, [("tiny", 320, True)]) - sweep_seconds(estimates, 1, [])
+    steps, layers = 320 / plan.runs[0].model.preparation.batch_size, 6
+    assert alone == pytest.approx(steps * layers * 0.5, rel=1e-6)
 
     # Two points of an attack on the forget rows, of each run and of the two reference models.
     Path("y.yaml").write_text(f"{CONFIG}attacks: {{relearning: {{rows: forget, steps: [1, 2]}}}}\n")

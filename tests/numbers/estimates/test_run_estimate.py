@@ -64,10 +64,10 @@ def test_gpu_hours_include_launches_and_bandwidth() -> None:
         EFFORT, found, replace(setup, micro_batch_size=None), memory, Rates(1e15), None
     )
     assert four.training == pytest.approx(4 * whole.training, rel=0.1), "8 rows in 4 parts"
-    assert four.decoding * 3600 == pytest.approx(2 * (50 * (6 * 0.6e-3 + 5e-3) + 1.5))
+    assert four.decoding * 3600 == pytest.approx(2 * (50 * (6 * 0.6e-3 + 5e-3) + 4))
     # Four slots in place of forty: ten times as many steps, of at least 30 tokens each.
     room = int(4.5 * 80 * found.keys * 2 / 0.7)
     limit = memory.constant + memory.evaluation + room
     few = hours_of(EFFORT, found, setup, memory, Rates(1e15), limit)
-    steps = [hours.decoding * 3600 - 2 * 1.5 for hours in (few, four)]
+    steps = [hours.decoding * 3600 - 2 * 4 for hours in (few, four)]
     assert steps[0] / steps[1] == pytest.approx(40 * 30 / 4 / 50)
