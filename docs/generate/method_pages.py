@@ -36,8 +36,7 @@ in one order, whatever the order in the file: perturb, combine, filter, clip, op
 [Yours](../tutorials/add-a-modifier.md) is one file.
 """
 MISSING = """\
-Not here yet: zeroth-order steps, the spectral filter of RepSelect,
-shrinking with noise, latent and tampering adversaries.
+Not here yet: zeroth-order steps, latent and tampering adversaries.
 """
 PARTS: Mapping[str, str] = {
     "forget": "the rows to forget",

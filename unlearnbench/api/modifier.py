@@ -135,6 +135,14 @@ class Gradients:
         norms = self.norm() * other.norm()
         return self.dot(other) / norms if norms else 0.0
 
+    def gram(self, name: str) -> Tensor:
+        """GᵀG of a weight's matrix G [rows, columns] in float64, [columns, columns]."""
+        rows = self.tensors[name].double()
+        product = rows.T @ rows
+        if self.sharded:
+            distributed.all_reduce(product)
+        return product
+
     def largest(self, share: float) -> Gradients:
         """1 for the largest `share` of all elements and their equals, 0 for the others.
 

@@ -188,6 +188,30 @@ def test_masks_keep_the_largest_scores(keep: float) -> None:
             )
 
 
+@pytest.mark.parametrize("directions", [1, 2, 512])
+def test_spectral(directions: int) -> None:
+    gradient = drawn(1)
+    left = gradient.tensors["table"][:, :1]
+    gradient.tensors["table"] = left @ left[:3].T.clone()  # of rank one: no direction to turn to
+    expected = gradient.copy().tensors
+    u, s, v = torch.linalg.svd(expected["matrix"], full_matrices=False)
+    k = min(directions, len(s))
+    s[:k] = s[k - 1] ** 2 / s[:k]
+    expected["matrix"] = u @ s.diag() @ v
+    found = modifier("spectral", directions=directions).apply(gradient, {}, FIRST)
+    torch.testing.assert_close(flat(found), flat(Gradients(expected)))
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+def test_shrink(noise: float) -> None:
+    at, start = Quadratic(), drawn(0).tensors
+    modifier("shrink", share=0.25, noise=noise).before(at)
+    for name, shape in SHAPES.items():
+        drift = drawn(10).tensors[name] * (2 / sum(shape)) ** 0.5 if len(shape) == 2 else 0.0
+        expected = 0.75 * start[name] + 0.25 * noise * drift
+        torch.testing.assert_close(at.weights.tensors[name], expected)
+
+
 def test_average() -> None:
     made = modifier("average", begin=0.3, every=2)
     weights, memory = drawn(0), made.memory(drawn(0))

@@ -1,0 +1,48 @@
+"""Shrink: begin with smaller weights and noise, and learn the rest again."""
+
+from typing import ClassVar
+
+import torch
+
+from unlearnbench.api.hyperparameters import setting
+from unlearnbench.api.modifier import Evaluate, WeightEdit
+
+
+class Shrink(WeightEdit):
+    """Damaged weights before the first step, after UNDO: Lee et al. 2025, arXiv:2506.06278.
+
+    θ ← (1 − α) θ + α β n,   n ~ N(0, 2 / (inputs + outputs)) in matrices, 0 in vectors
+
+    α, β   `share` and `noise`
+    What the loss keeps is then learned again: with kl-minimization from the start model as it was,
+    on the split's retain rows. The authors distil an unlearned model on a corpus, with uniform
+    noise of this variance; this is ours.
+    """
+
+    neutral: ClassVar = {"share": 0.0}
+
+    ranges: ClassVar = {"share": (0.05, 0.6)}  # ours
+
+    share: float = setting(
+        0.25,
+        "share of the weights that is lost",
+        "AddieFoote/distillation-robustify-unlearning@edbf111, WMDP",
+        ge=0,
+        le=1,
+    )
+    noise: float = setting(
+        0.0,
+        "scale of the noise",
+        "AddieFoote/distillation-robustify-unlearning@edbf111, WMDP; language and arithmetic 0.1",
+        ge=0,
+    )
+
+    def before(self, at: Evaluate) -> None:
+        """Shrink all trained weights."""
+        weights = at.weights
+        sizes, noise = weights.totals(torch.ones_like), at.noise(0).tensors if self.noise else {}
+        weights.scale_(1 - self.share)
+        for name, tensor in weights.tensors.items():
+            if tensor.ndim == 2 and noise:
+                ends = tensor.shape[1] + sizes[name] / tensor.shape[1]  # of all shards
+                tensor.add_(noise[name], alpha=self.share * self.noise * (2 / ends) ** 0.5)
