@@ -428,7 +428,7 @@ folder, (start, cases) = Path(sys.argv[1]), pickle.loads(Path(sys.argv[2]).read_
 found = {}
 for way in ("ddp", "fsdp") if group.world_size() > 1 else ("ddp",):
     for name, (names, objective, rows, how, pad, references) in cases.items():
-        chosen = [registry.load("modifiers", name)() for name in names]
+        chosen = [kind(**kind.tried) for kind in (registry.load("modifiers", n) for n in names)]
 
         def make():
             given = objective, rows, replace(how, parallel=way), pad, references, None, chosen
@@ -463,6 +463,7 @@ group.leave_group()
 def test_two_processes_train_as_one(make: Any, tmp_path: Path) -> None:
     """With copies of the weights and with shards of them, also resumed from one another."""
     chosen = {"npo": ("smoothing", "sure"), "gradient-difference": ("gru", "salun")}
+    chosen["kl-minimization"] = ("spectral", "shrink")
     cases = dict[str, Any]()
     for method, names in chosen.items():
         trainer = make(method, batch_size=3)

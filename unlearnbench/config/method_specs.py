@@ -227,7 +227,7 @@ def _entry_model(name: str | None, method: type[BaseModel] | None) -> type[BaseM
 
 def axes_model(plugin: type[BaseModel]) -> type[BaseModel]:
     """The settings of a modifier, each as an axis."""
-    model: type[BaseModel] = create_model("Settings", __config__=_STRICT, **_axes_of(plugin))
+    model: type[BaseModel] = create_model(plugin.__name__, __config__=_STRICT, **_axes_of(plugin))
     return model
 
 
