@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-import ray.exceptions
-from ray.air.execution._internal.actor_manager import RayActorManager
 
 from unlearnbench.base.console import Console
 from unlearnbench.base.errors import UnlearnbenchError
@@ -179,6 +177,9 @@ def test_a_full_memory_ends_the_sweep_with_a_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ray's monitor ends a worker with an error that Tune does not expect."""
+    # Not above: where this file is run by itself, Ray is to be imported when a sweep starts it.
+    import ray.exceptions
+    from ray.air.execution._internal.actor_manager import RayActorManager
 
     error = cast("Any", ray.exceptions.OutOfMemoryError)("no room")
 
