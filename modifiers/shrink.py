@@ -16,7 +16,7 @@ class Shrink(WeightEdit):
     α, β   `share` and `noise`
     What the loss keeps is then learned again: with kl-minimization from the start model as it was,
     on the split's retain rows. The authors distil an unlearned model on a corpus, with uniform
-    noise of this variance; this is ours.
+    noise of this variance; this is ours. With adapters only these are shrunk.
     """
 
     neutral: ClassVar = {"share": 0.0}

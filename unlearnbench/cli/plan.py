@@ -30,7 +30,7 @@ _PARTS = (
 )
 
 _RANGE = {"low": 0.7, "likely": 1.0, "high": 1.7}
-"""Of the likely wall time: on an H100 two runs took 1.2 and 1.4 times as long."""
+"""Of the likely wall time: on an H100 two runs took 1.05 and 1.4 times as long."""
 
 app = new_group()
 

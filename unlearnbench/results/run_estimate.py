@@ -59,7 +59,7 @@ class Rates:
     bandwidth: float = 2e12
     """Bytes/s of its memory: 3.35e12 of an H100, of which a share is reached."""
     launched: float = 3e-3
-    """Seconds a layer to launch forward and back of a micro-batch; on an H100's host, at least."""
+    """Seconds a layer to launch forward and back of a micro-batch; seen on an H100's host."""
     decoded: float = 0.6e-3
     """Seconds a layer to launch a step of decoding."""
     loaded: float = 2e9
@@ -69,7 +69,7 @@ class Rates:
     interpreted: float = 5e-3
     """Seconds of a step of decoding in which Python lays out the next one."""
     summarised: float = 4.0
-    """Seconds of an evaluation for metrics and files; 2.5 to 4 on an H100's host."""
+    """Seconds of an evaluation beyond its passes; fitted to runs of 1.2B and 6.7B on an H100."""
     linked: float = 2e11
     """Bytes/s between GPUs that share a model."""
     started: float = 2.0

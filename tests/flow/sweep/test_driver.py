@@ -177,7 +177,7 @@ def test_a_full_memory_ends_the_sweep_with_a_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ray's monitor ends a worker with an error that Tune does not expect."""
-    # Not above: where this file is run by itself, Ray is to be imported when a sweep starts it.
+    # Ray reads its variables at the first import: in a process of its own that is the sweep's.
     import ray.exceptions
     from ray.air.execution._internal.actor_manager import RayActorManager
 
