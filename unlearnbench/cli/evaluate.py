@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from unlearnbench.api.observations import Evaluation, Statistics
     from unlearnbench.api.profile import Profile
     from unlearnbench.config.entries import AttackSpec
+    from unlearnbench.evaluation.harness_tasks import TaskScores
 
 _WIDTH = 100
 
@@ -58,6 +59,10 @@ def evaluate(
     questions: Annotated[
         str | None, option("FILE", "Table of all questions to write, .jsonl.")
     ] = None,
+    tasks: Annotated[
+        list[str] | None,
+        option("NAME", "Task of lm-evaluation-harness, or its YAML file (repeatable).", "--task"),
+    ] = None,
     plugins: Plugins = None,
     as_json: Json = False,
 ) -> int:
@@ -68,11 +73,13 @@ def evaluate(
       unlearnbench evaluate ./my-adapter --data ~/tofu --retain ./my-retain90-model \
           --start ./my-full-model
       unlearnbench evaluate ./my-model --questions answers.jsonl
+      unlearnbench evaluate ./my-model --data ~/tofu --task hellaswag --task gsm8k
       unlearnbench evaluate locuslab/tofu_ft_phi-1.5 --tokenizer microsoft/phi-1_5 \
           --data tofu --retain retain90.safetensors
     """
     from unlearnbench.api.benchmark import split_name
     from unlearnbench.config.profiles import get_profile
+    from unlearnbench.evaluation.harness_tasks import task_scores
     from unlearnbench.evaluation.observation_file import SUFFIX, write_observations
     from unlearnbench.evaluation.privacy_control import holdout_notice
     from unlearnbench.evaluation.question_table import write_questions
@@ -85,6 +92,11 @@ def evaluate(
         check_file(questions, "the questions", (".jsonl",))
     if out:
         check_file(out, "the evaluation", (SUFFIX,))
+    scores: TaskScores = {}
+    if tasks:
+        setup = options.setup(model, benchmark, rules)
+        parts = setup.loaded(model), setup.evaluator.encoder.tokenizer
+        scores = task_scores(*parts, tasks, rows=changes.rows)
     models = _evaluated(_named(model, retain, start), (), options, benchmark, rules)
     if models is None:
         return 0
@@ -99,7 +111,7 @@ def evaluate(
     if questions:
         write_questions(evaluation, questions, benchmark, evaluations.get("retain"))
         console.note(f"questions: {questions}")
-    return _print_verdict(evaluations, rules, benchmark, as_json=as_json)
+    return _print_verdict(evaluations, rules, benchmark, scores, as_json=as_json)
 
 
 @command(app, "score")
@@ -147,7 +159,7 @@ def score(
         )
     others = {"retain": retain, "start": start}
     logs = {name: read_log(path, profile=rules) for name, path in others.items() if path}
-    return _print_verdict({"model": evaluation} | logs, rules, benchmark, as_json=as_json)
+    return _print_verdict({"model": evaluation} | logs, rules, benchmark, {}, as_json=as_json)
 
 
 @command(app, "attack")
@@ -342,7 +354,12 @@ def _rules(evaluation: Evaluation) -> str:
 
 
 def _print_verdict(
-    evaluations: Mapping[str, Evaluation], rules: Profile, benchmark: Benchmark, *, as_json: bool
+    evaluations: Mapping[str, Evaluation],
+    rules: Profile,
+    benchmark: Benchmark,
+    tasks: TaskScores,
+    *,
+    as_json: bool,
 ) -> int:
     from unlearnbench.analysis.model_verdict import ModelVerdict
     from unlearnbench.analysis.text import model_sentences
@@ -361,14 +378,28 @@ def _print_verdict(
         counts = {name: len(seen.answer_loss) for name, seen in evaluation.sets.items()}
         about = {"profile": evaluation.profile, "precision": evaluation.precision}
         about |= {"questions": counts} | json_ready(values, lambda _: None)
-        console.print_json(about | {"intervals": verdict.intervals, "verdict": sentences})
+        given = {"tasks": tasks} if tasks else {}
+        console.print_json(about | given | {"intervals": verdict.intervals, "verdict": sentences})
     else:
         console.print(f"{_rules(evaluation)}\n")
         _print_metrics(verdict, console)
         console.print("\n" + "\n".join(sentences))
+        _print_tasks(tasks, console)
     if evaluation.statistics:
         _print_statistics(evaluation.statistics, console)
     return 0
+
+
+def _print_tasks(tasks: TaskScores, console: Console) -> None:
+    rows = [
+        (task, name, _rounded(value), _rounded(error))
+        for task, values in tasks.items()
+        for name, (value, error) in values.items()
+    ]
+    if rows:
+        columns = ("task of lm-evaluation-harness", "metric", "value", "standard error")
+        console.print()
+        console.table(columns, rows)
 
 
 def _print_metrics(verdict: ModelVerdict, console: Console) -> None:

@@ -1,6 +1,7 @@
 """`unlearnbench evaluate` and `score` print the metrics of a model and of a log."""
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,37 @@ def test_evaluate_writes_metrics_log_and_questions(run: Run, folder: str) -> Non
     _, again, _ = run("score", "log.safetensors", "--json")
     assert json.loads(again)["model_utility"] == metrics["model_utility"]
     assert len(Path("q.jsonl").read_text(encoding="utf-8").splitlines()) == 5
+
+
+@pytest.mark.long
+def test_tasks_of_lm_evaluation_harness(run: Run, folder: str) -> None:
+    pytest.importorskip("lm_eval", reason="lm-eval is not installed")
+    rows = [{"q": f"What is the job of {name}?", "a": ["poet", "baker"]} for name in "ABC"]
+    Path("rows.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    task = {
+        "task": "jobs",
+        "dataset_path": "json",
+        "dataset_kwargs": {"data_files": {"test": str(Path("rows.jsonl").resolve())}},
+        "test_split": "test",
+        "output_type": "multiple_choice",
+        "doc_to_text": "{{q}}",
+        "doc_to_choice": "{{a}}",
+        "doc_to_target": 0,
+    }
+    Path("jobs.yaml").write_text(json.dumps(task), encoding="utf-8")
+    asked = ("evaluate", folder, *SMALL_EVALUATION, "--task")
+    code, out, _ = run(*asked, "jobs.yaml")
+    assert code == 0
+    (cells,) = (line.split() for line in out.splitlines() if line.split()[:2] == ["jobs", "acc"])
+    assert cells[2:] in (["0", "-"], ["1", "-"]), "of one row there is no standard error"
+    code, _, err = run(*asked, "hellaswga")
+    assert (code, "did you mean 'hellaswag'?" in err) == (2, True)
+
+
+def test_tasks_need_their_package(run: Run, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "lm_eval", None)
+    code, _, err = run("evaluate", folder, *SMALL_EVALUATION, "--task", "piqa")
+    assert (code, "pip install 'unlearnbench[lm-eval]'" in err) == (2, True)
 
 
 def test_a_retain_model_and_its_log_give_the_same(run: Run, folder: str) -> None:

@@ -1,5 +1,7 @@
 """MUSE's rows, prompts and rules, on made-up texts in its layout."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,8 +9,11 @@ import numpy as np
 import pytest
 from rouge_score.rouge_scorer import RougeScorer
 
+from tests.conftest import shared_data
 from tests.made_up_benchmarks import muse
 from unlearnbench.api.benchmark import Question
+from unlearnbench.api.metric import EvaluatedModel
+from unlearnbench.api.observations import SetEvaluation
 from unlearnbench.benchmarks.muse import MUSE, MUSEScalability, MUSESustainability
 from unlearnbench.config.metric_plan import benchmark_plan
 from unlearnbench.config.profiles import OPEN_UNLEARNING, TOFU
@@ -97,3 +102,38 @@ def test_requests_are_tables_of_the_hub(
     texts = {row.answer for split in rows.splits.values() for row in split.forget}
     assert len(rows.full) == len(texts) + len(rows.splits["forget1"].retain)
     assert not {use.metric for use in benchmark.metrics(TOFU)} & {"privleak"}
+
+
+# Of the hub's models, by MUSE's rules: recomputed from open-unlearning's logs of them.
+PUBLISHED = {
+    "news": (-99.81108310247457, {"knowmem": 0.6414, "verbmem": 0.5776, "knowmem_retain": 0.5530}),
+    "books": (-57.34097632075796, {"knowmem": 0.4693, "verbmem": 0.9970, "knowmem_retain": 0.6887}),
+}
+
+
+@pytest.mark.parametrize("part", PUBLISHED)
+def test_the_hubs_models_have_their_published_values(part: str) -> None:
+    folder = shared_data("benchmarks") / "muse_numbers"
+
+    def sets(checkpoint: str) -> dict[str, SetEvaluation]:
+        text = (folder / f"{part}_{checkpoint}.json").read_text(encoding="utf-8")
+        rows = json.loads(text)
+        scores = {"privleak": "forget", "holdout": "holdout"}
+        known = {s: {"mia_min_k": rows["mia_min_k"][side]} for s, side in scores.items()}
+        logged = {"knowmem": "forget_knowmem", "verbmem": "forget_verbmem"}
+        for name, key in (logged | {"knowmem_retain": "retain_knowmem"}).items():
+            known[name] = {"rouge_f1": rows[f"{key}_ROUGE"]["rougeL_f1_no_stemmer"]}
+        return {
+            name: replace(
+                made_up_set(n=100, seed=0), values={k: np.array(v) for k, v in values.items()}
+            )
+            for name, values in known.items()
+        }
+
+    plan = benchmark_plan(TOFU, MUSE())
+    retrained = EvaluatedModel(sets("retrain"), plan.values(sets("retrain")))
+    values = plan.values(sets("target"), retrained)
+    privleak, rouge = PUBLISHED[part]
+    assert values["privleak"] == pytest.approx(privleak, abs=1e-9)
+    for name, value in rouge.items():
+        assert values[f"rouge_f1_{name}"] == pytest.approx(value, abs=5e-5)
