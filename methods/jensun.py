@@ -33,6 +33,7 @@ class JensUn(Method):
 
     family = "refusal"
     needs = Needs(parts=frozenset({"forget", "retain"}), distributions=frozenset({"retain"}))
+    learning_rate = 8e-6  # nmndeep/JensUn-Unlearning@925e221 configs
     ranges: ClassVar = {"forget_weight": (0.1, 10.0)}  # ours
 
     target: str = setting(" No idea", "text whose tokens are learned in place of answers", _CODE)

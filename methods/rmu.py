@@ -53,6 +53,7 @@ class RMU(Method):
     family = "hidden states"
     needs = Needs(parts=frozenset({"forget", "retain"}), states=frozenset({"forget", "retain"}))
     later = frozenset({"adaptive"})
+    learning_rate = 5e-5  # centerforaisafety/wmdp, for Zephyr-7B
     ranges: ClassVar = {"steering": (1.0, 100.0)}  # ours, within filyp/open-unlearning@5955f30
 
     layer: int = setting(

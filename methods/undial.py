@@ -27,6 +27,7 @@ class UNDIAL(Method):
 
     family = "target distribution"
     needs = Needs(parts=frozenset({"forget"}), distributions=frozenset({"forget"}))
+    learning_rate = 1e-4  # locuslab/open-unlearning@d3d7cf9 configs/trainer/UNDIAL.yaml
     ranges: ClassVar = {"beta": (3.0, 30.0)}  # filyp/open-unlearning@5955f30
 
     beta: float = setting(

@@ -242,6 +242,8 @@ class Method(HyperParameters, ABC):
     """Needs of the method with any hyper-parameters."""
     family: ClassVar[str] = "other"
     """Kind of method, for overviews."""
+    learning_rate: ClassVar[float] = 1e-5
+    """Rate where a configuration states none: by default that of open-unlearning's experiments."""
 
     ignore_first_answer_tokens: int = Field(
         default=0,

@@ -312,7 +312,7 @@ def _method(_: str, method: Any) -> dict[str, Any]:
     needs = method.needs
     parts: list[str] = [part for part in PARTS if part in needs.all_parts]
     parts += [f"reference({part})" for part in sorted(needs.reference)]
-    return {"needs": parts, "family": method.family}
+    return {"needs": parts, "family": method.family, "rate": method.learning_rate}
 
 
 def _metric(name: str, metric: Any) -> dict[str, Any]:

@@ -451,4 +451,5 @@ def rates_of(
     """The learning rates of a method; (None,) where it trains nothing."""
     if not trains(spec.name):
         return (None,)
-    return config.learning_rates if grid.learning_rates is None else grid.learning_rates
+    stated = (rates for rates in (grid.learning_rates, config.learning_rates) if rates is not None)
+    return next(stated, (load("methods", spec.name).learning_rate,))

@@ -388,8 +388,10 @@ class SweepConfig(Settings):
         description="names, or {method: npo, beta: [0.1, 0.5], retain: {term: nll}}; lists span a "
         "grid; names: `unlearnbench methods list`",
     )
-    learning_rates: Rates = Field(
-        default=(1e-5,), description="of every method without its own; a list, or a search's range"
+    learning_rates: Rates | None = Field(
+        default=None,
+        description="of every method without its own; a list, or a search's range; default: the "
+        "method's (`methods show`)",
     )
     epochs: int = Field(
         default=5, ge=1, le=MOST_EPOCHS, description="passes over the forget rows of a run"

@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from unlearnbench.api.registry import load
 from unlearnbench.base.errors import UnlearnbenchError
 from unlearnbench.config import method_specs
 from unlearnbench.config.method_specs import rates_of
@@ -135,10 +136,13 @@ class Space:
 
     @property
     def untuned(self) -> Point:
-        """The defaults, the first of listed values, and the middle of the learning rates."""
+        """The defaults, or the middle of a range that does not hold them; the first of a list."""
+        defaults = self._defaults | {WEIGHT: RetainSpec(term="nll").weight}
+        if RATE in self.axes:
+            defaults[RATE] = load("methods", self.base.name).learning_rate
         values: dict[str, Any] = {}
         for name, axis in self.axes.items():
-            value = RetainSpec(term="nll").weight if name == WEIGHT else self._defaults.get(name)
+            value = defaults.get(name)
             if isinstance(axis, Range):
                 values[name] = value if axis.contains(value) else axis.value(0.5)
             else:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from unlearnbench.config.loader import load_config
+from unlearnbench.config.plan import make_plan
 from unlearnbench.config.schema import RetainSpec
 
 Load = Callable[[str], Any]
@@ -38,6 +39,17 @@ def test_hyper_parameters_and_retain_terms(load: Load) -> None:
     assert found == [(0.1, None), (0.1, kl), (1.0, None), (1.0, kl)]
     assert {spec.hyperparameters["ignore_first_answer_tokens"] for spec in grid.specs} == {0}
     assert all(isinstance(beta, float) for beta, _ in found)
+
+
+def test_where_no_rate_is_stated_each_method_has_its_own(tmp_path: Path) -> None:
+    text = (
+        "{name: own, models: [{name: tiny, base: tiny}], forget_fractions: [0.1], "
+        "methods: [npo, rmu, {method: undial, learning_rates: [3.0e-4]}, eco]}"
+    )
+    (tmp_path / "own.yaml").write_text(text, encoding="utf-8")
+    runs = make_plan(load_config(str(tmp_path / "own.yaml")), "data").runs
+    rates = {run.method.name: run.learning_rate for run in runs}
+    assert rates == {"npo": 1e-5, "rmu": 5e-5, "undial": 3e-4, "eco": None}
 
 
 def test_retain_terms_in_short_form_and_as_lists(load: Load) -> None:
