@@ -38,6 +38,7 @@ in one order, whatever the order in the file: perturb, combine, filter, clip, op
 MISSING = """\
 Not here yet: zeroth-order steps, latent and tampering adversaries.
 """
+NO_LOSS = "Not here yet: LUNAR, FILA, ULD, DUET.\n"
 PARTS: Mapping[str, str] = {
     "forget": "the rows to forget",
     "retain": "as many rows to keep, drawn again each epoch",
@@ -96,6 +97,7 @@ def _overview(shown: Mapping[str, Mapping[str, Any]]) -> str:
             "installed. Any method that trains takes a retain term (`retain: {term: nll}`), and "
             "[yours](#your-own) is one file.\n",
             table(("method", "family", "what it is", "reads", "source"), rows),
+            NO_LOSS,
             "## The whole field in one sweep\n",
             CAPTION,
             pictures.standing(_points()),

@@ -30,7 +30,7 @@ from unlearnbench.losses.lm_head import Projection
 from unlearnbench.losses.predictions import Predictions, Reference
 from unlearnbench.models.batching import collate
 from unlearnbench.models.encoding import TEMPLATES, Encoder, Row
-from unlearnbench.models.epoch_order import Item, TrainingRows, training_rows
+from unlearnbench.models.epoch_order import Item, TrainingRows, prompted_rows, training_rows
 from unlearnbench.models.loading import pad_id
 from unlearnbench.models.row_states import RowReader, RowStates
 from unlearnbench.models.rows_loading import load_benchmark
@@ -117,7 +117,12 @@ class Case:
     def rows_of(self, objective: Objective) -> TrainingRows:
         """The rows, with the tokens of the text that a method needs."""
         rows = self.rows(objective.method.ignore_first_answer_tokens)
-        return replace(rows, text=self.encoder.text(objective.needs.text))
+        needs = objective.needs
+        prompted = [
+            prompted_rows(rows.forget, self.benchmark.splits[0.1].forget, p, self.encoder)
+            for p in needs.prompts
+        ]
+        return replace(rows, text=self.encoder.text(needs.text), prompted=prompted)
 
     def way(self, way: str, name: str) -> Iterator[float]:
         """Train one way; yields the loss of each step."""
@@ -182,8 +187,12 @@ class Case:
                         chosen = known.hidden.log_softmax(1).gather(1, at).squeeze(1)
                     whole = (known.hidden, known.projection, known.inner)
                     references[part] = Reference(chosen, known.rows, len(several), *whole)
-            state = objective.method.start()
-            return LossBatch(predictions, References(references), state, statistics)
+            state, prompted = objective.method.start(), list[Reference]()
+            for i in range(len(needs.prompts)):
+                with torch.no_grad():
+                    known = _full(frozen, rows.of(i, draws, needs), self.pad, ())
+                prompted.append(replace(references["forget"], hidden=known.hidden))
+            return LossBatch(predictions, References(references, prompted), state, statistics)
 
         for draws in self._draws(objective):
             with self.autocast():
@@ -206,8 +215,14 @@ class Case:
             with self.autocast():
                 prepared = reader.prepared(training.model, together)
             known: Mapping[Part, Reference] = {
-                p: each.batch(parts[p], DEVICE) for p, each in references.items()
+                p: each.batch(parts[p], DEVICE)
+                for p, each in references.items()
+                if isinstance(p, str)
             }
+            prompted = [
+                references[i].batch(rows.of(i, draws, needs), DEVICE)
+                for i in range(len(needs.prompts))
+            ]
             counts: Counts = {
                 p: (sum(r.scored for r in each), len(each)) for p, each in parts.items()
             }
@@ -216,7 +231,7 @@ class Case:
                 states = reader.run(training.model, prepared, needs.layers)
                 whole = LossBatch(
                     split(states, parts, counts, text=rows.text),
-                    References(known),
+                    References(known, prompted),
                     objective.method.start(),
                 )
                 terms = objective.terms(whole)

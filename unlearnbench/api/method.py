@@ -74,6 +74,9 @@ class Needs:
     """How the part `alternative` is generated."""
     samples: Sampling | None = None
     """How the part `sample` is generated."""
+    prompts: tuple[str, ...] = ()
+    """Other prompts of the forget rows, with `{question}`: the start model's distributions over
+    their answers behind each are `References.prompted`."""
     text: str = ""
     """Text whose tokens `Predictions.text_labels` puts in the place of a row's own."""
     logits: bool = False
@@ -198,7 +201,9 @@ class _Parts(Generic[_T]):
 class References(_Parts[Reference]):
     """Predictions of the frozen start model for each part, as declared by the method's needs."""
 
-    _what = "a reference for"
+    prompted: Sequence[Reference] = ()
+    """Of the forget rows' answers behind each of `Needs.prompts`."""
+    _what: ClassVar[str] = "a reference for"
 
 
 @dataclass(frozen=True)

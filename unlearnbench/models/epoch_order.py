@@ -68,13 +68,17 @@ class TrainingRows:
     """The row of a retain row's question and a refusal, by their indices."""
     text: tuple[int, ...] = ()
     """Tokens of the text that the method needs."""
+    prompted: Sequence[Sequence[Row]] = ()
+    """The forget rows' answers behind each of the prompts that the method needs."""
 
     def primary(self, needs: Needs) -> Sequence[Row]:
         """The rows that an epoch has once: forget rows, or in fine-tuning the retain rows."""
         return self.forget if needs.parts - {"retain"} else self.retain
 
-    def of(self, part: Part, draws: Sequence[Item], needs: Needs) -> list[Row]:
-        """The rows of `part` for some items of an epoch."""
+    def of(self, part: Part | int, draws: Sequence[Item], needs: Needs) -> list[Row]:
+        """The rows of `part`, or of a prompt by its number, for some items of an epoch."""
+        if isinstance(part, int):
+            return [self.prompted[part][draw.index] for draw in draws]
         if part == "forget":
             return [self.forget[draw.index] for draw in draws]
         if part == "whole":
@@ -96,7 +100,7 @@ class TrainingRows:
         alternatives = len(self.alternatives[0]) if self.alternatives else 0
         return draw_epoch(seed, epoch, len(rows), len(self.retain), self.refusals, alternatives)
 
-    def rows_of_epochs(self, part: Part, needs: Needs, seed: int, epochs: int) -> list[Row]:
+    def rows_of_epochs(self, part: Part | int, needs: Needs, seed: int, epochs: int) -> list[Row]:
         """The distinct rows of `part` in the first `epochs` epochs."""
         seen: dict[Row, None] = {}
         for epoch in range(1, epochs + 1):
@@ -117,6 +121,24 @@ def with_scores(
     if "retain" in parts:
         rows = replace(rows, retain=[encoder.scored_row(q) for q in split.retain])
     return rows
+
+
+def prompted_rows(
+    rows: Sequence[Row], questions: Sequence[Question], prompt: str, encoder: Encoder
+) -> list[Row]:
+    """Rows with another prompt, token for token the same behind it.
+
+    prompt  with `{question}`
+    """
+    result: list[Row] = []
+    for row, question in zip(rows, questions, strict=True):
+        text = prompt.replace("{question}", question.question)
+        old, new = (encoder.prompt(q) for q in (question, replace(question, question=text)))
+        more = len(new) - len(old)
+        masked = tuple(i + more for i in row.masked if i >= len(old))
+        ids = (*new, *row.ids[len(old) :])
+        result.append(Row(ids, row.start + more, masked=masked))
+    return result
 
 
 def training_rows(

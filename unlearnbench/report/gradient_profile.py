@@ -137,11 +137,16 @@ def _batch(method: Method, odds: float, start: float) -> LossBatch:
             logprob = logsigmoid(torch.full((count,), base, dtype=torch.float64))
             start_logits = _logits(others, base).repeat(count, 1)
             references[part] = Reference(logprob, rows, count, start_logits, _PLAIN, states)
+    # Behind the first prompt the start model knows the token better, behind the next one worse.
+    prompted = [
+        replace(references["forget"], hidden=_logits(others, start + (-1) ** i))
+        for i in range(len(needs.prompts))
+    ]
     samples = parts.get("sample")
     rewards = (
         None if samples is None else torch.linspace(0, 1, len(samples.labels), dtype=torch.float64)
     )
-    return LossBatch(parts, References(references), method.start(), rewards=rewards)
+    return LossBatch(parts, References(references, prompted), method.start(), rewards=rewards)
 
 
 def _logits(others: Tensor, odds: float) -> Tensor:

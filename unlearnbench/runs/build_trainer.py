@@ -11,7 +11,7 @@ from unlearnbench.config.method_specs import modifiers_from_spec
 from unlearnbench.config.plan import RunSpec
 from unlearnbench.models.device import device_memory, usable_memory
 from unlearnbench.models.encoding import Encoder
-from unlearnbench.models.epoch_order import TrainingRows, with_scores
+from unlearnbench.models.epoch_order import TrainingRows, prompted_rows, with_scores
 from unlearnbench.models.loading import (
     Source,
     check_context,
@@ -47,7 +47,8 @@ def build_trainer(spec: RunSpec, space: Workspace, method: Method) -> Trainer:
     with main_process_first():
         rows = _rows(spec, space, objective, encoder, source, start)
         split = space.benchmark.splits[spec.forget_fraction]
-        for part, questions in ((rows.forget, split.forget), (rows.retain, split.retain)):
+        asked = ((part, split.forget) for part in (rows.forget, *rows.prompted))
+        for part, questions in (*asked, (rows.retain, split.retain)):
             check_context(model, part, questions, "training.max_length")
         references = load_references(
             lambda: start,
@@ -82,7 +83,8 @@ def _rows(
     split = space.benchmark.splits[spec.forget_fraction]
     rows = space.rows(spec.model.name, spec.forget_fraction, encoder, skipped)
     rows = with_scores(rows, split, encoder, skipped, needs.scores)
-    rows = replace(rows, text=encoder.text(needs.text))
+    prompted = [prompted_rows(rows.forget, split.forget, p, encoder) for p in needs.prompts]
+    rows = replace(rows, text=encoder.text(needs.text), prompted=prompted)
     if "alternative" not in needs.parts:
         return rows
     alternatives = alternative_rows(

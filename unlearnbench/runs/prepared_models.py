@@ -204,7 +204,8 @@ class PlannedModel:
     @property
     def title(self) -> str:
         """Name and training on one line."""
-        return f"{self.model}: {self.label}, {self.epochs} epochs of {self.rows} rows"
+        work = f"{self.epochs} epochs of {self.rows} rows" if self.rows else "random weights"
+        return f"{self.model}: {self.label}, {work}"
 
 
 def planned_models(plan: Plan, benchmark: Dataset) -> Iterator[PlannedModel]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from unlearnbench.api.method import LossBatch, Method, Needs, Part, References, Terms
+from unlearnbench.api.method import LossBatch, Method, Needs, Part, Terms
 from unlearnbench.losses.predictions import Predictions, Reference
 from unlearnbench.testing.check import Outcome, check, fault, not_applicable, passed
 from unlearnbench.testing.probes import FixedDetached, Token, freed, slopes
@@ -96,6 +96,7 @@ def _renumbered(lab: TinyLab, *, by_position: bool) -> tuple[float, float]:
             _renamed(predictions.logits, names),
             names.gather(1, predictions.labels.unsqueeze(1)).squeeze(1),
             None if start is None or start.hidden is None else _renamed(start.logits, names),
+            [_renamed(r.logits, names) for r in batch.reference.prompted if part == "forget"],
             None if text is None else names.gather(1, text.unsqueeze(1)).squeeze(1),
         )
     return lab.total(freed(batch)).item(), lab.total(freed(batch, tokens)).item()
@@ -419,7 +420,7 @@ def _reference_changed(
     else:
         new = change(value)
     changed: dict[Part, Reference] = {**batch.reference.parts, part: replace(old, **{field: new})}
-    return replace(batch, reference=References(changed))
+    return replace(batch, reference=replace(batch.reference, parts=changed))
 
 
 def _inconsistent(method: Method, subset: Needs) -> str:

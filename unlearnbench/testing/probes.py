@@ -2,7 +2,7 @@
 values that stay fixed.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,6 +28,8 @@ class Token:
     """[N]"""
     reference: Tensor | None = None
     """[N, V] logits of the start model; None leaves the reference as it is."""
+    prompted: Sequence[Tensor] = ()
+    """[N, V] those behind the method's prompts; empty for `reference` behind each."""
     text: Tensor | None = None
     """[N] see `Predictions.text_tokens`; None leaves them as they are."""
 
@@ -48,7 +50,12 @@ def freed(batch: LossBatch, tokens: Mapping[Part, Token] | None = None) -> LossB
         parts[part] = replace(old, hidden=leaf, projection=_PLAIN, **changed)
         if part in references and token.reference is not None:
             references[part] = _reference(references[part], token.reference, token.labels)
-    return replace(batch, parts=parts, reference=References(references))
+    prompted, new = batch.reference.prompted, (tokens or {}).get("forget")
+    if new is not None and new.reference is not None:
+        logits = new.prompted or [new.reference] * len(prompted)
+        pairs = zip(prompted, logits, strict=True)
+        prompted = [_reference(old, other, new.labels) for old, other in pairs]
+    return replace(batch, parts=parts, reference=References(references, prompted))
 
 
 def _reference(old: Reference, logits: Tensor, labels: Tensor) -> Reference:

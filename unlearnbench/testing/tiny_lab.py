@@ -376,5 +376,6 @@ def _rows(
         return refused[question][answer]
 
     text = tuple(words(2)) if needs.text else ()
-    changed: Any = {"retain_refusal": retain_refusal, "text": text}
+    prompted = [[Row((*words(3), *r.ids[r.start :]), 3) for r in forget] for _ in needs.prompts]
+    changed: Any = {"retain_refusal": retain_refusal, "text": text, "prompted": prompted}
     return replace(rows, forget=forget, retain=retain, **changed), samples

@@ -16,7 +16,7 @@ from unlearnbench.models.encoding import Row
 from unlearnbench.models.epoch_order import Item, TrainingRows
 from unlearnbench.models.row_states import RowReader, RowStates
 from unlearnbench.training.answer_sampling import SampledAnswers
-from unlearnbench.training.reference_model import LiveReference, ReferenceRows
+from unlearnbench.training.reference_model import ReferenceParts, ReferenceRows
 
 Counts = Mapping[Part, tuple[int, int]]
 """By part, the number of scored tokens and of rows in a whole optimiser step."""
@@ -55,7 +55,7 @@ class MicroBatches:
         rows: TrainingRows,
         needs: Needs,
         pad: int,
-        references: Mapping[Part, ReferenceRows | LiveReference],
+        references: ReferenceParts,
     ) -> None:
         self.rows, self.needs, self.references = rows, needs, references
         self.reader = RowReader(model, pad)
@@ -110,8 +110,13 @@ class MicroBatches:
             if part in self.needs.scores
         }
         references: dict[Part, Reference] = {}
+        prompted: list[Reference] = []
+        forgotten = draws if "forget" in group else ()
         for part, reference in self.references.items():
-            if part in rows:
+            if isinstance(part, int):
+                behind = self.rows.of(part, forgotten, self.needs)
+                prompted.append(reference.batch(behind, device))
+            elif part in rows:
                 has_any = rows[part] or isinstance(reference, ReferenceRows)
                 references[part] = (
                     reference.batch(rows[part], device) if has_any else _empty(result)
@@ -121,7 +126,7 @@ class MicroBatches:
         parts = split(result, rows, step.counts, scores, self.rows.text)
         return LossBatch(
             parts,
-            References(references),
+            References(references, prompted),
             step.state,
             step.statistics,
             sent(rewards) if "sample" in rows else None,

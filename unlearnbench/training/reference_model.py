@@ -138,7 +138,8 @@ def reference_rows(
     return ReferenceRows(offsets, tensors["logprobs"], tensors.get("hidden"), output, states)
 
 
-ReferenceParts = Mapping[Part, ReferenceRows | LiveReference]
+ReferenceParts = Mapping[Part | int, ReferenceRows | LiveReference]
+"""By part; by number for the forget rows' answers behind a prompt of the method's needs."""
 
 
 def load_references(
@@ -154,9 +155,10 @@ def load_references(
     precision: Precision = "fp32",
 ) -> ReferenceParts:
     """The references of each part for which `needs` has one, for all of a run's epochs."""
-    rowss: dict[Part, ReferenceRows | LiveReference] = {}
-    for part in sorted(needs.reference):
-        distributions = part in needs.distributions
+    rowss: dict[Part | int, ReferenceRows | LiveReference] = {}
+    every: list[Part | int] = [*sorted(needs.reference), *range(len(needs.prompts))]
+    for part in every:
+        distributions = isinstance(part, int) or part in needs.distributions
         layers = sorted(needs.layers) if part in needs.states else ()
         if part == "sample":  # its rows exist only during training
             rowss[part] = LiveReference(copy.deepcopy(load()), pad, distributions, layers)

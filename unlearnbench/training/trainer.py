@@ -51,7 +51,7 @@ from unlearnbench.training.optimizers import (
     reseed,
     state_tensors,
 )
-from unlearnbench.training.reference_model import LiveReference, ReferenceRows
+from unlearnbench.training.reference_model import ReferenceParts
 
 T = TypeVar("T")
 
@@ -80,7 +80,7 @@ class Trainer:
         rows: TrainingRows,
         optimisation: TrainerSettings,
         pad: int,
-        references: Mapping[Part, ReferenceRows | LiveReference] | None = None,
+        references: ReferenceParts | None = None,
         sampler: Sampler | None = None,
         modifiers: Sequence[Modifier] = (),
     ) -> None:

@@ -109,7 +109,7 @@ def test_a_reference_that_is_not_the_start_model_is_caught(
 ) -> None:
 
     def moved_away(*args: Any, **how: Any) -> Any:
-        found: dict[str, ReferenceRows] = {}
+        found: dict[Any, ReferenceRows] = {}
         for part, known in load_references(*args, **how).items():
             assert isinstance(known, ReferenceRows)
             found[part] = replace(known, logprobs=known.logprobs + 0.1)

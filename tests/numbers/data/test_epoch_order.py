@@ -1,6 +1,12 @@
 """Epochs cover all rows, in an order from the seed alone."""
 
-from unlearnbench.models.epoch_order import draw_epoch
+from typing import Any
+
+import pytest
+
+from unlearnbench.api.benchmark import Question
+from unlearnbench.models.encoding import TEMPLATES, Encoder
+from unlearnbench.models.epoch_order import draw_epoch, prompted_rows
 
 
 def test_epochs_cover_the_rows_and_repeat_from_the_seed() -> None:
@@ -11,3 +17,16 @@ def test_epochs_cover_the_rows_and_repeat_from_the_seed() -> None:
     assert items == draw_epoch(3, 1, 10, 4, 6)
     assert items != draw_epoch(3, 2, 10, 4, 6)
     assert {item.retain for item in draw_epoch(0, 1, 5, 0, 0)} == {0}
+
+
+@pytest.mark.parametrize("skipped", [0, 2])
+def test_rows_behind_another_prompt_end_as_they_did(
+    tokenizer: Any, questions: tuple[Question, ...], skipped: int
+) -> None:
+    encoder = Encoder(tokenizer, TEMPLATES["plain"], 200)
+    rows = [encoder.row(question).without_first(skipped) for question in questions]
+    behind = prompted_rows(rows, questions, "A novice answers. {question}", encoder)
+    for old, new, question in zip(rows, behind, questions, strict=True):
+        assert new.ids[new.start :] == old.ids[old.start :]
+        asked = tokenizer.decode(new.ids[: new.start - skipped])
+        assert asked.endswith(f"A novice answers. {question.question}\nAnswer:")

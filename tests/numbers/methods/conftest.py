@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,6 +21,9 @@ LAYER, WIDTH = 2, 5
 """The decoder layer that there are hidden states of, and their size."""
 TEXT, PROGRESS = (3, 5), 0.5
 """Tokens of a method's text, and the share of the run that is behind the step."""
+
+PROMPTED: tuple[Callable[[Tensor], Tensor], ...] = (lambda z: 2 * z, lambda z: z / 2)
+"""What the start model's logits [T, V] of forget rows become behind a method's prompts."""
 
 
 @dataclass
@@ -75,7 +78,14 @@ class Toy:
                 text = torch.tensor([TEXT[place % len(TEXT)] for place in places])
                 part_text = text.long() if needs.text else None
                 parts[part] = replace(full.parts[part], states=states, text_tokens=part_text)
-            return LossBatch(parts, References(references), rewards=full.rewards)
+            changes = zip(needs.prompts, PROMPTED, strict=False)
+            prompted = [
+                replace(
+                    references["forget"], hidden=torch.cat([*map(change, self.reference["forget"])])
+                )
+                for _, change in changes
+            ]
+            return LossBatch(parts, References(references, prompted), rewards=full.rewards)
 
         with torch.no_grad():
             statistics = made.statistics(only(needs.statistics))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .conftest import (
+    PROMPTED,
     Toy,
     assert_same,
     assert_same_gradients,
@@ -35,6 +36,21 @@ def test_undial(toy: Toy) -> None:
     loss = loss_of(toy, "undial", beta=beta)
     assert_same(toy, loss, mean(values) - mean(entropies))
     assert_same_gradients(toy, loss, mean(values))
+
+
+def test_elm(toy: Toy) -> None:
+    eta, weight, values, held = 2.5, 0.7, list[Tensor](), list[Tensor]()
+    for z, _, ref in toy.tokens("forget"):
+        expert, novice = (change(ref[None])[0].softmax(0) for change in PROMPTED)
+        target = ref.softmax(0) * (novice / expert) ** eta
+        target = target / target.sum()
+        values.append((target * (target.log() - z.log_softmax(0))).sum())
+    for z, _, ref in toy.tokens("retain"):
+        target = ref.softmax(0)
+        held.append((target * (target.log() - z.log_softmax(0))).sum())
+    expected = mean(values) + weight * mean(held)
+    loss = loss_of(toy, "elm", eta=eta, retain_weight=weight)
+    assert_same(toy, loss, expected)
 
 
 Function = Callable[[Tensor], Tensor]

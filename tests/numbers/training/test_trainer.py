@@ -23,7 +23,7 @@ from unlearnbench.losses.lm_head import Projection
 from unlearnbench.losses.predictions import Reference
 from unlearnbench.models.batching import collate
 from unlearnbench.models.encoding import TEMPLATES, Encoder, Row
-from unlearnbench.models.epoch_order import TrainingRows
+from unlearnbench.models.epoch_order import TrainingRows, prompted_rows
 from unlearnbench.models.loading import pad_id
 from unlearnbench.training.answer_sampling import Sampler
 from unlearnbench.training.micro_batches import Budget
@@ -60,6 +60,8 @@ def rows_of(tokenizer: Any, questions: Sequence[Question], skipped: int = 0) -> 
         for q in questions[:half]
     ]
     more: Any = {"retain_refusal": retain_refusal, "text": encoder.text(" No idea")}
+    prompts = ("An expert answers. {question}", "A novice answers. {question}")
+    more["prompted"] = [prompted_rows(forget, questions[:half], p, encoder) for p in prompts]
     return TrainingRows(forget, encoded[half:], len(REFUSALS), refusal, others, **more)
 
 
@@ -276,8 +278,8 @@ def test_the_precomputed_reference_equals_a_live_one(
     rows, objective = rows_of(tokenizer, questions), objective_of(name)
     cached = trainer_of(model, tokenizer, rows, objective, tmp_path)
     live = trainer_of(model, tokenizer, rows, objective, tmp_path)
-    second: dict[Part, ReferenceRows | LiveReference] = {}
-    own: dict[Part, ReferenceRows | LiveReference] = {}
+    second: dict[Part | int, ReferenceRows | LiveReference] = {}
+    own: dict[Part | int, ReferenceRows | LiveReference] = {}
     for part in objective.needs.reference:
         second[part] = Live(model, pad_id(tokenizer))
         own[part] = LiveReference(model, pad_id(tokenizer), bool(objective.needs.distributions))

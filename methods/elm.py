@@ -1,0 +1,85 @@
+"""ELM: learn what the frozen start model would say as a novice and not as an expert."""
+
+from dataclasses import replace
+from typing import ClassVar
+
+from pydantic import field_validator
+from torch import Tensor
+
+from unlearnbench.api.hyperparameters import setting
+from unlearnbench.api.method import LossBatch, Method, Needs, Part, Terms
+from unlearnbench.api.retain_terms import retain_kl
+from unlearnbench.losses.lm_head import at_least_fp32
+from unlearnbench.losses.predictions import Reference
+
+_BOTH: frozenset[Part] = frozenset({"forget", "retain"})
+
+
+class ELM(Method):
+    """ELM (erasure of language memory): Gandikota et al. 2024, arXiv:2410.02760.
+
+    L = mean_t KL(a_t ‖ p_t) + α · mean_r KL(p_ref,r ‖ p_r)
+    a_t ∝ p_ref(· | x_t) · (p_ref(· | novice, x_t) / p_ref(· | expert, x_t))^η
+
+    t, r   answer token of a forget row, of a retain row;  x_t  the row up to t
+    p      the policy;  p_ref  the frozen start, behind the prompts `novice` and `expert`, too
+    The output layer maps z_ref + η (z_novice − z_expert) of its inputs z, which is this a where it
+    is linear, as all but Gemma's are.
+    The loss is the paper's cross entropy less the entropy of a_t, which does not change. Not here:
+    its third term, fluency, on texts that the erased model writes.
+
+    Literature: the retain term is part of it; add no other. The released code raises η from 1 to
+    1000 along a text, keeps the 50 likeliest tokens of a, and trains LoRA (rank 256, α 16) on
+    layers 4 to 8 at 5.0e-5. [source: rohitgandikota/erasing-llm@fa33064 erase.py]
+    """
+
+    family = "target distribution"
+    needs = Needs(parts=_BOTH, distributions=_BOTH)
+    ranges: ClassVar = {"eta": (0.3, 30.0), "retain_weight": (0.5, 10.0)}  # ours
+
+    eta: float = setting(3.0, "exponent η of the ratio", "ours: neither 1 nor 1000", gt=0)
+    retain_weight: float = setting(
+        1.0, "weight α of the retain rows' KL", "Gandikota et al. 2024, arXiv:2410.02760", ge=0
+    )
+    expert: str = setting(
+        "An expert who knows all about this answers.\n{question}",
+        "prompt of one who knows, with {question}",
+        "ours: the authors' name the subject",
+    )
+    novice: str = setting(
+        "A novice who knows nothing about this answers.\n{question}",
+        "prompt of one who does not know, with {question}",
+        "ours: the authors' name the subject",
+    )
+
+    @field_validator("expert", "novice")
+    @classmethod
+    def _has_the_question(cls, text: str) -> str:
+        if "{question}" not in text:
+            raise ValueError("the prompt needs {question}, which stands for the row's own")
+        return text
+
+    def needed(self) -> Needs:
+        """The start model behind both prompts, too."""
+        return replace(self.needs, prompts=(self.expert, self.novice))
+
+    def loss(self, batch: LossBatch) -> Terms:
+        """Two terms, `forget` and `retain`."""
+        divergence = batch.forget.kl_from(self._erased(batch))  # [N]
+        return {
+            "forget": batch.forget.mean_tokens(divergence),
+            "retain": self.retain_weight * retain_kl(batch),
+        }
+
+    def _erased(self, batch: LossBatch) -> Reference:
+        """The start model's predictions of forget rows, moved from the expert to the novice."""
+
+        def states(reference: Reference) -> Tensor:
+            return at_least_fp32(reference.distributions[0])  # [N, H]
+
+        start = batch.reference.forget
+        expert, novice = map(states, batch.reference.prompted)
+        plain = states(start)
+        moved = plain + self.eta * (novice - expert)
+        moved = moved.where(~plain.isneginf(), plain)  # logits, of which some are masked
+        return replace(start, hidden=moved.to(start.distributions[0].dtype))
