@@ -262,9 +262,16 @@ def _first_line(plugin: type[Any]) -> str:
 def _cell(value: Any) -> str:
     if value is None:
         return "-"
-    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    if not isinstance(value, list | tuple):
+        return str(value)
+    items = [*map(str, value)]
+    if len(items) > _MOST:
+        items = [*items[:2], "…", f"{items[-1]} ({len(items)} in all)"]
+    return ", ".join(items)
 
 
+_MOST = 50
+"""Items of a cell; of more, the first and the last are shown."""
 _FIELD = ("name", "type", "default", "bounds", "tuned", "meaning", "source")
 
 

@@ -77,6 +77,11 @@ def test_a_broken_plugin_is_listed_with_its_fault(
     assert "npo" in out
 
 
+def test_of_many_names_the_first_and_the_last_are_shown(run: Run) -> None:
+    _, out, _ = run("benchmarks", "show", "edu-relat")
+    assert "target1, target2, …, target55 (55 in all)\n" in out
+
+
 def test_a_modifier_in_a_file_is_listed_and_shown(run: Run) -> None:
     Path("halved.py").write_text(
         "from unlearnbench.api.modifier import Filter\n\nclass Halved(Filter):\n"
