@@ -27,4 +27,6 @@ class SAM(Perturb):
     def gradients(self, at: Evaluate, memory: Memory, step: RunStep) -> ByRole:
         """Two evaluations of the forget rows, one of the retain rows."""
         plain = at({"forget", "retain"})
-        return {**plain, **at({"forget"}, plain["forget"].unit().scale_(self.rho))}
+        norm = plain["forget"].norm()
+        offset = plain["forget"].scale_(self.rho / norm if norm else 0.0)  # is read no more
+        return {**plain, **at({"forget"}, offset)}

@@ -5,13 +5,15 @@ the whole step, so only rounding differs. A size that did not fit is not tried a
 in the run nor by a process that resumes it.
 """
 
+import ctypes
 import gc
 import json
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+import psutil
 import torch
 
 from unlearnbench.base.atomic import write_text
@@ -30,6 +32,9 @@ _SIGNS = (
     "DefaultCPUAllocator: can't allocate memory",
 )
 """Messages of libraries below torch, whose errors have no type of their own."""
+
+_TRIMMED = 2**30
+"""Bytes of a process from which on freed memory is returned."""
 
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -223,6 +228,15 @@ def empty_cache() -> None:
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
+    trim_heap()
+
+
+def trim_heap() -> None:
+    """Return freed memory to the system, where it is gigabytes: glibc keeps it, in pieces that are
+    too small for what comes next."""
+    if psutil.Process().memory_info().rss > _TRIMMED:
+        with suppress(OSError, AttributeError):  # another C library
+            ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 def _line(error: BaseException) -> str:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from unlearnbench.api.observation import Observation
 from unlearnbench.api.observations import FloatArray, IntArray
 from unlearnbench.base.errors import ModelError
-from unlearnbench.base.out_of_memory import empty_cache, map_over_ranks
+from unlearnbench.base.out_of_memory import empty_cache, map_over_ranks, trim_heap
 from unlearnbench.config.precision import Precision
 from unlearnbench.evaluation.precision import computing_in_precision, precision_of_model
 from unlearnbench.evaluation.prefix_tree import Tree, TreeLayout
@@ -133,8 +133,11 @@ class Predictor:
             """The dtype of products, keys and values."""
             with suppress(ModelError):
                 self.layer = OutputLayer(model, copied=False)
+            # What training left is free memory then, in one piece.
             if kind == "cuda":
-                empty_cache()  # what training left in torch's cache is free memory, in one piece
+                empty_cache()
+            else:
+                trim_heap()
             batches = _SLOT_BATCHES.get(kind, _SLOT_BATCHES_ELSEWHERE)
             self.slot_tokens = max_cached_tokens(model, batches * self.batch_tokens)
             """Tokens whose keys and values may be stored at once."""

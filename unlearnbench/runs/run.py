@@ -216,6 +216,8 @@ class Run:
                     yield result
                 error, ended = self._collapse(), self._out_of_patience()
             if error is None and (attacks := self._due(last=True)):
+                if self._trainer is not None:
+                    self._trainer.free_states()  # an attack that trains has as large ones
                 with self._evaluated_model(exact=True) as model:
                     self._attack(model, attacks)
             if error is None and has_successor(self.spec, self.space):

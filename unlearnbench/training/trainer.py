@@ -193,6 +193,11 @@ class Trainer:
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=True)
 
+    def free_states(self) -> None:
+        """Discard the optimisers' states, where no step follows."""
+        for optimizer in self.optimizers:
+            optimizer.state.clear()
+
     def _clip(self) -> Tensor:
         """Clip the gradient; returns its norm before that."""
         norm: Any = self.accelerator.clip_grad_norm_(self.parameters, self.how.max_grad_norm)

@@ -2,7 +2,8 @@
 
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,20 @@ def test_a_run_under_attacks_has_the_plain_results_and_more(place: Path, noise: 
     asked = stored.attacked_evaluations[3, "paraphrase"].sets["forget"]
     assert asked.questions == stored.evaluations[3].sets["forget"].questions
     assert (asked.answer_loss != stored.evaluations[3].sets["forget"].answer_loss).any()
+
+
+def test_optimisers_have_no_memory_left_under_the_last_attack(
+    place: Path, noise: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states: list[int] = []
+
+    def counted(optimizers: Sequence[Any]) -> AbstractContextManager[None]:
+        states.append(sum(len(optimizer.state) for optimizer in optimizers))
+        return nullcontext()
+
+    monkeypatch.setattr(run_module, "on_host", counted)
+    run(place, attacks=specs(noise))
+    assert states == [0]
 
 
 def test_the_retain_and_start_models_go_through_the_same_attack(place: Path, noise: str) -> None:
