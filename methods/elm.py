@@ -23,8 +23,8 @@ class ELM(Method):
 
     t, r   answer token of a forget row, of a retain row;  x_t  the row up to t
     p      the policy;  p_ref  the frozen start, behind the prompts `novice` and `expert`, too
-    The output layer maps z_ref + η (z_novice − z_expert) of its inputs z, which is this a where it
-    is linear, as all but Gemma's are.
+    It is computed as the output layer of z_ref + η (z_novice − z_expert), of its inputs z: the same
+    where that layer is linear, as it is but for the caps of Gemma 2.
     The loss is the paper's cross entropy less the entropy of a_t, which does not change. Not here:
     its third term, fluency, on texts that the erased model writes.
 
