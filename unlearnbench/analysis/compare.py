@@ -287,7 +287,7 @@ def match(a: Contender, b: Contender, key: PanelKey, tolerance: float) -> Match 
         if _forgotten(best) < _forgotten(other):
             names = (a.name, b.name) if keeper == 0 else (b.name, a.name)
             return (
-                f"No setting of {names[1]} has the utility of {names[0]}'s best, {level:.3f}, "
+                f"No setting of {names[1]} keeps as much as {names[0]}'s best, {level:.3f}, "
                 f"within {tolerance:g}: {names[1]}'s best has {other.kept:.3f} and forgets more. "
                 "Try a larger --within, or train with more epochs or learning rates"
             )

@@ -46,7 +46,7 @@ class EduRelat(Benchmark):
     references: ClassVar[frozenset[Reference]] = frozenset({"start"})
     splits: ClassVar[tuple[str, ...]] = tuple(f"target{i}" for i in range(1, TARGETS + 1))
     headline: ClassVar[Headline] = Headline(
-        kept=HeadlineMetric("deep_accuracy", "Other facts kept", "kept"),
+        kept=HeadlineMetric("deep_accuracy", "Other facts kept", "accuracy"),
         forgotten=HeadlineMetric("deep_recall", "Deep unlearning", "recall"),
     )
 

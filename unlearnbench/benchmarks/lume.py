@@ -49,7 +49,7 @@ class LUME(Benchmark):
     references: ClassVar[frozenset[Reference]] = frozenset({"start"})
     splits: ClassVar[tuple[str, ...]] = ("all",)
     headline: ClassVar[Headline] = Headline(
-        kept=HeadlineMetric("tasks_kept", "Tasks kept", "kept"),
+        kept=HeadlineMetric("tasks_kept", "Tasks kept", "kept score"),
         forgotten=HeadlineMetric("tasks_forgotten", "Tasks forgotten", "forgotten"),
     )
 
