@@ -11,7 +11,7 @@ import torch
 from unlearnbench.api import registry
 from unlearnbench.api.benchmark import Dataset, Question, Split
 from unlearnbench.models.encoding import TEMPLATES, Encoder
-from unlearnbench.models.epoch_order import TrainingRows, training_rows
+from unlearnbench.models.epoch_order import TrainingRows, prompted_rows, training_rows
 from unlearnbench.training.objective import Objective
 
 from ...conftest import QUESTIONS
@@ -38,7 +38,9 @@ def test_methods_that_read_no_question_train_on_text(
     rows = [encoder.row(text) for text in TEXTS]
     assert {row.start for row in rows[1::2]} == {1}, "every token but BOS"
     forget = [row.without_first(skipped) for row in rows[:6]]
-    given = TrainingRows(forget, rows[6:], text=(1, 2))
+    prompts = method.needed().prompts
+    prompted = [prompted_rows(forget, TEXTS[:6], prompt, encoder) for prompt in prompts]
+    given = TrainingRows(forget, rows[6:], text=(1, 2), prompted=prompted)
     trainer = trainer_of(model, tokenizer, given, Objective(method), tmp_path, epochs=1)
     steps = [*trainer.epoch(1)]
     assert all(math.isfinite(step.loss) for step in steps)
