@@ -175,6 +175,7 @@ list(run_epochs(read(RunSpec, spec), read(SweepConfig, config), Path(folder)))
 """
 
 
+@pytest.mark.long
 def test_an_attack_that_is_killed_goes_on_with_the_same_numbers(
     place: Path, noise: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -157,6 +157,7 @@ def tries(marks: Path, kind: str = "try") -> list[int]:
     return sorted(counts.values())
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("shared_ray")
 def test_a_full_disk_ends_the_sweep_at_its_first_run(tmp_path: Path) -> None:
     config = a_config(tmp_path / "out", ray=RaySettings(concurrent=1))
