@@ -83,7 +83,8 @@ class ModelPreparer:
                     load_tokenizer(sources.base(), settings),
                     sources.tuning_rows(name),
                 )
-            model = self._train(checkpoints, make, tokenizer, rows, epochs)
+            # A benchmark may have no other rows: its tiny base has random weights.
+            model = self._train(checkpoints, make, tokenizer, rows, epochs) if rows else make()
             merge = getattr(model, "merge_and_unload", None)
             return (merge() if is_main_process() and merge is not None else model), tokenizer
 

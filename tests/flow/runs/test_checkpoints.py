@@ -14,14 +14,19 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from safetensors import safe_open
+from transformers import AutoTokenizer
 
+from tests.made_up_benchmarks import lume
 from unlearnbench.base import tensor_file
 from unlearnbench.base.deferred_warnings import drain
 from unlearnbench.base.signals import Stopped
+from unlearnbench.benchmarks.lume import LUME
 from unlearnbench.config.plan import RunSpec
 from unlearnbench.config.schema import LoRA, SweepConfig
 from unlearnbench.models.rows_loading import load_benchmark
+from unlearnbench.models.tiny import build_model
 from unlearnbench.results.records import EpochResult, Record, read_record
 from unlearnbench.runs import checkpoints as checkpoint
 from unlearnbench.runs import workspace
@@ -390,3 +395,16 @@ def test_what_a_kill_cuts_ends_with_the_same_numbers(
     models.prepare("full")
     assert made == list(range(2 * each + 1, 3 * each + 1))
     assert (place_of / "model.safetensors").read_bytes() == weights
+
+
+def test_a_tiny_base_has_random_weights_where_a_benchmark_has_no_other_rows(tmp_path: Path) -> None:
+    data = load_benchmark(LUME.model_validate(lume(tmp_path)), ("all",))
+    (settings,) = config_of(tmp_path).models
+    models = ModelPreparer(ModelSources(settings, data, tmp_path / "cache"))
+    models.prepare("full")
+    base = models.sources.folder("base")
+    tokenizer: Any = AutoTokenizer.from_pretrained(base)
+    expected = build_model(settings.architecture, tokenizer, settings.preparation.seed)
+    with safe_open(base / "model.safetensors", framework="pt") as made:
+        for name, weight in expected.named_parameters():
+            assert torch.equal(made.get_tensor(name), weight)
