@@ -6,6 +6,7 @@ text, and sets of which no metric reads generated answers (`metric.SCORED_ONLY`)
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
@@ -396,7 +397,8 @@ class Evaluator:
 
     def _ids(self, question: str, text: str) -> tuple[int, ...]:
         answer = text.removeprefix(self.encoder.template.label).strip()
-        row = self.encoder.row(Question(question, answer))
+        # A row may have been asked with a length of its own.
+        row = replace(self.encoder, max_length=sys.maxsize).row(Question(question, answer))
         return tuple(token for token in row.ids[row.start :] if token != self.encoder.eos)
 
     def _verified(

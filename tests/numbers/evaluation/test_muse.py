@@ -73,6 +73,19 @@ def test_answers_end_at_the_stops(sharp: Any, tokenizer: Any) -> None:
     assert generated(middle, "absent") == whole.partition(middle)[0].strip()
 
 
+def test_answers_of_a_log_are_drafts_also_behind_a_prompt_of_its_own_length(
+    sharp: Any, tokenizer: Any
+) -> None:
+    asked = "Where was Ada born? " * 31
+    rows = [Question(asked, "In Rome.", format="text", max_new_tokens=20, max_length=256)]
+    parts = tokenizer, TEMPLATES["plain"], TOFU, pad_id(tokenizer)
+    evaluator = Evaluator({"set": rows}, *parts)
+    assert len(evaluator.sets["set"][0].prompt) > TOFU.max_length
+    plain = evaluator(sharp)
+    again = evaluator(sharp, replace(plain, answers=None))  # as read from a file
+    assert again.sets["set"].generated == plain.sets["set"].generated
+
+
 @pytest.mark.parametrize("stemmer", [False, True])
 def test_f1_is_rouge_scores(stemmer: bool) -> None:
     seen = made_up_set(n=20, seed=3)
