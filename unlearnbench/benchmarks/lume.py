@@ -31,6 +31,8 @@ _TASKS = ("Task1", "Task2", "Task3")
 _KINDS = {"sc": "rouge", "qa": "answer-match"}
 """Completions of sentences, and questions: what each is measured by."""
 ANSWER_TOKENS = 256
+CONTEXT = 2048
+"""Most tokens of an evaluated row: that of the published models, OLMo's."""
 
 
 def _set(part: str, task: str, kind: str) -> str:
@@ -116,5 +118,6 @@ class _Row(JsonRow):
             f" {self.output}",
             format="text",
             max_new_tokens=ANSWER_TOKENS,
+            max_length=CONTEXT,
             place=location,
         )

@@ -30,6 +30,7 @@ def test_rows_by_task_and_kind(tmp_path: Path) -> None:
     }
     row = split.sets["forget_task2_qa"][0]
     assert (row.question, row.answer, row.format) == ("forget Task2 qa0 0.", " Ada.", "text")
+    assert (row.max_new_tokens, row.max_length) == (256, 2048)
     few = load_benchmark(LUME(path=str(tmp_path), per_task=1), ["all"])
     assert [len(few.splits["all"].forget), len(few.full)] == [6, 12]
 
