@@ -23,8 +23,8 @@ class ELM(Method):
 
     t, r   answer token of a forget row, of a retain row;  x_t  the row up to t
     p      the policy;  p_ref  the frozen start, behind the prompts `novice` and `expert`, too
-    It is computed as the output layer of z_ref + η (z_novice − z_expert), of its inputs z: the same
-    where that layer is linear, as it is but for the caps of Gemma 2.
+    With h the inputs of the output layer, a is computed as its output at h_ref + η (h_novice −
+    h_expert), which is the same where that layer is linear: not where it caps logits (Gemma 2).
     The loss is the paper's cross entropy less the entropy of a_t, which does not change. Not here:
     its third term, fluency, on texts that the erased model writes.
 
@@ -37,7 +37,7 @@ class ELM(Method):
     needs = Needs(parts=_BOTH, distributions=_BOTH)
     ranges: ClassVar = {"eta": (0.3, 30.0), "retain_weight": (0.5, 10.0)}  # ours
 
-    eta: float = setting(3.0, "exponent η of the ratio", "ours: neither 1 nor 1000", gt=0)
+    eta: float = setting(3.0, "exponent η of the ratio", "ours: theirs rises from 1 to 1000", gt=0)
     retain_weight: float = setting(
         1.0, "weight α of the retain rows' KL", "Gandikota et al. 2024, arXiv:2410.02760", ge=0
     )

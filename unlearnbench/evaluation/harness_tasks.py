@@ -11,7 +11,7 @@ from unlearnbench.base.optional_packages import import_optional
 TaskScores = Mapping[str, Mapping[str, tuple[float, float | None]]]
 """By task and metric: its value, and its standard error where the harness gives one."""
 _BATCH = 8
-"""Rows of a forward pass without CUDA, on which the harness finds out how many fit."""
+"""Rows of a forward pass on a CPU; on a GPU the harness finds out how many fit."""
 
 
 def task_scores(
@@ -41,7 +41,7 @@ def task_scores(
         if name not in manager.all_tasks and not Path(name).is_file():
             near = did_you_mean(name, manager.all_tasks)
             raise EvaluationError(f"--task {name}: no file, no task of lm-evaluation-harness{near}")
-    # It warns of a model in memory: as if its settings and processes were the caller's to mind.
+    # It warns that a model in memory ignores its loading options, of which none is given here.
     logging.getLogger(wrappers.__name__).setLevel(logging.ERROR)
     batch = "auto" if model.device.type == "cuda" else _BATCH
     wrapped = wrappers.HFLM(model, tokenizer=tokenizer, batch_size=batch)

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from unlearnbench.evaluation import harness_tasks
+
 Run = Callable[..., tuple[int, str, str]]
 
 
@@ -64,6 +66,16 @@ def test_tasks_of_lm_evaluation_harness(run: Run, folder: str) -> None:
     assert cells[2:] in (["0", "-"], ["1", "-"]), "of one row there is no standard error"
     code, _, err = run(*asked, "hellaswga")
     assert (code, "did you mean 'hellaswag'?" in err) == (2, True)
+
+
+def test_tasks_are_part_of_the_json(run: Run, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def scores(*_: Any, rows: int | None) -> dict[str, dict[str, tuple[float, None]]]:
+        assert rows == 1
+        return {"jobs": {"acc": (0.5, None)}}
+
+    monkeypatch.setattr(harness_tasks, "task_scores", scores)
+    code, out, _ = run("evaluate", folder, *SMALL_EVALUATION, "--task", "jobs", "--json")
+    assert (code, json.loads(out)["tasks"]) == (0, {"jobs": {"acc": [0.5, None]}})
 
 
 def test_tasks_need_their_package(run: Run, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
