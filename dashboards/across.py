@@ -29,8 +29,9 @@ def build(name: str, sweeps: Mapping[str, Results], pages: Mapping[str, str]) ->
         for panel in several:
             more = f" {panel_label(panel.model, panel.forget_fraction)}" if several[1:] else ""
             shown[benchmark + more], of[benchmark + more] = panel, benchmark
-            if panel.start.fault:
-                faults[benchmark + more] = panel.start.fault
+            unkept = not any(best.setting for best in panel.judged)
+            if fault := panel.start.fault or "no setting keeps enough" * unkept:
+                faults[benchmark + more] = fault
     style = Style.of([row for results in sweeps.values() for row in results.rows])
     valid = {title: panel.judged for title, panel in shown.items() if title not in faults}
     figures = [draw(panel, style, HEIGHT) for panel in shown.values()]

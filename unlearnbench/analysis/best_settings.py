@@ -255,12 +255,12 @@ class Start(OnPanel):
         A model that knows nothing has no utility to keep, so every setting keeps it. A model that
         the test does not distinguish from the retain model passes it without any unlearning.
         """
-        least, test = self.headline.least_kept, self.headline.forgotten.test
-        if self.utility is not None and least is not None and self.utility < least:
+        least, test = self.headline.least_kept or 0.0, self.headline.forgotten.test
+        if self.utility is not None and not 0 < self.utility >= least:
             return (
                 f"the start model knows nothing: its {self.headline.kept.plain_label} is "
-                f"{self.utility:.2f}, below {least:g}, so that there is nothing to keep "
-                "and nothing to forget. Prepare it with more epochs or at another learning "
+                f"{self.utility:.2f}{f', below {least:g}' * bool(least)}, so that there is nothing "
+                "to keep and nothing to forget. Prepare it with more epochs or at another learning "
                 "rate (the model's preparation), or name one that has learned the data (fine_tuned)"
             )
         if self.quality is not None and test and self.quality > math.log10(test.level):

@@ -24,10 +24,12 @@ def page(fabric: Fabric) -> str:
     ignorant = [fabric.run(points=((0.8, -0.2),)), fabric.reference("retain")]
     start = fabric.reference("retain")
     faulty = [*ignorant, replace(start, kind="fine-tuned", id="start")]
+    lost = [fabric.run(points=((0.1, -0.2),)), fabric.reference("fine-tuned")]
     sweeps: dict[str, Results] = {
         "tofu": report_of(fabric.sweep(methods=METHODS)),
         "poems": report_of(of_poems(records)),
         "faulty": report_of(faulty),
+        "lost": report_of(lost),
     }
     pages = {name: f"{name}/report.html" for name in sweeps}
     return str(registry.load("dashboards", "across")("several", sweeps, pages))
@@ -40,8 +42,9 @@ def test_every_panel_is_there_and_leads_to_its_page(page: str) -> None:
         ("tofu/report.html", "tofu tiny, forget 10 %"),
         ("poems/report.html", "poems"),
         ("faulty/report.html", "faulty"),
+        ("lost/report.html", "lost"),
     ]
-    assert page.count('<div class="figure">') == 4
+    assert page.count('<div class="figure">') == 5
 
 
 def test_places_are_of_panels_that_show_something(page: str) -> None:
@@ -51,6 +54,7 @@ def test_places_are_of_panels_that_show_something(page: str) -> None:
     ]
     assert sorted(re.findall(r"</span>([^<]+)</th>", table)) == sorted(METHODS)
     assert "<b>faulty</b> has no places: the start model has nothing left to forget" in page
+    assert "<b>lost</b> has no places: no setting keeps enough." in page
 
 
 def test_a_folder_without_sweeps_is_refused(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ class Outside(Method):
 '''
 RUNS, EPOCHS = 2, 3
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.long,
     # MLflow 3.17 asks SQLAlchemy 2.1 for a loader that the latter is about to drop.
     pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated"),
     # Its engine leaves connections to the garbage collector, which may come at any test.

@@ -33,6 +33,7 @@ from unlearnbench.sweep.pipeline import Pipeline
 from unlearnbench.sweep.sweep_state import SweepResult
 
 pytestmark = [
+    pytest.mark.long,
     # MLflow 3.17 asks SQLAlchemy 2.1 for a loader that the latter is about to drop.
     pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated"),
     # Its engine leaves connections to the garbage collector, which may come at any test.
@@ -157,7 +158,6 @@ def tries(marks: Path, kind: str = "try") -> list[int]:
     return sorted(counts.values())
 
 
-@pytest.mark.long
 @pytest.mark.usefixtures("shared_ray")
 def test_a_full_disk_ends_the_sweep_at_its_first_run(tmp_path: Path) -> None:
     config = a_config(tmp_path / "out", ray=RaySettings(concurrent=1))
@@ -192,7 +192,6 @@ def test_a_full_memory_ends_the_sweep_with_a_reason(
         sweep(a_config(tmp_path / "out"), fake_pipeline(tmp_path / "marks"))
 
 
-@pytest.mark.long
 @pytest.mark.usefixtures("shared_ray")
 def test_a_request_waits_for_the_one_before_it(tmp_path: Path) -> None:
     fractions = (0.3, 0.1, 0.2)

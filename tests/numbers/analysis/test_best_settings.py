@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from unlearnbench.analysis.best_settings import average_seeds, best_per_method, panels
+from unlearnbench.analysis.best_settings import Start, average_seeds, best_per_method, panels
 from unlearnbench.analysis.text import best_lines
+from unlearnbench.evaluation.benchmark_schema import default_headline
 from unlearnbench.results.records import Record
 from unlearnbench.results.table import table
 
@@ -74,6 +75,18 @@ def test_a_panel_without_a_best_has_no_table(start: tuple[float, float] | None) 
     """Where the start model knows nothing, no setting keeps its utility, or there is none."""
     first = () if start is None else (pointed("start", (start,), "fine-tuned"),)
     assert lines_of(*first, pointed("a", ((0.7, -1.0),))) == []
+
+
+@pytest.mark.parametrize(("least", "kept", "valid"), [(None, 0.0, False), (None, 0.01, True)])
+@pytest.mark.parametrize("forgotten", [None, 0.5])
+def test_a_start_model_that_has_nothing_to_keep_shows_nothing(
+    least: float | None, kept: float, valid: bool, forgotten: float | None
+) -> None:
+    headline = replace(default_headline(), least_kept=least)
+    headline = replace(headline, forgotten=replace(headline.forgotten, test=None))
+    start = Start("tiny", "all", kept, forgotten, headline)
+    assert (start.fault == "") is valid
+    assert valid or "is 0.00, so that there is nothing to keep" in start.fault
 
 
 def test_methods_that_do_not_differ_beyond_chance_share_a_place() -> None:
