@@ -29,7 +29,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unlearnbench.analysis.best_settings import (
-    UTILITY_SHARE,
     OnPanel,
     Panel,
     PanelKey,
@@ -42,6 +41,7 @@ from unlearnbench.analysis.best_settings import (
     panel_order,
     panels,
 )
+from unlearnbench.analysis.text import share_kept
 from unlearnbench.api.benchmark import Headline
 from unlearnbench.api.observations import Evaluation, FloatArray
 from unlearnbench.base.errors import EvaluationError, RecordError, did_you_mean
@@ -274,8 +274,8 @@ def match(a: Contender, b: Contender, key: PanelKey, tolerance: float) -> Match 
         floor, settings = side.sweep_panels[key].least_kept, side.settings(key)
         best = None if floor is None else best_of(settings, floor)
         if floor is None or best is None:
-            share = f"{100 * UTILITY_SHARE:g} % of the start model's utility"
-            return f"No setting of {side.name} keeps {share}"
+            headline = side.sweep_panels[key].headline
+            return f"No setting of {side.name} keeps {share_kept(headline)}"
         able.append([s for s in settings if (merit := merit_of(s)) and merit[1] >= floor])
         bests.append(best)
     first, second = (best.kept or 0.0 for best in bests)

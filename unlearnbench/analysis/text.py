@@ -160,7 +160,7 @@ def best_found(panel: Panel, leader: RankedMethod | None) -> str:
 def doubts(order: PanelOrder) -> Iterator[str]:
     """How sure the leading method's lead is: rivals, seeds, and what the test can detect."""
     leader = order.leader
-    if leader is None:
+    if leader is None or leader.best is None:
         return
     if (rivals := order.rivals) is not None:
         if reason := rivals.untested.get(rivals.runner_up):
@@ -179,7 +179,7 @@ def doubts(order: PanelOrder) -> Iterator[str]:
         if more := [name for name in rivals.untested if name != rivals.runner_up]:
             yield f"No comparison at equal utility was possible with {_named(more)}."
     if without := [method.method for method in order.methods if method.best is None]:
-        yield f"No setting keeps {100 * UTILITY_SHARE:g} % of utility: {_named(without)}."
+        yield f"No setting keeps {share_kept(leader.best.headline)}: {_named(without)}."
     if leader.seeds == 1:
         yield "Only one seed was run: the order may change with another."
     else:

@@ -313,7 +313,11 @@ A, KEPT = run("a", [(0.89, off(0.2))]), run("a", [(0.87, off(0.5))])
             run("b", [(0.725, off(1.0)), (0.715, off(0.1))]),
             (1, 1, True),
         ),
-        (A, run("b", [(0.5, off(0.1))]), "No setting of b keeps 80 % of the start model's utility"),
+        (
+            A,
+            run("b", [(0.5, off(0.1))]),
+            "No setting of b keeps at least 80 % of the start model's utility",
+        ),
     ],
 )
 def test_settings_of_equal_utility_are_matched(a: Record, b: Record, expected: Any) -> None:

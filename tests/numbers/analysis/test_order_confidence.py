@@ -68,7 +68,10 @@ def test_order_hypervolume_and_intervals() -> None:
     assert ends == pytest.approx((-3.0, -5.484, -0.516), abs=1e-3)
     assert slow.interval is None
     text = " ".join(panel.sentences)
-    assert "No setting keeps 80 % of utility: broken. It rests on 3 seeds." in text
+    assert (
+        "No setting keeps at least 80 % of the start model's utility: broken. It rests on 3 seeds."
+        in text
+    )
     assert "Not better beyond chance over seeds, so of one place: good and slow." in text
 
 
