@@ -26,6 +26,7 @@ from unlearnbench.api.benchmark import (
 )
 from unlearnbench.api.metric import Role
 from unlearnbench.api.profile import Profile
+from unlearnbench.base.errors import DataError
 from unlearnbench.benchmarks.json_lines import JsonRow, table_rows
 
 CONTEXT = 4096
@@ -100,7 +101,11 @@ class MUSE(Benchmark):
             return rows
         from transformers import AutoTokenizer
 
-        tokenizer: Any = AutoTokenizer.from_pretrained(self.tokenizer)
+        try:
+            tokenizer: Any = AutoTokenizer.from_pretrained(self.tokenizer)
+        except (OSError, ValueError) as error:  # gated, not reached, or none
+            fix = "name a folder that has one, or log in to the hub (`hf auth login`)"
+            raise DataError(f"data.tokenizer: no tokenizer {self.tokenizer}; {fix}") from error
         whole = "\n\n".join(row.answer for row in rows)
         pieces = _pieces(tokenizer(whole, add_special_tokens=False)["input_ids"], self.piece)
         return tuple(Question("", tokenizer.decode(ids), format="text") for ids in pieces)

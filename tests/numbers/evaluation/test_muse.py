@@ -14,6 +14,7 @@ from tests.made_up_benchmarks import muse
 from unlearnbench.api.benchmark import Question
 from unlearnbench.api.metric import EvaluatedModel
 from unlearnbench.api.observations import SetEvaluation
+from unlearnbench.base.errors import DataError
 from unlearnbench.benchmarks.muse import MUSE, MUSEScalability, MUSESustainability
 from unlearnbench.config.metric_plan import benchmark_plan
 from unlearnbench.config.profiles import OPEN_UNLEARNING, TOFU
@@ -50,6 +51,12 @@ def test_texts_are_cut_into_pieces(tmp_path: Path, tokenizer: Any) -> None:
     ids += ids[: -len(ids) % 16]  # the last piece goes on with the first
     expected = [tokenizer.decode(ids[i : i + 16]) for i in range(0, len(ids), 16)]
     assert [row.answer for row in rows.forget] == expected
+
+
+def test_a_tokenizer_that_cannot_be_had_is_a_users_error(tmp_path: Path) -> None:
+    settings = muse(tmp_path) | {"tokenizer": str(tmp_path)}
+    with pytest.raises(DataError, match=r"data\.tokenizer: no tokenizer .*; name a folder"):
+        load_benchmark(MUSE.model_validate(settings), ["all"])
 
 
 def test_the_reference_is_cut(tokenizer: Any) -> None:
