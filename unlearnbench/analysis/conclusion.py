@@ -59,7 +59,8 @@ def conclude(
     best = None if leader is None else leader.best
     result = text.best_found(panel, leader)
     start, runs = panel.start, [row for row in panel.rows if row.kind == "run" and row.epoch]
-    if start.fault or start.utility is None or all(row.forgotten is None for row in runs):
+    unknown = start.utility is None or all(row.forgotten is None for row in runs)
+    if start.fault or unknown or (best is not None and start.unmoved(best.forgotten)):
         return Conclusion(*panel.panel, result)
     test, quality = panel.headline.forgotten.test, None if best is None else best.forgotten
     passes = test is None or (quality is not None and quality > math.log10(test.level))
@@ -68,7 +69,7 @@ def conclude(
         result,
         "" if order is None else " ".join(text.doubts(order)),
         text.lasting(attacked, best),
-        has_best=quality is not None and passes and not start.unmoved(quality),
+        has_best=quality is not None and passes,
     )
 
 

@@ -137,7 +137,7 @@ def best_found(panel: Panel, leader: RankedMethod | None) -> str:
         return (
             f"No method forgot: no setting that keeps {share_kept(headline)} has a "
             f"{forgotten.better} {forgotten.name} than the start model "
-            f"({quality_text(forgotten, start.quality)})."
+            f"({quality_text(forgotten, start.quality)}). Try higher rates, or more epochs."
         )
     rule = best_rule(headline, value=quality_text(forgotten, quality))
     text = f"{setting_name(best)}, has {rule}"

@@ -36,7 +36,7 @@ class KnowUnDo(Benchmark):
     references: ClassVar[frozenset[Reference]] = frozenset({"start"})
     splits: ClassVar[tuple[str, ...]] = ("privacy",)
     headline: ClassVar[Headline] = Headline(
-        kept=HeadlineMetric("exact_memorization_retention", "Token accuracy, public", "public"),
+        kept=HeadlineMetric("exact_memorization_retention", "Token accuracy, public", "accuracy"),
         forgotten=HeadlineMetric(
             "exact_memorization_unlearning", "Token accuracy, private", "private", better="lower"
         ),

@@ -51,7 +51,7 @@ class RWKU(Benchmark):
     references: ClassVar[frozenset[Reference]] = frozenset({"start"})
     splits: ClassVar[tuple[str, ...]] = tuple(f"target{i}" for i in range(1, TARGETS + 1))
     headline: ClassVar[Headline] = Headline(
-        kept=HeadlineMetric("rouge_union_neighbor_level2", "Neighbours kept", "neighbours"),
+        kept=HeadlineMetric("rouge_union_neighbor_level2", "Neighbours kept", "recall"),
         forgotten=HeadlineMetric(
             "rouge_union_forget_level3", "Adversarial questions", "adversarial", better="lower"
         ),

@@ -196,7 +196,7 @@ def _report(console: Console, checked: str, results: Sequence["Result"], options
             console.print(first + f"\n{rest}".join(lines))
     count = f"{len(faults) or 'no'} fault{'s' if len(faults) > 1 else ''}"
     not_run = sum(result.outcome.verdict == "not run" for result in results)
-    skipped = f", {not_run} checks not run" if not_run else ""
+    skipped = f", {not_run} check{'s' * (not_run > 1)} not run" if not_run else ""
     console.print(f"{name}: {count}{skipped}, {sum(r.seconds for r in results):.1f} s")
 
 

@@ -292,7 +292,7 @@ def _planned(
         if isinstance(metric, Summary):
             _take_names(use.metric, columns_of(metric), taken)
             return metric
-        _check_words(f"metric {use.metric!r}: sets", {*use.sets}, (*roles,))
+        _check_words(f"metric {use.metric!r}: sets (names of `roles`)", {*use.sets}, (*roles,))
         on = metric.roles or ON_REQUEST
         sets = use.sets or tuple(name for name, role in roles.items() if role in on)
         measure = Measure(use.name or use.metric.replace("-", "_"), metric, sets)

@@ -161,18 +161,18 @@ def observation_faults(benchmark: Benchmark, plan: MetricPlan, split: Split) -> 
 
 def _lacking(reads: Reads, role: Role, rows: Rows) -> str:
     """The reason why a set has no such observation; empty where it has."""
-    without = 0
+    without, lack = 0, "have none"
     if reads == "moments" and role not in MOMENTS:
         return f"sets of role {role} have none"
     if reads in ("generated", "rouge"):
         if role in SCORED_ONLY:
             return f"no answers are generated to sets of role {role}"
-        without = sum(row.is_scored_only for row in rows)
+        without, lack = sum(row.is_scored_only for row in rows), "are scored, never generated"
     elif reads == "perturbed":
-        without = sum(not row.perturbed_answers for row in rows)
+        without, lack = sum(not row.perturbed_answers for row in rows), "lack `perturbed_answers`"
     elif reads == "paraphrase" and not any(row.paraphrased_answer for row in rows):
         without = len(rows)
-    return f"{without} of its {len(rows)} rows have none" if without else ""
+    return f"{without} of its {len(rows)} rows {lack}" if without else ""
 
 
 def sets_of(benchmark: Benchmark, role: Role) -> list[str]:

@@ -38,7 +38,7 @@ class TriedBenchmark:
         return load_benchmark(self.benchmark, self.keys)
 
 
-@benchmark_check()
+@benchmark_check(first=True)
 def metrics(tried: TriedBenchmark) -> Outcome:
     """The metrics have values, and what they and the headline name is there: columns and models.
 
@@ -66,9 +66,9 @@ def rows(tried: TriedBenchmark) -> Outcome:
     that a model has seen makes membership inference weaker; a split with the rows of another makes
     two columns of results of one.
 
-    The same names in `roles` and in `Split.sets`; forget and retain rows that are together `full`;
-    holdout rows drawn apart from `full`, `facts` and `pretraining`; `split_problem` returns the
-    reason why there is no such split.
+    `splits` of the class, without which `load` gets fractions; the same names in `roles` and in
+    `Split.sets`; forget and retain rows that are all in `full`; holdout rows drawn apart from
+    `full`, `facts` and `pretraining`; `split_problem` returns why there is no such split.
     """
     if not tried.keys:
         listed = ", ".join(f"{fraction:.3g}" for fraction in rules.FRACTIONS)
