@@ -31,7 +31,7 @@ def build(name: str, sweeps: Mapping[str, Results], pages: Mapping[str, str]) ->
             shown[benchmark + more], of[benchmark + more] = panel, benchmark
             unkept = not any(best.setting for best in panel.judged)
             if fault := panel.start.fault or "no setting keeps enough" * unkept:
-                faults[benchmark + more] = fault
+                faults[benchmark + more] = fault.partition(":")[0]  # its page has all of it
     style = Style.of([row for results in sweeps.values() for row in results.rows])
     valid = {title: panel.judged for title, panel in shown.items() if title not in faults}
     figures = [draw(panel, style, HEIGHT) for panel in shown.values()]
