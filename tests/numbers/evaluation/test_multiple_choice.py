@@ -1,5 +1,6 @@
 """Options of a multiple choice as lm-evaluation-harness scores them."""
 
+import copy
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tokenizers.processors import ByteLevel
 
 from tests.speed import lm_eval as beside
 from unlearnbench.api.benchmark import Question
@@ -106,11 +108,16 @@ def test_rows_have_lengths_of_their_own(sharp: Any, tokenizer: Any) -> None:
     assert statistics.cut == 1
 
 
+@pytest.mark.parametrize("bos", [False, True])
 @pytest.mark.parametrize("style", ["letters", "texts"])
 def test_lm_eval_chooses_the_same_options(
-    tmp_path: Path, sharp: Any, tokenizer: Any, style: Style
+    tmp_path: Path, sharp: Any, tokenizer: Any, style: Style, bos: bool
 ) -> None:
     pytest.importorskip("lm_eval", reason="lm-eval is not installed")
+    tokenizer = copy.deepcopy(tokenizer)
+    if not bos:  # which it adds by itself
+        tokenizer.backend_tokenizer.post_processor = ByteLevel(trim_offsets=False)
+    assert (tokenizer("Ada")["input_ids"][0] == tokenizer.bos_token_id) is bos
     (tmp_path / "test").mkdir()
     lines = (row.model_copy(update={"choices": (*row.choices, "x", "y")[:4]}) for row in ROWS)
     text = "\n".join(line.model_dump_json() for line in lines)
