@@ -1,8 +1,9 @@
 """Published numbers of reference models, and how far measured numbers are from them.
 
 `anchors.csv` has the metrics that open-unlearning logged of TOFU's fine-tuned and retain models,
-by our columns. A tolerance is what another machine's evaluation of the same checkpoint may differ
-by: seen on 400 rows, and larger by √(400/n) for a mean of n.
+and of MUSE's, by our columns. A tolerance is what another machine's evaluation of the same
+checkpoint may differ by: seen on 400 rows, and larger by √(400/n) for a mean of n; MUSE's are five
+times that, since its models have not been evaluated by us.
 
 Source: hub dataset open-unlearning/eval. Left out: its p-values of Forget Quality, in place of
 which stand their logarithm and the statistic; its retain models' `privleak`, which is relative to
@@ -17,6 +18,7 @@ from importlib.resources import files
 from itertools import groupby
 from typing import Literal
 
+from unlearnbench.api.benchmark import SplitKey
 from unlearnbench.base.errors import EvaluationError, did_you_mean, shortened
 
 LOG_TOLERANCE = 1e-6
@@ -52,19 +54,25 @@ class Anchor:
     checkpoint: str
     """Hub id."""
     split: str
-    """`forget10`."""
+    """`forget10`; `all` of MUSE."""
     profile: str
     numbers: tuple[PublishedNumber, ...]
 
     @property
-    def fraction(self) -> float:
-        """The split's forget fraction."""
-        return int(self.split.removeprefix("forget")) / 100
+    def key(self) -> SplitKey:
+        """The split as its benchmark has it: TOFU's forget fraction, a name of MUSE."""
+        return self.split if self.split == "all" else int(self.split.removeprefix("forget")) / 100
 
     @property
-    def forget_rows(self) -> int:
-        """Questions in the split's forget set."""
-        return round(_TOFU_ROWS * self.fraction)
+    def forget_rows(self) -> int | None:
+        """Questions in TOFU's forget set."""
+        return None if isinstance(self.key, str) else round(_TOFU_ROWS * self.key)
+
+    @property
+    def template(self) -> str:
+        """Name of the template that it was trained with."""
+        tofu = "chat" if self.template_args else "llama-2"
+        return "plain" if self.split == "all" else tofu
 
     @property
     def template_args(self) -> Mapping[str, str]:

@@ -55,6 +55,7 @@ def check(
       unlearnbench anchors check llama-3.2-1b-retain90
       unlearnbench anchors check llama-3.2-1b-full-forget10 \
           --retain open-unlearning/tofu_Llama-3.2-1B-Instruct_retain90
+      unlearnbench anchors check muse-news-target --data muse=./MUSE-News
       unlearnbench anchors check llama-3.2-1b-full-forget10 --log TOFU_EVAL.json \
           --retain retain90/TOFU_EVAL.json
     """
@@ -63,7 +64,7 @@ def check(
     from unlearnbench.evaluation.summary import summarize
     from unlearnbench.models.loading import Source, quiet_transformers
     from unlearnbench.models.lora import check_any_model
-    from unlearnbench.runs.evaluate_model import evaluate_model
+    from unlearnbench.runs.evaluate_model import data_settings, evaluate_model
 
     anchor = find_anchor(anchor_id)
     retained = _published(retain, anchor) if retain and (log or is_log_file(retain)) else None
@@ -76,9 +77,9 @@ def check(
             return evaluate_model(
                 source,
                 data=data,
-                forget=anchor.fraction,
+                forget=anchor.key,
                 profile=anchor.profile,
-                template="chat" if anchor.template_args else "llama-2",
+                template=anchor.template,
                 template_args=anchor.template_args,
                 dtype="bfloat16",
                 batch_tokens=batch_tokens,
@@ -88,7 +89,8 @@ def check(
     evaluation = _published(log, anchor) if log else evaluated(anchor.checkpoint)
     if retain and retained is None:
         retained = evaluated(retain)
-    values = summarize(evaluation, retained, get_profile(anchor.profile))
+    benchmark = None if log else data_settings(data)
+    values = summarize(evaluation, retained, get_profile(anchor.profile), benchmark=benchmark)
     checks = check_anchor(anchor, values, LOG_TOLERANCE if log else None)
     return _print_checks(anchor, checks, as_json=as_json)
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.made_up_benchmarks import muse
 from unlearnbench.config.schema import Architecture
 from unlearnbench.models.tiny import build_model, build_tokenizer
 
@@ -70,6 +71,19 @@ def checkpoint(tofu_folder: Path, tmp_path: Path) -> Path:
     model.to(torch.bfloat16).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+def test_a_checkpoint_is_evaluated_on_muse(
+    run: Run, fake_hub: Any, checkpoint: Path, tmp_path: Path
+) -> None:
+    fake_hub.add("models/muse-bench/MUSE-News_target", checkpoint)
+    (tmp_path / "rows").mkdir()
+    rows = muse(tmp_path / "rows")["path"]
+    code, out, err = run("anchors", "check", "muse-news-target", "--data", f"muse={rows}", "--json")
+    assert code == 1, err
+    checks = json.loads(out)["checks"]
+    assert [one["verdict"] for one in checks] == ["differs"] * 3
+    assert [one["measured"] for one in checks] == [0.0] * 3, "empty answers"
 
 
 @pytest.fixture
