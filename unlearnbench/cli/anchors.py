@@ -67,6 +67,8 @@ def check(
     from unlearnbench.runs.evaluate_model import data_settings, evaluate_model
 
     anchor = find_anchor(anchor_id)
+    if anchor.forget_rows is None and (log or data == "tofu"):
+        raise EvaluationError(f"{anchor.id} is of MUSE: give --data muse=FOLDER, and no --log")
     retained = _published(retain, anchor) if retain and (log or is_log_file(retain)) else None
     if retain and retained is None:
         check_any_model(Source(retain))
