@@ -29,8 +29,8 @@ def build(name: str, sweeps: Mapping[str, Results], pages: Mapping[str, str]) ->
         for panel in several:
             more = f" {panel_label(panel.model, panel.forget_fraction)}" if several[1:] else ""
             shown[benchmark + more], of[benchmark + more] = panel, benchmark
-            unkept = not any(best.setting for best in panel.judged)
-            if fault := panel.start.fault or "no setting keeps enough" * unkept:
+            if not any(best.setting for best in panel.judged):
+                fault = panel.start.fault or "no setting keeps enough"
                 faults[benchmark + more] = fault.partition(":")[0]  # its page has all of it
     style = Style.of([row for results in sweeps.values() for row in results.rows])
     valid = {title: panel.judged for title, panel in shown.items() if title not in faults}

@@ -119,7 +119,7 @@ class Headline:
     forgotten: HeadlineMetric
     """Metric of what a model has forgotten; the settings that count are ordered by it."""
     least_kept: float | None = None
-    """`kept` of a start model below which it has learned nothing; None: with 0 alone it has not."""
+    """`kept` of a start model below which it has learned nothing; None: only 0 is nothing."""
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -77,7 +77,10 @@ def test_a_panel_without_a_best_has_no_table(start: tuple[float, float] | None) 
     assert lines_of(*first, pointed("a", ((0.7, -1.0),))) == []
 
 
-@pytest.mark.parametrize(("least", "kept", "valid"), [(None, 0.0, False), (None, 0.01, True)])
+@pytest.mark.parametrize(
+    ("least", "kept", "valid"),
+    [(None, 0.0, False), (None, 0.01, True), (0.2, 0.1, False), (0.2, 0.3, True)],
+)
 @pytest.mark.parametrize("forgotten", [None, 0.5])
 def test_a_start_model_that_has_nothing_to_keep_shows_nothing(
     least: float | None, kept: float, valid: bool, forgotten: float | None
@@ -86,7 +89,8 @@ def test_a_start_model_that_has_nothing_to_keep_shows_nothing(
     headline = replace(headline, forgotten=replace(headline.forgotten, test=None))
     start = Start("tiny", "all", kept, forgotten, headline)
     assert (start.fault == "") is valid
-    assert valid or "is 0.00, so that there is nothing to keep" in start.fault
+    assert valid or "so that there is nothing to keep" in start.fault
+    assert (", below 0.2" in start.fault) is (least is not None and not valid)
 
 
 def test_methods_that_do_not_differ_beyond_chance_share_a_place() -> None:
