@@ -36,7 +36,7 @@ in one order, whatever the order in the file: perturb, combine, filter, clip, op
 [Yours](../tutorials/add-a-modifier.md) is one file.
 """
 MISSING = """\
-Not here yet: zeroth-order steps, latent and tampering adversaries.
+Not here yet: latent and tampering adversaries.
 """
 NO_LOSS = "Not here yet: LUNAR, FILA, ULD, DUET.\n"
 PARTS: Mapping[str, str] = {

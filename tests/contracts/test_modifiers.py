@@ -464,8 +464,9 @@ group.leave_group()
 @pytest.mark.long
 def test_two_processes_train_as_one(make: Any, tmp_path: Path) -> None:
     """With copies of the weights and with shards of them, also resumed from one another."""
+    chosen: dict[str, tuple[str, ...]]
     chosen = {"npo": ("smoothing", "sure"), "gradient-difference": ("gru", "salun")}
-    chosen["kl-minimization"] = ("spectral", "shrink")
+    chosen["kl-minimization"] = ("spectral", "shrink", "zeroth-order")
     cases = dict[str, Any]()
     for method, names in chosen.items():
         trainer = make(method, batch_size=3)

@@ -203,6 +203,10 @@ class Evaluate(Protocol):
         """
         ...
 
+    def losses(self, roles: Iterable[Role], offset: Gradients | None = None) -> dict[Role, float]:
+        """The loss of those `roles` that it has, without a backward pass; else as a call."""
+        ...
+
     def noise(self, draw: int) -> Gradients:
         """Standard normal numbers, others for each `draw` of a step, run and weight.
 

@@ -116,6 +116,15 @@ def unsharded(model: nn.Module, *, exact: bool = False) -> Generator[None, None,
             part.set_reshard_after_forward(part is not model, recurse=False)
 
 
+def reshard(model: nn.Module) -> None:
+    """Discard the outermost weights, which a pass that nothing goes back through leaves gathered.
+
+    The next pass would read them again, also where the stored ones have changed.
+    """
+    for part in [module for module in model.modules() if is_sharded(module)]:
+        cast("Any", part).reshard()
+
+
 def full_tensor(tensor: Tensor) -> Tensor:
     """Gather a tensor if it is sharded; collective."""
     if not _is_shard(tensor):

@@ -20,7 +20,7 @@ from unlearnbench.api.method import PARTS, RETAIN_PARTS, LossBatch, Part, Terms
 from unlearnbench.api.modifier import ByRole, Gradients, Modifier, Role, RunStep, inner
 from unlearnbench.base.deferred_warnings import warn_later
 from unlearnbench.base.errors import PluginError
-from unlearnbench.base.fsdp import as_shard, local_part, local_shard
+from unlearnbench.base.fsdp import as_shard, local_part, local_shard, reshard
 from unlearnbench.losses.lm_head import at_least_fp32
 from unlearnbench.training.micro_batches import StepRows
 from unlearnbench.training.objective import called
@@ -63,6 +63,15 @@ class StepEvaluation:
         with nullcontext() if offset is None else self._moved(offset):
             return {r: self._gradient(r, offset is None) for r in self.groups if r in wanted}
 
+    @torch.no_grad()
+    def losses(self, roles: Iterable[Role], offset: Gradients | None = None) -> dict[Role, float]:
+        """The loss of those `roles` that it has; the weights are restored."""
+        wanted = {*roles}
+        with nullcontext() if offset is None else self._moved(offset):
+            passes = {r: self._pass(r, offset is None) for r in self.groups if r in wanted}
+            reshard(self.trainer.model)
+        return {role: sum(terms.values()) for role, (terms, _) in passes.items()}
+
     @contextmanager
     def _moved(self, offset: Gradients) -> Generator[None, None, None]:
         """Add an offset to the weights for a while."""
@@ -96,15 +105,21 @@ class StepEvaluation:
             cosine = moved.map(realised, stored).cosine(offset)
             self.measured["offset_cosine"] = min(cosine, self.measured.get("offset_cosine", 1.0))
 
-    def _gradient(self, role: Role, at_weights: bool) -> Gradients:
+    def _pass(self, role: Role, at_weights: bool) -> Values:
+        """The passes of a role, which add to the gradient where gradients are taken."""
         trainer = self.trainer
-        trainer.zero()
         # Dropout's masks are the same in all evaluations of a step.
         reseed(trainer.how.seed, trainer.step, trainer.accelerator.process_index)
         groups = self.groups[role]
         values = trainer.retried(lambda: trainer.backward(self.rows, groups), self.rows.draws)
         if at_weights:
             self.values.setdefault(role, values)
+        return values
+
+    def _gradient(self, role: Role, at_weights: bool) -> Gradients:
+        trainer = self.trainer
+        trainer.zero()
+        self._pass(role, at_weights)
         trained = trainer.trained()
         result = {name: p.grad for name, p in trained.items() if p.grad is not None}
         self.reached |= result.keys()
@@ -184,8 +199,7 @@ class Modifiers:
                 "offset"
             )
         by_role = at(at.groups) if by_role is None else by_role
-        for role in at.groups.keys() - at.values.keys():
-            at({role})  # for the loss that is shown, and the method's state
+        at.losses(at.groups.keys() - at.values.keys())  # to be shown, and for the method's state
         result = [by_role[role] for role in at.groups]
         for combine, memory in self.of("combine", "combine"):
             at.measured |= _conflict(by_role["forget"], by_role["retain"])

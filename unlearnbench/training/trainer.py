@@ -162,10 +162,11 @@ class Trainer:
             gradients = modifiers.gradients(at, step)
         terms, reported = map(_summed, zip(*at.values.values(), strict=True))
         norms: list[float] = []
+        reached = at.reached or {*self.trained()}  # without a backward pass nobody knows
         with modifiers.frozen(self):
             for i, gradient in enumerate(gradients):
                 for name, weight in self.trained().items():
-                    if name in at.reached:
+                    if name in reached:
                         weight.grad = as_shard(gradient.tensors[name].to(weight.dtype), weight)
                 # One for each gradient, or all for one.
                 part = self.optimizers if len(gradients) == 1 else self.optimizers[i : i + 1]
@@ -222,6 +223,8 @@ class Trainer:
     ) -> tuple[dict[str, float], dict[str, float]]:
         """Add the gradient of a step; returns the loss by term, and the values it reports.
 
+        Under `torch.no_grad` these alone.
+
         groups  parts with rows in a pass of their own; by default all in one
         watch   called with each micro-batch and its terms
         """
@@ -241,12 +244,15 @@ class Trainer:
                 with self.accelerator.autocast():
                     batch = self.batches.batch(self.model, chunk, step, group=group)
                     result = self.objective.terms(batch)
-                # Data parallelism averages over processes; this makes it a sum.
-                self.accelerator.backward(torch.stack([*result.values()]).sum() * world * weight)
+                if gradients := torch.is_grad_enabled():
+                    # Data parallelism averages over processes; this makes it a sum.
+                    total = torch.stack([*result.values()]).sum()
+                    self.accelerator.backward(total * world * weight)
             watch(result, batch)
             terms.add(result, weight)
-            back = self.batches.tokens(chunk, step, parts & {*group})
-            read = back + (self.batches.tokens(chunk, step, only) if group is groups[0] else 0)
+            own = self.batches.tokens(chunk, step, parts & {*group})
+            read = own + (self.batches.tokens(chunk, step, only) if group is groups[0] else 0)
+            back = own if gradients else 0
             counts = torch.tensor([float(read), float(back)], device=self.accelerator.device)
             reported.add(batch.reported | dict(zip(TOKENS, counts, strict=True)), weight)
         values = reported.floats(self.accelerator)

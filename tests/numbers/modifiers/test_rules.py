@@ -50,6 +50,10 @@ class Quadratic:
         place = flat(self.weights) + (0 if offset is None else flat(offset))
         return {role: like(self.curvatures[role] * place) for role in roles}
 
+    def losses(self, roles: Iterable[Role], offset: Gradients | None = None) -> dict[Role, float]:
+        place = flat(self.weights) + (0 if offset is None else flat(offset))
+        return {role: float((self.curvatures[role] * place**2).sum() / 2) for role in roles}
+
     def noise(self, draw: int) -> Gradients:
         return drawn(10 + draw)
 
@@ -157,6 +161,18 @@ def test_smoothing() -> None:
     noise = sum(flat(at.noise(draw)) for draw in range(3)) / 3
     torch.testing.assert_close(flat(found["forget"]), c * (w + 0.3 * noise))
     torch.testing.assert_close(flat(found["retain"]), at.curvatures["retain"] * w)
+
+
+def test_zeroth_order() -> None:
+    """On a square the difference is the slope itself, whatever μ."""
+    at, made = Quadratic(), modifier("zeroth-order", mu=0.3, draws=3, gradient_steps=1)
+    found, w = made.gradients(at, {}, RunStep(2, 10)), flat(at.weights)
+    draws = [flat(at.noise(draw)) for draw in range(3)]
+    for role, c in at.curvatures.items():
+        expected = sum((z @ (c * w)) * z for z in draws) / 3
+        torch.testing.assert_close(flat(found[role]), expected)
+        between = made.gradients(at, {}, FIRST)[role]
+        torch.testing.assert_close(flat(between), c * w)
 
 
 @pytest.mark.parametrize("keep", [0.1, 0.5, 1.0])

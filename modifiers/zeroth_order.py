@@ -1,0 +1,50 @@
+"""Zeroth order: estimate the gradient from losses alone."""
+
+from typing import ClassVar
+
+from unlearnbench.api.hyperparameters import setting
+from unlearnbench.api.modifier import ByRole, Evaluate, Gradients, Memory, Perturb, Role, RunStep
+
+
+class ZerothOrder(Perturb):
+    """Gradients from differences of losses: Malladi et al. 2023, arXiv:2305.17333 (MeZO).
+
+    g = 1/n Σ_i (L(θ + μ z_i) − L(θ − μ z_i)) / 2μ · z_i,   z_i ~ N(0, 1), n = `draws`
+
+    L   loss of a role, forget or retain, with the same z_i;  θ  all trained weights
+    The mean of g is the gradient, but g is about √(weights) times longer, so that clipping shortens
+    it, and needs many more steps. A coarser optimiser makes what is forgotten last longer, by Lang
+    et al. 2025, arXiv:2510.00761, who alternate it with a gradient's: `gradient_steps: 1`. With
+    `combine` use several draws: with one, both gradients are multiples of the same z.
+    """
+
+    ranges: ClassVar = {"mu": (1e-4, 1e-2)}  # ours, about MeZO's 1e-3
+
+    mu: float = setting(1e-3, "length μ of the offsets, per weight", "Malladi et al. 2023", gt=0)
+    draws: int = setting(1, "offsets n of a step", "Malladi et al. 2023", ge=1)
+    gradient_steps: int = setting(
+        0, "steps with the gradient itself between two of these", "ours: none", ge=0
+    )
+
+    @property
+    def evaluations(self) -> int:
+        """Two losses for each offset, and one to be shown; three cost as much as a gradient."""
+        return -(-(2 * self.draws + 1) // 3)
+
+    def gradients(self, at: Evaluate, memory: Memory, step: RunStep) -> ByRole:
+        """No backward pass, but in the steps between."""
+        if step.number % (self.gradient_steps + 1):
+            return at({"forget", "retain"})
+        estimates: dict[Role, Gradients] = {}
+        for draw in range(self.draws):
+            noise = at.noise(draw)
+            offset = noise.copy().scale_(self.mu)
+            above = at.losses({"forget", "retain"}, offset)
+            below = at.losses({"forget", "retain"}, offset.scale_(-1))
+            for role in above:
+                slope = (above[role] - below[role]) / (2 * self.mu * self.draws)
+                if role in estimates:
+                    estimates[role].add_(noise, slope)
+                else:
+                    estimates[role] = noise.copy().scale_(slope)
+        return estimates
