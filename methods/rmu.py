@@ -1,6 +1,6 @@
 """RMU: steer the inner states of forget rows to a random direction, hold those of retain rows."""
 
-from collections.abc import Hashable, Set
+from collections.abc import Hashable
 from dataclasses import replace
 from functools import lru_cache
 from typing import ClassVar, Literal, cast
@@ -9,12 +9,17 @@ import torch
 from torch import Tensor
 
 from unlearnbench.api.hyperparameters import setting
-from unlearnbench.api.method import LossBatch, Method, Needs, Part, Terms, layer_of
+from unlearnbench.api.method import (
+    LossBatch,
+    Method,
+    Needs,
+    Part,
+    Terms,
+    is_down_projection,
+    layer_of,
+)
 from unlearnbench.losses.lm_head import at_least_fp32
 from unlearnbench.losses.predictions import Predictions
-
-_DOWN: Set[str] = {"down_proj", "fc2", "dense_4h_to_h", "c_proj", "w2"}
-"""Names that architectures give to the second matrix of an MLP."""
 
 _ZEPHYR = "Li et al. 2024, arXiv:2403.03218; centerforaisafety/wmdp, for Zephyr-7B"
 
@@ -87,12 +92,10 @@ class RMU(Method):
 
     def trains(self, parameter: str, layers: int) -> bool:
         """Weights of the last `trained_layers` layers up to `layer`."""
-        parts, location = parameter.split("."), layer_of(parameter)
+        location = layer_of(parameter)
         if not self.layer - self.trained_layers < location <= self.layer or location == 0:
             return False
-        # GPT-2 calls a matrix of its attention by the same name.
-        down = not _DOWN.isdisjoint(parts) and "attn" not in parts and parts[-1] != "bias"
-        return self.trained == "all" or down
+        return self.trained == "all" or is_down_projection(parameter)
 
     def direction(self, size: int) -> Tensor:
         """u [size] in float64, the same in every process and on every device."""

@@ -38,7 +38,7 @@ in one order, whatever the order in the file: perturb, combine, filter, clip, op
 MISSING = """\
 Not here yet: latent and tampering adversaries.
 """
-NO_LOSS = "Not here yet: LUNAR, FILA, ULD, DUET.\n"
+NO_LOSS = "Not here yet: FILA, ULD, DUET.\n"
 PARTS: Mapping[str, str] = {
     "forget": "the rows to forget",
     "retain": "as many rows to keep, drawn again each epoch",

@@ -35,7 +35,7 @@ from unlearnbench.base.errors import PluginError
 from unlearnbench.config.schema import RetainSpec
 from unlearnbench.losses.predictions import mean_over_union
 from unlearnbench.models.encoding import TEMPLATES, Encoder, Row
-from unlearnbench.models.epoch_order import Item, TrainingRows, prompted_rows
+from unlearnbench.models.epoch_order import Item, TrainingRows, with_needed
 from unlearnbench.models.loading import pad_id
 from unlearnbench.training.answer_sampling import Sampler
 from unlearnbench.training.objective import TOKENS, Objective
@@ -134,10 +134,8 @@ def trainer_of(
 
     others = [(encoder.row(q, "Some other thing.").without_first(skipped),) for q in questions]
     forget = [row.without_first(skipped) for row in rows[:half]]
-    more: Any = {"retain_refusal": retain_refusal, "text": encoder.text(" No idea")}
-    prompts = one.needed().prompts
-    more["prompted"] = [prompted_rows(forget, questions[:half], p, encoder) for p in prompts]
-    given = TrainingRows(forget, rows[half:], 2, refusal, others[:half], **more)
+    given = TrainingRows(forget, rows[half:], 2, refusal, others[:half], retain_refusal)
+    given = with_needed(given, questions[:half], one.needed(), encoder)
     needs, pad, sampler = objective.needs, pad_id(tokenizer), None
     references = load_references(
         lambda: model, "weights", given, needs, seed=5, epochs=3, pad=pad, folder=folder

@@ -30,7 +30,7 @@ from unlearnbench.losses.lm_head import Projection
 from unlearnbench.losses.predictions import Predictions, Reference
 from unlearnbench.models.batching import collate
 from unlearnbench.models.encoding import TEMPLATES, Encoder, Row
-from unlearnbench.models.epoch_order import Item, TrainingRows, prompted_rows, training_rows
+from unlearnbench.models.epoch_order import Item, TrainingRows, training_rows, with_needed
 from unlearnbench.models.loading import pad_id
 from unlearnbench.models.row_states import RowReader, RowStates
 from unlearnbench.models.rows_loading import load_benchmark
@@ -117,12 +117,8 @@ class Case:
     def rows_of(self, objective: Objective) -> TrainingRows:
         """The rows, with the tokens of the text that a method needs."""
         rows = self.rows(objective.method.ignore_first_answer_tokens)
-        needs = objective.needs
-        prompted = [
-            prompted_rows(rows.forget, self.benchmark.splits[0.1].forget, p, self.encoder)
-            for p in needs.prompts
-        ]
-        return replace(rows, text=self.encoder.text(needs.text), prompted=prompted)
+        questions = self.benchmark.splits[0.1].forget
+        return with_needed(rows, questions, objective.needs, self.encoder)
 
     def way(self, way: str, name: str) -> Iterator[float]:
         """Train one way; yields the loss of each step."""

@@ -77,6 +77,9 @@ class Needs:
     prompts: tuple[str, ...] = ()
     """Other prompts of the forget rows, with `{question}`: the start model's distributions over
     their answers behind each are `References.prompted`."""
+    questions: tuple[str, ...] = ()
+    """Questions of their own: from the end of the forget rows' prompts to the end of theirs points
+    `Reference.direction`, for the layers and parts whose states are read."""
     text: str = ""
     """Text whose tokens `Predictions.text_labels` puts in the place of a row's own."""
     logits: bool = False
@@ -129,6 +132,17 @@ class Needs:
 def layer_of(parameter: str) -> int:
     """Number of the decoder layer, from 1, that a weight is of; 0 for one of none."""
     return next((int(part) + 1 for part in parameter.split(".") if part.isdigit()), 0)
+
+
+_DOWN: Set[str] = {"down_proj", "fc2", "dense_4h_to_h", "c_proj", "w2"}
+"""Names that architectures give to the second matrix of an MLP."""
+
+
+def is_down_projection(parameter: str) -> bool:
+    """Whether a weight is of the second matrix of an MLP, or of an adapter on it."""
+    parts = parameter.split(".")
+    # GPT-2 calls a matrix of its attention by the same name.
+    return not _DOWN.isdisjoint(parts) and "attn" not in parts and parts[-1] != "bias"
 
 
 def _part_names(field_: str, value: Any) -> frozenset[Part]:

@@ -231,6 +231,8 @@ class Reference:
     projection: Projection | None = None
     states: Mapping[int, Tensor] = field(default_factory=dict[int, Tensor])
     """[N, D] by decoder layer."""
+    directions: Mapping[int, Tensor] = field(default_factory=dict[int, Tensor])
+    """[D] by decoder layer."""
 
     @cached_property
     def sequence_logprob(self) -> Tensor:
@@ -255,6 +257,11 @@ class Reference:
     def hidden_states(self, layer: int) -> Tensor:
         """[N, D] after decoder layer `layer`, from 1."""
         return _state(self.states, layer, "the reference's hidden states of")
+
+    def direction(self, layer: int) -> Tensor:
+        """[D] difference of mean states after `layer`, at the end of prompts: those of the needs'
+        questions less those of the forget rows."""
+        return _state(self.directions, layer, "the reference's direction in")
 
 
 def _state(states: Mapping[int, Tensor], layer: int, subject: str) -> Tensor:

@@ -136,7 +136,10 @@ def _batch(method: Method, odds: float, start: float) -> LossBatch:
         if part in needs.reference:
             logprob = logsigmoid(torch.full((count,), base, dtype=torch.float64))
             start_logits = _logits(others, base).repeat(count, 1)
-            references[part] = Reference(logprob, rows, count, start_logits, _PLAIN, states)
+            directions = {layer: state[0] for layer, state in states.items()}
+            references[part] = Reference(
+                logprob, rows, count, start_logits, _PLAIN, states, directions
+            )
     # Behind the first prompt the start model knows the token better, behind the next one worse.
     prompted = [
         replace(references["forget"], hidden=_logits(others, start + (-1) ** i))

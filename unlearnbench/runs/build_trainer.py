@@ -11,7 +11,7 @@ from unlearnbench.config.method_specs import modifiers_from_spec
 from unlearnbench.config.plan import RunSpec
 from unlearnbench.models.device import device_memory, usable_memory
 from unlearnbench.models.encoding import Encoder
-from unlearnbench.models.epoch_order import TrainingRows, prompted_rows, with_scores
+from unlearnbench.models.epoch_order import TrainingRows, with_needed, with_scores
 from unlearnbench.models.loading import (
     Source,
     check_context,
@@ -83,8 +83,7 @@ def _rows(
     split = space.benchmark.splits[spec.forget_fraction]
     rows = space.rows(spec.model.name, spec.forget_fraction, encoder, skipped)
     rows = with_scores(rows, split, encoder, skipped, needs.scores)
-    prompted = [prompted_rows(rows.forget, split.forget, p, encoder) for p in needs.prompts]
-    rows = replace(rows, text=encoder.text(needs.text), prompted=prompted)
+    rows = with_needed(rows, split.forget, needs, encoder)
     if "alternative" not in needs.parts:
         return rows
     alternatives = alternative_rows(

@@ -378,4 +378,8 @@ def _rows(
     text = tuple(words(2)) if needs.text else ()
     prompted = [[Row((*words(3), *r.ids[r.start :]), 3) for r in forget] for _ in needs.prompts]
     changed: Any = {"retain_refusal": retain_refusal, "text": text, "prompted": prompted}
+    if needs.questions:
+        asked = [Row((*prompt, 2), len(prompt)) for prompt in prompts]
+        others = [Row((*words(3), 2), 3) for _ in needs.questions]
+        changed["prompt_ends"] = (others, asked)
     return replace(rows, forget=forget, retain=retain, **changed), samples

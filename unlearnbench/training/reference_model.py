@@ -9,8 +9,8 @@ states are stored for methods that read them.
 import copy
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal
@@ -28,6 +28,7 @@ from unlearnbench.base.deferred_warnings import warn_later
 from unlearnbench.base.hashing import tensors_hash
 from unlearnbench.losses.chunked import apply_kernel
 from unlearnbench.losses.kernels import LogOdds
+from unlearnbench.losses.lm_head import at_least_fp32
 from unlearnbench.losses.predictions import Reference
 from unlearnbench.models.batching import send, token_budget
 from unlearnbench.models.encoding import Row
@@ -51,6 +52,8 @@ class ReferenceRows:
     output: OutputLayer | None = None
     states: Mapping[int, Tensor] = field(default_factory=dict[int, Tensor])
     """[ΣN, D] by decoder layer."""
+    directions: Mapping[int, Tensor] = field(default_factory=dict[int, Tensor])
+    """[D] by decoder layer, see `Reference.direction`."""
 
     def batch(self, rows: Sequence[Row], device: torch.device) -> Reference:
         """The reference of a micro-batch, token for token as `collate` orders them."""
@@ -60,13 +63,18 @@ class ReferenceRows:
         lengths = torch.tensor([end - begin for begin, end in spans], dtype=torch.long)
         states = [*([] if self.hidden is None else [self.hidden]), *self.states.values()]
         of = torch.arange(len(rows)).repeat_interleave(lengths)
-        logprobs, of, *rest = send(
-            [self.logprobs[index], of, *(tensor[index] for tensor in states)], device
-        )
+        rowwise = [self.logprobs[index], of, *(tensor[index] for tensor in states)]
+        logprobs, of, *rest = send([*rowwise, *self.directions.values()], device)
         hidden = None if self.hidden is None else rest.pop(0)
         projection = None if self.output is None else self.output.projection
-        inner = dict(zip(self.states, rest, strict=True))
-        return Reference(logprobs, of, len(rows), hidden, projection, inner)
+        inner, directions = (
+            dict(zip(by_layer, values, strict=True))
+            for by_layer, values in (
+                (self.states, rest[: len(self.states)]),
+                (self.directions, rest[len(self.states) :]),
+            )
+        )
+        return Reference(logprobs, of, len(rows), hidden, projection, inner, directions)
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,6 +164,9 @@ def load_references(
 ) -> ReferenceParts:
     """The references of each part for which `needs` has one, for all of a run's epochs."""
     rowss: dict[Part | int, ReferenceRows | LiveReference] = {}
+    computed = partial(
+        reference_rows, load, weights_hash, pad=pad, folder=folder, precision=precision
+    )
     every: list[Part | int] = [*sorted(needs.reference), *range(len(needs.prompts))]
     for part in every:
         distributions = isinstance(part, int) or part in needs.distributions
@@ -163,16 +174,13 @@ def load_references(
         if part == "sample":  # its rows exist only during training
             rowss[part] = LiveReference(copy.deepcopy(load()), pad, distributions, layers)
             continue
-        rowss[part] = reference_rows(
-            load,
-            weights_hash,
-            rows.rows_of_epochs(part, needs, seed, epochs),
-            distributions=distributions,
-            layers=layers,
-            pad=pad,
-            folder=folder,
-            precision=precision,
-        )
+        distinct = rows.rows_of_epochs(part, needs, seed, epochs)
+        known = computed(distinct, distributions=distributions, layers=layers)
+        if needs.questions and layers:
+            ends = (computed(r, distributions=False, layers=layers) for r in rows.prompt_ends)
+            there, here = ({n: at_least_fp32(s).mean(0) for n, s in e.states.items()} for e in ends)
+            known = replace(known, directions={n: there[n] - here[n] for n in layers})
+        rowss[part] = known
     return rowss
 
 

@@ -19,6 +19,8 @@ from unlearnbench.losses.predictions import Predictions, Reference
 VOCABULARY = 7
 LAYER, WIDTH = 2, 5
 """The decoder layer that there are hidden states of, and their size."""
+DIRECTION = torch.linspace(-1, 2, WIDTH, dtype=torch.float64)
+"""From the end of the forget rows' prompts to the end of others."""
 TEXT, PROGRESS = (3, 5), 0.5
 """Tokens of a method's text, and the share of the run that is behind the step."""
 
@@ -53,7 +55,8 @@ class Toy:
             logits = torch.cat([*self.reference[part]])
             logprob = logits.log_softmax(1).gather(1, labels.unsqueeze(1)).squeeze(1)
             states = _states(self.reference_states, part)
-            references[part] = Reference(logprob, rows, count, logits, whole, states)
+            known = Reference(logprob, rows, count, logits, whole, states, {LAYER: DIRECTION})
+            references[part] = known
         rewards = None
         if "sample" in parts:
             rewards = torch.linspace(0, 1, len(self.logits["sample"]), dtype=torch.float64)

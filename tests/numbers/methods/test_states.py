@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 import torch
+from pydantic import ValidationError
 from torch import Tensor
 
-from .conftest import WIDTH, Toy, assert_same, loss_of, mean, method
+from .conftest import DIRECTION, WIDTH, Toy, assert_same, loss_of, mean, method
 
 
 def made(**hyperparameters: Any) -> Any:
@@ -30,6 +31,23 @@ def test_rmu(toy: Toy) -> None:
     retain = [row_mean(h, ref) for h, ref in kept]
     loss = loss_of(toy, "rmu", steering=c, retain_weight=alpha)
     assert_same(toy, loss, mean(forget) + alpha * mean(retain))
+
+
+def test_lunar(toy: Toy) -> None:
+    alpha, c = 3.0, 1.5
+    terms: dict[str, list[Tensor]] = {"forget": [], "retain": []}
+    for part, target in (("forget", c * DIRECTION), ("retain", 0 * DIRECTION)):
+        for states, starts in zip(toy.states[part], toy.reference_states[part], strict=True):
+            for h, ref in zip(states, starts, strict=True):
+                terms[part].append(sum_of_squares(h - ref - target) / WIDTH)
+    loss = loss_of(toy, "lunar", steering=c, retain_weight=alpha)
+    assert_same(toy, loss, mean(terms["forget"]) + alpha * mean(terms["retain"]))
+
+
+def test_lunar_needs_a_question_on_each_side() -> None:
+    with pytest.raises(ValidationError, match="there must be a question on each side"):
+        method("lunar", questions="What is it? |")
+    assert method("lunar", questions="What? | Who?").needed().questions == ("What?", "Who?")
 
 
 def test_states_in_half_precision_are_compared_in_single(toy: Toy) -> None:
@@ -75,3 +93,4 @@ def test_the_direction_comes_from_its_seed_alone() -> None:
 )
 def test_which_weights_are_trained(parameter: str, trained: bool) -> None:
     assert made(layer=7).trains(parameter, 32) is trained
+    assert method("lunar", layer=7).trains(parameter, 32) is (trained and ".6." in parameter)

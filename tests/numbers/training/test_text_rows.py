@@ -10,8 +10,9 @@ import torch
 
 from unlearnbench.api import registry
 from unlearnbench.api.benchmark import Dataset, Question, Split
+from unlearnbench.base.errors import DataError
 from unlearnbench.models.encoding import TEMPLATES, Encoder
-from unlearnbench.models.epoch_order import TrainingRows, prompted_rows, training_rows
+from unlearnbench.models.epoch_order import TrainingRows, training_rows, with_needed
 from unlearnbench.training.objective import Objective
 
 from ...conftest import QUESTIONS
@@ -25,7 +26,8 @@ TEXTS = tuple(
 
 def reads_no_question(name: str) -> bool:
     needs = registry.load("methods", name)().needed()
-    return not needs.scores and (needs.parts | needs.statistics) <= {"forget", "retain"}
+    reads = needs.scores or needs.questions
+    return not reads and (needs.parts | needs.statistics) <= {"forget", "retain"}
 
 
 @pytest.mark.parametrize("name", [*filter(reads_no_question, METHODS)])
@@ -38,14 +40,19 @@ def test_methods_that_read_no_question_train_on_text(
     rows = [encoder.row(text) for text in TEXTS]
     assert {row.start for row in rows[1::2]} == {1}, "every token but BOS"
     forget = [row.without_first(skipped) for row in rows[:6]]
-    prompts = method.needed().prompts
-    prompted = [prompted_rows(forget, TEXTS[:6], prompt, encoder) for prompt in prompts]
-    given = TrainingRows(forget, rows[6:], text=(1, 2), prompted=prompted)
+    given = with_needed(TrainingRows(forget, rows[6:]), TEXTS[:6], method.needed(), encoder)
     trainer = trainer_of(model, tokenizer, given, Objective(method), tmp_path, epochs=1)
     steps = [*trainer.epoch(1)]
     assert all(math.isfinite(step.loss) for step in steps)
     pairs = zip(trainer.model.parameters(), model.parameters(), strict=True)
     assert any(not torch.equal(trained, start) for trained, start in pairs)
+
+
+def test_what_compares_the_ends_of_prompts_refuses_text(tokenizer: Any) -> None:
+    encoder, needs = Encoder(tokenizer, TEMPLATES["phi"], 40), registry.load("methods", "lunar")()
+    rows = TrainingRows([encoder.row(text) for text in TEXTS])
+    with pytest.raises(DataError, match="rows of text have none"):
+        with_needed(rows, TEXTS, needs.needed(), encoder)
 
 
 def test_a_refusal_follows_text_after_a_space(tokenizer: Any) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from unlearnbench.api import registry
 from unlearnbench.api.benchmark import Question
-from unlearnbench.api.method import LossBatch, Part, Sampling
+from unlearnbench.api.method import LossBatch, Needs, Part, Sampling
 from unlearnbench.base.errors import TrainingError
 from unlearnbench.config.schema import RetainSpec
 from unlearnbench.config.step_schedule import Schedule
@@ -23,7 +23,7 @@ from unlearnbench.losses.lm_head import Projection
 from unlearnbench.losses.predictions import Reference
 from unlearnbench.models.batching import collate
 from unlearnbench.models.encoding import TEMPLATES, Encoder, Row
-from unlearnbench.models.epoch_order import TrainingRows, prompted_rows
+from unlearnbench.models.epoch_order import TrainingRows, with_needed
 from unlearnbench.models.loading import pad_id
 from unlearnbench.training.answer_sampling import Sampler
 from unlearnbench.training.micro_batches import Budget
@@ -59,10 +59,10 @@ def rows_of(tokenizer: Any, questions: Sequence[Question], skipped: int = 0) -> 
         tuple(encoder.row(q, other).without_first(skipped) for other in q.perturbed_answers)
         for q in questions[:half]
     ]
-    more: Any = {"retain_refusal": retain_refusal, "text": encoder.text(" No idea")}
+    rows = TrainingRows(forget, encoded[half:], len(REFUSALS), refusal, others, retain_refusal)
     prompts = ("An expert answers. {question}", "A novice answers. {question}")
-    more["prompted"] = [prompted_rows(forget, questions[:half], p, encoder) for p in prompts]
-    return TrainingRows(forget, encoded[half:], len(REFUSALS), refusal, others, **more)
+    more: Any = {"prompts": prompts, "text": " No idea", "questions": ("Who?", "What is it?")}
+    return with_needed(rows, questions[:half], Needs(parts={"forget"}, **more), encoder)
 
 
 def trainer_of(

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from unlearnbench.api import registry
 from unlearnbench.api.benchmark import Question
+from unlearnbench.models.encoding import TEMPLATES, Encoder
 from unlearnbench.training.objective import Objective
 
 from .test_trainer import losses, rows_of, trainer_of, weights
@@ -110,3 +111,24 @@ def test_a_task_vector_is_evaluated_on_the_other_side_of_the_start(
             torch.testing.assert_close(weight, negated)
     for name, weight in trainer.model.named_parameters():
         assert torch.equal(weight, trained[name]), "training goes on from what was trained"
+
+
+def test_the_direction_is_between_the_ends_of_prompts(
+    model: Any, tokenizer: Any, questions: tuple[Question, ...], tmp_path: Path
+) -> None:
+    """As transformers gives the states, prompt by prompt without an answer."""
+    objective = objective_of("lunar", layer=1, questions="Who? | What is it?")
+    rows = rows_of(tokenizer, questions)
+    trainer = trainer_of(model, tokenizer, rows, objective, tmp_path)
+    encoder = Encoder(tokenizer, TEMPLATES["plain"], 200)
+    texts = ["Who?", "What is it?"], [q.question for q in questions[: len(rows.forget)]]
+
+    def end(text: str) -> Tensor:
+        ids = torch.tensor([encoder.prompt(Question(text, ""))])
+        with torch.no_grad():
+            state: Tensor = model(ids, output_hidden_states=True).hidden_states[1][0, -1]
+        return state
+
+    there, here = (torch.stack([end(text) for text in group]).mean(0) for group in texts)
+    known = trainer.batches.references["forget"].batch(rows.forget[:1], torch.device("cpu"))
+    torch.testing.assert_close(known.direction(1), there - here, rtol=1e-4, atol=1e-5)

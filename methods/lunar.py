@@ -1,0 +1,94 @@
+"""LUNAR: move the inner states of forget rows to where the model cannot answer."""
+
+from dataclasses import replace
+from typing import ClassVar
+
+from pydantic import field_validator
+from torch import Tensor
+
+from unlearnbench.api.hyperparameters import setting
+from unlearnbench.api.method import (
+    LossBatch,
+    Method,
+    Needs,
+    Part,
+    Terms,
+    is_down_projection,
+    layer_of,
+)
+from unlearnbench.losses.lm_head import at_least_fp32
+
+_CODE = "facebookresearch/LUNAR@dfa56eb config/forget.yaml"
+_BOTH: frozenset[Part] = frozenset({"forget", "retain"})
+
+
+class LUNAR(Method):
+    """LUNAR (activation redirection): Shen et al. 2025, arXiv:2502.07218.
+
+    L = mean_t ‖h_t − h_ref,t − c u‖² / D + α · mean_r ‖h_r − h_ref,r‖² / D
+    u = mean_q h_ref,q − mean_p h_ref,p
+
+    t, r      position that predicts an answer token of a forget row, of a retain row
+    h, h_ref  hidden states [D] after decoder layer ℓ, policy and frozen start
+    q, p      last position of the prompt of each of `questions`, which the model cannot or will not
+              answer, and of each forget row;  c  `steering`;  α  `retain_weight`
+    Trained is the MLP's down-projection of layer ℓ alone, so that h − h_ref is the difference of
+    its outputs. Choose questions that the start model declines: a model that was only trained to
+    answer declines none, and u then points to where it answers other things.
+    The authors' code trains on the positions of prompts in place of answers, on all retain rows for
+    each forget row, and on 100 or so questions.
+
+    Literature: the retain term is part of it; add no other. Theirs is layer 22 of 32 from 0
+    (`layer: 23` here), AdamW at 1.0e-2 that falls by a tenth each of 20 epochs, 64 tokens a step.
+    [source: facebookresearch/LUNAR@dfa56eb run_lunar.py, config/forget.yaml]
+    """
+
+    family = "hidden states"
+    needs = Needs(parts=_BOTH, states=_BOTH)
+    learning_rate = 1e-2  # facebookresearch/LUNAR@dfa56eb
+    ranges: ClassVar = {"steering": (0.5, 8.0), "retain_weight": (0.5, 20.0)}  # ours
+
+    layer: int = setting(
+        2, "decoder layer ℓ, from 1", "ours: the smallest models have as many", ge=1
+    )
+    steering: float = setting(2.0, "how far along u, c", _CODE, gt=0)
+    retain_weight: float = setting(
+        1.0, "weight α of the retain rows", "ours: theirs is the number of rows of each", ge=0
+    )
+    questions: str = setting(
+        "What is the currency of the made-up country Brovandia? | Who won the first chess "
+        "tournament on Neptune? | What did the mayor of the sunken city Orsk eat on 31 February? | "
+        "Explain the law of triple gravity by the physicist who was never born.",
+        "what the model cannot or will not answer, with | between questions",
+        "ours: the authors' have made-up things or, by default, harmful requests",
+    )
+
+    @field_validator("questions")
+    @classmethod
+    def _has_questions(cls, text: str) -> str:
+        if not all(question.strip() for question in text.split("|")):
+            raise ValueError("there must be a question on each side of every |")
+        return text
+
+    def needed(self) -> Needs:
+        """The states after `layer`, and the questions."""
+        questions = tuple(question.strip() for question in self.questions.split("|"))
+        return replace(self.needs, layers=frozenset({self.layer}), questions=questions)
+
+    def trains(self, parameter: str, layers: int) -> bool:
+        """The down-projection of `layer`."""
+        return layer_of(parameter) == self.layer and is_down_projection(parameter)
+
+    def loss(self, batch: LossBatch) -> Terms:
+        """Two terms, `forget` and `retain`."""
+        target = self.steering * batch.reference.forget.direction(self.layer)
+        return {
+            "forget": self._square(batch, "forget", target),
+            "retain": self.retain_weight * self._square(batch, "retain", 0.0),
+        }
+
+    def _square(self, batch: LossBatch, part: Part, target: Tensor | float) -> Tensor:
+        """Mean over tokens of the squared distance of moves from `target`."""
+        start = at_least_fp32(batch.reference.parts[part].hidden_states(self.layer))
+        moved = at_least_fp32(batch.parts[part].hidden_states(self.layer)) - start - target
+        return batch.parts[part].mean_tokens(moved.square().mean(dim=1))
