@@ -12,7 +12,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from jinja2 import UndefinedError
@@ -195,8 +195,9 @@ def chat_template(tokenizer: PreTrainedTokenizerFast, args: TemplateArgs | None 
         )
     turn = _turn(before, after, rendered)
     part = _system(after, turn, rendered)
-    end = _end(before, after, rendered)
-    return Template("chat", before, after, special_tokens=False, turn=turn, system=part, end=end)
+    tag, end = _around_answer(before, after, rendered)
+    more: dict[str, Any] = {"turn": turn, "system": part, "end": end}
+    return Template("chat", before, after, tag, special_tokens=False, **more)
 
 
 def _system(
@@ -216,13 +217,15 @@ def _system(
     return parts[0], parts[1]
 
 
-def _end(before: str, after: str, rendered: Callable[..., str]) -> str:
-    """The text behind the last answer; none where an answer is refused, or changes the rest."""
+def _around_answer(before: str, after: str, rendered: Callable[..., str]) -> tuple[str, str]:
+    """The text between a prompt to answer and the last answer (a space in Llama 2, a newline in
+    Zephyr), and behind it; none where an answer is refused, or changes the rest."""
     try:
-        *prompt, end = rendered(None, 1, whole=True).split(_MARKER)
+        begin, middle, end = rendered(None, 1, whole=True).split(_MARKER)
     except Exception:  # templates are programs and may raise anything
-        return ""
-    return end if prompt == [before, after] else ""
+        return "", ""
+    same = begin == before and middle.startswith(after)
+    return (middle.removeprefix(after), end) if same else ("", "")
 
 
 def _turn(before: str, after: str, rendered: Callable[..., str]) -> tuple[str, str] | None:
@@ -344,12 +347,12 @@ class Encoder:
         if self.tokenizer.eos_token_id is None:
             raise ModelError("the tokenizer has no EOS token, which ends every answer; set one")
 
-    @property
+    @cached_property
     def eos(self) -> int:
         """Id of the token that ends an answer."""
         return int(self.tokenizer.eos_token_id)
 
-    @property
+    @cached_property
     def padding(self) -> int | None:
         """Id that is masked wherever it stands; None for none."""
         if not self.eos_as_padding:

@@ -7,6 +7,8 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
+from unlearnbench.api.method import Part
+
 from .conftest import DIRECTION, WIDTH, Toy, assert_same, loss_of, mean, method
 
 
@@ -35,8 +37,9 @@ def test_rmu(toy: Toy) -> None:
 
 def test_lunar(toy: Toy) -> None:
     alpha, c = 3.0, 1.5
-    terms: dict[str, list[Tensor]] = {"forget": [], "retain": []}
-    for part, target in (("forget", c * DIRECTION), ("retain", 0 * DIRECTION)):
+    terms: dict[Part, list[Tensor]] = {"forget": [], "retain": []}
+    targets: dict[Part, Tensor] = {"forget": c * DIRECTION, "retain": 0 * DIRECTION}
+    for part, target in targets.items():
         for states, starts in zip(toy.states[part], toy.reference_states[part], strict=True):
             for h, ref in zip(states, starts, strict=True):
                 terms[part].append(sum_of_squares(h - ref - target) / WIDTH)
