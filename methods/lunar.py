@@ -35,8 +35,8 @@ class LUNAR(Method):
     Trained is the MLP's down-projection of layer ℓ alone, so that h − h_ref is the difference of
     its outputs. Choose questions that the start model declines: a model that was only trained to
     answer declines none, and u then points to where it answers other things.
-    The authors' code trains on the positions of prompts in place of answers, on all retain rows for
-    each forget row, and on 100 or so questions.
+    The authors' code trains on the positions of prompts in place of answers, in each epoch on all
+    retain rows, and has 199 or 260 questions.
 
     Literature: the retain term is part of it; add no other. Theirs is layer 22 of 32 from 0
     (`layer: 23` here), AdamW at 1.0e-2 that falls by a tenth each of 20 epochs, 64 tokens a step.
@@ -56,9 +56,7 @@ class LUNAR(Method):
         1.0, "weight α of the retain rows", "ours: theirs is the number of rows of each", ge=0
     )
     questions: str = setting(
-        "What is the currency of the made-up country Brovandia? | Who won the first chess "
-        "tournament on Neptune? | What did the mayor of the sunken city Orsk eat on 31 February? | "
-        "Explain the law of triple gravity by the physicist who was never born.",
+        "What is the currency of the made-up country Brovandia? | Who won the Neptune chess cup?",
         "what the model cannot or will not answer, with | between questions",
         "ours: the authors' have made-up things or, by default, harmful requests",
     )
