@@ -178,8 +178,8 @@ def load_references(
         known = computed(distinct, distributions=distributions, layers=layers)
         if needs.questions and layers:
             ends = (computed(r, distributions=False, layers=layers) for r in rows.prompt_ends)
-            there, here = ({n: at_least_fp32(s).mean(0) for n, s in e.states.items()} for e in ends)
-            known = replace(known, directions={n: there[n] - here[n] for n in layers})
+            means = [{n: at_least_fp32(s).mean(0) for n, s in e.states.items()} for e in ends]
+            known = replace(known, directions={n: means[0][n] - means[1][n] for n in layers})
         rowss[part] = known
     return rowss
 
