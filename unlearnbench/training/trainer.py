@@ -250,9 +250,9 @@ class Trainer:
                     self.accelerator.backward(total * world * weight)
             watch(result, batch)
             terms.add(result, weight)
-            own = self.batches.tokens(chunk, step, parts & {*group})
-            read = own + (self.batches.tokens(chunk, step, only) if group is groups[0] else 0)
-            back = own if gradients else 0
+            tokens = self.batches.tokens(chunk, step, parts & {*group})
+            read = tokens + (self.batches.tokens(chunk, step, only) if group is groups[0] else 0)
+            back = tokens if gradients else 0
             counts = torch.tensor([float(read), float(back)], device=self.accelerator.device)
             reported.add(batch.reported | dict(zip(TOKENS, counts, strict=True)), weight)
         values = reported.floats(self.accelerator)
