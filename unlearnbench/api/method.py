@@ -78,8 +78,8 @@ class Needs:
     """Other prompts of the forget rows, with `{question}`: the start model's distributions over
     their answers behind each are `References.prompted`."""
     questions: tuple[str, ...] = ()
-    """Questions of their own: from the end of the forget rows' prompts to the end of theirs points
-    `Reference.direction`, for the layers and parts whose states are read."""
+    """Other questions: `Reference.direction` points from the start model's states at the end of the
+    forget rows' prompts to those at the end of theirs, for each part whose states are read."""
     text: str = ""
     """Text whose tokens `Predictions.text_labels` puts in the place of a row's own."""
     logits: bool = False

@@ -204,7 +204,10 @@ class Evaluate(Protocol):
         ...
 
     def losses(self, roles: Iterable[Role], offset: Gradients | None = None) -> dict[Role, float]:
-        """The loss of those `roles` that it has, without a backward pass; else as a call."""
+        """The loss by role, for those of `roles` that it has; `offset` as in a call. Collective.
+
+        Costs a forward pass over the rows of the roles.
+        """
         ...
 
     def noise(self, draw: int) -> Gradients:

@@ -65,7 +65,7 @@ class StepEvaluation:
 
     @torch.no_grad()
     def losses(self, roles: Iterable[Role], offset: Gradients | None = None) -> dict[Role, float]:
-        """The loss of those `roles` that it has; the weights are restored."""
+        """The loss by role, see `api.modifier.Evaluate`."""
         wanted = {*roles}
         with nullcontext() if offset is None else self._moved(offset):
             passes = {r: self._pass(r, offset is None) for r in self.groups if r in wanted}

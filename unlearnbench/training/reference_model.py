@@ -67,13 +67,8 @@ class ReferenceRows:
         logprobs, of, *rest = send([*rowwise, *self.directions.values()], device)
         hidden = None if self.hidden is None else rest.pop(0)
         projection = None if self.output is None else self.output.projection
-        inner, directions = (
-            dict(zip(by_layer, values, strict=True))
-            for by_layer, values in (
-                (self.states, rest[: len(self.states)]),
-                (self.directions, rest[len(self.states) :]),
-            )
-        )
+        inner = dict(zip(self.states, rest, strict=False))  # behind them are the directions
+        directions = dict(zip(self.directions, rest[len(inner) :], strict=True))
         return Reference(logprobs, of, len(rows), hidden, projection, inner, directions)
 
 
