@@ -98,7 +98,9 @@ def _curve(method: Method | Wrapper, reference: float | None) -> tuple[Point, ..
         start = odds if reference is None else math.log(reference / (1 - reference))
         batch = _batch(method, odds, start)
         loss, logits = _loss(method, batch), batch.forget.hidden
-        slope: Any = torch.autograd.grad(loss, logits, allow_unused=True)[0]
+        slope: Any = None
+        if loss.requires_grad:  # that of hidden states alone has no gradient here
+            slope = torch.autograd.grad(loss, logits, allow_unused=True)[0]
         if slope is None:
             return "does not read the logits of the forgotten answers"
         true, others = float(slope[0, 0]), slope[0, 1:]

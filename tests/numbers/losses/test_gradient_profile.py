@@ -74,7 +74,8 @@ def test_methods_without_a_curve_have_a_reason(found: GradientProfiles) -> None:
         def loss(self, batch: LossBatch) -> Tensor:
             return batch.retain.mean_tokens(batch.retain.cross_entropy())
 
-    reasons = gradient_profiles({"blind": Blind()}).without
-    assert reasons == {"blind": "does not read the logits of the forgotten answers"}
+    blind = {"blind": Blind(), "lunar": registry.load("methods", "lunar")()}
+    reasons = gradient_profiles(blind).without
+    assert reasons == dict.fromkeys(blind, "does not read the logits of the forgotten answers")
     reasons = gradient_profiles({"raising": Raising()}).without
     assert reasons == {"raising": "raised ValueError: no 1; see `methods check raising`"}
