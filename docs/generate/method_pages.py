@@ -38,7 +38,10 @@ in one order, whatever the order in the file: perturb, combine, filter, clip, op
 MISSING = """\
 Not here yet: latent and tampering adversaries.
 """
-NO_LOSS = "Not here yet: FILA, ULD, DUET.\n"
+NO_LOSS = """\
+Not here yet: FILA, whose adapters begin with a change of the weights below them; ULD, which answers
+with two models; DUET, which has no code, and whose equation was not read.
+"""
 PARTS: Mapping[str, str] = {
     "forget": "the rows to forget",
     "retain": "as many rows to keep, drawn again each epoch",
