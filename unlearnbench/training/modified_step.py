@@ -70,7 +70,7 @@ class StepEvaluation:
         with nullcontext() if offset is None else self._moved(offset):
             passes = {r: self._pass(r, offset is None) for r in self.groups if r in wanted}
             reshard(self.trainer.model)
-        return {role: sum(terms.values()) for role, (terms, _) in passes.items()}
+        return {role: sum(terms.values(), 0.0) for role, (terms, _) in passes.items()}
 
     @contextmanager
     def _moved(self, offset: Gradients) -> Generator[None, None, None]:
