@@ -66,9 +66,11 @@ class StepEvaluation:
     @torch.no_grad()
     def losses(self, roles: Iterable[Role], offset: Gradients | None = None) -> dict[Role, float]:
         """The loss by role, see `api.modifier.Evaluate`."""
-        wanted = {*roles}
+        wanted, passes = {*roles}, dict[Role, Values]()
         with nullcontext() if offset is None else self._moved(offset):
-            passes = {r: self._pass(r, offset is None) for r in self.groups if r in wanted}
+            for role in self.groups:  # in the same order in all processes
+                if role in wanted:
+                    passes[role] = self._pass(role, offset is None)
             reshard(self.trainer.model)
         return {role: sum(terms.values(), 0.0) for role, (terms, _) in passes.items()}
 
