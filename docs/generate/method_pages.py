@@ -25,7 +25,8 @@ model: a tiny Llama that is trained on generated authors, forget 10 %, five epoc
 questions**. Shown is the epoch with the highest log₁₀ Forget Quality (FQ) that keeps 80 % of the
 start model's utility. With 80 questions no model is told from the retain model before the
 distance D of the KS test reaches 0.225, so this is no ranking: it shows where a method can get
-to, here. `unlearnbench sweep every_method` makes it again (2026-11-26, commit d631cbe).
+to, here. `unlearnbench sweep every_method` makes it again (2026-11-26, commit d631cbe;
+lunar with its later setting, on the same models).
 """
 MODIFIERS = """\
 # Modifiers

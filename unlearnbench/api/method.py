@@ -79,7 +79,7 @@ class Needs:
     their answers behind each are `References.prompted`."""
     questions: tuple[str, ...] = ()
     """Other questions: `Reference.direction` points from the start model's states at the end of the
-    forget rows' prompts to those at the end of theirs, for each part whose states are read."""
+    forget rows' prompts to those at the end of theirs. `states` must name `forget`."""
     text: str = ""
     """Text whose tokens `Predictions.text_labels` puts in the place of a row's own."""
     logits: bool = False

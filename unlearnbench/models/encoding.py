@@ -218,8 +218,8 @@ def _system(
 
 
 def _around_answer(before: str, after: str, rendered: Callable[..., str]) -> tuple[str, str]:
-    """The text between a prompt to answer and the last answer (a space in Llama 2, a newline in
-    Zephyr), and behind it; none where an answer is refused, or changes the rest."""
+    """The text between a prompt to answer and the last answer (in Llama 2 a space), and behind it;
+    none where an answer is refused, or changes the rest."""
     try:
         begin, middle, end = rendered(None, 1, whole=True).split(_MARKER)
     except Exception:  # templates are programs and may raise anything

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from unlearnbench.api.benchmark import Dataset, Question, Split, SplitKey
 from unlearnbench.api.method import Needs, Part
-from unlearnbench.base.errors import DataError
 from unlearnbench.models.encoding import Encoder, Row
 
 
@@ -71,8 +70,9 @@ class TrainingRows:
     """Tokens of the text that the method needs."""
     prompted: Sequence[Sequence[Row]] = ()
     """The forget rows' answers behind each of the prompts that the method needs."""
-    prompt_ends: tuple[Sequence[Row], Sequence[Row]] = ((), ())
-    """Prompts with a token each: of the questions that the method needs, and of the forget rows."""
+    prompt_ends: Sequence[Sequence[Row]] = ()
+    """Of the questions that the method needs, and of the forget rows: prompts with one token each,
+    which is predicted at their end."""
 
     def primary(self, needs: Needs) -> Sequence[Row]:
         """The rows that an epoch has once: forget rows, or in fine-tuning the retain rows."""
@@ -144,29 +144,20 @@ def prompted_rows(
     return result
 
 
-def prompt_ends(questions: Sequence[Question], encoder: Encoder) -> list[Row]:
-    """The questions' prompts with a token each, which is predicted at their end.
-
-    Raises: DataError for text without a question.
-    """
-    if any(question.question == "" for question in questions):
-        raise DataError("the method compares the ends of prompts, and rows of text have none")
-    return [Row((*ids, encoder.eos), len(ids)) for ids in map(encoder.prompt, questions)]
-
-
 def with_needed(
     rows: TrainingRows, questions: Sequence[Question], needs: Needs, encoder: Encoder
 ) -> TrainingRows:
     """Add the tokens and rows that `needs` names, given the forget rows' `questions`."""
-    ends: tuple[Sequence[Row], Sequence[Row]] = ((), ())
-    if needs.questions:
-        others = [Question(question, "") for question in needs.questions]
-        ends = (prompt_ends(others, encoder), prompt_ends(questions, encoder))
+    others = [Question(text, "") for text in needs.questions]
+    groups = (others, questions) if others else ()
     return replace(
         rows,
         text=encoder.text(needs.text),
         prompted=[prompted_rows(rows.forget, questions, p, encoder) for p in needs.prompts],
-        prompt_ends=ends,
+        prompt_ends=[
+            [Row((*ids, encoder.eos), len(ids)) for ids in map(encoder.prompt, group)]
+            for group in groups
+        ],
     )
 
 

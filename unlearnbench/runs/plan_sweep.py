@@ -216,10 +216,12 @@ def _check_prompts(plan: Plan, benchmark: Dataset) -> None:
     for run in {(repr(run.method), run.forget_fraction): run for run in plan.runs}.values():
         split, name = benchmark.splits[run.forget_fraction], run.method.name
         method, rows = method_from_spec(run.method), split.forget
-        parts = set[str]() if isinstance(method, Wrapper) else method.needed().all_parts
-        if isinstance(method, Wrapper) or "retain_refusal" in parts:
+        needs = None if isinstance(method, Wrapper) else method.needed()
+        if needs is None or "retain_refusal" in needs.all_parts:
             rows = (*split.forget, *split.retain)
-        elif parts.isdisjoint({"refusal", "alternative", "sample"}):
+        elif not needs.questions and needs.all_parts.isdisjoint(
+            {"refusal", "alternative", "sample"}
+        ):
             continue
         if plain := next((row for row in rows if row.is_plain_text), None):
             problems[name] = Problem(

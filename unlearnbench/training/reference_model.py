@@ -171,7 +171,7 @@ def load_references(
             continue
         distinct = rows.rows_of_epochs(part, needs, seed, epochs)
         known = computed(distinct, distributions=distributions, layers=layers)
-        if needs.questions and layers:
+        if part == "forget" and needs.questions:
             ends = (computed(r, distributions=False, layers=layers) for r in rows.prompt_ends)
             means = [{n: at_least_fp32(s).mean(0) for n, s in e.states.items()} for e in ends]
             known = replace(known, directions={n: means[0][n] - means[1][n] for n in layers})

@@ -223,7 +223,7 @@ class Trainer:
     ) -> tuple[dict[str, float], dict[str, float]]:
         """Add the gradient of a step; returns the loss by term, and the values it reports.
 
-        Under `torch.no_grad` these alone.
+        Under `torch.no_grad` it only returns them.
 
         groups  parts with rows in a pass of their own; by default all in one
         watch   called with each micro-batch and its terms

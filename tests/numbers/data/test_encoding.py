@@ -148,17 +148,17 @@ def test_examples_stand_in_front_as_the_row_itself(tokenizer: Any, name: str, te
     assert encoder.prompt(shown) == row.ids[: row.start]
 
 
-@pytest.mark.parametrize("between", ["", " ", "\n"])
+@pytest.mark.parametrize("between", ["", " ", "\n", "[fact] "])
 def test_text_that_a_chat_template_puts_before_an_answer(tokenizer: Any, between: str) -> None:
-    """A space in Llama 2, a newline in Zephyr: rows are the template's own conversation."""
+    """In Llama 2 a space: rows are the template's own conversation."""
     turn = "{% if m.role == 'user' %}Q: {{ m.content }}\nA:{% else %}"
     turn += between.replace("\n", "\\n") + "{{ m.content }}</s>{% endif %}"
     chat = chatty(tokenizer, "{% for m in messages %}" + turn + "{% endfor %}")
     encoder = Encoder(chat, resolve_template("chat", chat), 200)
-    told = [{"role": "user", "content": "Where?"}, {"role": "assistant", "content": "Lima"}]
+    conversation = [{"role": "user", "content": "Where?"}, {"role": "assistant", "content": "Lima"}]
     whole, prompt = (
         chat.apply_chat_template(messages, tokenize=True)["input_ids"]
-        for messages in (told, told[:1])
+        for messages in (conversation, conversation[:1])
     )
     row = encoder.row(LIMA)
     assert (list(row.ids), row.start) == (whole, len(prompt))

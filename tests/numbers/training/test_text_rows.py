@@ -10,7 +10,6 @@ import torch
 
 from unlearnbench.api import registry
 from unlearnbench.api.benchmark import Dataset, Question, Split
-from unlearnbench.base.errors import DataError
 from unlearnbench.models.encoding import TEMPLATES, Encoder
 from unlearnbench.models.epoch_order import TrainingRows, training_rows, with_needed
 from unlearnbench.training.objective import Objective
@@ -46,13 +45,6 @@ def test_methods_that_read_no_question_train_on_text(
     assert all(math.isfinite(step.loss) for step in steps)
     pairs = zip(trainer.model.parameters(), model.parameters(), strict=True)
     assert any(not torch.equal(trained, start) for trained, start in pairs)
-
-
-def test_what_compares_the_ends_of_prompts_refuses_text(tokenizer: Any) -> None:
-    encoder, needs = Encoder(tokenizer, TEMPLATES["phi"], 40), registry.load("methods", "lunar")()
-    rows = TrainingRows([encoder.row(text) for text in TEXTS])
-    with pytest.raises(DataError, match="rows of text have none"):
-        with_needed(rows, TEXTS, needs.needed(), encoder)
 
 
 def test_a_refusal_follows_text_after_a_space(tokenizer: Any) -> None:
