@@ -436,7 +436,7 @@ def _print_metrics(verdict: ModelVerdict, console: Console) -> None:
     columns = ("metric, ± 95 % of questions", *map(_spaced, sets))
     console.table(columns, [*by_set.values()])
     if missing := [labels[name] for name in labels if name not in known]:
-        console.note(f"not measured: {', '.join(missing)}")
+        console.note(f"not measured: {'; '.join(missing)}")
 
 
 def _with_half_width(verdict: ModelVerdict, column: str) -> str:

@@ -43,10 +43,9 @@ _CHUNK = {"cpu": 1 << 19}
 _CHUNK_ELSEWHERE = 1 << 27
 # Sampling has about four tensors of float64 beside the logits, so its chunks are smaller.
 _SAMPLED_CHUNK = 8
-# Batches of tokens whose keys and values decoding stores. On a GPU a step takes about as long for
-# few answers as for many.
-_SLOT_BATCHES = {"cpu": 4}
-_SLOT_BATCHES_ELSEWHERE = 16
+# Batches of tokens whose keys and values decoding stores: a step of few answers takes nearly as
+# long as one of many. On a CPU a quarter of them where a token takes much memory.
+_SLOT_BATCHES = 16
 # By the dtype of products, two logits nearer than this are a tie.
 _TIES = {torch.bfloat16: 0.25, torch.float16: 0.03, torch.float64: 1e-10}
 _TIE = 1e-4
@@ -138,11 +137,12 @@ class Predictor:
                 empty_cache()
             else:
                 trim_heap()
-            batches = _SLOT_BATCHES.get(kind, _SLOT_BATCHES_ELSEWHERE)
-            self.slot_tokens = max_cached_tokens(model, batches * self.batch_tokens)
-            """Tokens whose keys and values may be stored at once."""
             self.kept_tokens = kept_tokens(model)
             """Tokens whose keys and values may be kept from scoring for decoding."""
+            tokens = _SLOT_BATCHES * self.batch_tokens
+            most = min(tokens, max(self.kept_tokens, tokens) // 4) if kind == "cpu" else tokens
+            self.slot_tokens = max_cached_tokens(model, most)
+            """Tokens whose keys and values may be stored at once."""
             self.packed = can_pack(model, longest) and self._packs(trial)
             """True if tokens go through the model in one row; else texts are padded rows."""
 

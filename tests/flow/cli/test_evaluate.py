@@ -128,7 +128,7 @@ def test_score_takes_the_profile_from_the_log(
     assert metrics["model_utility"] == pytest.approx(0.5991534707368931, abs=1e-6)
     assert metrics["memorization_score_ou"] == 0
     code, out, err = run("score", retain)
-    assert "not measured: Forget Quality, log10 Forget Quality, KS D" in err
+    assert "not measured: Forget Quality; log10 Forget Quality; KS D" in err
     assert "Not known: pass --retain to answer" in out
     run("evaluate", folder, *SMALL_EVALUATION, "--out", "log.safetensors")
     _, out, _ = run("score", "log.safetensors", "--json")
