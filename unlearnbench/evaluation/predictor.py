@@ -44,7 +44,8 @@ _CHUNK_ELSEWHERE = 1 << 27
 # Sampling has about four tensors of float64 beside the logits, so its chunks are smaller.
 _SAMPLED_CHUNK = 8
 # Batches of tokens whose keys and values decoding stores: a step of few answers takes nearly as
-# long as one of many. On a CPU a quarter of them where a token takes much memory.
+# long as one of many. On a CPU no more than a quarter of what scoring keeps, but at least a quarter
+# of these batches.
 _SLOT_BATCHES = 16
 # By the dtype of products, two logits nearer than this are a tie.
 _TIES = {torch.bfloat16: 0.25, torch.float16: 0.03, torch.float64: 1e-10}
