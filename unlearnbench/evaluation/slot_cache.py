@@ -22,29 +22,31 @@ all columns from the start: memory is reserved for them, and growing would take 
 
 
 @dataclass(frozen=True, eq=False)
-class SlotBatch:
-    """N new tokens of some slots, and how they go through attention: G slots of w queries each.
+class SlotGroup:
+    """G slots of w queries each; a query sees the slot's t first columns up to itself.
 
-    A slot's queries see its t first columns up to themselves. G, w and t may be padded.
+    G, w and t may be padded.
     """
+
+    read: Tensor | None
+    """[G] slots whose keys and values are read; None for all slots in order."""
+    queries: Tensor
+    """[G, w] index of each query among the batch's N tokens; of any token where padded."""
+    mask: Tensor
+    """[G, 1, w, t] added to attention scores: 0 where a query sees a column, else −inf."""
+
+
+@dataclass(frozen=True, eq=False)
+class SlotBatch:
+    """N new tokens of some slots, and how they go through attention."""
 
     positions: Tensor
     """[N] of each token in its text, which is its column."""
     slots: Tensor
     """[N] slot of each token."""
-    read: Tensor | None
-    """[G] slots whose keys and values are read; None for all slots in order."""
-    queries: Tensor
-    """[G, w] index of each query among the N tokens; of any token where padded."""
     outputs: Tensor
-    """[N] place of each token among the G · w queries."""
-    mask: Tensor
-    """[G, 1, w, t] added to attention scores: 0 where a query sees a column, else −inf."""
-
-    @property
-    def columns(self) -> int:
-        """t"""
-        return self.mask.shape[3]
+    """[N] place of each token among the queries of all groups."""
+    groups: Sequence[SlotGroup]
 
 
 class SlotCache:
@@ -53,51 +55,65 @@ class SlotCache:
     def __init__(self, slots: int, longest: int, dtype: torch.dtype, device: torch.device) -> None:
         """`longest`: tokens of the longest text that a slot will store."""
         self.slots, self.longest, self.dtype, self.device = slots, longest, dtype, device
-        self._stores: dict[nn.Module, tuple[Tensor, Tensor]] = {}  # [slots, columns, kv heads, d]
+        # [slots, kv heads, columns, d]: a CPU reads what lies beside each other twice as fast.
+        self._stores: dict[nn.Module, tuple[Tensor, Tensor]] = {}
 
     def arrays(
         self, slots: Sequence[int], begins: Sequence[int], widths: Sequence[int]
     ) -> tuple[IntArray, ...]:
         """What `batch` takes, for the next `widths` tokens of each of `slots`, from positions
         `begins` on. Their shapes are padded on a GPU, where a token stands for another one."""
-        kind, lengths = self.device.type, np.array(widths)
+        kind, lengths, owners = self.device.type, np.array(widths), np.array(slots)
         ends = np.cumsum(lengths)
         column = np.arange(ends[-1]) - np.repeat(ends - lengths, lengths)  # [N] among own new ones
         positions = np.repeat(np.array(begins), lengths) + column  # [N]
+        outputs, groups, queries = np.empty_like(column), list[IntArray](), 0
+        # A few drafts would make every slot as wide as they are, and a CPU computes its padding.
+        wide = lengths > 1
+        split = kind == "cpu" and 0 < 2 * wide.sum() < len(slots)
+        for chosen in (~wide, wide) if split else (np.full(len(slots), fill_value=True),):
+            tokens = np.flatnonzero(np.repeat(chosen, lengths))  # [n]
+            read, indices, last_seen, places = self._group(
+                owners[chosen], lengths[chosen], column[tokens], positions[tokens]
+            )
+            outputs[tokens] = places + queries
+            queries += indices.size
+            t = min(padded_size(int(positions[tokens].max()) + 1, kind), self.longest)
+            groups += [read, tokens[indices], last_seen, np.arange(t)]
+        every = (positions, np.repeat(owners, lengths), outputs)
+        return (*(padded_array(array, kind) for array in every), *groups)
+
+    def _group(
+        self, slots: IntArray, lengths: IntArray, column: IntArray, positions: IntArray
+    ) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+        """The slots to read, or none for all; [G, w] queries and the column each sees last; and
+        [n] the place of each token among them."""
+        kind = self.device.type
         # With most slots in use, reading all of them is cheaper than picking those in use.
         read_all = 2 * len(slots) > self.slots
-        group = np.array(slots) if read_all else np.arange(len(slots))
         count = self.slots if read_all else min(padded_size(len(slots), kind), self.slots)
-        shape = (count, padded_size(int(lengths.max()), kind))  # G, w
-        row = np.repeat(group, lengths)  # [N]
-        queries, last_seen = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
-        queries[row, column] = np.arange(ends[-1])
+        width = padded_size(int(lengths.max()), kind)
+        row = np.repeat(slots if read_all else np.arange(len(slots)), lengths)  # [n]
+        queries, last_seen = np.zeros((2, count, width), dtype=np.int64)
+        queries[row, column] = np.arange(len(row))
         last_seen[row, column] = positions
-        return (
-            padded_array(positions, kind),
-            padded_array(np.repeat(np.array(slots), lengths), kind),
-            np.resize(slots, 0 if read_all else count),  # some twice
-            queries,
-            padded_array(row * shape[1] + column, kind),
-            last_seen,
-            np.arange(min(padded_size(int(positions.max()) + 1, kind), self.longest)),  # t
-        )
+        read = np.resize(slots, 0 if read_all else count)  # some twice
+        return read, queries, last_seen, row * width + column
 
     def batch(
-        self,
-        positions: Tensor,
-        slots: Tensor,
-        read: Tensor,
-        queries: Tensor,
-        outputs: Tensor,
-        last_seen: Tensor,
-        columns: Tensor,
+        self, positions: Tensor, slots: Tensor, outputs: Tensor, *groups: Tensor
     ) -> SlotBatch:
         """Lay out tokens by `arrays` on the device."""
+        parts = [self._laid_out(*groups[i : i + 4]) for i in range(0, len(groups), 4)]
+        return SlotBatch(positions, slots, outputs, parts)
+
+    def _laid_out(
+        self, read: Tensor, queries: Tensor, last_seen: Tensor, columns: Tensor
+    ) -> SlotGroup:
         hidden = columns > last_seen.unsqueeze(2)  # [G, w, t]
         mask = torch.zeros(hidden.shape, dtype=self.dtype, device=self.device)
         mask = mask.masked_fill_(hidden, float("-inf")).unsqueeze(1)
-        return SlotBatch(positions, slots, read if len(read) else None, queries, outputs, mask)
+        return SlotGroup(read if len(read) else None, queries, mask)
 
     def _to_device(self, array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> Tensor:
         return torch.from_numpy(array).to(self.device)
@@ -113,28 +129,33 @@ class SlotCache:
     ) -> Tensor:
         """Attention of one layer for `batch`, a `Layout`; stores its keys and values."""
         query, key, value = (t.to(self.dtype) for t in (query, key, value))
-        stores = self._grown(layer, key, value, batch.columns)
+        needed = max(group.mask.shape[3] for group in batch.groups)
+        stores = self._grown(layer, key, value, needed)
         for store, new in zip(stores, (key, value), strict=True):
-            store[batch.slots, batch.positions] = new
-        keys, values = (store[:, : batch.columns] for store in stores)
-        if batch.read is not None:
-            keys, values = keys[batch.read], values[batch.read]
-        return kernel(query[batch.queries], keys, values, batch.mask).flatten(0, 1)[batch.outputs]
+            store[batch.slots, :, batch.positions] = new
+        results: list[Tensor] = []
+        for group in batch.groups:
+            seen = (store[:, :, : group.mask.shape[3]] for store in stores)
+            keys, values = (t if group.read is None else t[group.read] for t in seen)
+            pair = keys.transpose(1, 2), values.transpose(1, 2)
+            results.append(kernel(query[group.queries], *pair, group.mask).flatten(0, 1))
+        return torch.cat(results)[batch.outputs]
 
     def _grown(
         self, layer: nn.Module, key: Tensor, value: Tensor, needed: int
     ) -> tuple[Tensor, Tensor]:
         """The stores of a layer, with at least `needed` columns."""
         before = self._stores.get(layer)
-        have = 0 if before is None else before[0].shape[1]
+        have = 0 if before is None else before[0].shape[2]
         if needed > have:
             columns = -(-needed // _GROWTH) * _GROWTH
             columns = columns if self.device.type == "cpu" else self.longest
             # Zeros, not uninitialised: a hidden value counts 0 times, and 0 × NaN is NaN.
-            grown = tuple(t.new_zeros(self.slots, columns, *t.shape[1:]) for t in (key, value))
+            shapes = [(self.slots, t.shape[1], columns, t.shape[2]) for t in (key, value)]
+            grown = key.new_zeros(shapes[0]), value.new_zeros(shapes[1])
             for old, new in zip(before or (), grown, strict=False):
-                new[:, :have] = old
-            self._stores[layer] = (grown[0], grown[1])
+                new[:, :, :have] = old
+            self._stores[layer] = grown
         return self._stores[layer]
 
     def copy(self, sources: Sequence[int], targets: Sequence[int], columns: int) -> None:
@@ -143,7 +164,7 @@ class SlotCache:
         source, target = self._to_device(sent).unbind()
         for stores in self._stores.values():
             for store in stores:
-                store[target, :columns] = store[source, :columns]
+                store[target, :, :columns] = store[source, :, :columns]
 
     def put(self, slot: int, keys: Keys) -> int:
         """Store the keys and values of a text's first tokens in a slot; returns their number."""
@@ -151,7 +172,7 @@ class SlotCache:
         for layer, pair in keys.items():
             count = len(pair[0])
             for store, new in zip(self._grown(layer, *pair, count), pair, strict=True):
-                store[slot, :count] = new
+                store[slot, :, :count] = new.transpose(0, 1)
         return count
 
     def compact(self, slots: Sequence[int]) -> None:
