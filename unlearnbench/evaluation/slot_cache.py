@@ -55,7 +55,7 @@ class SlotCache:
     def __init__(self, slots: int, longest: int, dtype: torch.dtype, device: torch.device) -> None:
         """`longest`: tokens of the longest text that a slot will store."""
         self.slots, self.longest, self.dtype, self.device = slots, longest, dtype, device
-        # [slots, kv heads, columns, d]: a CPU reads what lies beside each other twice as fast.
+        # [slots, kv heads, columns, d]: a CPU reads a head's in one piece, up to twice as fast.
         self._stores: dict[nn.Module, tuple[Tensor, Tensor]] = {}
 
     def arrays(
@@ -71,7 +71,7 @@ class SlotCache:
         # A few drafts would make every slot as wide as they are, and a CPU computes its padding.
         wide = lengths > 1
         split = kind == "cpu" and 0 < 2 * wide.sum() < len(slots)
-        for chosen in (~wide, wide) if split else (np.full(len(slots), fill_value=True),):
+        for chosen in (~wide, wide) if split else (lengths > 0,):
             tokens = np.flatnonzero(np.repeat(chosen, lengths))  # [n]
             read, indices, last_seen, places = self._group(
                 owners[chosen], lengths[chosen], column[tokens], positions[tokens]
@@ -151,8 +151,8 @@ class SlotCache:
             columns = -(-needed // _GROWTH) * _GROWTH
             columns = columns if self.device.type == "cpu" else self.longest
             # Zeros, not uninitialised: a hidden value counts 0 times, and 0 × NaN is NaN.
-            shapes = [(self.slots, t.shape[1], columns, t.shape[2]) for t in (key, value)]
-            grown = key.new_zeros(shapes[0]), value.new_zeros(shapes[1])
+            shape = (self.slots, key.shape[1], columns)
+            grown = key.new_zeros(*shape, key.shape[2]), value.new_zeros(*shape, value.shape[2])
             for old, new in zip(before or (), grown, strict=False):
                 new[:, :, :have] = old
             self._stores[layer] = grown
