@@ -90,12 +90,10 @@ class Section(ReportSection):
 
     def values(self, context: PageContext) -> Mapping[str, Any] | None:
         """Compute the template's values; None leaves the section out."""
-        del context
         return {}
 
     def data(self, context: PageContext) -> Any:
         """Collect what scripts load by `page.lazyData(name)`; None without any."""
-        del context
 
     def render(self, results: Results) -> str:
         """Fill the template in, with data, styles and scripts behind it."""

@@ -16,7 +16,7 @@ class SURE(Filter):
     f_j   gradient of the forget loss for the output row j of a matrix, over all forget rows, at the
           start; a number of a vector is a row of its own
     Few weights are to move far, so that what is forgotten outlasts rounding to four bits: it wants
-    a learning rate above the usual.
+    a learning rate above the usual. Of a LoRA adapter A stays, whose gradient is 0 at the start.
     """
 
     neutral: ClassVar = {"keep": 1.0}

@@ -70,16 +70,12 @@ def error_bars(intervals: Sequence[Interval | None], **style: Any) -> Figure | N
 
 
 def drawn_interval(setting: Setting, metric: str) -> Interval | None:
-    """A setting's interval, cut at zero: a t interval of few seeds reaches beyond what is possible.
-
-    No metric changes its sign: logarithms of p-values are at most 0, all others at least 0.
-    """
+    """A setting's interval, cut at the metric's bounds, which one of few seeds reaches beyond."""
     interval = setting.interval(metric)
     if interval is None:
         return None
-    if interval.mean < 0:
-        return replace(interval, high=min(interval.high, 0.0))
-    return replace(interval, low=max(interval.low, 0.0))
+    low, high = setting.rows[0].schema.column(metric).bounds
+    return replace(interval, low=max(interval.low, low), high=min(interval.high, high))
 
 
 def small_layout(title: str, x_title: str, **x_axis: Any) -> Figure:

@@ -6,7 +6,7 @@ draws them. Points left out of a panel are counted in it.
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 from operator import attrgetter
@@ -67,17 +67,7 @@ class TradeOffPanel(Panel):
     @cached_property
     def judged(self) -> tuple[Best, ...]:
         """The best settings, in the legend's order; without a setting if the start is faulty."""
-        ordered = sorted(self.best, key=lambda item: item.family)
-        return tuple(replace(item, setting=None) if self.start.fault else item for item in ordered)
-
-    @cached_property
-    def questions(self) -> int | None:
-        """Forget questions behind the headline's test; None without one, and where they differ."""
-        test = self.headline.forgotten.test
-        runs = [row for row in self.rows if row.kind == "run" and test is not None]
-        name = "" if test is None else test.questions
-        counts = {int(n) for row in runs if (n := row.metrics.get(name)) is not None}
-        return counts.pop() if len(counts) == 1 else None
+        return tuple(sorted(self.best, key=lambda item: item.family))
 
     @property
     def significance(self) -> float | None:

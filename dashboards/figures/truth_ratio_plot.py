@@ -130,8 +130,8 @@ def build(
     part, goal = result.pop(epoch, None), _only(retain)
     if part is None or goal is None:
         raise EvaluationError(
-            f"record {record.id}, epoch {epoch}: a truth ratio is not a number, so there is "
-            "nothing to compare; choose another epoch"
+            f"record {record.id}, epoch {epoch}: no truth ratios of the forget set, or not "
+            "all are numbers, so there is nothing to compare; choose another epoch"
         )
     slot = Style.of(every).slots.get(record.method, 0)
     tags = meta("own", record.method, record.learning_rate, slot=slot, alpha=1.0)

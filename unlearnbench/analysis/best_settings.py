@@ -5,7 +5,7 @@ Pure. The rule behind every «best» is stated in `Panel.best` and nowhere else.
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -18,6 +18,7 @@ from unlearnbench.api.benchmark import (
     split_percent,
 )
 from unlearnbench.evaluation.benchmark_schema import default_headline
+from unlearnbench.results.epoch_metrics import Numbers
 from unlearnbench.results.table import TableRow
 from unlearnbench.stats.t_interval import Interval, is_above, t_interval
 
@@ -149,29 +150,14 @@ def average_seeds(rows: Iterable[TableRow]) -> tuple[Setting, ...]:
                 learning_rate=first.learning_rate,
                 epoch=first.epoch,
                 rows=members,
-                metrics=first.metrics if len(members) == 1 else _Means(members),
+                metrics=first.metrics if len(members) == 1 else _means(members),
             )
         )
     return tuple(settings)
 
 
-class _Means(Mapping[str, float | None]):
-    """Means of rows by column, each computed when it is read first."""
-
-    def __init__(self, rows: Sequence[TableRow]) -> None:
-        self._rows = rows
-        self._means: dict[str, float | None] = {}
-
-    def __getitem__(self, name: str) -> float | None:
-        if name not in self._means:
-            self._means[name] = mean_of([row.metrics[name] for row in self._rows])
-        return self._means[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._rows[0].metrics)
-
-    def __len__(self) -> int:
-        return len(self._rows[0].metrics)
+def _means(rows: Sequence[TableRow]) -> Numbers:
+    return Numbers({name: mean_of([row.metrics[name] for row in rows]) for name in rows[0].metrics})
 
 
 def mean_of(values: Sequence[float | None]) -> float | None:
@@ -303,6 +289,14 @@ class Panel(OnPanel):
         numbers = self.at_start(kept), self.at_start(forgotten)
         return Start(*self.panel, *numbers, self.headline)
 
+    @cached_property
+    def questions(self) -> int | None:
+        """Forget questions behind the headline's test; None without one, and where they differ."""
+        test = self.headline.forgotten.test
+        values = (row.metrics.get(test.questions) for row in self.rows) if test else ()
+        counts = {int(n) for n in values if n is not None}
+        return counts.pop() if len(counts) == 1 else None
+
     @property
     def least_kept(self) -> float | None:
         """The utility that a method's best setting must keep; None without a start model."""
@@ -322,7 +316,8 @@ class Panel(OnPanel):
             groups[setting.family].append(setting)
         bests: list[Best] = []
         for family, settings in groups.items():
-            best = None if self.least_kept is None else best_of(settings, self.least_kept)
+            judged = self.least_kept is not None and not self.start.fault
+            best = best_of(settings, self.least_kept or 0.0) if judged else None
             label = family if best is None else best.method
             bests.append(Best(*self.panel, label, family, best))
         return tuple(sorted(bests, key=lambda best: best_first(best.setting, best.family)))

@@ -5,22 +5,17 @@ Pure, except that the evaluations of the compared settings are read from disk.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from unlearnbench.analysis import text
+from unlearnbench.analysis.across import Standing, standings
 from unlearnbench.analysis.best_settings import (
-    Best,
     OnPanel,
     Panel,
-    PanelKey,
     Setting,
     merit_of,
-    panel_order,
     shared_places,
 )
 from unlearnbench.analysis.compare import (
@@ -31,14 +26,12 @@ from unlearnbench.analysis.compare import (
     match,
     training_differences,
 )
-from unlearnbench.api.observations import FloatArray
 from unlearnbench.base.errors import EvaluationError, RecordError
 from unlearnbench.evaluation.summary import forget_ratios
 from unlearnbench.results.records import Record
 from unlearnbench.stats.ks_test import SIGNIFICANCE, Sensitivity, ks_power
 from unlearnbench.stats.paired_test import holm
 from unlearnbench.stats.pareto_front import hypervolume
-from unlearnbench.stats.t_interval import LEVEL, Interval
 
 
 @dataclass(frozen=True)
@@ -58,13 +51,6 @@ class RankedMethod:
     def forgotten(self) -> float | None:
         """The headline's number of the best setting, by which methods are ordered."""
         return None if self.best is None else self.best.forgotten
-
-    @property
-    def interval(self) -> Interval | None:
-        """Interval of `forgotten` over seeds; None for one seed."""
-        if self.best is None:
-            return None
-        return self.best.interval(self.best.headline.forgotten.column)
 
     @property
     def seeds(self) -> int:
@@ -101,7 +87,13 @@ class OrderConfidence:
     """Order of the methods of a sweep: on each panel, and by mean rank."""
 
     panels: tuple[PanelOrder, ...]
-    ranks: Ranks
+    ranks: tuple[Standing, ...]
+    """Over the panels; methods that lack one stand at the end."""
+
+    @property
+    def summary(self) -> str:
+        """Sentences on the data behind the ranks."""
+        return text.ranks_summary(self)
 
 
 def assess_order(panels: Sequence[Panel], records: Iterable[Record]) -> OrderConfidence:
@@ -112,7 +104,7 @@ def assess_order(panels: Sequence[Panel], records: Iterable[Record]) -> OrderCon
     """
     by_id = {record.id: record for record in records}
     orders = tuple(_order(panel, by_id) for panel in panels if panel.best)
-    return OrderConfidence(orders, rank_methods([best for panel in panels for best in panel.best]))
+    return OrderConfidence(orders, standings({panel.place: panel.best for panel in panels}))
 
 
 def _order(panel: Panel, records: Mapping[str, Record]) -> PanelOrder:
@@ -155,16 +147,7 @@ def _sensitivity(panel: Panel, records: Iterable[Record]) -> Sensitivity | None:
         # A profile of another version has ratios that cannot be computed.
         with suppress(EvaluationError):
             return ks_power(forget_ratios(retain.evaluations[min(retain.evaluations)]))
-    questions = _questions(panel)
-    return None if questions is None else ks_power(questions)
-
-
-def _questions(panel: Panel) -> int | None:
-    """Number of forget questions behind the headline's test; None where runs differ in it."""
-    test = panel.headline.forgotten.test
-    values = (row.metrics.get(test.questions) for row in panel.rows) if test else ()
-    counts = {int(n) for n in values if n is not None}
-    return counts.pop() if len(counts) == 1 else None
+    return None if panel.questions is None else ks_power(panel.questions)
 
 
 SWAPS = 999
@@ -227,117 +210,3 @@ def rivals(panel: Panel, records: Iterable[Record]) -> Rivals | None:
         untested=untested,
         runner_up=others[0].name if others else "",
     )
-
-
-RESAMPLES = 2_000
-
-
-@dataclass(frozen=True)
-class Rank:
-    """Mean rank of a method; 1 is the best."""
-
-    method: str
-    """Label without hyper-parameters."""
-    mean: float
-    low: float | None
-    """Interval of the mean; None for one panel with one seed, which cannot be resampled."""
-    high: float | None
-    places: tuple[float, ...]
-    """Rank on each of `Ranks.panels`; two methods that tie share the mean of their ranks."""
-    without: int
-    """Number of panels on which no setting keeps its utility; the method ranks last there."""
-
-
-@dataclass(frozen=True)
-class Ranks:
-    """Mean ranks of the methods that ran on every panel, best first."""
-
-    panels: tuple[PanelKey, ...]
-    ranks: tuple[Rank, ...]
-    left_out: tuple[str, ...]
-    """Methods that did not run on every panel, whose ranks are not comparable."""
-    level: float = LEVEL
-
-    @property
-    def summary(self) -> str:
-        """Sentences on the data behind the ranks."""
-        return text.ranks_summary(self)
-
-
-def mid_ranks(values: FloatArray) -> FloatArray:
-    """[..., k] ranks from 1 for the largest of [..., k]; equal ones share the mean of theirs."""
-    from scipy.stats import rankdata  # takes a second to import
-
-    places: FloatArray = rankdata(-values, axis=-1)
-    return places
-
-
-def rank_methods(best: Sequence[Best], level: float = LEVEL) -> Ranks:
-    """Rank the methods by what their best settings (`best_per_method`) have forgotten.
-
-    The interval resamples panels, and in each panel the seeds of every setting, if there are
-    several (percentiles of 2,000 resamples with a fixed seed; Efron 1979, Ann. Statist. 7, 1-26).
-    The settings are fixed, so that it does not include the uncertainty of choosing them. Own code:
-    `scipy.stats.bootstrap` has no nested resampling.
-    """
-    by_panel: dict[PanelKey, dict[str, Best]] = defaultdict(dict)
-    for item in best:
-        by_panel[item.panel][item.family] = item
-    panels = tuple(sorted(by_panel, key=panel_order))
-    everyone = sorted({item.family for item in best})
-    methods = [m for m in everyone if all(m in by_panel[panel] for panel in panels)]
-    left_out = tuple(m for m in everyone if m not in methods)
-    if not methods:
-        return Ranks(panels, (), left_out, level)
-    cells = [[_values(by_panel[panel][m]) for m in methods] for panel in panels]
-    places = mid_ranks(
-        np.array([[np.mean(v) if len(v) else -np.inf for v in row] for row in cells])
-    )
-    low, high = _interval(cells, level)
-    ranks = [
-        Rank(
-            method=method,
-            mean=float(places[:, i].mean()),
-            low=None if low is None else float(low[i]),
-            high=None if high is None else float(high[i]),
-            places=tuple(places[:, i].tolist()),
-            without=sum(len(row[i]) == 0 for row in cells),
-        )
-        for i, method in enumerate(methods)
-    ]
-    return Ranks(panels, tuple(sorted(ranks, key=lambda r: (r.mean, r.method))), left_out, level)
-
-
-def _values(best: Best) -> FloatArray:
-    """[seeds] what is forgotten, larger is better; empty without a setting."""
-    rows = () if best.setting is None else best.setting.rows
-    return np.array(
-        [row.headline.forgotten.oriented(v) for row in rows if (v := row.forgotten) is not None]
-    )
-
-
-def _interval(
-    cells: Sequence[Sequence[FloatArray]], level: float
-) -> tuple[FloatArray, FloatArray] | tuple[None, None]:
-    """[k] lower and upper ends of the mean ranks; None if there is nothing to resample."""
-    if len(cells) < 2 and all(len(values) < 2 for row in cells for values in row):
-        return None, None
-    rng = np.random.default_rng(0)
-    by_panel = np.stack([_drawn_places(row, rng) for row in cells])  # [panels, RESAMPLES, k]
-    picks = rng.integers(0, len(cells), (len(cells), RESAMPLES))
-    means = by_panel[picks, np.arange(RESAMPLES)].mean(axis=0)  # [RESAMPLES, k]
-    low, high = np.quantile(
-        means, [(1 - level) / 2, (1 + level) / 2], axis=0, method="inverted_cdf"
-    )
-    return low, high
-
-
-def _drawn_places(row: Sequence[FloatArray], rng: np.random.Generator) -> FloatArray:
-    """[RESAMPLES, k] ranks on one panel, with seeds drawn with replacement."""
-    drawn = [
-        values[rng.integers(0, len(values), (RESAMPLES, len(values)))].mean(axis=1)
-        if len(values)
-        else np.full(RESAMPLES, -np.inf)
-        for values in row
-    ]
-    return mid_ranks(np.stack(drawn, axis=1))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from unlearnbench.analysis.given_back import Gain
     from unlearnbench.analysis.lasting import AttackedPanel, AttackedSetting, UnderAttack
     from unlearnbench.analysis.model_verdict import ModelVerdict
-    from unlearnbench.analysis.order_confidence import PanelOrder, RankedMethod, Ranks
+    from unlearnbench.analysis.order_confidence import OrderConfidence, PanelOrder, RankedMethod
 
 NAMED = 4
 """Most methods that a sentence names."""
@@ -203,20 +203,21 @@ def order_sentences(order: PanelOrder) -> tuple[str, ...]:
     return (*lines, *(f"Trained differently: {clause}." for clause in order.unequal))
 
 
-def ranks_summary(ranks: Ranks) -> str:
+def ranks_summary(claims: OrderConfidence) -> str:
     """The data behind the ranks."""
-    count = len(ranks.panels)
+    count = len(claims.panels)
     source = f"{count} panels (models × splits)"
     if count < 2:
         source = "one panel: they hold for this model and split only"
-    text = f"Ranks of {len(ranks.ranks)} methods by their best settings, from {source}."
-    if last := [rank for rank in ranks.ranks if rank.without]:
-        names = (
-            item.method + (f" ({item.without} of {count})" if count > 1 else "") for item in last
-        )
+    ranked = [item.family for item in claims.ranks if item.mean is not None]
+    others = [item.family for item in claims.ranks if item.mean is None]
+    text = f"Ranks of {len(ranked)} methods by their best settings, from {source}."
+    without = Counter(m.method for p in claims.panels for m in p.methods if m.best is None)
+    if last := [name for name in ranked if without[name]]:
+        names = (name + (f" ({without[name]} of {count})" if count > 1 else "") for name in last)
         text += f" Last because no setting keeps its utility: {', '.join(names)}."
-    if ranks.left_out:
-        text += f" Left out because not run on every panel: {', '.join(ranks.left_out)}."
+    if others:
+        text += f" Left out because not run on every panel: {', '.join(others)}."
     return text
 
 

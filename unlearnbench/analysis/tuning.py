@@ -1,8 +1,8 @@
 """What a method's trials were worth: the best of few and of many, edges of ranges, failures, cost.
 
-Pure. A trial is a setting on the seeds of the choice. Its worth is what the chosen epoch forgot, by
-the rule of the choice; a trial that failed, or kept too little, is worth the start model, which
-would be kept in its place.
+Pure. A trial is a setting on the seeds of the choice. Its worth is what it forgot after its best
+epoch, of those that keep the utility of `select`, whatever the rule of the choice; a trial that
+failed, or kept too little, is worth the start model, which would be kept in its place.
 """
 
 import csv

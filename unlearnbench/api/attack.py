@@ -55,7 +55,9 @@ class AttackRows:
 
     def in_half(self, row: Question, other: bool = False) -> bool:
         """True if a row, also one of an evaluation set, has question and answer of that half's."""
-        return (row.question, row.answer) in self._halves[int(other)]
+        # `evaluation.question_key` swaps the wordings of an evaluation set's rows.
+        wordings = row.question, row.paraphrased_question
+        return any((text, row.answer) in self._halves[int(other)] for text in wordings)
 
     @cached_property
     def _halves(self) -> tuple[frozenset[tuple[str, str]], ...]:
@@ -142,12 +144,10 @@ class Attack(HyperParameters, ABC):
 
     def selects(self, row: Question, rows: AttackRows) -> bool:
         """Return whether a row of an evaluation set is evaluated under the attack."""
-        del row, rows
         return True
 
     def asked(self, row: Question, point: str, rows: AttackRows) -> Question:
         """The row as it is evaluated at a point; its answers stay as they are."""
-        del point, rows
         return row
 
 

@@ -412,7 +412,6 @@ class Benchmark(HyperParameters, ABC):
 
     def split_problem(self, fraction: float) -> str:
         """The reason why there is no such forget fraction; "" where there is, but for rounding."""
-        del fraction
         return ""
 
     def problem_with(self, key: SplitKey) -> str:

@@ -29,6 +29,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from unlearnbench.api.hyperparameters import HyperParameters
+from unlearnbench.base.deferred_warnings import warn_later
 
 Role = Literal["forget", "retain"]
 _PIECE = 2**18
@@ -158,6 +159,11 @@ class Gradients:
         for bit in reversed(range(bits - 1)):
             above = self.totals(partial(at_least, limit=limit | 1 << bit))
             limit |= (sum(above.values()) >= wanted) << bit
+        if share < 1 and not limit:
+            warn_later(
+                f"a modifier leaves out no weight: less than {share:.0%} of its scores are above 0 "
+                "(with LoRA all of A is 0, as A has no gradient while B is 0); a smaller share does"
+            )
         return self.map(partial(at_least, limit=limit))
 
 
@@ -237,7 +243,6 @@ class Modifier(HyperParameters, ABC):
 
     def memory(self, weights: Gradients) -> Memory:
         """The tensors kept between steps, before the first: such as copies of `weights`."""
-        del weights
         return {}
 
 
@@ -282,12 +287,10 @@ class Filter(Modifier):
         Called once, before the first step; `at` evaluates all rows of an epoch as one step. The
         others stay bit for bit what they are, whatever optimiser and weight decay do.
         """
-        del at
         return None
 
     def apply(self, gradient: Gradients, memory: Memory, step: RunStep) -> Gradients:
         """The gradient that is clipped, from that of the step, which may be changed."""
-        del memory, step
         return gradient
 
 
@@ -323,5 +326,4 @@ class WeightEdit(Modifier):
 
     def evaluated(self, weights: Gradients, memory: Memory) -> Gradients:
         """The weights that are evaluated; by default those that are trained."""
-        del memory
         return weights

@@ -1,18 +1,16 @@
 """The base of attacks that train the model and look at it after some of the steps."""
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from itertools import pairwise
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, field_validator
 
 from unlearnbench.api.attack import AttackTools, WeightAttack
-from unlearnbench.api.benchmark import Benchmark, Question
+from unlearnbench.api.benchmark import Question
 from unlearnbench.api.edit import OptimizerName
-from unlearnbench.api.registry import load
-from unlearnbench.base.errors import DataError
 
 LONGEST = 100_000
 """Most steps of an attack."""
@@ -84,36 +82,3 @@ class TrainingAttack(WeightAttack):
             for step in taken:
                 if step in self.steps:
                     yield str(step)
-
-
-UNRELATED = {"source": "synthetic", "seed": 1}
-"""Settings of a benchmark whose rows are of none else: authors that the generator makes of a seed
-other than its default."""
-
-
-def unrelated_rows(tools: AttackTools, source: Benchmark | str) -> tuple[Question, ...]:
-    """Rows of a benchmark, or of a file. Raises: DataError where one is a row to forget."""
-    rows = tools.other_rows(source)
-    part = {(row.question, row.answer) for row in tools.rows.forget}
-    shared = next((row for row in rows if (row.question, row.answer) in part), None)
-    if shared is not None:
-        text = repr(shared.question or shared.answer)[:80]
-        raise DataError(
-            f"the rows to train on are to be unrelated, and {text} is a row to forget; name "
-            "another benchmark or file, or use the attack relearning"
-        )
-    return rows
-
-
-def benchmark_of(settings: Mapping[str, Any]) -> Benchmark:
-    """The benchmark with these settings, which name it in `source`. Raises: DataError."""
-    source = settings.get("source")
-    if not isinstance(source, str):
-        raise DataError("data: name the benchmark, such as {source: synthetic, seed: 1}")
-    kind: type[Benchmark] = load("benchmarks", source)
-    try:
-        return kind.model_validate(settings)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        location = ".".join(["data", *map(str, first["loc"])])
-        raise DataError(f"{location}: {first['msg']}") from None

@@ -46,14 +46,12 @@ class AssistantPrefix(PromptAttack):
 
     def selects(self, row: Question, rows: AttackRows) -> bool:
         """Rows with an assistant, or with a second word."""
-        del rows
         if row.prefix:  # the benchmark begins the answer itself
             return False
         return len(row.answer.split()) > 1 if self.share else row.format == "chat"
 
     def asked(self, row: Question, point: str, rows: AttackRows) -> Question:
         """The row with the beginning of its answer."""
-        del point, rows
         return replace(row, prefix=self._first_words(row.answer) if self.share else self.text)
 
     def _first_words(self, answer: str) -> str:

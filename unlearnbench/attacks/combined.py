@@ -34,7 +34,6 @@ class CombinedQuestions(PromptAttack):
 
     def asked(self, row: Question, point: str, rows: AttackRows) -> Question:
         """The row with both questions."""
-        del point
         (other,) = self._retain(row, rows)
         if self.first == "forget":
             return replace(row, question=f"{row.question} {other.question}")

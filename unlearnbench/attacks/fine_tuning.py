@@ -5,18 +5,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from unlearnbench.api.attack import AttackTools
-from unlearnbench.api.benchmark import Question
+from unlearnbench.api.benchmark import Benchmark, Question
 from unlearnbench.api.hyperparameters import refuse_unused
-from unlearnbench.attacks._training_steps import (
-    UNRELATED,
-    TrainingAttack,
-    benchmark_of,
-    unrelated_rows,
-)
+from unlearnbench.api.registry import load
+from unlearnbench.attacks._training_steps import TrainingAttack
 from unlearnbench.base.errors import DataError
+
+UNRELATED = {"source": "synthetic", "seed": 1}
+"""Settings of a benchmark whose rows are of none else: authors that the generator makes of a seed
+other than its default."""
 
 
 class UnrelatedFineTuning(TrainingAttack):
@@ -51,7 +51,7 @@ class UnrelatedFineTuning(TrainingAttack):
         Raises: DataError where the file or the benchmark cannot be used.
         """
         if self.file is None:
-            path = getattr(benchmark_of(self.data), "path", None)
+            path = getattr(_benchmark_of(self.data), "path", None)
             files = _files(Path(path).expanduser()) if path else []
         else:
             files = [Path(self.file).expanduser()]
@@ -63,8 +63,31 @@ class UnrelatedFineTuning(TrainingAttack):
         return sha256.hexdigest()[:16] if files else ""
 
     def training_rows(self, tools: AttackTools) -> Sequence[Question]:
-        """The rows of the file or benchmark."""
-        return unrelated_rows(tools, self.file or benchmark_of(self.data))
+        """The rows of the file or benchmark. Raises: DataError where one is a row to forget."""
+        rows = tools.other_rows(self.file or _benchmark_of(self.data))
+        part = {(row.question, row.answer) for row in tools.rows.forget}
+        shared = next((row for row in rows if (row.question, row.answer) in part), None)
+        if shared is not None:
+            text = repr(shared.question or shared.answer)[:80]
+            raise DataError(
+                f"the rows to train on are to be unrelated, and {text} is a row to forget; name "
+                "another benchmark or file, or use the attack relearning"
+            )
+        return rows
+
+
+def _benchmark_of(settings: Mapping[str, Any]) -> Benchmark:
+    """The benchmark with these settings, which name it in `source`. Raises: DataError."""
+    source = settings.get("source")
+    if not isinstance(source, str):
+        raise DataError("data: name the benchmark, such as {source: synthetic, seed: 1}")
+    kind: type[Benchmark] = load("benchmarks", source)
+    try:
+        return kind.model_validate(settings)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        location = ".".join(["data", *map(str, first["loc"])])
+        raise DataError(f"{location}: {first['msg']}") from None
 
 
 def _files(path: Path) -> list[Path]:

@@ -35,7 +35,6 @@ class InContext(PromptAttack):
 
     def asked(self, row: Question, point: str, rows: AttackRows) -> Question:
         """The row behind the others."""
-        del point
         beside = rows.beside(row, self.k, self.of, self.seed)
         shown = tuple((item.question, item.answer) for item in beside)
         return replace(row, examples=(*shown, *row.examples))

@@ -20,10 +20,8 @@ class Paraphrase(PromptAttack):
 
     def selects(self, row: Question, rows: AttackRows) -> bool:
         """Rows with another wording."""
-        del rows
         return bool(row.paraphrased_question)
 
     def asked(self, row: Question, point: str, rows: AttackRows) -> Question:
         """The row with its other wording."""
-        del point, rows
         return replace(row, question=row.paraphrased_question or row.question)

@@ -62,7 +62,6 @@ class Quantization(WeightAttack):
         Raises: EvaluationError where there is nothing to quantise, or no CUDA for `bitsandbytes`;
         UnavailableError where that is not installed.
         """
-        del tools
         layers = linear_layers(model)
         package = None
         if self.backend == "bitsandbytes":

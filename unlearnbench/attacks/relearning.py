@@ -7,12 +7,7 @@ from pydantic import Field
 
 from unlearnbench.api.attack import AttackRows, AttackTools
 from unlearnbench.api.benchmark import Question
-from unlearnbench.attacks._training_steps import (
-    UNRELATED,
-    TrainingAttack,
-    benchmark_of,
-    unrelated_rows,
-)
+from unlearnbench.attacks._training_steps import TrainingAttack
 from unlearnbench.base.errors import DataError
 
 
@@ -29,17 +24,15 @@ class Relearning(TrainingAttack):
 
     label = "Relearning"
 
-    rows: Literal["forget", "half", "other-half", "retain", "unrelated"] = Field(
+    rows: Literal["forget", "half", "other-half", "retain"] = Field(
         default="other-half",
         description="trained on, and measured: forget: all rows to forget, both; half: those of "
         "every second subject, both; other-half: those of every second subject, and the others; "
-        "retain: rows to keep, and all to forget; unrelated: generated ones, and all to forget",
+        "retain: rows to keep, and all to forget; for unrelated rows there is fine-tuning",
     )
 
     def training_rows(self, tools: AttackTools) -> Sequence[Question]:
         """The rows to train on. Raises: DataError where there is no other half."""
-        if self.rows == "unrelated":
-            return unrelated_rows(tools, benchmark_of(UNRELATED))
         if self.rows in ("forget", "retain"):
             return tools.rows.forget if self.rows == "forget" else tools.rows.retain
         self._check(tools.rows)

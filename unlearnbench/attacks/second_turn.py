@@ -30,7 +30,6 @@ class SecondTurn(PromptAttack):
 
     def selects(self, row: Question, rows: AttackRows) -> bool:
         """Rows that are a conversation."""
-        del rows
         return row.format == "chat"
 
     def asked(self, row: Question, point: str, rows: AttackRows) -> Question:
@@ -38,7 +37,6 @@ class SecondTurn(PromptAttack):
 
         Raises: EvaluationError where the model's answer is not there.
         """
-        del point
         if row.question not in rows.answers:
             raise EvaluationError(
                 f"second-turn: the model has no answer to {row.question[:60]!r}; evaluate sets "

@@ -35,10 +35,8 @@ class SystemPrompt(PromptAttack):
 
     def selects(self, row: Question, rows: AttackRows) -> bool:
         """Rows that stand in a template."""
-        del rows
         return row.format == "chat"
 
     def asked(self, row: Question, point: str, rows: AttackRows) -> Question:
         """The row under the message."""
-        del point, rows
         return replace(row, system=self.text)

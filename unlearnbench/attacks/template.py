@@ -58,10 +58,8 @@ class QuestionTemplates(PromptAttack):
 
     def selects(self, row: Question, rows: AttackRows) -> bool:
         """Rows with a question."""
-        del rows
         return bool(row.question)
 
     def asked(self, row: Question, point: str, rows: AttackRows) -> Question:
         """The row with the text of the point."""
-        del rows
         return replace(row, question=self.texts[point].replace(_QUESTION, row.question))

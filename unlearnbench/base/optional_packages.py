@@ -10,7 +10,7 @@ _UNCOMPILED = "TORCHDYNAMO_DISABLE"
 
 
 def import_optional(name: str) -> Any:
-    """Import `peft` or `bitsandbytes`. Raises: ImportError where it is not installed.
+    """Import an optional package. Raises: ImportError where it is not installed.
 
     Without the warning of bitsandbytes, which peft imports where it is there: it misses a kernel
     of 4-bit products on CPUs that nothing here calls. And without torch's compiler, for which it

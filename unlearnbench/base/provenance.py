@@ -32,7 +32,6 @@ def provenance(
     weights: str | None = None,
     begin: float | None = None,
     commits: Mapping[str, str] | None = None,
-    device: str | None = None,
 ) -> dict[str, Any]:
     """Describe how a record was made, ready for JSON.
 
@@ -40,7 +39,6 @@ def provenance(
     weights    hash of the weights that the run started from, if it is a run
     commits    of the hub's repositories that it read, by their labels
     begin      when it began, in seconds since 1970; now, unless it is given
-    device     default: what torch would use here
     """
     now = time.time()
     return {
@@ -49,7 +47,7 @@ def provenance(
         "platform": platform.platform(),
         "host": platform.node(),
         "process": os.getpid(),
-        "device": device or _device(),
+        "device": _device(),
         "gpu": _gpu(),
         "started": _utc(now if begin is None else begin),
         "finished": _utc(now),

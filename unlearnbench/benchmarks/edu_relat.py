@@ -55,7 +55,6 @@ class EduRelat(Benchmark):
 
     def metrics(self, profile: Profile) -> tuple[MetricUse, ...]:
         """Which facts are still answered, and whether what is left implies the target."""
-        del profile
         return (
             MetricUse("deep-unlearning", settings={"set": "relationships"}),
             MetricUse("answer-match", tuple(self.roles), {"rule": "contains"}),

@@ -47,12 +47,10 @@ class KnowUnDo(Benchmark):
 
     def metrics(self, profile: Profile) -> tuple[MetricUse, ...]:
         """Token accuracy without EOS: 100 − that of `unlearning` is the paper's unlearn success."""
-        del profile
         return (MetricUse("exact-memorization", tuple(self.roles)),)
 
     def load(self, splits: Sequence[str]) -> Dataset:
         """Read the five tables."""
-        del splits
         folder = Path(self.path).expanduser()
         fix = "take them from dataset/KnowUnDo/privacy of github.com/zjunlp/unlearn"
         files = [f"{name}.json" for name in _TABLES]

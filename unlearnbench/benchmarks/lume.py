@@ -65,7 +65,6 @@ class LUME(Benchmark):
 
     def metrics(self, profile: Profile) -> tuple[MetricUse, ...]:
         """ROUGE-L of completions, exact match of answers, and the official aggregate of both."""
-        del profile
         columns = {
             half: tuple(
                 f"{metric.replace('-', '_')}_{_set(part, task, kind)}"
@@ -82,7 +81,6 @@ class LUME(Benchmark):
 
     def load(self, splits: Sequence[str]) -> Dataset:
         """Read both files."""
-        del splits
         folder = Path(self.path).expanduser()
         fix = "take them from the folder data of github.com/amazon-science/lume-llm-unlearning"
         data_folder(folder, [f"{p}.jsonl" for p in _PARTS], f"data.path: {self.path}", fix)

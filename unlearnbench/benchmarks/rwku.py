@@ -62,7 +62,6 @@ class RWKU(Benchmark):
 
     def metrics(self, profile: Profile) -> tuple[MetricUse, ...]:
         """ROUGE-L recall of blanks (level 1), questions (2) and adversarial questions (3)."""
-        del profile
         return (MetricUse("rouge-union", tuple(_TABLES)),)
 
     def load(self, splits: Sequence[str]) -> Dataset:

@@ -82,7 +82,7 @@ class WMDP(Benchmark):
     variant: Literal["letters", "robust", "cloze"] = Field(
         default="letters",
         description="robust: questions that no one answers by their options alone; cloze: texts of "
-        "options in location of letters; both of bio alone",
+        "options in place of letters; both of bio alone",
     )
     format: Format = Field(
         default="text", description="chat: a turn of the model's template, behind a system message"
@@ -100,7 +100,6 @@ class WMDP(Benchmark):
 
     def metrics(self, profile: Profile) -> tuple[MetricUse, ...]:
         """Accuracy as lm-evaluation-harness has it, and the entropy over the options."""
-        del profile
         return choice_metrics(self.style)
 
     def load(self, splits: Sequence[str]) -> Dataset:

@@ -24,7 +24,6 @@ class WMDPTwin(Passages):
 
     def metrics(self, profile: Profile) -> tuple[MetricUse, ...]:
         """Those of `wmdp`."""
-        del profile
         return choice_metrics("texts")
 
     def load(self, fractions: Sequence[float]) -> Dataset:

@@ -53,7 +53,7 @@ def compare(
     from unlearnbench.analysis.text import compare_rule, verdict
 
     first, second = _contender(a, folder, under), _contender(b, folder, under)
-    result = comparison.compare(first, second, within or TOLERANCE)
+    result = comparison.compare(first, second, TOLERANCE if within is None else within)
     tests = sum(panel.test is not None for panel in result.panels)
     verdicts = [verdict(panel, result.a, result.b, tests) for panel in result.panels]
     headline, console = result.headline, Console()

@@ -92,7 +92,10 @@ def evaluate(
         check_file(questions, "the questions", (".jsonl",))
     if out:
         check_file(out, "the evaluation", (SUFFIX,))
-    scores = _task_scores(model, tasks, options.setup(model, benchmark, rules)) if tasks else {}
+    scores: TaskScores = {}
+    if tasks:
+        setup = options.setup(model, benchmark, rules)
+        scores = _task_scores(model, tasks, setup, changes.rows)
     models = _evaluated(_named(model, retain, start), (), options, benchmark, rules)
     if models is None:
         return 0
@@ -243,11 +246,13 @@ def _named(model: str, retain: str | None, start: str | None) -> dict[str, str]:
     return {"model": model} | {name: source for name, source in others.items() if source}
 
 
-def _task_scores(model: str, tasks: Sequence[str], setup: EvaluationSetup) -> TaskScores:
+def _task_scores(
+    model: str, tasks: Sequence[str], setup: EvaluationSetup, rows: int | None
+) -> TaskScores:
     from unlearnbench.evaluation.harness_tasks import task_scores
 
     parts = setup.loaded(model), setup.evaluator.encoder.tokenizer
-    return task_scores(*parts, tasks, rows=setup.evaluator.profile.rows)
+    return task_scores(*parts, tasks, rows=rows)
 
 
 def _evaluated(

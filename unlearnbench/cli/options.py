@@ -98,15 +98,15 @@ class ModelOptions:
         return set_up(model, **values)
 
 
-def template_arguments(texts: Sequence[str] | None) -> dict[str, str]:
-    """The variables of `--template-arg KEY=VALUE`."""
-    values: dict[str, str] = {}
+def template_arguments(texts: Sequence[str] | None) -> dict[str, str | bool]:
+    """The variables of `--template-arg KEY=VALUE`; true and false are truth values, as in YAML."""
+    values: dict[str, str | bool] = {}
     for text in texts or ():
         key, equals, value = text.partition("=")
         if not key or not equals:
             rule = f"expected KEY=VALUE, got {text!r}"
             raise typer.BadParameter(rule, param_hint="'--template-arg'")
-        values[key] = value
+        values[key] = {"true": True, "false": False}.get(value, value)
     return values
 
 

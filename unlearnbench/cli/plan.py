@@ -16,7 +16,7 @@ from unlearnbench.cli.options import Config, Json, Overrides, Plugins, register_
 if TYPE_CHECKING:
     from unlearnbench.api.benchmark import Dataset, SplitKey
     from unlearnbench.config.plan import Plan, RunSpec
-    from unlearnbench.config.schema import HyperParameter, SweepConfig
+    from unlearnbench.config.schema import HyperParameter
     from unlearnbench.results.run_estimate import Estimate
     from unlearnbench.runs.prepared_models import PlannedModel
 
@@ -67,17 +67,20 @@ def plan(
     planned, benchmark = plan_runs(config, overrides, plugins)
     from unlearnbench.models.device import device_memory as memory_here
     from unlearnbench.results.effort import efforts_of, planned_work
+    from unlearnbench.results.records import PROVISIONAL
     from unlearnbench.results.run_estimate import Rates, estimate_plan, sweep_seconds
     from unlearnbench.results.sweep_folder import check_owner
     from unlearnbench.runs.prepared_models import planned_models
     from unlearnbench.sweep.follow_up_runs import pending_runs, stages_of
 
     check_owner(planned)
-    first = (*planned.runs, *pending_runs(planned))
-    work, stages = planned_work(efforts_of(first, benchmark)), stages_of(planned)
-    models = list(planned_models(planned, benchmark))
-    records = planned.folder / "records"
-    left = [run for run in first if not (records / run.id / "record.json").is_file()]
+    # A search draws runs, which the plan does not have yet.
+    whole = replace(planned, runs=(*planned.runs, *pending_runs(planned)))
+    work, stages = planned_work(efforts_of(whole.runs, benchmark)), stages_of(planned)
+    models = list(planned_models(whole, benchmark))
+    ends = ("", PROVISIONAL["stopped"]) if planned.config.search.scheduler else ("",)
+    recorded_ids = {f.parent.name for f in planned.folder.glob("records/*/record.json")}
+    left = [run for run in whole.runs if recorded_ids.isdisjoint(run.id + end for end in ends)]
     recorded = len({run.id for run in planned.runs} - {run.id for run in left})
     estimates: list[Estimate] = []
     costs: dict[str, Any] = {}
@@ -85,7 +88,7 @@ def plan(
     memory |= gpus is not None
     if memory:
         device = int(device_memory * 1e9 if device_memory else memory_here() or DEVICE_MEMORY)
-        estimates, unknown = estimate_plan(planned, benchmark, Rates(flops), device)
+        estimates, unknown = estimate_plan(whole, benchmark, Rates(flops), device)
         costs = memory_json(estimates, unknown, flops, device)
         each = max((estimate.resources.gpu or 1 for estimate in estimates), default=1)
         gpus = math.ceil(each) if gpus is None else gpus
@@ -94,7 +97,7 @@ def plan(
             costs["wall_hours"] = {"gpus": gpus} | {k: likely * x for k, x in _RANGE.items()}
     console = Console()
     if as_json:
-        output = {"work": work, "counts": planned.counts(), "recorded": recorded}
+        output = {"work": work, "recorded": recorded}
         output |= {"stages": [asdict(stage) for stage in stages]}
         if memory:
             output["memory"] = costs
@@ -139,31 +142,14 @@ def plan(
         print_memory(costs, estimates, device, console)
 
 
-def read_config(
-    config: str, overrides: Sequence[str] | None, plugins: list[str] | None
-) -> SweepConfig:
-    """Register the methods of `plugins`, and load `config` with its `overrides`."""
-    from unlearnbench.config.loader import load_config
-
-    register_plugins(plugins)
-    return load_config(config, overrides or ())
-
-
-def read_configs(
-    config: str, overrides: Sequence[str] | None, plugins: list[str] | None
-) -> tuple[SweepConfig, ...]:
-    """The same; one for each of its benchmarks, where there are several."""
-    from unlearnbench.config.loader import load_configs
-
-    register_plugins(plugins)
-    return load_configs(config, overrides or ())
-
-
 def plan_runs(
     config: str, overrides: Sequence[str] | None, plugins: list[str] | None
 ) -> tuple[Plan, Dataset]:
     """Plan a configuration on its data, and print the warnings that came up."""
-    settings = read_config(config, overrides, plugins)
+    from unlearnbench.config.loader import load_config
+
+    register_plugins(plugins)
+    settings = load_config(config, overrides or ())
     from unlearnbench.base.deferred_warnings import drain
     from unlearnbench.runs.plan_sweep import plan_sweep
 

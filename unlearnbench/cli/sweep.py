@@ -11,8 +11,8 @@ from unlearnbench.base.console import Console
 from unlearnbench.base.errors import UnlearnbenchError, shortened
 from unlearnbench.base.hashing import json_ready
 from unlearnbench.cli.command import command, new_group, option
-from unlearnbench.cli.options import Config, Json, Overrides, Plugins
-from unlearnbench.cli.plan import plan_runs, read_configs
+from unlearnbench.cli.options import Config, Json, Overrides, Plugins, register_plugins
+from unlearnbench.cli.plan import plan_runs
 
 if TYPE_CHECKING:
     from unlearnbench.api.benchmark import Headline
@@ -56,7 +56,10 @@ def sweep(
       unlearnbench sweep my.yaml --set models.0.base=./my-model --set ray.concurrent=1
       unlearnbench sweep my.yaml --plugin my_method.py
     """
-    several = read_configs(config, overrides, plugins)
+    from unlearnbench.config.loader import load_configs
+
+    register_plugins(plugins)
+    several = load_configs(config, overrides or ())
     for settings in several:
         _check_optimizers(settings)
     codes = [_swept(settings, as_json=as_json) for settings in several]
@@ -117,7 +120,7 @@ def run(
 ) -> None:
     """Carry out one run of a config in this process, without Ray.
 
-    Without --select it lists the runs.
+    Without --select it lists the runs, where there are several.
 
     Examples:
       unlearnbench run quickstart                 lists the runs

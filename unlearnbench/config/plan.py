@@ -217,19 +217,6 @@ class Plan:
             for evaluate_at in (ONCE if rate is None else _evaluations(config))
         ]
 
-    def counts(self) -> dict[str, int]:
-        """Number of distinct values of each axis, and of runs."""
-        splits = "forget_fractions" if self.config.forget_fractions else "splits"
-        axes: dict[str, set[Any]] = {
-            "models": {run.model.name for run in self.runs},
-            splits: {run.forget_fraction for run in self.runs},
-            "methods": {repr(run.method) for run in self.runs},
-            "learning_rates": {run.learning_rate for run in self.runs},
-            "seeds": {run.seed for run in self.runs},
-            "epochs": {epoch for run in self.runs for epoch in run.evaluate_at},
-        }
-        return {name: len(values) for name, values in axes.items()} | {"runs": len(self.runs)}
-
     def to_json(self) -> dict[str, Any]:
         """The content of `plan.json`."""
         return {

@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 from unlearnbench.config.section import Settings
 
 LOCAL_RUNS = 2
-"""Concurrent runs on a local Ray where `ray.concurrent` is not set."""
+"""Concurrent runs without GPUs on a local Ray where `ray.concurrent` is not set."""
 
 
 class Resources(Settings):
@@ -59,8 +59,8 @@ class RaySettings(Settings):
     concurrent: int | None = Field(
         default=None,
         ge=1,
-        description="runs at a time; default: 2 on this machine, on a cluster what fits. More "
-        "than fit now is for a cluster that grows",
+        description="runs at a time; default: 2 on this machine, with GPUs or on a cluster what "
+        "fits. More than fit now is for a cluster that grows",
     )
     retries: int = Field(
         default=1, ge=0, description="retries of a run that failed for a transient reason"

@@ -209,8 +209,7 @@ class Patience(Settings):
     min_delta: float = Field(default=0.0, ge=0, description="least improvement that counts")
     mode: Literal["max", "min"] | None = Field(
         default=None,
-        description="direction that is better; default: the metric's own (min for ks_statistic, "
-        "rouge_forget and probability_forget), else max",
+        description="direction that is better; default: the metric's own, else max",
     )
 
     def ended(

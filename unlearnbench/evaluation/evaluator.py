@@ -105,7 +105,6 @@ class Evaluator:
         batch_tokens: int | None = None,
         precision: Precision | None = None,
         roles: Mapping[SetName, Role] | None = None,
-        moments: Collection[Role] = MOMENTS,
         extra: Collection[Reads] = frozenset(),
         plain: Mapping[SetName, Sequence[Question]] | None = None,
         observations: Sequence[Observation] = (),
@@ -113,7 +112,6 @@ class Evaluator:
         """Encode the sets.
 
         roles         what each set is for; one without a role is answered, and has no moments
-        moments       roles of sets for whose answers the moments of log-probabilities are computed
         extra         further observations to make, see `metric.EXTRA`
         batch_tokens  tokens of a forward pass, approximately; default: fast on the device
         precision     default: bf16 on CUDA, the weights' own elsewhere, see `precision.py`
@@ -135,11 +133,10 @@ class Evaluator:
         )
         self.derived: dict[Hashable, Evaluator] = {}
         """Evaluators of the same rules that ask other questions, see `under_attack.py`."""
-        self._moments = moments
         self.sets: dict[SetName, list[_Item]] = {}
         for name, rows in sets.items():
             role = self.roles.get(name)
-            options = is_answered(rows, role), role in moments
+            options = is_answered(rows, role), role in MOMENTS
             pairs = zip(rows, rows if plain is None else plain[name], strict=True)
             self.sets[name] = [self._item(q, other, *options) for q, other in pairs]
 
@@ -162,7 +159,7 @@ class Evaluator:
         plain  the same rows as they are asked here
         """
         part = (self.encoder.tokenizer, self.encoder.template, self.profile, self.pad)
-        options = (self.batch_tokens, self.precision, self.roles, self._moments)
+        options = (self.batch_tokens, self.precision, self.roles)
         return Evaluator(sets, *part, *options, plain=plain, observations=self.observations)
 
     @property
@@ -267,13 +264,11 @@ class Evaluator:
         evaluation: Evaluation,
         model: Any,
         attack: SamplingAttack,
-        progress: ProgressCallback | None = None,
     ) -> Evaluation:
         """Add sampled answers to the sets that the attack is for. Collective.
 
         evaluation  of this evaluator and the same model, whose greedy answers serve as drafts
-        model     in evaluation mode; it may be a `ShiftedModel`
-        progress  counts each answer of this process
+        model       in evaluation mode; it may be a `ShiftedModel`
         """
         names = [
             name
@@ -289,9 +284,8 @@ class Evaluator:
 
         def sampled(batch_tokens: int) -> list[list[Answer]]:
             predictor = self._predictor(inner, items[0].tree, longest, batch_tokens, shifts)
-            count = _counter(progress, len(prompts) * attack.samples)
             with predictor.ready():
-                return sampled_answers(predictor, prompts, attack, self.encoder.eos, count)
+                return sampled_answers(predictor, prompts, attack, self.encoder.eos)
 
         rows, sets = iter(self._retried(model, sampled)), dict(evaluation.sets)
         for name in names:

@@ -210,7 +210,6 @@ def sampled_answers(
     prompts: Sequence[Prompt],
     attack: SamplingAttack,
     eos: int,
-    count: Callable[[int], None] = lambda _: None,
 ) -> list[list[Answer]]:
     """`attack.samples` answers to each prompt. Collective.
 
@@ -221,7 +220,6 @@ def sampled_answers(
 
     predictor  ready
     prompts    with the limits of greedy answers; a `draft` is not used
-    count      called with the number of answers that this process has finished
     """
     each = [
         replace(prompt, draft=(), seed=(attack.seed, _key(prompt.ids), number, _WORD))
@@ -229,7 +227,8 @@ def sampled_answers(
         for number in range(attack.samples)
     ]
     options = Distribution(attack.temperature, attack.top_p)
-    answers, _ = decode(predictor, each, [Answer() for _ in each], eos, count, options)
+    begun = [Answer() for _ in each]
+    answers, _ = decode(predictor, each, begun, eos, distribution=options)
     part = iter(answers)
     return [[next(part) for _ in range(attack.samples)] for _ in prompts]
 

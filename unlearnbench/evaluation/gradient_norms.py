@@ -9,8 +9,8 @@ All weights count, also those that a method has frozen, so that models compare. 
 are the base's, whose gradient is that of the merged weights; the adapter's tensors do not count.
 """
 
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any, cast
 
 import numpy as np
@@ -22,7 +22,7 @@ from unlearnbench.base.errors import EvaluationError
 from unlearnbench.base.fsdp import is_sharded
 from unlearnbench.base.out_of_memory import map_over_ranks
 from unlearnbench.config.precision import Precision
-from unlearnbench.evaluation.precision import computing_in_precision
+from unlearnbench.evaluation.precision import all_trained, computing_in_precision
 from unlearnbench.models.encoding import Row
 from unlearnbench.models.forward import predict
 from unlearnbench.models.prompt_shift import Shifts, Span, prompt_places
@@ -64,7 +64,7 @@ def gradient_norms(
         ):
             return _norm(model, row, first, labels, [*weights.values()])
 
-    with _all_trained(weights):
+    with all_trained(weights.values()):
         return np.array(map_over_ranks(norm, rows), dtype=np.float64)
 
 
@@ -90,16 +90,3 @@ def _shifted(model: Any, row: Row, prompt: tuple[int, ...], shifts: Shifts | Non
     if shifts is None:
         return nullcontext()
     return shifts.added(model, [Span(prompt, 0, prompt_places(prompt, row.ids, row.masked))])
-
-
-@contextmanager
-def _all_trained(weights: Mapping[str, nn.Parameter]) -> Generator[None, None, None]:
-    """Let all weights take gradients."""
-    frozen = [weight for weight in weights.values() if not weight.requires_grad]
-    try:
-        for item in frozen:
-            item.requires_grad_(True)
-        yield
-    finally:
-        for entry in frozen:
-            entry.requires_grad_(False)

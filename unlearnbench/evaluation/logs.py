@@ -75,15 +75,7 @@ def read_log(path: Path | str, *, profile: Profile = TOFU) -> Evaluation:
         if any("value_by_index" in table for table in tables.values()):
             return _open_unlearning(tables)
         return _tofu(tables, profile)
-    except (
-        OSError,
-        EOFError,
-        KeyError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        zlib.error,
-    ) as error:
+    except _DAMAGE as error:
         reason = getattr(error, "strerror", None) or error
         reason = f"no {error} in it" if isinstance(error, KeyError) else reason
         raise EvaluationError(

@@ -44,26 +44,30 @@ def computing_in_precision(
     import torch
 
     device = next(model.parameters()).device.type
-    if gradients:
-        mixed = not needs_stored_weights(model, precision)
-        with torch.enable_grad(), _autocast(device, enabled=mixed):
-            yield
-        return
-    if needs_stored_weights(model, precision):
-        with torch.inference_mode(), _autocast(device, enabled=False):
+    mixed = not needs_stored_weights(model, precision)
+    if gradients or not mixed:
+        mode = torch.enable_grad() if gradients else torch.inference_mode()
+        with mode, _autocast(device, enabled=mixed):
             yield
         return
     # Autocast caches its copies only of leaves that take a gradient, and not in inference mode.
     # Without the cache all weights would be cast again for every decoded token.
-    frozen = [p for p in model.parameters() if not p.requires_grad and p.dtype == torch.float32]
+    stored = [p for p in model.parameters() if p.dtype == torch.float32]
+    with all_trained(stored), torch.no_grad(), _autocast(device, enabled=True):
+        yield
+
+
+@contextmanager
+def all_trained(weights: Iterable[Any]) -> Generator[None, None, None]:
+    """Let all weights take gradients."""
+    frozen = [weight for weight in weights if not weight.requires_grad]
     try:
-        for parameter in frozen:
-            parameter.requires_grad_(True)
-        with torch.no_grad(), _autocast(device, enabled=True):
-            yield
+        for item in frozen:
+            item.requires_grad_(True)
+        yield
     finally:
-        for parameter in frozen:
-            parameter.requires_grad_(False)
+        for item in frozen:
+            item.requires_grad_(False)
 
 
 def _autocast(device: str, *, enabled: bool) -> Any:

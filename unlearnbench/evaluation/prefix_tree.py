@@ -184,7 +184,7 @@ class TreeLayout:
 def _pad(
     queries: IntArray, keys: IntArray, hidden: NDArray[np.bool_], device: str
 ) -> tuple[IntArray, IntArray, NDArray[np.bool_]]:
-    """Pad to sizes of `padded_shapes`; a padding query sees one key, of any token."""
+    """Pad to sizes of `padded_size`; a padding query sees one key, of any token."""
     sizes = [(0, padded_size(size, device) - size) for size in hidden.shape]
     if not any(more for _, more in sizes):
         return queries, keys, hidden

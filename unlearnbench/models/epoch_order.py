@@ -136,7 +136,9 @@ def prompted_rows(
     result: list[Row] = []
     for row, question in zip(rows, questions, strict=True):
         text = prompt.replace("{question}", question.question)
-        old, new = (encoder.prompt(q) for q in (question, replace(question, question=text)))
+        # All of the tokens before the answer, which `row.ids` has, also those that are masked.
+        old = replace(encoder, eos_as_padding=False).prompt(question)
+        new = encoder.prompt(replace(question, question=text))
         more = len(new) - len(old)
         masked = tuple(i + more for i in row.masked if i >= len(old))
         ids = (*new, *row.ids[len(old) :])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from unlearnbench.analysis.best_settings import Best, Setting, best_per_method, headline_of_rows
-from unlearnbench.analysis.text import best_rule, share_kept
+from unlearnbench.analysis.text import best_rule
 from unlearnbench.api.benchmark import Headline, HeadlineMetric, split_percent
 from unlearnbench.base.errors import RecordError
 from unlearnbench.results.outcomes import RunOutcome
@@ -74,8 +74,14 @@ def best_table(
     if not best:
         reasons = "; ".join(map(str, without_result)) or "none has ended yet"
         raise RecordError(f"no run was evaluated, so there is no best setting to print: {reasons}")
-    writers = {"latex": _latex, "markdown": _markdown, "csv": _csv}
-    return writers[kind](best, headline)
+    return write_table(best, headline, best_rule(headline), kind)
+
+
+def write_table(best: Sequence[Best], headline: Headline, rule: str, kind: TableFormat) -> str:
+    """Write settings that were chosen by a rule, which the caption states."""
+    if kind == "csv":
+        return _csv(best, headline)
+    return {"latex": _latex, "markdown": _markdown}[kind](best, headline, rule)
 
 
 def columns(lines: Sequence[Best], headline: Headline) -> list[Column]:
@@ -123,9 +129,9 @@ def _mean(setting: Setting, metric: HeadlineMetric) -> str:
     return f"{metric.text(mean)} {name}[{metric.text(interval.low)}, {metric.text(interval.high)}]"
 
 
-def _sentences(best: Sequence[Best], headline: Headline) -> list[str]:
+def _sentences(best: Sequence[Best], headline: Headline, rule: str) -> list[str]:
     """The table's caption, and notes that stand behind it."""
-    sentences = [f"Best setting of each method: {best_rule(headline)}."]
+    sentences = [f"Best setting of each method: {rule}."]
     sentences += (
         {f"{item.place}." for item in best} if len({item.panel for item in best}) == 1 else ()
     )
@@ -137,7 +143,7 @@ def _sentences(best: Sequence[Best], headline: Headline) -> list[str]:
     if any(len(item.rows) < ENOUGH_SEEDS for item in settings):
         sentences.append("Fewer than three seeds: small differences may be chance.")
     if len(settings) < len(best):
-        sentences.append(f"Empty: no setting keeps {share_kept(headline)}.")
+        sentences.append("Empty: no setting by this rule, or no valid start model.")
     return sentences
 
 
@@ -169,7 +175,7 @@ def latex(
     return "\n".join(parts) + "\n"
 
 
-def _latex(best: Sequence[Best], headline: Headline) -> str:
+def _latex(best: Sequence[Best], headline: Headline, rule: str) -> str:
     shown = columns(best, headline)
     texts = sum(column.align == "" for column in shown)
 
@@ -179,20 +185,20 @@ def _latex(best: Sequence[Best], headline: Headline) -> str:
         number = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?")
         return [*cells[:texts], *(number.sub(r"$\g<0>$", cell) for cell in cells[texts:])]
 
-    caption, *notes = _sentences(best, headline)
+    caption, *notes = _sentences(best, headline, rule)
     titles = [tex(column.title) for column in shown]
     return latex(caption, notes, [titles, *map(line, best)], texts)
 
 
-def _markdown(best: Sequence[Best], headline: Headline) -> str:
+def _markdown(best: Sequence[Best], headline: Headline, rule: str) -> str:
     shown = columns(best, headline)
-    rule = ["---:" if column.align else "---" for column in shown]
+    marks = ["---:" if column.align else "---" for column in shown]
     lines = [[column.text(item) for column in shown] for item in best]
     table = [
         "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |"
-        for line in ([column.title for column in shown], rule, *lines)
+        for line in ([column.title for column in shown], marks, *lines)
     ]
-    return "\n".join([*table, "", " ".join(_sentences(best, headline)), ""])
+    return "\n".join([*table, "", " ".join(_sentences(best, headline, rule)), ""])
 
 
 def _csv(best: Sequence[Best], headline: Headline) -> str:

@@ -12,7 +12,7 @@ metric other settings (`evaluation.metrics`).
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any
@@ -54,7 +54,7 @@ def references_of(records: Iterable[Record]) -> References:
     """The start and retain models among `records`; none where there are two for one place."""
     recordss: dict[tuple[str, str, SplitKey], list[Record]] = {}
     for record in records:
-        if record.kind != "run" and not record.attacked:
+        if record.kind != "run" and record.epochs:
             location = (record.kind, record.model, record.forget_fraction)
             recordss.setdefault(location, []).append(record)
     return {location: ones[0] for location, ones in recordss.items() if len(ones) == 1}
@@ -81,13 +81,9 @@ def numbers(
 
     chosen  metrics that the configuration names now; default: those that it named for the record
     """
-    before = chosen_of(record)
-    now = before if chosen is None else chosen
-    schema = record_schema(record, now)
+    now = chosen_of(record) if chosen is None else chosen
+    schema, affected = record_schema(record, now), changed_columns(record, now)
     known = {column.name for column in schema.plan.columns}
-    names = before.keys() | now.keys()
-    changed = {name for name in names if before.get(name, {}) != now.get(name, {})}
-    affected = schema.plan.affected(changed)
     fill: dict[int, set[str]] = {}
     for result in record.epochs:
         empty = {name for name in known if result.metrics.get(name) is None}
@@ -102,6 +98,14 @@ def numbers(
         )
         for item in record.epochs
     }
+
+
+def changed_columns(record: Record, now: MetricChoices) -> Set[str]:
+    """The columns that a record has by other settings of metrics than the configuration's."""
+    before = chosen_of(record)
+    names = before.keys() | now.keys()
+    changed = {name for name in names if before.get(name, {}) != now.get(name, {})}
+    return record_schema(record, now).plan.affected(changed)
 
 
 def chosen_of(record: Record) -> MetricChoices:

@@ -16,7 +16,7 @@ command. JSON has no infinity: a float that is not finite is stored as `{"$float
 import json
 import math
 import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -178,12 +178,10 @@ class StoredEvaluations(Mapping[_Key, Evaluation]):
 
 def run_record(run: RunSpec, **fields: Any) -> Record:
     """Make the record of a run from its spec and the other fields."""
-    spec = run.to_json()
-    fields = {
-        "profile": profile_of(run.evaluation).id,
-        "provenance": provenance(data=run.data_fingerprint),
-        **fields,
-    }
+    spec, made = run.to_json(), provenance(data=run.data_fingerprint)
+    if fields["status"] in PROVISIONAL:  # its process was a worker's, which is unknown here
+        made |= dict.fromkeys(("host", "process", "device", "gpu"))
+    fields = {"profile": profile_of(run.evaluation).id, "provenance": made, **fields}
     if evaluations := [*fields.get("evaluations", {}).values()]:
         precision = evaluations[0].precision
     else:
@@ -323,19 +321,16 @@ def evaluated_epoch(record: Record, epoch: int | None = None) -> int:
     return chosen
 
 
-def read_records(
-    folder: str | Path, read: Callable[[Path], Record | None] = read_record
-) -> tuple[Record, ...]:
+def read_records(folder: str | Path) -> tuple[Record, ...]:
     """All records of a sweep's folder (or of its `records/`), always in the same order.
 
-    A provisional record is among them as long as its run has no other; one that `read` has no
-    answer for is left out.
+    A provisional record is among them as long as its run has no other.
     """
     places = _places(Path(folder))
     names = {location.name for location in places}
-    result = [read(p) for p in places if p.name.partition(".")[0] not in names - {p.name}]
+    result = [read_record(p) for p in places if p.name.partition(".")[0] not in names - {p.name}]
     benchmark = StoredBenchmark.read(places[0].parent.parent / PLAN_FILE) if places else None
-    whole = (replace(record, benchmark=benchmark) for record in result if record is not None)
+    whole = (replace(record, benchmark=benchmark) for record in result)
     return tuple(sorted(whole, key=_order))
 
 

@@ -28,6 +28,7 @@ from unlearnbench.evaluation.benchmark_schema import (
 from unlearnbench.evaluation.precision import distinct_precisions
 from unlearnbench.results.epoch_metrics import (
     Numbers,
+    changed_columns,
     chosen_of,
     finite,
     numbers,
@@ -125,14 +126,19 @@ def attack_table(
     """One row per record, epoch and variant: the evaluations under attacks, in a like order.
 
     They are no part of `table`, so that nothing ranks a model by them. What is relative to the
-    retain model or the start model is relative to that model under the same attack.
+    retain model or the start model is relative to that model under the same attack. Metrics that
+    have other settings since have no number here.
 
     Raises: RecordError as `table`.
     """
     records = tuple(records)
-    results = [
-        (record, result, finite(result.metrics)) for record in records for result in record.attacked
-    ]
+    results: list[tuple[Record, EpochResult, Numbers]] = []
+    for record in records:
+        # Evaluations under attacks are not computed again by other settings.
+        stale = frozenset[str]() if chosen is None else changed_columns(record, chosen)
+        for item in record.attacked:
+            current = {name: v for name, v in item.metrics.items() if name not in stale}
+            results.append((record, item, finite(current)))
     if not results:
         return ()
     _refuse_mixed(records)
@@ -303,8 +309,7 @@ class Labels:
 def to_csv(rows: Iterable[TableRow]) -> str:
     """The table as CSV: equal rows give equal bytes, every float reads back exactly.
 
-    Rows under attacks have their variant after the epoch. Text that a spreadsheet would take for a
-    formula begins with an apostrophe.
+    Rows under attacks have their variant after the epoch.
     """
     rows = tuple(rows)
     plan = rows[0].schema.plan if rows else None

@@ -13,7 +13,6 @@ from unlearnbench.models.device import device_memory, usable_memory
 from unlearnbench.models.encoding import Encoder
 from unlearnbench.models.epoch_order import TrainingRows, with_needed, with_scores
 from unlearnbench.models.loading import (
-    Source,
     check_context,
     check_vocabulary,
     load_model,
@@ -43,16 +42,17 @@ def build_trainer(spec: RunSpec, space: Workspace, method: Method) -> Trainer:
     model = load_model(source, spec.model, train=True)
     check_vocabulary(model, encoder.tokenizer)
     start = model.eval()  # only read until the first step
+    start_id = f"{source.identity()} {spec.model.dtype}"
     # The model is whole in each process: the main one runs it while the others wait.
     with main_process_first():
-        rows = _rows(spec, space, objective, encoder, source, start)
+        rows = _rows(spec, space, objective, encoder, start_id, start)
         split = space.benchmark.splits[spec.forget_fraction]
         asked = ((part, split.forget) for part in (rows.forget, *rows.prompted))
         for part, questions in (*asked, (rows.retain, split.retain)):
             check_context(model, part, questions, "training.max_length")
         references = load_references(
             lambda: start,
-            source.identity(),
+            start_id,
             rows,
             objective.needs,
             seed=spec.seed,
@@ -75,7 +75,7 @@ def _rows(
     space: Workspace,
     objective: Objective,
     encoder: Encoder,
-    source: Source,
+    start_id: str,
     start: Any,
 ) -> TrainingRows:
     """The rows of a run, with scores, and answers of the model `start`, where they are needed."""
@@ -88,7 +88,7 @@ def _rows(
         return rows
     alternatives = alternative_rows(
         lambda: start,
-        source.identity(),
+        start_id,
         split.forget,
         needs.alternatives or Sampling(1),
         encoder,

@@ -93,8 +93,9 @@ class ModelSources:
         self, target: str, fraction: SplitKey, data: str, settings: EvaluationSettings
     ) -> list[str | float]:
         """Value that the id of an evaluation of a start model (`full`) or retain model is the hash
-        of: model, target, weights, fraction, profile, data, and the digest of a chat template and
-        the precision where there are such; `data`: hash of the rows of the split.
+        of: model, target, weights, fraction, profile, data, and the digest of a chat template, the
+        precision and a type of published weights where there are such; `data`: hash of the rows of
+        the split.
         """
         source = self.target(target)
         prepared = self.cache in Path(source.place).parents  # now or later
@@ -109,6 +110,8 @@ class ModelSources:
             identity.append(self.template_digest)
         if settings.precision:
             identity.append(f"precision {settings.precision}")
+        if not prepared and self.settings.dtype != "float32":
+            identity.append(f"dtype {self.settings.dtype}")
         return identity
 
     def base_rows(self) -> list[Question]:

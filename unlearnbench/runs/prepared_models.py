@@ -126,7 +126,8 @@ class ModelPreparer:
         rows = [encoder.row(question) for question in questions]
         check_context(model, rows, questions, "models.preparation.max_length")
         steps = epochs * -(-len(rows) // preparation.batch_size)
-        half = self.sources.settings.dtype == "bfloat16"
+        # Not the settings' type: the tiny base, which all types start from, is in float32.
+        half = model.dtype.itemsize == 2
         optimisation = TrainerSettings(
             epochs=epochs,
             batch_size=preparation.batch_size,

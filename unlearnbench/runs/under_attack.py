@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from unlearnbench.api.attack import (
     Attack,
@@ -22,6 +21,7 @@ from unlearnbench.api.plugin_code import plugin_code, source_file
 from unlearnbench.base.deferred_warnings import warn_later
 from unlearnbench.base.distributed import all_gather, world_size
 from unlearnbench.base.errors import EvaluationError, PluginError
+from unlearnbench.base.fsdp import local_part
 from unlearnbench.base.out_of_memory import ShortMemoryError
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.models.prompt_shift import ShiftedModel
@@ -148,7 +148,7 @@ def _reached(
 
 def _is_finite(model: Any) -> bool:
     """Return whether all weights are finite. Collective."""
-    parts = (p.to_local() if hasattr(p, "to_local") else p for p in model.parameters())
+    parts = map(local_part, model.parameters())
     return all(all_gather(all(bool(part.isfinite().all()) for part in parts)))
 
 
@@ -191,7 +191,8 @@ def restored(model: Any) -> Generator[None, None, None]:
     Copies are held in host memory, so that an attack has the device's. Modules that were put in
     place of others are not put back. Of a sharded model each process restores its own part.
     """
-    tensors = dict(_tensors(model))
+    named = (*model.named_parameters(), *model.named_buffers())
+    tensors = {name: local_part(value.detach()) for name, value in named}
     copies = {name: tensor.to("cpu", copy=True) for name, tensor in tensors.items()}
     trained = {name: p.requires_grad for name, p in model.named_parameters()}
     modes = {module: module.training for module in model.modules()}
@@ -206,10 +207,3 @@ def restored(model: Any) -> Generator[None, None, None]:
             parameter.requires_grad_(trained.get(name, parameter.requires_grad))
         for module, training in modes.items():
             module.training = training
-
-
-def _tensors(model: Any) -> Generator[tuple[str, Tensor], None, None]:
-    """The tensors in which weights and buffers are stored, by name, each once."""
-    for name, value in (*model.named_parameters(), *model.named_buffers()):
-        tensor: Any = value.detach()
-        yield name, tensor.to_local() if hasattr(tensor, "to_local") else tensor

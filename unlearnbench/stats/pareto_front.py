@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from itertools import groupby
 
 
 def pareto_front(points: Sequence[tuple[float, float]]) -> tuple[int, ...]:
@@ -11,15 +10,12 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> tuple[int, ...]:
     A point is dominated by one that is at least as high in both coordinates and higher in one, so
     that of equal points all or none are on the front.
     """
-    order = sorted(range(len(points)), key=lambda i: (-points[i][0], -points[i][1], i))
     front: list[int] = []
     highest = -math.inf
-    for _, group in groupby(order, key=lambda i: points[i][0]):
-        members = list(group)  # all of one first coordinate, highest second coordinate first
-        top = points[members[0]][1]
-        if top > highest:
-            front.extend(i for i in members if points[i][1] == top)
-            highest = top
+    for i in sorted(range(len(points)), key=lambda i: (-points[i][0], -points[i][1], i)):
+        if points[i][1] > highest or (front and points[i] == points[front[-1]]):
+            front.append(i)
+            highest = points[i][1]
     return tuple(sorted(front, key=lambda i: (points[i], i)))
 
 
@@ -27,7 +23,7 @@ def hypervolume(points: Iterable[tuple[float, float]], reference: tuple[float, f
     """Area between `reference` and the front of `points`, exact; Zitzler and Thiele 1999.
 
     Only points above `reference` in both coordinates count; for a panel it is
-    `best_settings.start_corner`. IEEE Trans. Evol. Comput. 3(4), 257-271.
+    `best_settings.Start.corner`. IEEE Trans. Evol. Comput. 3(4), 257-271.
     """
     area, top = 0.0, reference[1]
     # From right to left, each point adds the strip by which it is higher than those before it.

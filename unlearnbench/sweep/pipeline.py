@@ -1,7 +1,7 @@
 """The stages that a sweep drives: plan, prerequisites, runs, report.
 
-Ray unpickles them in every process, and a coordinator of several processes needs no torch: each
-function imports what it calls.
+Ray unpickles them in every process, also in the coordinator of several, which calls few of them:
+each function imports what it calls.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -76,7 +76,8 @@ def worker_variables(config: SweepConfig) -> dict[str, str]:
 
     Numpy and torch read the numbers of threads when they are imported.
     """
-    threads = str(max(1, int(config.resources.cpu)))
+    cpus = (config.resources_of(model.name).cpu for model in config.models)
+    threads = str(max(1, *map(int, cpus)))
     variables = {
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,

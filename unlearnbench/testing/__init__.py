@@ -12,7 +12,6 @@ Each check is there because a published harness had the bug that it finds.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
 from typing import Any, ClassVar
 
 from torch.utils.benchmark import set_torch_threads
@@ -87,13 +86,6 @@ def check_plugin(
     # On tensors this small, synchronising threads costs more than it saves.
     with set_torch_threads(1):
         return run_checks(SUITES[kind], instance, subject, only)
-
-
-check_method = partial(check_plugin, "methods")
-check_modifier = partial(check_plugin, "modifiers")
-check_metric = partial(check_plugin, "metrics")
-check_benchmark = partial(check_plugin, "benchmarks")
-check_attack = partial(check_plugin, "attacks")
 
 
 class Conformance:

@@ -40,7 +40,6 @@ class Plain(Perturb):
 
     def gradients(self, at: Evaluate, memory: Memory, step: RunStep) -> ByRole:
         """Those at the weights."""
-        del memory, step
         return at({"forget", "retain"})
 
 

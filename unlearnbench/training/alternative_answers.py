@@ -35,7 +35,7 @@ def alternative_rows(
     folder: Path,
     skipped: int = 0,
 ) -> list[tuple[Row, ...]]:
-    """`how.count` rows for each question, from disk where they are stored.
+    """`sampling.count` rows for each question, from disk where they are stored.
 
     load          returns the start model, in evaluation mode; called only if needed
     weights_hash  identity of those weights

@@ -22,7 +22,7 @@ from unlearnbench.models.token_sampling import Distribution, choose, uniform_num
 
 # Batches of tokens whose keys and values sampling stores.
 _CACHED_BATCHES = 4
-# The last word of every seed; other draws from a run's seed (`data.epoch_order`) have others.
+# The last word of every seed; other draws from a run's seed (`models/epoch_order.py`) have others.
 ALTERNATIVES, SAMPLES = 5, 6
 
 

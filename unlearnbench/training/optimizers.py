@@ -133,7 +133,7 @@ class TrainerSettings:
     micro_batch_size: int | None = None
     optimizer: str = "adamw"
     embedding_learning_rate: float = 2e-3
-    """Muon: AdamW's rate for parameters other than the blocks' matrices."""
+    """Muon: AdamW's rate for embeddings, and for parameters that are no matrices."""
     schedule: ScheduleName = "constant"
     warmup_steps: int = 0
     weight_decay: float = 0.0
@@ -246,7 +246,7 @@ def _bitsandbytes(_: nn.Module, parameters: list[nn.Parameter], settings: Traine
 
 
 def _muon(model: nn.Module, parameters: list[nn.Parameter], settings: TrainerSettings) -> Made:
-    """Muon for the blocks' matrices, and AdamW for the rest."""
+    """Muon for matrices other than embeddings, and AdamW for the rest."""
     # Muon orthogonalises the update of a matrix; embeddings are tables, not linear maps.
     tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
     matrices = [p for p in parameters if p.ndim == 2 and id(p) not in tables]

@@ -42,7 +42,7 @@ def chosen_evaluations(context: PageContext) -> Evaluations:
 
 
 def by_usefulness(records: Sequence[Record], best: Iterable[Setting]) -> list[tuple[Record, int]]:
-    """Sort every evaluation, most useful first; see the module for the order."""
+    """Sort every evaluation, most useful first; `tier` has the order."""
     best = tuple(best)
     epochs = {row.run_id: setting.epoch for setting in best for row in setting.rows}
     leading = {setting.rows[0].run_id for setting in best}

@@ -16,7 +16,7 @@ from unlearnbench.analysis.best_settings import (
     panel_order,
 )
 from unlearnbench.analysis.text import best_rule, share_kept
-from unlearnbench.report.best_table import Column, TableFormat, best_table, columns
+from unlearnbench.report.best_table import Column, TableFormat, columns, write_table
 from unlearnbench.results.outcomes import outcome
 from unlearnbench.stats.t_interval import ENOUGH_SEEDS
 
@@ -139,13 +139,10 @@ def _ordered(lines: list[SettingsLine]) -> tuple[SettingsLine, ...]:
 
 def texts(table: SettingsTable, context: PageContext) -> dict[str, str]:
     """Write the table as the page copies it, by format; empty without a setting."""
-    rows = context.report.rows
-    if table.chosen_apart:  # these settings alone, whatever the page's rule would choose
-        chosen = [row for line in table.lines if line.setting for row in line.setting.rows]
-        rows = (*(row for row in rows if row.kind != "run"), *chosen)
     if not any(line.setting for line in table.lines):
         return {}
-    return {name: best_table(rows, kind) for name, kind in FORMATS.items()}
+    chosen = table.lines, context.report.headline, table.rule
+    return {name: write_table(*chosen, kind) for name, kind in FORMATS.items()}
 
 
 class BestSettings(Section):

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from unlearnbench.analysis.order_confidence import OrderConfidence, Rank, RankedMethod
+from unlearnbench.analysis.across import Standing
+from unlearnbench.analysis.order_confidence import OrderConfidence, RankedMethod
 from unlearnbench.report.best_table import Column
 from unlearnbench.stats.t_interval import LEVEL
 
@@ -17,9 +18,7 @@ from ...report_section import PageContext, Section
 class RankLine:
     """A method over all panels."""
 
-    method: str
-    rank: Rank | None
-    """None where it did not run on every panel."""
+    rank: Standing
     standings: tuple[RankedMethod | None, ...]
     """Its best setting on each panel; None where it did not run."""
 
@@ -35,15 +34,10 @@ class HowSure(Section):
         if not claims.panels:
             return None
         lines, several = rank_lines(claims), len(claims.panels) > 1
-        columns = [Column("Method", lambda item: item.method, align="")]
+        columns = [Column("Method", lambda item: item.rank.family, align="")]
         if several:
             columns.append(
-                Column(
-                    "Mean rank",
-                    _mean_rank,
-                    lambda item: item.rank.mean if item.rank else None,
-                    "num strong",
-                )
+                Column("Mean rank", _mean_rank, lambda item: item.rank.mean, "num strong")
             )
         for i, panel in enumerate(claims.panels):
             where = f", {panel.model} {split_cell(panel.forget_fraction)}" if several else ""
@@ -58,7 +52,7 @@ class HowSure(Section):
             label="Ranks and hypervolumes",
             columns=columns,
             lines=lines,
-            family=lambda item: item.method,
+            family=lambda item: item.rank.family,
         )
         level = round(100 * LEVEL)
         return {"claims": claims, "level": level, "table": table, "headline": headline}
@@ -66,12 +60,10 @@ class HowSure(Section):
 
 def rank_lines(claims: OrderConfidence) -> tuple[RankLine, ...]:
     """Sort the methods by mean rank; methods without one come last."""
-    ranks = {rank.method: rank for rank in claims.ranks.ranks}
     standings = [{method.method: method for method in panel.methods} for panel in claims.panels]
-    names = [*ranks, *sorted({name for panel in standings for name in panel} - ranks.keys())]
     return tuple(
-        RankLine(name, ranks.get(name), tuple(panel.get(name) for panel in standings))
-        for name in names
+        RankLine(rank, tuple(panel.get(rank.family) for panel in standings))
+        for rank in claims.ranks
     )
 
 
@@ -84,8 +76,8 @@ def digits_needed(values: Iterable[float | None], least: int = 2, most: int = 8)
 
 
 def _mean_rank(line: RankLine) -> str:
-    rank = line.rank
-    return "" if rank is None else f"{rank.mean:.1f} [{rank.low:.1f}, {rank.high:.1f}]"
+    mean, ends = line.rank.mean, line.rank.interval
+    return "" if mean is None or ends is None else f"{mean:.1f} [{ends.low:.1f}, {ends.high:.1f}]"
 
 
 def _number(panel: int, title: str, name: str, lines: Sequence[RankLine], least: int) -> Column:

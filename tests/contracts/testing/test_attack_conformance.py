@@ -19,7 +19,7 @@ from unlearnbench.api.attack import (
     WeightAttack,
 )
 from unlearnbench.api.benchmark import Question
-from unlearnbench.testing import SUITES, AttackConformance, check_attack
+from unlearnbench.testing import SUITES, AttackConformance, check_plugin
 
 
 class TestExamplesOfTheSubject(AttackConformance):
@@ -35,7 +35,7 @@ FEW: dict[str, Any] = {"steps": (1, 3), "batch_size": 4}
 
 @pytest.mark.parametrize("name", registry.names("attacks"))
 def test_every_installed_attack_conforms(name: str) -> None:
-    results = check_attack(name, FEW if name in ("relearning", "fine-tuning") else {})
+    results = check_plugin("attacks", name, FEW if name in ("relearning", "fine-tuning") else {})
     assert [r.check.name for r in results] == [check.name for check in SUITES["attacks"]]
     wrong = [(r.check.name, r.outcome.seen) for r in results if r.outcome.verdict == "fault"]
     assert not wrong
@@ -172,7 +172,7 @@ class Carrying(Noise):
 
 
 def faults(kind: type[Attack]) -> dict[str, str]:
-    found = check_attack(kind)
+    found = check_plugin("attacks", kind)
     return {r.check.name: r.outcome.seen for r in found if r.outcome.verdict == "fault"}
 
 

@@ -10,7 +10,7 @@ from unlearnbench.api import registry
 from unlearnbench.api.benchmark import Benchmark, Dataset
 from unlearnbench.base.errors import DataError
 from unlearnbench.base.hub import HubError
-from unlearnbench.testing import SUITES, BenchmarkConformance, check_benchmark
+from unlearnbench.testing import SUITES, BenchmarkConformance, check_plugin
 
 from . import broken_benchmarks as broken
 
@@ -37,7 +37,7 @@ def test_every_installed_benchmark_conforms(
         settings = write(tmp_path)
     if name == "tofu":
         settings = {**settings, "path": str(request.getfixturevalue("tofu_folder"))}
-    results = check_benchmark(name, settings)
+    results = check_plugin("benchmarks", name, settings)
     assert [r.check.name for r in results] == [check.name for check in SUITES["benchmarks"]]
     wrong = [(r.check.name, r.outcome.seen) for r in results if r.outcome.verdict == "fault"]
     assert not wrong
@@ -66,14 +66,16 @@ def test_a_mistake_is_found_by_the_check_that_is_for_it(
     kind: type[Benchmark], check: str, seen: str
 ) -> None:
     faults = {
-        r.check.name: r.outcome.seen for r in check_benchmark(kind) if r.outcome.verdict == "fault"
+        r.check.name: r.outcome.seen
+        for r in check_plugin("benchmarks", kind)
+        if r.outcome.verdict == "fault"
     }
     assert [*faults] == [check], faults
     assert seen in faults[check]
 
 
 def test_splits_by_name_conform() -> None:
-    outcomes = {r.check.name: r.outcome for r in check_benchmark(broken.Named)}
+    outcomes = {r.check.name: r.outcome for r in check_plugin("benchmarks", broken.Named)}
     assert {outcome.verdict for outcome in outcomes.values()} == {"passed"}, outcomes
     assert outcomes["rows"].seen == "16 rows; small 4, large 8"
 
@@ -83,5 +85,5 @@ def test_rows_out_of_reach_are_no_fault(monkeypatch: pytest.MonkeyPatch) -> None
         raise DataError("cannot be read from the hub") from HubError("away", answered=False)
 
     monkeypatch.setattr(broken.Good, "load", load)
-    verdicts = {r.check.name: r.outcome.verdict for r in check_benchmark(broken.Good)}
+    verdicts = {r.check.name: r.outcome.verdict for r in check_plugin("benchmarks", broken.Good)}
     assert (verdicts["metrics"], verdicts["rows"]) == ("passed", "not run")

@@ -16,14 +16,14 @@ from unlearnbench.api.method import LossBatch, Method
 from unlearnbench.base.errors import PluginError
 from unlearnbench.models.batching import TokenBatch, collate
 from unlearnbench.models.encoding import Row
-from unlearnbench.testing import SUITES, MethodConformance, check_method
+from unlearnbench.testing import SUITES, MethodConformance, check_plugin
 from unlearnbench.training.reference_model import ReferenceRows, load_references
 
 from . import broken
 
 
 def verdicts(method: type[Method | Wrapper] | str, *only: str) -> dict[str, str]:
-    return {r.check.name: r.outcome.verdict for r in check_method(method, only=only)}
+    return {r.check.name: r.outcome.verdict for r in check_plugin("methods", method, only=only)}
 
 
 def faults(method: type[Method | Wrapper], *only: str) -> set[str]:
@@ -33,7 +33,7 @@ def faults(method: type[Method | Wrapper], *only: str) -> set[str]:
 @pytest.mark.parametrize("name", registry.names("methods"))
 def test_every_installed_method_conforms(name: str) -> None:
     begin = time.process_time()
-    results = check_method(name)
+    results = check_plugin("methods", name)
     assert time.process_time() - begin < 20
     assert [r.check.name for r in results] == [check.name for check in SUITES["methods"]]
     wrong = [(r.check.name, r.outcome.seen) for r in results if r.outcome.verdict == "fault"]
@@ -129,7 +129,7 @@ def test_a_method_that_raises_is_at_fault_with_its_place() -> None:
         def loss(self, batch: Any) -> Any:  # it fails before it reads
             raise ZeroDivisionError("nothing to divide by")
 
-    result, order = check_method(Raising, only=["order"])
+    result, order = check_plugin("methods", Raising, only=["order"])
     assert (result.check.name, result.outcome.verdict) == ("loss", "fault")
     assert "raised ZeroDivisionError: nothing to divide by (test_conformance.py:" in (
         result.outcome.seen
@@ -156,7 +156,7 @@ def test_a_method_that_raises_is_at_fault_with_its_place() -> None:
 def test_a_fault_is_named_once_and_by_its_cause(
     method: type[Method], check: str, seen: str
 ) -> None:
-    results = check_method(method)
+    results = check_plugin("methods", method)
     wrong = [r for r in results if r.outcome.verdict == "fault" and r.check.name != "docstring"]
     (only,) = wrong
     assert (only.check.name, seen in only.outcome.seen) == (check, True), only.outcome.seen
@@ -195,7 +195,7 @@ def test_what_is_no_loss_has_one_message(value: Any, said: str) -> None:
         def loss(self, batch: LossBatch) -> Any:
             return value(batch)
 
-    results = (r for r in check_method(Odd) if r.check.name != "docstring")
+    results = (r for r in check_plugin("methods", Odd) if r.check.name != "docstring")
     (only,) = [r for r in results if r.outcome.verdict == "fault"]
     assert only.check.name == "loss"
     assert re.search(said, only.outcome.seen), only.outcome.seen
@@ -212,5 +212,5 @@ def test_required_values_come_from_examples() -> None:
 
     assert verdicts(Required, "order") == {"order": "passed"}
     with pytest.raises(PluginError, match=r"Missing cannot be made: weight: .*--set KEY=VALUE"):
-        check_method(Missing)
-    assert check_method(Missing, {"weight": 1.0}, ["order"])
+        check_plugin("methods", Missing)
+    assert check_plugin("methods", Missing, {"weight": 1.0}, ["order"])

@@ -18,7 +18,7 @@ from unlearnbench.api.metric import (
 )
 from unlearnbench.api.observations import FloatArray, SetEvaluation
 from unlearnbench.metrics.extraction_strength import ExtractionStrength
-from unlearnbench.testing import SUITES, MetricConformance, check_metric
+from unlearnbench.testing import SUITES, MetricConformance, check_plugin
 
 FORGET: frozenset[Role] = frozenset({"forget"})
 
@@ -31,7 +31,7 @@ class TestExtractionStrength(MetricConformance):
 
 @pytest.mark.parametrize("name", registry.names("metrics"))
 def test_every_installed_metric_conforms(name: str) -> None:
-    results = check_metric(name)
+    results = check_plugin("metrics", name)
     assert [r.check.name for r in results] == [check.name for check in SUITES["metrics"]]
     wrong = [(r.check.name, r.outcome.seen) for r in results if r.outcome.verdict == "fault"]
     assert not wrong
@@ -117,7 +117,7 @@ class Total(Summary):
 
 
 def faults(kind: type[Metric | Summary]) -> dict[str, str]:
-    found = check_metric(kind)
+    found = check_plugin("metrics", kind)
     return {r.check.name: r.outcome.seen for r in found if r.outcome.verdict == "fault"}
 
 

@@ -4,18 +4,18 @@ import pytest
 
 from unlearnbench.api import registry
 from unlearnbench.api.modifier import Modifier
-from unlearnbench.testing import SUITES, ModifierConformance, check_modifier
+from unlearnbench.testing import SUITES, ModifierConformance, check_plugin
 
 from . import broken_modifiers as broken
 
 
 def verdicts(modifier: type[Modifier] | str, *only: str) -> dict[str, str]:
-    return {r.check.name: r.outcome.verdict for r in check_modifier(modifier, only=only)}
+    return {r.check.name: r.outcome.verdict for r in check_plugin("modifiers", modifier, only=only)}
 
 
 @pytest.mark.parametrize("name", registry.names("modifiers"))
 def test_every_installed_modifier_conforms(name: str) -> None:
-    results = check_modifier(name)
+    results = check_plugin("modifiers", name)
     assert [r.check.name for r in results] == [check.name for check in SUITES["modifiers"]]
     assert not [(r.check.name, r.outcome) for r in results if r.outcome.verdict == "fault"]
 

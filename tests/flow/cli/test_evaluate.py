@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from unlearnbench.cli.options import template_arguments
 from unlearnbench.evaluation import harness_tasks
 
 Run = Callable[..., tuple[int, str, str]]
@@ -76,6 +77,12 @@ def test_tasks_are_part_of_the_json(run: Run, folder: str, monkeypatch: pytest.M
     monkeypatch.setattr(harness_tasks, "task_scores", scores)
     code, out, _ = run("evaluate", folder, *SMALL_EVALUATION, "--task", "jobs", "--json")
     assert (code, json.loads(out)["tasks"]) == (0, {"jobs": {"acc": [0.5, None]}})
+
+
+def test_template_arguments_are_text_or_truth_values() -> None:
+    assert template_arguments(["a=true", "b=false", "c=26 Jul", "d=x=y"]) == {
+        **{"a": True, "b": False, "c": "26 Jul", "d": "x=y"}
+    }
 
 
 def test_tasks_need_their_package(run: Run, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,6 +67,7 @@ def test_plan_counts_the_runs_of_each_stage(run: Run) -> None:
         "work of the first of these stages:",
     ]
     assert lines[5] == "training: 20 optimiser steps, 60 rows"
+    assert "retain model retain80" in out
 
 
 def test_memory_and_hours_of_each_kind_of_run(run: Run) -> None:

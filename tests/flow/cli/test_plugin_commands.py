@@ -164,7 +164,7 @@ def test_the_package_that_new_writes_conforms(run: Run, kind: str) -> None:
     if kind == "benchmarks":
         Path("own.yaml").write_text(CONFIG)
         code, out, err = run("plan", "own.yaml", "--plugin", file, "--json")
-        assert (code, err, json.loads(out)["counts"]["runs"]) == (0, "", 1)
+        assert (code, err, len(json.loads(out)["runs"])) == (0, "", 1)
 
 
 def test_nothing_is_overwritten(run: Run) -> None:

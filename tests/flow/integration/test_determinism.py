@@ -14,7 +14,7 @@ from unlearnbench.base.errors import PluginError, TrainingError
 from unlearnbench.config.method_specs import method_spec
 from unlearnbench.config.plan import RunSpec, make_plan
 from unlearnbench.config.resources import Resources
-from unlearnbench.config.schema import MethodGrid
+from unlearnbench.config.schema import MethodGrid, ModelSettings
 from unlearnbench.config.training_settings import TrainingSettings
 from unlearnbench.models.device import cuda_variables, deterministic
 from unlearnbench.models.packed_attention import has_varlen_kernel
@@ -108,6 +108,8 @@ class TestVariables:
         assert on_cpus["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] == "1", "a run without GPUs sees none"
         extra = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
         assert worker_variables(config(resources=Resources(gpu=1))) == on_cpus | extra
+        large = ModelSettings(name="large", base="tiny", resources=Resources(cpu=3))
+        assert worker_variables(config(models=(large,)))["OMP_NUM_THREADS"] == "3"
 
     @pytest.mark.parametrize("own", [True, False])
     def test_of_workers_whose_runs_repeat(self, own: bool) -> None:

@@ -51,19 +51,10 @@ def config(**changes: Any) -> SweepConfig:
     return SweepConfig(**(settings | changes))
 
 
-def test_the_product_and_its_counts() -> None:
+def test_the_product() -> None:
     plan = make_plan(config(), "f")
     assert len(plan.runs) == 2 * 2 * (2 + 2) * 2
     assert len({run.id for run in plan.runs}) == len(plan.runs)
-    assert plan.counts() == {
-        "models": 2,
-        "forget_fractions": 2,
-        "methods": 3,
-        "learning_rates": 3,
-        "seeds": 2,
-        "epochs": 3,
-        "runs": 32,
-    }
     rates = {r.method.name: set[float | None]() for r in plan.runs}
     for run in plan.runs:
         rates[run.method.name].add(run.learning_rate)

@@ -19,7 +19,7 @@ from unlearnbench.results.records import (
     read_record,
     write_record,
 )
-from unlearnbench.results.table import table
+from unlearnbench.results.table import attack_table, table
 
 from .test_records import a_record, a_set
 
@@ -115,6 +115,15 @@ def test_metrics_with_other_settings_are_computed_again(tmp_path: Path, read: li
         <= {"mia_min_k", "mia_min_k_tpr", "privleak", "private"}
     )
     assert {*read} == {"aa", "bb"}
+    attacked = EpochResult(0, {"mia_min_k": 0.5, "rouge_forget": 0.5}, 0.0, 0.0, "noise@1")
+    (under,) = attack_table([replace(run, attacked=(attacked,))], chosen)
+    assert (under.metrics["mia_min_k"], under.metrics["rouge_forget"]) == (None, 0.5)
+
+
+def test_a_model_whose_attack_failed_is_not_a_second_one(tmp_path: Path) -> None:
+    retain = stored(tmp_path, "aa", "retain", evaluation(1, 1.5))
+    failed = replace(retain, id="bb", epochs=())
+    assert [*references_of([retain, failed]).values()] == [retain]
 
 
 def test_damaged_files_and_two_models_for_one_place_leave_what_is_stored(tmp_path: Path) -> None:

@@ -47,8 +47,14 @@ def test_exactly_eighty_percent_is_enough(utility: float, is_best: bool) -> None
     assert (best.setting is not None) is is_best
 
 
+def test_nothing_is_best_from_a_start_model_that_has_nothing_to_forget() -> None:
+    start = pointed("s", ((1.0, -0.5),), kind="fine-tuned")
+    (best,) = best_per_method(table([start, pointed("a", ((0.9, -0.1),))]))
+    assert best.setting is None
+
+
 def test_epoch_0_replaces_a_missing_start_model_and_is_never_best() -> None:
-    run = pointed("a", ((0.9, -1.0), (0.85, -5.0)))
+    run = pointed("a", ((0.9, -4.0), (0.85, -5.0)))
     run = replace(run, epochs=tuple(replace(e, epoch=e.epoch - 1) for e in run.epochs))
     (panel,) = panels(table([run]))
     assert panel.start.utility == 0.9

@@ -11,6 +11,7 @@ from unlearnbench.api.benchmark import Question
 from unlearnbench.attacks.fine_tuning import UnrelatedFineTuning
 from unlearnbench.base.errors import DataError
 from unlearnbench.benchmarks.passages import Passages
+from unlearnbench.benchmarks.synthetic import Synthetic
 from unlearnbench.config.entries import attack_from_spec, attack_spec
 
 from .conftest import PlainTools
@@ -25,6 +26,17 @@ def test_rows_of_a_benchmark_with_settings(model: Any, tools: Made) -> None:
     assert made.trained[0][0] == Passages(authors=10, seed=3).load([0.1]).full
     assert all(attack.selects(row, made.rows) for row in made.rows.forget)
     assert attack_from_spec(attack_spec("fine-tuning", attack)) == attack
+
+
+def test_rows_are_generated_by_default(model: Any, tools: Made) -> None:
+    made = tools()
+    attack = UnrelatedFineTuning(steps=(1,), optimizer="muon", lora_rank=2, seed=7)
+    [*_] = attack.change(model, made)
+    (rows, how) = made.trained[0]
+    assert set(rows) == {*Synthetic(seed=1).load([0.1]).full}
+    assert not set(rows) & {*Synthetic().load([0.1]).full}
+    assert how["learning_rate"] == 2e-5
+    assert (how["optimizer"], how["lora_rank"], how["seed"]) == ("muon", 2, 7)
 
 
 def test_rows_of_a_file_are_part_of_the_identity(model: Any, tools: Made, tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import torch
 
 from unlearnbench.api.benchmark import Question
 from unlearnbench.attacks.relearning import Relearning
-from unlearnbench.benchmarks.synthetic import Synthetic
 
 from .conftest import PlainTools
 
@@ -54,21 +53,11 @@ def test_rows_by_subject(
     [*_] = attack.change(model, made)
     assert made.trained[0][0] == tuple(questions[i] for i in trained)
     evaluated = [replace(q, paraphrased_answer="other", place="x") for q in questions[:8]]
-    chosen = [i for i, row in enumerate(evaluated) if attack.selects(row, made.rows)]
-    assert chosen == [*measured]
+    swapped = [replace(q, question="Other?", paraphrased_question=q.question) for q in evaluated]
+    for wording in (evaluated, swapped):  # `evaluation.question_key`
+        chosen = [i for i, row in enumerate(wording) if attack.selects(row, made.rows)]
+        assert chosen == [*measured]
     assert attack.selects(Question("Of no half?", "Yes."), made.rows)
-
-
-def test_unrelated_rows_are_generated(model: Any, tools: Made) -> None:
-    made = tools()
-    attack = Relearning(rows="unrelated", steps=(1,), optimizer="muon", lora_rank=2, seed=7)
-    [*_] = attack.change(model, made)
-    (rows, how) = made.trained[0]
-    assert set(rows) == {*Synthetic(seed=1).load([0.1]).full}
-    assert not set(rows) & {*Synthetic().load([0.1]).full}
-    assert how["learning_rate"] == 2e-5
-    assert (how["optimizer"], how["lora_rank"], how["seed"]) == ("muon", 2, 7)
-    assert all(attack.selects(row, made.rows) for row in made.rows.forget)
 
 
 def test_the_points_are_the_steps_of_the_whole_training(model: Any, tools: Made) -> None:

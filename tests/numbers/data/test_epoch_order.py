@@ -1,11 +1,12 @@
 """Epochs cover all rows, in an order from the seed alone."""
 
+import copy
 from typing import Any
 
 import pytest
 
 from unlearnbench.api.benchmark import Question
-from unlearnbench.models.encoding import TEMPLATES, Encoder
+from unlearnbench.models.encoding import TEMPLATES, Encoder, resolve_template
 from unlearnbench.models.epoch_order import draw_epoch, prompted_rows
 
 
@@ -30,3 +31,21 @@ def test_rows_behind_another_prompt_end_as_they_did(
         assert new.ids[new.start :] == old.ids[old.start :]
         asked = tokenizer.decode(new.ids[: new.start - skipped])
         assert asked.endswith(f"A novice answers. {question.question}\nAnswer:")
+
+
+def test_a_prompt_with_masked_eos_is_replaced_whole(
+    tokenizer: Any, questions: tuple[Question, ...]
+) -> None:
+    chat = copy.deepcopy(tokenizer)
+    chat.pad_token = None
+    chat.chat_template = (
+        "{% for m in messages %}{{ m['content'] }}{{ eos_token }}{% endfor %}"
+        "{% if add_generation_prompt %}Answer:{% endif %}"
+    )
+    encoder = Encoder(chat, resolve_template("chat", chat), 200, eos_as_padding=True)
+    row = encoder.row(questions[0])
+    assert row.masked
+    (behind,) = prompted_rows([row], questions[:1], "A novice: {question}", encoder)
+    asked = tokenizer.decode(behind.ids[: behind.start])
+    assert asked.count("Answer:") == 1
+    assert behind.ids[behind.start :] == row.ids[row.start :]

@@ -173,9 +173,24 @@ def test_a_precision_that_is_chosen_makes_other_runs_and_anchors(tmp_path: Path)
     assert [len(found) for found in ids.values()] == [3, 3]
 
 
+def test_a_type_of_published_weights_makes_another_anchor(tmp_path: Path) -> None:
+    published = tmp_path / "published"
+    published.mkdir()
+    (published / "config.json").write_text("{}", encoding="utf-8")
+    ids: set[str] = set()
+    for dtype in ("float32", "bfloat16"):
+        model = ModelSettings(name="tiny", base="tiny", fine_tuned=str(published), dtype=dtype)
+        settings = config(cache=str(tmp_path / "cache"), data=DATA)
+        settings = settings.model_copy(update={"models": (model,), "forget_fractions": (0.25,)})
+        ids.add(Workspace(settings, tmp_path).evaluation_id("tiny", "full", 0.25))
+    assert len(ids) == 2
+
+
 def test_the_precision_of_a_run_on_a_gpu_is_not_guessed_elsewhere() -> None:
     (run,) = make_plan(config(), "d1").runs
-    assert run_record(run, status="failed").precision is None
+    failed = run_record(run, status="failed")
+    assert failed.precision is None
+    assert [failed.provenance[name] for name in ("host", "device")] == [None, None]
     (run,) = make_plan(config(evaluation=EvaluationSettings(precision="fp32")), "d1").runs
     assert run_record(run, status="failed").precision == "float32"
 

@@ -20,7 +20,7 @@ from unlearnbench.evaluation.observation_file import read_observations, write_ob
 from unlearnbench.evaluation.summary import plan_of
 from unlearnbench.models.encoding import TEMPLATES, Encoder
 from unlearnbench.models.loading import pad_id
-from unlearnbench.testing import check_metric
+from unlearnbench.testing import check_plugin
 
 FLUENCY: dict[str, dict[str, Any]] = {"fluency": {}}
 
@@ -101,5 +101,5 @@ def test_a_classifier_from_a_folder_judges_each_text_by_itself(
     np.testing.assert_allclose(metric.per_example(seen), wanted, rtol=1e-5)
     assert values["classifier_fluency_forget"] == pytest.approx(np.mean(wanted))
     settings = {"model": str(classifier)}
-    results = check_metric("classifier-fluency", settings)
+    results = check_plugin("metrics", "classifier-fluency", settings)
     assert not [(r.check.name, r.outcome.seen) for r in results if r.outcome.verdict == "fault"]

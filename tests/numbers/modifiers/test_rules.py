@@ -9,6 +9,7 @@ from torch import Tensor
 
 from unlearnbench.api import registry
 from unlearnbench.api.modifier import Gradients, Role, RunStep
+from unlearnbench.base.deferred_warnings import drain
 
 SHAPES = {"table": (5, 3), "matrix": (4, 6), "vector": (7,)}
 FIRST = RunStep(1, 10)
@@ -202,6 +203,16 @@ def test_masks_keep_the_largest_scores(keep: float) -> None:
             assert torch.equal(row, torch.full_like(row, norm >= limit)), (
                 "a row moves, or none of it"
             )
+
+
+def test_a_mask_that_leaves_nothing_out_is_named() -> None:
+    scores = Gradients({"a": torch.zeros(4), "b": torch.arange(4.0)})
+    drain()
+    assert float(flat(scores.largest(0.25)).sum()) == 2
+    assert drain() == []
+    assert float(flat(scores.largest(0.5)).sum()) == 8
+    (line,) = drain()
+    assert "leaves out no weight: less than 50% of its scores are above 0" in line
 
 
 @pytest.mark.parametrize("directions", [1, 2, 512])

@@ -120,7 +120,8 @@ class TestFigure:
         across, upwards = t_interval([x for x, _ in points]), t_interval([y for _, y in points])
         assert across is not None
         assert upwards is not None
-        assert line.error_x.array[1] == pytest.approx(across.high - across.mean, rel=1e-3)
+        assert across.high > 1
+        assert line.error_x.array[1] == pytest.approx(1 - across.mean, rel=1e-3), "at most 1"
         assert line.error_y.arrayminus[1] == pytest.approx(upwards.mean - upwards.low, rel=1e-3)
         assert figure.layout.xaxis.range[0] > -0.1
         assert figure.layout.yaxis.range[1] < 2

@@ -92,6 +92,10 @@ def test_the_copied_table_is_of_the_rules_own_settings(fabric: Fabric) -> None:
     assert float(line["log10_forget_quality"]) == pytest.approx(-6.0)
     assert float(line["log10_forget_quality_low"]) == pytest.approx(interval.low)
     assert best.texts(own, found) != best.texts(declared, found)
+    assert (
+        "Best setting of each method: the highest of all."
+        in (best.texts(declared, found)["Markdown"])
+    )
 
 
 def test_lines_are_by_panel_then_by_quality(fabric: Fabric) -> None:

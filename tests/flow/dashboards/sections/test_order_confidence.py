@@ -35,11 +35,11 @@ def section(records: list[Record]) -> str:
 
 def test_ranks_and_hypervolumes_over_panels(fabric: Fabric) -> None:
     records = two_panels(fabric)
-    by_name = {one.method: one for one in data.rank_lines(report_of(records).claims)}
+    by_name = {one.rank.family: one for one in data.rank_lines(report_of(records).claims)}
     npo, dpo, idk = (by_name[name] for name in ("npo", "dpo", "idk"))
-    assert (npo.rank.mean, npo.rank.places) == (1.5, (1.0, 2.0))
-    assert (dpo.rank.mean, dpo.rank.places) == (1.5, (2.0, 1.0))
-    assert idk.rank is None
+    assert (npo.rank.mean, [*npo.rank.places.values()]) == (2.0, [2.0, 2.0])
+    assert (dpo.rank.mean, [*dpo.rank.places.values()]) == (2.0, [3.0, 1.0])
+    assert idk.rank.mean is None
     # The fine-tuned model is at log10 FQ -16.3: 0.8 · (16.3 - 2) and 0.8 · (16.3 - 8).
     assert [round(one.hypervolume, 6) for one in npo.standings] == [11.44, 6.64]
     assert [one is None for one in idk.standings] == [False, True]
