@@ -7,7 +7,7 @@ from itertools import groupby
 from unlearnbench.analysis.best_settings import Setting, average_seeds
 from unlearnbench.results.records import Record
 from unlearnbench.results.table import TableRow
-from unlearnbench.training.objective import TOKENS, StepResult
+from unlearnbench.training.step_result import TOKENS, StepResult
 
 from ..formatting import rate_text, signed
 from ..metric_columns import PageColumns

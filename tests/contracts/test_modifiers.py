@@ -38,9 +38,10 @@ from unlearnbench.models.encoding import TEMPLATES, Encoder, Row
 from unlearnbench.models.epoch_order import Item, TrainingRows, with_needed
 from unlearnbench.models.loading import pad_id
 from unlearnbench.training.answer_sampling import Sampler
-from unlearnbench.training.objective import TOKENS, Objective
+from unlearnbench.training.objective import Objective
 from unlearnbench.training.optimizers import TrainerSettings
 from unlearnbench.training.reference_model import load_references
+from unlearnbench.training.step_result import TOKENS
 from unlearnbench.training.trainer import Trainer
 
 from ..forked import launch

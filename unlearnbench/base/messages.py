@@ -79,10 +79,10 @@ def describe_error(error: ErrorDetails) -> str:
     return f"{rule}, got {describe_value(value)}{hint}"
 
 
-def describe_errors(error: ValidationError, noun: str = "settings") -> str:
-    """All errors of the values of a plug-in's fields, which are called `noun`, on one line."""
+def describe_errors(error: ValidationError) -> str:
+    """All errors of the values of a plug-in's fields, on one line."""
     return "; ".join(
-        f"{'.'.join(map(str, details['loc'])) or noun}: {describe_error(details)}"
+        f"{'.'.join(map(str, details['loc'])) or 'settings'}: {describe_error(details)}"
         for details in error.errors(include_url=False)
     )
 

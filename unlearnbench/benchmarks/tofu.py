@@ -107,7 +107,8 @@ def _folder(settings: TOFU, files: Sequence[str], optional: Sequence[str]) -> tu
     except hub.HubError as error:
         raise DataError(
             f"{settings.hub_id}: cannot be read from the hub ({error}); without a network, use a "
-            f"folder of TOFU's JSON-lines files: --set data.path=FOLDER"
+            "folder of TOFU's JSON-lines files: data.path (--set data.path=FOLDER; of evaluate and "
+            "its like --data FOLDER)"
         ) from error
     return data_folder(folder, files, subject, fix), origin
 

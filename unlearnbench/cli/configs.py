@@ -1,5 +1,6 @@
 """`unlearnbench configs …`: shipped configs, one to start from, and the schema for editors."""
 
+import re
 from importlib.resources import files
 from pathlib import Path
 from string import Template
@@ -96,6 +97,7 @@ def new_config(
     from unlearnbench.config.json_schema import schema_text
 
     template = (files("unlearnbench.cli") / "packages" / "config.yaml.txt").read_text("utf-8")
-    write_file(file, Template(template).substitute(name=file.stem, file=file), "the config")
+    sweep = re.sub(r"[^A-Za-z0-9.-]+", "_", file.stem).strip("._-") or "my_sweep"
+    write_file(file, Template(template).substitute(name=sweep, file=file), "the config")
     write_file(file.with_name(SCHEMA), schema_text(), "the schema")
     Console().print(f"config  {file}\nnext    unlearnbench plan {file}")

@@ -145,8 +145,8 @@ def sweep_folder(name: str) -> Path:
     folder = Path(name)
     if not (folder / "records").is_dir():
         raise RecordError(
-            f"{name} is not a sweep folder: it has no records/; a sweep writes to output/name, "
-            "such as runs/quickstart"
+            f"{name} is not a sweep folder: it has no records/; name the one that your sweep "
+            "wrote (output/name), such as runs/mine"
         )
     return folder
 

@@ -85,7 +85,7 @@ def plan(
     estimates: list[Estimate] = []
     costs: dict[str, Any] = {}
     device = 0
-    memory |= gpus is not None
+    memory |= gpus is not None or device_memory is not None or flops != FLOPS
     if memory:
         device = int(device_memory * 1e9 if device_memory else memory_here() or DEVICE_MEMORY)
         estimates, unknown = estimate_plan(whole, benchmark, Rates(flops), device)

@@ -52,7 +52,7 @@ def plugin_group(kind: registry.Kind) -> typer.Typer:
         columns = ("name", *LISTED[kind], "summary", "source")
         console.table(columns, [[_cell(row[key]) for key in columns] for row in rows])
 
-    @command(app, "show", text=f"Show {a_word}'s equation, what it reads, and its settings.")
+    @command(app, "show", text=f"Show what {a_word} is, what it reads, and its settings.")
     def show(name: Name, as_json: Json = False, plugins: Plugins = None) -> None:
         register_plugins(plugins)
         _show(kind, name, as_json=as_json)
@@ -60,7 +60,7 @@ def plugin_group(kind: registry.Kind) -> typer.Typer:
     @command(
         app,
         "check",
-        text=f"Check {a_word} for mistakes of published harnesses; takes seconds, and no GPU.\n\n"
+        text=f"Check {a_word} for common mistakes; takes seconds, and no GPU.\n\n"
         "Exit code 1 where there is a fault.\n\n"
         f"Examples:\n  unlearnbench {kind} check NAME --set KEY=VALUE --only CHECK\n"
         f"  unlearnbench {kind} check my_{word}.py\n"

@@ -120,10 +120,10 @@ def run(
 ) -> None:
     """Carry out one run of a config in this process, without Ray.
 
-    Without --select it lists the runs, where there are several.
+    Several are listed, for --select to choose one.
 
     Examples:
-      unlearnbench run quickstart                 lists the runs
+      unlearnbench run quickstart                 names the runs to choose from
       unlearnbench run quickstart --select 3      the fourth of them
       unlearnbench run quickstart --select 5f0c   the one whose id begins with 5f0c
     """

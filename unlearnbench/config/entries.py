@@ -77,17 +77,9 @@ def read_entries(value: Any, kind: Kind, read: Read[_T]) -> list[_T]:
     return TypeAdapter(list[Annotated[Any, PlainValidator(entry)]]).validate_python([*value])
 
 
-def made(
-    kind: type[_P],
-    settings: Mapping[str, Any],
-    name: str,
-    *,
-    noun: str = "settings",
-    if_missing: str = "",
-) -> _P:
+def made(kind: type[_P], settings: Mapping[str, Any], name: str, *, if_missing: str = "") -> _P:
     """Make a plug-in from its settings.
 
-    noun        its fields are called: `hyper-parameters`
     if_missing  advice where a value is missing
 
     Raises: PluginError where a value is missing or refused.
@@ -96,18 +88,16 @@ def made(
         return kind.model_validate({**settings})
     except ValidationError as error:
         missing = any(details["type"] == "missing" for details in error.errors(include_url=False))
-        text = describe_errors(error, noun) + (if_missing if missing else "")
+        text = describe_errors(error) + (if_missing if missing else "")
         raise PluginError(f"{name} cannot be made: {text}") from None
 
 
-def example(
-    kind: type[_P], settings: Mapping[str, Any], name: str, *, noun: str = "settings"
-) -> _P:
+def example(kind: type[_P], settings: Mapping[str, Any], name: str) -> _P:
     """Make a plug-in with its defaults; required values come from a field's `examples`."""
     fields = kind.model_fields.items()
     known = {k: info.examples[0] for k, info in fields if info.is_required() and info.examples}
     hint = ". Give a value: --set KEY=VALUE, or `examples=[…]` in its Field"
-    return made(kind, {**known, **settings}, name, noun=noun, if_missing=hint)
+    return made(kind, {**known, **settings}, name, if_missing=hint)
 
 
 def with_tuples(value: Any) -> Any:

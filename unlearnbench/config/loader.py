@@ -260,6 +260,8 @@ def _part(document: Document, name: str, values: Any) -> Document:
     whole, output = common.pop("name", "benchmarks"), common.get("output", "runs")
     common |= {"name": name, "output": f"{output}/{whole}"}
     common.setdefault("cache", f"{output}/cache")
+    if storage := common.get("storage"):
+        common["storage"] = f"{storage}/{whole}"
     result = Document(common, {**document.places})
     places = {loc[2:]: line for loc, line in document.places.items() if loc[:2] == above}
     result.merge(Document(deepcopy(values), places))

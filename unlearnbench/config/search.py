@@ -195,9 +195,6 @@ class TuneSettings(SelectSettings):
     """
 
     trials: int = Field(default=24, ge=2, description="settings of each entry, the defaults first")
-    per: Literal["method"] = Field(
-        default="method", description="each entry, with its modifiers, has so many trials"
-    )
 
 
 RATES = Range(low=1e-6, high=2e-4, log=True)

@@ -16,12 +16,12 @@ from unlearnbench.config.metric_plan import MetricPlan, columns_of, computed
 _WORDS = ("the", "author", "was", "born", "in", "a", "small", "town", "and", "writes", "novels")
 _LARGE = 50.0
 """Nats of a token that is next to impossible."""
-_SAMPLES = 20
+SAMPLES = 20
 """Sampled answers to each question, as many as by default."""
 
 
 def made_up_set(
-    knows: float = 0.5, *, n: int = 6, seed: int = 0, empty: bool = False
+    knows: float = 0.5, *, n: int = 6, seed: int = 0, empty: bool = False, samples: int = SAMPLES
 ) -> SetEvaluation:
     """n examples with three perturbed answers each; every other answer was cut before its EOS.
 
@@ -50,7 +50,7 @@ def made_up_set(
     known = rng.random(n) < knows
     greedy = [t if knew else w for t, w, knew in zip(texts, faults, known, strict=True)]
     rouge = np.clip(knows + rng.uniform(-0.2, 0.2, n), 0, 1)
-    drawn = rng.choice(_WORDS, (n, _SAMPLES, 4)).tolist()
+    drawn = rng.choice(_WORDS, (n, samples, 4)).tolist()
     return SetEvaluation(
         questions=tuple(f"question {i}" for i in range(n)),
         generated=tuple(greedy),
@@ -68,7 +68,7 @@ def made_up_set(
         start_loss=rng.exponential(1, n),
         samples=Samples(
             tuple(tuple(map(" ".join, answers)) for answers in drawn),
-            np.clip(knows + rng.uniform(-0.4, 0.4, (n, _SAMPLES)), 0, 1),
+            np.clip(knows + rng.uniform(-0.4, 0.4, (n, samples)), 0, 1),
         ),
         **_of_questions(n),
     )
@@ -117,8 +117,8 @@ def _extreme(n: int, tokens: int, *, knows: bool) -> SetEvaluation:
         grad_norm=np.full(n, part),
         start_loss=np.full(n, part),
         samples=Samples(
-            tuple((text if knows else "",) * _SAMPLES for text in texts),
-            np.full((n, _SAMPLES), float(knows)),
+            tuple((text if knows else "",) * SAMPLES for text in texts),
+            np.full((n, SAMPLES), float(knows)),
         ),
         **_of_questions(n),
     )
@@ -146,26 +146,27 @@ def observed(seen: SetEvaluation, observations: Sequence[Observation]) -> SetEva
 
 
 def made_up_models(
-    names: Mapping[str, object], observations: Sequence[Observation] = ()
+    names: Mapping[str, object], observations: Sequence[Observation] = (), samples: int = SAMPLES
 ) -> tuple[dict[str, SetEvaluation], ...]:
     """The sets `names` of three models: of a run, of its retain model, and of its start model."""
     return tuple(
         {
-            name: observed(made_up_set(knows, seed=seed), observations)
+            name: observed(made_up_set(knows, seed=seed, samples=samples), observations)
             for seed, name in enumerate(names)
         }
         for knows in (0.5, 0.3, 0.9)
     )
 
 
-def try_metrics(plan: MetricPlan, sets: Iterable[str] = ()) -> None:
+def try_metrics(plan: MetricPlan, sets: Iterable[str] = (), samples: int = SAMPLES) -> None:
     """Compute every metric once. Raises: PluginError with a line for each that is at fault.
 
-    sets  further evaluation sets of the benchmark, which only summaries read
+    sets     further evaluation sets of the benchmark, which only summaries read
+    samples  answers to each question that attacks will sample
     """
     faults = [str(fault) for fault in plan.faults]
     names = dict.fromkeys([*(name for item in plan.measures for name in item.sets), *sets])
-    models = made_up_models(names, plan.observations)
+    models = made_up_models(names, plan.observations, samples)
     known = [dict[str, float | None](), dict[str, float | None](), dict[str, float | None]()]
     for measure in plan.measures:
         try:
@@ -208,4 +209,4 @@ def try_metrics(plan: MetricPlan, sets: Iterable[str] = ()) -> None:
         and not plan.faults
     ]
     if faults:
-        raise PluginError("\n".join(faults))
+        raise PluginError("\n".join(dict.fromkeys(faults)))

@@ -36,7 +36,7 @@ from unlearnbench.config.precision import precision_of_spec
 from unlearnbench.config.profiles import profile_of
 from unlearnbench.evaluation.benchmark_schema import StoredBenchmark
 from unlearnbench.evaluation.observation_file import read_observations, write_observations
-from unlearnbench.training.objective import StepResult
+from unlearnbench.training.step_result import StepResult
 
 SCHEMA = 1
 PROVISIONAL = {"failed": ".failed", "stopped": ".stopped"}

@@ -32,7 +32,7 @@ from unlearnbench.base.errors import EvaluationError
 from unlearnbench.evaluation.observation_file import read_observations, write_observations
 from unlearnbench.results.records import EpochResult, evaluation_name
 from unlearnbench.results.remote_copies import NO_STORAGE, Storage
-from unlearnbench.training.objective import StepResult
+from unlearnbench.training.step_result import StepResult
 from unlearnbench.training.trainer import Trainer
 
 COST = 10.0

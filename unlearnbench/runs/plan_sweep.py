@@ -29,7 +29,7 @@ from unlearnbench.config.plan import Plan, make_plan, planned_commits
 from unlearnbench.config.profiles import profile_of
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.config.step_schedule import Schedule
-from unlearnbench.evaluation.made_up_sets import try_metrics
+from unlearnbench.evaluation.made_up_sets import SAMPLES, try_metrics
 from unlearnbench.evaluation.privacy_control import holdout_notice
 from unlearnbench.evaluation.sets import evaluation_sets
 from unlearnbench.evaluation.summary import plan_of
@@ -108,7 +108,8 @@ def plan_sweep(config: SweepConfig) -> tuple[Plan, Dataset]:
     options = config.evaluation
     metrics = plan_of(profile_of(options), config.data, options.metrics)
     check_declarations(config.data, metrics)
-    try_metrics(metrics, config.data.roles)
+    sampled = [n for spec in config.attacks if (n := spec.settings.get("samples"))]
+    try_metrics(metrics, config.data.roles, min(sampled, default=SAMPLES))
     errors: list[tuple[Loc, UnlearnbenchError]] = [
         (("models", index, *loc), error)
         for index, model in enumerate(config.models)

@@ -66,8 +66,8 @@ from unlearnbench.runs.checkpoints import (
 from unlearnbench.runs.prerequisites import execute_task, preparation_tasks
 from unlearnbench.runs.request_sequence import has_successor, leave_model, remove_model
 from unlearnbench.runs.workspace import Workspace, workspace
-from unlearnbench.training.objective import StepResult
 from unlearnbench.training.optimizers import on_host
+from unlearnbench.training.step_result import StepResult
 from unlearnbench.training.trainer import NonFiniteError, Trainer
 
 

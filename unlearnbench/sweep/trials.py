@@ -67,9 +67,6 @@ def halving_scheduler(
         def on_trial_remove(self, tune_controller: Any, trial: Any) -> None:
             group_of(trial).on_trial_remove(tune_controller, trial)
 
-        def on_trial_complete(self, tune_controller: Any, trial: Any, result: Any) -> None:
-            """Do nothing: the last epoch was in `on_trial_result`."""
-
     scheduler: Any = Halving
     return scheduler()
 

@@ -63,9 +63,7 @@ def example(
     made = registry.load(kind, plugin) if isinstance(plugin, str) else plugin
     name = plugin if isinstance(plugin, str) else plugin.__name__
     values = {"source": name, **(settings or {})} if kind == "benchmarks" else settings or {}
-    return example_of(
-        made, values, name, noun="hyper-parameters" * (kind == "methods") or "settings"
-    )
+    return example_of(made, values, name)
 
 
 def check_plugin(

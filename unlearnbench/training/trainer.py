@@ -42,7 +42,7 @@ from unlearnbench.models.epoch_order import Item, TrainingRows
 from unlearnbench.training.answer_sampling import Sampler
 from unlearnbench.training.micro_batches import Budget, MicroBatches, StepContext, StepRows, Sums
 from unlearnbench.training.modified_step import Modifiers
-from unlearnbench.training.objective import TOKENS, Objective, StepResult, called, not_finite
+from unlearnbench.training.objective import Objective, called
 from unlearnbench.training.optimizers import (
     TrainerSettings,
     check_gradients,
@@ -52,6 +52,7 @@ from unlearnbench.training.optimizers import (
     state_tensors,
 )
 from unlearnbench.training.reference_model import ReferenceParts
+from unlearnbench.training.step_result import TOKENS, StepResult, not_finite
 
 T = TypeVar("T")
 

@@ -56,6 +56,17 @@ def test_help_imports_no_heavy_package() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_what_reads_records_imports_no_torch() -> None:
+    """Which takes seconds, for commands that take less."""
+    code = (
+        "import sys, unlearnbench.analysis.compare, unlearnbench.report.report\n"
+        "from unlearnbench.api import registry; registry.load('dashboards', 'page')\n"
+        "sys.exit(' '.join({'torch', 'transformers', 'ray', 'mlflow'} & {*sys.modules}) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_options_with_several_values_are_repeated(
     parse_command: Callable[[list[str]], dict[str, object]],
 ) -> None:

@@ -47,6 +47,14 @@ def test_plan_counts_evaluations_under_attacks(run: Run) -> None:
     assert "it is now, without what attacks train, within" in out
 
 
+@pytest.mark.parametrize("samples", [20, 200])
+def test_metrics_are_tried_on_as_many_samples_as_will_be_drawn(run: Run, samples: int) -> None:
+    drawn = f"attacks={{sampling: {{samples: {samples}}}}}"
+    metrics = "evaluation.metrics={leak-at-k: {k: 128}, sampling-bounds: {k: 128}}"
+    code, _, err = run("plan", "small.yaml", "--set", drawn, "--set", metrics)
+    assert (code, err.count("k is 128, and 20 answers")) == ((0, 0) if samples > 128 else (2, 1))
+
+
 def test_plan_counts_the_runs_of_each_stage(run: Run) -> None:
     search = "search={kind: optuna, trials: 5}"
     rates = "learning_rates={low: 1.0e-5, high: 1.0e-4}"

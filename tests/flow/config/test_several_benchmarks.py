@@ -42,6 +42,8 @@ def test_each_is_a_sweep_with_its_own_keys(several: str) -> None:
     assert (facts.learning_rates, texts.learning_rates) == ((1e-4,), (1e-3,))
     assert {part.output for part in (facts, texts)} == {"runs/several"}
     assert facts.cache_folder == texts.cache_folder == Path("runs/cache")
+    (stored, _) = load_configs(several, ["storage=s3://bucket"])
+    assert stored.storage == "s3://bucket/several", "another file may have benchmarks of that name"
 
 
 def test_a_run_has_the_id_that_it_has_alone(several: str) -> None:

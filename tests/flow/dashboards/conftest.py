@@ -23,7 +23,7 @@ from unlearnbench.api.observations import AnswerTokens, Evaluation, SetEvaluatio
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.evaluation.benchmark_schema import StoredBenchmark, filled_columns
 from unlearnbench.results.records import EpochResult, Record
-from unlearnbench.training.objective import StepResult
+from unlearnbench.training.step_result import StepResult
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

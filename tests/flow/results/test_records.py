@@ -25,7 +25,7 @@ from unlearnbench.results.records import (
     write_record,
 )
 from unlearnbench.results.sweep_folder import lock_folder, remove_leftovers
-from unlearnbench.training.objective import StepResult
+from unlearnbench.training.step_result import StepResult
 
 
 def a_set(n: int = 2, k: int = 3) -> SetEvaluation:

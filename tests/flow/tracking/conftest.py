@@ -15,7 +15,7 @@ from unlearnbench.config.resources import TrackingSettings
 from unlearnbench.config.schema import MethodGrid, MethodSpec, ModelSettings, SweepConfig
 from unlearnbench.report.mlflow import ENVIRONMENT
 from unlearnbench.results.records import EpochResult, Record, write_record
-from unlearnbench.training.objective import StepResult
+from unlearnbench.training.step_result import StepResult
 
 QUIET = [
     # MLflow 3.17 asks SQLAlchemy 2.1 for a loader that the latter is about to drop.

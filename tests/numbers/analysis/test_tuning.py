@@ -11,7 +11,7 @@ from unlearnbench.config.plan import make_plan
 from unlearnbench.config.search import Range, SearchSettings, SelectSettings
 from unlearnbench.results.records import EpochResult
 from unlearnbench.results.table import table
-from unlearnbench.training.objective import StepResult
+from unlearnbench.training.step_result import StepResult
 
 from ...flow.sweep.test_follow_up_runs import a_config, a_record
 

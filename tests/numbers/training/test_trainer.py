@@ -27,7 +27,7 @@ from unlearnbench.models.epoch_order import TrainingRows, with_needed
 from unlearnbench.models.loading import pad_id
 from unlearnbench.training.answer_sampling import Sampler
 from unlearnbench.training.micro_batches import Budget
-from unlearnbench.training.objective import Objective, not_finite
+from unlearnbench.training.objective import Objective
 from unlearnbench.training.optimizers import TrainerSettings
 from unlearnbench.training.reference_model import (
     LiveReference,
@@ -35,6 +35,7 @@ from unlearnbench.training.reference_model import (
     load_references,
     reference_rows,
 )
+from unlearnbench.training.step_result import not_finite
 from unlearnbench.training.trainer import FineTuning, NonFiniteError, Trainer
 
 from ...conftest import QUESTIONS

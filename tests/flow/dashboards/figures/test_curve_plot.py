@@ -11,7 +11,7 @@ import pytest
 
 from unlearnbench.analysis.best_settings import average_seeds
 from unlearnbench.results.table import table
-from unlearnbench.training.objective import StepResult
+from unlearnbench.training.step_result import StepResult
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
