@@ -103,8 +103,9 @@ def assess_order(panels: Sequence[Panel], records: Iterable[Record]) -> OrderCon
     leading method's other settings that were about as good.
     """
     by_id = {record.id: record for record in records}
-    orders = tuple(_order(panel, by_id) for panel in panels if panel.best)
-    return OrderConfidence(orders, standings({panel.place: panel.best for panel in panels}))
+    with_runs = [panel for panel in panels if panel.best]
+    orders = tuple(_order(panel, by_id) for panel in with_runs)
+    return OrderConfidence(orders, standings({panel.place: panel.best for panel in with_runs}))
 
 
 def _order(panel: Panel, records: Mapping[str, Record]) -> PanelOrder:

@@ -34,7 +34,7 @@ class TrainingAttack(WeightAttack):
         "the last of them ends the training",
     )
     learning_rate: float = Field(
-        default=2e-5, gt=0, description="tiny models need 100 times as much"
+        default=2e-5, gt=0, description="tiny models need 50 times as much"
     )
     batch_size: int = Field(default=32, ge=1, description="rows of a step")
     schedule: Literal["constant", "linear"] = Field(

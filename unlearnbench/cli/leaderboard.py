@@ -98,7 +98,7 @@ def _read(files: list[str]) -> Board:
     for line in board.refused:
         Console().note(line)
     if not board.records:
-        raise RecordError("no line is left, so nothing is written")
+        raise RecordError("no line of a board is left; `leaderboard export FOLDER` makes some")
     return board
 
 

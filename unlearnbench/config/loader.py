@@ -251,7 +251,12 @@ def _parts(name_or_path: str, overrides: Sequence[str]) -> list[Document]:
         document.problem(("benchmark",), f"there are {', '.join(parts)}, got {shortened(chosen)}")
     if not parts or document.problems:
         raise ConfigError(document.problems)
-    return [_part(document, name, parts[name]) for name in parts if chosen in (None, name)]
+    result = [_part(document, name, parts[name]) for name in parts if chosen in (None, name)]
+    for part in result:
+        for text in overrides:  # before what a benchmark states, too
+            if not re.match(r"\s*(benchmarks?|name|output|storage)\b", text):  # of all
+                part.override(text)
+    return result
 
 
 def _part(document: Document, name: str, values: Any) -> Document:

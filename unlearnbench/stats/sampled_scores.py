@@ -68,22 +68,17 @@ def mean_bound(mean: float, n: int, alpha: float) -> float:
     The largest μ with n · kl(mean, μ) ≤ ln 1/α, kl the divergence of two coins: Hoeffding 1963,
     Journal of the American Statistical Association 58, theorem 1.
     """
+    from scipy.special import rel_entr
+
     low, high = mean, 1.0
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        if n * _divergence(mean, middle) <= -math.log(alpha):
+        divergence = rel_entr(mean, middle) + rel_entr(1 - mean, 1 - middle)
+        if n * divergence <= -math.log(alpha):
             low = middle
         else:
             high = middle
     return high
-
-
-def _divergence(p: float, q: float) -> float:
-    """kl(p, q) in nats of coins, for p ≤ q."""
-    part = p * math.log(p / q) if p > 0 else 0.0
-    if p == 1:
-        return part
-    return part + (1 - p) * math.log((1 - p) / (1 - q)) if q < 1 else math.inf
 
 
 def expectation_bound(scores: FloatArray, alpha: float) -> FloatArray:

@@ -37,8 +37,10 @@ def message(path: str, *overrides: str) -> str:
 
 def test_each_is_a_sweep_with_its_own_keys(several: str) -> None:
     facts, texts = load_configs(several, ["epochs=3"])
-    assert [facts.name, facts.data.source, facts.epochs] == ["facts", "synthetic", 2]
+    assert [facts.name, facts.data.source, facts.epochs] == ["facts", "synthetic", 3]
     assert [texts.name, texts.data.source, texts.epochs] == ["texts", "passages", 3]
+    facts, texts = load_configs(several, ["benchmarks.texts.epochs=4"])
+    assert (facts.epochs, texts.epochs) == (2, 4)
     assert (facts.learning_rates, texts.learning_rates) == ((1e-4,), (1e-3,))
     assert {part.output for part in (facts, texts)} == {"runs/several"}
     assert facts.cache_folder == texts.cache_folder == Path("runs/cache")
