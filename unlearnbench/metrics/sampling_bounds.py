@@ -34,8 +34,8 @@ class SamplingBounds(Summary):
     expected_rouge_bound, rouge_deviation_bound
                      the mean over questions of their own bounds on expectation and standard
                      deviation of ROUGE-L recall, by the band of Dvoretzky, Kiefer and Wolfowitz:
-                     the paper's metrics M_μ and M_σ. Wide for few samples: 0.34 and more above the
-                     mean for 20, 0.11 for 200.
+                     the paper's metrics M_μ and M_σ. Wide for few samples: up to 0.34 above the
+                     mean for 20, up to 0.11 for 200.
 
     `k` and `threshold` mean the same as in `leak-at-k`.
     """
