@@ -96,7 +96,7 @@ def test_states_and_gradients_are_those_with_padding(
     torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
     for name, gradient in gradients(model, found).items():
         torch.testing.assert_close(gradient, expected[name], rtol=1e-7, atol=1e-9)
-    assert len(calls) == 4 if checkpointing else 2
+    assert len(calls) == (4 if checkpointing else 2)
 
 
 def not_causal(given: Arguments) -> Tensor:
