@@ -66,7 +66,7 @@ class TradeOffPanel(Panel):
 
     @cached_property
     def judged(self) -> tuple[Best, ...]:
-        """The best settings, in the legend's order; without a setting if the start is faulty."""
+        """The best settings, in the legend's order."""
         return tuple(sorted(self.best, key=lambda item: item.family))
 
     @property

@@ -309,15 +309,15 @@ class Panel(OnPanel):
         It is the one that forgets most, by the headline (of TOFU, log10 Forget Quality and Model
         Utility), among those that keep at least `UTILITY_SHARE` of what the start model has:
         without that condition, models that no longer produce text can be the best. Ties as in
-        `best_of`.
+        `best_of`. No setting is the best from a start model with a fault.
         """
         groups: dict[str, list[Setting]] = defaultdict(list)
         for setting in self.settings:
             groups[setting.family].append(setting)
         bests: list[Best] = []
+        least = None if self.start.fault else self.least_kept
         for family, settings in groups.items():
-            judged = self.least_kept is not None and not self.start.fault
-            best = best_of(settings, self.least_kept or 0.0) if judged else None
+            best = None if least is None else best_of(settings, least)
             label = family if best is None else best.method
             bests.append(Best(*self.panel, label, family, best))
         return tuple(sorted(bests, key=lambda best: best_first(best.setting, best.family)))

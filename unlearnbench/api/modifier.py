@@ -161,8 +161,8 @@ class Gradients:
             limit |= (sum(above.values()) >= wanted) << bit
         if share < 1 and not limit:
             warn_later(
-                f"a modifier leaves out no weight: less than {share:.0%} of its scores are above 0 "
-                "(with LoRA all of A is 0, as A has no gradient while B is 0); a smaller share does"
+                f"a modifier's mask freezes no weight: less than {100 * share:g} % of its scores "
+                "are above 0 (with LoRA those of A are 0, as B begins at 0); set a smaller share"
             )
         return self.map(partial(at_least, limit=limit))
 

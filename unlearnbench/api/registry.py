@@ -129,9 +129,9 @@ def find(kind: Kind, name: str) -> Offer:
     if not named:
         known = sorted({offer.name for offer in on_offer})
         near = did_you_mean(name, known) or "."
-        method, plus, term = name.partition("+")  # as tables name it
+        method, plus, _ = name.partition("+")
         if plus and method in known:
-            near = f"; its retain term is a key: {{method: {method}, retain: {{term: {term}}}}}."
+            near = f"; that is a label: retain terms and modifiers are keys of {method}'s entry."
         fix = "one in a file of its own needs --plugin FILE, or plugins: [FILE] in the YAML"
         raise PluginError(
             f"unknown {_one(kind)} {name!r}{near} Available: {', '.join(known)}"

@@ -107,8 +107,8 @@ def _folder(settings: TOFU, files: Sequence[str], optional: Sequence[str]) -> tu
     except hub.HubError as error:
         raise DataError(
             f"{settings.hub_id}: cannot be read from the hub ({error}); without a network, use a "
-            "folder of TOFU's JSON-lines files: data.path (--set data.path=FOLDER; of evaluate and "
-            "its like --data FOLDER)"
+            "folder of TOFU's JSON-lines files: --set data.path=FOLDER, or of evaluate and "
+            "attack --data FOLDER"
         ) from error
     return data_folder(folder, files, subject, fix), origin
 

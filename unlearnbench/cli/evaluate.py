@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from unlearnbench.api.profile import Profile
     from unlearnbench.config.entries import AttackSpec
     from unlearnbench.evaluation.harness_tasks import TaskScores
-    from unlearnbench.runs.evaluate_model import EvaluationSetup
 
 _WIDTH = 100
 
@@ -80,6 +79,7 @@ def evaluate(
     """
     from unlearnbench.api.benchmark import split_name
     from unlearnbench.config.profiles import get_profile
+    from unlearnbench.evaluation.harness_tasks import task_scores
     from unlearnbench.evaluation.observation_file import SUFFIX, write_observations
     from unlearnbench.evaluation.privacy_control import holdout_notice
     from unlearnbench.evaluation.question_table import write_questions
@@ -95,7 +95,8 @@ def evaluate(
     scores: TaskScores = {}
     if tasks:
         setup = options.setup(model, benchmark, rules)
-        scores = _task_scores(model, tasks, setup, changes.rows)
+        parts = setup.loaded(model), setup.evaluator.encoder.tokenizer
+        scores = task_scores(*parts, tasks, rows=changes.rows)
     models = _evaluated(_named(model, retain, start), (), options, benchmark, rules)
     if models is None:
         return 0
@@ -244,15 +245,6 @@ def attack(
 def _named(model: str, retain: str | None, start: str | None) -> dict[str, str]:
     others = {"retain": retain, "start": start}
     return {"model": model} | {name: source for name, source in others.items() if source}
-
-
-def _task_scores(
-    model: str, tasks: Sequence[str], setup: EvaluationSetup, rows: int | None
-) -> TaskScores:
-    from unlearnbench.evaluation.harness_tasks import task_scores
-
-    parts = setup.loaded(model), setup.evaluator.encoder.tokenizer
-    return task_scores(*parts, tasks, rows=rows)
 
 
 def _evaluated(

@@ -93,9 +93,9 @@ class ModelSources:
         self, target: str, fraction: SplitKey, data: str, settings: EvaluationSettings
     ) -> list[str | float]:
         """Value that the id of an evaluation of a start model (`full`) or retain model is the hash
-        of: model, target, weights, fraction, profile, data, and the digest of a chat template, the
-        precision and a type of published weights where there are such; `data`: hash of the rows of
-        the split.
+        of: model, target, weights, fraction, profile, data, then the digest of a chat template, a
+        precision that is set, and the `dtype` of published weights unless it is float32. `data`:
+        hash of the rows of the split.
         """
         source = self.target(target)
         prepared = self.cache in Path(source.place).parents  # now or later

@@ -1,4 +1,4 @@
-"""What an optimiser step came to. Without torch: tables and pages are made of it."""
+"""The result of an optimiser step. It imports no torch, for commands that only read records."""
 
 import math
 from collections.abc import Mapping

@@ -212,7 +212,7 @@ def test_a_mask_that_leaves_nothing_out_is_named() -> None:
     assert drain() == []
     assert float(flat(scores.largest(0.5)).sum()) == 8
     (line,) = drain()
-    assert "leaves out no weight: less than 50% of its scores are above 0" in line
+    assert "mask freezes no weight: less than 50 % of its scores are above 0" in line
 
 
 @pytest.mark.parametrize("directions", [1, 2, 512])
