@@ -120,10 +120,10 @@ def run(
 ) -> None:
     """Carry out one run of a config in this process, without Ray.
 
-    Several are listed, for --select to choose one.
+    A config with several runs needs --select; without it the runs are listed, with exit code 2.
 
     Examples:
-      unlearnbench run quickstart                 names the runs to choose from
+      unlearnbench run quickstart                 the runs to choose from
       unlearnbench run quickstart --select 3      the fourth of them
       unlearnbench run quickstart --select 5f0c   the one whose id begins with 5f0c
     """
