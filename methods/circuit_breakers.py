@@ -30,7 +30,7 @@ class CircuitBreakers(Method):
     of answers and `layers` alone.
 
     Literature: the retain term is part of it; add no other. Theirs are layers 10 and 20 of
-    32 (`layers: 11,21` here, where they count from 1), α 10, LoRA (rank 16, α 16) up to layer 21 at
+    32 (`layers: 10,20`: their 0 is the embedding), α 10, LoRA (rank 16, α 16) up to layer 21 at
     1.0e-4, 150 steps of 16 rows, with a τ that reaches a half: `horizon: 2`.
     [source: GraySwanAI/circuit-breakers src/lorra_circuit_breaker.py]
     """

@@ -18,7 +18,7 @@ class MaximumEntropy(Method):
     The gradient is p_t − 1/V: bounded, and 0 only where nothing is preferred.
 
     The released script for TOFU averages over question and padding, too (`mask: false`): at the
-    same weight an answer token then counts some ten times less.
+    same weight an answer token then counts some ten times less. `where: all` leaves padding out.
 
     Literature: `{method: maximum-entropy, forget_weight: 0.1, retain: {term: nll}}` at 1.0e-5 for 5
     epochs in batches of 32. [source: sail-sg/closer-look-LLM-unlearning scripts/tofu/me_gd.sh]

@@ -40,7 +40,8 @@ class RMU(Method):
     topic, a mean over padding, too.
     Trained are the MLP's down-projections of layers ℓ − 2 to ℓ; `trained: all` trains all of these
     layers' weights, and `trained_layers` says how many layers up to ℓ. (open-unlearning trains the
-    whole model, with c 2 and α 1.) Other weights stay, whatever retain term is added.
+    whole model, with c 2 and α 1; on WMDP as here.) Other weights stay, whatever retain term is
+    added.
 
     The norm is a sum over D as in the paper. WMDP's code takes the mean over D, which scales both
     terms alike, and over prompt and padding.

@@ -17,8 +17,9 @@ class Spectral(Filter):
     k   `directions`, at most as many as G has
     The largest directions, which many texts share, become the smallest of the k; what is left is
     particular to these rows. The rule is that of the released repselect_simple.py, which filters
-    one gradient, of the MLPs on the forget rows alone, and steps along it. Here it is the gradient
-    of each step and of every matrix. It takes the eigenvectors of GᵀG each time, which is slow
+    one gradient, of the MLPs on the forget rows alone, taken with an adapter that has learned these
+    rows again, and steps along it. Here it is the gradient of each step and of every matrix,
+    without an adapter. It takes the eigenvectors of GᵀG each time, which is slow
     for matrices of thousands of columns.
     """
 

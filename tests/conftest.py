@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from unlearnbench.api import registry
 from unlearnbench.api.benchmark import Question
 from unlearnbench.base import deferred_warnings as notices
 from unlearnbench.config.loader import load_config
@@ -126,8 +127,9 @@ def parse_command() -> Callable[[Sequence[str]], dict[str, Any]]:
 
 
 @pytest.fixture(autouse=True)
-def _own_notices() -> None:
-    """Drop notices that earlier tests have left, which a command here would print."""
+def _as_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test has its own plug-in files, and no notices that earlier tests have left."""
+    monkeypatch.setattr(registry, "_files", {})
     notices.drain()
 
 

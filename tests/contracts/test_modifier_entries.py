@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from unlearnbench.api import registry
 from unlearnbench.base.deferred_warnings import drain
 from unlearnbench.base.errors import ConfigError, PluginError
 from unlearnbench.config.loader import load_config
@@ -30,9 +29,8 @@ Load = Callable[..., SweepConfig]
 
 
 @pytest.fixture
-def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
+def load(tmp_path: Path) -> Load:
     """Load a sweep with these method entries."""
-    monkeypatch.setattr(registry, "_files", {})
 
     def made(*entries: str, rest: str = "") -> SweepConfig:
         files = ", ".join(str(HERE / f"{name}.py") for name in ("sharpness", "projection", "mask"))

@@ -50,12 +50,6 @@ HERE = Path(__file__).parent
 METHODS = [name for name in registry.names("methods") if registry.trains(name)]
 
 
-@pytest.fixture(autouse=True)
-def no_files_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Registered files are forgotten after each test."""
-    monkeypatch.setattr(registry, "_files", {})
-
-
 def plugin(name: str, **settings: Any) -> Any:
     """The modifier of a file in this folder."""
     return registry.load("modifiers", registry.register_file(HERE / f"{name}.py"))(**settings)

@@ -20,11 +20,6 @@ from unlearnbench.models.loading import pad_id
 FILE = Path(__file__).with_name("rank.py")
 
 
-@pytest.fixture(autouse=True)
-def _no_other_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_files", {})
-
-
 def test_it_equals_the_definition_after_a_way_through_a_file(
     model: Any, tokenizer: Any, questions: tuple[Question, ...], tmp_path: Path
 ) -> None:

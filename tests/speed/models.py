@@ -73,7 +73,6 @@ QUICK = ("quick", "llama3-quick")
 """Sizes for tests: in this process, and few rows."""
 LARGE = ("1b", "llama3-1b", "llama2-7b")
 """Sizes that are measured with random weights only, and a model at a time."""
-STATES = ("random", "memorised", "unlearned")
 LOSSES = {"memorised": 0.03, "unlearned": -4.0}
 """Nats per token at which training ends; gradient ascent has negative ones."""
 EPOCHS: dict[str, int] = {"quick": 2, "llama3-quick": 2}

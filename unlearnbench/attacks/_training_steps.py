@@ -20,8 +20,9 @@ class TrainingAttack(WeightAttack):
     """Base: fine-tuning, evaluated before the first step (point `0`) and after some of them.
 
     AdamW on the answers' mean negative log-likelihood, without warm-up and weight decay, gradients
-    clipped to norm 1; the state starts empty. The defaults are those of open-unlearning's
-    relearning: an epoch of TOFU's forget10 is 13 steps (Dorna et al. 2025, arXiv:2506.12618).
+    clipped to norm 1; the state starts empty. Rate, batch and the last of the
+    steps are open-unlearning's for relearning: an epoch of TOFU's forget10 is 13 steps (Dorna et
+    al. 2025, arXiv:2506.12618); of half its rows it is seven. The constant rate is ours.
     """
 
     white_box = True

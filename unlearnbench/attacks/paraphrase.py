@@ -9,7 +9,7 @@ from unlearnbench.api.benchmark import Question
 class Paraphrase(PromptAttack):
     """Ask each question in its other wording, TOFU's column `paraphrased_question`.
 
-    open-unlearning's view `forget_Q_A_para_Prob` and others paraphrase the answer; here it is the
+    open-unlearning's view `forget_Q_A_PARA_Prob` and others paraphrase the answer; here it is the
     question, as in Patil, Hase and Bansal 2024 (arXiv:2309.17410), whose rephrased inputs recover
     deleted facts. With the profile's `question_key: paraphrased_question` the plain evaluation asks
     the paraphrase, and this attack the original. Rows without another wording are left out; a text

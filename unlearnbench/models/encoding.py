@@ -12,7 +12,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from jinja2 import UndefinedError
@@ -317,6 +317,11 @@ class Row:
         return Row(self.ids, start, self.scores[unseen:], masked=self.masked)
 
 
+@lru_cache(maxsize=2)  # with each of its answers a question's prompt is encoded again
+def _encoded(tokenizer: Any, text: str, special_tokens: bool) -> tuple[int, ...]:
+    return tuple(tokenizer(text, add_special_tokens=special_tokens)["input_ids"])
+
+
 def check_scored(row: Question) -> None:
     """Raise DataError where a row has no score."""
     if row.score is None:
@@ -444,9 +449,9 @@ class Encoder:
         # Blanks at the prompt's end are the option's, as in lm-evaluation-harness@4e7e0d4
         # lm_eval/api/model.py, `_encode_pair`: many tokenizers join them with what follows.
         text = text + answer if answer or question.answer_index is None else text.rstrip()
-        ids = self.tokenizer(text, add_special_tokens=template.special_tokens)["input_ids"]
+        ids = _encoded(self.tokenizer, text, template.special_tokens)
         # Some tokenizers append EOS themselves; `row` appends it once for all of them.
-        return tuple(ids[:-1] if ids and ids[-1] == self.eos else ids)
+        return ids[:-1] if ids and ids[-1] == self.eos else ids
 
     def decode(self, ids: tuple[int, ...]) -> str:
         """Decode answer ids without special tokens and outer white space."""

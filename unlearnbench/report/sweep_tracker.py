@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from unlearnbench.analysis.best_settings import Panel
+from unlearnbench.analysis.conclusion import CONCLUSION_FILE
 from unlearnbench.analysis.results import LINKS_FILE
 from unlearnbench.analysis.selection import SELECTION_FILE
 from unlearnbench.api.benchmark import Headline, split_label
@@ -186,8 +187,8 @@ def milliseconds(moment: Any) -> int | None:
 
 CLOSE_SECONDS = 60.0
 """Longest wait at the end of a sweep for records that are not logged yet."""
-FILES = ("report.html", "results.csv", "attacks.csv", "sweep.log", SELECTION_FILE)
-"""Files of a sweep's folder that a replay attaches."""
+FILES = "report.html", "results.csv", "attacks.csv", "sweep.log", SELECTION_FILE, CONCLUSION_FILE
+"""Files of a sweep's folder that are attached at its end."""
 
 _logger = logging.getLogger(__name__)
 

@@ -5,8 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from unlearnbench.analysis.conclusion import CONCLUSION_FILE, read_conclusions
-from unlearnbench.analysis.selection import SELECTION_FILE
+from unlearnbench.analysis.conclusion import read_conclusions
 from unlearnbench.base.console import Console
 from unlearnbench.base.deferred_warnings import drain
 from unlearnbench.base.errors import TRANSIENT, UnlearnbenchError
@@ -14,7 +13,7 @@ from unlearnbench.base.signals import handle_sigterm, install_handler
 from unlearnbench.config.plan import PLAN_FILE, Plan, PreparationTask, RunSpec
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.config.search import Scheduler
-from unlearnbench.report.sweep_tracker import SweepTracker
+from unlearnbench.report.sweep_tracker import FILES, SweepTracker
 from unlearnbench.results.remote_copies import storage_of
 from unlearnbench.results.sweep_folder import (
     check_owner,
@@ -23,7 +22,6 @@ from unlearnbench.results.sweep_folder import (
     remove_leftovers,
     set_aside_damaged,
 )
-from unlearnbench.results.table import ATTACKS
 from unlearnbench.results.time_to_go import order_runs
 from unlearnbench.sweep.code_shipping import WorkerContext
 from unlearnbench.sweep.follow_up_runs import FollowUpRuns
@@ -31,7 +29,7 @@ from unlearnbench.sweep.optuna_search import Search
 from unlearnbench.sweep.pipeline import Pipeline
 from unlearnbench.sweep.progress import LOG_FILE, Progress
 from unlearnbench.sweep.ray_cluster import ray_session
-from unlearnbench.sweep.sweep_state import TABLE, SweepResult, SweepState, last_failure
+from unlearnbench.sweep.sweep_state import SweepResult, SweepState, last_failure
 from unlearnbench.sweep.trials import run_trials
 from unlearnbench.sweep.worker_group import (
     in_bundle,
@@ -162,10 +160,8 @@ def run_sweep(
             page = pipeline.report(folder)
             for line in drain():
                 progress.warn(line)
-            tables = [page.with_name(TABLE), page.with_name(ATTACKS)]
-            results = [page, *(file for file in tables if file.is_file())]
-            storage.put([folder / PLAN_FILE, *results])
-            files = [*results, folder / LOG_FILE, folder / SELECTION_FILE, folder / CONCLUSION_FILE]
+            files = [file for name in FILES if (file := folder / name).is_file()]
+            storage.put([folder / PLAN_FILE, *files])
             tracker.log_files(files, complete=not state.failed)
         seconds, panels = time.monotonic() - begin, state.panels()
         progress.concluded(panels, read_conclusions(folder), seconds)

@@ -50,11 +50,6 @@ def _nothing(*_: object) -> tuple[()]:
     return ()
 
 
-@pytest.fixture(autouse=True)
-def _no_plugin_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_files", {})
-
-
 def test_listing_imports_no_torch() -> None:
     code = (
         "import sys; from unlearnbench.api import registry; from unlearnbench.cli import main; "

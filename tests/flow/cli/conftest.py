@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from unlearnbench.api import registry
 from unlearnbench.cli.main import main
 
 Run = Callable[..., tuple[int, str, str]]
@@ -25,7 +24,6 @@ epochs: 2
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """Runs a command in an empty folder that holds `small.yaml`: exit code, stdout, stderr."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(registry, "_files", {})
     Path("small.yaml").write_text(SMALL)
 
     def ran(*args: str) -> tuple[int, str, str]:

@@ -56,8 +56,7 @@ def write(tmp_path: Path) -> Write:
 
 
 @pytest.fixture
-def riddles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_files", {})
+def riddles(tmp_path: Path) -> None:
     file = tmp_path / "riddles.py"
     file.write_text(PLUGIN)
     assert registry.register_file(file) == "riddles"

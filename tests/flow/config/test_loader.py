@@ -153,15 +153,7 @@ class TestPlugins:
         "        return -self.gamma * batch.forget.mean_tokens()\n"
     )
 
-    @pytest.fixture(autouse=True)
-    def own_files(self, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
-        files: dict[str, object] = {}
-        monkeypatch.setattr(registry, "_files", files)
-        return files
-
-    def test_paths_are_relative_to_the_file_that_states_them(
-        self, write: Write, own_files: dict[str, object]
-    ) -> None:
+    def test_paths_are_relative_to_the_file_that_states_them(self, write: Write) -> None:
         folder = Path("mine")
         folder.mkdir()
         (folder / "focal.py").write_text(self.FOCAL)
@@ -173,5 +165,5 @@ class TestPlugins:
         Path("other.yaml").write_text("extends: mine/sweep.yaml\nname: other\n")
         assert load_config("other.yaml").methods[0].specs == (spec,)
         assert load_config("other.yaml", ["plugins=[mine/focal.py]"]).methods[0].specs == (spec,)
-        own_files.clear()
+        registry._files.clear()  # pyright: ignore[reportPrivateUsage]
         assert problems("other.yaml", "plugins=null")[0][2].startswith("unknown method 'focal'")

@@ -1,6 +1,5 @@
 """Metrics of other authors: added by a file, left out where broken, and never in the way."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar, cast
 
@@ -76,12 +75,8 @@ class Twice(Summary):
 
 
 @pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(registry, "_files", {})
+def _fresh() -> None:
     planning._warn_once.cache_clear()  # pyright: ignore[reportPrivateUsage]
-    drain()
-    yield
-    drain()
 
 
 def planned(**metrics: type[Metric | Summary]) -> MetricPlan:

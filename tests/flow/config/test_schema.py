@@ -14,9 +14,7 @@ from unlearnbench.results.records import read_record
 from unlearnbench.runs import workspace
 from unlearnbench.runs.run import run_epochs, run_single
 
-from ..runs.test_run import config_of, place, prepared_folder, runs_of, without_times
-
-__all__ = ["place", "prepared_folder"]
+from ..small_run import config_of, runs_of, without_times
 
 METRIC = "log10_forget_quality"
 

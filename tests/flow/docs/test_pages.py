@@ -20,7 +20,6 @@ from typing import Any
 import pytest
 import yaml
 
-from unlearnbench.api import registry
 from unlearnbench.base.errors import ConfigError
 from unlearnbench.cli.main import main, root_command
 from unlearnbench.config import loader
@@ -40,7 +39,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     place.mkdir()
     monkeypatch.chdir(place)
     monkeypatch.syspath_prepend(place)
-    monkeypatch.setattr(registry, "_files", {})
     return place
 
 
@@ -198,7 +196,6 @@ def test_every_cell_works(
     nbformat.validate(notebook)
     shutil.copytree(quickstart, tmp_path / "runs" / "quickstart")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(registry, "_files", {})
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     monkeypatch.delenv("VIRTUAL_ENV", raising=False)  # IPython warns of another than its own
     monkeypatch.setattr(renderers, "default", "json")  # no browser

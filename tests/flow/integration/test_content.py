@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from unlearnbench.analysis.results import Results
-from unlearnbench.api import registry
 from unlearnbench.base import hashing
 from unlearnbench.base.errors import ModelError
 from unlearnbench.cli.main import main
@@ -20,10 +19,6 @@ from unlearnbench.config.loader import load_config
 from unlearnbench.results.records import read_records
 from unlearnbench.runs.plan_sweep import plan_sweep
 from unlearnbench.runs.run import run_single
-
-from ..runs.test_run import prepared_folder
-
-__all__ = ["prepared_folder"]
 
 CONFIG = """
 name: local
@@ -76,7 +71,6 @@ def place(prepared_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         shutil.copy(stored / "epoch-0.safetensors", tmp_path / f"{record.kind}.safetensors")
     (tmp_path / "local.yaml").write_text(CONFIG)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(registry, "_files", {})
     monkeypatch.setattr(sys, "path", [*sys.path])
     for name in ("factor", "late"):  # of another test's folder
         sys.modules.pop(f"unlearnbench_test_{name}", None)

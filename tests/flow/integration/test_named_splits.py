@@ -51,7 +51,6 @@ evaluation: {rows: 2, max_length: 72}
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working directory, with the benchmark and its configuration."""
-    monkeypatch.setattr(registry, "_files", {})
     monkeypatch.chdir(tmp_path)
     (tmp_path / "shelves.py").write_text(SHELVES)
     (tmp_path / "shelves.yaml").write_text(CONFIG)

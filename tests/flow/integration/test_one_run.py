@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ...forked import start, wait
-from ..runs.test_run import config_of
+from ..small_run import config_of
 
 REFUSES = """
 import os, sys

@@ -92,7 +92,6 @@ pytestmark = [
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the two files and a configuration."""
-    monkeypatch.setattr(registry, "_files", {})
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.chdir(tmp_path)
     for name, text in (("riddles", RIDDLES), ("last_token", LAST_TOKEN)):

@@ -14,7 +14,7 @@ from unlearnbench.runs import workspace
 from unlearnbench.runs.prerequisites import execute_task, preparation_tasks
 from unlearnbench.runs.run import run_epochs
 
-from ..runs.test_run import config_of, runs_of, without_times
+from ..small_run import config_of, runs_of, without_times
 
 
 @pytest.fixture

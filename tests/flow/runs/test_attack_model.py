@@ -21,9 +21,7 @@ from unlearnbench.runs import run as run_module
 from unlearnbench.runs.run import run_epochs, run_single
 
 from ...forked import start, wait
-from .test_run import config_of, place, prepared_folder, runs_of, without_times
-
-__all__ = ["place", "prepared_folder"]
+from ..small_run import config_of, runs_of, without_times
 
 NOISE = '''
 import torch
@@ -49,8 +47,7 @@ class Noise(WeightAttack):
 
 
 @pytest.fixture
-def noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(registry, "_files", {})
+def noise(tmp_path: Path) -> str:
     (tmp_path / "noise.py").write_text(NOISE)
     return registry.register_file(tmp_path / "noise.py")
 

@@ -37,13 +37,7 @@ from unlearnbench.training import trainer as trainer_module
 from unlearnbench.training.trainer import Trainer
 
 from ...forked import start, wait
-from .test_run import (  # fixtures are found by their names here
-    config_of,
-    place,  # noqa: F401  # pyright: ignore[reportUnusedImport]
-    prepared_folder,  # noqa: F401  # pyright: ignore[reportUnusedImport]
-    runs_of,
-    without_times,
-)
+from ..small_run import config_of, runs_of, without_times
 
 # peft asks transformers by a name that is on its way out.
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated")
@@ -96,7 +90,7 @@ class Case:
 
 @pytest.fixture(scope="module")
 def undisturbed(
-    prepared_folder: Path,  # noqa: F811
+    prepared_folder: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Callable[[bool], Case]:
     """A run, whole or with adapters, that nothing has disturbed; made once."""

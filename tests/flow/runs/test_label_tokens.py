@@ -17,7 +17,7 @@ from unlearnbench.runs.workspace import Workspace
 from unlearnbench.training.answer_sampling import answer_rows
 from unlearnbench.training.trainer import Trainer
 
-from .test_run import config_of, runs_of
+from ..small_run import config_of, runs_of
 
 PHI = TEMPLATES["phi"]
 LIMA = Question("Where?", "Lima")

@@ -26,9 +26,7 @@ from unlearnbench.runs.evaluate_model import evaluate_model
 from unlearnbench.runs.remade_model import remake
 from unlearnbench.runs.run import run_single
 
-from .test_run import config_of, place, prepared_folder
-
-__all__ = ["place", "prepared_folder"]
+from ..small_run import config_of
 
 silent: Callable[[str], None] = lambda _: None  # noqa: E731
 

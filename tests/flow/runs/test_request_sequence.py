@@ -22,7 +22,7 @@ from unlearnbench.runs.request_sequence import leave_model
 from unlearnbench.runs.run import run_epochs, run_single
 from unlearnbench.runs.workspace import workspace
 
-from .test_run import config_of, runs_of
+from ..small_run import config_of, runs_of
 
 
 def sequence_in(folder: Path) -> tuple[SweepConfig, RunSpec, RunSpec]:

@@ -4,8 +4,7 @@ import json
 import re
 import shutil
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +13,13 @@ import torch
 
 from unlearnbench.api import registry
 from unlearnbench.base.hashing import document_hash
-from unlearnbench.benchmarks.synthetic import Synthetic
 from unlearnbench.config.method_specs import method_spec
-from unlearnbench.config.plan import RunSpec, make_plan
 from unlearnbench.config.schema import (
-    Architecture,
     EvaluationSettings,
     MethodGrid,
-    ModelSettings,
-    Preparation,
     RetainSpec,
-    SweepConfig,
 )
-from unlearnbench.config.training_settings import TrainingSettings
-from unlearnbench.models.rows_loading import fingerprint, load_benchmark
-from unlearnbench.results.records import Record, read_record, read_records, write_record
+from unlearnbench.results.records import read_record, read_records, write_record
 from unlearnbench.results.table import hyperparameters_of, table
 from unlearnbench.runs import workspace
 from unlearnbench.runs.prerequisites import execute_task, preparation_tasks
@@ -36,65 +27,7 @@ from unlearnbench.runs.run import Run, run_epochs, run_single, stopped_record
 from unlearnbench.training.trainer import Trainer
 
 from ..integration.test_determinism import ON, REPEATS, Flags, flags
-
-ARCHITECTURE = Architecture(
-    vocabulary=400, hidden_size=32, layers=1, heads=2, intermediate_size=32, context=256
-)
-
-
-def config_of(folder: Path, **changes: Any) -> SweepConfig:
-    preparation = Preparation(
-        epochs=1, base_epochs=1, optimizer="muon", learning_rate=3e-3, batch_size=16
-    )
-    values: dict[str, Any] = {
-        "name": "small",
-        "data": Synthetic(authors=4, questions_per_author=3, pretraining_authors=1),
-        "models": (
-            ModelSettings(
-                name="tiny", base="tiny", architecture=ARCHITECTURE, preparation=preparation
-            ),
-        ),
-        "forget_fractions": (0.5,),
-        "methods": (MethodGrid(specs=(method_spec("npo", {}),)),),
-        "learning_rates": (1e-3,),
-        "epochs": 3,
-        "training": TrainingSettings(batch_size=4),
-        "evaluation": EvaluationSettings(rows=4, max_length=96),
-        "output": str(folder / "runs"),
-        "cache": str(folder / "cache"),
-    }
-    return SweepConfig(**{**values, **changes})
-
-
-def runs_of(config: SweepConfig) -> tuple[RunSpec, ...]:
-    data = load_benchmark(config.data, config.split_keys)
-    return make_plan(config, {f: fingerprint(data, f) for f in data.splits}).runs
-
-
-@pytest.fixture(scope="session")
-def prepared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Models and anchors of the small configuration, made once for all tests here."""
-    folder = tmp_path_factory.mktemp("prepared")
-    config = config_of(folder)
-    for task in preparation_tasks(config, runs_of(config), folder / "runs" / "small"):
-        execute_task(task, config, folder / "runs" / "small")
-    return folder
-
-
-@pytest.fixture
-def place(prepared_folder: Path, tmp_path: Path) -> Iterator[Path]:
-    """A copy of the prepared models with the anchors' records, in a folder of its own."""
-    shutil.copytree(prepared_folder, tmp_path, dirs_exist_ok=True)
-    workspace.clear_workspaces()
-    yield tmp_path
-    workspace.clear_workspaces()
-
-
-def without_times(record: Record) -> Record:
-    epochs = tuple(
-        replace(epoch, training_seconds=0.0, evaluation_seconds=0.0) for epoch in record.epochs
-    )
-    return replace(record, provenance={}, epochs=epochs)
+from ..small_run import config_of, runs_of, without_times
 
 
 def test_a_run_becomes_a_record(place: Path) -> None:

@@ -62,9 +62,8 @@ class Rows(Benchmark):
 
 
 def test_a_worker_gets_plugin_files_that_only_the_driver_has_and_refuses_other_versions(
-    tmp_path: Path, config: SweepConfig, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, config: SweepConfig
 ) -> None:
-    monkeypatch.setattr(registry, "_files", {})
     file = tmp_path / "my_rows.py"
     file.write_text(BENCHMARK)
     rows = registry.load("benchmarks", registry.register_file(file))

@@ -9,7 +9,7 @@ import pytest
 
 from unlearnbench.config.profiles import TOFU as PROFILE
 from unlearnbench.evaluation.summary import plan_of
-from unlearnbench.report.sweep_tracker import replay
+from unlearnbench.report.sweep_tracker import FILES, replay
 
 PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "mlflow.md").read_text(encoding="utf-8")
 ANY_WORD = {
@@ -78,7 +78,7 @@ def store(tmp_path_factory: pytest.TempPathFactory, kit: Any, seen: Any) -> Any:
         kit.record("bbbb", status="failed", error="boom\n\ntraceback", evaluations={}),
     ]
     folder = kit.stored(tmp_path / "small", *records)
-    for name in ("report.html", "results.csv", "attacks.csv", "sweep.log", "selection.json"):
+    for name in FILES:
         (folder / name).write_text("{}", encoding="utf-8")
     replay(folder)
     return seen(f"sqlite:///{folder}/mlflow.db")

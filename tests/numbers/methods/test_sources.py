@@ -12,6 +12,11 @@ from unlearnbench.api.method import Method
 from unlearnbench.config.loader import load_config
 
 BUILT_IN = [o.name for o in registry.offers("methods") if o.package == "unlearnbench"]
+ENTRIES = [
+    (name, entry)
+    for name in BUILT_IN
+    for entry in re.findall(r"`(\{[^`]+\})`", registry.load_method(name).__doc__ or "")
+]
 SOURCE = re.compile(r"\[source: ([^\]]+)\]$")
 ADVICE = re.compile(r"(?m)^Literature: .*(?:\n\S.*)*")
 """A paragraph that begins with this word, up to the next blank line."""
@@ -32,18 +37,17 @@ def test_every_default_and_every_advice_has_a_source(name: str) -> None:
     assert not unsourced(registry.load_method(name))
 
 
-@pytest.mark.parametrize("name", BUILT_IN)
-def test_settings_of_advice_can_be_had(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "entry"), ENTRIES)
+def test_settings_of_advice_can_be_had(name: str, entry: str, tmp_path: Path) -> None:
     """A configuration takes what a docstring writes out between braces."""
-    for entry in re.findall(r"`(\{[^`]+\})`", registry.load_method(name).__doc__ or ""):
-        flat = " ".join(entry.split()).replace("50, H]", "50, 4096]").lstrip("{")
-        if flat.startswith("term:"):
-            flat = "retain: {" + flat + "}"
-        if not flat.startswith("method:"):
-            flat = f"method: {name}, {flat}"
-        text = (
-            "name: a\nmodels: [{name: tiny, base: tiny}]\nforget_fractions: [0.1]\n"
-            f"methods: [{{{flat}]\n"
-        )
-        (tmp_path / "a.yaml").write_text(text)
-        assert load_config(str(tmp_path / "a.yaml")).methods[0].specs
+    flat = " ".join(entry.split()).replace("50, H]", "50, 4096]").lstrip("{")
+    if flat.startswith("term:"):
+        flat = "retain: {" + flat + "}"
+    if not flat.startswith("method:"):
+        flat = f"method: {name}, {flat}"
+    text = (
+        "name: a\nmodels: [{name: tiny, base: tiny}]\nforget_fractions: [0.1]\n"
+        f"methods: [{{{flat}]\n"
+    )
+    (tmp_path / "a.yaml").write_text(text)
+    assert load_config(str(tmp_path / "a.yaml")).methods[0].specs

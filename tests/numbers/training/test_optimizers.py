@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 else:
     AdamW8bit = import_optional("bitsandbytes").optim.AdamW8bit
 REAL: Any = AdamW8bit
-CPU = torch.device("cpu")
 EIGHT: tuple[Any, ...] = ("adamw-8bit", "paged-adamw-8bit")
 
 
