@@ -22,10 +22,12 @@ class CircuitBreakers(Method):
     L = α (1 − τ) · mean_t mean_ℓ max(0, cos(h_t, h_ref,t)) + α τ · mean_r mean_ℓ ‖h_r − h_ref,r‖
 
     t, r      position that predicts an answer token of a forget row, of a retain row
-    h, h_ref  hidden states [D] after each decoder layer ℓ of `layers`, policy and frozen start
+    h, h_ref  hidden states [D] after each decoder layer ℓ of `layers`, policy and frozen start;
+              after the last one behind the final norm, too
     τ         share of the run that is over, divided by `horizon`: first the states are turned away,
               then the others are held
-    Trained are all layers up to the last of `layers`.
+    Trained are all layers up to the last of `layers`. At the start the gradient of the first term
+    is 0 but for rounding, by which `salun`, `sure` and `wagle` would choose weights.
     The authors' code holds the states of all layers and positions, with padding as zeros, and not
     of answers and `layers` alone.
 

@@ -29,12 +29,13 @@ class LUNAR(Method):
     u = mean_q h_ref,q − mean_p h_ref,p
 
     t, r      position that predicts an answer token of a forget row, of a retain row
-    h, h_ref  hidden states [D] after decoder layer ℓ, policy and frozen start
+    h, h_ref  hidden states [D] after decoder layer ℓ, policy and frozen start; after the last one
+              behind the final norm, too
     q, p      last position of the prompt of each of `questions`, which the model cannot or will not
               answer, and of each forget row;  c  `steering`;  α  `retain_weight`
     Trained is the MLP's down-projection of layer ℓ alone, so that h − h_ref is the difference of
-    its outputs. Choose questions that the start model declines: a model that was only trained to
-    answer declines none, and u then points to where it answers other things.
+    its outputs below the last layer. Choose questions that the start model declines: a model that
+    was only trained to answer declines none, and u then points to where it answers other things.
     The authors' code trains on the positions of prompts in place of answers, in each epoch on all
     retain rows, and has 199 or 260 questions.
 

@@ -30,7 +30,8 @@ class RMU(Method):
     L = mean_b mean_t∈b ‖h_t − c · u‖² + α · mean_r mean_t∈r ‖h_t − h_ref,t‖²
 
     b, r      forget row, retain row;  t  position that predicts one of its answer tokens
-    h, h_ref  hidden states [D] after decoder layer ℓ, policy and frozen start
+    h, h_ref  hidden states [D] after decoder layer ℓ, policy and frozen start; after the last one
+              behind the final norm, too
     u         r / ‖r‖ for one fixed r ~ U[0, 1)^D from `direction_seed`;  c  how far along it
     ℓ         `layer`, counted from 1. WMDP counts from 0: its layer 7 of 32 is 8 here, a quarter of
               the depth. The default is what the smallest models have; set it by the model's depth.

@@ -19,6 +19,7 @@ from .marks import (
     level,
     line_style,
     note,
+    seeds_of,
     small_layout,
     trace,
     value_axis,
@@ -98,12 +99,13 @@ def _curve(settings: Sequence[Setting], metric: str, start: float | None, style:
     points = lead + [(s.epoch, s.metrics[metric]) for s in settings]
     intervals = [*[None] * len(lead), *(drawn_interval(s, metric) for s in settings)]
     colour = faded(style.colour(first.family), 0.45)
-    seeds = max(len(s.rows) for s in settings)
+    seeds = [""] * len(lead) + [seeds_of(s) for s in settings]
     return trace(
         [x for x, _ in points],
         [y for _, y in points],
         f"{first.method}, learning rate {rate_text(first.learning_rate)}",
-        "%{fullData.name}<br>epoch %{x}: %{y:.4g}" + (f", mean of {seeds} seeds" * (seeds > 1)),
+        "%{fullData.name}<br>epoch %{x}: %{y:.4g}%{customdata}",
+        customdata=seeds,
         error_y=error_bars(intervals, color=colour, width=2, thickness=1),
         **line_style(
             style, first.family, first.learning_rate, width=1.6, alpha=0.85, method=first.method

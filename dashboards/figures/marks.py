@@ -56,6 +56,11 @@ def line_style(
     }
 
 
+def seeds_of(setting: Setting) -> str:
+    """What a mark adds to its number where that is a mean."""
+    return f", mean of {len(setting.rows)} seeds" if len(setting.rows) > 1 else ""
+
+
 def error_bars(intervals: Sequence[Interval | None], **style: Any) -> Figure | None:
     """Make error bars of intervals; None if there are none."""
     if not any(intervals):

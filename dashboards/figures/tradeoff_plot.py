@@ -7,7 +7,7 @@ Colours are those of the light page; the page replaces them in dark mode.
 import html
 from collections.abc import Sequence
 
-from unlearnbench.analysis.best_settings import Setting, panel_label
+from unlearnbench.analysis.best_settings import Setting, panel_label, winner
 from unlearnbench.api.benchmark import HeadlineMetric
 
 from ..formatting import interval_text, rate_text, signed
@@ -184,18 +184,17 @@ def _references(panel: TradeOffPanel, shown: Extent) -> list[Figure]:
 
 
 def _best(panel: TradeOffPanel, style: Style, shown: Extent) -> list[Figure]:
-    """Draw a ring around each method's best setting; the one that forgets most has its name."""
+    """Draw a ring around each method's best setting; the best of these has its name."""
     placed = [
         (item.family, item.setting, xy)
         for item in panel.judged
         if item.setting is not None and (xy := position(item.setting)) is not None
     ]
-    oriented = panel.headline.forgotten.oriented
-    top = max(placed, key=lambda item: oriented(item[2][1]), default=None)
+    top = winner(panel.judged)
     figures: list[Figure] = []
     for family, setting, xy in placed:
         colour = style.colour(family)
-        text = f"<b>{html.escape(family)}</b>" if (family, setting, xy) == top else ""
+        text = f"<b>{html.escape(family)}</b>" if top and top.family == family else ""
         figures.append(
             _mark(text, f"best: {setting.method}", xy, "bottom", shown)
             | {

@@ -176,7 +176,7 @@ def test_the_gradients_of_the_roles_add_up(name: str, make: Any) -> None:
         (found,) = trainer.modifiers.gradients(at, RunStep(1, 1))
         assert (flat(found) - whole).norm() <= 1e-12 * whole.norm()
         sums = [sum(v.get(key, 0.0) for v, _ in at.values.values()) for key in terms]
-        if not trainer.modifiers.separate:  # which divides a term in two
+        if not trainer.modifiers.by_role:  # which divides a term in two
             assert sums == pytest.approx([*terms.values()], rel=1e-12)
         seen = [sum(r.get(key, 0.0) for _, r in at.values.values()) for key in reported]
         assert seen == pytest.approx([*reported.values()], rel=1e-12)

@@ -189,9 +189,9 @@ class Side:
     """As in `Pool`."""
 
 
-Match = tuple[Setting, Setting, bool]
-"""Settings of A and B to compare; True if their utilities are equal, False if one of them keeps
-more and forgets at least as much."""
+Match = tuple[Setting, Setting]
+"""Settings of A and B to compare: of equal utility, or one keeps more and forgets at least as
+much."""
 
 
 def _reported(row: TableRow, choice: Mapping[str, Any]) -> bool:
@@ -292,7 +292,7 @@ def match(a: Contender, b: Contender, key: PanelKey, tolerance: float) -> Match 
                 "Try a larger --within, or train with more epochs or learning rates"
             )
         candidate = other
-    return (best, candidate, equal) if keeper == 0 else (candidate, best, equal)
+    return (best, candidate) if keeper == 0 else (candidate, best)
 
 
 def _forgotten(setting: Setting) -> float:
@@ -449,7 +449,7 @@ def _panel(a: Contender, b: Contender, key: PanelKey, tolerance: float) -> Panel
     start = a.sweep_panels[key].start
     if fault := start.fault:
         return PanelComparison(*key, start.headline, why_not=fault[0].upper() + fault[1:])
-    return compare_match(a, b, key, match(a, b, key, tolerance))
+    return compare_match(a, b, key, match(a, b, key, tolerance), tolerance)
 
 
 def compare_match(
@@ -457,6 +457,7 @@ def compare_match(
     b: Contender,
     key: PanelKey,
     result: Match | str,
+    tolerance: float,
     *,
     only_a: bool = False,
     swaps: int | None = None,
@@ -471,18 +472,20 @@ def compare_match(
     headline = headline_of_rows(a.rows)
     if isinstance(result, str):
         return PanelComparison(*key, headline, why_not=result)
-    setting_a, setting_b, equal_utility = result
+    setting_a, setting_b = result
     rows_a, rows_b = paired_rows(setting_a, setting_b)
     if rows_a == rows_b:
         why_not = "The best setting of both is the same one"
         return PanelComparison(*key, headline, why_not=why_not)
     pool_a, pool_b = a.pool(setting_a), b.pool(setting_b)
+    side_a, side_b = side_of(a.name, rows_a, pool_a), side_of(b.name, rows_b, pool_b)
     compared = PanelComparison(
         *key,
         headline,
-        a=side_of(a.name, rows_a, pool_a),
-        b=side_of(b.name, rows_b, pool_b),
-        equal_utility=equal_utility,
+        a=side_a,
+        b=side_b,
+        # Of the common seeds: the settings were matched by the means over all of theirs.
+        equal_utility=abs(side_a.utility - side_b.utility) <= tolerance + _ROUNDING,
         unequal=training_differences(
             {a.name: a.records[rows_a[0].run_id], b.name: b.records[rows_b[0].run_id]}
         ),

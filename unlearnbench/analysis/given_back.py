@@ -156,6 +156,10 @@ def attack_findings(
     return AttackFindings(points, metrics, largest_gain(metrics, roles, points))
 
 
+def _defined(values: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+    return {variant: of for variant, of in values.items() if np.isfinite(of).all()}
+
+
 def largest_gain(
     metrics: Sequence[AttackedMetric], roles: Mapping[str, Role], points: Sequence[str]
 ) -> Gain | None:
@@ -171,12 +175,12 @@ def largest_gain(
         for item in metrics
         if roles[item.column.set] == "forget"
         and item.measure.metric.knows == "higher"
-        and any(np.isfinite(v).all() for variant, v in item.values["model"].items() if variant)
+        and any(_defined(item.values["model"]))
     ]
     if not able:
         return None
     item = min(able, key=lambda item: "" in item.values["model"])
-    values, null = dict(item.values["model"]), item.values.get("retain", {})
+    values, null = (_defined(item.values.get(name, {})) for name in ("model", "retain"))
     plain, plain_null = values.pop("", None), null.get("")
     largest = max(reversed(values), key=lambda v: float(values[v].mean()))  # of equals the last
     after, after_null, level = values[largest], null.get(largest), 1 - (1 - LEVEL) / len(points)

@@ -140,11 +140,6 @@ class UnderAttack:
         return mean_of([shift.after for shift in self.shifts])
 
     @property
-    def after_interval(self) -> Interval | None:
-        """Interval over seeds of the number under the attack."""
-        return _interval([shift.after for shift in self.shifts])
-
-    @property
     def gain(self) -> float | None:
         """Mean gain over seeds."""
         return mean_of([shift.gain for shift in self.shifts])

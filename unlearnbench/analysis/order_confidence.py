@@ -192,7 +192,9 @@ def rivals(panel: Panel, records: Iterable[Record]) -> Rivals | None:
     for other in others:
         try:
             result = match(leader, other, panel.panel, TOLERANCE)
-            compared = compare_match(leader, other, panel.panel, result, only_a=True, swaps=swaps)
+            compared = compare_match(
+                leader, other, panel.panel, result, TOLERANCE, only_a=True, swaps=swaps
+            )
         except (EvaluationError, RecordError) as error:  # which cannot be read, or do not compare
             untested[other.name] = str(error)
             continue

@@ -11,13 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from unlearnbench.analysis.best_settings import (
-    COLLAPSE_SHARE,
-    OnPanel,
-    Panel,
-    Setting,
-    Start,
-)
+from unlearnbench.analysis.best_settings import COLLAPSE_SHARE, OnPanel, Panel, Setting
 
 RATE = "learning rate"
 """Name of the learning rate among the hyper-parameters."""
@@ -61,10 +55,12 @@ def sensitivities(panels: Iterable[Panel]) -> tuple[MethodSensitivity, ...]:
         for item in sorted(panel.settings, key=lambda setting: setting.epoch):
             last[item.method, item.learning_rate] = item
         groups: dict[str, list[Setting]] = defaultdict(list)
+        # A seed that collapsed has no row at the last epoch.
+        lost = {(row.method, row.learning_rate) for row in panel.rows if row.status == "collapsed"}
+        floor = COLLAPSE_SHARE * (panel.start.utility or 0.0)
         for entry in panel.settings:
-            if entry is last[entry.method, entry.learning_rate] and not _is_collapsed(
-                entry, panel.start
-            ):
+            setting = entry.method, entry.learning_rate
+            if entry is last[setting] and setting not in lost and (entry.kept or 0.0) >= floor:
                 groups[entry.family].append(entry)
         result += [
             MethodSensitivity(*panel.panel, family, tuple(settings), _dependences(settings))
@@ -72,13 +68,6 @@ def sensitivities(panels: Iterable[Panel]) -> tuple[MethodSensitivity, ...]:
             if len(settings) > 1
         ]
     return tuple(result)
-
-
-def _is_collapsed(setting: Setting, start: Start) -> bool:
-    """True if a seed's run ended so, or too little of what the start model keeps is left."""
-    least = None if start.utility is None else COLLAPSE_SHARE * start.utility
-    little = least is not None and (setting.kept or 0.0) < least
-    return little or any(row.status == "collapsed" for row in setting.rows)
 
 
 def value_of(setting: Setting, name: str) -> Any:

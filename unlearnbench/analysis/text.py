@@ -127,9 +127,12 @@ def best_found(panel: Panel, leader: RankedMethod | None) -> str:
         return f"No best setting: no run has a {forgotten.name}{lacking}."
     best = None if leader is None else leader.best
     if leader is None or best is None:
-        most = max((s for s in panel.settings if s.epoch), key=lambda s: s.kept or 0.0)
+        trained = [setting for setting in panel.settings if setting.epoch]
+        able = [setting for setting in trained if setting.forgotten is not None]
+        most = max(able, key=lambda setting: setting.kept or 0.0)
+        having = "" if len(able) == len(trained) else f" with a {forgotten.name}"
         return (
-            f"No setting keeps {share_kept(headline)} ({start.utility:.2f}). "
+            f"No setting{having} keeps {share_kept(headline)} ({start.utility:.2f}). "
             f"{setting_name(most)}, keeps most: {kept} {most.kept or 0.0:.2f}."
         )
     quality, utility = best.forgotten or 0.0, best.kept or 0.0

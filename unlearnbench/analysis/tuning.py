@@ -86,7 +86,8 @@ def summary(
     start, forgotten = panel.start, panel.headline.forgotten
     by_run: dict[str, list[Setting]] = {}
     for setting in average_seeds(rows):
-        by_run.setdefault(setting.rows[0].run_id, []).append(setting)
+        if {row.seed for row in setting.rows} == set(select.seeds):
+            by_run.setdefault(setting.rows[0].run_id, []).append(setting)
     floor = select.utility * (start.utility or 0.0)
     worth: list[float] = []
     for trial in trials:

@@ -67,7 +67,7 @@ class Needs:
     states: Set[Part] = field(default_factory=frozenset[Part])
     """Parts whose hidden states in the frozen start model, after `layers`, are read."""
     layers: Set[int] = field(default_factory=frozenset[int])
-    """Decoder layers, from 1, whose hidden states are read."""
+    """Decoder layers, from 1, whose states are read: of the last one, behind the final norm."""
     statistics: Set[Part] = field(default_factory=frozenset[Part])
     """Parts that `Method.statistics` reads."""
     alternatives: Sampling | None = None

@@ -36,7 +36,7 @@ from unlearnbench.base.errors import PluginError
 Role = Literal["forget", "retain", "holdout", "general"]
 """Purpose of an evaluation set: rows to forget, to keep, rows that no model was trained on,
 or other knowledge to keep."""
-MOMENTS: frozenset[Role] = frozenset({"forget", "holdout"})
+MOMENTS: frozenset[Role] = frozenset({"forget", "retain", "holdout"})
 """Roles of sets for whose answers the moments of log-probabilities are computed (Min-K++)."""
 GRADIENTS: frozenset[Role] = frozenset({"forget", "retain", "holdout"})
 """Roles of sets for which gradient norms are computed, where a metric reads them."""

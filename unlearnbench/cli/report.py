@@ -91,6 +91,7 @@ def track(
     """Log a sweep's records to MLflow again, or to another server.
 
     Records that are there already stay as they are; those that are there in part are logged again.
+    A new store has the numbers of today's table, also where metrics have changed.
 
     Examples:
       unlearnbench track runs/quickstart

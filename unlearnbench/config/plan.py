@@ -52,9 +52,10 @@ class RunSpec(Settings):
     evaluation: EvaluationSettings
     attacks: Annotated[tuple[AttackSpec, ...], IF_SET] = ()
     """Under which the run is evaluated, too."""
+    attack_training: Annotated[dict[str, Any], IF_SET] = Field(default_factory=dict)
+    """By which these train, where the run's own training has others."""
     template_digest: Annotated[str, IF_SET] = ""
     """See `loading.template_digest`: of a chat template or llama-2; empty for others."""
-
     leaves_out_label: Annotated[bool, IF_SET] = False
     """The label of the template is no part of the loss. False in specs of versions that counted its
     tokens as the first of the answer."""
@@ -193,6 +194,7 @@ class Plan:
         training = TrainingSettings() if rate is None else config.training_of(spec.name)
         first = spec.hyperparameters.get("ignore_first_answer_tokens", 0)
         labelled = training.ignore_label and model.template in LABELLED
+        attacking = config.training.of_attacks if config.attacks else training.of_attacks
         return [
             RunSpec(
                 data=config.data,
@@ -208,6 +210,7 @@ class Plan:
                 training=training,
                 evaluation=config.evaluation,
                 attacks=config.attacks,
+                attack_training=attacking if attacking != training.of_attacks else {},
                 template_digest=self.templates.get(model.name, ""),
                 leaves_out_label=bool(first) and labelled,
                 profile_version=profile_of(config.evaluation).version,

@@ -1,6 +1,6 @@
 """Settings of a run's optimiser steps."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -53,3 +53,8 @@ class TrainingSettings(Settings):
         description="a method that ignores the first answer tokens also ignores the template's "
         "label in front of them (phi's `Answer:`); false: the label's tokens count as the first",
     )
+
+    @property
+    def of_attacks(self) -> dict[str, Any]:
+        """Those of a sweep by which attacks train, too."""
+        return {"max_length": self.max_length, "precision": self.precision}

@@ -43,6 +43,8 @@ class Template:
     None where the template has no system messages."""
     end: str = ""
     """Text that a chat template writes behind the last answer."""
+    trims: bool = False
+    """A chat template removes blanks around messages."""
 
     def digest(self, *, with_examples: bool = False) -> str:
         """First 16 hex digits of the SHA-256 of the rendered text around question and answer.
@@ -82,7 +84,7 @@ class Template:
                     "chat template that has them or to llama-2, or leave the attack out"
                 )
             first, last = self.system
-            part = replace(part, before=f"{first}{row.system}{last}")
+            part = replace(part, before=f"{first}{self._message(row.system)}{last}")
         if row.prefix:
             part = replace(part, after=f"{part.after}{part.tag}{row.prefix}", tag="")
         return part
@@ -95,8 +97,12 @@ class Template:
         turns = ""
         if examples:
             middle, end = self._turn()
-            turns = "".join(f"{shown}{middle}{answer}{end}" for shown, answer in examples)
-        return f"{self.before}{turns}{question}{self.after}"
+            pairs = [(self._message(shown), self._message(answer)) for shown, answer in examples]
+            turns = "".join(f"{shown}{middle}{answer}{end}" for shown, answer in pairs)
+        return f"{self.before}{turns}{self._message(question)}{self.after}"
+
+    def _message(self, text: str) -> str:
+        return text.strip() if self.trims else text
 
     def answer(self, answer: str) -> str:
         """The text that is scored."""
@@ -162,11 +168,13 @@ def chat_template(tokenizer: PreTrainedTokenizerFast, args: TemplateArgs | None 
         first: Sequence[dict[str, str]] = first,
         *,
         whole: bool = False,
+        blank: str = "",
     ) -> str:
         options: dict[str, Any] = {"tokenize": False, "add_generation_prompt": not whole}
         options["chat_template"] = template
         roles = [*("user", "assistant") * examples, *(() if whole else ("user",))]
-        messages = [*first, *({"role": role, "content": _MARKER} for role in roles)]
+        content = f"{blank}{_MARKER}{blank}"
+        messages = [*first, *({"role": role, "content": content} for role in roles)]
         return str(tokenizer.apply_chat_template(messages, **variables | options))
 
     try:
@@ -196,7 +204,8 @@ def chat_template(tokenizer: PreTrainedTokenizerFast, args: TemplateArgs | None 
     turn = _turn(before, after, rendered)
     part = _system(after, turn, rendered)
     tag, end = _around_answer(before, after, rendered)
-    more: dict[str, Any] = {"turn": turn, "system": part, "end": end}
+    trims = rendered(blank=" ") == text
+    more: dict[str, Any] = {"turn": turn, "system": part, "end": end, "trims": trims}
     return Template("chat", before, after, tag, special_tokens=False, **more)
 
 

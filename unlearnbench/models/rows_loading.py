@@ -121,8 +121,8 @@ def fingerprint(benchmark: Dataset, split: SplitKey | None = None) -> str:
     """16 hex digits of the SHA-256 of all rows, or of those that a run on `split` reads.
 
     The latter does not depend on the benchmark's other splits. Holdout rows are in neither: no
-    model is trained on them and no other number depends on them, and a run is the same run whether
-    its source had them or not.
+    model is trained on them, and a run is the same run whether its source had them or not. Where a
+    file of them is changed, records keep what was measured (`mia_*`, `private`, `privleak`).
     """
     splits = (*benchmark.splits.values(),) if split is None else (benchmark.splits[split],)
     shared = splits[0].sets if splits else {}

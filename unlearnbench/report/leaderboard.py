@@ -21,8 +21,9 @@ from unlearnbench.results.table import TableRow, table
 
 _PRIVATE = ("host", "process", "interruptions")
 """Provenance that stays with its group."""
-_ROW_KEYS = ("model.name", "forget_fraction", "method", "learning_rate", "seed", "evaluate_at")
-"""Settings of a run that a table's row shows."""
+_METHOD_KEYS = "method.name", "method.retain"
+_ROW_KEYS = *_METHOD_KEYS, "model.name", "forget_fraction", "learning_rate", "seed", "evaluate_at"
+"""Settings of a run that a table's row shows, besides hyper-parameters."""
 
 
 @dataclass(frozen=True)
@@ -112,8 +113,8 @@ def tables(records: Iterable[Record]) -> dict[str, tuple[TableRow, ...]]:
 def distinguished(records: Iterable[Record]) -> tuple[Record, ...]:
     """The records, with settings in which runs of one method differ as hyper-parameters.
 
-    Groups may train differently (batch size, schedule, adapters): seeds are averaged only if all of
-    it is the same.
+    Groups may train differently (batch size, schedule, adapters, a plug-in's code): seeds are
+    averaged only if all of it is the same.
     """
     records = tuple(records)
     settings = {record.id: dict(_leaves(record.spec)) for record in records if record.kind == "run"}
@@ -144,7 +145,8 @@ def _leaves(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str,
         if isinstance(value, Mapping) and value:
             yield from _leaves(value, f"{name}.")
         else:
-            yield name, json.dumps(value) if isinstance(value, list | tuple) else value
+            value = json.dumps(value) if isinstance(value, list | tuple) else value
+            yield name.removeprefix("method.hyperparameters."), value
 
 
 def _line(record: Record) -> str:

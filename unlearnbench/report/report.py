@@ -56,13 +56,18 @@ def publish(results: Results, folder: Path, out: Path | None = None) -> Path:
     page = folder / "report.html" if out is None else out
     table_file = folder / "results.csv" if out is None else out.with_suffix(".csv")
     write_file(table_file, to_csv(results.rows), "the table", REPEAT)
-    if results.attacked:
-        attacks = folder / ATTACKS if out is None else out.with_suffix(f".{ATTACKS}")
-        write_file(attacks, to_csv(results.attacked), "the table of attacks", REPEAT)
-    if choices := tuned(results.selection):
-        file = folder / TUNING if out is None else out.with_suffix(f".{TUNING}")
-        columns = results.headline.kept.column, results.headline.forgotten.column
-        write_file(file, tuning_csv(choices, columns), "the table of trials", REPEAT)
+    choices, headline = tuned(results.selection), results.headline
+    columns = headline.kept.column, headline.forgotten.column
+    tables = {
+        ATTACKS: to_csv(results.attacked) if results.attacked else "",
+        TUNING: tuning_csv(choices, columns) if choices else "",
+    }
+    for name, text in tables.items():
+        file = folder / name if out is None else out.with_suffix(f".{name}")
+        if text:
+            write_file(file, text, "the table", REPEAT)
+        elif out is None:
+            file.unlink(missing_ok=True)  # of an earlier plan
     write_file(page, load("dashboards", "page")(results), "the page", REPEAT)
     if out is None:
         text = conclusions_json(results.conclusions)

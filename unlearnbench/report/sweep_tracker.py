@@ -9,14 +9,16 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
 from unlearnbench.analysis.best_settings import Panel
 from unlearnbench.analysis.conclusion import CONCLUSION_FILE
-from unlearnbench.analysis.results import LINKS_FILE
+from unlearnbench.analysis.results import LINKS_FILE, Results
 from unlearnbench.analysis.selection import SELECTION_FILE
 from unlearnbench.api.benchmark import Headline, split_label
 from unlearnbench.api.metric import MetricColumn
@@ -31,7 +33,13 @@ from unlearnbench.config.entries import earlier_section
 from unlearnbench.config.plan import PLAN_FILE
 from unlearnbench.config.resources import TrackingSettings
 from unlearnbench.config.schema import SweepConfig
-from unlearnbench.results.records import Record, read_records
+from unlearnbench.results.epoch_metrics import (
+    changed_columns,
+    named_metrics,
+    numbers,
+    references_of,
+)
+from unlearnbench.results.records import Record
 from unlearnbench.results.table import TableRow, schema_of, table
 
 LONGEST = 500
@@ -252,13 +260,8 @@ class SweepTracker:
     def log_files(self, files: Iterable[Path], *, complete: bool = True) -> None:
         """Attach those files of the sweep that exist; `complete`: no run is missing."""
         self._complete = complete
-        existing = [file for file in files if file.is_file()]
-
-        def attach(tracker: Tracker) -> None:
-            for file in existing:
-                tracker.artefact(file)
-
-        self._put(attach)
+        for file in filter(Path.is_file, files):
+            self._put(methodcaller("artefact", file))
 
     def _put(self, job: Callable[[Tracker], None]) -> None:
         """Have a job done after those before it; the first that fails is the last."""
@@ -332,7 +335,7 @@ def _tracked_sweep(settings: TrackingSettings, folder: Path, config: SweepConfig
 
 
 def replay(folder: Path, uri: str | None = None) -> SweepTracker:
-    """Log every record of a sweep's folder that is not logged yet.
+    """Log every planned record of a sweep's folder that is not logged yet, as tables show it now.
 
     Runs that an interrupted replay logged in part are replaced, and the sweep's own files as well.
 
@@ -344,11 +347,21 @@ def replay(folder: Path, uri: str | None = None) -> SweepTracker:
         update={"enabled": True, "uri": config.tracking.uri if uri is None else uri}
     )
     messages: list[str] = []
+    results = Results.read(folder)
+    references, chosen = references_of(results.records), named_metrics(results.config)
     with SweepTracker(settings, folder, config, warn=messages.append, seconds=3600.0) as tracker:
-        for record in sorted(read_records(folder), key=lambda r: r.kind == "run"):  # starts first
-            tracker.log(record)
+        for record in sorted(results.records, key=lambda r: r.kind == "run"):  # starts first
+            values, stale = numbers(record, references, chosen), changed_columns(record, chosen)
+            epochs = [replace(item, metrics=values[item.epoch]) for item in record.epochs]
+            attacked = [
+                replace(item, metrics={k: v for k, v in item.metrics.items() if k not in stale})
+                for item in record.attacked
+            ]
+            tracker.log(replace(record, epochs=(*epochs,), attacked=(*attacked,)))
         tracker.settle()
-        tracker.log_files([folder / name for name in FILES])
+        ended = sum(r.kind == "run" and r.status != "failed" for r in results.records)
+        complete = results.planned is not None and ended >= results.planned
+        tracker.log_files([folder / name for name in FILES], complete=complete)
     if tracker.trouble:
         raise UnlearnbenchError(f"{tracker.trouble}; start it, or give --uri")
     return tracker

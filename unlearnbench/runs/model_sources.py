@@ -94,25 +94,40 @@ class ModelSources:
     ) -> list[str | float]:
         """Value that the id of an evaluation of a start model (`full`) or retain model is the hash
         of: model, target, weights, fraction, profile, data, then the digest of a chat template, a
-        precision that is set, and the `dtype` of published weights unless it is float32. `data`:
-        hash of the rows of the split.
+        precision that is set, and of published weights the `dtype` and the template where those
+        are not float32 and plain. `data`: hash of the rows of the split.
         """
-        source = self.target(target)
+        source, model = self.target(target), self.settings
         prepared = self.cache in Path(source.place).parents  # now or later
         weights = Path(source.place).name if prepared else source.identity()
         # Its numbers are relative to the other of the two models, and its tokenizer is the base's.
-        read = ("base", "fine_tuned", f"retain.{split_name('retain', fraction)}")
-        contents = local_contents(self.settings)
-        if local := [contents[setting] for setting in read if setting in contents]:
-            weights = content_hash([weights, *local])
-        identity = [self.settings.name, target, weights, fraction, profile_of(settings).id, data]
+        retain, contents = split_name("retain", fraction), local_contents(model)
+        read = {
+            "base": None if prepared else f"{model.base}@{model.revision}",
+            "fine_tuned": model.fine_tuned,
+            f"retain.{retain}": model.retain.get(retain),
+        }
+        if others := [*filter(None, (contents.get(key) or read[key] for key in read))]:
+            weights = content_hash([weights, *others])
+        identity = [model.name, target, weights, fraction, profile_of(settings).id, data]
         if self.template_digest:
             identity.append(self.template_digest)
         if settings.precision:
             identity.append(f"precision {settings.precision}")
-        if not prepared and self.settings.dtype != "float32":
-            identity.append(f"dtype {self.settings.dtype}")
+        if not prepared and model.dtype != "float32":
+            identity.append(f"dtype {model.dtype}")
+        if not prepared and model.template == "phi":  # a fixed one, which has no digest
+            identity.append("template phi")
         return identity
+
+    def attack_id(
+        self, identity: list[str | float], attack: AttackSpec, settings: TrainingSettings
+    ) -> str:
+        """Id of the record of a start or retain model under an attack that trains by `settings`."""
+        trained = settings.of_attacks
+        if self.settings.eos_as_padding:
+            trained["eos_as_padding"] = True
+        return content_hash([*identity, attack.identity, trained])
 
     def base_rows(self) -> list[Question]:
         """Rows that the tiny base model is trained on: true facts and unrelated authors."""
@@ -138,12 +153,6 @@ class ModelSources:
         return [*self.benchmark.facts]
 
 
-def attack_id(identity: list[str | float], attack: AttackSpec, settings: TrainingSettings) -> str:
-    """Id of the record of a start or retain model under an attack that trains by `settings`."""
-    trained = {"max_length": settings.max_length, "precision": settings.precision}
-    return content_hash([*identity, attack.identity, trained])
-
-
 def reference_ids(
     config: SweepConfig, models: Iterable[ModelSources], data: Mapping[SplitKey, str]
 ) -> Iterator[str]:
@@ -153,7 +162,7 @@ def reference_ids(
         for target in (targets[name] for name in targets if name in config.data.references):
             identity = item.evaluation_identity(target, fraction, data[fraction], config.evaluation)
             yield content_hash(identity)
-            yield from (attack_id(identity, a, config.training) for a in config.attacks)
+            yield from (item.attack_id(identity, a, config.training) for a in config.attacks)
 
 
 _EVALUATED = {"max_new_tokens", "max_length", "stops", "max_answer_tokens", "labels"}

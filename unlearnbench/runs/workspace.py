@@ -21,7 +21,7 @@ from unlearnbench.models.loading import load_model, load_tokenizer, pad_id, temp
 from unlearnbench.models.rows_loading import fingerprint, load_benchmark
 from unlearnbench.results.records import read_record
 from unlearnbench.results.remote_copies import storage_of
-from unlearnbench.runs.model_sources import ModelSources, attack_id
+from unlearnbench.runs.model_sources import ModelSources
 from unlearnbench.runs.prepared_models import ModelPreparer
 from unlearnbench.training.fine_tuning import FineTuner
 
@@ -180,7 +180,7 @@ class Workspace:
     ) -> Path:
         """Folder of the record of a start model's or retain model's results under an attack."""
         identity = self.evaluation_identity(model, target, fraction)
-        return self.record(attack_id(identity, attack, self.config.training))
+        return self.record(self.models(model).attack_id(identity, attack, self.config.training))
 
     def evaluation(
         self,

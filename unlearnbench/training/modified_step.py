@@ -32,6 +32,12 @@ if TYPE_CHECKING:
 Groups = Mapping[Role, Sequence[frozenset[Part]]]
 Values = tuple[Mapping[str, float], Mapping[str, float]]
 _SELECTION = "selection"
+_RETURNED: Mapping[str, Any] = {
+    "select": Gradients | None,
+    **dict.fromkeys(("combine", "apply", "evaluated"), Gradients),
+    **dict.fromkeys(("gradients", "memory"), dict),
+}
+"""What functions of modifiers return."""
 SEEN = 0.9
 """Cosine of an offset with what is left of it in low precision, below which a run warns."""
 
@@ -143,9 +149,9 @@ class Modifiers:
         self.all: list[tuple[Modifier, dict[str, Gradients]]] = [
             (modifier, {}) for modifier in modifiers
         ]
-        self.separate = any(modifier.two_roles for modifier in modifiers)
+        self.two_roles = any(modifier.two_roles for modifier in modifiers)
         """The loss must have a term for each role."""
-        self.by_role = self.separate or any(item.kind == "perturb" for item in modifiers)
+        self.by_role = self.two_roles or any(item.kind == "perturb" for item in modifiers)
         """A step takes the gradients of the roles apart; else one pass has all parts."""
         self.apart = any(item.kind == "optimizer" and item.two_roles for item in modifiers)
         """Each role has an optimiser."""
@@ -181,7 +187,7 @@ class Modifiers:
         # A state may turn terms on, as after a warm-up.
         if self._groups is None or trainer.state:
             self._groups = trainer.retried(lambda: _groups(trainer, rows), rows.draws)
-        if self.separate and len(self._groups) < 2:
+        if self.two_roles and len(self._groups) < 2:
             raise PluginError(
                 f"the loss of {type(trainer.objective.method).__name__} has no term of retain rows "
                 "alone, which a modifier combines with the others; add retain: {term: nll}"
@@ -286,7 +292,14 @@ def _guarded(modifier: Modifier, part: str) -> Callable[..., Any]:
 
     def call(*arguments: Any) -> Any:
         with called(modifier, part):
-            return getattr(modifier, part)(*arguments)
+            result = getattr(modifier, part)(*arguments)
+        kind = _RETURNED.get(part, object)
+        if not isinstance(result, kind):
+            raise PluginError(
+                f"`{part}` of {type(modifier).__name__} returned {type(result).__name__}; it must "
+                f"return {getattr(kind, '__name__', 'Gradients or None')}"
+            )
+        return result
 
     return call
 

@@ -282,7 +282,7 @@ class Trainer:
     def step_context(self, draws: Sequence[Item], mine: Sequence[Item]) -> StepContext:
         """The context of a step over `draws`, with samples for `mine`, this process's share."""
         counts = self.batches.counts(draws)
-        separate = self.modifiers is not None and self.modifiers.separate
+        separate = self.modifiers is not None and self.modifiers.by_role
         step = StepContext(
             counts, self.state, progress=self.step / self.schedule.steps, separate=separate
         )

@@ -194,7 +194,8 @@ def _notes(rule: SettingsTable, values: Sequence[Score]) -> Iterable[str]:
     """List what the table shows, as comments: its rule, seeds, brackets and marks."""
     seeds = ", ".join(map(str, rule.seeds))
     yield f"Setting: {rule.rule}."
-    yield f"{'Means over seeds' if len(rule.seeds) > 1 else 'Seed'} {seeds}."
+    many = len(rule.seeds) > 1
+    yield f"Means over seeds {seeds}, or those that a setting has." if many else f"Seed {seeds}."
     for name in interval_names(item.interval for item in values):
         yield f"Brackets: {name}."
     yield (

@@ -10,7 +10,15 @@ from unlearnbench.analysis.sensitivity import RATE, Dependence, MethodSensitivit
 from unlearnbench.api.benchmark import HeadlineMetric
 from unlearnbench.report.best_table import Column
 
-from ...figures.marks import Figure, drawn_interval, error_bars, level, small_layout, trace
+from ...figures.marks import (
+    Figure,
+    drawn_interval,
+    error_bars,
+    level,
+    seeds_of,
+    small_layout,
+    trace,
+)
 from ...figures.palette import DASHES, Style, meta
 from ...formatting import rate_text, value_text
 from ...html_table import HtmlTable, number_column
@@ -119,7 +127,8 @@ def _line(
         [value if type(value) in (int, float) else value_text(value) for value in values],
         [item.metrics[of.column] for item in line],
         f"{method.family if by.name == RATE and len(by.lines) == 1 else first.method}{rate}",
-        f"%{{fullData.name}}<br>{escape(by.name)} %{{x}}: %{{y:.4g}}, mean of {len(first.rows)}",
+        f"%{{fullData.name}}<br>{escape(by.name)} %{{x}}: %{{y:.4g}}%{{customdata}}",
+        customdata=[seeds_of(item) for item in line],
         mode="lines+markers",
         line={"color": colour, "width": 1.6, "dash": DASHES[number % len(DASHES)]},
         marker={"color": colour, "size": 6},

@@ -9,6 +9,7 @@ import pytest
 from unlearnbench.api.benchmark import SplitKey
 from unlearnbench.benchmarks.synthetic import Synthetic
 from unlearnbench.benchmarks.tofu import TOFU
+from unlearnbench.config.entries import attack_specs
 from unlearnbench.config.method_specs import method_spec
 from unlearnbench.config.plan import Plan, RunSpec, make_plan
 from unlearnbench.config.schema import (
@@ -21,9 +22,11 @@ from unlearnbench.config.schema import (
     RetainSpec,
     SweepConfig,
 )
+from unlearnbench.config.training_settings import TrainingSettings
 from unlearnbench.models.rows_loading import load_benchmark
 from unlearnbench.results.effort import efforts_of, planned_work
 from unlearnbench.results.sweep_folder import claim_folder
+from unlearnbench.runs.model_sources import ModelSources, reference_ids
 from unlearnbench.runs.plan_sweep import plan_sweep
 
 SHORT = TINY_PREPARATION.model_copy(update={"max_length": 64})
@@ -130,6 +133,17 @@ class TestIdentity:
     def test_depends_on_settings_that_change_numbers(self, changes: dict[str, Any]) -> None:
         assert self.first(**changes).id != self.first().id
 
+    @pytest.mark.parametrize("name", ["eco", "npo"])
+    def test_what_attacks_train_by_is_part_of_it_where_the_run_has_other(self, name: str) -> None:
+        whole = TrainingSettings(max_length=400)
+        own = None if name == "eco" else whole
+        grids = (MethodGrid(specs=(method_spec(name, {}),), training=own),)
+        attacks = attack_specs({"relearning": {}})
+        long: dict[str, Any] = {"methods": grids, "training": whole}
+        short = long | {"training": TrainingSettings(max_length=56)}
+        assert self.first(**long).id == self.first(**short).id
+        assert self.first(**long, attacks=attacks).id != self.first(**short, attacks=attacks).id
+
     def test_distinguishes_infinities(self) -> None:
         def run(score: float) -> RunSpec:
             spec = method_spec("general-ce-u", {"raw": True, "forget_score": score})
@@ -148,6 +162,39 @@ class TestIdentity:
         both = make_plan(config(), {0.1: "f", 0.2: "g"})
         one = make_plan(config(forget_fractions=(0.1,)), {0.1: "f"})
         assert {run.id for run in one.runs} < {run.id for run in both.runs}
+
+
+@pytest.mark.parametrize(
+    ("changes", "attacks_alone"),
+    [
+        ({"base": "org/other"}, False),
+        ({"revision": "v2"}, False),
+        ({"fine_tuned": "org/full@v2"}, False),
+        ({"retain": {"retain90": "org/retain@v2"}}, False),
+        ({"template": "phi"}, False),
+        ({"dtype": "bfloat16"}, False),
+        ({"eos_as_padding": True}, True),
+    ],
+)
+def test_evaluations_of_published_models_are_known_by_all_that_they_read(
+    changes: dict[str, Any], attacks_alone: bool, tmp_path: Path
+) -> None:
+    hub = {"base": "org/base", "fine_tuned": "org/full", "retain": {"retain90": "org/retain"}}
+    attacked = config(attacks=attack_specs({"relearning": {}}))
+    rows = load_benchmark(Synthetic(authors=10, questions_per_author=2), (0.1,))
+
+    def ids(**more: Any) -> list[str]:
+        model = ModelSettings(**{"name": "a", "template": "plain", **hub, **more})
+        sources = ModelSources(model, rows, tmp_path)
+        return [*reference_ids(attacked, [sources], {0.1: "f"})]
+
+    before, after = ids(), ids(**changes)
+    assert len({*before}) == 4
+    plain, under = before[::2], before[1::2]
+    assert under[0] not in after
+    assert under[1] not in after
+    assert ({*plain} <= {*after}) == attacks_alone
+    assert attacks_alone or {*plain}.isdisjoint(after)
 
 
 class TestFolder:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from unlearnbench.cli.main import main
-from unlearnbench.report.leaderboard import Board, distinguished, merge
+from unlearnbench.report.leaderboard import Board, distinguished, merge, tables
 from unlearnbench.results.records import Record, write_record
 
 from ...numbers.analysis.conftest import pointed
@@ -76,6 +76,15 @@ def test_runs_that_trained_differently_are_other_settings() -> None:
         {"beta": 0.1, "training.batch_size": 32},
         {"beta": 0.1, "training.batch_size": 64},
     ]
+
+
+def test_runs_of_other_code_or_with_other_hyper_parameters_are_other_settings() -> None:
+    method: dict[str, Any] = SPEC["method"]
+    code = SPEC | {"method": method | {"source": "0a1b"}}
+    more = SPEC | {"method": method | {"hyperparameters": {"beta": 0.1, "gamma": 2.0}}}
+    records = [a_record("aa"), a_record("bb", seed=1, spec=code), a_record("cc", seed=2, spec=more)]
+    (rows,) = tables(records).values()
+    assert len({row.method for row in rows if row.kind == "run"}) == 3
 
 
 def test_a_sweep_is_exported_merged_and_shown(

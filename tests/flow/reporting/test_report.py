@@ -5,6 +5,7 @@ import io
 import json
 import math
 import random
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -147,3 +148,6 @@ class TestAttacks:
         write_report(tmp_path, tmp_path / "page.html")
         assert (tmp_path / "page.attacks.csv").read_text() == text
         assert plain == to_csv(table([START, GOAL, pointed("run")])), "as without attacks"
+        shutil.rmtree(tmp_path / "records" / self.UNDER.place)
+        write_report(tmp_path)
+        assert not (tmp_path / "attacks.csv").exists(), "it is of what is gone"

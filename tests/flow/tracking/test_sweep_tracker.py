@@ -1,5 +1,6 @@
 """Tracker: nested runs, metrics by step, and servers that fail."""
 
+import shutil
 import socket
 import time
 from collections.abc import Generator
@@ -9,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from unlearnbench.analysis.results import Results
 from unlearnbench.report.mlflow import store_uri
-from unlearnbench.report.sweep_tracker import SweepTracker, replay
+from unlearnbench.report.sweep_tracker import SweepTracker, metric_name, replay
 from unlearnbench.results.records import EpochResult, write_record
 
 
@@ -117,12 +119,13 @@ def test_replay_logs_missing_records_only(tmp_path: Path, kit: Any, seen: Any) -
     store = seen(f"sqlite:///{folder}/mlflow.db")
     store.client.update_run(store.children["aaaa"].info.run_id, status="RUNNING")
     assert replay(folder).logged == 1, "it was logged in part"
-    write_record(kit.record("bbbb", seed=4), folder)
     failed = kit.record("cccc", status="failed", error="boom", evaluations={})
-    write_record(failed, folder)
-    write_record(kit.record("dddd", status="stopped"), folder)
+    more = (kit.record("bbbb", seed=4), failed, kit.record("dddd", status="stopped"))
+    kit.stored(folder, kit.record("aaaa"), *more)
+    write_record(kit.record("eeee", seed=5), folder)  # of an earlier plan
     assert replay(folder).logged == 3
     assert replay(folder).logged == 0
+    assert seen(f"sqlite:///{folder}/mlflow.db").parents[0].info.status == "KILLED", "one failed"
     stopped = seen(f"sqlite:///{folder}/mlflow.db").children["dddd"]
     assert stopped.info.status == "KILLED"
     # The failed run has succeeded since, the stopped one went to its end.
@@ -134,3 +137,19 @@ def test_replay_logs_missing_records_only(tmp_path: Path, kit: Any, seen: Any) -
     assert {k: r.info.status for k, r in store.children.items()} == dict.fromkeys(
         ("aaaa", "bbbb", "cccc", "dddd"), "FINISHED"
     )
+
+
+def test_the_store_has_the_numbers_of_the_table(tmp_path: Path, seen: Any) -> None:
+    """Also those that records lack: a retain model's, which are relative to the start model."""
+    folder = tmp_path / "small"
+    shutil.copytree(Path(__file__).parents[2] / "data" / "small_sweep", folder)
+    replay(folder)
+    children = seen(f"sqlite:///{folder}/mlflow.db").children
+    rows = {row.run_id: row for row in Results.read(folder).rows}  # of the last epochs
+    assert rows.keys() == children.keys()
+    for name, row in rows.items():
+        found = children[name].data.metrics
+        values = {metric_name(k, row.schema.columns): v for k, v in row.metrics.items()}
+        assert {k: v for k, v in values.items() if v is not None} == {
+            k: v for k, v in found.items() if k in values
+        }

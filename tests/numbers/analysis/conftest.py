@@ -121,8 +121,9 @@ def chosen(a: str, b: str, records: Sequence[Record], tolerance: float = 0.02) -
     found = match(side(a, records), side(b, records), TINY, tolerance)
     if isinstance(found, str):
         return found
-    of_a, of_b, equal_utility = found
-    return of_a.epoch, of_b.epoch, equal_utility
+    of_a, of_b = found
+    kept = [item.kept or 0.0 for item in found]
+    return of_a.epoch, of_b.epoch, abs(kept[0] - kept[1]) <= tolerance
 
 
 def attacked_by(records: Sequence[Record], by: float, variant: str) -> list[Record]:

@@ -84,6 +84,16 @@ class TestCompare:
         assert (a.seeds, b.seeds) == ((0,), (2,))
         assert "no seed in common" in " ".join(verdict(panel, "near", "far", 1))
 
+    def test_equal_utility_is_of_the_seeds_that_are_compared(self) -> None:
+        kept = (0.72, 0.72, 0.90)
+        uneven = [run("a", [(u, off(0.2, s))], seed=s) for s, u in enumerate(kept)]
+        even = [run("b", [(0.78, off(1.0, s))], seed=s) for s in range(3)]
+        panel, a, _ = sides_of("a", "b", (*REFERENCES, *uneven, *even))
+        assert (panel.equal_utility, panel.better) == (True, a)
+        panel, a, b = sides_of("a", "b", (*REFERENCES, *uneven, *even[:2]))
+        assert (a.utility, b.utility) == pytest.approx((0.72, 0.78))
+        assert (panel.equal_utility, panel.better) == (False, None)
+
     def test_p_values_of_several_panels_are_adjusted(self) -> None:
         elsewhere = [replace(r, id=r.id + "x", model="other") for r in (*REFERENCES, *NEAR, *FAR)]
         third = run("near", [(0.8, off(0.2))], model="third")

@@ -43,10 +43,14 @@ def test_a_trial_that_fails_or_keeps_too_little_is_worth_the_start(tmp_path: Pat
     step = StepResult(1, 1, 1e-4, 1.0, {}, 1.0, {"tokens_read": 30.0, "tokens_back": 20.0})
     records = [*records[:-1], replace(records[-1], steps=(step, step))]
     trials = [frozenset({run.id}) for run in runs]
-    found = summary(trials, table(records), records, SelectSettings(utility=0.8))
+    select = SelectSettings(utility=0.8)
+    found = summary(trials, table(records), records, select)
     assert (found["trials"], found["failed"]) == (4, 1)
     assert (found["tokens_read"], found["tokens_back"]) == (60, 40)
     assert found["best_of"] == pytest.approx([-6.0, -23 / 6, -2.5, -2.0])
+    # One of several seeds has failed: no trial is whole.
+    found = summary(trials, table(records), records, select.model_copy(update={"seeds": (0, 1)}))
+    assert found["best_of"] == pytest.approx([-9.0] * 4)
 
 
 def test_the_table_of_trials_has_a_line_for_each_choice() -> None:

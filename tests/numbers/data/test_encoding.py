@@ -165,6 +165,24 @@ def test_text_that_a_chat_template_puts_before_an_answer(tokenizer: Any, between
     assert encoder.reference(row, LIMA) == "Lima"
 
 
+@pytest.mark.parametrize("trim", ["", " | trim"])
+def test_blanks_around_messages_are_the_templates(tokenizer: Any, trim: str) -> None:
+    """Llama 3 and Gemma trim them, Qwen does not."""
+    chat = chatty(
+        tokenizer,
+        "{% for m in messages %}[{{ m.role }}]{{ m.content" + trim + " }}{% endfor %}"
+        "{% if add_generation_prompt %}[assistant]{% endif %}",
+    )
+    row = Question(" Where?\n", "Lima", system="Geography.\n\n", examples=(("One? ", " 1"),))
+    texts = [row.system, *row.examples[0], row.question]
+    roles = ("system", "user", "assistant", "user")
+    messages = [{"role": r, "content": t} for r, t in zip(roles, texts, strict=True)]
+    wanted = chat.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    assert ("\n" in wanted) == (not trim)
+    template = resolve_template("chat", chat).of(row)
+    assert template.prompt(row.question, row.examples) == wanted
+
+
 def test_examples_are_turns_of_a_chat_template(tokenizer: Any) -> None:
     chat = chatty(
         tokenizer,

@@ -272,7 +272,7 @@ def test_values_by_token_are_those_of_one_sequence_at_a_time(
     for name, rows in sets.items():
         tokens = found[name].tokens
         assert tokens.ended.all()
-        assert (tokens.mean_logprob is not None) == (name == "forget")
+        assert (tokens.mean_logprob is not None) == (name in ("forget", "retain"))
         for i, question in enumerate(rows):
             row = encoder.row(question)
             start = row.start + row.label

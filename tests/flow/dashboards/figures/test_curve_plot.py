@@ -57,7 +57,7 @@ def test_bars_are_the_settings_intervals(fabric: Fabric) -> None:
     assert interval is not None
     assert line.error_y.array == pytest.approx((0.0, interval.high - interval.mean), rel=0.01)
     assert line.error_y.arrayminus == pytest.approx((0.0, interval.mean - interval.low), rel=0.01)
-    assert "mean of 3 seeds" in line.hovertemplate
+    assert line.customdata == ("", ", mean of 3 seeds")
 
 
 def test_metrics_of_any_origin_have_curves(fabric: Fabric) -> None:
