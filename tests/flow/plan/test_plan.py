@@ -179,7 +179,11 @@ class TestIdentity:
 def test_evaluations_of_published_models_are_known_by_all_that_they_read(
     changes: dict[str, Any], attacks_alone: bool, tmp_path: Path
 ) -> None:
-    hub = {"base": "org/base", "fine_tuned": "org/full", "retain": {"retain90": "org/retain"}}
+    hub: dict[str, Any] = {
+        "base": "org/base",
+        "fine_tuned": "org/full",
+        "retain": {"retain90": "org/retain"},
+    }
     attacked = config(attacks=attack_specs({"relearning": {}}))
     rows = load_benchmark(Synthetic(authors=10, questions_per_author=2), (0.1,))
 
