@@ -188,7 +188,8 @@ def test_evaluations_of_published_models_are_known_by_all_that_they_read(
     rows = load_benchmark(Synthetic(authors=10, questions_per_author=2), (0.1,))
 
     def ids(**more: Any) -> list[str]:
-        model = ModelSettings(**{"name": "a", "template": "plain", **hub, **more})
+        fields: dict[str, Any] = {"name": "a", "template": "plain", **hub, **more}
+        model = ModelSettings(**fields)
         sources = ModelSources(model, rows, tmp_path)
         return [*reference_ids(attacked, [sources], {0.1: "f"})]
 
