@@ -140,7 +140,7 @@ class TestIdentity:
         grids = (MethodGrid(specs=(method_spec(name, {}),), training=own),)
         attacks = attack_specs({"relearning": {}})
         long: dict[str, Any] = {"methods": grids, "training": whole}
-        short = long | {"training": TrainingSettings(max_length=56)}
+        short: dict[str, Any] = long | {"training": TrainingSettings(max_length=56)}
         assert self.first(**long).id == self.first(**short).id
         assert self.first(**long, attacks=attacks).id != self.first(**short, attacks=attacks).id
 
