@@ -29,11 +29,11 @@ def build(name: str, sweeps: Mapping[str, Results], pages: Mapping[str, str]) ->
         for panel in several:
             more = f" {panel_label(panel.model, panel.forget_fraction)}" if several[1:] else ""
             shown[benchmark + more], of[benchmark + more] = panel, benchmark
-            if not any(best.setting for best in panel.judged):
+            if not any(best.setting for best in panel.best):
                 fault = panel.start.fault or "no setting keeps enough"
                 faults[benchmark + more] = fault.partition(":")[0]  # its page has all of it
     style = Style.of([row for results in sweeps.values() for row in results.rows])
-    valid = {title: panel.judged for title, panel in shown.items() if title not in faults}
+    valid = {title: panel.best for title, panel in shown.items() if title not in faults}
     figures = [draw(panel, style, HEIGHT) for panel in shown.values()]
     return render(
         "templates/across.html.j2",

@@ -47,11 +47,12 @@ class PageContext:
     @property
     def best(self) -> list[Setting]:
         """The best setting of each method on each panel."""
-        return [item.setting for panel in self.panels for item in panel.judged if item.setting]
+        return [item.setting for panel in self.panels for item in panel.best if item.setting]
 
     def panel_number(self, model: str, split: SplitKey) -> int:
-        """Look up a panel's number on the page, by which it is chosen."""
-        return [(panel.model, panel.forget_fraction) for panel in self.panels].index((model, split))
+        """Look up a panel's number on the page, by which it is chosen; -1 if it has no numbers."""
+        numbers = {panel.panel: number for number, panel in enumerate(self.panels)}
+        return numbers.get((model, split), -1)
 
     def rows_of(self, panel: Any) -> list[TableRow]:
         """List the rows of a panel."""

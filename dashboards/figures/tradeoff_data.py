@@ -12,7 +12,7 @@ from itertools import groupby
 from operator import attrgetter
 
 from unlearnbench.analysis import best_settings as analysis
-from unlearnbench.analysis.best_settings import COLLAPSE_SHARE, Best, Panel, Setting
+from unlearnbench.analysis.best_settings import COLLAPSE_SHARE, Panel, Setting
 from unlearnbench.results.table import TableRow
 from unlearnbench.stats.pareto_front import pareto_front
 
@@ -63,11 +63,6 @@ class TradeOffPanel(Panel):
         oriented = self.headline.forgotten.oriented
         places = pareto_front([(kept, oriented(left)) for _, (kept, left) in moved])
         return tuple(moved[i][0] for i in places)
-
-    @cached_property
-    def judged(self) -> tuple[Best, ...]:
-        """The best settings, in the legend's order."""
-        return tuple(sorted(self.best, key=lambda item: item.family))
 
     @property
     def significance(self) -> float | None:

@@ -98,7 +98,7 @@ def _trajectory(panel: TradeOffPanel, trajectory: Trajectory, style: Style) -> F
     lead = [] if panel.origin is None or points[0].epoch == 0 else [panel.origin]
     xy = lead + [at for point in points if (at := position(point)) is not None]
     on_front = any(s in panel.front for s in points)
-    leading = on_front or any(b.setting in points for b in panel.judged)
+    leading = on_front or any(b.setting in points for b in panel.best)
     alpha = 0.8 if on_front else 0.3
     # A collapsed model's interval says nothing, and its bars would cover the working ones.
     sure = [s if leading and not panel.has_collapsed(s) else None for s in points]
@@ -187,14 +187,14 @@ def _best(panel: TradeOffPanel, style: Style, shown: Extent) -> list[Figure]:
     """Draw a ring around each method's best setting; the best of these has its name."""
     placed = [
         (item.family, item.setting, xy)
-        for item in panel.judged
+        for item in panel.best
         if item.setting is not None and (xy := position(item.setting)) is not None
     ]
-    top = winner(panel.judged)
+    top = winner(panel.best)
     figures: list[Figure] = []
     for family, setting, xy in placed:
         colour = style.colour(family)
-        text = f"<b>{html.escape(family)}</b>" if top and top.family == family else ""
+        text = f"<b>{html.escape(family, quote=False)}</b>" if top and top.family == family else ""
         figures.append(
             _mark(text, f"best: {setting.method}", xy, "bottom", shown)
             | {

@@ -13,6 +13,7 @@ An attack that is evaluated before its first step (point `0`) has its numbers «
 rows that it selects; another one in the plain evaluation.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -138,6 +139,11 @@ class UnderAttack:
     def after(self) -> float | None:
         """Mean over seeds; None if one has no number."""
         return mean_of([shift.after for shift in self.shifts])
+
+    @property
+    def after_interval(self) -> Interval | None:
+        """Interval over seeds of the number under the attack."""
+        return _interval([shift.after for shift in self.shifts])
 
     @property
     def gain(self) -> float | None:
@@ -347,7 +353,7 @@ class AttackedPanel(OnPanel):
 
 
 def _rank(setting: AttackedSetting) -> tuple[bool, tuple[float, ...]]:
-    forgotten, kept, epoch = merit_of(setting.setting) or (0.0, -1.0, 0)
+    forgotten, kept, epoch = merit_of(setting.setting) or (-math.inf, -1.0, 0)
     return setting.keeps_utility, (forgotten, kept, epoch) if setting.keeps_utility else (
         kept,
         epoch,

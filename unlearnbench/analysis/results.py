@@ -18,7 +18,7 @@ from unlearnbench.analysis.conclusion import Conclusion, conclude
 from unlearnbench.analysis.given_back import is_white_box
 from unlearnbench.analysis.lasting import AttackedPanel, attacked_panels
 from unlearnbench.analysis.order_confidence import OrderConfidence, assess_order
-from unlearnbench.analysis.selection import read_selection
+from unlearnbench.analysis.selection import is_stale, read_selection
 from unlearnbench.api.benchmark import Headline
 from unlearnbench.base.errors import PluginError, RecordError
 from unlearnbench.base.redaction import redact_tree
@@ -108,7 +108,7 @@ class Results:
             )
         plan = _read_json(folder / PLAN_FILE)
         config: Mapping[str, Any] = plan.get("config", {})
-        links = stored_links(folder).get("runs", {})
+        links, selection = stored_links(folder).get("runs", {}), read_selection(folder)
         return cls.of(
             records,
             name=plan.get("name", folder.resolve().name),
@@ -116,7 +116,7 @@ class Results:
             planned=[run["id"] for run in plan["runs"]] if plan else None,
             references=plan.get("references"),
             description=config.get("description", ""),
-            selection=read_selection(folder),
+            selection=None if plan and is_stale(selection, plan) else selection,
             links={run: link for run, link in links.items() if str(link).startswith("http")},
         )
 

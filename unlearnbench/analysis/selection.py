@@ -225,6 +225,15 @@ def write_selection(
     return path
 
 
+def is_stale(selection: Mapping[str, Any] | None, plan: Mapping[str, Any]) -> bool:
+    """Whether a selection is by another rule than that of a stored plan, or of other runs."""
+    planned = {run["id"] for run in plan["runs"]}
+    return selection is not None and (
+        selection["select"] != plan["config"].get("select")
+        or any(not planned.issuperset(choice["reported_runs"]) for choice in selection["choices"])
+    )
+
+
 def read_selection(folder: Path) -> dict[str, Any] | None:
     """Read what `write_selection` wrote; None if nothing was chosen yet."""
     path = folder / SELECTION_FILE

@@ -145,7 +145,7 @@ def run(
     from unlearnbench.runs.run import run_single
 
     with group.main_process_first():
-        folder = claim_folder(planned)
+        folder = claim_folder(planned, extend=True)
     log: Callable[[str], None] = console.note if group.is_main_process() else lambda _: None
     log(f"{chosen[0].id}  {chosen[0].title}")
     target = folder / "records" / chosen[0].id

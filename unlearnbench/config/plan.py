@@ -185,8 +185,9 @@ class Plan:
 
     @property
     def metric_files(self) -> dict[str, str]:
-        """Digests of the plug-in files that metrics come from, by name."""
-        return {offer.name: offer.digest for offer in registry.offers("metrics") if offer.digest}
+        """Digests of the plug-in files that metrics and benchmarks come from, by name."""
+        offers = [*registry.offers("metrics"), *registry.offers("benchmarks")]
+        return {offer.name: offer.digest for offer in offers if offer.digest}
 
     def runs_of(self, model: ModelSettings, fraction: SplitKey, point: Point) -> list[RunSpec]:
         """The runs of one setting: one per seed, or per seed of the selection."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jinja2 import Environment, StrictUndefined
@@ -159,4 +161,15 @@ def model_card(choice: Choice, comparison: str, *, adapter: bool) -> str:
         exported_by=(git_state() or {}).get("commit") or "not known",
         comparison=comparison,
         adapter=adapter,
+        options=_options(record.spec),
     )
+
+
+def _options(spec: Mapping[str, Any]) -> str:
+    """Options of `evaluate` for the rules of a run: ` --template phi --rows 40`."""
+    model, evaluation = spec["model"], spec["evaluation"]
+    pairs = [("template", model["template"])]
+    pairs += [("template-arg", f"{k}={v}") for k, v in (model.get("template_args") or {}).items()]
+    keys = ("profile", "rows", "max_length", "question_key")
+    pairs += [(key.replace("_", "-"), evaluation.get(key)) for key in keys]
+    return "".join(f" --{k} {shlex.quote(str(v))}" for k, v in pairs if v is not None)

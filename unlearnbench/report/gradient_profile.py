@@ -111,8 +111,11 @@ def _curve(method: Method | Wrapper, reference: float | None) -> tuple[Point, ..
 
 def _loss(method: Method, batch: LossBatch) -> Tensor:
     if method.needed().statistics:
+        # Of parts of their own, which keep what is computed from them without a graph.
+        parts = {name: replace(part) for name, part in batch.parts.items()}
         with torch.no_grad():
-            batch = replace(batch, statistics=method.statistics(batch))
+            statistics = method.statistics(replace(batch, parts=parts))
+        batch = replace(batch, statistics=statistics)
     loss = method.loss(batch)
     return loss if isinstance(loss, Tensor) else torch.stack([*loss.values()]).sum()
 
@@ -134,7 +137,10 @@ def _batch(method: Method, odds: float, start: float) -> LossBatch:
         }
         # Half learned, half unlearned: the curve of a token whose score is in the middle.
         scores = torch.full((count,), 0.5).double() if part in needs.scores else None
-        parts[part] = Predictions(logits, _PLAIN, labels, rows, count, count, count, states, scores)
+        text = labels + 1 if needs.text else None  # another token than the true one
+        parts[part] = Predictions(
+            logits, _PLAIN, labels, rows, count, count, count, states, scores, text
+        )
         if part in needs.reference:
             logprob = logsigmoid(torch.full((count,), base, dtype=torch.float64))
             start_logits = _logits(others, base).repeat(count, 1)

@@ -10,7 +10,7 @@ import os
 import platform
 import shutil
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -34,12 +34,14 @@ VIEWS = {
 """Other files of a sweep than its plan and records; none of them identifies it."""
 
 
-def claim_folder(plan: Plan) -> Path:
+def claim_folder(plan: Plan, *, extend: bool = False) -> Path:
     """Write `plan.json` into the sweep's folder; RecordError where that is another sweep's.
 
     A folder is this sweep's if its plan has the same name and, on the splits of both,
     the same data. The grid may differ: a sweep can be extended, and finished runs are recognised
     by their ids. A lost or damaged plan is written again from the configuration.
+
+    extend  keep the runs that a sweep of the same configuration has added by its results
     """
     folder = plan.folder
     check_owner(plan)
@@ -48,13 +50,21 @@ def claim_folder(plan: Plan) -> Path:
     config = plan.config
     rules, chosen = profile_of(config.evaluation), config.evaluation.metrics
     entry = {KEY: StoredBenchmark.of(config.data, rules, chosen).to_json()}
-    text = json.dumps(plan.to_json() | entry, indent=1, allow_nan=False)
+    document = plan.to_json() | entry
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        written = json.loads((folder / PLAN_FILE).read_text(encoding="utf-8")) if extend else {}
+        if written.get("config") == json.loads(json.dumps(document["config"])):
+            known = {run["id"] for run in document["runs"]}
+            document["runs"] += [run for run in written["runs"] if run["id"] not in known]
+    text = json.dumps(document, indent=1, allow_nan=False)
     write_file(folder / PLAN_FILE, text, "the plan", "what is recorded is kept")
     return folder
 
 
 def _warn_of_changed_metrics(plan: Plan) -> None:
-    """Warn of plug-in files of metrics whose text differs from that of the plan in the folder."""
+    """Warn of plug-in files of metrics, and of the benchmark, that differ from those of the plan in
+    the folder.
+    """
     try:
         written = json.loads((plan.folder / PLAN_FILE).read_text(encoding="utf-8"))["metric_files"]
         changed = [n for n, text in plan.metric_files.items() if written.get(n, text) != text]
@@ -62,8 +72,9 @@ def _warn_of_changed_metrics(plan: Plan) -> None:
         return  # none yet, or damaged
     for name in changed:
         warn_later(
-            f"metric {name!r}: its file has changed since this sweep began; finished runs keep "
-            "their numbers, so choose another folder with --set name=… to make all of them again"
+            f"{name!r}: its file has changed since this sweep began; finished runs, start and "
+            "retain models keep their numbers, so choose other folders with --set name=… and "
+            "--set cache=… to make all of them again"
         )
 
 

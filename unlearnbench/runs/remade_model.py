@@ -118,16 +118,14 @@ def _reference(
 
 def _config(spec: RunSpec, config: SweepConfig) -> SweepConfig:
     """The sweep's configuration, as it was for one run."""
-    by_name = isinstance(spec.forget_fraction, str)
+    split, changes = spec.forget_fraction, dict[str, Any]()
+    if split not in config.split_keys:  # a benchmark's rows may depend on all of them
+        by_name = isinstance(split, str)
+        changes["forget_fractions"] = None if by_name else (split,)
+        changes["splits"] = (split,) if by_name else None
     stated = next((m for m in config.models if m.name == spec.model.name), spec.model)
     model = spec.model.model_copy(update={"resources": stated.resources})
-    changes: dict[str, Any] = {
-        "data": spec.data,
-        "models": (model,),
-        "evaluation": spec.evaluation,
-        "forget_fractions": None if by_name else (spec.forget_fraction,),
-        "splits": (spec.forget_fraction,) if by_name else None,
-    }
+    changes |= {"data": spec.data, "models": (model,), "evaluation": spec.evaluation}
     if config.storage and MARK in config.storage:  # its secret is in no file
         changes["storage"] = None
     return config.model_copy(update=changes)

@@ -38,8 +38,9 @@ def start_of(spec: RunSpec, space: Workspace) -> Source:
         text = f"the request before it, run {spec.after}, left no model: {before.status}"
         raise ModelError(f"{text} ({reason})")
     raise ModelError(
-        f"the model that run {spec.after} left for it is gone; delete {record}, and those of later "
-        "requests, to make them again"
+        f"the model that run {spec.after} left for it is gone, as it is once a next request is "
+        "recorded: a longer sequence needs another name (--set name=…), and only the first request "
+        "of one can be exported"
     )
 
 

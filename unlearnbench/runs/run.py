@@ -196,7 +196,14 @@ class Run:
             stored = broadcast_from_main(lambda: RunState.load(self._folder))
             self._trainer, epoch = self._checkpoints.resumed(build, stored.epoch)
             self.state = stored.up_to(epoch)
+            # The configuration may name other metrics now.
+            results = [replace(r, metrics=self._metrics(r.epoch)) for r in self.state.results]
+            self.state = replace(self.state, results=(*results,))
         self._stored = {*self.state.evaluations}
+
+    def _metrics(self, epoch: int) -> dict[str, float | None]:
+        evaluation = self.state.evaluations[epoch, ""]
+        return self.space.summary(evaluation, self._retain, self._start)
 
     def _build_trainer(self, method: Method) -> Trainer:
         trainer = build_trainer(self.spec, self.space, method)

@@ -32,12 +32,6 @@ if TYPE_CHECKING:
 Groups = Mapping[Role, Sequence[frozenset[Part]]]
 Values = tuple[Mapping[str, float], Mapping[str, float]]
 _SELECTION = "selection"
-_RETURNED: Mapping[str, Any] = {
-    "select": Gradients | None,
-    **dict.fromkeys(("combine", "apply", "evaluated"), Gradients),
-    **dict.fromkeys(("gradients", "memory"), dict),
-}
-"""What functions of modifiers return."""
 SEEN = 0.9
 """Cosine of an offset with what is left of it in low precision, below which a run warns."""
 
@@ -293,12 +287,8 @@ def _guarded(modifier: Modifier, part: str) -> Callable[..., Any]:
     def call(*arguments: Any) -> Any:
         with called(modifier, part):
             result = getattr(modifier, part)(*arguments)
-        kind = _RETURNED.get(part, object)
-        if not isinstance(result, kind):
-            raise PluginError(
-                f"`{part}` of {type(modifier).__name__} returned {type(result).__name__}; it must "
-                f"return {getattr(kind, '__name__', 'Gradients or None')}"
-            )
+        if result is None and part in ("gradients", "combine", "apply", "evaluated"):
+            raise PluginError(f"`{part}` of {type(modifier).__name__} returned nothing")
         return result
 
     return call

@@ -80,7 +80,7 @@ def _judged(context: PageContext) -> list[SettingsLine]:
     why_not = f"no setting keeps {share_kept(context.report.headline)}"
     lines: list[SettingsLine] = []
     for panel in context.panels:
-        for best in panel.judged:
+        for best in panel.best:
             of = [s for s in panel.settings if s.family == best.family and s.epoch > 0]
             reason = _fault(panel) or ("" if best.setting else why_not)
             lines.append(

@@ -63,7 +63,7 @@ def examples(context: PageContext) -> tuple[Example, ...]:
 
 def _example(context: PageContext, index: int, panel: TradeOffPanel) -> Example | None:
     """None without a best setting, and where its record has no texts of the forget set."""
-    best = winner(panel.judged)
+    best = winner(panel.best)
     row = None if best is None or best.setting is None else best.setting.rows[0]
     part = _answers(context, row)
     if row is None or part is None:

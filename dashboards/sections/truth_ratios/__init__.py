@@ -41,7 +41,7 @@ def _of_panel(context: PageContext, panel: TradeOffPanel) -> list[Figure]:
         for name, row in (("retain model", panel.retain), ("start model", panel.fine_tuned))
     }
     figures: list[Figure] = []
-    for best in panel.judged:
+    for best in panel.best:
         if best.setting is None or (part := _ratios(context, best.setting.rows[0])) is None:
             continue
         row = best.setting.rows[0]

@@ -162,7 +162,7 @@ def test_both_are_swept_to_the_table_to_mlflow_and_to_the_page(
     assert command("sweep", "own.yaml", *FILES) == 0
     output = capsys.readouterr()
     assert "2 runs, all finished" in output.out
-    assert "metric 'last-token': its file has changed since this sweep began" in output.err
+    assert "'last-token': its file has changed since this sweep began" in output.err
     assert table(folder) == rows
 
     # Pages and tables need neither file: what they declare is in the sweep's folder.

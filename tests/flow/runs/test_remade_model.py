@@ -42,6 +42,16 @@ def swept(place: Path, **changes: Any) -> Path:
     return folder
 
 
+def test_a_run_of_one_of_several_splits_has_the_rows_that_it_had(place: Path) -> None:
+    """Retain rows of a small synthetic benchmark are those of its largest split."""
+    folder = swept(place, forget_fractions=(0.25, 0.5), epochs=1)
+    first = next(r for r in read_records(folder) if r.kind == "run" and r.forget_fraction == 0.25)
+    to = place / "out"
+    assert main(["export", first.id, "--in", str(folder), "--epoch", "last", "--to", str(to)]) == 0
+    card = (to / "README.md").read_text(encoding="utf-8")
+    assert "--forget 0.25 --template auto --profile tofu --rows 4 --max-length 96`" in card
+
+
 def the_run(folder: Path) -> Record:
     (record,) = (one for one in read_records(folder) if one.kind == "run")
     return record

@@ -206,6 +206,10 @@ def test_each_method_has_its_best_attacked_setting() -> None:
     ]
     (best,) = panel(plain, under).best
     assert best.setting.learning_rate == 2e-5, "1e-5 was not attacked, 3e-5 keeps too little"
+    unknown = replace(plain[0], metrics={**plain[0].metrics, "log10_forget_quality": None})
+    attacked = variants("run", {"paraphrase": 0.1}, rate=1e-5)
+    (best,) = panel([unknown, *plain[1:]], [*under, *attacked]).best
+    assert best.setting.learning_rate == 2e-5, "of 1e-5 it is not known what it forgot"
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,14 @@ def test_npo_is_gradient_ascent_with_a_weight_from_the_reference(found: Gradient
         assert one.true == pytest.approx(other.true, rel=1e-9)
 
 
+def test_statistics_and_texts_are_given_as_in_training() -> None:
+    """Of one row BalDRO is NPO; JenSUN reads the tokens of a text."""
+    rows = gradient_profiles(made("baldro", "npo", "jensun"))
+    assert not rows.without
+    for one, other in zip(rows.curves["baldro"], rows.curves["npo"], strict=True):
+        assert one.norm == pytest.approx(other.norm, rel=1e-9)
+
+
 def test_methods_without_a_curve_have_a_reason(found: GradientProfiles) -> None:
     assert found.without == {"idk": "does not read the forgotten answers, only refusal, retain"}
 

@@ -20,6 +20,14 @@ if TYPE_CHECKING:
 best: Any = importlib.import_module("unlearnbench_dashboards.sections.best_settings")
 
 
+def test_a_panel_of_failed_runs_alone_is_in_the_table(fabric: Fabric) -> None:
+    failed = replace(fabric.run("idk"), model="other", status="failed", error="no memory")
+    failed = replace(failed, epochs=(), evaluations={})
+    context = context_of(fabric.reference("fine-tuned"), fabric.run("npo+nll"), failed)
+    html = best.BestSettings().render(context.report)
+    assert "no number: failed, no memory" in html
+
+
 def selected(runs: list[Record], *, why_not: str = "", epoch: int | None = 1) -> dict[str, Any]:
     """`selection.json` of one choice, reported on `runs`."""
     chosen = not why_not

@@ -52,6 +52,11 @@ def context(records: tuple[Record, ...]) -> Any:
     return context_of(*records)
 
 
+def test_it_is_rendered_with_the_intervals_of_numbers_under_attack(context: Any) -> None:
+    html = SECTION.render(context.report)
+    assert 'title="relearning, 13 steps [' in html
+
+
 def test_sentences_and_numbers(context: Any) -> None:
     values = SECTION.values(context)
     ((panel, lines, attacks, leaks, worst),) = values["panels"]
