@@ -108,12 +108,6 @@ class TradeOffPanel(Panel):
             return inside if lowest is None else lowest
         return max(min(inside, lowest), 1.5 * min(inside, 2 * self.significance))
 
-    @property
-    def below(self) -> tuple[Setting, ...]:
-        """Collapsed settings below that."""
-        low = self.low
-        return tuple(s for s in self.drawn if low is not None and (s.forgotten or 0.0) < low)
-
 
 def position(point: TableRow | Setting) -> tuple[float, float] | None:
     """Look up (kept, forgotten) by the headline; None unless both are numbers."""

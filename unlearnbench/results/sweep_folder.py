@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from unlearnbench.api.benchmark import split_label, split_text
 from unlearnbench.base.atomic import PART
@@ -50,7 +51,7 @@ def claim_folder(plan: Plan, *, extend: bool = False) -> Path:
     config = plan.config
     rules, chosen = profile_of(config.evaluation), config.evaluation.metrics
     entry = {KEY: StoredBenchmark.of(config.data, rules, chosen).to_json()}
-    document = plan.to_json() | entry
+    document: dict[str, Any] = plan.to_json() | entry
     with suppress(OSError, ValueError, KeyError, TypeError):
         written = json.loads((folder / PLAN_FILE).read_text(encoding="utf-8")) if extend else {}
         if written.get("config") == json.loads(json.dumps(document["config"])):

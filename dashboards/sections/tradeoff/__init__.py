@@ -11,6 +11,7 @@ from unlearnbench.results.records import Record
 from unlearnbench.stats.t_interval import LEVEL
 
 from ...figures.tradeoff_data import TradeOffPanel
+from ...figures.tradeoff_plot import extent
 from ...formatting import flatten, rate_text, signed
 from ...report_section import PageContext, Section
 
@@ -102,8 +103,7 @@ def notes(panel: TradeOffPanel) -> list[str]:
             f"Shaded and above p = {test.level:g}: {len(above)}, of models that have collapsed, "
             "not forgotten."
         )
-    if panel.below:
-        sentences.append(
-            f"Further down: {len(panel.below)} of collapsed models; a double click shows them."
-        )
+    _, (lowest, _) = extent(panel)
+    if below := sum((item.forgotten or 0.0) < lowest for item in panel.drawn):
+        sentences.append(f"Further down: {below} of collapsed models; a double click shows them.")
     return sentences
