@@ -228,10 +228,10 @@ def write_selection(
 def is_stale(selection: Mapping[str, Any] | None, plan: Mapping[str, Any]) -> bool:
     """Whether a selection is by another rule than that of a stored plan, or of other runs."""
     planned = {run["id"] for run in plan["runs"]}
-    return selection is not None and (
-        selection["select"] != plan["config"].get("select")
-        or any(not planned.issuperset(choice["reported_runs"]) for choice in selection["choices"])
-    )
+    if selection is None:
+        return False
+    reported = {run for choice in selection.get("choices", ()) for run in choice["reported_runs"]}
+    return selection.get("select") != plan["config"].get("select") or not reported <= planned
 
 
 def read_selection(folder: Path) -> dict[str, Any] | None:

@@ -54,9 +54,9 @@ def claim_folder(plan: Plan, *, extend: bool = False) -> Path:
     document: dict[str, Any] = plan.to_json() | entry
     with suppress(OSError, ValueError, KeyError, TypeError):
         written = json.loads((folder / PLAN_FILE).read_text(encoding="utf-8")) if extend else {}
-        if written.get("config") == json.loads(json.dumps(document["config"])):
-            known = {run["id"] for run in document["runs"]}
-            document["runs"] += [run for run in written["runs"] if run["id"] not in known]
+        known, same = {r["id"] for r in written["runs"]}, written["config"] == document["config"]
+        if same and known.issuperset(run.id for run in plan.runs):
+            document["runs"] = written["runs"]
     text = json.dumps(document, indent=1, allow_nan=False)
     write_file(folder / PLAN_FILE, text, "the plan", "what is recorded is kept")
     return folder

@@ -208,6 +208,16 @@ class TestFolder:
     def plan(self, tmp_path: Path, data: str | dict[SplitKey, str] = "f", **changes: Any) -> Plan:
         return make_plan(config(output=str(tmp_path / "runs"), **changes), data)
 
+    def test_of_one_run_keeps_what_a_sweep_has_added(self, tmp_path: Path) -> None:
+        plan, more = self.plan(tmp_path), self.plan(tmp_path, seeds=(0, 1, 2))
+        file = claim_folder(plan) / "plan.json"
+        document = json.loads(file.read_text())
+        file.write_text(json.dumps(document | {"runs": more.to_json()["runs"]}))
+        claim_folder(plan, extend=True)
+        assert len(json.loads(file.read_text())["runs"]) == len(more.runs)
+        claim_folder(self.plan(tmp_path, "f", seeds=(0,)), extend=True)
+        assert len(json.loads(file.read_text())["runs"]) == len(plan.runs) / 2, "another grid"
+
     def test_is_claimed_and_may_be_extended(self, tmp_path: Path) -> None:
         folder = claim_folder(self.plan(tmp_path))
         assert folder == tmp_path / "runs" / "small"
