@@ -129,7 +129,7 @@ def best_found(panel: Panel, leader: RankedMethod | None) -> str:
     if leader is None or best is None:
         trained = [setting for setting in panel.settings if setting.epoch]
         able = [setting for setting in trained if setting.forgotten is not None]
-        most = max(able, key=lambda setting: setting.kept or 0.0)
+        most = max(able or trained, key=lambda setting: setting.kept or 0.0)
         having = "" if len(able) == len(trained) else f" with a {forgotten.name}"
         return (
             f"No setting{having} keeps {share_kept(headline)} ({start.utility:.2f}). "

@@ -74,8 +74,8 @@ def _warn_of_changed_metrics(plan: Plan) -> None:
     for name in changed:
         warn_later(
             f"{name!r}: its file has changed since this sweep began; finished runs, start and "
-            "retain models keep their numbers, so choose other folders with --set name=… and "
-            "--set cache=… to make all of them again"
+            "retain models keep their numbers, so choose another folder with --set name=… to make "
+            "all of them again"
         )
 
 

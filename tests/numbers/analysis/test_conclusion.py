@@ -23,7 +23,7 @@ from unlearnbench.analysis.results import Results
 from unlearnbench.results.records import Record
 from unlearnbench.results.table import TableRow, table, to_csv
 
-from .conftest import FAR, GOAL, NEAR, REFERENCES, N, off, reference, run
+from .conftest import FAR, GOAL, NEAR, REFERENCES, N, off, pointed, reference, run
 
 COLUMN = "extraction_strength_forget"
 TWIN = tuple(run("twin", [(0.80, off(0.2, s + 9))], seed=s) for s in range(3))
@@ -143,6 +143,19 @@ def test_figures_follow_from_the_numbers_of_their_sentence(
         (
             (*REFERENCES, run("broken", [(0.3, off(0.1))])),
             "No setting keeps at least 80 % of the start model's utility (0.90). broken at",
+        ),
+        (
+            (*REFERENCES, pointed("a", [(0.85, None)], method="a"), run("broken", [(0.3, off(1))])),
+            "No setting with a Forget Quality keeps at least 80 % of the start model's utility "
+            "(0.90). broken at learning rate 1e-05, epoch 1, keeps most: utility 0.30.",
+        ),
+        (
+            (
+                *(*REFERENCES, pointed("a0", [(0.85, -1.0)])),
+                pointed("a1", [(0.85, None)], seed=1),
+            ),
+            "No setting with a Forget Quality keeps at least 80 % of the start model's utility "
+            "(0.90). npo at learning rate 1e-05, epoch 1, keeps most: utility 0.85.",
         ),
         (
             (reference("fine-tuned", 0.02, off(3.0)), REFERENCES[1], *NEAR),
