@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-CEILINGS = {"lines": 32_916, "arrows": 92}
+CEILINGS = {"lines": 32_913, "arrows": 92}
 FLOORS = (
     {"base", "losses"},
     {"stats"},

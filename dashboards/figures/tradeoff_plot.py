@@ -7,7 +7,7 @@ Colours are those of the light page; the page replaces them in dark mode.
 import html
 from collections.abc import Sequence
 
-from unlearnbench.analysis.best_settings import Setting, panel_label, winner
+from unlearnbench.analysis.best_settings import Setting, panel_label
 from unlearnbench.api.benchmark import HeadlineMetric
 
 from ..formatting import interval_text, rate_text, signed
@@ -190,11 +190,11 @@ def _best(panel: TradeOffPanel, style: Style, shown: Extent) -> list[Figure]:
         for item in panel.best
         if item.setting is not None and (xy := position(item.setting)) is not None
     ]
-    top = winner(panel.best)
+    top = next((item.family for item in panel.best if item.setting), "")
     figures: list[Figure] = []
     for family, setting, xy in placed:
         colour = style.colour(family)
-        text = f"<b>{html.escape(family, quote=False)}</b>" if top and top.family == family else ""
+        text = f"<b>{html.escape(family, quote=False)}</b>" if family == top else ""
         figures.append(
             _mark(text, f"best: {setting.method}", xy, "bottom", shown)
             | {

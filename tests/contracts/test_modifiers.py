@@ -182,6 +182,16 @@ def test_the_gradients_of_the_roles_add_up(name: str, make: Any) -> None:
         assert seen == pytest.approx([*reported.values()], rel=1e-12)
 
 
+@pytest.mark.parametrize("name", ["idk", "general-ce-u"])
+def test_a_mean_over_several_parts_is_taken_apart_by_role(name: str, make: Any) -> None:
+    """A retain term beside it is then of the retain role, under `sam` as under `pcgrad`."""
+    for modifier in (Same(), Sum()):
+        trainer = make(name, modifier)
+        draws = trainer.rows.items(trainer.objective.needs, 5, 1)[:4]
+        groups = trainer.modifiers.evaluation(trainer, trainer.step_rows(draws)).groups
+        assert groups["retain"] == [frozenset({"retain"})]
+
+
 @pytest.mark.parametrize("name", ["npo", "flat", "general-ce-u"])
 def test_modifiers_that_do_nothing_are_equal_bit_for_bit(name: str, make: Any) -> None:
     plain = weights(trained(make(name, Same())))

@@ -347,12 +347,6 @@ def best_per_method(rows: Iterable[TableRow]) -> tuple[Best, ...]:
     return tuple(best for panel in panels(rows) for best in panel.best)
 
 
-def winner(best: Iterable[Best]) -> Best | None:
-    """The method whose best setting is the best; None if none has one."""
-    able = (item for item in best if item.setting is not None)
-    return min(able, key=lambda item: best_first(item.setting, item.family), default=None)
-
-
 def p_value(log10: float) -> str:
     """A p-value from its logarithm: `0.82`, `1.3e-05`; a power of ten alone below 1e-300."""
     if log10 > -300:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from unlearnbench.analysis.best_settings import panel_label, winner
+from unlearnbench.analysis.best_settings import panel_label
 from unlearnbench.api.observations import SetEvaluation
 from unlearnbench.results.table import TableRow
 
@@ -63,7 +63,7 @@ def examples(context: PageContext) -> tuple[Example, ...]:
 
 def _example(context: PageContext, index: int, panel: TradeOffPanel) -> Example | None:
     """None without a best setting, and where its record has no texts of the forget set."""
-    best = winner(panel.best)
+    best = next((item for item in panel.best if item.setting), None)
     row = None if best is None or best.setting is None else best.setting.rows[0]
     part = _answers(context, row)
     if row is None or part is None:

@@ -159,10 +159,12 @@ def test_both_are_swept_to_the_table_to_mlflow_and_to_the_page(
         assert foreign not in page
 
     Path("last_token.py").write_text(f"{LAST_TOKEN}# changed\n")
+    Path("riddles.py").write_text(f"{RIDDLES}# changed\n")
     assert command("sweep", "own.yaml", *FILES) == 0
     output = capsys.readouterr()
     assert "2 runs, all finished" in output.out
-    assert "'last-token': its file has changed since this sweep began" in output.err
+    for name in ("last-token", "riddles"):
+        assert f"{name!r}: its file has changed since this sweep began" in output.err
     assert table(folder) == rows
 
     # Pages and tables need neither file: what they declare is in the sweep's folder.

@@ -250,6 +250,23 @@ def test_a_run_with_modifiers_is_resumed_with_the_same_numbers(place: Path) -> N
     assert without_times(again) == without_times(undisturbed)
 
 
+@pytest.mark.usefixtures("checkpoint_every_epoch")
+def test_a_run_that_goes_on_under_other_settings_of_metrics_has_their_numbers(place: Path) -> None:
+    def config(share: float) -> Any:
+        chosen: Any = {"metrics": {"mia-min-k": {"share": share}}}
+        return config_of(place, evaluation=EvaluationSettings(rows=4, max_length=96, **chosen))
+
+    folder, (spec,) = place / "runs" / "small", runs_of(config(1.0))
+    fresh = run_single(spec, config(1.0), folder, lambda _: None)
+    shutil.rmtree(folder / "records" / spec.id)
+    interrupted = run_epochs(spec, config(0.05), folder)
+    before, wanted = next(interrupted).metrics, fresh.epochs[0].metrics
+    del interrupted
+    assert before != wanted, "or this tests nothing"
+    again = run_single(spec, config(1.0), folder, lambda _: None)
+    assert without_times(again) == without_times(fresh)
+
+
 class Crowded(Trainer):
     """On a device where at most two rows fit at a time."""
 

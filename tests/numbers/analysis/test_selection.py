@@ -9,6 +9,7 @@ import pytest
 from unlearnbench.analysis.selection import (
     choose,
     describe_rule,
+    is_stale,
     read_selection,
     report_chosen,
     write_selection,
@@ -101,6 +102,17 @@ def test_the_setting_that_spans_most() -> None:
     nothing = SelectSettings(rule="hypervolume", reference=(0.6, -10.0))
     assert choose(rows, nothing)[0].why_not == "no setting is above (0.6, -10) in both"
     assert "give select.reference" in choose(rows[1:], select)[0].why_not
+
+
+def test_a_selection_is_of_the_plan_with_its_rule_and_its_runs() -> None:
+    rule = FIRST.model_dump(mode="json")
+    selection = {"select": rule, "choices": [{"reported_runs": ["a"]}]}
+    plan = {"config": {"select": rule}, "runs": [{"id": "a"}, {"id": "b"}]}
+    assert not is_stale(selection, plan)
+    assert not is_stale(None, plan)
+    assert is_stale(selection, plan | {"config": {"select": rule | {"utility": 0.1}}})
+    assert is_stale(selection, plan | {"config": {"select": None}})
+    assert is_stale(selection, plan | {"runs": [{"id": "b"}]})
 
 
 def test_reported_on_the_other_seeds_at_the_chosen_epoch(tmp_path: Path) -> None:
