@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 import pickle
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,7 +17,7 @@ from torch.nn.functional import cross_entropy
 
 from unlearnbench.api import registry
 from unlearnbench.api.benchmark import Question
-from unlearnbench.api.method import Method, Sampling
+from unlearnbench.api.method import Method, Part, Sampling
 from unlearnbench.api.modifier import (
     ByRole,
     Combine,
@@ -27,6 +28,7 @@ from unlearnbench.api.modifier import (
     Modifier,
     OptimizerKind,
     Perturb,
+    Role,
     RunStep,
     WeightEdit,
 )
@@ -42,7 +44,7 @@ from unlearnbench.training.objective import Objective
 from unlearnbench.training.optimizers import TrainerSettings
 from unlearnbench.training.reference_model import load_references
 from unlearnbench.training.step_result import TOKENS
-from unlearnbench.training.trainer import Trainer
+from unlearnbench.training.trainer import NonFiniteError, Trainer
 
 from ..forked import launch
 
@@ -245,6 +247,106 @@ def test_each_is_its_formula(name: str, make: Any) -> None:
     assert torch.equal(moved, expected != 0)
 
 
+def unlearned(trainer: Trainer, draws: Sequence[Item], model: nn.Module, part: str) -> Tensor:
+    """The gradient of the mean CE-U loss of the rows of a part, written plainly."""
+    rows = trainer.rows.of(part, draws, trainer.objective.needs)  # type: ignore[arg-type]
+    tokens = sum(row.scored for row in rows)
+    model.zero_grad()
+    for row in rows:
+        ids = torch.tensor([row.ids])
+        labels = ids[0, row.start :, None]
+        logits = model(input_ids=ids).logits[0, row.start - 1 : -1]
+        others = logits.scatter(1, labels, -torch.inf).softmax(dim=1).detach()
+        (-(others * logits.log_softmax(dim=1)).sum() / tokens).backward()
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    return torch.cat([one.flatten() for one in gradients])
+
+
+OTHERS = [
+    (),
+    *[
+        (name,)
+        for name in registry.names("modifiers")
+        if name not in ("salun", "sure", "shrink")  # shrink moves the weights before the mask
+    ],
+]
+JOINT: dict[str, tuple[Part, Any]] = {
+    "idk": ("refusal", manual),
+    "general-ce-u": ("forget", unlearned),
+}
+"""Methods with one mean over forget and retain rows: part and plain gradient of the forget rows."""
+
+
+def gradients_by_role(name: str, trainer: Trainer, draws: Sequence[Item]) -> dict[Role, Tensor]:
+    """The gradient of each role in one mean over the tokens of both, written plainly."""
+    part, of_forget = JOINT[name]
+    model, needs = copy.deepcopy(trainer.model).eval(), trainer.objective.needs
+    parts: dict[Role, Part] = {"forget": part, "retain": "retain"}
+    tokens = {
+        role: sum(row.scored for row in trainer.rows.of(rows, draws, needs))
+        for role, rows in parts.items()
+    }
+    total = sum(tokens.values())
+    return {
+        "forget": of_forget(trainer, draws, model, part) * tokens["forget"] / total,
+        "retain": manual(trainer, draws, model, "retain") * tokens["retain"] / total,
+    }
+
+
+@pytest.mark.parametrize("others", OTHERS, ids=lambda names: "+".join(names) or "alone")
+@pytest.mark.parametrize("mask", ["salun", "sure"])
+@pytest.mark.parametrize("name", JOINT)
+def test_a_mask_is_of_the_forget_rows_whatever_other_modifiers_there_are(
+    name: str, mask: str, others: tuple[str, ...], make: Any
+) -> None:
+    chosen = [registry.load("modifiers", one) for one in (mask, *others)]
+    trainer = make(
+        name,
+        *(
+            kind(**{**kind.tried, "keep": 0.3} if kind is chosen[0] else kind.tried)
+            for kind in chosen
+        ),
+    )
+    every = trainer.rows.items(trainer.objective.needs, 5, 1)
+    forget = gradients_by_role(name, trainer, every)["forget"]
+    scores: list[Tensor] = []
+    for gradient, weight in zip(
+        forget.split([p.numel() for p in trainer.parameters]), trainer.parameters, strict=True
+    ):
+        if mask == "sure" and weight.ndim == 2:
+            norms = gradient.view_as(weight).norm(dim=1, keepdim=True)
+            scores.append(norms.expand_as(weight).flatten())
+        else:
+            scores.append(gradient.abs())
+    score = torch.cat(scores)
+    limit = score.sort(descending=True).values[math.ceil(0.3 * len(score)) - 1]
+    trainer.modifiers.begin(trainer)
+    found = flat(trainer.modifiers.all[0][1]["selection"])
+    clear = (score - limit).abs() > 1e-4 * limit  # rounding decides elsewhere
+    assert clear.double().mean() > 0.9
+    assert torch.equal(found[clear].bool(), (score > limit)[clear])
+
+
+@pytest.mark.parametrize("names", OTHERS[1:], ids="+".join)
+@pytest.mark.parametrize("name", JOINT)
+def test_gradients_of_one_mean_are_those_of_each_role(
+    name: str, names: tuple[str, ...], make: Any
+) -> None:
+    kinds = [registry.load("modifiers", one) for one in names]
+    trainer = make(name, *(kind(**kind.tried) for kind in kinds))
+    draws = trainer.rows.items(trainer.objective.needs, 5, 1)[:4]
+    expected = gradients_by_role(name, trainer, draws)
+    at = trainer.modifiers.evaluation(trainer, trainer.step_rows(draws, by_role=True))
+    found = at({"forget", "retain"})
+    for role, gradient in expected.items():
+        # The model's norms compute in fp32, and round differently in another batch.
+        assert (flat(found[role]) - gradient).norm() <= 1e-5 * gradient.norm()
+    if trainer.modifiers.by_role:
+        step = trainer.modifiers.step(trainer, trainer.step_rows(draws))
+        of_step = flat(step({"forget"})["forget"])
+        assert (of_step - expected["forget"]).norm() <= 1e-5 * expected["forget"].norm()
+
+
 @pytest.mark.parametrize("decay", [0.1, 0.0])
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_what_is_masked_stays_bit_for_bit(optimizer: str, decay: float, make: Any) -> None:
@@ -410,9 +512,46 @@ class Union(Method):
 def test_what_cannot_be_taken_apart_is_refused(make: Any) -> None:
     with pytest.raises(PluginError, match="Union has no term of retain rows alone"):
         next(make(Union(), Sum()).epoch(1))
+    with pytest.raises(PluginError, match="Union joins forget and retain rows in one term"):
+        next(make(Union(), plugin("mask")).epoch(1))
     (only,) = make(Union(), Same()).modifiers.all
     assert not only[1]
     next(make(Union(), plugin("sharpness")).epoch(1))
+
+
+class OneSided(Method):
+    """Reports the samples' number of each side in its own pass."""
+
+    needs = registry.load("methods", "gradient-difference").needs
+
+    def loss(self, batch: Any) -> Any:
+        """Two terms."""
+        if len(batch.retain.labels):
+            batch.report("kept", batch.retain.cross_entropy().sum())
+        return {
+            "forget": -batch.forget.mean_tokens(batch.forget.cross_entropy()),
+            "retain": batch.retain.mean_tokens(batch.retain.cross_entropy()),
+        }
+
+
+def test_a_value_that_only_the_second_role_reports_is_kept(make: Any) -> None:
+    plain, modified = (next(make(OneSided(), *m).epoch(1)).reported for m in ((), (Sum(),)))
+    assert modified["kept"] == pytest.approx(plain["kept"], rel=1e-9)
+
+
+def test_no_weight_moves_if_the_gradient_of_one_role_is_not_finite(make: Any) -> None:
+    """Also with an optimiser for each role, of which the first could already have stepped."""
+
+    class Infinite(Perturb):
+        def gradients(self, at: Evaluate, memory: Memory, step: RunStep) -> ByRole:
+            found = at({"forget", "retain"})
+            return {**found, "retain": found["retain"].scale_(math.inf)}
+
+    trainer = make("npo", Infinite(), ByRoleAdam())
+    before = weights(trainer)
+    with pytest.raises(NonFiniteError, match="No optimiser step had changed a weight by then"):
+        next(trainer.epoch(1))
+    assert torch.equal(weights(trainer), before)
 
 
 PROGRAM = """

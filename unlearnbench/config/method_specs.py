@@ -424,6 +424,35 @@ def modifiers_from_spec(spec: MethodSpec) -> list[Modifier]:
     return [*_made_modifiers(spec.modifiers, spec.hyperparameters).values()]
 
 
+def takes_roles_apart(spec: MethodSpec) -> bool:
+    """Whether a mean over both roles is divided for a modifier that needs one role's gradient.
+
+    Modifiers that combine the roles are not meant: without a division they could never be applied.
+    """
+    if not spec.modifiers:
+        return False
+    from unlearnbench.api.modifier import Filter  # it imports torch
+
+    # Known before a model is loaded, and without a declaration that a plug-in could forget.
+    method: Any = load_method(spec.name)
+    loss = getattr(method.loss, "__code__", None)
+    if loss is None or "mean_over_union" not in loss.co_names:
+        return False
+    modifiers = modifiers_from_spec(spec)
+    if any(modifier.two_roles for modifier in modifiers):
+        return False
+    for modifier in modifiers:
+        selects = isinstance(modifier, Filter) and type(modifier).select is not Filter.select
+        asks_by_role = modifier.kind == "perturb" or selects
+        settings = modifier.model_dump()
+        changes_nothing = modifier.neutral is not None and (
+            settings | {**modifier.neutral} == settings
+        )
+        if asks_by_role and not changes_nothing:
+            return True
+    return False
+
+
 def _check_sources(planned: Mapping[str, str | None], kind: str) -> None:
     """Raise PluginError where a plug-in's file is not the one of the plan."""
     for name, source in planned.items():

@@ -15,6 +15,7 @@ from unlearnbench.base.errors import ConfigError, Problem
 from unlearnbench.base.hashing import content_hash, json_ready
 from unlearnbench.base.redaction import redact, redact_tree
 from unlearnbench.config.entries import AttackSpec, BenchmarkSection
+from unlearnbench.config.method_specs import takes_roles_apart
 from unlearnbench.config.profiles import profile_of
 from unlearnbench.config.schema import (
     LABELLED,
@@ -59,6 +60,9 @@ class RunSpec(Settings):
     leaves_out_label: Annotated[bool, IF_SET] = False
     """The label of the template is no part of the loss. False in specs of versions that counted its
     tokens as the first of the answer."""
+    takes_roles_apart: Annotated[bool, IF_SET] = False
+    """Whether a mean over forget and retain rows together is divided by role for a modifier that
+    asks for the gradient of one role. False in specs of versions that gave it both gradients."""
     profile_version: Annotated[int, IF_SET] = 1
     """Version of the evaluation's profile."""
     after: Annotated[str, IF_SET] = Field(default="", exclude_if=lambda run: not run)
@@ -214,6 +218,7 @@ class Plan:
                 attack_training=attacking if attacking != training.of_attacks else {},
                 template_digest=self.templates.get(model.name, ""),
                 leaves_out_label=bool(first) and labelled,
+                takes_roles_apart=takes_roles_apart(spec),
                 profile_version=profile_of(config.evaluation).version,
             )
             for seed in (config.select.seeds if config.select else config.seeds)

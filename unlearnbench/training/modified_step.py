@@ -8,7 +8,7 @@ step, so the gradients of the passes add up to that of the loss.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence, Set
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -49,6 +49,8 @@ class StepEvaluation:
     """Weights with a gradient."""
     measured: dict[str, float] = field(init=False, default_factory=dict[str, float])
     """Of the gradients and offsets, to be shown with the step."""
+    refuses_joint: bool = False
+    """Whether the forget rows' gradient is refused if a term joins them with retain rows."""
 
     @property
     def weights(self) -> Gradients:
@@ -60,6 +62,7 @@ class StepEvaluation:
     ) -> dict[Role, Gradients]:
         """The gradients of those `roles` that the loss has; the weights are restored."""
         wanted = {*roles}
+        self._check_joint(wanted)
         with nullcontext() if offset is None else self._moved(offset):
             return {r: self._gradient(r, offset is None) for r in self.groups if r in wanted}
 
@@ -67,12 +70,23 @@ class StepEvaluation:
     def losses(self, roles: Iterable[Role], offset: Gradients | None = None) -> dict[Role, float]:
         """The loss by role, see `api.modifier.Evaluate`."""
         wanted, passes = {*roles}, dict[Role, Values]()
+        self._check_joint(wanted)
         with nullcontext() if offset is None else self._moved(offset):
             for role in self.groups:  # in the same order in all processes
                 if role in wanted:
                     passes[role] = self._pass(role, offset is None)
             reshard(self.trainer.model)
         return {role: sum(terms.values(), 0.0) for role, (terms, _) in passes.items()}
+
+    def _check_joint(self, wanted: Set[str]) -> None:
+        """Raise PluginError for a forget gradient that would be one of retain rows as well."""
+        is_joint = any(group & RETAIN_PARTS for group in self.groups.get("forget", ()))
+        if self.refuses_joint and is_joint and wanted == {"forget"}:
+            name = type(self.trainer.objective.method).__name__
+            raise PluginError(
+                f"the loss of {name} joins forget and retain rows in one term, so a mask of forget "
+                "rows cannot be computed; return a term for each, or `batch.mean_over_union(…)`"
+            )
 
     @contextmanager
     def _moved(self, offset: Gradients) -> Generator[None, None, None]:
@@ -163,7 +177,10 @@ class Modifiers:
         if not edits and not filters:
             return
         items = trainer.rows.items(trainer.objective.needs, trainer.how.seed, 1)
-        at = self.evaluation(trainer, trainer.retried(lambda: trainer.step_rows(items), items))
+        # The same roles as in a step that takes them apart: a mask of forget rows must not depend
+        # on which other modifiers there are.
+        rows = trainer.retried(lambda: trainer.step_rows(items, by_role=True), items)
+        at = replace(self.evaluation(trainer, rows), refuses_joint=True)
         for edit, _ in edits:
             edit(at)
         for select, memory in filters:

@@ -24,10 +24,18 @@ class StepResult:
     """Other values that the loss reported: `LossBatch.report`."""
 
 
-def not_finite(step: int, epoch: int, loss: float, grad_norm: float) -> str:
-    """Why a run ends at a step, if its loss or gradient is NaN or infinite; else an empty text.
+def not_finite(step: int, epoch: int, loss: float, grad_norm: float, *, has_moved: bool) -> str:
+    """Explain why a run ends at a step, if its loss or gradient is NaN or infinite.
 
-    The first line is the fact, the second the remedy. `step` counts from 1.
+    Args:
+        step: The optimiser step, from 1.
+        epoch: The epoch, from 1.
+        loss: Loss of the step.
+        grad_norm: Norm of the gradient before clipping.
+        has_moved: Whether an optimiser has changed a weight before this step.
+
+    Returns:
+        The fact in the first line and the remedy in the second; an empty text for finite numbers.
     """
     if math.isfinite(loss) and math.isfinite(grad_norm):
         return ""
@@ -35,10 +43,10 @@ def not_finite(step: int, epoch: int, loss: float, grad_norm: float) -> str:
     if math.isfinite(loss):
         fact = f"{_word(grad_norm)} gradient at step {step} (epoch {epoch}), of a loss of {loss:g}"
     check = "`unlearnbench methods check NAME` tests a method's loss"
-    if step == 1:
+    if not has_moved:
         return (
-            f"{fact}\nNo weight had changed by then, so the learning rate is not the cause: it is "
-            f"a fault of the loss or of the start model; {check}"
+            f"{fact}\nNo optimiser step had changed a weight by then, so the learning rate is not "
+            f"the cause: it is a fault of the loss, of the start model or of a modifier; {check}"
         )
     return f"{fact}\nA lower learning rate often avoids this; where it does not, {check}"
 

@@ -162,6 +162,7 @@ class Trainer:
         with optimizer_oom(self.step + 1):
             gradients = modifiers.gradients(at, step)
         terms, reported = map(_summed, zip(*at.values.values(), strict=True))
+        self._check_finite(gradients, epoch, terms)
         norms: list[float] = []
         reached = at.reached or {*self.trained()}  # without a backward pass nobody knows
         with modifiers.frozen(self):
@@ -182,13 +183,27 @@ class Trainer:
             check_gradients(self.model)
             self._checked = True
         norm, loss = float(self._clip()), sum(terms.values())
-        if reason := not_finite(self.step + 1, epoch, loss, norm):
-            raise NonFiniteError(reason)
+        self._refuse_not_finite(epoch, loss, norm)
         with optimizer_oom(self.step + 1):
             for optimizer in optimizers:
                 optimizer.step()
         self.zero()
         return norm
+
+    def _check_finite(
+        self, gradients: Sequence[Gradients], epoch: int, terms: Mapping[str, float]
+    ) -> None:
+        """Check all gradients of a step before the first of several optimisers moves a weight."""
+        if len(gradients) > 1:
+            norm = math.hypot(*(gradient.norm() for gradient in gradients))
+            self._refuse_not_finite(epoch, sum(terms.values()), norm)
+
+    def _refuse_not_finite(self, epoch: int, loss: float, norm: float) -> None:
+        """Raise NonFiniteError if the step's loss or gradient norm is NaN or infinite."""
+        # A warm-up begins at a learning rate of 0, with which no weight moves.
+        has_moved = any(self.schedule.factor(step) for step in range(self.step))
+        if reason := not_finite(self.step + 1, epoch, loss, norm, has_moved=has_moved):
+            raise NonFiniteError(reason)
 
     def zero(self) -> None:
         """Discard the gradient."""
@@ -205,10 +220,15 @@ class Trainer:
         norm: Any = self.accelerator.clip_grad_norm_(self.parameters, self.how.max_grad_norm)
         return full_tensor(torch.as_tensor(norm))
 
-    def step_rows(self, draws: Sequence[Item]) -> StepRows:
-        """The rows of a step over `draws`, samples among them."""
+    def step_rows(self, draws: Sequence[Item], *, by_role: bool = False) -> StepRows:
+        """Return the rows of a step over `draws`, including samples.
+
+        Args:
+            by_role: Gradients of the roles are taken apart, even if the step itself needs none.
+        """
         mine = draws[self.accelerator.process_index :: self.accelerator.num_processes]
-        return StepRows(draws, mine, self.step_context(draws, mine))
+        context = self.step_context(draws, mine)
+        return StepRows(draws, mine, replace(context, separate=context.separate or by_role))
 
     def retried(self, work: Callable[[], T], draws: Sequence[Item]) -> T:
         """`work`, a pass over a step's rows, in smaller portions where memory runs out."""
@@ -412,8 +432,9 @@ class Trainer:
 
 
 def _summed(values: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Sums of values by name, over the roles."""
-    return {name: sum(each.get(name, 0.0) for each in values) for name in values[0]}
+    """Return the sum over the roles of each value, including values that only one role reports."""
+    names = dict.fromkeys(name for of_role in values for name in of_role)
+    return {name: sum(of_role.get(name, 0.0) for of_role in values) for name in names}
 
 
 def _whole(file: Any, prefix: str, name: str) -> Tensor:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from unlearnbench.base.hashing import content_hash
+from unlearnbench.config import method_specs
 from unlearnbench.config.loader import load_config
 from unlearnbench.config.plan import RunSpec, make_plan
 
@@ -31,3 +32,24 @@ def test_specs_of_an_early_version_have_their_ids() -> None:
 def test_runs_of_tofus_configurations_have_their_ids(name: str) -> None:
     plan = make_plan(load_config(name), "f")
     assert content_hash([run.id for run in plan.runs]) == PUBLISHED[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "modifiers", "changes"),
+    [
+        ("idk", {"salun": {}}, True),
+        ("general-ce-u", {"sure": {}}, True),
+        ("idk", {"sam": {}, "average": {}}, True),  # joint in an earlier version, too
+        ("idk", {"salun": {"keep": 1.0}}, False),  # a mask of all weights
+        ("idk", {"salun": {}, "pcgrad": {}}, False),  # which takes the roles apart anyway
+        ("idk", {"spectral": {}, "shrink": {}}, False),  # they need no role's gradient
+        ("idk", {}, False),
+        ("gradient-difference", {"salun": {}}, False),  # has a term for each role
+    ],
+)
+def test_only_a_joint_mean_that_is_now_divided_has_another_id(
+    name: str, modifiers: dict[str, dict[str, float]], changes: bool
+) -> None:
+    values = {f"{key}.{field}": v for key, some in modifiers.items() for field, v in some.items()}
+    spec = method_specs.method_spec(name, values, None, modifiers)
+    assert method_specs.takes_roles_apart(spec) is changes

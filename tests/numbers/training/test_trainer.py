@@ -435,22 +435,39 @@ def test_a_loss_that_is_not_finite_stops_the_run(
 
 
 @pytest.mark.parametrize(
-    ("step", "loss", "norm", "fact", "advice"),
+    ("step", "loss", "norm", "has_moved", "fact", "advice"),
     [
-        (1, math.nan, math.nan, "NaN loss at step 1 (epoch 1)", "methods check"),
-        (1, math.inf, 2.0, "infinite loss at step 1 (epoch 1)", "methods check"),
-        (7, math.nan, math.nan, "NaN loss at step 7 (epoch 1)", "A lower learning rate"),
-        (7, 0.5, math.inf, "infinite gradient at step 7 (epoch 1)", "A lower learning rate"),
+        (1, math.nan, math.nan, False, "NaN loss at step 1 (epoch 1)", "methods check"),
+        (1, math.inf, 2.0, False, "infinite loss at step 1 (epoch 1)", "methods check"),
+        (2, math.nan, 2.0, False, "NaN loss at step 2 (epoch 1)", "methods check"),
+        (7, math.nan, math.nan, True, "NaN loss at step 7 (epoch 1)", "A lower learning rate"),
+        (7, 0.5, math.inf, True, "infinite gradient at step 7 (epoch 1)", "A lower learning rate"),
     ],
 )
 def test_a_loss_that_is_not_finite_is_named_with_the_advice_that_helps(
-    step: int, loss: float, norm: float, fact: str, advice: str
+    step: int, loss: float, norm: float, has_moved: bool, fact: str, advice: str
 ) -> None:
-    first, _, second = not_finite(step, 1, loss, norm).partition("\n")
+    first, _, second = not_finite(step, 1, loss, norm, has_moved=has_moved).partition("\n")
     assert first.startswith(fact)
     assert advice in second
-    assert ("lower learning rate" in second) is (step > 1)
-    assert not not_finite(step, 1, 0.5, 2.0)
+    assert ("lower learning rate" in second) is has_moved
+    assert not not_finite(step, 1, 0.5, 2.0, has_moved=has_moved)
+
+
+def test_the_learning_rate_is_not_blamed_before_a_step_had_one(
+    model: Any, tokenizer: Any, questions: tuple[Question, ...], tmp_path: Path
+) -> None:
+    """The first step of TOFU's warm-up has a rate of 0: no weight has moved in the second."""
+    rows, objective = rows_of(tokenizer, questions), objective_of("ce-u")
+    how = {"schedule": "tofu", "batch_size": 2}
+    trainer = trainer_of(model, tokenizer, rows, objective, tmp_path, **how)
+    steps = trainer.epoch(1)
+    next(steps)
+    with torch.no_grad():
+        trainer.model.model.norm.weight.fill_(float("nan"))
+    with pytest.raises(NonFiniteError, match=r"at step 2 .*") as stopped:
+        next(steps)
+    assert "No optimiser step had changed a weight" in str(stopped.value)
 
 
 def test_an_empty_set_of_rows_is_refused(model: Any, tokenizer: Any, tmp_path: Path) -> None:
