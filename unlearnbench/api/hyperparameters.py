@@ -18,7 +18,14 @@ class HyperParameters(BaseModel):
     """Base of plug-ins: immutable, no unknown keys, no silent conversion between types."""
 
     # An infinite value is refused unless its field declares it: Field(allow_inf_nan=True).
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+    # It is then kept in JSON text, which would have null in its place.
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        ser_json_inf_nan="constants",
+    )
 
     reserved: ClassVar[tuple[str, ...]] = _RESERVED
     """Names that its fields cannot have."""

@@ -7,10 +7,13 @@ so that one from outside gets the messages of a built-in one.
 """
 
 import json
+import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Annotated, Any, TypeVar
 
 from pydantic import (
+    BaseModel,
     PlainSerializer,
     PlainValidator,
     SerializeAsAny,
@@ -18,6 +21,7 @@ from pydantic import (
     ValidationError,
     ValidationInfo,
 )
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticKnownError
 
 from unlearnbench.api.attack import Attack
@@ -26,6 +30,7 @@ from unlearnbench.api.hyperparameters import HyperParameters
 from unlearnbench.api.plugin_code import plugin_code
 from unlearnbench.api.registry import Kind, file_digest, load
 from unlearnbench.base.errors import PluginError, UnlearnbenchError
+from unlearnbench.base.hashing import json_ready
 from unlearnbench.base.messages import (
     describe_error,
     describe_errors,
@@ -107,10 +112,64 @@ def with_tuples(value: Any) -> Any:
     return tuple(map(with_tuples, value)) if isinstance(value, list | tuple) else value
 
 
+INFINITE = {"inf": math.inf, "-inf": -math.inf}
+"""Floats by the text that `json_ready` writes for them."""
+
+
+def restored(kind: type[BaseModel], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A plug-in's settings as they were before they were stored as JSON.
+
+    JSON has lists for tuples, and text for infinite floats. Text stays where the plug-in's field
+    takes text.
+    """
+    values: dict[str, Any] = {}
+    for key, stored in settings.items():
+        value = with_tuples(stored)
+        info = kind.model_fields.get(key)
+        if info is not None and _has_infinite_text(value) and not _admits(info, value):
+            value = _with_infinite_floats(value)
+        values[key] = value
+    return values
+
+
+def _admits(info: FieldInfo, value: Any) -> bool:
+    """Whether a value is of a field's type."""
+    declared: Any = Annotated[info.annotation, *info.metadata] if info.metadata else info.annotation
+    try:
+        TypeAdapter(declared).validate_python(value, strict=True)
+    except ValidationError:
+        return False
+    return True
+
+
+def _has_infinite_text(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(map(_has_infinite_text, value.values()))
+    if isinstance(value, tuple):
+        return any(map(_has_infinite_text, value))
+    return isinstance(value, str) and value in INFINITE
+
+
+def _with_infinite_floats(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _with_infinite_floats(below) for key, below in value.items()}
+    if isinstance(value, tuple):
+        return tuple(map(_with_infinite_floats, value))
+    return INFINITE.get(value, value) if isinstance(value, str) else value
+
+
 def _read_metrics(value: Any, info: ValidationInfo) -> Mapping[str, Mapping[str, Any]]:
     if info.mode == "json":  # stored ones may be of a metric that is not installed here
-        return {name: dict(settings) for name, settings in value.items()}
+        return {name: _restored_metric(name, settings) for name, settings in value.items()}
     return dict(read_entries(value, "metrics", _metric))
+
+
+def _restored_metric(name: str, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    if not _has_infinite_text(with_tuples(settings)):
+        return dict(with_tuples(settings))
+    with suppress(PluginError):  # it may not be installed here
+        return restored(load("metrics", name), settings)
+    return dict(with_tuples(settings))
 
 
 def _metric(
@@ -153,7 +212,7 @@ def attack_spec(name: str, attack: Attack) -> AttackSpec:
         content = attack.content()
     return AttackSpec(
         name=name,
-        settings=attack.model_dump(mode="json"),
+        settings=json_ready(attack.model_dump(mode="json")),
         version=attack.version,
         source=file_digest(name) or None,
         content=content,
@@ -168,7 +227,7 @@ def attack_from_spec(spec: AttackSpec) -> Attack:
             f"attack {spec.name!r} differs from the one that was planned: its version or its "
             "plugin file changed; start again with the same --plugin"
         )
-    return made(kind, with_tuples(spec.settings), f"attack {spec.name!r}")
+    return made(kind, restored(kind, spec.settings), f"attack {spec.name!r}")
 
 
 def _read_attacks(value: Any, info: ValidationInfo) -> tuple[AttackSpec, ...]:
@@ -239,7 +298,13 @@ def benchmark_of(section: Mapping[str, Any], *, stored: bool = False) -> Benchma
     if values["source"] in _SHARED:  # null leaves a key out, where another file has it
         other = _EARLIER.keys() - kind.model_fields.keys()
         values = {k: v for k, v in values.items() if k not in other or not (stored or v is None)}
-    return kind.model_validate_json(json.dumps(values)) if stored else kind.model_validate(values)
+    if not stored:
+        return kind.model_validate(values)
+    try:
+        return kind.model_validate(restored(kind, values))
+    except ValidationError:
+        # A benchmark made in Python may have fields that YAML cannot state, such as a set.
+        return kind.model_validate_json(json.dumps(values))
 
 
 def benchmark_named(source: str) -> Benchmark:

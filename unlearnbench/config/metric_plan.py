@@ -36,7 +36,7 @@ from unlearnbench.api.profile import Profile
 from unlearnbench.api.registry import Offer, load, offers
 from unlearnbench.base.deferred_warnings import warn_later
 from unlearnbench.base.errors import PluginError, did_you_mean
-from unlearnbench.config.entries import made, with_tuples
+from unlearnbench.config.entries import made, restored
 
 MetricChoices = Mapping[str, Mapping[str, Any]]
 """Metrics that a configuration names (`evaluation.metrics`), and their settings, as JSON."""
@@ -255,7 +255,7 @@ def metric_plan(
     further: _Group = []
     broken = list(faults)
     for name in sorted(metrics.keys() - named):
-        use = MetricUse(name, settings=with_tuples(chosen.get(name, {})))
+        use = MetricUse(name, settings=restored(metrics[name], chosen.get(name, {})))
         try:
             if _applies(name, metrics[name], roles) or name in chosen:
                 metric = _planned(use, metrics[name], roles, taken, is_chosen=name in chosen)

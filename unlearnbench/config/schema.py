@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,20 +13,27 @@ from pydantic import (
     Field,
     SerializerFunctionWrapHandler,
     Tag,
+    ValidationInfo,
+    field_validator,
     model_serializer,
     model_validator,
 )
 
 from unlearnbench.api.benchmark import SplitKey
 from unlearnbench.api.profile import QuestionKey
+from unlearnbench.api.registry import load, load_method
+from unlearnbench.base.errors import PluginError
 from unlearnbench.base.messages import fault
 from unlearnbench.base.outputs import SCHEMES
 from unlearnbench.config.entries import (
     DEFAULT,
+    INFINITE,
     AttackEntries,
     BenchmarkSection,
     MetricEntries,
     benchmark_named,
+    restored,
+    with_tuples,
 )
 from unlearnbench.config.precision import Dtype, Precision, Template
 from unlearnbench.config.profiles import ProfileName
@@ -182,8 +190,11 @@ class ModelSettings(Settings):
 
     @model_validator(mode="before")
     @classmethod
-    def _tiny_defaults(cls, values: Any) -> Any:
+    def _tiny_defaults(cls, values: Any, info: ValidationInfo) -> Any:
         """Complete a tiny model's preparation from `TINY_PREPARATION`."""
+        if info.mode == "json":
+            # Fields are validated as Python's values from here on, where a list is no tuple.
+            values = with_tuples(values)
         if not isinstance(values, Mapping) or values.get("base") != "tiny":
             return values
         stated = values.get("preparation", {})
@@ -316,6 +327,22 @@ class MethodSpec(Settings):
     )
     """Content hashes as `source`, by name, in the order in which modifiers are applied. Their
     settings are hyper-parameters, `sam.rho`. Left out where empty, as in runs from before."""
+
+    @field_validator("hyperparameters")
+    @classmethod
+    def _with_infinite_floats(
+        cls, values: dict[str, HyperParameter], info: ValidationInfo
+    ) -> dict[str, HyperParameter]:
+        """Make floats of the text that stands for infinite ones in records and plans."""
+        texts = [key for key, value in values.items() if value in INFINITE]
+        floats: dict[str, HyperParameter] = {}
+        for key in texts:
+            modifier, _, setting = key.rpartition(".")
+            # A record may be of a plug-in that is not given here.
+            with suppress(PluginError, KeyError):
+                kind = load("modifiers", modifier) if modifier else load_method(info.data["name"])
+                floats[key] = restored(kind, {setting: values[key]})[setting]
+        return values | floats
 
     @property
     def label(self) -> str:

@@ -117,7 +117,7 @@ class Scheduler(Settings):
     kind: Literal["asha"] = Field(default="asha", description="the rule")
     metric: Metric = Field(description="a column of results.csv, or {column: weight, …}")
     grace: int = Field(default=1, ge=1, description="least epochs of a run")
-    reduction: float = Field(default=3, gt=1, description="one run in so many continues")
+    reduction: float = Field(default=3.0, gt=1, description="one run in so many continues")
 
 
 class SearchSettings(Settings):

@@ -169,6 +169,11 @@ def parameters(run: RunSpec) -> dict[str, str]:
     return {"id": run.id, "model": run.model.name, "spec": run.model_dump_json()}
 
 
+def run_of(parameters: Mapping[str, str]) -> RunSpec:
+    """The run that a trial's parameters describe, see `parameters`."""
+    return RunSpec.model_validate_json(parameters["spec"])
+
+
 def _placement(config: SweepConfig) -> Any:
     """The resources of a trial, by its model."""
     from ray import tune
@@ -272,7 +277,7 @@ def _trainable(pipeline: Pipeline, config: SweepConfig, state: SweepState) -> ty
             self.reset_config(config)
 
         def reset_config(self, new_config: dict[str, Any]) -> bool:
-            self._run = RunSpec.model_validate_json(new_config["run"]["spec"])
+            self._run = run_of(new_config["run"])
             # Closes the generator of a run that was stopped, which frees its model.
             self._results: Any = None
             self._last: dict[str, Any] = {}
