@@ -13,7 +13,7 @@ from unlearnbench.api import registry
 from unlearnbench.api.profile import QuestionKey
 from unlearnbench.base.errors import RecordError
 from unlearnbench.cli.command import argument, flag, option
-from unlearnbench.config.precision import Dtype, Precision, Template
+from unlearnbench.config.precision import Attention, Dtype, Precision, Template
 
 if TYPE_CHECKING:
     from unlearnbench.api.benchmark import Benchmark, SplitKey
@@ -80,6 +80,13 @@ class ModelOptions:
         list[str] | None, option("KEY=VALUE", "Variable of the chat template (repeatable).")
     ] = None
     dtype: Annotated[Dtype, typer.Option(help="Type of the weights.")] = "float32"
+    attention: Annotated[
+        Attention,
+        typer.Option(help="Implementation of attention; sdpa: eager in models without SDPA."),
+    ] = "sdpa"
+    trust_remote_code: Annotated[
+        bool, flag("--trust-remote-code", "Run Python code that comes with the model.")
+    ] = False
     precision: Annotated[
         Precision | None,
         typer.Option(

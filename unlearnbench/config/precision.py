@@ -7,6 +7,7 @@ from unlearnbench.base.errors import EvaluationError
 
 Dtype = Literal["float32", "bfloat16"]
 Precision = Literal["bf16", "fp32"]
+Attention = Literal["sdpa", "eager", "flash_attention_2"]
 Template = Literal["auto", "plain", "llama-2", "phi", "chat"]
 
 DTYPES: Mapping[Precision, str] = {"bf16": "bfloat16", "fp32": "float32"}

@@ -35,7 +35,7 @@ from unlearnbench.config.entries import (
     restored,
     with_tuples,
 )
-from unlearnbench.config.precision import Dtype, Precision, Template
+from unlearnbench.config.precision import Attention, Dtype, Precision, Template
 from unlearnbench.config.profiles import ProfileName
 from unlearnbench.config.resources import RaySettings, Resources, TrackingSettings
 from unlearnbench.config.search import Range, SearchSettings, SelectSettings
@@ -170,10 +170,10 @@ class ModelSettings(Settings):
         "texts, too, and another is learned behind a chat template's last line break",
     )
     dtype: Dtype = Field(default="float32", description="type of the weights")
-    attention: Literal["sdpa", "eager", "flash_attention_2"] = Field(
+    attention: Attention = Field(
         default="sdpa",
-        description="implementation, by transformers' name; flash_attention_2 pads rows, which "
-        "takes longer than packed ones",
+        description="implementation, by transformers' name; sdpa: eager in models without SDPA; "
+        "flash_attention_2 pads rows, which takes longer than packed ones",
     )
     trust_remote_code: bool = Field(
         default=False, description="run Python code that comes with the model"

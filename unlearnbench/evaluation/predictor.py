@@ -21,9 +21,10 @@ from unlearnbench.base.errors import ModelError
 from unlearnbench.base.out_of_memory import empty_cache, map_over_ranks, trim_heap
 from unlearnbench.config.precision import Precision
 from unlearnbench.evaluation.precision import computing_in_precision, precision_of_model
-from unlearnbench.evaluation.prefix_tree import Tree, TreeLayout
+from unlearnbench.evaluation.prefix_tree import Tree, TreeLayout, build_tree
 from unlearnbench.models.batching import fast_batch_tokens
 from unlearnbench.models.device import kept_tokens, max_cached_tokens, product_dtype
+from unlearnbench.models.encoding import Row
 from unlearnbench.models.forward import OutputLayer, final_states, padded, predict
 from unlearnbench.models.packed_attention import (
     Layout,
@@ -144,7 +145,7 @@ class Predictor:
             most = min(tokens, max(self.kept_tokens, tokens) // 4) if kind == "cpu" else tokens
             self.slot_tokens = max_cached_tokens(model, most)
             """Tokens whose keys and values may be stored at once."""
-            self.packed = can_pack(model, longest) and self._packs(trial)
+            self.packed = can_pack(model, longest) and self._packs(trial, longest)
             """True if tokens go through the model in one row; else texts are padded rows."""
 
     @contextmanager
@@ -156,17 +157,28 @@ class Predictor:
         ):
             yield
 
-    def _packs(self, trial: Tree) -> bool:
-        """True if a packed tree gives the states that its rows give one by one."""
+    def _packs(self, trial: Tree, longest: int) -> bool:
+        """True if packed trees give the states that their rows give one by one.
+
+        A row of `longest` tokens is tried, too: a mask that the configuration does not name may
+        differ from a causal one in long rows only.
+        """
+        trees = [trial]
+        if longest > max(len(row.ids) for row in trial.rows):
+            text = np.resize(trial.ids, longest)
+            trees.append(build_tree([Row((*map(int, text),), max(longest // 2, 1))]))
+
+        def padded(rows: int | None = None) -> Tensor:
+            return torch.cat([self._padded_trees([tree], rows) for tree in trees])
+
         try:
             with packing(self.model):
-                packed = self._packed_trees([trial])
+                packed = self._packed_trees(trees)
         except torch.OutOfMemoryError:
             raise
         except (TypeError, ValueError, RuntimeError, KeyError):
             return False  # the model's attention has arguments that the library's kernel lacks
-        rows = self._padded_trees([trial])
-        return states_match(packed, rows, lambda: self._padded_trees([trial], rows=1))
+        return states_match(packed, padded(), lambda: padded(rows=1))
 
     def tree_states(self, trees: Sequence[Tree], kept: Keys | None = None) -> Tensor:
         """States [P, ·] at the predicting nodes of each tree, one after the other.
@@ -243,13 +255,19 @@ class Predictor:
         columns = torch.arange(ids.shape[1], device=self.device)
         first = torch.tensor(begins, device=self.device)
         where = mask.bool() & (columns >= first.unsqueeze(1))
+        # No token sees the padding behind its text. Masked padding would see nothing behind a
+        # sliding window, and its NaN would reach the texts: 0 · NaN is NaN.
+        mask = torch.ones_like(mask)
         spans: list[Span] = []
         for i, (prompt, text, hidden) in enumerate(zip(prompts, texts, masked, strict=True)):
             mask[i, list(hidden)] = 0
             places = prompt_places(prompt, text, hidden)
             spans.append(Span(prompt, 0, [i * ids.shape[1] + location for location in places]))
+        inputs = {"input_ids": ids}
+        if any(masked):
+            inputs["attention_mask"] = mask
         with self._shifted(spans):
-            return self._states(where, input_ids=ids, attention_mask=mask)
+            return self._states(where, **inputs)
 
     def _shifted(self, spans: Sequence[Span]) -> AbstractContextManager[None]:
         return nullcontext() if self.shifts is None else self.shifts.added(self.model, spans)

@@ -181,8 +181,13 @@ def kept_tokens(model: Any) -> int:
 
 
 def _cached_values_per_token(config: Any) -> int:
-    """Numbers in the keys and values of one token, over all layers."""
-    heads = config.num_attention_heads
+    """Numbers in the keys and values of one token, over all layers.
+
+    A recurrent model, such as Mamba, has neither. Its state takes the place of the hidden state.
+    """
+    heads = getattr(config, "num_attention_heads", None)
+    if heads is None:
+        return int(2 * config.num_hidden_layers * config.hidden_size)
     width = getattr(config, "head_dim", None) or config.hidden_size // heads
     width *= getattr(config, "num_key_value_heads", None) or heads
     return int(2 * config.num_hidden_layers * width)

@@ -74,6 +74,14 @@ class TrainingRows:
     """Of the questions that the method needs, and of the forget rows: prompts with one token each,
     which is predicted at their end."""
 
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest row among those that exist in advance. Refusals do not."""
+        rows = [*self.forget, *self.retain]
+        for others in (*self.alternatives, *self.prompted, *self.prompt_ends):
+            rows += others
+        return max((len(row.ids) for row in rows), default=0)
+
     def primary(self, needs: Needs) -> Sequence[Row]:
         """The rows that an epoch has once: forget rows, or in fine-tuning the retain rows."""
         return self.forget if needs.parts - {"retain"} else self.retain

@@ -138,7 +138,8 @@ class OutputLayer:
         # In half precision, rounding errors of logits are proportional to the largest one.
         near = 1e-2 if is_half(weight) else 1e-5
         largest = float(logits[logits.isfinite()].abs().amax()) if logits.isfinite().any() else 0.0
-        same = torch.allclose(self(hidden), logits, rtol=near, atol=near * largest, equal_nan=True)
+        own = self(hidden).to(logits.dtype)  # Mamba returns float32 whatever its weights are
+        same = torch.allclose(own, logits, rtol=near, atol=near * largest, equal_nan=True)
         if not same:
             raise _unknown(model)
 

@@ -34,6 +34,8 @@ _BUFFERS = re.compile(r"(rotary_emb\.inv_freq|\.attn\.(masked_)?bias|\.attention
 computes, and names that no weight has."""
 _NAMED = 5
 """Tensors named in a message, at most."""
+_LONGEST_REASON = 1000
+"""Characters of a library's message that are quoted."""
 
 
 def check_causal(location: str, config: Any) -> None:
@@ -357,17 +359,21 @@ def _loaded(source: Source, settings: ModelSettings, **options: Any) -> Any:
     import torch
     from transformers import AutoModelForCausalLM
 
-    read_config(source, settings)
+    config = read_config(source, settings)
+    # Without a name transformers takes SDPA, and eager attention in models without SDPA. The
+    # configuration is given because it could name another implementation, which None replaces.
+    attention = None if settings.attention == "sdpa" else settings.attention
     folder = source.files(weights=True)
     with reading("model", source):
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder,
+            config=config,
             dtype=getattr(torch, settings.dtype),
             trust_remote_code=settings.trust_remote_code,
             use_safetensors=True,
             ignore_mismatched_sizes=True,  # reported below, by name
             output_loading_info=True,
-            **{"attn_implementation": settings.attention} | options,
+            **{"attn_implementation": attention} | options,
         )
         check_tensors(source.place, *loaded)
     return loaded[0]
@@ -390,11 +396,33 @@ def reading(subject: str, source: Source) -> Generator[None, None, None]:
         panic = type(error).__name__ == "PanicException"  # of pyo3; not an Exception, not public
         if is_out_of_memory(error) or not (panic or isinstance(error, Exception)):
             raise
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        reason = f"{type(error).__name__}: {_without_middle(' '.join(str(error).split()))}"
         raise ModelError(
-            f"{source.place}: the {subject} cannot be loaded ({reason}); a file in it is missing "
-            "or damaged, or the settings (attention, dtype) do not suit the model"
+            f"{source.place}: the {subject} cannot be loaded ({reason}); {_advice(error)}"
         ) from error
+
+
+def _without_middle(text: str) -> str:
+    """The text, or its two ends if it is long: libraries put their hint at the end."""
+    if len(text) <= _LONGEST_REASON:
+        return text
+    half = _LONGEST_REASON // 2
+    return f"{text[:half]} … {text[-half:]}"
+
+
+def _advice(error: BaseException) -> str:
+    """What to do about an error that a library raised on a model's files."""
+    if "trust_remote_code" in str(error):
+        return (
+            "read the Python code that comes with the model and, if you trust it, set "
+            "trust_remote_code: true for the model, or give --trust-remote-code"
+        )
+    if isinstance(error, ImportError):
+        return "install the package that is missing, or choose another attention"
+    return (
+        "a file in it is missing or damaged, or the settings (attention, dtype) do not suit the "
+        "model"
+    )
 
 
 def import_peft(need: str) -> Any:

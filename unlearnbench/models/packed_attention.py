@@ -163,16 +163,40 @@ def layout_argument(layout: Layout) -> dict[str, Any]:
     return {_LAYOUT: layout}
 
 
-def can_pack(model: Any, longest: int) -> bool:
-    """True if the attention of `model` can be replaced; other layers are not checked.
+_WINDOWS = (
+    "sliding_window",
+    "attention_chunk_size",
+    "attention_window_size",
+    "local_attention",
+    "window_size",
+    "index_topk",
+)
+"""Fields of configurations that bound how many tokens a token sees in some of the layers."""
+_KINDS_OF_LAYERS = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
+"""Kinds of layers, by transformers' names, in which a token sees all others of a short row."""
 
-    longest  tokens of the longest sequence; layouts do not support a sliding window
+
+def can_pack(model: Any, longest: int) -> bool:
+    """True if the attention of `model` can be replaced, as far as its configuration says.
+
+    Layouts are causal: they support neither windows and chunks that rows outgrow, nor layers with a
+    recurrent state.
+
+    Args:
+        model: A causal language model, or a wrapper around one.
+        longest: Tokens of the longest sequence.
     """
     inner = getattr(model, "module", model)
     config = inner.config.get_text_config()
-    window = getattr(config, "sliding_window", None)
-    within = not window or longest <= window
-    return within and getattr(inner.config, "_attn_implementation", None) == "sdpa"
+    kinds = {*(getattr(config, "layer_types", None) or ())}
+    if not kinds <= _KINDS_OF_LAYERS:
+        return False
+    # Llama 4 scales queries by their index in the packed row, not by their position in the text.
+    if getattr(config, "attn_temperature_tuning", False):
+        return False
+    windows = (getattr(config, name, None) for name in _WINDOWS)
+    is_within = all(longest <= size for size in windows if isinstance(size, int) and size > 0)
+    return is_within and getattr(inner.config, "_attn_implementation", None) == "sdpa"
 
 
 def states_match(

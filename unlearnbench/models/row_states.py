@@ -29,6 +29,8 @@ from unlearnbench.models.packed_attention import (
 )
 
 _CPU = torch.device("cpu")
+_SHORT = 8
+"""Tokens of the rows on which packing is tried at least."""
 _WIDTHS = 16
 """Padded rows on a GPU have multiples of this width: attention kernels are prepared by shape."""
 
@@ -87,11 +89,24 @@ class CausalRows:
         return padded.view(*self.shape, *tensor.shape[1:])
 
 
+def _counting(spans: Sequence[range], vocabulary: int) -> list[Row]:
+    """Rows whose ids count up."""
+    return [Row(tuple(i % vocabulary for i in ids), 1) for ids in spans]
+
+
 class RowReader:
     """Runs one model over rows."""
 
-    def __init__(self, model: Any, pad: int) -> None:
-        self.pad = pad
+    def __init__(self, model: Any, pad: int, longest: int = _SHORT) -> None:
+        """Find out whether the model takes packed rows.
+
+        Args:
+            model: In the mode in which it is read.
+            pad: Id of the padding.
+            longest: Tokens of the longest row that is known in advance. A mask that the
+                configuration does not name may differ from a causal one in long rows only.
+        """
+        self.pad, self._longest = pad, longest
         self.output: OutputLayer | None = None
         """None where it is of an unknown kind: then the model computes its logits."""
         with suppress(ModelError):
@@ -181,17 +196,20 @@ class RowReader:
     def _survives_packing(self, model: Any, *, unpadded: bool) -> bool:
         """True if two packed rows give the states of single rows."""
         vocabulary = model.get_input_embeddings().weight.shape[0]
-        trial = [Row(tuple(i % vocabulary for i in ids), 1) for ids in (range(1, 9), range(20, 25))]
-        if not can_pack(model, 8):
+        spans = [range(1, 1 + _SHORT), range(20, 25)]
+        if not can_pack(model, _SHORT):
             return False
         was_training = model.training
         try:
-            packed = self._packed(model, trial, unpadded=unpadded)
             if was_training and not unpadded:
                 # Activation checkpointing calls layers in another way.
+                short = self._packed(model, _counting(spans, vocabulary), unpadded=unpadded)
                 with torch.enable_grad(), torch.random.fork_rng(devices=[]):
-                    self.run(model, packed)
-            result = self.run(model.eval(), packed)
+                    self.run(model, short)
+            if can_pack(model, self._longest) and self._longest > _SHORT:
+                spans.append(range(3, 3 + self._longest))
+            trial = _counting(spans, vocabulary)
+            result = self.run(model.eval(), self._packed(model, trial, unpadded=unpadded))
         except torch.OutOfMemoryError:
             raise
         except (TypeError, ValueError, RuntimeError, KeyError):

@@ -124,11 +124,14 @@ def _built(key: _ShapeKey) -> Any:
     from transformers import AutoModelForCausalLM
 
     # Attention that is not installed here, such as flash, saves what the library's own saves.
-    attention = "eager" if key.settings.attention == "eager" else "sdpa"
+    # None: SDPA, or eager attention in models without SDPA.
+    attention = "eager" if key.settings.attention == "eager" else None
+    config = copy.deepcopy(key.config)
+    config._attn_implementation = None
     # Building must not change the state of the random generators.
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
         model: Any = AutoModelForCausalLM.from_config(
-            copy.deepcopy(key.config),
+            config,
             dtype=getattr(torch, key.settings.dtype),
             attn_implementation=attention,
             trust_remote_code=key.settings.trust_remote_code,

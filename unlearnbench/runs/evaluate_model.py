@@ -150,6 +150,8 @@ def set_up(
     template: str = "auto",
     template_args: TemplateArgs | None = None,
     dtype: str = "float32",
+    attention: str = "sdpa",
+    trust_remote_code: bool = False,
     precision: Precision | None = None,
     batch_tokens: int | None = None,
 ) -> EvaluationSetup:
@@ -163,6 +165,8 @@ def set_up(
     template      as in `ModelSettings`; `auto` is the tokenizer's chat template, else plain
     template_args  variables of the chat template (`date_string`), and `system_prompt`
     dtype         float32 or bfloat16, for a model that is loaded here
+    attention     sdpa (eager in models without SDPA), eager or flash_attention_2, likewise
+    trust_remote_code  whether to run Python code that comes with the model or its tokenizer
     precision     bf16 (autocast, where weights are float32) or fp32; default: bf16 on CUDA, the
                   weights' own elsewhere. Numbers of different precisions do not compare.
     batch_tokens  tokens of one batch; default: fast on the device; changes no number
@@ -179,7 +183,13 @@ def set_up(
     quiet_transformers()
     disable_cudnn_attention()
     named = isinstance(model, str | Path)
-    settings = model_settings(str(model) if named else "in memory", template, dtype)
+    settings = model_settings(
+        str(model) if named else "in memory",
+        template,
+        dtype,
+        attention=attention,
+        trust_remote_code=trust_remote_code,
+    )
     if tokenizer is None or isinstance(tokenizer, str | Path):
         if tokenizer is None and not named:
             raise EvaluationError(
@@ -221,10 +231,10 @@ def data_settings(data: str | Benchmark) -> Benchmark:
     return benchmark_of({"source": "tofu", "path": data})
 
 
-def model_settings(name: str, template: str, dtype: str) -> ModelSettings:
-    """Settings of a model that is only evaluated."""
+def model_settings(name: str, template: str, dtype: str, **others: Any) -> ModelSettings:
+    """Settings of a model that is only evaluated; `others` are further fields by name."""
     return ModelSettings.model_validate(
-        {"name": name, "base": name, "template": template, "dtype": dtype}
+        {"name": name, "base": name, "template": template, "dtype": dtype, **others}
     )
 
 
@@ -238,5 +248,7 @@ def find_tokenizer(location: str, settings: ModelSettings) -> Any:
         from transformers import AutoTokenizer
 
         with reading("tokenizer", source):
-            return AutoTokenizer.from_pretrained(location)
+            return AutoTokenizer.from_pretrained(
+                location, trust_remote_code=settings.trust_remote_code
+            )
     return load_tokenizer(source, settings)

@@ -58,7 +58,7 @@ class MicroBatches:
         references: ReferenceParts,
     ) -> None:
         self.rows, self.needs, self.references = rows, needs, references
-        self.reader = RowReader(model, pad)
+        self.reader = RowReader(model, pad, rows.longest)
 
     def counts(self, draws: Sequence[Item]) -> dict[Part, tuple[int, int]]:
         """Scored tokens and rows of each part but the samples, over all of a step's items."""

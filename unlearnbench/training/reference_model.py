@@ -195,7 +195,7 @@ def _compute(
     layers: Sequence[int],
     precision: Precision,
 ) -> dict[str, Tensor]:
-    reader = RowReader(model, pad)
+    reader = RowReader(model, pad, max((len(row.ids) for row in rows), default=0))
     device = next(model.parameters()).device.type
     autocast = torch.autocast(device, torch.bfloat16, enabled=precision == "bf16")
     tensorss: dict[str, dict[int, Tensor]] = {}

@@ -11,6 +11,8 @@ import pytest
 from unlearnbench.cli.options import template_arguments
 from unlearnbench.evaluation import harness_tasks
 
+from ...families import FAMILIES
+
 Run = Callable[..., tuple[int, str, str]]
 
 
@@ -149,3 +151,15 @@ def test_outputs_that_are_not_finite_are_reported(run: Run, folder: str, model: 
     assert code == 0
     assert json.loads(out)["model_utility"] is None
     assert "the model's outputs are not finite, first at '" in err
+
+
+def test_a_model_without_sdpa_is_evaluated(run: Run, tmp_path: Path, tokenizer: Any) -> None:
+    place = str(tmp_path / "gemma2")
+    FAMILIES["gemma2"].build().save_pretrained(place)
+    tokenizer.save_pretrained(place)
+    results: list[dict[str, Any]] = []
+    for option in ((), ("--attention", "eager")):
+        code, out, err = run("evaluate", place, *SMALL_EVALUATION, "--json", *option)
+        assert code == 0, err
+        results.append(json.loads(out))
+    assert results[0] == results[1]
