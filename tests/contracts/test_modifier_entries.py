@@ -12,7 +12,7 @@ from unlearnbench.config.method_specs import modifiers_from_spec
 from unlearnbench.config.plan import RunSpec, make_plan
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.config.search_space import Space, points_of
-from unlearnbench.results.table import flat_hyperparameters
+from unlearnbench.results.run_settings import flat_hyperparameters
 
 HERE = Path(__file__).parent
 CONFIG = """\

@@ -102,9 +102,10 @@ class Setting(OnPanel):
         return self.metrics.get(self.headline.forgotten.column)
 
     @property
-    def key(self) -> tuple[str, SplitKey, str, float | None, int]:
+    def key(self) -> tuple[str, SplitKey, str, float | None, str, int]:
         """Identity of the setting within a table."""
-        return self.model, self.forget_fraction, self.method, self.learning_rate, self.epoch
+        setting_id = self.rows[0].setting_id if self.rows else ""
+        return (*self.panel, self.method, self.learning_rate, setting_id, self.epoch)
 
     def spread(self, metric: str) -> tuple[float, float] | None:
         """Smallest and largest value over the seeds; None for fewer than two numbers."""

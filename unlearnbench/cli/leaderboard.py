@@ -70,7 +70,7 @@ def show(
       unlearnbench leaderboard show ours.jsonl theirs.jsonl --page board.html
     """
     from unlearnbench.report.best_table import best_table
-    from unlearnbench.report.leaderboard import distinguished, tables
+    from unlearnbench.report.leaderboard import tables
 
     register_plugins(plugins)
     if page:
@@ -81,7 +81,7 @@ def show(
         from unlearnbench.report.report import publish
 
         report = Results.of(
-            distinguished(board.records),
+            board.records,
             name="leaderboard",
             description="Records that several sweeps have put together.",
         )

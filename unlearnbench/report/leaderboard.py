@@ -6,8 +6,8 @@ The hash detects damage, not numbers that were invented.
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,6 @@ from unlearnbench.results.table import TableRow, table
 
 _PRIVATE = ("host", "process", "interruptions")
 """Provenance that stays with its group."""
-_METHOD_KEYS = "method.name", "method.retain"
-_ROW_KEYS = *_METHOD_KEYS, "model.name", "forget_fraction", "learning_rate", "seed", "evaluate_at"
-"""Settings of a run that a table's row shows, besides hyper-parameters."""
 
 
 @dataclass(frozen=True)
@@ -103,50 +100,11 @@ def tables(records: Iterable[Record]) -> dict[str, tuple[TableRow, ...]]:
     And for each pair of headline metrics that is not TOFU's: `a and b, tofu@1a2b3c4d`.
     """
     groups: dict[str, list[Record]] = defaultdict(list)
-    for record in distinguished(records):
+    for record in records:
         headline = record_schema(record, NO_CHOICES).headline
         pair = "" if headline == default_headline() else f"{' and '.join(headline.columns)}, "
         groups[pair + record.profile].append(record)
     return {name: table(group) for name, group in sorted(groups.items())}
-
-
-def distinguished(records: Iterable[Record]) -> tuple[Record, ...]:
-    """The records, with settings in which runs of one method differ as hyper-parameters.
-
-    Groups may train differently (batch size, schedule, adapters, a plug-in's code): seeds are
-    averaged only if all of it is the same.
-    """
-    records = tuple(records)
-    settings = {record.id: dict(_leaves(record.spec)) for record in records if record.kind == "run"}
-    groups: dict[tuple[Any, ...], list[str]] = defaultdict(list)
-    for record in records:
-        if record.id in settings:
-            groups[record.model, record.forget_fraction, record.method].append(record.id)
-    more: dict[str, dict[str, Any]] = {}
-    for ids in groups.values():
-        keys = sorted({key for id_ in ids for key in settings[id_]})
-        apart = [k for k in keys if len({str(settings[id_].get(k)) for id_ in ids}) > 1]
-        more |= {id_: {key: settings[id_].get(key) for key in apart} for id_ in ids}
-    return tuple(_with_hyperparameters(r, more[r.id]) if more.get(r.id) else r for r in records)
-
-
-def _with_hyperparameters(record: Record, more: Mapping[str, Any]) -> Record:
-    method = record.spec["method"]
-    method = method | {"hyperparameters": method["hyperparameters"] | more}
-    return replace(record, spec={**record.spec, "method": method})
-
-
-def _leaves(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted name, value) of every setting of a run that a table's row does not show."""
-    for key, value in settings.items():
-        name = f"{above}{key}"
-        if name in _ROW_KEYS or name == "data":
-            continue
-        if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{name}.")
-        else:
-            value = json.dumps(value) if isinstance(value, list | tuple) else value
-            yield name.removeprefix("method.hyperparameters."), value
 
 
 def _line(record: Record) -> str:

@@ -40,6 +40,7 @@ from unlearnbench.results.epoch_metrics import (
     references_of,
 )
 from unlearnbench.results.records import Record
+from unlearnbench.results.run_settings import free_name
 from unlearnbench.results.table import TableRow, schema_of, table
 
 LONGEST = 500
@@ -58,17 +59,11 @@ def tracked_run(record: Record, folder: Path, sweep: str, panel: Panel) -> Track
     Undefined and infinite values are left out, because stores do not accept them.
     """
     spec, made = record.spec, record.provenance
-    model: Mapping[str, Any] = spec.get("model") or {}
-    method: Mapping[str, Any] = spec.get("method") or {}
     location = {
         name: getattr(record, name)
         for name in ("method", "model", "forget_fraction", "learning_rate", "seed")
     } | {"epochs": spec.get("epochs")}
-    parameters = location | {"base": model.get("base"), "dtype": model.get("dtype")}
-    parameters |= {f"lora_{name}": value for name, value in (model.get("lora") or {}).items()}
-    parameters |= (spec.get("training") or {}) | (method.get("hyperparameters") or {})
-    if retain := method.get("retain"):
-        parameters |= {"retain_term": retain["term"], "retain_weight": retain["weight"]}
+    parameters = location | _parameters(spec, location)
     tags = location | {
         "sweep": sweep,
         "kind": record.kind,
@@ -99,6 +94,31 @@ def tracked_run(record: Record, folder: Path, sweep: str, panel: Panel) -> Track
         started=started,
         ended=ended,
     )
+
+
+def _parameters(spec: Mapping[str, Any], taken: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a run by name, without two settings of one name.
+
+    Args:
+        spec: Of a record.
+        taken: Parameters of other names.
+    """
+    model: Mapping[str, Any] = spec.get("model") or {}
+    method: Mapping[str, Any] = spec.get("method") or {}
+    retain: Mapping[str, Any] = method.get("retain") or {}
+    # Section, key in the section, name of the parameter, value.
+    settings = [
+        *(("model", key, key, model.get(key)) for key in ("base", "dtype")),
+        *(("model.lora", k, f"lora_{k}", v) for k, v in (model.get("lora") or {}).items()),
+        *(("training", k, k, v) for k, v in (spec.get("training") or {}).items()),
+        *(("method", k, k, v) for k, v in (method.get("hyperparameters") or {}).items()),
+        *(("retain", k, f"retain_{k}", v) for k, v in retain.items()),
+    ]
+    parameters: dict[str, Any] = {}
+    for section, key, name, value in settings:
+        free = free_name(name, {*taken, *parameters}, section, key)
+        parameters[free] = value
+    return parameters
 
 
 def _name(record: Record) -> str:

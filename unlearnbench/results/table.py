@@ -11,7 +11,7 @@ import io
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,6 +36,7 @@ from unlearnbench.results.epoch_metrics import (
     references_of,
 )
 from unlearnbench.results.records import EpochResult, Record
+from unlearnbench.results.run_settings import RunSettings, run_settings
 
 FIRST = ("method", "model", "forget_fraction", "learning_rate", "seed", "epoch")
 LAST = ("kind", "status", "run_id", "hyperparameters")
@@ -58,10 +59,11 @@ class TableRow:
     forget_fraction: SplitKey
     """The fraction of the rows to forget, or the name of the split."""
     method: str
-    """Label; names the hyper-parameters in which the sweep's settings of the method differ."""
+    """Label; names the hyperparameters in which the sweep's settings of the method differ."""
     family: str
     """Label without hyper-parameters: what settings of one method have in common."""
     hyperparameters: Mapping[str, Any]
+    """As in `RunSettings`."""
     learning_rate: float | None
     seed: int
     epoch: int
@@ -72,6 +74,8 @@ class TableRow:
     """Schema of the benchmark."""
     variant: str = ""
     """Attack and point (`relearning@13`) in the table of evaluations under attacks."""
+    setting_id: str = ""
+    """Hash of all that the numbers of a run depend on, except its seed; see `RunSettings.id`."""
 
     @property
     def headline(self) -> Headline:
@@ -88,7 +92,8 @@ class TableRow:
         """Values that all seeds and epochs of a setting share, in sorting order."""
         rate = -math.inf if self.learning_rate is None else self.learning_rate
         kind = KINDS.index(self.kind)
-        return self.model, split_order(self.forget_fraction), kind, self.family, self.method, rate
+        split = split_order(self.forget_fraction)
+        return self.model, split, kind, self.family, self.method, rate, self.setting_id
 
     @property
     def kept(self) -> float | None:
@@ -117,7 +122,7 @@ def table(records: Iterable[Record], chosen: MetricChoices | None = None) -> tup
         for values in (numbers(record, references, chosen),)
         for result in record.epochs
     ]
-    return _rows(results, Labels(records), schema_of(records, chosen))
+    return _rows(records, results, schema_of(records, chosen))
 
 
 def attack_table(
@@ -142,35 +147,50 @@ def attack_table(
     if not results:
         return ()
     _refuse_mixed(records)
-    return _rows(results, Labels(records), schema_of(records, chosen))
+    return _rows(records, results, schema_of(records, chosen))
 
 
 def _rows(
-    recordss: Sequence[tuple[Record, EpochResult, Numbers]], labels: Labels, schema: BenchmarkSchema
+    records: Sequence[Record],
+    recordss: Sequence[tuple[Record, EpochResult, Numbers]],
+    schema: BenchmarkSchema,
 ) -> tuple[TableRow, ...]:
-    """The rows of some results in their order, with the columns that are worth showing."""
+    """The rows of some results in their order, with the columns that are worth showing.
+
+    records  of the table, also those without a result: labels depend on all of them
+    """
+    settings, labels = run_settings(records), Labels()
+    for record in records:
+        if record.kind == "run":
+            labels.add_values(record.method, settings[record.id].hyperparameters)
     # What a retain model alone has, since it was read and not stored, is no column of a table.
     shown = (result.metrics if record.kind == "retain" else of for record, result, of in recordss)
     columns = filled_columns((dict.fromkeys(schema.plan.own), *shown), schema.plan)
-    rows = (
-        TableRow(
-            run_id=record.id,
-            kind=record.kind,
-            model=record.model,
-            forget_fraction=record.forget_fraction,
-            method=labels.of(record),
-            family=record.method if record.kind == "run" else record.kind,
-            hyperparameters=hyperparameters_of(record),
-            learning_rate=record.learning_rate,
-            seed=record.seed,
-            epoch=result.epoch,
-            status=record.status,
-            metrics=Numbers({name: values[name] for name in columns}),
-            schema=schema,
-            variant=result.variant,
+    rows: list[TableRow] = []
+    for record, result, values in recordss:
+        is_run = record.kind == "run"
+        of_run = settings[record.id] if is_run else RunSettings("", {})
+        rows.append(
+            TableRow(
+                run_id=record.id,
+                kind=record.kind,
+                model=record.model,
+                forget_fraction=record.forget_fraction,
+                method=labels.label(record.method, of_run.hyperparameters)
+                if is_run
+                else record.kind,
+                family=record.method if is_run else record.kind,
+                hyperparameters=of_run.hyperparameters,
+                learning_rate=record.learning_rate,
+                seed=record.seed,
+                epoch=result.epoch,
+                status=record.status,
+                metrics=Numbers({name: values[name] for name in columns}),
+                schema=schema,
+                variant=result.variant,
+                setting_id=of_run.id,
+            )
         )
-        for record, result, values in recordss
-    )
     return tuple(sorted(rows, key=lambda row: (*_place(row), _order_of(row.variant))))
 
 
@@ -260,50 +280,60 @@ def _panel_order(item: tuple[tuple[str, SplitKey], Any]) -> tuple[Any, ...]:
     return item[0][0], split_order(item[0][1])
 
 
-def hyperparameters_of(record: Record) -> dict[str, Any]:
-    """The method's hyper-parameters and its retain term, as one flat mapping."""
-    method = record.spec.get("method")
-    return flat_hyperparameters(method) if record.kind == "run" and method else {}
-
-
-def flat_hyperparameters(method: Mapping[str, Any]) -> dict[str, Any]:
-    """Hyper-parameters and retain term of a method's specification, as one flat mapping."""
-    result = dict(method.get("hyperparameters") or {})
-    if retain := method.get("retain"):
-        result |= {"retain": retain["term"], "retain_weight": retain["weight"]}
-    return result
-
-
 class Labels:
-    """Labels of methods, with the hyper-parameters in which their settings differ."""
+    """Labels of methods, with the hyperparameters in which their settings differ.
 
-    def __init__(self, records: Iterable[Record] = ()) -> None:
-        self._values: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
-        for record in records:
-            self.add(record)
+    Settings with different hyperparameters have different labels.
+    """
 
-    def add(self, record: Record) -> None:
-        """Take the values that this record has into account."""
-        self.add_values(record.method, hyperparameters_of(record))
+    def __init__(self) -> None:
+        self._settings: dict[str, dict[str, Mapping[str, Any]]] = defaultdict(dict)
+        self._labels: dict[str, dict[str, str]] = {}
+        """By family and the hyperparameters as JSON; made when a label of the family is needed."""
 
     def add_values(self, family: str, hyperparameters: Mapping[str, Any]) -> None:
         """Take the values of one setting into account; `family` as in `label`."""
-        for name, value in hyperparameters.items():
-            self._values[family][name].add(json.dumps(value))
-
-    def of(self, record: Record) -> str:
-        """Label of a record in tables and plots."""
-        label = record.method if record.kind == "run" else record.kind
-        return self.label(label, hyperparameters_of(record))
+        self._settings[family].setdefault(_as_json(hyperparameters), hyperparameters)
+        self._labels.pop(family, None)
 
     def label(self, family: str, hyperparameters: Mapping[str, Any]) -> str:
-        """Label of a method, from its label without hyper-parameters."""
-        differing = [
-            f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
-            for name, value in sorted(hyperparameters.items())
-            if len(self._values[family][name]) > 1
-        ]
-        return f"{family} ({', '.join(differing)})" if differing else family
+        """Label of a method, from its label without hyperparameters."""
+        if family not in self._labels:
+            self._labels[family] = _labels_of(family, self._settings[family])
+        return self._labels[family].get(_as_json(hyperparameters), family)
+
+
+def _labels_of(family: str, settings: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Return the label of each setting of a family; keys as in `settings`."""
+    names = sorted({name for setting in settings.values() for name in setting})
+    # A hyperparameter that was added later is stored only if it differs from its default.
+    differing = [
+        name
+        for name in names
+        if len({_as_json(setting.get(name, _ABSENT)) for setting in settings.values()}) > 1
+    ]
+
+    def label(setting: Mapping[str, Any], text: Callable[[Any], str]) -> str:
+        values = [f"{name}={text(setting[name])}" for name in differing if name in setting]
+        return f"{family} ({', '.join(values)})" if values else family
+
+    labels = {key: label(setting, _short) for key, setting in settings.items()}
+    if len({*labels.values()}) < len(labels):
+        # Values may look alike: 0.12345671 and 0.12345672, or the number 1 and the text "1".
+        labels = {key: label(setting, _as_json) for key, setting in settings.items()}
+    return labels
+
+
+_ABSENT: list[Any] = []
+"""Equals no hyperparameter, since these are numbers, texts, true or false."""
+
+
+def _short(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _as_json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
 
 
 def to_csv(rows: Iterable[TableRow]) -> str:

@@ -20,7 +20,8 @@ from unlearnbench.base.console import WARNING_STYLE, Console, append_log_line, f
 from unlearnbench.base.redaction import redact
 from unlearnbench.config.plan import RunSpec
 from unlearnbench.results.records import EpochResult
-from unlearnbench.results.table import Labels, flat_hyperparameters
+from unlearnbench.results.run_settings import flat_hyperparameters
+from unlearnbench.results.table import Labels
 from unlearnbench.results.time_to_go import Clock, Forecast
 
 if TYPE_CHECKING:

@@ -1,14 +1,21 @@
 """Boards merge in any order to the same lines; what is damaged or does not fit stays out."""
 
+import json
+import random
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from unlearnbench.analysis.best_settings import average_seeds
 from unlearnbench.cli.main import main
-from unlearnbench.report.leaderboard import Board, distinguished, merge, tables
-from unlearnbench.results.records import Record, write_record
+from unlearnbench.config.loader import load_config
+from unlearnbench.config.plan import make_plan
+from unlearnbench.report.leaderboard import Board, merge, tables
+from unlearnbench.results.records import Record, run_record, write_record
+from unlearnbench.results.table import TableRow, table
 
 from ...numbers.analysis.conftest import pointed
 
@@ -71,8 +78,8 @@ def test_a_record_of_other_data_is_refused() -> None:
 
 def test_runs_that_trained_differently_are_other_settings() -> None:
     wide = SPEC | {"training": {"batch_size": 64}}
-    records = distinguished([a_record("aa"), a_record("bb", seed=1, spec=wide)])
-    assert [r.spec["method"]["hyperparameters"] for r in records] == [
+    (rows,) = tables([a_record("aa"), a_record("bb", seed=1, spec=wide)]).values()
+    assert [row.hyperparameters for row in rows] == [
         {"beta": 0.1, "training.batch_size": 32},
         {"beta": 0.1, "training.batch_size": 64},
     ]
@@ -102,3 +109,62 @@ def test_a_sweep_is_exported_merged_and_shown(
     assert capsys.readouterr().out.startswith("best of each method, by ")
     Path("board.jsonl").write_text("{}\n")
     assert main(["leaderboard", "merge", "board.jsonl"]) == 2
+
+
+def sequence(fractions: tuple[float, ...], seeds: tuple[int, ...] = (0, 1, 2)) -> list[Record]:
+    """Records of a sweep of requests in sequence, with random numbers."""
+    draw = random.Random(repr(fractions))
+    config = load_config("quickstart").model_copy(
+        update={"forget_fractions": fractions, "requests": "in-sequence", "seeds": seeds}
+    )
+    config = config.model_copy(update={"methods": config.methods[:2]})
+    records: list[Record] = []
+    for run in make_plan(config, "rows").runs:
+        epochs = pointed(run.id, [(draw.random(), -9 * draw.random())]).epochs
+        records.append(run_record(run, status="finished", epochs=epochs))
+    return records
+
+
+def numbers_of_settings(rows: Iterable[TableRow]) -> dict[Any, Any]:
+    """What each setting is the mean of, and the mean."""
+    return {
+        (item.panel, item.method, item.learning_rate, item.epoch): (
+            *(sorted(row.run_id for row in item.rows), item.kept, item.forgotten),
+        )
+        for item in average_seeds(rows)
+    }
+
+
+def test_a_board_averages_the_seeds_of_requests_in_sequence_as_the_page_does() -> None:
+    records = sequence((0.05, 0.1, 0.2))
+    board = merged(*lines_of(*records))
+    assert board.refused == ()
+    (rows,) = tables(board.records).values()
+    assert numbers_of_settings(rows) == numbers_of_settings(table(records))
+    assert {len(setting.rows) for setting in average_seeds(rows)} == {3}
+    assert not any("after" in row.method for row in rows)
+
+
+def test_runs_after_other_requests_are_other_settings() -> None:
+    records = {record.id: record for record in sequence((0.05, 0.2)) + sequence((0.1, 0.2))}
+    (rows,) = tables(records.values()).values()
+    last = [setting for setting in average_seeds(rows) if setting.forget_fraction == 0.2]
+    assert {len(setting.rows) for setting in last} == {3}
+    for setting in last:
+        assert len({row.hyperparameters["after"] for row in setting.rows}) == 1
+        before = {records[row.run_id].spec["after"] for row in setting.rows}
+        assert len({records[id_].forget_fraction for id_ in before}) == 1
+
+
+def test_settings_that_change_no_number_make_no_setting() -> None:
+    """Another group may evaluate in other batches, with a version that stores fewer defaults."""
+    first, second = sequence((0.1,), seeds=(0,)), sequence((0.1,), seeds=(1,))
+    others: list[Record] = []
+    for record in second:
+        spec = json.loads(json.dumps(dict(record.spec)))
+        spec["evaluation"] |= {"batch_tokens": 4096, "every": 3}
+        del spec["training"]["optimizer"], spec["template_digest"]
+        others.append(replace(record, spec=spec))
+    (rows,) = tables(first + others).values()
+    assert {len(setting.rows) for setting in average_seeds(rows)} == {2}
+    assert numbers_of_settings(rows) == numbers_of_settings(table(first + second))

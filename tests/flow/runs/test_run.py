@@ -20,7 +20,8 @@ from unlearnbench.config.schema import (
     RetainSpec,
 )
 from unlearnbench.results.records import read_record, read_records, write_record
-from unlearnbench.results.table import hyperparameters_of, table
+from unlearnbench.results.run_settings import hyperparameters_of
+from unlearnbench.results.table import table
 from unlearnbench.runs import workspace
 from unlearnbench.runs.prerequisites import execute_task, preparation_tasks
 from unlearnbench.runs.run import Run, run_epochs, run_single, stopped_record
