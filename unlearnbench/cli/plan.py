@@ -68,6 +68,7 @@ def plan(
     from unlearnbench.models.device import device_memory as memory_here
     from unlearnbench.results.effort import efforts_of, planned_work
     from unlearnbench.results.records import PROVISIONAL
+    from unlearnbench.results.repeated_runs import repeated_runs, repetition_lines
     from unlearnbench.results.run_estimate import Rates, estimate_plan, sweep_seconds
     from unlearnbench.results.sweep_folder import check_owner
     from unlearnbench.runs.prepared_models import planned_models
@@ -82,6 +83,7 @@ def plan(
     recorded_ids = {f.parent.name for f in planned.folder.glob("records/*/record.json")}
     left = [run for run in whole.runs if recorded_ids.isdisjoint(run.id + end for end in ends)]
     recorded = len({run.id for run in planned.runs} - {run.id for run in left})
+    repetitions = repetition_lines(repeated_runs(planned.runs, planned.folder))
     estimates: list[Estimate] = []
     costs: dict[str, Any] = {}
     device = 0
@@ -97,7 +99,7 @@ def plan(
             costs["wall_hours"] = {"gpus": gpus} | {k: likely * x for k, x in _RANGE.items()}
     console = Console()
     if as_json:
-        output = {"work": work, "recorded": recorded}
+        output = {"work": work, "recorded": recorded, "repeated": repetitions}
         output |= {"stages": [asdict(stage) for stage in stages]}
         if memory:
             output["memory"] = costs
@@ -136,6 +138,8 @@ def plan(
         console.print(
             f"{recorded} of {work['runs']} runs are recorded already and are not run again"
         )
+    for line in repetitions:
+        console.print(line)
     if left:
         console.print(time_here(replace(planned, runs=tuple(left)), benchmark, new))
     if memory:

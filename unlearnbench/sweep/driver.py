@@ -15,6 +15,7 @@ from unlearnbench.config.schema import SweepConfig
 from unlearnbench.config.search import Scheduler
 from unlearnbench.report.sweep_tracker import FILES, SweepTracker
 from unlearnbench.results.remote_copies import storage_of
+from unlearnbench.results.repeated_runs import repeated_runs, repetition_lines
 from unlearnbench.results.sweep_folder import (
     check_owner,
     claim_folder,
@@ -150,6 +151,8 @@ def run_sweep(
             progress.warn(line)
         remove_leftovers(folder)
         set_aside_damaged(folder, progress.warn)
+        for line in repetition_lines(repeated_runs(plan.runs, folder)):
+            progress.warn(line)
         storage = storage_of(config, folder)
         storage.check()
         with SweepTracker(config.tracking, folder, config, warn=progress.warn) as tracker:

@@ -1,0 +1,107 @@
+"""A finished run that has to be repeated is named in the plan, with the reason."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unlearnbench.config.method_specs import method_spec
+from unlearnbench.config.plan import RunSpec, make_plan
+from unlearnbench.config.schema import MethodGrid, ModelSettings, SweepConfig
+from unlearnbench.results.records import EpochResult, run_record, write_record
+from unlearnbench.results.repeated_runs import (
+    OTHER_REASON,
+    REASON_OF_FIELD,
+    repeated_runs,
+    repetition_lines,
+)
+
+# The fields of a run that a configuration states. All others need a reason for a change.
+STATED = {
+    *("data", "model", "forget_fraction", "method", "learning_rate", "epochs", "evaluate_at"),
+    *("seed", "training", "evaluation", "attacks"),
+}
+OTHER_VALUES: dict[str, Any] = {
+    "data_fingerprint": "other rows",
+    "content": {"fine_tuned": "0123"},
+    "template_digest": "4567",
+    "leaves_out_label": True,
+    "profile_version": 2,
+    "attack_training": {"precision": "bf16"},
+    "after": "89ab",
+}
+
+
+def planned_runs(**changes: Any) -> tuple[RunSpec, ...]:
+    settings: dict[str, Any] = {
+        "name": "small",
+        "models": (ModelSettings(name="a", base="tiny"),),
+        "forget_fractions": (0.1,),
+        "methods": (MethodGrid(specs=(method_spec("npo", {"beta": 0.1}),)),),
+        "learning_rates": (1e-5, 2e-5),
+        "epochs": 1,
+        "seeds": (0, 1),
+    }
+    return make_plan(SweepConfig(**(settings | changes)), "rows").runs
+
+
+def finish(runs: tuple[RunSpec, ...], folder: Path) -> None:
+    for run in runs:
+        epochs = (EpochResult(1, {"model_utility": 0.5}, 1.0, 1.0),)
+        write_record(run_record(run, status="finished", epochs=epochs), folder)
+
+
+def test_every_field_of_a_run_is_stated_or_has_a_reason() -> None:
+    assert {*RunSpec.model_fields} == STATED | REASON_OF_FIELD.keys()
+    assert OTHER_VALUES.keys() <= REASON_OF_FIELD.keys()
+
+
+@pytest.mark.parametrize("field", OTHER_VALUES)
+def test_a_change_of_an_input_names_the_reason(field: str, tmp_path: Path) -> None:
+    new = planned_runs()
+    old = tuple(run.model_copy(update={field: OTHER_VALUES[field]}) for run in new)
+    finish(old[:3], tmp_path)
+    repeated = repeated_runs(new, tmp_path)
+    assert {each.run.id for each in repeated} == {run.id for run in new[:3]}
+    assert {each.record_id for each in repeated} == {run.id for run in old[:3]}
+    expected = f"3 finished runs are repeated, because {REASON_OF_FIELD[field]}"
+    assert repetition_lines(repeated) == [expected]
+
+
+def test_an_equal_specification_under_another_id_is_this_version_s_rule(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = planned_runs(seeds=(0,), learning_rates=(1e-5,))
+    with monkeypatch.context() as patch:
+        # Records of a version whose ids had one more value.
+        patch.setattr(RunSpec, "id", property(lambda run: f"{run.seed:016}"))
+        finish(new, tmp_path)
+    assert repetition_lines(repeated_runs(new, tmp_path)) == [
+        f"1 finished run is repeated, because {OTHER_REASON}"
+    ]
+
+
+def test_runs_of_another_setting_repeat_nothing(tmp_path: Path) -> None:
+    finish(planned_runs(learning_rates=(1e-4,)), tmp_path)
+    finish(
+        planned_runs(methods=(MethodGrid(specs=(method_spec("npo", {"beta": 0.5}),)),)), tmp_path
+    )
+    assert not repeated_runs(planned_runs(), tmp_path)
+
+
+def test_a_finished_run_is_not_repeated(tmp_path: Path) -> None:
+    new = planned_runs()
+    old = tuple(run.model_copy(update={"template_digest": "4567"}) for run in new)
+    finish((*old, *new), tmp_path)
+    assert not repeated_runs(new, tmp_path)
+    assert not repeated_runs(new, tmp_path / "missing")
+
+
+def test_two_reasons_stand_in_one_line(tmp_path: Path) -> None:
+    new = planned_runs(seeds=(0,), learning_rates=(1e-5,))
+    changes = {"template_digest": "4567", "profile_version": 2}
+    finish(tuple(run.model_copy(update=changes) for run in new), tmp_path)
+    assert repetition_lines(repeated_runs(new, tmp_path)) == [
+        f"1 finished run is repeated, because {REASON_OF_FIELD['template_digest']} "
+        f"and {REASON_OF_FIELD['profile_version']}"
+    ]

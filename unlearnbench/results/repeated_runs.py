@@ -1,0 +1,124 @@
+"""Finished runs of a sweep's folder that have to be repeated, and why.
+
+The id of a run is a hash of everything that its numbers depend on. If the same configuration is
+planned again and an id has changed, an input that the configuration does not spell out has changed:
+rows, a model folder, a chat template, or a rule of this version of unlearnbench. The old record
+stays in the folder, but no view counts it.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from unlearnbench.base.errors import RecordError
+from unlearnbench.config.plan import RunSpec
+from unlearnbench.results.records import Record, read_records
+
+# Fields of `RunSpec` that are derived from a configuration's surroundings, and what has changed if
+# they differ. All other fields are stated by the configuration: if one of them differs, the runs
+# are different settings, and neither repeats the other.
+REASON_OF_FIELD = {
+    "data_fingerprint": "the rows of the benchmark have changed",
+    "content": "a model folder or a log that the configuration names has changed",
+    "template_digest": "the rendered chat template, or where it ends a turn, has changed",
+    "leaves_out_label": "the label of the prompt is no longer part of the loss",
+    "profile_version": "the evaluation profile has a new version",
+    "attack_training": "attacks train with other settings",
+    "after": "the run from whose model it goes on is repeated",
+}
+OTHER_REASON = "this version of unlearnbench computes it by other rules"
+
+
+@dataclass(frozen=True)
+class RepeatedRun:
+    """A planned run whose setting has a finished record under another id."""
+
+    run: RunSpec
+    record_id: str
+    """Id of the finished record."""
+    reasons: tuple[str, ...]
+    """What has changed since, one sentence without a full stop each."""
+
+
+def repeated_runs(planned: Iterable[RunSpec], folder: Path) -> tuple[RepeatedRun, ...]:
+    """Find the planned runs without a record whose setting has a finished record by other rules.
+
+    Args:
+        planned: All runs of the plan.
+        folder: The sweep's folder, which need not exist.
+    """
+    runs = list(planned)
+    planned_ids = {run.id for run in runs}
+    if not _has_unplanned_records(folder, planned_ids):
+        return ()
+    try:
+        records = read_records(folder)
+    except RecordError:  # a sweep sets damaged records aside, and says so
+        return ()
+
+    recorded_ids = {record.id for record in records if record.status == "finished"}
+    old_of_setting: dict[str, tuple[Record, RunSpec]] = {}
+    for record, spec in _readable_runs(records):
+        if record.id not in planned_ids:
+            old_of_setting[_stated_setting(spec)] = record, spec
+
+    repeated: list[RepeatedRun] = []
+    for run in runs:
+        old = old_of_setting.get(_stated_setting(run))
+        if run.id in recorded_ids or old is None:
+            continue
+        record, spec = old
+        repeated.append(RepeatedRun(run, record.id, tuple(_reasons(spec, run))))
+    return tuple(repeated)
+
+
+def repetition_lines(repeated: Iterable[RepeatedRun]) -> list[str]:
+    """Return a line for each set of reasons: how many finished runs are repeated, and why."""
+    counts: dict[tuple[str, ...], int] = {}
+    for each in repeated:
+        counts[each.reasons] = counts.get(each.reasons, 0) + 1
+    lines: list[str] = []
+    for reasons, count in counts.items():
+        runs = "1 finished run is" if count == 1 else f"{count} finished runs are"
+        lines.append(f"{runs} repeated, because {' and '.join(reasons)}")
+    return lines
+
+
+def _has_unplanned_records(folder: Path, planned_ids: set[str]) -> bool:
+    """Whether a finished record of the folder is not in the plan; reads names of folders only."""
+    names = {path.parent.name for path in folder.glob("records/*/record.json")}
+    return any("." not in name for name in names - planned_ids)
+
+
+def _readable_runs(records: Iterable[Record]) -> Iterator[tuple[Record, RunSpec]]:
+    """Yield the finished runs whose specs this version can read."""
+    for record in records:
+        if record.kind != "run" or record.status != "finished":
+            continue
+        try:
+            yield record, RunSpec.model_validate_json(json.dumps(dict(record.spec)))
+        except (ValidationError, ValueError, TypeError):
+            # Its method or benchmark is not installed, or the spec is of another version.
+            continue
+
+
+def _stated_setting(run: RunSpec) -> str:
+    """Return what the configuration states of a run, as text that is equal for equal settings."""
+    # Content hashes stand in place of paths in the identity. Without them it has the paths.
+    stated: dict[str, Any] = run.model_copy(update={"content": {}}).identity
+    for name in REASON_OF_FIELD:
+        stated.pop(name, None)
+    return json.dumps(stated, sort_keys=True)
+
+
+def _reasons(old: RunSpec, new: RunSpec) -> Iterator[str]:
+    """Yield a reason for each derived field in which two specs of one setting differ."""
+    changed = [name for name in REASON_OF_FIELD if getattr(old, name) != getattr(new, name)]
+    for name in changed:
+        yield REASON_OF_FIELD[name]
+    if not changed:
+        yield OTHER_REASON
