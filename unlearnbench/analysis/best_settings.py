@@ -327,12 +327,18 @@ class Panel(OnPanel):
         """The first row of the start model (`fine-tuned`) or the retain model."""
         return next((row for row in self.rows if row.kind == kind), None)
 
-    def at_start(self, column: str) -> float | None:
-        """A number of the start model: the fine-tuned model's, else that of a run's epoch 0."""
+    def start_row(self, column: str) -> TableRow | None:
+        """The first row of the start model with a number: the fine-tuned model's, else that of a
+        run's epoch 0."""
         starts = [row for row in self.rows if row.kind == "fine-tuned"] or [
             row for row in self.rows if row.kind == "run" and row.epoch == 0
         ]
-        return next((v for row in starts if (v := row.metrics.get(column)) is not None), None)
+        return next((row for row in starts if row.metrics.get(column) is not None), None)
+
+    def at_start(self, column: str) -> float | None:
+        """A number of the start model, see `start_row`."""
+        row = self.start_row(column)
+        return None if row is None else row.metrics.get(column)
 
 
 def panels(rows: Iterable[TableRow]) -> tuple[Panel, ...]:

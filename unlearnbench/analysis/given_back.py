@@ -11,11 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from unlearnbench.analysis.lasting import MEMORIZATION, attack_of
-from unlearnbench.api.attack import Attack, PromptAttack
+from unlearnbench.analysis.lasting import MEMORIZATION, attack_class, attack_of
+from unlearnbench.api.attack import PromptAttack
 from unlearnbench.api.metric import Measure, MetricColumn, Role
 from unlearnbench.api.observations import Evaluation, FloatArray, SetEvaluation
-from unlearnbench.api.registry import load
 from unlearnbench.base.errors import PluginError
 from unlearnbench.config.metric_plan import MetricPlan
 from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
@@ -281,15 +280,6 @@ def worst_prompt(
             return None
         result[variant] = dict(zip(part.questions, values.tolist(), strict=True))
     return worst_case(result, measure.metric.knows or "higher")
-
-
-def attack_class(name: str) -> type[Attack] | None:
-    """The class of an attack; None where it is not installed."""
-    try:
-        result: type[Attack] = load("attacks", name)
-    except PluginError:
-        return None
-    return result
 
 
 def is_white_box(name: str) -> bool:

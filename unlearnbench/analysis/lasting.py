@@ -10,7 +10,11 @@ lasting    1 − ((m − m₀) − max(0, r − r₀)) / (s₀ − m₀): of wha
            below it has less to lose. Not clipped. Of several attacks and points the worst counts.
 
 An attack that is evaluated before its first step (point `0`) has its numbers «before» there, on the
-rows that it selects; another one in the plain evaluation.
+rows that it selects. Another attack has them in the plain evaluation, on the rows that it selects.
+
+An attack that only samples leaves greedy answers and losses as they are, so that their metrics
+cannot move. It is measured by a metric of its samples, and «before» by the metric of the greedy
+answer on the same scale (`Metric.greedy`): expected best ROUGE-L of k samples, and ROUGE-L.
 """
 
 import math
@@ -26,8 +30,11 @@ from unlearnbench.analysis.best_settings import (
     mean_of,
     merit_of,
 )
-from unlearnbench.api.metric import MetricColumn
-from unlearnbench.base.errors import RecordError, did_you_mean
+from unlearnbench.api.attack import Attack, has_steps, only_samples
+from unlearnbench.api.metric import UNDER_ATTACK, MetricColumn
+from unlearnbench.api.registry import load
+from unlearnbench.base.errors import PluginError, RecordError, did_you_mean
+from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
 from unlearnbench.results.table import TableRow
 from unlearnbench.stats.relearning import (
     area_between,
@@ -60,10 +67,47 @@ def point_of(variant: str) -> str:
     return variant.partition("@")[2]
 
 
+def attack_class(name: str) -> type[Attack] | None:
+    """The class of an attack; None where it is not installed."""
+    try:
+        result: type[Attack] = load("attacks", name)
+    except PluginError:
+        return None
+    return result
+
+
 def step_of(variant: str) -> int | None:
-    """The optimiser step that a variant is evaluated after, where its point is a whole number."""
-    point = point_of(variant)
-    return int(point) if point.isdecimal() else None
+    """The optimiser step after which a variant is evaluated; None if its point is no step.
+
+    Whether points are steps is declared by the attack. Digits may also be the depth of a layer or
+    the name of a text, and those of an attack that is not installed here are not known to be steps.
+    """
+    point, kind = point_of(variant), attack_class(attack_of(variant))
+    is_step = kind is not None and has_steps(kind) and point.isdecimal()
+    return int(point) if is_step else None
+
+
+def is_before_attack(variant: str) -> bool:
+    """Whether a variant is the model before the first step of an attack that trains."""
+    return point_of(variant) == START and step_of(variant) == 0
+
+
+def leaves_greedy(variant: str, attacked: Sequence[TableRow]) -> bool:
+    """Whether greedy answers and losses of a variant are those of the plain evaluation.
+
+    An attack that is not installed here counts as one that only samples if it has numbers of
+    samples: they can move whatever else the attack does.
+
+    attacked  rows of the variant
+    """
+    kind = attack_class(attack_of(variant))
+    if kind is not None:
+        return only_samples(kind)
+    return any(
+        row.metrics.get(column.name) is not None
+        for row in attacked
+        for column in row.schema.plan.under_attack
+    )
 
 
 def find_variant(name: str, variants: Sequence[str]) -> str:
@@ -104,6 +148,51 @@ def memorization_column(rows: Sequence[TableRow], attacked: Sequence[TableRow]) 
 
 
 @dataclass(frozen=True)
+class Yardstick:
+    """The numbers that a variant is measured by: before the attack, and under it."""
+
+    before: MetricColumn
+    after: MetricColumn
+    """The same as `before`, unless the attack only samples."""
+
+    @property
+    def sign(self) -> float:
+        """−1 where a smaller number means that more is memorised."""
+        return -1.0 if self.after.better == "higher" else 1.0
+
+
+def yardstick(
+    schema: BenchmarkSchema,
+    column: str,
+    variant: str,
+    plain: Sequence[TableRow],
+    attacked: Sequence[TableRow],
+) -> Yardstick | None:
+    """The numbers that a variant is measured by; None if there are none that the attack can move.
+
+    column           that other attacks are measured by
+    plain, attacked  rows, of which one at least has the number
+    """
+    metric = schema.column(column)
+    under = [row for row in attacked if row.variant == variant]
+    if not leaves_greedy(variant, under):
+        return Yardstick(metric, metric)
+
+    def has_number(rows: Sequence[TableRow], name: str) -> bool:
+        return any(row.metrics.get(name) is not None for row in rows)
+
+    for measure in schema.plan.measures:
+        reads_samples = not UNDER_ATTACK.isdisjoint(measure.metric.reads)
+        if not measure.metric.greedy or not reads_samples:
+            continue
+        for name in schema.sets("forget")[:1]:
+            before, after = f"{measure.metric.greedy}_{name}", f"{measure.name}_{name}"
+            if has_number(plain, before) and has_number(under, after):
+                return Yardstick(schema.column(before), schema.column(after))
+    return None
+
+
+@dataclass(frozen=True)
 class Shift:
     """A model's number before an attack and under it."""
 
@@ -129,6 +218,10 @@ class UnderAttack:
     """True for a method at inference time under an attack that runs the model without it."""
     sign: float = 1.0
     """−1 where a smaller number means that more is memorised."""
+    measured: Yardstick | None = None
+    """What the numbers are; None if the attack can move no number. Then there are no numbers."""
+    why_not: str = ""
+    """Reason why numbers are missing; empty if none is, and if no reason is known."""
 
     @property
     def before(self) -> float | None:
@@ -277,6 +370,8 @@ class AttackedSetting:
         if not self.keeps_utility:
             epoch = f"at epoch {self.setting.epoch}, where it was attacked"
             return f"keeps less than {100 * UTILITY_SHARE:.0f} % of utility {epoch}"
+        if all(item.why_not for item in self.under):
+            return "; ".join(dict.fromkeys(item.why_not for item in self.under))
         if all(item.null is None for item in self.under):
             return "the retain model was not attacked"
         if all(item.start.before is None for item in self.under):
@@ -322,6 +417,12 @@ class AttackedPanel(OnPanel):
     """The retain model by variant."""
     start: Mapping[str, Shift]
     """The start model by variant."""
+    measured: Mapping[str, Yardstick | None]
+    """What each variant is measured by; None if the attack can move no number."""
+    retain_plain: float | None = None
+    """The retain model's number without an attack, over all rows."""
+    start_plain: float | None = None
+    """The start model's number without an attack, over all rows."""
 
     @property
     def attacks(self) -> Mapping[str, tuple[str, ...]]:
@@ -360,29 +461,47 @@ def _rank(setting: AttackedSetting) -> tuple[bool, tuple[float, ...]]:
     )
 
 
+PlainNumber = Callable[[TableRow, TableRow, str], float | None]
+"""A model's plain number on the rows that an attack asked: plain row, attacked row, column.
+
+The attacked row may be of another model, since an attack asks all models the same rows.
+"""
+
+
+def on_all_rows(plain: TableRow, attacked: TableRow, column: str) -> float | None:  # noqa: ARG001
+    """The plain number as it stands in the table, for attacks that ask all rows."""
+    return plain.metrics.get(column)
+
+
 def attacked_panels(
     panels: Sequence[Panel],
     attacked: Sequence[TableRow],
     white_box: Callable[[str], bool] = lambda _: False,
     column: str | None = None,
+    plain_number: PlainNumber = on_all_rows,
 ) -> tuple[AttackedPanel, ...]:
     """Compare every attacked setting with both other models, by panel.
 
-    panels     of the table of plain evaluations, start and retain models included
-    attacked   `attack_table` of the same records
-    white_box  True for an attack, by name, that runs a model without what is put in front of it
-    column     number of memorisation (default: `memorization_column`)
+    panels        of the table of plain evaluations, start and retain models included
+    attacked      `attack_table` of the same records
+    white_box     True for an attack, by name, that runs a model without what is put in front of it
+    column        number of memorisation (default: `memorization_column`)
+    plain_number  see `PlainNumber`, and `asked_rows.PlainNumbers`
     """
     rows = [row for panel in panels for row in panel.rows]
     column = column or memorization_column(rows, attacked)
     if column is None:
         return ()
-    result = (_attacked(panel, attacked, white_box, column) for panel in panels)
+    result = (_attacked(panel, attacked, white_box, column, plain_number) for panel in panels)
     return tuple(item for item in result if item is not None)
 
 
 def _attacked(
-    panel: Panel, attacked: Sequence[TableRow], white_box: Callable[[str], bool], column: str
+    panel: Panel,
+    attacked: Sequence[TableRow],
+    white_box: Callable[[str], bool],
+    column: str,
+    plain_number: PlainNumber,
 ) -> AttackedPanel | None:
     """The attacked settings of a panel; None without one."""
     under = [row for row in attacked if row.panel == panel.panel]
@@ -390,59 +509,104 @@ def _attacked(
         return None
     # Start and retain models have a record for each attack, so that runs decide the order.
     ordered = dict.fromkeys(row.variant for row in sorted(under, key=lambda r: r.kind != "run"))
-    variants = tuple(v for v in ordered if point_of(v) != START)
-    retains, starts = (
-        {row.variant: row.metrics.get(column) for row in under if row.kind == kind}
-        for kind in ("retain", "fine-tuned")
-    )
-    goal = panel.row("retain")
-    plain = None if goal is None else goal.metrics.get(column), panel.at_start(column)
-    retain, start = (
-        {v: _shift(numbers, v, before) for v in variants}
-        for numbers, before in zip((retains, starts), plain, strict=True)
-    )
-    by_run: dict[tuple[str, int], dict[str, float | None]] = {}
-    for row in under:
-        by_run.setdefault((row.run_id, row.epoch), {})[row.variant] = row.metrics.get(column)
+    variants = tuple(variant for variant in ordered if not is_before_attack(variant))
     schema = under[0].schema
-    metric = schema.column(column)
-    sign = -1.0 if metric.better == "higher" else 1.0
+    measured = {v: yardstick(schema, column, v, panel.rows, under) for v in variants}
+    example = {row.variant: row for row in under}
+
+    def shift(
+        plain: TableRow | None, of_model: Mapping[str, TableRow], variant: str, *, bypassed: bool
+    ) -> Shift:
+        """The numbers of a model under attacks, at one of them."""
+        metric = measured[variant]
+        if metric is None:
+            return Shift(None, None)
+        first = of_model.get(f"{attack_of(variant)}@{START}")
+        row = of_model.get(variant)
+        if first is not None and is_before_attack(first.variant) and not bypassed:
+            before = first.metrics.get(metric.before.name)
+        elif plain is None:
+            before = None
+        else:
+            before = plain_number(plain, row or example[variant], metric.before.name)
+        return Shift(before, None if row is None else row.metrics.get(metric.after.name))
+
+    references: dict[str, dict[str, Shift]] = {}
+    for kind in ("retain", "fine-tuned"):
+        of_model = {row.variant: row for row in under if row.kind == kind}
+        references[kind] = {}
+        for variant, metric in measured.items():
+            plain = panel.row("retain")
+            if kind == "fine-tuned":
+                plain = panel.start_row(column if metric is None else metric.before.name)
+            references[kind][variant] = shift(plain, of_model, variant, bypassed=False)
+
+    by_run: dict[tuple[str, int], dict[str, TableRow]] = {}
+    for row in under:
+        by_run.setdefault((row.run_id, row.epoch), {})[row.variant] = row
     settings: list[AttackedSetting] = []
     for setting in panel.settings:
         of_seeds = [by_run.get((row.run_id, row.epoch), {}) for row in setting.rows]
-        seen = {variant for numbers in of_seeds for variant in numbers}
+        seen = {variant for rows in of_seeds for variant in rows}
         if not seen:
             continue
-        befores = [row.metrics.get(column) for row in setting.rows]
         results: list[UnderAttack] = []
         for variant in (item for item in variants if item in seen):
             # A method at inference time trains nothing, and is gone at the attack's first point.
             bypassed = setting.learning_rate is None and white_box(attack_of(variant))
             shifts = tuple(
-                Shift(before, numbers.get(variant))
-                if bypassed
-                else _shift(numbers, variant, before)
-                for numbers, before in zip(of_seeds, befores, strict=True)
+                shift(plain, rows, variant, bypassed=bypassed)
+                for rows, plain in zip(of_seeds, setting.rows, strict=True)
             )
-            references = retain[variant], start[variant]
-            results.append(UnderAttack(variant, shifts, *references, bypassed, sign))
+            results.append(
+                UnderAttack(
+                    variant,
+                    shifts,
+                    references["retain"][variant],
+                    references["fine-tuned"][variant],
+                    bypassed,
+                    1.0 if (metric := measured[variant]) is None else metric.sign,
+                    metric,
+                    _why_not(variant, metric, setting, shifts),
+                )
+            )
         kept, least = setting.kept, panel.least_kept
         able = least is not None and kept is not None and kept >= least
-        settings.append(
-            AttackedSetting(setting, tuple(results), able, tuple(_curves(results, sign)))
-        )
+        settings.append(AttackedSetting(setting, tuple(results), able, tuple(_curves(results))))
     if not settings:
         return None
-    return AttackedPanel(*panel.panel, metric, variants, tuple(settings), retain, start)
+    retain = panel.row("retain")
+    return AttackedPanel(
+        *panel.panel,
+        schema.column(column),
+        variants,
+        tuple(settings),
+        references["retain"],
+        references["fine-tuned"],
+        measured,
+        None if retain is None else retain.metrics.get(column),
+        panel.at_start(column),
+    )
 
 
-def _shift(numbers: Mapping[str, float | None], variant: str, before: float | None) -> Shift:
-    """The numbers of a model under attacks, at one of them; `before`: its plain number."""
-    first = numbers.get(f"{attack_of(variant)}@{START}", before)
-    return Shift(first, numbers.get(variant))
+def _why_not(
+    variant: str, metric: Yardstick | None, setting: Setting, shifts: Sequence[Shift]
+) -> str:
+    """Reason why numbers of a variant are missing; empty if none is known."""
+    attack = attack_of(variant)
+    if metric is None:
+        return (
+            f"{attack} leaves greedy answers as they are, and no metric compares its samples with "
+            "them"
+        )
+    plain = [row.metrics.get(metric.before.name) for row in setting.rows]
+    if None not in plain and any(shift.before is None for shift in shifts):
+        label = metric.before.label.lower()
+        return f"{attack} asks some of the rows, and {label} without it is known of all only"
+    return ""
 
 
-def _curves(results: Iterable[UnderAttack], sign: float) -> Iterator[RelearningCurve]:
+def _curves(results: Iterable[UnderAttack]) -> Iterator[RelearningCurve]:
     """The curves of the attacks with two points or more that are steps."""
     by_attack: dict[str, dict[int, UnderAttack]] = {}
     for result in results:
@@ -463,7 +627,7 @@ def _curves(results: Iterable[UnderAttack], sign: float) -> Iterator[RelearningC
             tuple(curve([point.shifts[i] for point in along]) for i in range(len(first.shifts))),
             curve([point.retain for point in along]),
             curve([point.start for point in along]),
-            sign,
+            first.sign,
         )
 
 

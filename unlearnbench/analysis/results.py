@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from unlearnbench.analysis.asked_rows import PlainNumbers
 from unlearnbench.analysis.best_settings import Panel, panel_label, panels
 from unlearnbench.analysis.conclusion import Conclusion, conclude
 from unlearnbench.analysis.given_back import is_white_box
@@ -162,8 +163,13 @@ class Results:
 
     @cached_property
     def lasting(self) -> tuple[AttackedPanel, ...]:
-        """The attacked settings of valid panels."""
-        return attacked_panels(self.valid_panels, self.attacked, is_white_box)
+        """The attacked settings of valid panels; reads evaluations where attacks leave rows out."""
+        return attacked_panels(
+            self.valid_panels,
+            self.attacked,
+            is_white_box,
+            plain_number=PlainNumbers(self.records),
+        )
 
     @cached_property
     def conclusions(self) -> tuple[Conclusion, ...]:

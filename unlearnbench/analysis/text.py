@@ -14,6 +14,7 @@ from unlearnbench.analysis.best_settings import (
     p_value,
     shared_places,
 )
+from unlearnbench.analysis.lasting import step_of
 from unlearnbench.api.benchmark import Headline, HeadlineMetric
 from unlearnbench.base.console import aligned
 from unlearnbench.stats.ks_test import SIGNIFICANCE
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from unlearnbench.analysis.lasting import AttackedPanel, AttackedSetting, UnderAttack
     from unlearnbench.analysis.model_verdict import ModelVerdict
     from unlearnbench.analysis.order_confidence import OrderConfidence, PanelOrder, RankedMethod
+    from unlearnbench.api.metric import MetricColumn
 
 NAMED = 4
 """Most methods that a sentence names."""
@@ -43,10 +45,11 @@ def setting_name(setting: Setting) -> str:
 
 
 def variant_label(variant: str) -> str:
-    """`relearning, 13 steps` for `relearning@13`; `quantization, nf4` for `quantization@nf4`."""
+    """`relearning, 13 steps` for `relearning@13`; `logit-lens, 50` for `logit-lens@50`."""
     attack, _, point = variant.partition("@")
-    if point.isdecimal():
-        return f"{attack}, {counted(int(point), 'step')}"
+    step = step_of(variant)
+    if step is not None:
+        return f"{attack}, {counted(step, 'step')}"
     return f"{attack}, {point}" if point else attack
 
 
@@ -251,11 +254,21 @@ def _lasts(panel: AttackedPanel, item: AttackedSetting) -> str:
     before, after, retain_before, retain_after, start = (
         "undefined" if value is None else f"{value:.3f}" for value in values
     )
-    return (
+    returned = (
         f"Under {variant_label(worst.variant)}, {share_given_back(worst)} of what {name}, removed "
-        f"comes back{'' if item.comes_back else sure}: {panel.column.label.lower()} goes from "
-        f"{before} to {after} (retain model, which never saw these rows: {retain_before} to "
-        f"{retain_after}; start model: {start})."
+        f"comes back{'' if item.comes_back else sure}: "
+    )
+    measured = worst.measured
+    if measured is not None and measured.before != measured.after:
+        # Of samples, which are compared with the greedy answer.
+        return (
+            f"{returned}{measured.before.label.lower()} of the greedy answer is {before}, and "
+            f"{measured.after.label.lower()} is {after} (retain model, which never saw these rows: "
+            f"{retain_before} and {retain_after}; start model: {start})."
+        )
+    return (
+        f"{returned}{panel.column.label.lower()} goes from {before} to {after} (retain model, "
+        f"which never saw these rows: {retain_before} to {retain_after}; start model: {start})."
     )
 
 
@@ -293,14 +306,26 @@ def attack_sentences(panel: AttackedPanel) -> tuple[str, ...]:
 
 def _baseline(panel: AttackedPanel) -> str:
     """The largest gain of the retain model itself, under any attack."""
-    sign = -1.0 if panel.column.better == "higher" else 1.0
-    gains = {v: sign * item.gain for v, item in panel.retain.items() if item.gain is not None}
-    if not gains:
+    gains_by_column: dict[MetricColumn, dict[str, float]] = {}
+    for variant, shift in panel.retain.items():
+        measured = panel.measured[variant]
+        if measured is not None and shift.gain is not None:
+            gains = gains_by_column.setdefault(measured.after, {})
+            gains[variant] = measured.sign * shift.gain
+    if not gains_by_column:
         return "The retain model was not attacked: without that baseline nothing can be judged."
-    most = max(gains, key=lambda v: gains[v])
-    if gains[most] < 0.005:
-        return "The retain model itself gains nothing, under any attack."
-    return f"The retain model itself gains at most {gains[most]:.2f}, under {variant_label(most)}."
+    lines: list[str] = []
+    for column, gains in gains_by_column.items():
+        of = "" if column == panel.column else f" by {column.label.lower()}"
+        most = max(gains, key=lambda v: gains[v])
+        if gains[most] < 0.005:
+            lines.append(f"The retain model itself gains nothing{of}, under any attack.")
+        else:
+            under = variant_label(most)
+            lines.append(
+                f"The retain model itself gains at most {gains[most]:.2f}{of}, under {under}."
+            )
+    return " ".join(lines)
 
 
 # Comparison of two methods

@@ -31,6 +31,7 @@ from unlearnbench.api.hyperparameters import HyperParameters
 from unlearnbench.api.metric import Role
 
 When = Literal["last", "best", "every"]
+PointsAre = Literal["steps", "kinds"]
 AttackTools = EditTools
 
 
@@ -131,6 +132,14 @@ class Attack(HyperParameters, ABC):
     the model: a method at inference time is bypassed."""
     reads_answers: ClassVar[bool] = False
     """True if `asked` reads `AttackRows.answers`."""
+    points_are: ClassVar[PointsAre | None] = None
+    """Meaning of the names that `points` returns.
+
+    `steps`: optimiser steps of one training, as whole numbers. `0` is the model before the first
+    step. Only steps have a curve, an area under it and a number of steps to half.
+    `kinds`: anything else, such as codes, prompts or depths, also if they are named by digits.
+    None: `steps` for a `WeightAttack` that declares `trains`, `kinds` for all others.
+    """
 
     at: When = Field(default="last", description="evaluated epochs at which the model is attacked")
 
@@ -155,7 +164,8 @@ class WeightAttack(Attack, ModelEdit):
     """Base of attacks that change the weights; yields each of `points`, in their order."""
 
     trains: ClassVar[bool] = False
-    """True if it trains by `tools.fine_tune`, for which weights may not be sharded."""
+    """True if it trains by `tools.fine_tune`, for which weights may not be sharded. Its points are
+    steps, unless `points_are` says something else."""
 
 
 class PromptAttack(Attack):
@@ -173,6 +183,23 @@ class SamplingAttack(Attack):
     temperature: float = Field(default=1.0, gt=0, description="1: the model's own distribution")
     top_p: float = Field(default=1.0, gt=0, le=1, description="nucleus; 1: the whole vocabulary")
     seed: int = Field(default=0, ge=0, description="of the samples")
+
+
+def has_steps(kind: type[Attack]) -> bool:
+    """Whether the points of an attack are steps of a training, see `Attack.points_are`."""
+    if kind.points_are is None:
+        return issubclass(kind, WeightAttack) and kind.trains
+    return kind.points_are == "steps"
+
+
+def only_samples(kind: type[Attack]) -> bool:
+    """Whether an attack puts the same questions to the same model, and only samples answers.
+
+    Then greedy answers and losses are those of the plain evaluation. Only metrics that read
+    `samples` can move.
+    """
+    same_model = not issubclass(kind, WeightAttack)
+    return issubclass(kind, SamplingAttack) and same_model and kind.asked is Attack.asked
 
 
 def variant(name: str, point: str) -> str:

@@ -118,6 +118,10 @@ class Metric(HyperParameters, ABC):
     """Values of a model that knows the set: `higher` is wanted of a retain set, not of a forget
     set."""
     bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    greedy: ClassVar[str] = ""
+    """Of a metric that reads `samples`: name of the metric that measures the greedy answer on the
+    same scale, such as `rouge`. What sampling gives back is the difference of the two. Empty if
+    there is no such metric."""
 
     @abstractmethod
     def per_example(self, seen: SetEvaluation) -> FloatArray:

@@ -27,6 +27,7 @@ class TrainingAttack(WeightAttack):
 
     white_box = True
     trains = True
+    points_are = "steps"
 
     steps: tuple[int, ...] = Field(
         default=(1, 3, 6, 13),

@@ -25,6 +25,7 @@ class LogitLens(WeightAttack):
 
     label = "Logit lens"
     white_box = True
+    points_are = "kinds"  # depths
 
     depths: tuple[int, ...] = Field(
         default=(25, 50, 75, 100),

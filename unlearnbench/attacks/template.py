@@ -50,6 +50,11 @@ class QuestionTemplates(PromptAttack):
             if (count := text.count(_QUESTION)) != 1:
                 times = f"{count} times" if count else "not"
                 raise ValueError(f"{name}: {_QUESTION} is {times} in the text; write it once")
+            if text.strip() == _QUESTION:
+                raise ValueError(
+                    f"{name}: the text is the question itself, under which nothing changes; write "
+                    "words around it, or leave it out"
+                )
         return texts
 
     def points(self) -> tuple[str, ...]:

@@ -359,13 +359,14 @@ def _benchmark(name: str, kind: Any) -> dict[str, Any]:
 
 
 def _attack(name: str, kind: Any) -> dict[str, Any]:
-    from unlearnbench.api.attack import PromptAttack, WeightAttack
+    from unlearnbench.api.attack import PromptAttack, WeightAttack, has_steps
 
     changes = "questions" if issubclass(kind, PromptAttack) else "number of answers"
     return {
         "changes": "weights" if issubclass(kind, WeightAttack) else changes,
         "sets": [*map(str, sorted(kind.roles))],
         "points": [point for point in _example(name, kind).points() if point] or None,
+        "points_are": "steps" if has_steps(kind) else "kinds",
         **{key: getattr(kind, key) for key in ("version", "label", "white_box", "reads_answers")},
     }
 

@@ -17,6 +17,7 @@ class ExpectedBest(Metric):
     label = "Best of k samples, ROUGE-L"
     reads = frozenset({"samples"})
     roles = frozenset({"forget"})
+    greedy = "rouge"
 
     k: int = Field(default=16, ge=1, description="answers of which the best counts")
 

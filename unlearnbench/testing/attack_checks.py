@@ -11,12 +11,12 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from itertools import chain
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 
-from unlearnbench.api.attack import Attack, AttackRows, WeightAttack
+from unlearnbench.api.attack import Attack, AttackRows, PointsAre, WeightAttack, has_steps
 from unlearnbench.api.benchmark import Question
 from unlearnbench.api.observations import Evaluation, SetEvaluation
 from unlearnbench.benchmarks.synthetic import Synthetic
@@ -115,6 +115,11 @@ class TriedAttack:
     def __init__(self, attack: Attack, name: str) -> None:
         self.attack, self.name = attack, name
 
+    @property
+    def plain(self) -> Evaluation:
+        """The evaluation of the model without the attack."""
+        return _prepared().plain["model"]
+
     @cached_property
     def whole(self) -> _Run:
         """The model under the whole attack."""
@@ -187,6 +192,28 @@ def restored(tried: TriedAttack) -> Outcome:
     if isinstance(tried.attack, WeightAttack) and (changed := tried.run(closed=True).changed):
         return fault(f"closed at its first point: {changed}")
     return passed("bit for bit, also where it is interrupted")
+
+
+@attack_check()
+def points(tried: TriedAttack) -> Outcome:
+    """Points that are said to be steps are increasing whole numbers of a training.
+
+    Steps have a curve, an area under it and a number of steps to half. Between depths or prompts
+    such numbers mean nothing.
+
+    `points_are = "steps"` for an attack that trains and yields numbers of optimiser steps; leave it
+    out, or `points_are = "kinds"`, for codes, depths, prompts and anything else.
+    """
+    kind, names = type(tried.attack), tried.attack.points()
+    if kind.points_are not in (None, *get_args(PointsAre)):
+        return fault(f"points_are is {kind.points_are!r}; it must be steps or kinds")
+    if kind.points_are == "steps":
+        if not issubclass(kind, WeightAttack):
+            return fault("points_are is steps, and only a WeightAttack trains")
+        steps = [int(name) if name.isdecimal() else -1 for name in names]
+        if steps != sorted(set(steps)) or -1 in steps:
+            return fault(f"points_are is steps, and its points are {', '.join(map(repr, names))}")
+    return passed(f"{'steps' if has_steps(kind) else 'kinds'}: {', '.join(names) or 'one'}")
 
 
 @attack_check()

@@ -11,7 +11,6 @@ from unlearnbench.analysis.given_back import (
     BOUND,
     LEAK,
     LeakCurve,
-    attack_class,
     leak_curve,
     prompts,
     worst_prompt,
@@ -22,6 +21,8 @@ from unlearnbench.analysis.lasting import (
     RelearningCurve,
     Shift,
     UnderAttack,
+    Yardstick,
+    attack_class,
     attack_of,
     step_of,
 )
@@ -65,6 +66,11 @@ class AttackColumn:
         """The start or retain model at the attack's last point."""
         result = [shift for variant, shift in models.items() if attack_of(variant) == self.attack]
         return result[-1] if result else None
+
+    def measure(self, panel: AttackedPanel) -> str:
+        """Label of the number in the attack's column."""
+        measured = (m for v, m in panel.measured.items() if attack_of(v) == self.attack)
+        return next((m.after.label for m in measured if m is not None), panel.column.label)
 
     def curve(self, setting: AttackedSetting) -> RelearningCurve | None:
         """The setting's curve over the attack's steps."""
@@ -184,6 +190,7 @@ class Lasting(Section):
             "leaks": next(iter(sampled), None),
             "leak_label": f"leak@{k}",
             "measure": panels[0].column.label,
+            "sampled": _sampled(panels[0]),
             "curves": [item.label for item in columns(panels[0]) if item.attack in stepped],
             "stepped": stepped,
             "brackets": interval_names(
@@ -217,6 +224,12 @@ def _figures(context: PageContext, panel: AttackedPanel) -> dict[str, Any]:
 def _stepped(panel: AttackedPanel) -> set[str]:
     """List the attacks that have curves."""
     return {curve.attack for setting in panel.settings for curve in setting.curves}
+
+
+def _sampled(panel: AttackedPanel) -> Yardstick | None:
+    """What attacks that only sample are measured by; None without one."""
+    measured = (item for item in panel.measured.values() if item is not None)
+    return next((item for item in measured if item.before != item.after), None)
 
 
 def _change(gain: float | None) -> str:

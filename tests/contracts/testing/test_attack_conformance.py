@@ -5,21 +5,32 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from pydantic import Field
 from torch import Tensor
 
+from unlearnbench.analysis.asked_rows import asked_places
+from unlearnbench.analysis.best_settings import panels
+from unlearnbench.analysis.lasting import attacked_panels
+from unlearnbench.analysis.text import attack_sentences
 from unlearnbench.api import registry
 from unlearnbench.api.attack import (
     Attack,
     AttackRows,
     AttackTools,
     PromptAttack,
+    SamplingAttack,
     WeightAttack,
+    has_steps,
+    only_samples,
 )
 from unlearnbench.api.benchmark import Question
 from unlearnbench.testing import SUITES, AttackConformance, check_plugin
+from unlearnbench.testing.attack_checks import TriedAttack
+
+from ...numbers.analysis.conftest import table_row
 
 
 class TestExamplesOfTheSubject(AttackConformance):
@@ -41,6 +52,45 @@ def test_every_installed_attack_conforms(name: str) -> None:
     assert not wrong
 
 
+STEPPED = {"fine-tuning", "relearning"}
+"""Attacks whose points are steps. All others have one point, or codes, depths or texts."""
+
+
+@pytest.mark.parametrize("name", registry.names("attacks"))
+def test_what_an_attack_is_measured_by_can_move_under_it(name: str) -> None:
+    """Or it has no Lasting: equal numbers would say that nothing comes back, by construction."""
+    kind: type[Attack] = registry.load("attacks", name)
+    assert has_steps(kind) is (name in STEPPED)
+
+    attack = kind.model_validate(FEW if name in STEPPED else {})
+    tried = TriedAttack(attack, name)
+    evaluations, plain, moved = tried.whole.evaluations, tried.plain, False
+    for evaluation in evaluations.values():
+        for set_name, seen in evaluation.sets.items():
+            whole = plain.sets[set_name]
+            places = asked_places(whole, seen)
+            assert places is not None
+            # Batches of other rows round otherwise.
+            same = np.allclose(seen.answer_loss, whole.answer_loss[places], rtol=1e-4)
+            moved = moved or not same
+    assert moved is not only_samples(kind), "what the class says holds for a model"
+
+    numbers = {"extraction_strength_forget": 0.1, "model_utility": 0.9}
+    models = [
+        table_row("fine-tuned", "fine-tuned", {**numbers, "extraction_strength_forget": 0.9}),
+        table_row("retain", "retain", numbers),
+        table_row("run", "npo", {**numbers, "log10_forget_quality": -5.0}),
+    ]
+    variants = [variant for variant in evaluations if not variant.endswith("@0")]
+    unmoved = [replace(model, variant=variant) for model in models for variant in variants]
+    (panel,) = attacked_panels(panels(models), unmoved)
+    (setting,) = panel.settings
+    (sentence, *_) = attack_sentences(panel)
+    assert (setting.lasting is None) is only_samples(kind)
+    assert ("comes back" not in sentence) is only_samples(kind)
+    assert len(setting.curves) == (name in STEPPED)
+
+
 class Polite(PromptAttack):
     """Own work."""
 
@@ -54,6 +104,22 @@ class Polite(PromptAttack):
 
 
 _clock = itertools.count()
+
+
+class Asked(SamplingAttack):
+    """Own work."""
+
+    label = "Asked otherwise, and often"
+
+    def asked(self, row: Question, point: str, rows: AttackRows) -> Question:
+        del point, rows
+        return replace(row, question=f"Please: {row.question}")
+
+
+def test_an_attack_that_samples_and_asks_otherwise_moves_greedy_answers_as_well() -> None:
+    assert only_samples(registry.load("attacks", "sampling"))
+    assert not only_samples(Asked)
+    assert not only_samples(Polite)
 
 
 class Clocked(Polite):
@@ -120,6 +186,33 @@ class Training(Noise):
         yield from super().change(model, tools)
 
 
+class Stepped(Noise):
+    """Own work."""
+
+    points_are = "steps"
+
+    def points(self) -> tuple[str, ...]:
+        return "1", "end"
+
+
+class PoliteSteps(Polite):
+    """Own work."""
+
+    points_are = "steps"
+
+
+class Trained(Noise):
+    """Own work."""
+
+    trains = True
+
+
+def test_points_are_steps_of_attacks_that_train_unless_they_say_something_else() -> None:
+    assert has_steps(Trained)
+    assert not has_steps(Noise)
+    assert not has_steps(Polite)
+
+
 class Hurried(Noise):
     """Own work."""
 
@@ -181,6 +274,8 @@ def faults(kind: type[Attack]) -> dict[str, str]:
     [
         (Short, "restored", "ends before its point '2'"),
         (Training, "restored", "Noise@1: a module is in training mode"),
+        (Stepped, "points", "points_are is steps, and its points are '1', 'end'"),
+        (PoliteSteps, "points", "only a WeightAttack trains"),
         (Rewriting, "answers", "answer of "),
         (Leading, "answers", "has its answer in it"),
         (Hurried, "restored", "closed at its first point: hooks of 'lm_head'"),

@@ -13,6 +13,7 @@ from unlearnbench.analysis.lasting import (
     UnderAttack,
     attacked_panels,
     memorization_column,
+    step_of,
 )
 from unlearnbench.analysis.text import attack_sentences
 from unlearnbench.results.table import TableRow
@@ -168,6 +169,110 @@ def test_relearning_curves_begin_before_the_attack() -> None:
     assert curve.area == pytest.approx(area / 13 / 0.8)
     assert curve.steps_to_half == pytest.approx(1 + 12 * 0.25 / 0.3)
     assert curve.symmetric_robustness == pytest.approx(1 - 0.3 / 0.5)
+
+
+DEPTHS = ("logit-lens@25", "logit-lens@50", "logit-lens@100")
+
+
+@pytest.mark.parametrize("points", [DEPTHS, ("template@0", "template@1", "template@2")])
+def test_points_named_by_digits_are_steps_only_of_attacks_that_train(
+    points: tuple[str, ...],
+) -> None:
+    """Also the point 0 is then a prompt or a depth like any other."""
+    first, second, last = points
+    attacked = [
+        *variants("run", {first: 0.5, second: 0.3, last: 0.1}),
+        *variants("retain", dict.fromkeys(points, 0.1)),
+        *variants("fine-tuned", dict.fromkeys(points, 0.9)),
+    ]
+    (found,) = attacked_panels(panels([*PLAIN, row("run", 0.1)]), attacked)
+    (setting,) = found.settings
+    assert found.variants == points
+    assert setting.curves == ()
+    assert [one.before for one in setting.under] == [0.1, 0.1, 0.1]
+    assert setting.lasting == pytest.approx(0.5), "the first point is the worst"
+    attack, _, point = first.partition("@")
+    assert step_of(first) is None
+    assert attack_sentences(found)[0].startswith(f"Under {attack}, {point}, 50 %")
+
+
+def test_points_of_an_attack_that_is_not_installed_are_no_steps() -> None:
+    attacked = [
+        *variants("run", {"gone@0": 0.1, "gone@13": 0.5}),
+        *variants("retain", {"gone@0": 0.1, "gone@13": 0.1}),
+    ]
+    (found,) = attacked_panels(panels([*PLAIN, row("run", 0.1)]), attacked)
+    assert found.settings[0].curves == ()
+    assert found.settings[0].lasting == pytest.approx(0.5)
+
+
+def samples(kind: str, greedy: float, rouge: float, best: float | None, **more: Any) -> TableRow:
+    """A row under sampling: greedy numbers as without it, and the best of the samples."""
+    numbers = {"rouge_forget": rouge} | ({} if best is None else {"expected_best_forget": best})
+    return row(kind, greedy, "sampling", **numbers, **more)
+
+
+def sampled_panel(best: float | None, **more: float) -> AttackedPanel:
+    plain = [
+        row("fine-tuned", 0.9, utility=1.0, rouge_forget=0.9),
+        row("retain", 0.1, utility=1.0, rouge_forget=0.3),
+        row("run", 0.1, rouge_forget=0.4),
+    ]
+    under = [
+        samples("fine-tuned", 0.9, 0.9, None if best is None else 0.98),
+        samples("retain", 0.1, 0.3, None if best is None else more.get("retain", 0.4)),
+        samples("run", 0.1, 0.4, best),
+    ]
+    (found,) = attacked_panels(panels(plain), under)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("best", "retain", "expected"),
+    [
+        (0.4, 0.3, 1.0),  # samples show no more than the greedy answer
+        (0.5, 0.4, 1.0),  # no more than those of the retain model do
+        (0.75, 0.4, 0.5),  # 0.35 - 0.1 of the 0.5 that was removed
+        (1.0, 0.4, 0.0),
+    ],
+)
+def test_sampling_is_measured_by_what_samples_give_away(
+    best: float, retain: float, expected: float
+) -> None:
+    """The greedy answer is the same under it, so that its metrics cannot move."""
+    found = sampled_panel(best, retain=retain)
+    (one,) = found.settings[0].under
+    assert one.shifts == (Shift(0.4, best),)
+    assert one.start.before == 0.9
+    assert one.retain == Shift(0.3, retain)
+    assert found.settings[0].lasting == pytest.approx(expected)
+    sentence = attack_sentences(found)[0]
+    assert "extraction strength" not in sentence
+    assert (
+        f"greedy answer is 0.400, and best of k samples, rouge-l, forget is {best:.3f}" in sentence
+    )
+
+
+def test_sampling_without_a_metric_of_its_samples_has_no_score() -> None:
+    found = sampled_panel(None)
+    (setting,) = found.settings
+    assert setting.lasting is None
+    assert setting.worst is None
+    assert setting.why_not.startswith("sampling leaves greedy answers as they are")
+    assert "comes back" not in attack_sentences(found)[0]
+    assert found.most is None
+
+
+def test_an_attack_that_is_not_installed_and_samples_is_measured_by_its_samples() -> None:
+    found = sampled_panel(0.75)
+    plain = [one for one in (row("fine-tuned", 0.9, rouge_forget=0.9),)]
+    under = [
+        replace(samples(kind, 0.1, 0.4, best), variant="gone")
+        for kind, best in (("run", 0.75), ("retain", 0.4))
+    ]
+    rows = [*plain, row("retain", 0.1, rouge_forget=0.3), row("run", 0.1, rouge_forget=0.4)]
+    (gone,) = attacked_panels(panels(rows), under)
+    assert gone.settings[0].under[0].shares == found.settings[0].under[0].shares
 
 
 def test_methods_at_inference_time_are_bypassed_by_white_box_attacks() -> None:

@@ -1,0 +1,129 @@
+"""Attacks that leave rows out: their numbers beside the plain ones of the rows that they asked."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from unlearnbench.analysis.asked_rows import asked_places
+from unlearnbench.analysis.results import Results
+from unlearnbench.api.observations import Evaluation, FloatArray, SetEvaluation
+from unlearnbench.config.profiles import TOFU
+from unlearnbench.results.records import EpochResult, Record
+
+from .conftest import record
+
+COLUMN = "probability_forget"
+START, RETAIN = 0.9, 0.1
+
+
+def asked(
+    probabilities: FloatArray, places: Sequence[int], references: Sequence[str] = ()
+) -> SetEvaluation:
+    """The rows at some places, whose true answers have these probabilities."""
+    n = len(places)
+    ones, questions = np.ones(n, dtype=np.int64), tuple(f"Who is author {i}?" for i in places)
+    losses = -np.log(probabilities)
+    return SetEvaluation(
+        *(questions, questions, tuple(references) or questions, losses, ones, losses, ones),
+        *(np.full((n, 2), 10.0), np.ones((n, 2), dtype=np.int64), np.ones(n), np.ones(n)),
+    )
+
+
+def attacked(
+    kind: Any, plain: FloatArray, under: FloatArray, places: Sequence[int]
+) -> list[Record]:
+    """A model and its evaluation under a prompt that asks only the rows at some places."""
+    epoch = int(kind == "run")
+    numbers = {"model_utility": 0.9, "log10_forget_quality": -5.0, COLUMN: float(plain.mean())}
+    stored = {epoch: Evaluation(TOFU.id, {"forget": asked(plain, range(len(plain)))})}
+    model = record(kind, [numbers], kind, evaluations=stored)
+    result = EpochResult(epoch, {COLUMN: float(under.mean())}, 1.0, 1.0, "paraphrase")
+    evaluations = {(epoch, "paraphrase"): Evaluation(TOFU.id, {"forget": asked(under, places)})}
+    result_of = {"attacked": (result,), "attacked_evaluations": evaluations}
+    if kind == "run":
+        return [replace(model, **result_of)]
+    other = replace(model, id=f"{kind}-attacked", epochs=(), evaluations={}, **result_of)
+    return [model, other]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_lasting_is_of_the_rows_that_were_asked(seed: int) -> None:
+    """Whatever the rows that were left out, which the model may know much better or worse."""
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(4, 30))
+    size = int(rng.integers(1, n + 1))
+    places = np.sort(rng.choice(n, size, replace=False))
+    start, retain, model = (rng.uniform(*ends, n) for ends in ((0.7, 1), (0, 0.3), (0, 0.6)))
+    after = {name: rng.uniform(0, 1, size) for name in ("start", "retain", "model")}
+
+    records = [
+        *attacked("fine-tuned", start, after["start"], places.tolist()),
+        *attacked("retain", retain, after["retain"], places.tolist()),
+        *attacked("run", model, after["model"], places.tolist()),
+    ]
+    (panel,) = Results.of(records, name="").lasting
+    (setting,) = panel.settings
+    assert panel.column.name == COLUMN
+    before = {"start": start[places], "retain": retain[places], "model": model[places]}
+    gains = {name: after[name].mean() - before[name].mean() for name in ("model", "retain")}
+    removed = before["start"].mean() - before["model"].mean()
+    learned = before["start"].mean() - before["retain"].mean()
+    (under,) = setting.under
+    assert under.gain == pytest.approx(gains["model"])
+    assert under.null == pytest.approx(gains["retain"])
+    if removed / learned < 0.25:
+        assert setting.lasting is None
+    else:
+        expected = 1 - (gains["model"] - max(0.0, gains["retain"])) / removed
+        assert setting.lasting == pytest.approx(expected)
+    assert panel.retain_plain == pytest.approx(retain.mean()), "the column before is of all rows"
+
+
+def test_a_number_that_is_no_mean_over_rows_has_no_score_where_rows_are_left_out() -> None:
+    def without_column(result: EpochResult) -> EpochResult:
+        return replace(result, metrics={"model_utility": 0.9, "log10_forget_quality": -5.0})
+
+    rng = np.random.default_rng(0)
+    records = [
+        one
+        for kind in ("fine-tuned", "retain", "run")
+        for one in attacked(kind, rng.uniform(0, 1, 6), rng.uniform(0, 1, 3), [0, 2, 4])
+    ]
+    records = [
+        replace(
+            one,
+            epochs=tuple(map(without_column, one.epochs)),
+            attacked=tuple(map(without_column, one.attacked)),
+        )
+        for one in records
+    ]
+    (panel,) = Results.of(records, name="").lasting
+    (setting,) = panel.settings
+    assert panel.column.name == "log10_forget_quality"
+    assert setting.lasting is None
+    assert setting.why_not.startswith("paraphrase asks some of the rows, and log₁₀ forget quality")
+
+
+@pytest.mark.parametrize(
+    ("whole", "of", "expected"),
+    [
+        ([("a", "x"), ("b", "y"), ("c", "z")], [("a", "x"), ("c", "z")], [0, 2]),
+        ([("a", "x"), ("a", "x y"), ("b", "z")], [("a", "x"), ("a", "x y")], [0, 1]),
+        ([("", "one"), ("", "two words"), ("", "one")], [("", "words")], [1]),
+        ([("a", "x"), ("a", "y")], [("a", "z")], None),
+        ([("a", "x")], [("b", "x")], None),
+    ],
+)
+def test_rows_with_the_same_question_are_told_apart_by_their_answers(
+    whole: Sequence[tuple[str, str]],
+    of: Sequence[tuple[str, str]],
+    expected: Sequence[int] | None,
+) -> None:
+    def rows(pairs: Sequence[tuple[str, str]]) -> SetEvaluation:
+        made = asked(np.full(len(pairs), 0.5), range(len(pairs)), [answer for _, answer in pairs])
+        return replace(made, questions=tuple(question for question, _ in pairs))
+
+    assert asked_places(rows(whole), rows(of)) == expected

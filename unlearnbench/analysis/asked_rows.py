@@ -1,0 +1,134 @@
+"""Plain numbers of models on the rows that an attack asked.
+
+A prompt attack may leave rows out: not every question has a paraphrase, and a text that is
+continued has no second turn. Its numbers are then of some rows, and the plain numbers of the table
+are of all rows. Their difference would contain the difference between the rows.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from unlearnbench.analysis.lasting import attack_class, attack_of
+from unlearnbench.api.attack import Attack
+from unlearnbench.api.metric import number
+from unlearnbench.api.observations import Evaluation, SetEvaluation
+from unlearnbench.results.records import Record
+from unlearnbench.results.table import TableRow
+
+
+class PlainNumbers:
+    """The `lasting.PlainNumber` of records, whose files are read if an attack left rows out."""
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        self._records = {record.id: record for record in records}
+        self._asks_all: dict[tuple[object, ...], bool] = {}
+        """By `_selection_key`."""
+        self._values: dict[tuple[object, ...], float | None] = {}
+        """By plain record, epoch, column and `_selection_key`."""
+
+    def __call__(self, plain: TableRow, attacked: TableRow, column: str) -> float | None:
+        """The number of `plain` on the rows that were asked in `attacked`.
+
+        Returns:
+            None if rows were left out and the number is not a mean over rows of one set, or is
+            undefined for a row that was asked.
+
+        Raises: DamagedError where a file cannot be read.
+        """
+        if self._asks_all_rows(plain, attacked):
+            return plain.metrics.get(column)
+        key = plain.run_id, plain.epoch, column, _selection_key(attacked)
+        if key not in self._values:
+            self._values[key] = self._on_asked_rows(plain, attacked, column)
+        return self._values[key]
+
+    def _asks_all_rows(self, plain: TableRow, attacked: TableRow) -> bool:
+        """Whether the attack asked as many rows of its sets as the plain evaluation has."""
+        kind = attack_class(attack_of(attacked.variant))
+        if kind is not None and kind.selects is Attack.selects:
+            return True
+        key = _selection_key(attacked)
+        if key not in self._asks_all:
+            whole, asked = self._evaluations(plain, attacked)
+            self._asks_all[key] = (
+                whole is None
+                or asked is None
+                or all(
+                    len(part.questions) == len(whole.sets[name].questions)
+                    for name, part in asked.sets.items()
+                    if name in whole.sets
+                )
+            )
+        return self._asks_all[key]
+
+    def _on_asked_rows(self, plain: TableRow, attacked: TableRow, column: str) -> float | None:
+        measured = plain.schema.measures.get(column)
+        whole, asked = self._evaluations(plain, attacked)
+        if measured is None or whole is None or asked is None:
+            return None
+        measure, name = measured
+        if name not in whole.sets or name not in asked.sets:
+            return None
+        values = measure.per_example(whole.sets[name])
+        places = asked_places(whole.sets[name], asked.sets[name])
+        if values is None or places is None:
+            return None
+        return number(measure.metric.value(values[places]), f"`value` of {measure.name}")
+
+    def _evaluations(
+        self, plain: TableRow, attacked: TableRow
+    ) -> tuple[Evaluation | None, Evaluation | None]:
+        whole = self._records[plain.run_id].evaluations.get(plain.epoch)
+        stored = self._records[attacked.run_id].attacked_evaluations
+        return whole, stored.get((attacked.epoch, attacked.variant))
+
+
+def _selection_key(attacked: TableRow) -> tuple[object, ...]:
+    """Key of all evaluations in which an attack asks the same rows, whatever its point is."""
+    attack = attack_of(attacked.variant)
+    kind = attack_class(attack)
+    if kind is None or kind.reads_answers:  # rows may be selected by the model's own answers
+        return attacked.panel, attack, attacked.run_id, attacked.epoch
+    return attacked.panel, attack
+
+
+def asked_places(whole: SetEvaluation, asked: SetEvaluation) -> Sequence[int] | None:
+    """Places in `whole` of the rows that were asked; None if they cannot be told apart.
+
+    Both have their rows in the same order. Rows with the same question are told apart by their
+    reference, which an attack may shorten at its beginning.
+    """
+    by_question: dict[str, list[int]] = {}
+    for place, question in enumerate(whole.questions):
+        by_question.setdefault(question, []).append(place)
+    wanted: dict[str, list[int]] = {}
+    for place, question in enumerate(asked.questions):
+        wanted.setdefault(question, []).append(place)
+
+    places = np.full(len(asked.questions), -1)
+    for question, asked_rows in wanted.items():
+        candidates = by_question.get(question, [])
+        if len(candidates) != len(asked_rows):
+            candidates = _by_reference(whole, candidates, asked, asked_rows)
+        if len(candidates) != len(asked_rows):
+            return None
+        places[asked_rows] = candidates
+    return [int(place) for place in places]
+
+
+def _by_reference(
+    whole: SetEvaluation, candidates: Sequence[int], asked: SetEvaluation, asked_rows: Sequence[int]
+) -> list[int]:
+    """The candidates, in their order, whose references end as those of the asked rows."""
+    if not whole.references or not asked.references:
+        return []
+    remaining = iter(candidates)
+    found: list[int] = []
+    for row in asked_rows:
+        ending = asked.references[row].strip()
+        place = next((i for i in remaining if whole.references[i].strip().endswith(ending)), None)
+        if place is None:
+            return []
+        found.append(place)
+    return found
