@@ -16,7 +16,8 @@ from unlearnbench.results.records import EpochResult, Record
 from .conftest import record
 
 COLUMN = "probability_forget"
-START, RETAIN = 0.9, 0.1
+ENDS = (0.7, 1.0), (0.0, 0.3), (0.0, 0.6)
+"""Least and greatest probability of the start, retain and unlearned model's answers."""
 
 
 def asked(
@@ -42,7 +43,7 @@ def attacked(
     model = record(kind, [numbers], kind, evaluations=stored)
     result = EpochResult(epoch, {COLUMN: float(under.mean())}, 1.0, 1.0, "paraphrase")
     evaluations = {(epoch, "paraphrase"): Evaluation(TOFU.id, {"forget": asked(under, places)})}
-    result_of = {"attacked": (result,), "attacked_evaluations": evaluations}
+    result_of: dict[str, Any] = {"attacked": (result,), "attacked_evaluations": evaluations}
     if kind == "run":
         return [replace(model, **result_of)]
     other = replace(model, id=f"{kind}-attacked", epochs=(), evaluations={}, **result_of)
@@ -56,7 +57,7 @@ def test_lasting_is_of_the_rows_that_were_asked(seed: int) -> None:
     n = int(rng.integers(4, 30))
     size = int(rng.integers(1, n + 1))
     places = np.sort(rng.choice(n, size, replace=False))
-    start, retain, model = (rng.uniform(*ends, n) for ends in ((0.7, 1), (0, 0.3), (0, 0.6)))
+    start, retain, model = (rng.uniform(low, high, n) for low, high in ENDS)
     after = {name: rng.uniform(0, 1, size) for name in ("start", "retain", "model")}
 
     records = [

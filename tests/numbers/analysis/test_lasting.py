@@ -16,6 +16,7 @@ from unlearnbench.analysis.lasting import (
     step_of,
 )
 from unlearnbench.analysis.text import attack_sentences
+from unlearnbench.results.epoch_metrics import Numbers
 from unlearnbench.results.table import TableRow
 from unlearnbench.stats.t_interval import t_interval
 
@@ -206,10 +207,10 @@ def test_points_of_an_attack_that_is_not_installed_are_no_steps() -> None:
     assert found.settings[0].lasting == pytest.approx(0.5)
 
 
-def samples(kind: str, greedy: float, rouge: float, best: float | None, **more: Any) -> TableRow:
+def samples(kind: str, greedy: float, rouge: float, best: float | None) -> TableRow:
     """A row under sampling: greedy numbers as without it, and the best of the samples."""
-    numbers = {"rouge_forget": rouge} | ({} if best is None else {"expected_best_forget": best})
-    return row(kind, greedy, "sampling", **numbers, **more)
+    made = row(kind, greedy, "sampling", rouge_forget=rouge)
+    return replace(made, metrics=Numbers({**made.metrics, "expected_best_forget": best}))
 
 
 def sampled_panel(best: float | None, **more: float) -> AttackedPanel:
