@@ -26,6 +26,7 @@ REASON_OF_FIELD = {
     "content": "a model folder or a log that the configuration names has changed",
     "template_digest": "the rendered chat template, or where it ends a turn, has changed",
     "leaves_out_label": "the label of the prompt is no longer part of the loss",
+    "takes_roles_apart": "modifiers now see the gradient of one role where the loss joins both",
     "profile_version": "the evaluation profile has a new version",
     "attack_training": "attacks train with other settings",
     "after": "the run from whose model it goes on is repeated",
