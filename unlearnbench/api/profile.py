@@ -54,6 +54,15 @@ class Profile:
     )
 
     @property
+    def follows_generate(self) -> bool:
+        """Whether answers stop and are penalised as by transformers' `generate`.
+
+        True for profiles with `eos_as_padding`. Both rules are those of one harness, and a choice
+        of its own would change the hash of a profile whose numbers mostly stay the same.
+        """
+        return self.eos_as_padding
+
+    @property
     def hash(self) -> str:
         """First 8 hex digits of the SHA-256 of all fields but the name, as canonical JSON."""
         rules = {key: value for key, value in asdict(self).items() if key != "name"}

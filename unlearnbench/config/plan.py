@@ -57,6 +57,8 @@ class RunSpec(Settings):
     """By which these train, where the run's own training has others."""
     template_digest: Annotated[str, IF_SET] = ""
     """See `loading.template_digest`: of a chat template or llama-2; empty for others."""
+    turn_digest: Annotated[str, IF_SET] = ""
+    """See `ModelSources.turn_digest`: of what ends turns and answers; empty if it is EOS alone."""
     leaves_out_label: Annotated[bool, IF_SET] = False
     """The label of the template is no part of the loss. False in specs of versions that counted its
     tokens as the first of the answer."""
@@ -176,6 +178,8 @@ class Plan:
     """Digest of the rendered chat template by model name, for models with one."""
     contents: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
     """Hashes of local folders and logs by model name, see `RunSpec.content`."""
+    turns: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Digest of how turns and answers end by model name, see `RunSpec.turn_digest`."""
     references: tuple[str, ...] | None = None
     """Ids of the records of start and retain models; None where the hub does not answer."""
     commits: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -217,6 +221,7 @@ class Plan:
                 attacks=config.attacks,
                 attack_training=attacking if attacking != training.of_attacks else {},
                 template_digest=self.templates.get(model.name, ""),
+                turn_digest=self.turns.get(model.name, ""),
                 leaves_out_label=bool(first) and labelled,
                 takes_roles_apart=takes_roles_apart(spec),
                 profile_version=profile_of(config.evaluation).version,
@@ -250,6 +255,7 @@ def make_plan(
     fingerprint: str | Mapping[SplitKey, str],
     templates: Mapping[str, str] | None = None,
     contents: Mapping[str, Mapping[str, str]] | None = None,
+    turns: Mapping[str, str] | None = None,
 ) -> Plan:
     """Plan the product of models, splits, settings, seeds (and epoch counts) without duplicates.
 
@@ -260,12 +266,20 @@ def make_plan(
                  for all
     templates    digests of rendered chat templates by model name, see `Plan.templates`
     contents     hashes of local folders and logs by model name, see `Plan.contents`
+    turns        digests of how turns and answers end by model name, see `Plan.turns`
     """
     fingerprints = {
         fraction: fingerprint if isinstance(fingerprint, str) else fingerprint[fraction]
         for fraction in config.split_keys
     }
-    empty = Plan(config, fingerprints, (), templates=templates or {}, contents=contents or {})
+    empty = Plan(
+        config,
+        fingerprints,
+        (),
+        templates=templates or {},
+        contents=contents or {},
+        turns=turns or {},
+    )
     points = [point for grid in config.methods for point in points_of(grid, config)]
     settings = itertools.product(config.models, config.split_keys, enumerate(points))
     runs: dict[str, RunSpec] = {}

@@ -41,6 +41,7 @@ from unlearnbench.config.precision import Precision
 from unlearnbench.evaluation.generation import (
     Answer,
     Prompt,
+    Stops,
     decode,
     sampled_answers,
 )
@@ -50,6 +51,11 @@ from unlearnbench.evaluation.prefix_tree import Tree, build_tree
 from unlearnbench.evaluation.sets import is_answered
 from unlearnbench.models.batching import fast_batch_tokens
 from unlearnbench.models.encoding import Encoder, Row, Template
+from unlearnbench.models.generation_settings import (
+    LogitRules,
+    generation_config_of,
+    stop_ids,
+)
 from unlearnbench.models.loading import max_context
 from unlearnbench.models.prompt_shift import ShiftedModel, Shifts
 from unlearnbench.stats.text_overlap import rouge_recall
@@ -209,7 +215,7 @@ class Evaluator:
         model, shifts = _unshifted(model, items)
         rows = [(item.rows[0], item.prompt) for item in items]
         try:
-            norms = gradient_norms(model, rows, self.encoder.eos, self.precision, shifts)
+            norms = gradient_norms(model, rows, self.precision, shifts)
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
@@ -247,7 +253,7 @@ class Evaluator:
         for name in names:
             for item, answer in zip(self.sets[name], evaluation.answers[name], strict=True):
                 # Behind a cut answer, too, so that an empty one has a loss.
-                ids = (*item.prompt, *answer, self.encoder.eos)
+                ids = (*item.prompt, *answer, *self.encoder.end_ids(item.question))
                 rows.append(Row(ids, max(len(item.prompt), 1)))
         trees = [build_tree((row,), row.ids[: row.start]) for row in rows]
         longest = max(len(row.ids) for row in rows)
@@ -285,7 +291,7 @@ class Evaluator:
         def sampled(batch_tokens: int) -> list[list[Answer]]:
             predictor = self._predictor(inner, items[0].tree, longest, batch_tokens, shifts)
             with predictor.ready():
-                return sampled_answers(predictor, prompts, attack, self.encoder.eos)
+                return sampled_answers(predictor, prompts, attack, self._stops(inner))
 
         rows, sets = iter(self._retried(model, sampled)), dict(evaluation.sets)
         for name in names:
@@ -296,7 +302,7 @@ class Evaluator:
 
     def _samples(self, answers: Sequence[Sequence[Answer]], references: Sequence[str]) -> Samples:
         """The texts of n lists of s answers, and their ROUGE-L recall against n references."""
-        texts = [tuple(self.encoder.decode(tuple(item.ids)) for item in row) for row in answers]
+        texts = [tuple(self._text(item) for item in row) for row in answers]
         rouge = np.full((len(answers), len(answers[0])), np.nan)
         for i, (row, reference) in enumerate(zip(texts, references, strict=True)):
             rouge[i] = rouge_recall([reference] * len(row), row)[1]
@@ -332,22 +338,30 @@ class Evaluator:
         items = [item for rows in self.sets.values() for item in rows]
         model, shifts = _unshifted(model, items)
         answered = [item for item in items if item.answered]
+        stops, rules = self._stops(model), self._rules(model)
         prompts = self._prompts(answered, _checked_context(model, items), previous)
+        if rules is not None:
+            prompts = [
+                replace(prompt, whole=self._whole_prompt(item.question))
+                for item, prompt in zip(answered, prompts, strict=True)
+            ]
         longest = max([*(i.longest for i in items), *(len(p.ids) + p.limit for p in prompts)])
         predictor = self._predictor(model, items[0].tree, longest, batch_tokens, shifts)
         count = _counter(progress, 2 * len(items))
         with predictor.ready():
-            kept = self._kept(predictor, answered, prompts)
+            # What scoring finds most probable is no greedy answer where rules change logits.
+            can_verify = rules is None
+            kept = self._kept(predictor, answered, prompts if can_verify else [], stops)
             scores = _scores(predictor, items, count, self.observations, kept)
             verified = [
-                self._verified(item, prompt, scores[item])[0]
+                self._verified(item, prompt, scores[item], stops)[0] if can_verify else Answer()
                 for item, prompt in zip(answered, prompts, strict=True)
             ]
             pairs = zip(verified, prompts, strict=True)
             done_with = sum(not answer.unfinished(p.limit) for answer, p in pairs)
             count((done_with + len(items) - len(answered)) // world_size())
             answers, steps = decode(
-                predictor, prompts, verified, self.encoder.eos, count, kept=kept.by_question
+                predictor, prompts, verified, stops, count, kept=kept.by_question, rules=rules
             )
         # ROUGE follows at the end: in a thread beside the model's work it would delay the start of
         # a GPU's operations, which needs the interpreter.
@@ -360,6 +374,28 @@ class Evaluator:
             ids[name] = tuple(tuple(answer.ids) for answer in part)
         statistics = _statistics(scores, result, steps)
         return Evaluation(self.profile.id, sets, statistics, ids, predictor.precision)
+
+    def _stops(self, model: Any) -> Stops:
+        """What ends the answers of a model.
+
+        A profile that follows `generate` stops at the ids of the model's `generation_config`, and
+        nowhere else. Every other profile stops at the turn's end and EOS, too.
+        """
+        config = generation_config_of(model)
+        if self.profile.follows_generate and config is not None:
+            return Stops(stop_ids(config))
+        ids = self.encoder.stops | stop_ids(config)
+        return Stops(ids, self.encoder.end_text, self.encoder.decode)
+
+    def _rules(self, model: Any) -> LogitRules | None:
+        """What changes logits before a greedy token is chosen."""
+        if not self.profile.follows_generate:
+            return None
+        return LogitRules.of(generation_config_of(model))
+
+    def _whole_prompt(self, question: Question) -> tuple[int, ...]:
+        """The prompt with the tokens that are masked inside it, which `generate` counts."""
+        return replace(self.encoder, eos_as_padding=False).prompt(question)
 
     def _prompts(
         self, items: Sequence[_Item], context: int | None, previous: Evaluation | None
@@ -377,7 +413,7 @@ class Evaluator:
         return prompts
 
     def _previous_answers(self, previous: Evaluation) -> dict[str, tuple[int, ...]]:
-        """The answers of `previous` by question, each with EOS."""
+        """The answers of `previous` by question, each with the token that ends it."""
         by_question: dict[str, tuple[int, ...]] = {}
         for name, result in previous.sets.items():
             if previous.answers is not None:
@@ -386,17 +422,17 @@ class Evaluator:
                 texts = zip(result.questions, result.generated, strict=False)
                 answers = [self._ids(question, text) for question, text in texts]
             for question, answer in zip(result.questions, answers, strict=False):
-                by_question[question] = (*answer, self.encoder.eos)
+                by_question[question] = (*answer, *self.encoder.end_ids(Question(question, "")))
         return by_question
 
     def _ids(self, question: str, text: str) -> tuple[int, ...]:
         answer = text.removeprefix(self.encoder.template.label).strip()
         # A row may have been asked with a length of its own.
         row = replace(self.encoder, max_length=sys.maxsize).row(Question(question, answer))
-        return tuple(token for token in row.ids[row.start :] if token != self.encoder.eos)
+        return tuple(token for token in row.ids[row.start :] if token not in self.encoder.stops)
 
     def _verified(
-        self, item: _Item, prompt: Prompt, scores: QuestionScores | _Greedy
+        self, item: _Item, prompt: Prompt, scores: QuestionScores | _Greedy, stops: Stops
     ) -> tuple[Answer, int]:
         """The greedy answer, as far as the true answer's scores verify it as a draft.
 
@@ -405,22 +441,30 @@ class Evaluator:
         answer, row = Answer(), item.tree.rows[0]
         if row.ids[: row.start] != prompt.ids:  # they were read in another context
             return answer, 0
-        labels, eos = row.ids[row.start :], self.encoder.eos
-        right = answer.accept(labels, scores.argmax_tokens, scores.tied, prompt.limit, eos)
+        labels = row.ids[row.start :]
+        right = answer.accept(labels, scores.argmax_tokens, scores.tied, prompt.limit, stops)
         return answer, len(prompt.ids) + min(right, len(answer.ids) - 1)
 
     def _kept(
-        self, predictor: Predictor, items: Sequence[_Item], prompts: Sequence[Prompt]
+        self,
+        predictor: Predictor,
+        items: Sequence[_Item],
+        prompts: Sequence[Prompt],
+        stops: Stops,
     ) -> KeptKeys:
-        """What to keep of scoring for decoding the answers that it does not finish."""
+        """What to keep of scoring for decoding the answers that it does not finish.
+
+        prompts  of the items; none where scoring verifies no answer
+        """
 
         def wanted(index: int, argmax: Sequence[int], tied: Sequence[bool]) -> int:
             prompt, greedy = prompts[index], _Greedy(argmax, tied)
-            answer, read = self._verified(items[index], prompt, greedy)
+            answer, read = self._verified(items[index], prompt, greedy, stops)
             return read if answer.ids and answer.unfinished(prompt.limit) else 0
 
         # Which process decodes an answer is not known before.
-        return KeptKeys(wanted, predictor.kept_tokens if world_size() == 1 else 0)
+        is_kept = bool(prompts) and world_size() == 1
+        return KeptKeys(wanted, predictor.kept_tokens if is_kept else 0)
 
     def _result(
         self, items: Sequence[_Item], scores: Sequence[QuestionScores], answers: Sequence[Answer]
@@ -428,7 +472,7 @@ class Evaluator:
         """One set; `answers` are of all its questions, or of none."""
         references = tuple(item.reference for item in items)
         generated = tuple(
-            _stopped(self.encoder.decode(tuple(answer.ids)), item.question.stops)
+            self._text(answer, item.question.stops)
             for item, answer in zip(items, answers, strict=False)
         )
         rouge = np.full((2, len(items)), np.nan)
@@ -461,6 +505,11 @@ class Evaluator:
             **_of_questions([item.question for item in items]),
         )
 
+    def _text(self, answer: Answer, stops: Sequence[str] = ()) -> str:
+        """A generated answer as text, up to the first of `stops` or the text that has ended it."""
+        ends = (*stops, self.encoder.end_text) if answer.at_text else stops
+        return _stopped(self.encoder.decode(tuple(answer.ids)), ends)
+
     def answer_tokens(
         self, rows: Sequence[Row], scores: Sequence[QuestionScores]
     ) -> AnswerTokens | None:
@@ -482,7 +531,7 @@ class Evaluator:
             observed[np.isnan(losses)] = np.nan
         return AnswerTokens(
             lengths=np.array([len(label) for label in labels]),
-            ended=np.array([row.ids[-1] == self.encoder.eos for row in rows]),
+            ended=np.array([row.ended for row in rows], dtype=np.bool_),
             loss=losses,
             hit=greedy == np.concatenate(labels),
             tied=column((s.tied for s in scores), np.bool_),

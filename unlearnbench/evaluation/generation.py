@@ -7,6 +7,9 @@ other one is corrected. So the answers are those of decoding one token at a time
 Sampling differs in how a token is chosen: by its logits and by a random number of the answer and
 the place, see `models/token_sampling.py`. So drafts serve there too. The samples of one prompt
 share its keys and values, which are computed for the first one, and copied.
+
+An answer ends at its first stop: EOS, what ends a turn by the chat template, or another id at which
+the model's `generation_config` stops.
 """
 
 import hashlib
@@ -27,6 +30,7 @@ from unlearnbench.evaluation.predictor import NOT_FINITE, Keys, Predictor
 from unlearnbench.evaluation.prefix_tree import padded_array, padded_size
 from unlearnbench.evaluation.slot_cache import SlotCache
 from unlearnbench.models.batching import token_budget
+from unlearnbench.models.generation_settings import LogitRules
 from unlearnbench.models.prompt_shift import Span
 from unlearnbench.models.replays import Replays
 from unlearnbench.models.token_sampling import Distribution, uniform_numbers
@@ -92,24 +96,46 @@ class DraftLookup:
         return tuple(text[begin + i % period] for i in range(tokens))
 
 
+@dataclass(frozen=True, eq=False)
+class Stops:
+    """What ends an answer."""
+
+    ids: frozenset[int]
+    """Tokens that end an answer and are no part of it."""
+    text: str = ""
+    """Text that ends an answer. Its tokens stay in the answer."""
+    decode: Callable[[tuple[int, ...]], str] | None = None
+    """Makes text of tokens; None if there is no text to look for."""
+
+    def is_reached(self, ids: Sequence[int]) -> bool:
+        """Whether an answer of these tokens has reached the text."""
+        if not self.text or self.decode is None:
+            return False
+        # A token is at least a byte. One of two tokens may hold a part of the text.
+        latest = ids[-len(self.text.encode()) - 2 :]
+        return self.text in self.decode(tuple(latest))
+
+
 @dataclass
 class Answer:
     """A greedy or sampled answer, as far as it is decoded."""
 
     ids: list[int] = field(default_factory=list[int])
-    """Without EOS."""
+    """Without the token that ends it."""
     ended: bool = False
-    """True if EOS has ended it, not the limit."""
+    """True if one of the stops' tokens has ended it, not the limit."""
+    at_text: bool = False
+    """True if the stops' text has ended it."""
     finite: bool = True
     """False if it stopped where logits were NaN or infinite."""
     tied: bool = False
     """True if a choice hung on a tie, see `predictor.tie_gap`."""
     drafted: int = 0
-    """Tokens accepted from drafts, EOS included."""
+    """Tokens accepted from drafts, the one that ends the answer included."""
 
     @property
     def tokens(self) -> int:
-        """Tokens that greedy decoding has produced, EOS included."""
+        """Tokens that greedy decoding has produced, the one that ends the answer included."""
         return len(self.ids) + self.ended
 
     def accept(
@@ -118,9 +144,9 @@ class Answer:
         argmax: Sequence[int],
         tied: Sequence[bool],
         limit: int,
-        eos: int,
+        stops: Stops,
     ) -> int:
-        """Go on as greedy decoding would, up to EOS or `limit` tokens in all.
+        """Go on as greedy decoding would, up to a stop or `limit` tokens in all.
 
         draft   tokens that may come next
         argmax  the greedy token in place of each and, if the model has read the whole draft, the
@@ -139,15 +165,19 @@ class Answer:
                 self.finite = False
                 break
             self.drafted += i < right
-            if token == eos:
+            if token in stops.ids:
                 self.ended = True
                 break
             self.ids.append(token)
+            if stops.text and stops.is_reached(self.ids):
+                self.at_text = True
+                break
         return right
 
     def unfinished(self, limit: int) -> bool:
         """True if there are tokens left to decode."""
-        return self.finite and not self.ended and len(self.ids) < limit
+        has_stopped = self.ended or self.at_text
+        return self.finite and not has_stopped and len(self.ids) < limit
 
 
 @dataclass(frozen=True)
@@ -158,28 +188,34 @@ class Prompt:
     limit: int
     """Tokens the answer may have."""
     draft: tuple[int, ...] = ()
-    """A likely answer, EOS included; or nothing."""
+    """A likely answer, with the token that ends it; or nothing."""
     similar: tuple[tuple[int, ...], ...] = ()
     """Texts that the answer may share phrases with."""
     seed: tuple[int, ...] = ()
     """Words that a sampled answer's random numbers are made from."""
+    whole: tuple[int, ...] = ()
+    """The prompt with the tokens that the model does not see, for `LogitRules`; empty: `ids`."""
 
 
 def decode(
     predictor: Predictor,
     prompts: Sequence[Prompt],
     answers: Sequence[Answer],
-    eos: int,
+    eos: int | Stops,
     count: Callable[[int], None] = lambda _: None,
     distribution: Distribution | None = None,
     kept: Mapping[int, Keys] | None = None,
+    rules: LogitRules | None = None,
 ) -> tuple[list[Answer], int]:
     """Decode `answers` to their ends; returns them and the steps that took, of all processes.
 
+    eos    the token that ends an answer, or all that does
     count  called with the number of answers that this process has finished
     distribution  the distribution to sample from; None: greedily
     kept   by answer, keys and values of the first tokens of its text, but not of the last
+    rules  change the logits of greedy answers
     """
+    stops = eos if isinstance(eos, Stops) else Stops(frozenset((eos,)))
     chosen = [i for i, answer in enumerate(answers) if answer.unfinished(prompts[i].limit)]
     # Longest first, so that none is left to decode alone at the end.
     order = sorted(chosen, key=lambda i: -len(prompts[i].ids) - prompts[i].limit)
@@ -191,7 +227,7 @@ def decode(
 
     def decode_lot(lot: list[int]) -> tuple[int, list[Answer]]:
         part = [prompts[i] for i in lot], [answers[i] for i in lot]
-        decoding = _Decoding(predictor, *part, eos, count, distribution)
+        decoding = _Decoding(predictor, *part, stops, count, distribution, rules)
         known = ((at, (kept or {}).get(i)) for at, i in enumerate(lot))
         decoding.kept = {at: keys for at, keys in known if keys is not None}
         decoding.run()
@@ -209,7 +245,7 @@ def sampled_answers(
     predictor: Predictor,
     prompts: Sequence[Prompt],
     attack: SamplingAttack,
-    eos: int,
+    eos: int | Stops,
 ) -> list[list[Answer]]:
     """`attack.samples` answers to each prompt. Collective.
 
@@ -252,12 +288,13 @@ class _Decoding:
         predictor: Predictor,
         prompts: Sequence[Prompt],
         answers: Sequence[Answer],
-        eos: int,
+        stops: Stops,
         count: Callable[[int], None],
         distribution: Distribution | None,
+        rules: LogitRules | None,
     ) -> None:
-        self.predictor, self.prompts, self.eos = predictor, prompts, eos
-        self.count, self.how = count, distribution
+        self.predictor, self.prompts, self.stops = predictor, prompts, stops
+        self.count, self.how, self.rules = count, distribution, rules
         self.answers = [replace(answer, ids=[*answer.ids]) for answer in answers]
         self.slots: list[int | None] = [None] * _slots(prompts, predictor.slot_tokens)
         """The answer in each slot."""
@@ -373,7 +410,7 @@ class _Decoding:
             end = span.stop
             answer, limit = self.answers[i], self.prompts[i].limit
             before = len(answer.ids)
-            right = answer.accept(draft, tokens[span], tied[span], limit, self.eos)
+            right = answer.accept(draft, tokens[span], tied[span], limit, self.stops)
             if not answer.unfinished(limit):
                 self.slots[slot] = None
                 self.lookups.pop(i, None)
@@ -393,6 +430,8 @@ class _Decoding:
         self, states: Tensor, chosen: Sequence[int], drafts: Sequence[tuple[int, ...]]
     ) -> tuple[list[int], list[bool]]:
         """The token in each place with `states` [P, ·], and whether it hung on a tie."""
+        if self.how is None and self.rules is not None:
+            return self._choose_by_rules(self.rules, states, chosen, drafts)
         if self.how is None:
             _, argmax, tied, *_ = self.predictor.score_positions(states)
             return argmax, tied
@@ -404,6 +443,28 @@ class _Decoding:
             numbers.append(self.numbers[i][begin : begin + len(draft) + 1])
         tokens = self.predictor.sample_tokens(states, np.concatenate(numbers), self.how)
         return tokens, [False] * len(tokens)
+
+    def _choose_by_rules(
+        self,
+        rules: LogitRules,
+        states: Tensor,
+        chosen: Sequence[int],
+        drafts: Sequence[tuple[int, ...]],
+    ) -> tuple[list[int], list[bool]]:
+        """The greedy token in each place with `states` [P, ·] after the rules, and whether it hung
+        on a tie.
+
+        Rules read the text in front of a place: prompt, answer, and the draft up to there.
+        """
+        changes: list[Callable[[Tensor], Tensor]] = []
+        for i, draft in zip(chosen, drafts, strict=True):
+            prompt = self.prompts[i].whole or self.prompts[i].ids
+            text = (*prompt, *self.answers[i].ids)
+            changes += [
+                partial(rules, (*text, *draft[:count]), len(prompt), self.prompts[i].limit)
+                for count in range(len(draft) + 1)
+            ]
+        return self.predictor.changed_tokens(states, changes)
 
     def _states(
         self, slots: list[int], chosen: Sequence[int], drafts: Sequence[tuple[int, ...]]

@@ -1,7 +1,7 @@
 """Norms of the gradient of an answer's loss, for membership inference (GradNorm).
 
 For each example (1/P) Σ_p ‖∂/∂W_p (1/L) Σ_t −log p(y_t)‖₂ over the P weight tensors of the model
-and the L answer tokens without EOS: src/evals/metrics/mia/gradnorm.py of
+and the L answer tokens without the one that ends them: src/evals/metrics/mia/gradnorm.py of
 locuslab/open-unlearning@d3d7cf9, after Wang et al. 2024, arXiv:2402.17012. Unlike there, the model
 is in evaluation mode: dropout would draw other numbers each time.
 
@@ -33,7 +33,6 @@ _ADAPTER = "lora_"
 def gradient_norms(
     model: Any,
     rows: Sequence[tuple[Row, tuple[int, ...]]],
-    eos: int,
     precision: Precision | None = None,
     shifts: Shifts | None = None,
 ) -> FloatArray:
@@ -54,7 +53,7 @@ def gradient_norms(
     def norm(item: tuple[Row, tuple[int, ...]]) -> float:
         row, prompt = item
         labels = row.ids[row.start + row.label :]
-        labels = labels[:-1] if labels and labels[-1] == eos else labels
+        labels = labels[:-1] if labels and row.ended else labels
         if not labels:
             return np.nan
         first = row.start + row.label - 1  # predicts the first label

@@ -337,6 +337,31 @@ class Predictor:
         seen = torch.cat(observed).double().cpu().numpy() if observed else np.empty((0, 0))
         return PositionScores(_in_order(losses, order), *greedy, result, seen)
 
+    def changed_tokens(
+        self, states: Tensor, changes: Sequence[Callable[[Tensor], Tensor]]
+    ) -> tuple[list[int], list[bool]]:
+        """The most probable token at each position after its logits were changed.
+
+        Args:
+            states: [P, ·]
+            changes: [P] what is done to the logits [V] of each position.
+
+        Returns:
+            Tokens and ties, as in `score_positions`.
+        """
+        best: list[Tensor] = []
+        tokens: list[Tensor] = []
+        begin = 0
+        for part in states.split(self.chunk):
+            logits = part if self.layer is None else self.layer(part)  # [chunk, V]
+            subset = changes[begin : begin + len(part)]
+            begin += len(part)
+            changed = [change(row) for change, row in zip(subset, logits, strict=True)]
+            top = torch.stack(changed).topk(2, dim=1)  # [chunk, 2]
+            best.append(top.values)
+            tokens.append(top.indices[:, 0])
+        return _greedy(best, tokens, tie_gap(self.dtype))
+
     def sample_tokens(
         self, states: Tensor, uniform: FloatArray, distribution: Distribution
     ) -> list[int]:

@@ -2,7 +2,8 @@
 
 All tokens are scored but as many as the prompt has alone, as TOFU, open-unlearning and
 lm-evaluation-harness count them: a token that merges the prompt's end with the answer's beginning,
-such as Llama-2's `]"`, is not. EOS is appended and scored.
+such as Llama-2's `]"`, is not. What ends the turn is appended and scored: EOS, or what the model's
+chat template writes there, such as Gemma's `<end_of_turn>`.
 """
 
 from __future__ import annotations
@@ -11,8 +12,11 @@ import hashlib
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
+from itertools import takewhile
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from jinja2 import UndefinedError
@@ -22,6 +26,16 @@ from unlearnbench.base.errors import DataError, ModelError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
+
+
+@dataclass(frozen=True)
+class TurnEnd:
+    """What a chat template writes behind an answer, up to its first control token."""
+
+    text: str
+    """Text in front of the control token, such as Llama 2's space; without a control token, all."""
+    token: str = ""
+    """The control token, such as `<end_of_turn>`; empty if plain text ends the turn."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +57,11 @@ class Template:
     None where the template has no system messages."""
     end: str = ""
     """Text that a chat template writes behind the last answer."""
+    turn_end: TurnEnd | None = None
+    """What ends an answer, where a chat template writes something else there than EOS alone."""
+    tag_switch: str = ""
+    """Variable by which the chat template's prompt writes the tag itself, `enable_thinking: false`.
+    Empty if there is no tag, or no such variable is known."""
     trims: bool = False
     """A chat template removes blanks around messages."""
 
@@ -147,6 +166,8 @@ _MARKER = "\x00"
 """Stands for the text of a message."""
 _SYSTEM_MARKER = "\x01"
 """Stands for the text of a system message."""
+_SWITCHES = ("enable_thinking", "thinking")
+"""Variables that are off in templates whose prompts then write an empty block of thoughts."""
 _CLOCK = "strftime_now"
 """Function of transformers by which chat templates read today's date."""
 
@@ -168,14 +189,17 @@ def chat_template(tokenizer: PreTrainedTokenizerFast, args: TemplateArgs | None 
         first: Sequence[dict[str, str]] = first,
         *,
         whole: bool = False,
+        prompt: bool | None = None,
         blank: str = "",
+        more: Mapping[str, Any] = MappingProxyType({}),
     ) -> str:
-        options: dict[str, Any] = {"tokenize": False, "add_generation_prompt": not whole}
+        has_prompt = not whole if prompt is None else prompt
+        options: dict[str, Any] = {"tokenize": False, "add_generation_prompt": has_prompt}
         options["chat_template"] = template
         roles = [*("user", "assistant") * examples, *(() if whole else ("user",))]
         content = f"{blank}{_MARKER}{blank}"
         messages = [*first, *({"role": role, "content": content} for role in roles)]
-        return str(tokenizer.apply_chat_template(messages, **variables | options))
+        return str(tokenizer.apply_chat_template(messages, **{**variables, **more, **options}))
 
     try:
         text = rendered()
@@ -206,7 +230,56 @@ def chat_template(tokenizer: PreTrainedTokenizerFast, args: TemplateArgs | None 
     tag, end = _around_answer(before, after, rendered)
     trims = rendered(blank=" ") == text
     more: dict[str, Any] = {"turn": turn, "system": part, "end": end, "trims": trims}
+    writes_prompt_always = turn is not None and text == rendered(prompt=False)
+    more["turn_end"] = _turn_end(end, turn if writes_prompt_always else None, tokenizer)
+    if tag.strip():
+        more["tag_switch"] = _tag_switch(variables, rendered)
     return Template("chat", before, after, tag, special_tokens=False, **more)
+
+
+def _turn_end(
+    end: str, turn: tuple[str, str] | None, tokenizer: PreTrainedTokenizerFast
+) -> TurnEnd | None:
+    """What ends an answer; None if it is EOS alone.
+
+    The text behind the first control token is no part of the turn's end. Examples are the line
+    break behind ChatML's `<|im_end|>`, and the EOS that Phi-3 writes behind `<|end|>`.
+
+    Args:
+        end: Text that the template writes behind the last answer.
+        turn: Text around an example's answer, if the template writes the beginning of the next
+            answer behind every conversation. Only what both have in common ends an answer then.
+    """
+    if turn is not None:
+        equal = takewhile(lambda pair: pair[0] == pair[1], zip(end, turn[1], strict=False))
+        end = end[: len([*equal])]
+    controls = [token for token in control_tokens(tokenizer) if token in end]
+    if not controls:
+        return TurnEnd(end.rstrip()) if end.strip() else None
+    # Of two tokens at one place, the tokenizer takes the longer one.
+    first = min(controls, key=lambda token: (end.index(token), -len(token)))
+    text = end[: end.index(first)]
+    return None if not text and first == tokenizer.eos_token else TurnEnd(text, first)
+
+
+def control_tokens(tokenizer: Any) -> frozenset[str]:
+    """The added tokens that are not white space: what stands for no text of a user."""
+    return frozenset(token for token in tokenizer.get_added_vocab() if token.strip())
+
+
+def _tag_switch(variables: Mapping[str, Any], rendered: Callable[..., str]) -> str:
+    """The variable by which prompts write the text in front of answers; empty for none."""
+    for name in _SWITCHES:
+        off = {name: False}
+        if name in variables:
+            continue
+        with suppress(Exception):  # templates are programs and may raise anything
+            before, after = rendered(more=off).split(_MARKER)
+            begin, middle, _ = rendered(None, 1, whole=True, more=off).split(_MARKER)
+            is_same = begin == before and middle.startswith(after)
+            if is_same and not middle.removeprefix(after).strip():
+                return f"{name}: false"
+    return ""
 
 
 def _system(
@@ -289,7 +362,7 @@ def resolve_template(
 
 @dataclass(frozen=True)
 class Row:
-    """One sequence: prompt, answer, EOS."""
+    """One sequence: prompt, answer, the turn's end."""
 
     ids: tuple[int, ...]
     start: int
@@ -303,6 +376,8 @@ class Row:
     """Indices of tokens that no token sees, not even itself."""
     cut: bool = field(default=False, compare=False)
     """True if it was too long."""
+    ended: bool = field(default=False, compare=False)
+    """True if the last token ends the turn."""
 
     @property
     def scored(self) -> int:
@@ -353,6 +428,8 @@ class Encoder:
     """A row that was cut also ends with an EOS, beyond `max_length`."""
     ignore_label: bool = True
     """Rows mark the template's label, which is then ignored with an answer's first tokens."""
+    further_stops: frozenset[int] = frozenset()
+    """Ids of `generation_config.eos_token_id` of the model whose answers are sampled."""
     eos_as_padding: bool = False
     """Padding, EOS where the tokenizer has none of its own, is masked inside texts, too, and what a
     chat template writes behind an answer is scored, with one more EOS: as in open-unlearning."""
@@ -363,8 +440,38 @@ class Encoder:
 
     @cached_property
     def eos(self) -> int:
-        """Id of the token that ends an answer."""
+        """Id of the tokenizer's EOS, which ends an answer where the template names nothing else."""
         return int(self.tokenizer.eos_token_id)
+
+    @cached_property
+    def _turn_end(self) -> tuple[str, tuple[int, ...]]:
+        """What ends an answer of the chat template: text, and the id of the token behind it."""
+        if self.eos_as_padding:
+            return self.template.end, (self.eos,)
+        end = self.template.turn_end
+        if end is None:
+            return "", (self.eos,)
+        token = (int(self.tokenizer.convert_tokens_to_ids(end.token)),) if end.token else ()
+        return end.text, token
+
+    def _ending(self, question: Question) -> tuple[str, tuple[int, ...]]:
+        """What ends the answer to a question: text, and the id of the token behind it, if any."""
+        return ("", (self.eos,)) if question.format == "text" else self._turn_end
+
+    def end_ids(self, question: Question) -> tuple[int, ...]:
+        """The token that ends an answer; EOS where plain text ends it."""
+        return self._ending(question)[1] or (self.eos,)
+
+    @property
+    def end_text(self) -> str:
+        """Text that ends an answer where no token does; empty elsewhere."""
+        text, token = self._turn_end
+        return "" if token else text.strip()
+
+    @cached_property
+    def stops(self) -> frozenset[int]:
+        """Ids of the tokens at which an answer is over."""
+        return frozenset((self.eos, *self._turn_end[1])) | self.further_stops
 
     @cached_property
     def padding(self) -> int | None:
@@ -406,7 +513,7 @@ class Encoder:
         start = len(self._ids(template, question))
         answer = question.answer if answer is None else answer
         answer = question.behind_prefix(answer) if question.prefix else answer
-        end = template.end if self.eos_as_padding and not is_option else ""
+        end, end_ids = ("", ()) if is_option else self._ending(question)
         ids = self._ids(template, question, template.answer(answer) + end)
         most, length = self.max_length, len(ids)
         if question.max_answer_tokens is not None:
@@ -414,7 +521,7 @@ class Encoder:
         if is_option:
             ids, start = ids[-most:], start - max(length - most, 0)
         else:
-            ids = (*ids[:most], self.eos)
+            ids = (*ids[:most], *end_ids)
             ids = ids if self.eos_after_cut else ids[:most]
         start = max(start, 1)  # nothing predicts the first token of a sequence
         if start >= len(ids):
@@ -423,7 +530,9 @@ class Encoder:
                 f"{question.place or repr(question.question[:60])}; raise max_length"
             )
         masked = tuple(i for i, token in enumerate(ids[:-1]) if token == self.padding)
-        row = Row(ids, start, masked=masked, cut=length + (not is_option) > self.max_length)
+        is_cut = length + len(end_ids) > self.max_length
+        ended = not is_option and (ids[-1:] == end_ids if end_ids else length <= most)
+        row = Row(ids, start, masked=masked, cut=is_cut, ended=ended)
         return self.labelled(row, question)
 
     def labelled(self, row: Row, question: Question) -> Row:
@@ -469,7 +578,13 @@ class Encoder:
     def reference(self, row: Row, question: Question) -> str:
         """The answer as decoded from its tokens, the reference of ROUGE."""
         template = self._template(question)
-        answer = self.decode(row.ids[row.start :]).removeprefix(template.label).strip()
+        end, end_ids = self._ending(question)
+        # Not every template's turn ends with a token that decoding leaves out.
+        ids = row.ids[row.start :]
+        ids = ids[:-1] if end_ids and ids[-1:] == end_ids else ids
+        answer = self.decode(ids).removeprefix(template.label).strip()
+        if self.end_text and question.format != "text":
+            answer = answer.removesuffix(self.end_text).strip()
         # What is scored: the text that `mia-zlib` divides a loss by.
         end = template.end if self.eos_as_padding else ""
         return answer + end[len(end.rstrip()) :]

@@ -7,7 +7,7 @@ import hashlib
 import logging
 import re
 import warnings
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,7 @@ from unlearnbench.models.encoding import (
     no_variables,
     resolve_template,
 )
+from unlearnbench.models.generation_settings import LogitRules, stop_ids
 from unlearnbench.models.gguf import check_file, content_of, converted, gguf_file
 
 _BUFFERS = re.compile(r"(rotary_emb\.inv_freq|\.attn\.(masked_)?bias|\.attention\.(masked_)?bias)$")
@@ -249,25 +250,89 @@ def template_of(settings: ModelSettings, tokenizer: Any) -> Template:
         raise ModelError(f"models.{settings.name}: {error}") from None
 
 
-def template_digest(settings: ModelSettings, *, with_examples: bool) -> str:
+def template_digest(
+    settings: ModelSettings, *, with_examples: bool, tokenizer: Callable[[], Any] | None = None
+) -> str:
     """The digest of the rendered chat template, or of another that `may_merge`; else empty.
 
     Reads the tokenizer, unless the settings name a fixed template.
 
     with_examples  whether rows have examples in front of the question, see `Template.digest`
+    tokenizer      returns the model's tokenizer; default: loads it
     """
     if settings.template not in ("auto", "chat") or settings.base == "tiny":
         if settings.template_args:
             raise ModelError(f"models.{settings.name}: {no_variables(settings.template)}")
         built_in = TEMPLATES.get(settings.template)
         return built_in.digest() if built_in and built_in.may_merge else ""
-    source = Source.parse(settings.base, settings.revision)
-    template = template_of(settings, load_tokenizer(source, settings))
+    if tokenizer is None:
+        source = Source.parse(settings.base, settings.revision)
+        template = template_of(settings, load_tokenizer(source, settings))
+    else:
+        template = template_of(settings, tokenizer())
     try:
         digest = template.digest(with_examples=with_examples)
     except ModelError as error:
         raise ModelError(f"models.{settings.name}: {error}") from None
     return digest if template.name == "chat" else ""
+
+
+def generation_config(source: Source, settings: ModelSettings) -> Any:
+    """The `generation_config` that a model gets when it is loaded; None if it cannot be read.
+
+    Without a file of its own it is made from the model's configuration. A hub is only asked if its
+    commit is known: a plan can be shown without a hub.
+    """
+    from transformers import GenerationConfig
+
+    if source.folder is None and not hub.commits_of([source.repository]):
+        return None
+    folder = source.files()
+    with suppress(Exception):
+        if (folder / "generation_config.json").is_file():
+            return GenerationConfig.from_pretrained(folder)
+        return GenerationConfig.from_model_config(read_config(source, settings))
+    return None
+
+
+def turn_end_entry(settings: ModelSettings, template: Template) -> list[str]:
+    """What ends a turn in training, for ids; empty if it is EOS, as in earlier versions."""
+    end = template.turn_end
+    return [] if end is None or settings.eos_as_padding else [end.text, end.token]
+
+
+def generation_entry(
+    template: Template, tokenizer: Any, generation: Any, *, follows_generate: bool
+) -> list[Any]:
+    """What an evaluation scores and stops at, for ids; empty if it is EOS, as in earlier versions.
+
+    Args:
+        template: The model's template.
+        tokenizer: The model's tokenizer.
+        generation: The model's `generation_config`, or None.
+        follows_generate: See `Profile.follows_generate`.
+
+    Raises:
+        EvaluationError: The profile follows a setting of `generation_config` that is unsupported.
+    """
+    if tokenizer.eos_token_id is None:
+        return []  # the encoder refuses it
+    eos, stops = int(tokenizer.eos_token_id), stop_ids(generation)
+    if follows_generate:
+        entry: list[Any] = []
+        if generation is not None and stops != {eos}:
+            entry.append(["stops", sorted(stops)])
+        if rules := LogitRules.of(generation):
+            entry.append(["logits", dict(rules.settings)])
+        return entry
+    end = template.turn_end
+    entry = [] if end is None else [["ends", end.text, end.token]]
+    known = {eos}
+    if end is not None and end.token:
+        known.add(int(tokenizer.convert_tokens_to_ids(end.token)))
+    if further := sorted(stops - known):
+        entry.append(["stops", further])
+    return entry
 
 
 def load_model(source: Source, settings: ModelSettings, *, train: bool = False) -> Any:

@@ -5,14 +5,28 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from unlearnbench.api.benchmark import Dataset, Question, SplitKey, split_name
+from unlearnbench.api.profile import Profile
 from unlearnbench.base.hashing import content_hash
 from unlearnbench.config.entries import AttackSpec
 from unlearnbench.config.profiles import profile_of
 from unlearnbench.config.schema import EvaluationSettings, ModelSettings, SweepConfig
 from unlearnbench.config.training_settings import TrainingSettings
-from unlearnbench.models.loading import Source, local_contents, template_digest
+from unlearnbench.models.encoding import TEMPLATES, Template
+from unlearnbench.models.generation_settings import logit_settings, stop_ids
+from unlearnbench.models.loading import (
+    Source,
+    generation_config,
+    generation_entry,
+    is_log,
+    load_tokenizer,
+    local_contents,
+    template_digest,
+    template_of,
+    turn_end_entry,
+)
 
 
 @dataclass(frozen=True)
@@ -68,12 +82,77 @@ class ModelSources:
         ingredients = [name, base, settings, _content(self.tuning_rows(name))]
         if self.template_digest:
             ingredients.append(self.template_digest)
+        if self.turn_end:
+            ingredients.append(self.turn_end)
         return self.cache / "models" / f"{name}-{content_hash(ingredients)}"
 
     @cached_property
     def template_digest(self) -> str:
         """The digest of the rendered chat template, see `loading.template_digest`."""
-        return template_digest(self.settings, with_examples=self.benchmark.uses_turns)
+        return template_digest(
+            self.settings,
+            with_examples=self.benchmark.uses_turns,
+            tokenizer=lambda: self._tokenizer,
+        )
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        return load_tokenizer(self.base(), self.settings)
+
+    @cached_property
+    def _template(self) -> Template:
+        """The template of a model that is not built here."""
+        if self.settings.template in TEMPLATES:
+            return TEMPLATES[self.settings.template]
+        return template_of(self.settings, self._tokenizer)
+
+    @cached_property
+    def turn_end(self) -> list[str]:
+        """What ends a turn in training, if it is not EOS alone: see `loading.turn_end_entry`."""
+        return [] if self.is_tiny else turn_end_entry(self.settings, self._template)
+
+    @cached_property
+    def stops(self) -> frozenset[int]:
+        """The ids at which the start model's `generation_config` stops."""
+        return frozenset() if self.is_tiny else stop_ids(self._generation_config("full"))
+
+    def _generation_config(self, target: str) -> Any:
+        """The `generation_config` of a start or retain model, which a prepared one has of its base.
+
+        None for a log.
+        """
+        given = self.published(target)
+        if given is not None and is_log(given):
+            return None
+        source = self.base() if given is None else Source.parse(given)
+        if source.place not in self._generation_configs:
+            self._generation_configs[source.place] = generation_config(source, self.settings)
+        return self._generation_configs[source.place]
+
+    @cached_property
+    def _generation_configs(self) -> dict[str, Any]:
+        """By the place of a source."""
+        return {}
+
+    def generation(self, target: str, profile: Profile) -> list[Any]:
+        """What an evaluation of a start or retain model scores and stops at, if not EOS alone.
+
+        See `loading.generation_entry`.
+        """
+        if self.is_tiny:
+            return []
+        config = self._generation_config(target)
+        follows = profile.follows_generate
+        says_nothing = not stop_ids(config) and not logit_settings(config)
+        is_by_eos = says_nothing and (config is None or not follows)
+        if is_by_eos and self._template.turn_end is None:
+            return []  # without the tokenizer
+        return generation_entry(self._template, self._tokenizer, config, follows_generate=follows)
+
+    def turn_digest(self, profile: Profile) -> str:
+        """Hash of how turns and answers of a run end; empty if by EOS alone."""
+        entry = [self.turn_end, self.generation("full", profile)]
+        return content_hash(entry) if any(entry) else ""
 
     def published(self, name: str) -> str | None:
         """The checkpoint or log that is given for a model; None if it is prepared here."""
@@ -93,9 +172,10 @@ class ModelSources:
         self, target: str, fraction: SplitKey, data: str, settings: EvaluationSettings
     ) -> list[str | float]:
         """Value that the id of an evaluation of a start model (`full`) or retain model is the hash
-        of: model, target, weights, fraction, profile, data, then the digest of a chat template, a
-        precision that is set, and of published weights the `dtype` and the template where those
-        are not float32 and plain. `data`: hash of the rows of the split.
+        of: model, target, weights, fraction, profile, data, then the digest of a chat template,
+        that of how turns end if not by EOS alone, a precision that is set, and of published weights
+        the `dtype` and the template where those are not float32 and plain. `data`: hash of the rows
+        of the split.
         """
         source, model = self.target(target), self.settings
         prepared = self.cache in Path(source.place).parents  # now or later
@@ -112,6 +192,8 @@ class ModelSources:
         identity = [model.name, target, weights, fraction, profile_of(settings).id, data]
         if self.template_digest:
             identity.append(self.template_digest)
+        if generation := self.generation(target, profile_of(settings)):
+            identity.append(f"turns {content_hash(generation)}")
         if settings.precision:
             identity.append(f"precision {settings.precision}")
         if not prepared and model.dtype != "float32":
@@ -127,6 +209,8 @@ class ModelSources:
         trained = settings.of_attacks
         if self.settings.eos_as_padding:
             trained["eos_as_padding"] = True
+        if self.turn_end:
+            trained["turn_end"] = self.turn_end
         return content_hash([*identity, attack.identity, trained])
 
     def base_rows(self) -> list[Question]:

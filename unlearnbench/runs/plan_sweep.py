@@ -9,6 +9,7 @@ from unlearnbench.api import registry
 from unlearnbench.api.attack import Attack, WeightAttack
 from unlearnbench.api.benchmark import Benchmark, Dataset, SplitKey, split_label
 from unlearnbench.api.plugin_code import plugin_code
+from unlearnbench.api.profile import Profile
 from unlearnbench.base import hub
 from unlearnbench.base.deferred_warnings import warn_later
 from unlearnbench.base.distributed import broadcast_from_main
@@ -138,8 +139,10 @@ def plan_sweep(config: SweepConfig) -> tuple[Plan, Dataset]:
     _check_steps(config, {fraction: len(s.forget) for fraction, s in benchmark.splits.items()})
     models = [ModelSources(model, benchmark, config.cache_folder) for model in config.models]
     templates = {m.settings.name: digest for m in models if (digest := _template(m))}
+    profile = profile_of(config.evaluation)
+    turns = {m.settings.name: digest for m in models if (digest := _turns(m, profile))}
     contents = broadcast_from_main(lambda: {m.name: local_contents(m) for m in config.models})
-    plan = make_plan(config, fingerprints, templates, contents)
+    plan = make_plan(config, fingerprints, templates, contents, turns)
     with suppress(UnreachableError):  # its runs will need the hub
         plan = replace(plan, references=(*reference_ids(config, models, fingerprints),))
     plan = replace(plan, rows=rows, commits=commits)
@@ -206,6 +209,13 @@ def _template(models: ModelSources) -> str:
     """
     with suppress(UnreachableError):
         return models.template_digest
+    return ""
+
+
+def _turns(models: ModelSources, profile: Profile) -> str:
+    """Digest of how a model's turns and answers end; empty if the hub cannot be reached."""
+    with suppress(UnreachableError):
+        return models.turn_digest(profile)
     return ""
 
 

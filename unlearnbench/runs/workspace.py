@@ -88,6 +88,7 @@ class Workspace:
             template_of(settings, tokenizer),
             max_length,
             ignore_label=ignore_label,
+            further_stops=self.models(model).stops,
             eos_as_padding=settings.eos_as_padding,
         )
 

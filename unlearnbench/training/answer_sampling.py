@@ -1,6 +1,6 @@
 """The policy's sampled answers, the same in every batch: see `models/token_sampling.py`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -43,7 +43,7 @@ def sample(
     pad: int,
     batch_tokens: int | None = None,
 ) -> list[tuple[int, ...]]:
-    """An answer to each of `prompts` as token ids, with EOS unless it has reached its limit.
+    """An answer to each of `prompts` as token ids, with its end unless it has reached its limit.
 
     The model must be in evaluation mode. An answer's limit is the first of `max_new_tokens`, the
     encoder's `max_length` and the model's context. `batch_tokens` keys and values are stored at
@@ -68,15 +68,22 @@ def sample(
             ids = [prompts[i].prompt for i in batch]
             uniform = _uniform([prompts[i].seed for i in batch], max(limits[i] for i in batch))
             of = Distribution(sampling.temperature)
-            decode = _decode(model, ids, uniform.to(device), of, encoder.eos, pad)
+            decode = _decode(model, ids, uniform.to(device), of, encoder.stops, pad)
             for i, tokens in zip(batch, decode.tolist(), strict=True):
-                tokens = tokens[: limits[i]]
-                end = tokens.index(encoder.eos) + 1 if encoder.eos in tokens else len(tokens)
-                answers[i] = tuple(tokens[:end])
+                answers[i] = _up_to_end(tokens[: limits[i]], encoder)
         return [answers[i] for i in range(len(prompts))]
 
     most = max_cached_tokens(model, _CACHED_BATCHES * fast_batch_tokens(device))
     return retry_with_fewer_tokens(sampled, batch_tokens or most)[0]
+
+
+def _up_to_end(tokens: Sequence[int], encoder: Encoder) -> tuple[int, ...]:
+    """The tokens up to the first stop, which is included, or up to the text that ends a turn."""
+    stops, text = encoder.stops, encoder.end_text
+    for count, token in enumerate(tokens, 1):
+        if token in stops or (text and text in encoder.decode(tuple(tokens[:count]))):
+            return tuple(tokens[:count])
+    return tuple(tokens)
 
 
 def _uniform(seeds: Sequence[tuple[int, ...]], count: int) -> Tensor:
@@ -90,10 +97,10 @@ def _decode(
     prompts: Sequence[tuple[int, ...]],
     uniform: Tensor,
     distribution: Distribution,
-    eos: int,
+    stops: Collection[int],
     pad: int,
 ) -> Tensor:
-    """[B, at most uniform.shape[1]] tokens; those after an EOS have no meaning."""
+    """[B, at most uniform.shape[1]] tokens; those after one of `stops` have no meaning."""
     width, device = max(map(len, prompts)), uniform.device
     # Padded on the left, so that all rows continue in the same column.
     ids = torch.tensor([[pad] * (width - len(p)) + list(p) for p in prompts], device=device)
@@ -102,6 +109,7 @@ def _decode(
     cache = DynamicCache(config=model.config)
     sampled: list[Tensor] = []
     ended = torch.zeros(len(prompts), dtype=torch.bool, device=device)
+    ends = torch.tensor(sorted(stops), device=device)
     for column in uniform.T:
         where = torch.zeros_like(ids, dtype=torch.bool)
         where[:, -1] = True
@@ -116,7 +124,7 @@ def _decode(
         )
         tokens = choose(logits, distribution, column)
         sampled.append(tokens)
-        ended |= tokens == eos
+        ended |= torch.isin(tokens, ends)
         if bool(ended.all()):
             break
         ids = tokens.unsqueeze(1)

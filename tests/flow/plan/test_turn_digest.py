@@ -1,0 +1,76 @@
+"""Ids follow what ends turns and answers: they change where it is not the tokenizer's EOS alone."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import GenerationConfig, LlamaConfig
+
+from tests.chat_models import KINDS, build_chat_tokenizer
+from unlearnbench.api.benchmark import Question
+from unlearnbench.base.errors import EvaluationError
+from unlearnbench.benchmarks.synthetic import Synthetic
+from unlearnbench.config.profiles import OPEN_UNLEARNING, TOFU
+from unlearnbench.config.schema import EvaluationSettings, ModelSettings
+from unlearnbench.models.rows_loading import load_benchmark
+from unlearnbench.runs.model_sources import ModelSources
+
+
+@pytest.fixture
+def sources(tmp_path: Path, questions: tuple[Question, ...]) -> Any:
+    """Make the sources of a model with a chat template and a `generation_config`."""
+    rows = load_benchmark(Synthetic(authors=10, questions_per_author=2), (0.1,))
+
+    def make(name: str, generation: dict[str, Any] | None = None, **settings: Any) -> ModelSources:
+        folder = tmp_path / name
+        tokenizer = build_chat_tokenizer(KINDS[name], questions)
+        tokenizer.save_pretrained(folder)
+        LlamaConfig(eos_token_id=tokenizer.eos_token_id).save_pretrained(folder)
+        (folder / "generation_config.json").unlink(missing_ok=True)
+        if generation is not None:
+            GenerationConfig(**generation).save_pretrained(folder)
+        model = ModelSettings(name=name, base=str(folder), **settings)
+        return ModelSources(model, rows, tmp_path / "cache")
+
+    return make
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("profile", [TOFU, OPEN_UNLEARNING])
+def test_a_template_changes_ids_where_another_token_ends_its_turns(
+    name: str, profile: Any, sources: Any
+) -> None:
+    changed = ("llama-2", "gemma", "phi-3", "several tokens", "always a prompt")
+    models = sources(name)
+    assert bool(models.turn_digest(profile)) == (name in changed)
+    assert bool(models.generation("full", profile)) == (name in changed and profile is TOFU)
+    as_source = sources(name, eos_as_padding=True)
+    assert as_source.turn_end == []
+    assert bool(as_source.turn_digest(profile)) == (name in changed and profile is TOFU)
+
+
+def test_other_stops_change_ids(sources: Any) -> None:
+    eos = sources("llama-3")
+    assert eos.turn_digest(TOFU) == ""
+    same = sources("llama-3", {"eos_token_id": [*eos.stops], "temperature": 0.6, "do_sample": True})
+    assert same.turn_digest(TOFU) == same.turn_digest(OPEN_UNLEARNING) == ""
+    more = sources("llama-3", {"eos_token_id": [1, *eos.stops]})
+    assert more.turn_digest(TOFU) != ""
+    assert more.turn_digest(OPEN_UNLEARNING) != ""
+    plain = sources("llama-3", {"eos_token_id": [1, *eos.stops]}, template="plain")
+    assert plain.generation("full", TOFU) == [["stops", [1]]]
+    settings = EvaluationSettings()
+    before, after = (m.evaluation_identity("full", 0.1, "f", settings) for m in (eos, more))
+    assert len(after) == len(before) + 1
+
+
+def test_penalties_change_ids_under_the_profile_that_follows_them(sources: Any) -> None:
+    eos = [*sources("llama-3").stops]
+    penalty = {"eos_token_id": eos, "repetition_penalty": 1.05}
+    models = sources("llama-3", penalty)
+    assert models.turn_digest(TOFU) == ""
+    assert models.generation("full", OPEN_UNLEARNING) == [["logits", {"repetition_penalty": 1.05}]]
+    beams = sources("llama-3", {"eos_token_id": eos, "num_beams": 4})
+    assert beams.turn_digest(TOFU) == ""
+    with pytest.raises(EvaluationError, match="num_beams: 4"):
+        beams.turn_digest(OPEN_UNLEARNING)

@@ -1,0 +1,85 @@
+"""What ends a turn is read from the chat template: scoring, stops and training follow it."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+
+from tests.chat_models import KINDS, ChatModel, fitted
+from unlearnbench.api.benchmark import Question
+from unlearnbench.benchmarks.tofu_metrics import ROLES
+from unlearnbench.config.profiles import TOFU
+from unlearnbench.evaluation.evaluator import Evaluator
+from unlearnbench.models.encoding import Encoder, TurnEnd, resolve_template
+from unlearnbench.models.epoch_order import TrainingRows
+from unlearnbench.models.loading import pad_id
+from unlearnbench.training.objective import Objective
+from unlearnbench.training.optimizers import TrainerSettings
+from unlearnbench.training.trainer import FineTuning, Trainer
+
+TURN_ENDS = {
+    "llama-2": TurnEnd(" ", "</s>"),
+    "llama-3": None,
+    "qwen-2.5": None,
+    "qwen-3": None,
+    "gemma": TurnEnd("", "<end_of_turn>"),
+    "phi-3": TurnEnd("", "<|end|>"),
+    "mistral": None,
+    "smollm2": None,
+    "olmo": None,
+    "several tokens": TurnEnd("\n</turn>"),
+    "always a prompt": TurnEnd("", "<|end|>"),
+    "nothing": None,
+}
+"""None where EOS alone ends a turn, as in earlier versions."""
+
+
+@pytest.fixture(scope="session", params=KINDS)
+def chat(request: pytest.FixtureRequest, questions: tuple[Question, ...]) -> tuple[str, ChatModel]:
+    """A model fitted to the first four questions in the form of each template."""
+    return request.param, fitted(request.param, questions[:4])
+
+
+def evaluator_of(
+    chat: ChatModel, questions: tuple[Question, ...], profile: Any = TOFU, **options: Any
+) -> Evaluator:
+    template = resolve_template("chat", chat.tokenizer, options.pop("args", chat.kind.arguments))
+    pad = pad_id(chat.tokenizer)
+    return Evaluator(
+        {"forget": questions}, chat.tokenizer, template, profile, pad, roles=ROLES, **options
+    )
+
+
+def test_a_fitted_model_shows_its_probability_and_its_answers(
+    chat: tuple[str, ChatModel], questions: tuple[Question, ...]
+) -> None:
+    name, one = chat
+    evaluator = evaluator_of(one, questions)
+    assert evaluator.encoder.template.turn_end == TURN_ENDS[name]
+    found = evaluator(one.model).sets["forget"]
+    for i, question in enumerate(questions):
+        expected = one.logprobs(question.question, question.answer)
+        assert found.answer_loss[i] == pytest.approx(-expected.mean().item(), rel=1e-4, abs=1e-5)
+        assert found.answer_tokens[i] == len(expected)
+        limit = TOFU.max_length - len(one.conversation(question.question, "")[1])
+        assert found.generated[i] == one.answer(question.question, limit)[0]
+        assert found.references[i] == question.answer
+        if i < 4:
+            assert expected.mean().exp() > 0.97, "it is fitted"
+            assert found.generated[i] == question.answer
+
+
+def test_the_loss_of_a_training_step_is_the_plain_models(
+    chat: tuple[str, ChatModel], questions: tuple[Question, ...]
+) -> None:
+    name, one = chat
+    template = resolve_template("chat", one.tokenizer, one.kind.arguments)
+    encoder = Encoder(one.tokenizer, template, 200)
+    rows = TrainingRows(retain=[encoder.row(question) for question in questions[3:6]])
+    how = TrainerSettings(epochs=1, batch_size=3, learning_rate=1e-3, seed=0)
+    model = copy.deepcopy(one.model)
+    trainer = Trainer(model, Objective(FineTuning()), rows, how, pad_id(one.tokenizer))
+    (step,) = trainer.epoch(1)
+    each = [one.logprobs(question.question, question.answer) for question in questions[3:6]]
+    assert step.loss == pytest.approx(-torch.cat(each).mean().item(), rel=1e-4), name

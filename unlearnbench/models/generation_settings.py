@@ -1,0 +1,171 @@
+"""Settings of a model's `generation_config` that transformers' `generate` follows.
+
+Two kinds of settings change greedy answers: the ids at which an answer stops, and what is done to
+the logits of a token before the largest one is taken, such as a penalty on repetitions. Stops are
+followed by every profile. Changes of logits are followed by profiles that score as a harness with
+`generate` does; other profiles take the most probable token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from unlearnbench.base.errors import EvaluationError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "sequence_bias": (),
+    "repetition_penalty": (1.0,),
+    "no_repeat_ngram_size": (0,),
+    "bad_words_ids": (),
+    "min_length": (0,),
+    "min_new_tokens": (0,),
+    "forced_bos_token_id": (),
+    "forced_eos_token_id": (),
+    "exponential_decay_length_penalty": (),
+    "suppress_tokens": (),
+    "begin_suppress_tokens": (),
+}
+"""Settings that change logits, in the order in which `generate` applies them, and the values beside
+None at which they change nothing."""
+_REFUSED: Mapping[str, tuple[Any, ...]] = {
+    "num_beams": (1,),
+    "num_beam_groups": (1,),
+    "penalty_alpha": (0.0,),
+    "guidance_scale": (1.0,),
+    "encoder_repetition_penalty": (1.0,),
+    "encoder_no_repeat_ngram_size": (0,),
+    "dola_layers": (),
+    "constraints": (),
+    "force_words_ids": (),
+    "watermarking_config": (),
+    "stop_strings": (),
+}
+"""Settings by which `generate` searches in another way, and the values at which it does not."""
+
+
+def generation_config_of(model: Any) -> Any:
+    """The `generation_config` of a model, also of one that is wrapped; None if it has none."""
+    for name in ("", "module", "base_model", "model"):
+        inner = getattr(model, name, None) if name else model
+        if inner is not None and (config := getattr(inner, "generation_config", None)) is not None:
+            return config
+    return None
+
+
+def stop_ids(config: Any) -> frozenset[int]:
+    """The ids at which `generate` stops; none without a configuration, or without such ids."""
+    ids = getattr(config, "eos_token_id", None)
+    if ids is None:
+        return frozenset()
+    return frozenset(map(int, ids)) if isinstance(ids, Sequence) else frozenset((int(ids),))
+
+
+def logit_settings(config: Any) -> dict[str, Any]:
+    """The settings that make a greedy answer another one than the most probable tokens."""
+    return _set_in(config, {**_NEUTRAL, **_REFUSED})
+
+
+def _set_in(config: Any, neutral: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
+    values = {name: getattr(config, name, None) for name in neutral}
+    return {
+        name: value
+        for name, value in values.items()
+        if value is not None and value not in neutral[name] and value != []
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class LogitRules:
+    """What `generate` does to logits before it takes the largest one."""
+
+    settings: Mapping[str, Any]
+    """Those of `_NEUTRAL` that are set."""
+    stops: frozenset[int]
+
+    @classmethod
+    def of(cls, config: Any) -> LogitRules | None:
+        """The rules of a `generation_config`; None if it changes no logits.
+
+        Raises:
+            EvaluationError: A setting makes `generate` search in another way, such as beams.
+        """
+        if refused := _set_in(config, _REFUSED):
+            name, value = next(iter(refused.items()))
+            raise EvaluationError(
+                f"the model's generation_config has {name}: {value}, which the profile's source "
+                f"follows and unlearnbench cannot; remove {name} from generation_config.json, or "
+                "choose another profile"
+            )
+        settings = _set_in(config, _NEUTRAL)
+        if "min_new_tokens" in settings:  # it takes precedence
+            settings.pop("min_length", None)
+        return cls(settings, stop_ids(config)) if settings else None
+
+    @cached_property
+    def _by_shape(self) -> dict[tuple[int, int, Any], Any]:
+        """Processors by tokens of the prompt, tokens of the answer at most, and device."""
+        return {}
+
+    def __call__(self, ids: Sequence[int], prompt: int, limit: int, logits: Tensor) -> Tensor:
+        """Return the changed logits [V] in float32 of the token behind a text.
+
+        Args:
+            ids: The text, prompt and answer.
+            prompt: Tokens of the prompt.
+            limit: Tokens that the answer may have.
+            logits: [V]
+        """
+        import torch
+
+        key = prompt, limit, logits.device
+        if key not in self._by_shape:
+            self._by_shape[key] = self._processors(*key)
+        text = torch.tensor([list(ids)], device=logits.device)
+        changed: Tensor = self._by_shape[key](text, logits.float().unsqueeze(0))
+        return changed[0]
+
+    def _processors(self, prompt: int, limit: int, device: Any) -> Any:
+        """The library's own processors, in the order in which `generate` applies them."""
+        import torch
+        from transformers import generation as library
+
+        generation: Any = library  # its classes are not exported, by their types
+        eos = torch.tensor(sorted(self.stops), device=device)
+        at = {"device": device}
+        processors = generation.LogitsProcessorList()
+        for name, value in self.settings.items():
+            if name == "sequence_bias":
+                processors.append(generation.SequenceBiasLogitsProcessor(value))
+            elif name == "repetition_penalty":
+                processors.append(generation.RepetitionPenaltyLogitsProcessor(float(value)))
+            elif name == "no_repeat_ngram_size":
+                processors.append(generation.NoRepeatNGramLogitsProcessor(value))
+            elif name == "bad_words_ids":
+                processors.append(generation.NoBadWordsLogitsProcessor(value, eos))
+            elif name == "min_length" and self.stops:
+                processors.append(generation.MinLengthLogitsProcessor(value, eos, **at))
+            elif name == "min_new_tokens" and self.stops:
+                processors.append(
+                    generation.MinNewTokensLengthLogitsProcessor(prompt, value, eos, **at)
+                )
+            elif name == "forced_bos_token_id":
+                processors.append(generation.ForcedBOSTokenLogitsProcessor(value))
+            elif name == "forced_eos_token_id":
+                processors.append(
+                    generation.ForcedEOSTokenLogitsProcessor(prompt + limit, value, **at)
+                )
+            elif name == "exponential_decay_length_penalty":
+                processors.append(generation.ExponentialDecayLengthPenalty(value, eos, prompt))
+            elif name == "suppress_tokens":
+                processors.append(generation.SuppressTokensLogitsProcessor(value, **at))
+            elif name == "begin_suppress_tokens":
+                processors.append(
+                    generation.SuppressTokensAtBeginLogitsProcessor(value, prompt, **at)
+                )
+        return processors
