@@ -41,7 +41,11 @@ from unlearnbench.config.resources import RaySettings, Resources, TrackingSettin
 from unlearnbench.config.search import Range, SearchSettings, SelectSettings
 from unlearnbench.config.section import IF_SET, NEVER, Settings
 from unlearnbench.config.step_schedule import ScheduleName
-from unlearnbench.config.training_settings import MAX_LENGTH, TrainingSettings
+from unlearnbench.config.training_settings import (
+    MAX_LENGTH,
+    TrainingSettings,
+    decays_by_kind,
+)
 
 RetainTermName = Literal["nll", "kl"]
 LABELLED = frozenset({"phi"})
@@ -94,6 +98,9 @@ class Preparation(Settings):
         default=None, ge=1, description="rows of a forward pass; default: all of a step"
     )
     weight_decay: float = Field(default=0.01, ge=0, description="decoupled, as AdamW's")
+    decay_norms_and_biases: Annotated[bool, IF_SET] = Field(
+        default=True, description="as in `training`: false leaves them out of weight decay"
+    )
     max_grad_norm: float = Field(
         default=1.0, gt=0, description="norm that a step's gradient is clipped to"
     )
@@ -108,6 +115,10 @@ class Preparation(Settings):
         description="mix the true facts into fine-tuning, so that a tiny model remembers them",
     )
     seed: int = Field(default=0, ge=0, description="of the weights and of the order of rows")
+
+    def identity_fields(self, values: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Return the fields that ids are made from; see `decays_by_kind`."""
+        return decays_by_kind(super().identity_fields(values))
 
 
 TINY_PREPARATION = Preparation(

@@ -1,5 +1,6 @@
 """Settings of a run's optimiser steps."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -19,6 +20,13 @@ MAX_LENGTH = 500
 """Default tokens of a training sequence, as TOFU trains."""
 
 
+def decays_by_kind(fields: dict[str, Any]) -> dict[str, Any]:
+    """Leave out which weights decay if none does, because no number depends on it."""
+    if not fields.get("weight_decay"):
+        fields.pop("decay_norms_and_biases", None)
+    return fields
+
+
 class TrainingSettings(Settings):
     """One optimisation; the defaults are the CE-U paper's where it states them."""
 
@@ -33,6 +41,11 @@ class TrainingSettings(Settings):
         description="8-bit: one byte per state; paged: host memory where the GPU's is short",
     )
     weight_decay: float = Field(default=0.0, ge=0, description="decoupled, as AdamW's")
+    decay_norms_and_biases: Annotated[bool, IF_SET] = Field(
+        default=True,
+        description="false: weight decay leaves out normalisation weights and all biases, as the "
+        "trainers of transformers, TOFU and open-unlearning do",
+    )
     schedule: ScheduleName = Field(
         default="constant",
         description="tofu: as TOFU's trainer, warm-up from 0 over an epoch, then linear to 0, "
@@ -53,6 +66,10 @@ class TrainingSettings(Settings):
         description="a method that ignores the first answer tokens also ignores the template's "
         "label in front of them (phi's `Answer:`); false: the label's tokens count as the first",
     )
+
+    def identity_fields(self, values: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Return the fields that ids are made from; see `decays_by_kind`."""
+        return decays_by_kind(super().identity_fields(values))
 
     @property
     def of_attacks(self) -> dict[str, Any]:

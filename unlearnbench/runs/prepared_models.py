@@ -139,6 +139,7 @@ class ModelPreparer:
             schedule=preparation.schedule,
             warmup_steps=0 if preparation.schedule == "tofu" else round(preparation.warmup * steps),
             weight_decay=preparation.weight_decay,
+            decay_norms_and_biases=preparation.decay_norms_and_biases,
             max_grad_norm=preparation.max_grad_norm,
             precision="bf16" if half else preparation.precision,
             # Muon's update is of a whole matrix.

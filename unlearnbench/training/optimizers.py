@@ -3,7 +3,7 @@
 import ctypes
 import hashlib
 import weakref
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -24,6 +24,7 @@ from unlearnbench.config.training_settings import EIGHT_BIT, ONE_PROCESS
 
 Reader = Callable[[str], Tensor]
 """Returns the whole tensor of a name."""
+Made = Iterator[torch.optim.Optimizer]
 
 
 def state_tensors(optimizer: Any) -> dict[str, Tensor]:
@@ -137,6 +138,7 @@ class TrainerSettings:
     schedule: ScheduleName = "constant"
     warmup_steps: int = 0
     weight_decay: float = 0.0
+    decay_norms_and_biases: bool = True
     max_grad_norm: float = 1.0
     precision: Literal["fp32", "bf16"] = "fp32"
     parallel: Literal["fsdp", "ddp"] = "ddp"
@@ -211,7 +213,23 @@ def reseed(*words: int) -> None:
 def make_optimizers(
     model: nn.Module, settings: TrainerSettings, kind: OptimizerKind | None = None
 ) -> Iterator[torch.optim.Optimizer]:
-    """The optimisers of the trained weights: those of the settings, or of a modifier's `kind`."""
+    """Yield the optimisers of the trained weights, of the settings or of a modifier's `kind`.
+
+    Raises:
+        TrainingError: No weight is trained, or an optimiser does not say how weights decay.
+    """
+    exempt: set[int] = set()
+    if settings.weight_decay and not settings.decay_norms_and_biases:
+        exempt = {id(parameter) for parameter in norms_and_biases(model)}
+    for optimizer in _made_optimizers(model, settings, kind):
+        _exempt_from_decay(optimizer, exempt)
+        yield optimizer
+
+
+def _made_optimizers(
+    model: nn.Module, settings: TrainerSettings, kind: OptimizerKind | None
+) -> Made:
+    """Yield the optimisers, with the same weight decay for all weights."""
     weights = {name: p for name, p in model.named_parameters() if p.requires_grad}
     if not weights:
         raise TrainingError("no weight of the model requires a gradient; nothing would change")
@@ -223,7 +241,39 @@ def make_optimizers(
             yield kind.make(weights, settings.learning_rate, settings.weight_decay)
 
 
-Made = Iterator[torch.optim.Optimizer]
+def norms_and_biases(model: nn.Module) -> Iterator[nn.Parameter]:
+    """Yield the parameters that transformers' Trainer excludes from weight decay.
+
+    These are all parameters of layers that normalise, and all biases. Embeddings, and the matrices
+    of adapters, decay there too.
+    """
+    for module in model.modules():
+        # Models bring classes of their own, such as LlamaRMSNorm, and sharding renames them.
+        normalises = "norm" in type(module).__name__.lower()
+        for name, parameter in module.named_parameters(recurse=False):
+            if normalises or "bias" in name:
+                yield parameter
+
+
+def _exempt_from_decay(optimizer: torch.optim.Optimizer, exempt: Set[int]) -> None:
+    """Divide the groups of an optimiser, so that the parameters with these ids do not decay."""
+    groups: list[dict[str, Any]] = []
+    for group in optimizer.param_groups:
+        decayed = [p for p in group["params"] if id(p) not in exempt]
+        others = [p for p in group["params"] if id(p) in exempt]
+        if not others:
+            groups.append(group)
+            continue
+        if "weight_decay" not in group:
+            raise TrainingError(
+                "training.decay_norms_and_biases: false needs an optimiser with `weight_decay` in "
+                f"its groups of parameters, and {type(optimizer).__name__} has none there; leave "
+                "the key out, or set weight_decay: 0"
+            )
+        if decayed:
+            groups.append({**group, "params": decayed})
+        groups.append({**group, "params": others, "weight_decay": 0.0})
+    optimizer.param_groups[:] = groups
 
 
 def _bitsandbytes(_: nn.Module, parameters: list[nn.Parameter], settings: TrainerSettings) -> Made:

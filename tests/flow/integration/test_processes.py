@@ -118,7 +118,9 @@ def case(
     forget, retain, refusals = rows
     drawn = TrainingRows(forget, retain, 2, lambda q, a: refusals[q][a], refusals, text=(1, 2))
     # An odd last batch: 4 + 3 rows, of which the second process has one less.
-    how = TrainerSettings(2, 4, 1e-2, seed=3, micro_batch_size=1)
+    # Which weights decay must not depend on how they are shared, either.
+    decay: dict[str, Any] = {"weight_decay": 1.0, "decay_norms_and_biases": False}
+    how = TrainerSettings(2, 4, 1e-2, seed=3, micro_batch_size=1, **decay)
     needs = objective.needs
     references = load_references(
         lambda: model,

@@ -9,16 +9,21 @@ from unlearnbench.base.hashing import content_hash
 from unlearnbench.config import method_specs
 from unlearnbench.config.loader import load_config
 from unlearnbench.config.plan import RunSpec, make_plan
+from unlearnbench.config.schema import Preparation
+from unlearnbench.config.training_settings import TrainingSettings
 
 OLD = Path(__file__).parents[2] / "data" / "small_sweep" / "plan.json"
 PUBLISHED = {
-    "tofu_llama2_7b": "3b6ab24f3dca259b",
-    "tofu_llama2_7b_one_gpu": "815546895387401c",
-    "tofu_llama3_2_1b": "3f372917c6c93410",
-    "tofu_phi_1_5": "39f424db03354ceb",
+    "tofu_llama2_7b": "a8ac9cb8de5d521b",
+    "tofu_llama2_7b_one_gpu": "e18ad1f94d73b865",
+    "tofu_llama3_2_1b": "92245da96a5094b4",
+    "tofu_phi_1_5": "958e17c3380e198b",
     "tofu_tiny": "100a1f1dcee875fb",
 }
-"""By configuration: the hash of the ids of its runs on data with the fingerprint `f`."""
+"""By configuration: the hash of the ids of its runs on data with the fingerprint `f`.
+
+All but `tofu_tiny` changed when weight decay left out norms and biases, as in TOFU's trainer.
+"""
 
 
 def test_specs_of_an_early_version_have_their_ids() -> None:
@@ -53,3 +58,24 @@ def test_only_a_joint_mean_that_is_now_divided_has_another_id(
     values = {f"{key}.{field}": v for key, some in modifiers.items() for field, v in some.items()}
     spec = method_specs.method_spec(name, values, None, modifiers)
     assert method_specs.takes_roles_apart(spec) is changes
+
+
+def test_which_weights_decay_is_in_ids_if_any_does() -> None:
+    plan = make_plan(load_config("tofu_tiny"), "f")
+    run = plan.runs[0]
+
+    def with_training(**changes: float) -> str:
+        training = TrainingSettings.model_validate(run.training.model_dump() | changes)
+        return run.model_copy(update={"training": training}).id
+
+    assert not run.training.weight_decay
+    assert with_training(decay_norms_and_biases=False) == run.id
+    decayed = with_training(weight_decay=0.1)
+    assert with_training(weight_decay=0.1, decay_norms_and_biases=True) == decayed
+    assert with_training(weight_decay=0.1, decay_norms_and_biases=False) != decayed
+
+    def prepared(**changes: float) -> dict[str, object]:
+        return Preparation.model_validate(changes).identity_fields()
+
+    assert prepared(weight_decay=0.0, decay_norms_and_biases=False) == prepared(weight_decay=0.0)
+    assert prepared(decay_norms_and_biases=False) != prepared()

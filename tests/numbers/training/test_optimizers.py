@@ -9,14 +9,19 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from unlearnbench.api import registry
 from unlearnbench.api.benchmark import Question
+from unlearnbench.api.modifier import OptimizerKind
+from unlearnbench.base.errors import TrainingError
 from unlearnbench.base.optional_packages import import_optional
-from unlearnbench.config.schema import Architecture
+from unlearnbench.config.schema import Architecture, LoRA
+from unlearnbench.models.loading import add_lora
 from unlearnbench.models.tiny import build_model
 from unlearnbench.training.optimizers import (
     TrainerSettings,
     load_state,
     make_optimizers,
+    norms_and_biases,
     state_tensors,
 )
 from unlearnbench.training.trainer import Trainer
@@ -144,3 +149,88 @@ def test_paged_memory_is_freed_with_the_last_use_of_it(monkeypatch: pytest.Monke
     assert read.tolist() == [0] * 5
     del read
     assert library.held == {}
+
+
+def excluded_by_transformers(model: nn.Module) -> set[str]:
+    """Names of the parameters that the Trainer of transformers does not decay."""
+    from transformers import Trainer as HuggingFaceTrainer
+
+    nobody: Any = None  # the method reads nothing of its trainer
+    decayed = HuggingFaceTrainer.get_decay_parameter_names(nobody, model)
+    return {name for name, _ in model.named_parameters()} - {*decayed}
+
+
+def names_of(model: nn.Module, parameters: Any) -> set[str]:
+    ids = {id(parameter) for parameter in parameters}
+    return {name for name, parameter in model.named_parameters() if id(parameter) in ids}
+
+
+def test_norms_and_biases_are_those_of_the_trainer_of_transformers(
+    architecture: tuple[Any, bool],
+) -> None:
+    """In every architecture that the tests build, which have four ways of naming them."""
+    model, _ = architecture
+    excluded = excluded_by_transformers(model)
+    assert excluded
+    # Its last norm, which its Trainer finds by name in every other architecture.
+    unseen = {"backbone.norm_f.weight"} if model.config.model_type == "mamba" else set[str]()
+    assert names_of(model, norms_and_biases(model)) == excluded | unseen
+
+
+def test_matrices_of_adapters_decay(model: Any) -> None:
+    adapted = add_lora(model, LoRA(rank=2))
+    trained = {name for name, p in adapted.named_parameters() if p.requires_grad}
+    assert not trained & names_of(adapted, norms_and_biases(adapted))
+    assert not trained & excluded_by_transformers(adapted)
+
+
+KINDS = [name for name in registry.names("modifiers") if name in ("dual", "sign", "sophia")]
+
+
+@pytest.mark.parametrize("decays_all", [True, False])
+@pytest.mark.parametrize("name", ["adamw", "muon", *EIGHT, *KINDS])
+def test_what_does_not_decay_stays_in_a_step_without_gradient(
+    name: str, decays_all: bool, build: Any
+) -> None:
+    """Of GPT-2, whose layers have biases; all other weights lose the rate times the decay."""
+    model = build("gpt2", {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 256})
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.5)  # biases begin at 0, and would stay there
+    is_kind = name in KINDS
+    kind: OptimizerKind | None = registry.load("modifiers", name)() if is_kind else None
+    how = TrainerSettings(
+        1,
+        1,
+        0.1,
+        seed=0,
+        optimizer="adamw" if is_kind else name,
+        embedding_learning_rate=0.1,
+        weight_decay=0.5,
+        decay_norms_and_biases=decays_all,
+    )
+    before = {n: p.detach().clone() for n, p in model.named_parameters()}
+    optimizers = [*make_optimizers(model, how, kind)]
+    for optimizer in optimizers:
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+    steps = 2 if name == "dual" else 1
+    still = set[str]() if decays_all else excluded_by_transformers(model)
+    assert decays_all or len(still) == 18
+    for parameter_name, parameter in model.named_parameters():
+        factor = 1.0 if parameter_name in still else (1 - 0.1 * 0.5) ** steps
+        torch.testing.assert_close(parameter.detach(), before[parameter_name] * factor)
+
+
+def test_an_optimiser_that_hides_its_decay_is_refused(model: Any) -> None:
+    class Hidden(OptimizerKind):
+        """Without `weight_decay` in its groups."""
+
+        def make(self, weights: Any, rate: float, decay: float) -> torch.optim.Optimizer:
+            return torch.optim.Rprop(weights.values(), rate * (1 - decay))
+
+    how = TrainerSettings(1, 1, 1e-3, 0, weight_decay=0.1, decay_norms_and_biases=False)
+    with pytest.raises(TrainingError, match="Rprop has none there; leave the key out"):
+        list(make_optimizers(model, how, Hidden()))
+    list(make_optimizers(model, TrainerSettings(1, 1, 1e-3, 0, weight_decay=0.1), Hidden()))
