@@ -6,7 +6,7 @@ Pure. The rule behind every «best» is stated in `Panel.best` and nowhere else.
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
 from statistics import fmean
@@ -17,7 +17,9 @@ from unlearnbench.api.benchmark import (
     split_order,
     split_percent,
 )
+from unlearnbench.config.profiles import UNLEARNBENCH
 from unlearnbench.evaluation.benchmark_schema import default_headline
+from unlearnbench.evaluation.word_check import MOST_ANSWERS
 from unlearnbench.results.epoch_metrics import Numbers
 from unlearnbench.results.table import TableRow
 from unlearnbench.stats.t_interval import Interval, is_above, t_interval
@@ -224,6 +226,8 @@ class Start(OnPanel):
     and there is none."""
     headline: Headline
     """Headline of the benchmark."""
+    uncounted: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Share of true answers by set whose words the profile does not count."""
 
     @property
     def corner(self) -> tuple[float, float] | None:
@@ -244,6 +248,14 @@ class Start(OnPanel):
         """
         least, test = self.headline.least_kept or 0.0, self.headline.forgotten.test
         if self.utility is not None and not 0 < self.utility >= least:
+            if max(self.uncounted.values(), default=0.0) >= MOST_ANSWERS:
+                sets = ", ".join(self.uncounted)
+                return (
+                    "the evaluation profile does not count the answers' words: "
+                    f"{self.headline.kept.plain_label} is {self.utility:.2f} because the profile "
+                    f"counts only words of a-z and 0-9, and the true answers of {sets} are mostly "
+                    f"in other scripts. Set evaluation.profile to {UNLEARNBENCH.name} and run again"
+                )
             return (
                 f"the start model knows nothing: its {self.headline.kept.plain_label} is "
                 f"{self.utility:.2f}{f', below {least:g}' * bool(least)}, so that there is nothing "
@@ -288,7 +300,9 @@ class Panel(OnPanel):
         """The start model of the runs."""
         kept, forgotten = self.headline.kept.column, self.headline.forgotten.column
         numbers = self.at_start(kept), self.at_start(forgotten)
-        return Start(*self.panel, *numbers, self.headline)
+        row = self.start_row(kept)
+        uncounted = {} if row is None else row.uncounted
+        return Start(*self.panel, *numbers, self.headline, uncounted)
 
     @cached_property
     def questions(self) -> int | None:

@@ -15,6 +15,7 @@ from unlearnbench.api.profile import Profile
 from unlearnbench.base.errors import EvaluationError, PluginError
 from unlearnbench.config.metric_plan import MetricPlan
 from unlearnbench.evaluation.summary import forget_ratios, plan_of, summarize
+from unlearnbench.evaluation.word_check import evaluated_shares, rouge_sets
 from unlearnbench.stats.bootstrap_mean import bootstrap_mean
 from unlearnbench.stats.ks_test import Sensitivity, ks_power
 from unlearnbench.stats.roc import auc_interval
@@ -143,6 +144,11 @@ class ModelVerdict:
         ends = None if pair is None else auc_interval(*pair)
         area, aim = self.values[column] or 0.0, self.of_retain.get(column)
         return attack.label, column, area, aim, ends
+
+    @cached_property
+    def uncounted(self) -> Mapping[str, float]:
+        """Share of true answers by set whose words the profile does not count."""
+        return evaluated_shares(self.model, rouge_sets(self.plan))
 
     @property
     def kept_share(self) -> float | None:

@@ -17,6 +17,7 @@ from unlearnbench.analysis.best_settings import (
 from unlearnbench.analysis.lasting import step_of
 from unlearnbench.api.benchmark import Headline, HeadlineMetric
 from unlearnbench.base.console import aligned
+from unlearnbench.evaluation.word_check import MOST_ANSWERS
 from unlearnbench.stats.ks_test import SIGNIFICANCE
 from unlearnbench.stats.paired_test import POWER, PairedTest
 from unlearnbench.stats.t_interval import ENOUGH_SEEDS, Interval
@@ -502,6 +503,11 @@ def _kept(of: ModelVerdict) -> str:
     kept, ends = of.benchmark.headline.kept, of.intervals.get("kept_share")
     if (value := of.values.get(kept.column)) is None:
         return ""
+    if max(of.uncounted.values(), default=0.0) >= MOST_ANSWERS and value == 0:
+        return (
+            f"Kept? Not known: {kept.plain_label} is 0 because profile {of.profile.name} does not "
+            f"count the words of the true answers of {', '.join(of.uncounted)}."
+        )
     text = f"Kept? {kept.plain_label} {value:.3f}{between(of.intervals.get(kept.column))}"
     if ends is None or of.kept_share is None:
         return f"{text}."

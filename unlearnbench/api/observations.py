@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unlearnbench.base.errors import EvaluationError, PluginError
+from unlearnbench.stats.text_overlap import WordRule
 
 _T = TypeVar("_T", bound=np.generic)
 
@@ -107,6 +108,8 @@ class SetEvaluation:
     """[n] place of the answer among them; None there."""
     labels: tuple[tuple[str, ...], ...] = ()
     """[n] of each question, see `Question.labels`; empty where no question has one."""
+    word_rule: WordRule = "ascii"
+    """What counts as a word of the texts, by the evaluation's profile, see `stats/text_overlap`."""
 
     @property
     def perturbed(self) -> BoolArray:

@@ -7,10 +7,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from unlearnbench.base.errors import EvaluationError, shortened
+
+if TYPE_CHECKING:
+    from unlearnbench.stats.text_overlap import WordRule
 
 QuestionKey = Literal["question", "paraphrased_question"]
+
+WHOLE_CONTEXT = sys.maxsize
+"""`max_length` of a profile that leaves it to each model's context."""
 
 
 def _choice(meaning: str) -> Any:
@@ -52,6 +61,28 @@ class Profile:
             "another is scored behind a chat template's last line break"
         },
     )
+    words: WordRule = field(
+        default="ascii",
+        metadata={
+            "meaning": "words that metrics of text count; ascii: as each metric's source, ROUGE-L "
+            "runs of a-z and 0-9; unicode: words of all scripts, and each character of scripts "
+            "without spaces (Chinese, Japanese, Thai)"
+        },
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse rules by which an answer may never end. Raises: EvaluationError."""
+        if self.reads_whole_context and self.max_new_tokens is None:
+            raise EvaluationError(
+                f"evaluation profile {shortened(self.name)}: max_length is the model's context and "
+                "max_new_tokens None, so that an answer may have a million tokens; set "
+                "max_new_tokens"
+            )
+
+    @property
+    def reads_whole_context(self) -> bool:
+        """Whether texts are as long as the model can read."""
+        return self.max_length == WHOLE_CONTEXT
 
     @property
     def follows_generate(self) -> bool:
@@ -80,6 +111,7 @@ class Profile:
     def choices(self) -> tuple[ProfileRule, ...]:
         """Every field but the name, with its meaning."""
         values = [(f, getattr(self, f.name)) for f in fields(self) if f.name != "name"]
+        values = [(f, None if value == WHOLE_CONTEXT else value) for f, value in values]
         return tuple(
             ProfileRule(f.name, value, _text(f.name, value), f.metadata["meaning"])
             for f, value in values
@@ -88,7 +120,11 @@ class Profile:
 
 def _text(key: str, value: float | str | bool | None) -> str:
     if value is None:  # its meaning differs between fields
-        return {"rows": "all", "max_new_tokens": "what the prompt leaves of max_length"}[key]
+        return {
+            "rows": "all",
+            "max_length": "the model's context",
+            "max_new_tokens": "what the prompt leaves of max_length",
+        }[key]
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -19,7 +19,7 @@ from typing import Any
 
 PACKAGES = (
     *("unlearnbench", "torch", "transformers", "tokenizers", "accelerate", "peft"),
-    *("numpy", "scipy", "rouge-score", "ray"),
+    *("numpy", "scipy", "rouge-score", "regex", "ray"),
 )
 """Packages that a number can depend on; those that are not installed are left out."""
 GIT_SECONDS = 5.0

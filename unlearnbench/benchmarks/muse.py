@@ -66,8 +66,11 @@ class MUSE(Benchmark):
     piece: int = Field(default=2047, ge=8, description="tokens of a piece, without BOS")
 
     def metrics(self, profile: Profile) -> tuple[MetricUse, ...]:
-        """KnowMem, VerbMem, utility and PrivLeak; with a stemmer as open-unlearning has them."""
-        stemmer = {"stemmer": profile.name.startswith("open-unlearning")}
+        """KnowMem, VerbMem, utility and PrivLeak.
+
+        ROUGE has a stemmer as in open-unlearning, and as everywhere under our own rules.
+        """
+        stemmer = {"stemmer": profile.name.startswith(("open-unlearning", "unlearnbench"))}
         attacked = {"members": "privleak", "control": "privleak_retain", "share": 0.4}
         return (
             MetricUse("rouge-f1", _ANSWERED, stemmer),

@@ -136,6 +136,12 @@ def score(
     """
     from unlearnbench.config.profiles import TOFU, get_profile, profile_of_id
     from unlearnbench.evaluation.logs import read_log
+    from unlearnbench.evaluation.summary import plan_of
+    from unlearnbench.evaluation.word_check import (
+        evaluated_shares,
+        rouge_sets,
+        uncounted_notice,
+    )
     from unlearnbench.runs.evaluate_model import data_settings
 
     given: Profile | None = None
@@ -157,6 +163,9 @@ def score(
             f"{benchmark.source}; if it is of another benchmark, name that with --data, else it "
             "serves as --retain alone"
         )
+    shares = evaluated_shares(evaluation, rouge_sets(plan_of(rules, benchmark)))
+    if notice := uncounted_notice(shares, rules, "evaluate the model again with --profile"):
+        Console().note(f"warning: {notice}")
     others = {"retain": retain, "start": start}
     logs = {name: read_log(path, profile=rules) for name, path in others.items() if path}
     return _print_verdict({"model": evaluation} | logs, rules, benchmark, {}, as_json=as_json)
@@ -261,6 +270,8 @@ def _evaluated(
     from unlearnbench.base.distributed import is_main_process
     from unlearnbench.config.precision import resolve_precision
     from unlearnbench.evaluation.logs import read_log
+    from unlearnbench.evaluation.summary import plan_of
+    from unlearnbench.evaluation.word_check import rouge_sets, uncounted_notice, uncounted_shares
     from unlearnbench.models.loading import Source
     from unlearnbench.models.lora import check_any_model
 
@@ -276,6 +287,10 @@ def _evaluated(
             _check_profile(source, models[name][""], rules.id)
     setup, console = options.setup(sources["model"], benchmark, rules), Console()
     main = is_main_process()
+    answers = setup.evaluator.references(rouge_sets(plan_of(rules, benchmark)))
+    notice = uncounted_notice(uncounted_shares(answers, rules.words), rules, "use --profile")
+    if notice and main:
+        console.note(f"warning: {notice}")
     for name, source in sources.items():
         if models.get(name):
             continue

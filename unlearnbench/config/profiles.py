@@ -15,14 +15,14 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from unlearnbench.api.profile import Profile, ProfileRule, QuestionKey
+from unlearnbench.api.profile import WHOLE_CONTEXT, Profile, ProfileRule, QuestionKey
 from unlearnbench.base.errors import EvaluationError, did_you_mean, shortened
 
 if TYPE_CHECKING:
     from unlearnbench.config.schema import EvaluationSettings
 
 
-ProfileName = Literal["tofu", "open-unlearning", "tofu-paper"]
+ProfileName = Literal["tofu", "open-unlearning", "tofu-paper", "unlearnbench"]
 
 COMMON = {
     "questions": "as written in the column that `question_key` names",
@@ -32,7 +32,8 @@ COMMON = {
     "EOS": "appended to every answer, scored and counted",
     "loss": "mean negative log-likelihood of an answer's scored tokens; probability exp(-loss)",
     "generation": "greedy, from the prompt alone",
-    "ROUGE": "recall with the Porter stemmer, against the answer as decoded from its tokens",
+    "ROUGE": "recall with the Porter stemmer for English words, against the answer as decoded from "
+    "its tokens",
     "truth ratio": "of the paraphrased answer; of the answer itself for true facts",
     "Forget Quality": "two-sided exact KS test on the forget set's truth ratios",
 }
@@ -74,7 +75,26 @@ TOFU_PAPER = replace(TOFU, name="tofu-paper", perturbed_mean="arithmetic")
 """TOFU's rules with the arithmetic mean that the paper's formula has (Maini et al. 2024,
 arXiv:2401.06121, section 2.2.1); lowers Model Utility by 0.02 to 0.04."""
 
-PROFILES = {profile.name: profile for profile in (TOFU, OPEN_UNLEARNING, TOFU_PAPER)}
+UNLEARNBENCH = Profile(
+    name="unlearnbench",
+    version=1,
+    rows=None,
+    max_length=WHOLE_CONTEXT,
+    eos_after_cut=False,
+    max_new_tokens=512,
+    perturbed_mean="geometric",
+    truth_ratio_epsilon=0.0,
+    options_epsilon=0.0,
+    words="unicode",
+)
+"""Our own rules, for data of any language and length that no published table is compared with.
+
+Answers may have 512 new tokens, because tokenizers need several tokens for a character of some
+scripts. There is a limit at all because a damaged model may never end an answer, and contexts have
+up to a million tokens.
+"""
+
+PROFILES = {profile.name: profile for profile in (TOFU, OPEN_UNLEARNING, TOFU_PAPER, UNLEARNBENCH)}
 _EARLIER = {
     ("open-unlearning", 1): replace(OPEN_UNLEARNING, version=1, eos_as_padding=False),
 }

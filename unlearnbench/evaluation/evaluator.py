@@ -114,6 +114,7 @@ class Evaluator:
         extra: Collection[Reads] = frozenset(),
         plain: Mapping[SetName, Sequence[Question]] | None = None,
         observations: Sequence[Observation] = (),
+        context: int | None = None,
     ) -> None:
         """Encode the sets.
 
@@ -124,8 +125,14 @@ class Evaluator:
         plain         the rows as they are asked without an attack: `max_length` is for these, and a
                       row whose prompt is longer has as many tokens more
         observations  columns by token that metrics bring along
+        context       tokens that the models can read, where the profile leaves `max_length` to
+                      them; default: no bound
         """
         self.profile, self.pad, self.batch_tokens = profile, pad, batch_tokens
+        self.context = context
+        self.max_length = profile.max_length
+        if profile.reads_whole_context and context is not None:
+            self.max_length = context
         self.precision: Precision | None = precision
         self.extra = frozenset(extra)
         self.observations = tuple(observations)
@@ -133,7 +140,7 @@ class Evaluator:
         self.encoder = Encoder(
             tokenizer,
             template,
-            profile.max_length,
+            self.max_length,
             profile.eos_after_cut,
             eos_as_padding=profile.eos_as_padding,
         )
@@ -147,8 +154,10 @@ class Evaluator:
             self.sets[name] = [self._item(q, other, *options) for q, other in pairs]
 
     def _item(self, question: Question, plain: Question, answered: bool, moments: bool) -> _Item:
-        prompt, most = self.encoder.prompt(question), question.max_length or self.profile.max_length
-        if question != plain:
+        prompt, most = self.encoder.prompt(question), question.max_length or self.max_length
+        if self.profile.reads_whole_context:  # a benchmark's own length may be longer, too
+            most = min(most, self.max_length)
+        elif question != plain:
             most += max(len(prompt) - len(self.encoder.prompt(plain)), 0)
         encoder = replace(self.encoder, max_length=most)
         rows = tuple(encoder.row(question, answer) for answer in question.scored_answers)
@@ -166,7 +175,22 @@ class Evaluator:
         """
         part = (self.encoder.tokenizer, self.encoder.template, self.profile, self.pad)
         options = (self.batch_tokens, self.precision, self.roles)
-        return Evaluator(sets, *part, *options, plain=plain, observations=self.observations)
+        return Evaluator(
+            sets,
+            *part,
+            *options,
+            plain=plain,
+            observations=self.observations,
+            context=self.context,
+        )
+
+    def references(self, names: Iterable[SetName]) -> dict[SetName, tuple[str, ...]]:
+        """Return the true answers of the sets that have generated answers, as ROUGE reads them."""
+        return {
+            name: tuple(item.reference for item in self.sets[name] if item.answered)
+            for name in names
+            if name in self.sets
+        }
 
     @property
     def padding_entry(self) -> dict[str, Any]:
@@ -305,7 +329,8 @@ class Evaluator:
         texts = [tuple(self._text(item) for item in row) for row in answers]
         rouge = np.full((len(answers), len(answers[0])), np.nan)
         for i, (row, reference) in enumerate(zip(texts, references, strict=True)):
-            rouge[i] = rouge_recall([reference] * len(row), row)[1]
+            rule = self.profile.words
+            rouge[i] = rouge_recall([reference] * len(row), row, word_rule=rule)[1]
         rouge[~np.array([[item.finite for item in row] for row in answers])] = np.nan
         return Samples(tuple(texts), rouge)
 
@@ -477,7 +502,7 @@ class Evaluator:
         )
         rouge = np.full((2, len(items)), np.nan)
         if generated:
-            rouge[:] = rouge_recall(references, generated)
+            rouge[:] = rouge_recall(references, generated, word_rule=self.profile.words)
         rouge[:, [i for i, answer in enumerate(answers) if not answer.finite]] = np.nan
         losses = [
             [s.losses[item.tree.rows.index(row)] for row in item.rows]
@@ -502,6 +527,7 @@ class Evaluator:
             rouge1_recall=rouge[0],
             rouge_l_recall=rouge[1],
             token_columns=self.answer_tokens([item.rows[0] for item in items], scores),
+            word_rule=self.profile.words,
             **_of_questions([item.question for item in items]),
         )
 

@@ -28,6 +28,7 @@ from unlearnbench.api.profile import Profile
 from unlearnbench.base.errors import EvaluationError, shortened
 from unlearnbench.config.profiles import OPEN_UNLEARNING, TOFU
 from unlearnbench.evaluation.observation_file import SUFFIX, read_observations
+from unlearnbench.stats.text_overlap import WordRule, rouge_recall
 
 FILES: dict[SetName, str] = {
     "retain": "eval_log.json",
@@ -131,7 +132,17 @@ def _tofu(document: Mapping[str, Any], profile: Profile) -> Evaluation:
         raise ValueError(f"sets of different rules ({shortened(sorted(map(str, rules)))})")
     ((name, precision),) = rules
     sets = {n: _tofu_set(_Columns(f"{f}.", document[f])) for n, f in FILES.items()}
+    if name == profile.id and profile.words != "ascii":
+        sets = {name: _recounted(seen, profile.words) for name, seen in sets.items()}
     return Evaluation(name, sets, precision=precision)
+
+
+def _recounted(seen: SetEvaluation, word_rule: WordRule) -> SetEvaluation:
+    """The set with ROUGE by another rule than the log's; without texts it has none."""
+    rouge = np.full((2, len(seen.answer_loss)), np.nan)
+    if seen.generated:
+        rouge[:] = rouge_recall(seen.references, seen.generated, word_rule=word_rule)
+    return replace(seen, rouge1_recall=rouge[0], rouge_l_recall=rouge[1], word_rule=word_rule)
 
 
 def _tofu_set(tables: _Columns) -> SetEvaluation:

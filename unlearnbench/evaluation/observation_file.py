@@ -34,8 +34,9 @@ from unlearnbench.base.outputs import writing
 SUFFIX = ".safetensors"
 _TEXTS = ("questions", "generated", "references")
 _TOKENS, _VALUES, _SAMPLES, _OBSERVED = "tokens", "values", "samples", "observed"
+_WORD_RULE = "word_rule"
 _LISTS, _IF_THERE = ("options", "labels"), {"answer_index", *EXTRA}
-_APART = {*_TEXTS, *_LISTS, "token_columns", "values", "samples", *_IF_THERE}
+_APART = {*_TEXTS, *_LISTS, "token_columns", "values", "samples", "word_rule", *_IF_THERE}
 _COLUMNS = {f.name for f in fields(SetEvaluation)} - _APART
 _TOKEN_COLUMNS = {f.name for f in fields(AnswerTokens)} - {_OBSERVED}
 _DAMAGE = (
@@ -51,6 +52,8 @@ def write_observations(evaluation: Evaluation, path: Path | str) -> None:
     for name, seen in evaluation.sets.items():
         texts[name] = {key: list(getattr(seen, key)) for key in _TEXTS}
         texts[name] |= {key: list(value) for key in _LISTS if (value := getattr(seen, key))}
+        if seen.word_rule != "ascii":  # as in files of versions that had no other rule
+            texts[name][_WORD_RULE] = [seen.word_rule]
         columns: dict[str, Any] = {key: getattr(seen, key) for key in sorted(_COLUMNS)}
         columns |= {key: v for key in sorted(_IF_THERE) if (v := getattr(seen, key)) is not None}
         columns |= {f"{_VALUES}.{key}": value for key, value in sorted(seen.values.items())}
@@ -122,6 +125,7 @@ def _set(texts: Mapping[str, list[Any]], columns: Mapping[str, NDArray[Any]]) ->
     known |= {key: columns[key] for key in _COLUMNS}
     known |= {key: columns[key] for key in _IF_THERE & columns.keys()}
     known |= {key: tuple(map(tuple, texts[key])) for key in _LISTS if key in texts}
+    (known["word_rule"],) = texts.get(_WORD_RULE, ["ascii"])
     samples = None
     if _SAMPLES in texts:
         rouge = columns[f"{_SAMPLES}.rouge_l_recall"]

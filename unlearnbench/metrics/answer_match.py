@@ -7,6 +7,7 @@ from pydantic import Field
 
 from unlearnbench.api.metric import Metric
 from unlearnbench.api.observations import FloatArray, SetEvaluation
+from unlearnbench.stats.text_overlap import matched_form
 
 
 class AnswerMatch(Metric):
@@ -26,7 +27,8 @@ class AnswerMatch(Metric):
     def per_example(self, seen: SetEvaluation) -> FloatArray:
         """[n] 0 or 1."""
         pairs = zip(seen.references, seen.generated, strict=True)
-        texts = [(true.strip().lower(), given.strip().lower()) for true, given in pairs]
+        rule = seen.word_rule
+        texts = [(matched_form(true, rule), matched_form(given, rule)) for true, given in pairs]
         if self.rule == "exact":
             return np.array([float(true == given) for true, given in texts])
         return np.array([float(true in given) for true, given in texts])

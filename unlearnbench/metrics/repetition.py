@@ -1,9 +1,12 @@
 """Repetition: the share of a generated answer that says something new."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from unlearnbench.api.metric import Metric
 from unlearnbench.api.observations import FloatArray, SetEvaluation
+from unlearnbench.stats.text_overlap import plain_words
 
 _GRAM = 4
 
@@ -22,10 +25,11 @@ class Repetition(Metric):
 
     def per_example(self, seen: SetEvaluation) -> FloatArray:
         """[n] in [0, 1]."""
-        return np.array([self._distinct(text.split()) for text in seen.generated])
+        rule = seen.word_rule
+        return np.array([self._distinct(plain_words(text, rule)) for text in seen.generated])
 
     @staticmethod
-    def _distinct(words: list[str]) -> float:
+    def _distinct(words: Sequence[str]) -> float:
         if not words:
             return 0.0
         count = max(len(words) - _GRAM + 1, 1)

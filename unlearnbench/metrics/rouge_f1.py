@@ -21,4 +21,6 @@ class RougeF1(Metric):
 
     def per_example(self, seen: SetEvaluation) -> FloatArray:
         """[n] in [0, 1]."""
-        return rouge_l_f1(seen.references, seen.generated, stemmer=self.stemmer)
+        return rouge_l_f1(
+            seen.references, seen.generated, stemmer=self.stemmer, word_rule=seen.word_rule
+        )

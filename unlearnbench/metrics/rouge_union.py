@@ -12,7 +12,8 @@ class RougeUnion(Metric):
 
     RWKU is measured with it (Jin et al. 2024, arXiv:2406.10890). The union of the longest common
     subsequences of each two sentences (Lin 2004, section 3.2), of distinct words; upper case and
-    punctuation count, and every full stop ends a sentence.
+    punctuation count, and every full stop ends a sentence. Profile `unlearnbench` counts its own
+    words and ends sentences in all scripts.
     """
 
     label = "ROUGE-L recall, union"
@@ -21,4 +22,5 @@ class RougeUnion(Metric):
     def per_example(self, seen: SetEvaluation) -> FloatArray:
         """[n] in [0, 1]."""
         pairs = zip(seen.references, seen.generated, strict=True)
-        return np.array([union_recall(true, given) for true, given in pairs])
+        rule = seen.word_rule
+        return np.array([union_recall(true, given, word_rule=rule) for true, given in pairs])

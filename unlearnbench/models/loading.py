@@ -532,6 +532,26 @@ def max_context(model: Any) -> int | None:
     return context
 
 
+_CONTEXT_KEYS = (
+    *("max_position_embeddings", "n_positions", "n_ctx"),
+    # Of models without a table of positions, the length that they were trained on.
+    *("max_seq_len", "max_sequence_length", "seq_length", "context_length"),
+)
+
+
+def context_length(config: Any) -> int | None:
+    """Return the tokens that a model can read, or was trained to read, by its config.
+
+    None where the config has no such number, as of most state-space models.
+    """
+    text_config = config.get_text_config()
+    for key in _CONTEXT_KEYS:
+        value = getattr(text_config, key, None)
+        if isinstance(value, int) and value > 0:
+            return value
+    return None
+
+
 def check_context(
     model: Any, rows: Sequence[Row], questions: Sequence[Question], setting: str
 ) -> None:

@@ -26,6 +26,7 @@ from unlearnbench.evaluation.benchmark_schema import (
     filled_columns,
 )
 from unlearnbench.evaluation.precision import distinct_precisions
+from unlearnbench.evaluation.word_check import KEY as UNCOUNTED
 from unlearnbench.results.epoch_metrics import (
     Numbers,
     changed_columns,
@@ -76,6 +77,10 @@ class TableRow:
     """Attack and point (`relearning@13`) in the table of evaluations under attacks."""
     setting_id: str = ""
     """Hash of all that the numbers of a run depend on, except its seed; see `RunSettings.id`."""
+    uncounted: Mapping[str, float] = field(
+        default_factory=dict[str, float], compare=False, repr=False
+    )
+    """Share of true answers by set whose words the profile does not count, see `word_check`."""
 
     @property
     def headline(self) -> Headline:
@@ -189,6 +194,7 @@ def _rows(
                 schema=schema,
                 variant=result.variant,
                 setting_id=of_run.id,
+                uncounted=record.provenance.get(UNCOUNTED, {}),
             )
         )
     return tuple(sorted(rows, key=lambda row: (*_place(row), _order_of(row.variant))))

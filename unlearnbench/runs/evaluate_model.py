@@ -46,9 +46,11 @@ from unlearnbench.models.encoding import Encoder, TemplateArgs, resolve_template
 from unlearnbench.models.loading import (
     Source,
     check_vocabulary,
+    context_length,
     load_tokenizer,
     pad_id,
     quiet_transformers,
+    read_config,
     reading,
 )
 from unlearnbench.models.lora import adapter_base, is_adapter, load_any_model
@@ -205,8 +207,19 @@ def set_up(
         batch_tokens,
         precision,
         benchmark.roles,
+        context=_context_of(model, settings) if rules.reads_whole_context else None,
     )
     return EvaluationSetup(rows, forget, evaluator, settings)
+
+
+def _context_of(model: Any, settings: ModelSettings) -> int | None:
+    """The tokens that a model can read; an adapter's base says it."""
+    if not isinstance(model, str | Path):
+        return context_length(model.config)
+    source = Source(str(model))
+    return context_length(
+        read_config(adapter_base(source) if is_adapter(source) else source, settings)
+    )
 
 
 def data_settings(data: str | Benchmark) -> Benchmark:

@@ -34,6 +34,7 @@ from unlearnbench.evaluation.made_up_sets import SAMPLES, try_metrics
 from unlearnbench.evaluation.privacy_control import holdout_notice
 from unlearnbench.evaluation.sets import evaluation_sets
 from unlearnbench.evaluation.summary import plan_of
+from unlearnbench.evaluation.word_check import rouge_sets, uncounted_notice, uncounted_shares
 from unlearnbench.models.dataset_rules import observation_faults
 from unlearnbench.models.encoding import check_scored
 from unlearnbench.models.loading import (
@@ -152,7 +153,21 @@ def plan_sweep(config: SweepConfig) -> tuple[Plan, Dataset]:
     missing = [s.holdout_name for s in benchmark.splits.values() if not s.sets.get("holdout")]
     if line := holdout_notice(missing, profile_of(config.evaluation), config.data):
         warn_later(line)
+    if line := _uncounted_notice(config, benchmark, rouge_sets(metrics)):
+        warn_later(line)
     return plan, benchmark
+
+
+def _uncounted_notice(config: SweepConfig, benchmark: Dataset, names: Sequence[str]) -> str | None:
+    """A line about true answers of the sets `names` whose words the profile does not count."""
+    profile = profile_of(config.evaluation)
+    shares: dict[str, float] = {}
+    for key in benchmark.splits:
+        sets = evaluation_sets(benchmark, key, profile)
+        answers = {name: [row.answer for row in sets.get(name, ())] for name in names}
+        for name, share in uncounted_shares(answers, profile.words).items():
+            shares[name] = max(share, shares.get(name, 0.0))
+    return uncounted_notice(shares, profile, "set evaluation.profile to")
 
 
 def _commits(

@@ -20,6 +20,7 @@ from unlearnbench.evaluation.benchmark_schema import version_entry
 from unlearnbench.evaluation.logs import read_log
 from unlearnbench.evaluation.precision import check_precision
 from unlearnbench.evaluation.privacy_control import control_warning
+from unlearnbench.evaluation.word_check import uncounted_entry
 from unlearnbench.models.device import deterministic, use_device
 from unlearnbench.models.loading import (
     Source,
@@ -171,6 +172,7 @@ def _record(space: Workspace, task: PreparationTask, fraction: SplitKey) -> None
             begin=started,
         )
         | space.evaluator(task.model, fraction).padding_entry
+        | uncounted_entry(space.evaluator(task.model, fraction), space.metrics)
         | version_entry(space.config.data, space.profile, chosen),
         **results,
     )

@@ -44,6 +44,7 @@ from unlearnbench.config.plan import RunSpec
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.evaluation.benchmark_schema import version_entry
 from unlearnbench.evaluation.precision import needs_stored_weights
+from unlearnbench.evaluation.word_check import uncounted_entry
 from unlearnbench.models.device import cuda_variables, deterministic, use_device
 from unlearnbench.models.loading import (
     check_vocabulary,
@@ -167,7 +168,9 @@ def _provenance(spec: RunSpec, space: Workspace, begin: float) -> dict[str, Any]
         commits=space.commits(spec.model.name, "full"),
         begin=begin,
     )
-    made |= space.evaluator(spec.model.name, spec.forget_fraction).padding_entry
+    evaluator = space.evaluator(spec.model.name, spec.forget_fraction)
+    made |= evaluator.padding_entry
+    made |= uncounted_entry(evaluator, space.metrics)
     return made | version_entry(space.config.data, space.profile, space.config.evaluation.metrics)
 
 

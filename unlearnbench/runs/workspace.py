@@ -17,7 +17,14 @@ from unlearnbench.evaluation.sets import evaluation_sets
 from unlearnbench.evaluation.summary import plan_of, summarize
 from unlearnbench.models.encoding import Encoder
 from unlearnbench.models.epoch_order import TrainingRows, training_rows
-from unlearnbench.models.loading import load_model, load_tokenizer, pad_id, template_of
+from unlearnbench.models.loading import (
+    context_length,
+    load_model,
+    load_tokenizer,
+    pad_id,
+    read_config,
+    template_of,
+)
 from unlearnbench.models.rows_loading import fingerprint, load_benchmark
 from unlearnbench.results.records import read_record
 from unlearnbench.results.remote_copies import storage_of
@@ -126,8 +133,17 @@ class Workspace:
                 self.config.data.roles,
                 extra=self.metrics.extra,
                 observations=self.metrics.observations,
+                context=self._context(model),
             )
         return self._evaluators[key]
+
+    def _context(self, model: str) -> int | None:
+        """The tokens that `model` can read; None where the profile has a length of its own."""
+        if not self.profile.reads_whole_context:
+            return None
+        self.preparer(model).ensure_prepared("base")
+        models = self.models(model)
+        return context_length(read_config(models.base(), models.settings))
 
     def with_start_losses(
         self, model: str, fraction: SplitKey, evaluation: Evaluation, start: Any = None

@@ -1,6 +1,10 @@
-"""ROUGE as TOFU counts it: the words of rouge_score with the Porter stemmer.
+"""ROUGE: words that a generated answer shares with the true one.
 
 Recall does not punish an answer for continuing after the content of the reference.
+
+A `WordRule` says what a word is. `ascii` is the rule of each metric's source. For ROUGE-1 and
+ROUGE-L that is rouge_score, which counts runs of a-z and 0-9, so that a text in another script has
+no words. `unicode` counts words of all scripts (`stats/words.py`), for every metric.
 """
 
 import sys
@@ -8,34 +12,49 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import cache, lru_cache
 from importlib.util import find_spec, module_from_spec
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from unlearnbench.base.errors import EvaluationError
 from unlearnbench.stats import FloatArray
 
+WordRule = Literal["ascii", "unicode"]
+_LONGEST_UNSTEMMED = 3
+"""Letters of the longest word that rouge_score does not stem."""
+
 
 def rouge_recall(
-    references: Sequence[str], predictions: Sequence[str]
+    references: Sequence[str], predictions: Sequence[str], *, word_rule: WordRule = "ascii"
 ) -> tuple[FloatArray, FloatArray]:
-    """([n] ROUGE-1 recall, [n] ROUGE-L recall) of each prediction against its reference."""
-    overlaps = _overlaps(references, predictions)
+    """([n] ROUGE-1 recall, [n] ROUGE-L recall) of each prediction against its reference.
+
+    The Porter stemmer is applied to English words.
+    """
+    overlaps = _overlaps(references, predictions, word_rule)
     words = np.maximum(overlaps[:, 0], 1)
     return overlaps[:, 2] / words, overlaps[:, 3] / words
 
 
 def rouge_l_f1(
-    references: Sequence[str], predictions: Sequence[str], *, stemmer: bool = True
+    references: Sequence[str],
+    predictions: Sequence[str],
+    *,
+    stemmer: bool = True,
+    word_rule: WordRule = "ascii",
 ) -> FloatArray:
     """[n] ROUGE-L F1, the harmonic mean of recall and precision; 0 where no word is shared."""
-    overlaps = _overlaps(references, predictions, stemmer=stemmer)
+    overlaps = _overlaps(references, predictions, word_rule, stemmer=stemmer)
     scores: FloatArray = 2 * overlaps[:, 3] / np.maximum(overlaps[:, 0] + overlaps[:, 1], 1)
     return scores
 
 
 def _overlaps(
-    references: Sequence[str], predictions: Sequence[str], *, stemmer: bool = True
+    references: Sequence[str],
+    predictions: Sequence[str],
+    word_rule: WordRule,
+    *,
+    stemmer: bool = True,
 ) -> FloatArray:
     """[n, 4] words of the reference, of the prediction, shared, and shared in order."""
     if len(references) != len(predictions):
@@ -43,21 +62,44 @@ def _overlaps(
             f"ROUGE: {len(references)} references and {len(predictions)} generated answers; "
             "each answer needs its reference"
         )
-    rows = [_overlap(*pair, stemmer) for pair in zip(references, predictions, strict=True)]
+    pairs = zip(references, predictions, strict=True)
+    rows = [_overlap(*pair, stemmer, word_rule) for pair in pairs]
     return np.array(rows, dtype=np.float64).reshape(-1, 4)
 
 
 # Workers score the same answers repeatedly: those that unlearning does not change (facts, retain
 # rows) are identical to the epoch before. 16384 pairs are about 10 MB.
 @lru_cache(maxsize=16384)
-def _overlap(reference: str, prediction: str, stemmer: bool) -> tuple[int, int, int, int]:
-    from rouge_score.tokenize import tokenize
-
-    stem = _stemmer() if stemmer else None
-    wanted: list[str] = tokenize(reference, stem)
-    result: list[str] = tokenize(prediction, stem)
+def _overlap(
+    reference: str, prediction: str, stemmer: bool, word_rule: WordRule
+) -> tuple[int, int, int, int]:
+    wanted = rouge_words(reference, word_rule, stemmer=stemmer)
+    result = rouge_words(prediction, word_rule, stemmer=stemmer)
     shared = (Counter(wanted) & Counter(result)).total()
     return len(wanted), len(result), shared, _longest_common_subsequence(wanted, result)
+
+
+def rouge_words(text: str, word_rule: WordRule, *, stemmer: bool = True) -> Sequence[str]:
+    """Return the words of a text that ROUGE compares, in their order.
+
+    stemmer  reduce words of ASCII letters and digits to their stems
+    """
+    if word_rule == "ascii":
+        from rouge_score.tokenize import tokenize
+
+        words: list[str] = tokenize(text, _stemmer() if stemmer else None)
+        return words
+
+    from unlearnbench.stats.words import unicode_words
+
+    if not stemmer:
+        return unicode_words(text)
+    stem = _stemmer().stem
+    # As rouge_score, which leaves short words as they are. Porter's rules are of English.
+    return [
+        stem(word) if word.isascii() and len(word) > _LONGEST_UNSTEMMED else word
+        for word in unicode_words(text)
+    ]
 
 
 def _longest_common_subsequence(item: Sequence[str], other: Sequence[str]) -> int:
@@ -72,19 +114,47 @@ def _longest_common_subsequence(item: Sequence[str], other: Sequence[str]) -> in
     return len(item) - row.bit_count()
 
 
-def union_recall(reference: str, prediction: str) -> float:
+def union_recall(reference: str, prediction: str, *, word_rule: WordRule = "ascii") -> float:
     """ROUGE-L recall of distinct words, as the package `rouge` 1.0.1 computes it by default.
 
     The share of the reference's words that are in the longest common subsequence of one of its
-    sentences with one of the prediction's. Words end at blanks, sentences at full stops.
+    sentences with one of the prediction's. Words end at blanks, sentences at full stops; by
+    `unicode` as in `stats/words.py`, with the Porter stemmer.
     """
-    wanted, given = (
-        [" ".join(part.split()).split(" ") for part in text.split(".") if part]
-        for text in (reference, prediction)
-    )
+    wanted, given = (_sentences(text, word_rule) for text in (reference, prediction))
     shared = {word for a in wanted for b in given for word in _common_words(a, b)}
     words = {word for sentence in wanted for word in sentence}
     return len(shared) / max(len(words), 1)
+
+
+def _sentences(text: str, word_rule: WordRule) -> list[Sequence[str]]:
+    """The words of each sentence of a text."""
+    if word_rule == "ascii":
+        return [" ".join(part.split()).split(" ") for part in text.split(".") if part]
+
+    from unlearnbench.stats.words import unicode_sentences
+
+    return [rouge_words(sentence, word_rule) for sentence in unicode_sentences(text)]
+
+
+def plain_words(text: str, word_rule: WordRule) -> Sequence[str]:
+    """Return the unstemmed words of a text in their order: by `ascii` what is between blanks."""
+    if word_rule == "ascii":
+        return text.split()
+
+    from unlearnbench.stats.words import unicode_words
+
+    return unicode_words(text)
+
+
+def matched_form(text: str, word_rule: WordRule) -> str:
+    """Return the form in which whole answers are compared: without outer blanks and case."""
+    if word_rule == "ascii":
+        return text.strip().lower()
+
+    from unlearnbench.stats.words import normalised
+
+    return normalised(text).strip()
 
 
 def _common_words(item: Sequence[str], other: Sequence[str]) -> list[str]:

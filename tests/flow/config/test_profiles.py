@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from unlearnbench.api.profile import Profile
+from unlearnbench.api.profile import WHOLE_CONTEXT, Profile
 from unlearnbench.base.errors import EvaluationError
 from unlearnbench.config.profiles import (
     PROFILES,
@@ -21,6 +21,7 @@ def test_ids_are_pinned() -> None:
         "tofu@2923316c",
         "open-unlearning@83c46b72",
         "tofu-paper@6a03271f",
+        "unlearnbench@9c13ccc5",
     ]
 
 
@@ -36,11 +37,18 @@ def test_hash_covers_every_field_but_the_name() -> None:
         "truth_ratio_epsilon": 0.5,
         "options_epsilon": 0.5,
         "eos_as_padding": True,
+        "words": "unicode",
     }
     assert set(changed) | {"name"} == {field.name for field in fields(Profile)}
     hashes = {replace(TOFU, **{key: value}).hash for key, value in changed.items()}
     assert len(hashes | {TOFU.hash}) == len(changed) + 1
     assert replace(TOFU, name="other").hash == TOFU.hash
+
+
+def test_an_answer_without_any_bound_is_refused() -> None:
+    replace(TOFU, max_length=WHOLE_CONTEXT, max_new_tokens=20)
+    with pytest.raises(EvaluationError, match="set max_new_tokens"):
+        replace(TOFU, max_length=WHOLE_CONTEXT)
 
 
 def test_an_id_leads_back_to_its_profile() -> None:

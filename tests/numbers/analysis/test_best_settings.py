@@ -99,6 +99,19 @@ def test_a_start_model_that_has_nothing_to_keep_shows_nothing(
     assert (", below 0.2" in start.fault) is (least is not None and not valid)
 
 
+def test_a_rule_that_counts_no_words_is_not_blamed_on_training() -> None:
+    start = Start("tiny", 0.1, 0.0, -20.0, default_headline(), {"retain": 1.0, "forget": 0.97})
+    assert start.fault == (
+        "the evaluation profile does not count the answers' words: Model Utility is 0.00 because "
+        "the profile counts only words of a-z and 0-9, and the true answers of retain, forget are "
+        "mostly in other scripts. Set evaluation.profile to unlearnbench and run again"
+    )
+    few = Start("tiny", 0.1, 0.0, -20.0, default_headline(), {"retain": 0.1})
+    assert "the start model knows nothing" in few.fault
+    known = Start("tiny", 0.1, 0.6, -20.0, default_headline(), {"retain": 1.0})
+    assert known.fault == ""
+
+
 def test_methods_that_do_not_differ_beyond_chance_share_a_place() -> None:
     qualities = {"far": (-8.0, -8.2, -8.1), "a": (-1.0, -2.0, -3.0), "b": (-3.0, -1.0, -3.0)}
     runs = [
