@@ -54,7 +54,10 @@ def _layers(model: nn.Module) -> list[nn.Module]:
     """Find the decoder layers; without any, all weights are one group."""
     config: Any = getattr(model, "config", None)
     count = int(config.get_text_config().num_hidden_layers) if config is not None else 0
-    lists = (m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == count)
+    # Not the layers of a vision tower, which may be as many.
+    find_decoder = getattr(model, "get_decoder", None)
+    decoder: nn.Module = model if find_decoder is None else find_decoder()
+    lists = (m for m in decoder.modules() if isinstance(m, nn.ModuleList) and len(m) == count)
     return [*next(lists, nn.ModuleList())]
 
 

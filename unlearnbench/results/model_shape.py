@@ -6,7 +6,8 @@ forward pass, with the run's precision, adapters and frozen weights.
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -20,7 +21,10 @@ from unlearnbench.models.loading import (
     read_config,
 )
 from unlearnbench.models.tiny import tiny_config
+from unlearnbench.models.towers import text_decoder, unreached_weights
 
+_GROUPED = "_can_use_grouped_mm"
+"""transformers' choice of torch's grouped product. It has no public name."""
 Trains = Callable[[str, int], bool]
 """`Method.trains`: whether the weight of this name, in a model of so many layers, is trained."""
 
@@ -178,12 +182,15 @@ def _counted(key: _ShapeKey) -> Shape:
         model = _on_fake_cpu(built)
         if key.settings.gradient_checkpointing:
             model.enable_input_require_grads()  # as in training: all layers have gradients
+        for parameter in unreached_weights(model).values():
+            parameter.requires_grad_(False)
         item, two = (_saved(model, rows, key) for rows in (1, 2))
         parameters = dict(model.named_parameters())
         head: Any = model.get_output_embeddings()
         table: Any = model.get_input_embeddings()
     config = key.config.get_text_config()
-    heads = int(config.num_attention_heads)
+    # A recurrent model, such as Mamba, has no heads.
+    heads = int(getattr(config, "num_attention_heads", None) or 1)
     size = int(getattr(config, "head_dim", None) or config.hidden_size // heads)
     key_heads = int(getattr(config, "num_key_value_heads", None) or heads)
     layers = int(config.num_hidden_layers)
@@ -195,7 +202,7 @@ def _counted(key: _ShapeKey) -> Shape:
         weight_bytes=sum(p.nbytes for p in parameters.values()),
         trained_bytes=sum(p.nbytes for p in trained),
         largest=max(p.numel() for p in parameters.values()),
-        layer=_largest_layer(parameters),
+        layer=_largest_layer(dict(text_decoder(model).named_parameters())),
         layers=layers,
         hidden=int(config.hidden_size),
         item=output.element_size(),
@@ -234,9 +241,34 @@ def _saved(model: Any, rows: int, key: _ShapeKey) -> int:
     body = getattr(model, "get_base_model", lambda: model)().base_model
     ids = torch.ones((rows, key.width), dtype=torch.long)
     autocast = torch.autocast("cpu", torch.bfloat16, enabled=key.autocast)
-    with saved_tensors_hooks(save, lambda tensor: tensor), autocast:
+    with saved_tensors_hooks(save, lambda tensor: tensor), autocast, _experts_on_any_type():
         body(input_ids=ids, use_cache=False)
     return sum(storage.nbytes() for storage in result.values())
+
+
+@contextmanager
+def _experts_on_any_type() -> Generator[None, None, None]:
+    """Let experts multiply tensors without data in any type.
+
+    torch's grouped product takes float32 on a CPU, but its version for tensors without data only
+    takes bfloat16. transformers has another version, which saves the same tensors.
+    """
+    from transformers.integrations import moe
+
+    module: Any = moe
+    choose = getattr(module, _GROUPED, None)
+    if choose is None:
+        yield
+        return
+
+    def never(*_: Any) -> bool:
+        return False
+
+    setattr(module, _GROUPED, never)
+    try:
+        yield
+    finally:
+        setattr(module, _GROUPED, choose)
 
 
 def _largest_layer(parameters: dict[str, Any]) -> int:

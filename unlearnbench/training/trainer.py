@@ -39,6 +39,7 @@ from unlearnbench.base.fsdp import (
 from unlearnbench.base.out_of_memory import OomRetry, optimizer_oom
 from unlearnbench.base.tensor_file import byte_size, write_tensors
 from unlearnbench.models.epoch_order import Item, TrainingRows
+from unlearnbench.models.towers import freeze_unreached
 from unlearnbench.training.answer_sampling import Sampler
 from unlearnbench.training.micro_batches import Budget, MicroBatches, StepContext, StepRows, Sums
 from unlearnbench.training.modified_step import Modifiers
@@ -93,6 +94,7 @@ class Trainer:
             self.state: Mapping[str, float] = objective.method.start()
         self.accelerator = _accelerator(optimisation.precision)
         _freeze(model, objective.method)
+        freeze_unreached(model)
         # Before the weights are sharded: it runs trials on the model.
         self.batches = MicroBatches(model, rows, objective.needs, pad, references or {})
         if optimisation.parallel == "fsdp" and self.accelerator.num_processes > 1:
