@@ -25,12 +25,13 @@ from unlearnbench.results.sweep_folder import (
 )
 from unlearnbench.results.time_to_go import order_runs
 from unlearnbench.sweep.code_shipping import WorkerContext
+from unlearnbench.sweep.failure_texts import reason_in
 from unlearnbench.sweep.follow_up_runs import FollowUpRuns
 from unlearnbench.sweep.optuna_search import Search
 from unlearnbench.sweep.pipeline import Pipeline
 from unlearnbench.sweep.progress import LOG_FILE, Progress
 from unlearnbench.sweep.ray_cluster import ray_session
-from unlearnbench.sweep.sweep_state import SweepResult, SweepState, last_failure
+from unlearnbench.sweep.sweep_state import SweepResult, SweepState
 from unlearnbench.sweep.trials import run_trials
 from unlearnbench.sweep.worker_group import (
     in_bundle,
@@ -118,9 +119,9 @@ def _result(task: PreparationTask, reference: Any) -> TaskResult:
         return result
     except RayTaskError as error:
         cause = error.cause
-        reason = str(cause) if isinstance(cause, UnlearnbenchError) else last_failure(str(error))[0]
-    except RayError:
-        reason = "its process died: killed, or out of memory"
+        reason = str(cause) if isinstance(cause, UnlearnbenchError) else reason_in(str(error))
+    except RayError as error:
+        reason = reason_in(str(error))
     raise UnlearnbenchError(
         f"{task.label}: {reason}; fix that and run the same command again: models already prepared "
         "are reused"

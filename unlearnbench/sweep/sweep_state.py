@@ -23,6 +23,7 @@ from unlearnbench.results.records import (
     write_record,
 )
 from unlearnbench.results.remote_copies import Storage
+from unlearnbench.sweep.failure_texts import plain_text, reason_in
 from unlearnbench.sweep.progress import Progress, no_result
 
 TABLE = "results.csv"
@@ -62,14 +63,8 @@ class SweepResult:
 
 def last_failure(text: str) -> tuple[str, str]:
     """The last failure in Ray's log of a trial: its reason in one line, and its full text."""
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
-    full = re.split(r"^Failure # \d+ .*\n", plain, flags=re.MULTILINE)[-1].strip()
-    if re.match(r"The actor (died|is dead|is temporarily unavailable)", full):
-        return "its process died: killed, or out of memory", full
-    lines = [line for line in full.splitlines() if line.strip()]
-    last = lines[-1].strip() if lines else "no message"
-    # Cut module names, and the error by which a worker reports that it was pre-empted.
-    return re.sub(r"^(?:\w+\.)+(?:RayActorError: |(?=\w+(?::|$)))", "", last), full
+    full = re.split(r"^Failure # \d+ .*\n", plain_text(text), flags=re.MULTILINE)[-1].strip()
+    return reason_in(full), full
 
 
 class SweepState:

@@ -15,7 +15,6 @@ from unlearnbench.base.deferred_warnings import drain
 from unlearnbench.base.errors import UnlearnbenchError, is_deterministic, no_room
 from unlearnbench.base.signals import defer_sigterm, raise_if_stopped
 from unlearnbench.config.plan import RunSpec
-from unlearnbench.config.resources import Resources
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.config.search import Metric, Scheduler, weighted
 from unlearnbench.results.records import Record, read_records
@@ -277,16 +276,16 @@ def _trainable(pipeline: Pipeline, config: SweepConfig, state: SweepState) -> ty
             self.reset_config(config)
 
         def reset_config(self, new_config: dict[str, Any]) -> bool:
-            self._run = run_of(new_config["run"])
+            # Read in `step`, which reports an error: one that is raised here ends the process.
+            self._stored: dict[str, str] = new_config["run"]
             # Closes the generator of a run that was stopped, which frees its model.
             self._results: Any = None
             self._last: dict[str, Any] = {}
             return True
 
         def step(self) -> dict[str, Any]:
-            resources = config.resources_of(self._run.model.name)
             try:
-                result = self._epoch(resources)
+                result = self._epoch()
             except Exception as error:  # of any method or library; sorted below
                 if not is_deterministic(error) and no_room(str(error)) is None:
                     raise
@@ -295,9 +294,10 @@ def _trainable(pipeline: Pipeline, config: SweepConfig, state: SweepState) -> ty
                 result = {**self._last, "failed": text, "done": True, "repeated": True}
             return {**result, "warnings": drain()}
 
-        def _epoch(self, resources: Resources) -> dict[str, Any]:
+        def _epoch(self) -> dict[str, Any]:
             if self._results is None:
-                work = partial(_epochs, pipeline, self._run, context)
+                work = partial(_epochs, pipeline, run_of(self._stored), context)
+                resources = config.resources_of(self._stored["model"])
                 self._results = run_on_workers(work, resources)
             result: dict[str, Any] | None = next(self._results, None)
             if result is None:

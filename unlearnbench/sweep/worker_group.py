@@ -23,6 +23,7 @@ from unlearnbench.base.errors import StartOverError, UnlearnbenchError
 from unlearnbench.base.signals import defer_sigterm
 from unlearnbench.config.resources import Resources
 from unlearnbench.results.records import EpochResult
+from unlearnbench.sweep.failure_texts import reason_in
 
 T = TypeVar("T")
 Work = Callable[[], Iterator[Any]]
@@ -233,8 +234,8 @@ def _error(call: Any) -> BaseException | None:
 
     try:
         ray.get(call)
-    except RayActorError:
-        return WorkerDiedError("one of the run's processes died: killed, or out of memory")
+    except RayActorError as error:
+        return WorkerDiedError(f"one of the run's processes: {reason_in(str(error))}")
     except RayError as error:
         cause = getattr(error, "cause", None)
         if isinstance(cause, UnlearnbenchError):
