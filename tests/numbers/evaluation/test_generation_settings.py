@@ -127,5 +127,5 @@ def test_beams_are_refused_where_they_would_be_followed(
     chat: ChatModel, questions: tuple[Question, ...]
 ) -> None:
     model = with_settings(chat, {"num_beams": 3})
-    with pytest.raises(EvaluationError, match="num_beams: 3.*remove num_beams"):
+    with pytest.raises(EvaluationError, match=r"num_beams: 3.*remove num_beams"):
         evaluator_of(chat, questions, SHORT)(model)
