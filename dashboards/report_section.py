@@ -41,7 +41,7 @@ class PageContext:
         if not _latest or _latest[0].report is not report:
             shown = panels(report.rows)
             columns = PageColumns.of(report.rows, report.schema)
-            _latest[:] = [cls(report, Style.of(report.rows), shown, columns)]
+            _latest[:] = [cls(report, Style.of(report.rows, report.records), shown, columns)]
         return _latest[0]
 
     @property

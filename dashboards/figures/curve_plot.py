@@ -119,7 +119,7 @@ def steps(records: Sequence[Record], rows: Sequence[TableRow], style: Style) -> 
     rows  for the labels of the runs
     """
     names = {row.run_id: row.method for row in rows}
-    runs = [r for r in records if r.kind == "run" and r.steps and r.method in style.slots]
+    runs = [r for r in records if r.kind == "run" and r.steps]
     lines: dict[str, list[Figure]] = defaultdict(list)
     for run in sorted(runs, key=lambda r: (r.method, r.learning_rate or 0.0, r.seed, r.id)):
         for quantity, values in _quantities(run.steps).items():

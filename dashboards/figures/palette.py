@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from unlearnbench.results.records import Record
 from unlearnbench.results.table import TableRow
 
 from ..formatting import rate_text
@@ -46,18 +47,27 @@ class Style:
     dashes: Mapping[float | None, str]
 
     @classmethod
-    def of(cls, rows: Sequence[TableRow]) -> Style:
+    def of(cls, rows: Sequence[TableRow], records: Iterable[Record] = ()) -> Style:
         """Assign the styles of all methods and learning rates of a sweep.
 
         More rates than dashes, as a search tries, all have the first: repeated dashes would suggest
         equal rates.
+
+        records  whose training is drawn as well: a run that collapsed early has no row
         """
         runs = [r for r in rows if r.kind == "run"]
+        trained = [r for r in records if r.kind == "run" and r.steps]
         rates = sorted({r.learning_rate for r in runs if r.learning_rate is not None})
+        more = {r.learning_rate for r in trained if r.learning_rate is not None}
+        rates += sorted(more.difference(rates))
         dashes = dict.fromkeys([None, *rates], DASHES[0])
         if len(rates) <= len(DASHES):
             dashes |= zip(rates, DASHES, strict=False)
-        return cls(slots(r.family for r in runs), dashes)
+        numbers = slots(r.family for r in runs)
+        for family in sorted({r.method for r in trained}):
+            # Behind all others, whose colours stay the same.
+            numbers.setdefault(family, len(numbers))
+        return cls(numbers, dashes)
 
     def colour(self, family: str) -> str:
         """Look up the method's colour on a light page."""

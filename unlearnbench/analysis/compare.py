@@ -47,6 +47,7 @@ from unlearnbench.api.observations import Evaluation, FloatArray
 from unlearnbench.base.errors import EvaluationError, RecordError, did_you_mean
 from unlearnbench.evaluation.precision import check_precision
 from unlearnbench.evaluation.summary import first_difference, forget_ratios
+from unlearnbench.results.outcomes import outcome
 from unlearnbench.results.records import Record
 from unlearnbench.results.table import TableRow
 from unlearnbench.stats.ks_test import SIGNIFICANCE, Sensitivity, ks_power
@@ -231,12 +232,23 @@ def find_contender(name: str, label: str, results: Results, variant: str = "") -
             ids.add(row.run_id)
     result = by_name.get(name) or (by_name[ids.pop()] if len(ids) == 1 else None)
     if result is None:
+        lost = [outcome(record) for record in results.without_result if _is_called(record, name)]
+        if lost:
+            raise RecordError(
+                f"{label}: no run of {name!r} was evaluated: {'; '.join(map(str, lost))}"
+            )
         raise RecordError(
             f"{label}: no method, setting or run {name!r}{did_you_mean(name, by_name)}; methods: "
-            f"{', '.join(results.families) or 'none has run'}"
+            f"{', '.join(results.families) or 'none was evaluated'}"
         )
     records = {record.id: record for record in results.records}
     return Contender(label, tuple(result), rows, records, results.selection, variant)
+
+
+def _is_called(record: Record, name: str) -> bool:
+    """Whether `name` stands for a run without a row, as in `find_contender`."""
+    rate = "" if record.learning_rate is None else f" lr {record.learning_rate:g}"
+    return name in (record.method, record.method + rate) or record.id.startswith(name or " ")
 
 
 def _under(results: Results, variant: str) -> tuple[TableRow, ...]:

@@ -6,7 +6,7 @@ The last lines of a sweep and the head of its page both come from these. Pure, e
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from unlearnbench.analysis.best_settings import Panel, panel_label
 from unlearnbench.analysis.lasting import AttackedPanel
 from unlearnbench.analysis.order_confidence import PanelOrder
 from unlearnbench.api.benchmark import SplitKey
+from unlearnbench.results.outcomes import RunOutcome
 
 CONCLUSION_FILE = "conclusion.json"
 SCHEMA = 1
@@ -48,16 +49,20 @@ class Conclusion:
 
 
 def conclude(
-    panel: Panel, order: PanelOrder | None, attacked: AttackedPanel | None = None
+    panel: Panel,
+    order: PanelOrder | None,
+    attacked: AttackedPanel | None = None,
+    lost: Sequence[RunOutcome] = (),
 ) -> Conclusion:
     """Draw the conclusion about a panel that has runs.
 
     order     of its methods; None if its start model is not valid
     attacked  None if no attack was run
+    lost      its runs that failed or collapsed
     """
     leader = None if order is None else order.leader
     best = None if leader is None else leader.best
-    result = text.best_found(panel, leader)
+    result = text.best_found(panel, leader, lost)
     start, runs = panel.start, [row for row in panel.rows if row.kind == "run" and row.epoch]
     unknown = start.utility is None or all(row.forgotten is None for row in runs)
     if start.fault or unknown or (best is not None and start.unmoved(best.forgotten)):

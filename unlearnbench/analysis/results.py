@@ -29,7 +29,7 @@ from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
 from unlearnbench.evaluation.privacy_control import control_warning
 from unlearnbench.evaluation.summary import plan_of
 from unlearnbench.results.epoch_metrics import named_metrics
-from unlearnbench.results.outcomes import WITHOUT_RESULT
+from unlearnbench.results.outcomes import WITHOUT_RESULT, outcome
 from unlearnbench.results.records import Record, planned_records, read_records
 from unlearnbench.results.table import (
     TableRow,
@@ -176,11 +176,14 @@ class Results:
         """Three sentences for each panel with runs."""
         orders = {order.panel: order for order in self.claims.panels}
         attacked = {panel.panel: panel for panel in self.lasting}
-        return tuple(
-            conclude(panel, orders.get(panel.panel), attacked.get(panel.panel))
-            for panel in self.panels
-            if any(row.kind == "run" for row in panel.rows)
-        )
+        conclusions: list[Conclusion] = []
+        for panel in self.panels:
+            ends = (outcome(r) for r in self.without_result if r.panel == panel.panel)
+            lost = sorted(ends, key=lambda end: end.title)
+            if lost or any(row.kind == "run" for row in panel.rows):
+                known = orders.get(panel.panel), attacked.get(panel.panel)
+                conclusions.append(conclude(panel, *known, lost))
+        return tuple(conclusions)
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from unlearnbench.analysis.model_verdict import ModelVerdict
     from unlearnbench.analysis.order_confidence import OrderConfidence, PanelOrder, RankedMethod
     from unlearnbench.api.metric import MetricColumn
+    from unlearnbench.results.outcomes import RunOutcome
 
 NAMED = 4
 """Most methods that a sentence names."""
@@ -112,10 +113,11 @@ def best_lines(panel: Panel, most: int) -> list[str]:
     return [heading, *(f"  {line}" for line in aligned(rows, right))]
 
 
-def best_found(panel: Panel, leader: RankedMethod | None) -> str:
+def best_found(panel: Panel, leader: RankedMethod | None, lost: Sequence[RunOutcome] = ()) -> str:
     """The best method of a panel, what it has forgotten and kept; or why there is none.
 
     leader  the method whose best setting has forgotten most; None if none keeps its utility
+    lost    runs of the panel that failed or collapsed
     """
     start, headline = panel.start, panel.headline
     kept, forgotten = headline.kept.plain_short, headline.forgotten
@@ -123,7 +125,7 @@ def best_found(panel: Panel, leader: RankedMethod | None) -> str:
     if start.fault:
         return f"No result: {start.fault}."
     if not evaluated:
-        return "No run has been evaluated yet."
+        return _none_evaluated(lost)
     if start.utility is None:
         return f"No best setting: the start model, the reference of {kept}, was not evaluated."
     if all(row.forgotten is None for row in evaluated):
@@ -162,6 +164,17 @@ def best_found(panel: Panel, leader: RankedMethod | None) -> str:
     low, high = (p_value(end) if test else forgotten.text(end) for end in ends)
     name = "p" if test else forgotten.name
     return f"{text}. Over its {leader.seeds} seeds {name} is between {low} and {high}."
+
+
+def _none_evaluated(lost: Sequence[RunOutcome]) -> str:
+    """Say why no run of a panel has a number."""
+    if not lost:
+        return "No run has been evaluated yet."
+    ends = Counter(item.status for item in lost)
+    counts = " and ".join(f"{count} {status}" for status, count in sorted(ends.items()))
+    example = f"{lost[0].title}: {lost[0].reason or 'no reason is recorded'}"
+    text = f"No result: no run reached its first evaluation ({counts}). The first: {example}."
+    return f"{text} Try lower rates." if ends["collapsed"] else text
 
 
 def doubts(order: PanelOrder) -> Iterator[str]:

@@ -71,6 +71,7 @@ def show(
     """
     from unlearnbench.report.best_table import best_table
     from unlearnbench.report.leaderboard import tables
+    from unlearnbench.results.outcomes import WITHOUT_RESULT, outcome
 
     register_plugins(plugins)
     if page:
@@ -86,8 +87,16 @@ def show(
             description="Records that several sweeps have put together.",
         )
         console.note(f"page  {publish(report, Path(), Path(page))}")
-    for profile, rows in tables(board.records).items():
-        console.print(f"best of each method, by {profile}\n\n{best_table(rows)}")
+    lost = [outcome(record) for record in board.records if record.status in WITHOUT_RESULT]
+    by_profile = tables(board.records)
+    evaluated = {
+        profile: rows
+        for profile, rows in by_profile.items()
+        if any(row.kind == "run" for row in rows)
+    }
+    for profile, rows in (evaluated or by_profile).items():
+        table = best_table(rows, without_result=lost)
+        console.print(f"best of each method, by {profile}\n\n{table}")
     return SOME_FAILED if board.refused else 0
 
 

@@ -313,8 +313,14 @@ def _reader() -> TypeAdapter[Record]:
 def evaluated_epoch(record: Record, epoch: int | None = None) -> int:
     """The epoch, or the record's last. Raises: RecordError where it has no evaluation."""
     epochs = sorted(record.evaluations)
-    chosen = epochs[-1] if epoch is None and epochs else epoch
-    if chosen is None or chosen not in epochs:
+    if not epochs:
+        reason = (record.error or "").strip().partition("\n")[0] or "no reason is recorded"
+        raise RecordError(
+            f"record {record.id}: no epoch was evaluated, and the run {record.status} ({reason}); "
+            "name a run that was evaluated"
+        )
+    chosen = epochs[-1] if epoch is None else epoch
+    if chosen not in epochs:
         raise RecordError(
             f"record {record.id}: epoch {chosen} has no evaluation, only {epochs}; name one of them"
         )
