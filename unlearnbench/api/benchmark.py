@@ -152,7 +152,7 @@ class MetricUse:
 
 _PROMPT_SETTINGS = (
     *("format", "examples", "max_new_tokens", "prefix", "system"),
-    *("max_length", "answer_index", "stops", "max_answer_tokens", "labels"),
+    *("max_length", "answer_index", "stops", "max_answer_tokens", "labels", "tag"),
 )
 
 
@@ -193,7 +193,11 @@ class Question:
     stops: tuple[str, ...] = ()
     """Texts at the first of which, one after the other, its generated answer is cut."""
     max_answer_tokens: int | None = None
-    """Most tokens of its answer that are scored, and that are the reference; default: all."""
+    """Most tokens of its answer that are scored; default: all. The reference is the answer's first
+    tokens, encoded without the prompt: as many behind BOS, and one more without BOS, as in MUSE."""
+    tag: str = ""
+    """Text in front of its answers, such as `Answer:`, that is scored and generated with them, and
+    that is no part of the reference."""
     labels: tuple[str, ...] = ()
     """What metrics that look at some rows of a set know them by: a task, a subject."""
     score: float | tuple[float, ...] | None = field(default=None, compare=False)
@@ -245,6 +249,20 @@ class Question:
         """Settings of the prompt and of its answer's limit that differ from their defaults."""
         pairs = ((name, getattr(self, name)) for name in _PROMPT_SETTINGS)
         return {name: value for name, value in pairs if value != getattr(Question, name)}
+
+    @property
+    def may_merge(self) -> bool:
+        """Whether a token may hold the end of its own prompt and the beginning of its answer.
+
+        Own prompts are those of text and a given beginning of the answer, as opposed to those that
+        the model's template ends.
+        """
+        if self.answer_index is not None:
+            return False
+        if self.prefix:
+            return self.prefix.endswith(" ")
+        is_divided = self.question.endswith("\n") or f"{self.tag}{self.answer}"[:1].isspace()
+        return self.format == "text" and bool(self.question) and not is_divided
 
     @property
     def opening(self) -> str:

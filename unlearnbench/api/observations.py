@@ -73,7 +73,7 @@ class SetEvaluation:
     """Greedy answers; empty when only scores are known: of holdout rows, in TOFU's published
     logs."""
     references: tuple[str, ...]
-    """True answers as decoded from their tokens, the references of ROUGE."""
+    """Texts of the true answers, the references of ROUGE."""
     answer_loss: FloatArray
     """[n] mean negative log-likelihood of the true answer's tokens, EOS included, in nats."""
     answer_tokens: IntArray
@@ -110,6 +110,9 @@ class SetEvaluation:
     """[n] of each question, see `Question.labels`; empty where no question has one."""
     word_rule: WordRule = "ascii"
     """What counts as a word of the texts, by the evaluation's profile, see `stats/text_overlap`."""
+    compressed_bytes: IntArray | None = None
+    """[n] bytes of the text of each true answer's scored tokens after zlib. None where these texts
+    are the references, and in records from before there was this column."""
 
     @property
     def perturbed(self) -> BoolArray:

@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 from typing import Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from unlearnbench.api.attack import AttackRows, PromptAttack
 from unlearnbench.api.benchmark import Question
@@ -37,6 +37,14 @@ class AssistantPrefix(PromptAttack):
         description="share of the true answer's words that is given in place of `text`; one at "
         "least and not all; 0: none",
     )
+
+    @field_validator("text")
+    @classmethod
+    def _without_last_blank(cls, text: str) -> str:
+        # The answer brings a blank along, which tokenizers join with its first word.
+        if not text.strip(" "):
+            raise ValueError("is blank; give words that an answer begins with")
+        return text.rstrip(" ")
 
     @model_validator(mode="after")
     def _has_one_beginning(self) -> Self:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -39,6 +39,26 @@ _RELATIONSHIPS, _BIOGRAPHIES = "relationships.jsonl", "biographies.jsonl"
 _FILES = (_RELATIONSHIPS, _BIOGRAPHIES, "subsample.json", "minimal_sets.json")
 
 
+ModelFamily = Literal["llama", "phi", "gpt2-xl"]
+
+
+class _Prompt(NamedTuple):
+    """The text between a fact's question and its answer."""
+
+    end: str
+    """End of the prompt."""
+    tag: str
+    """Text in front of the answer that is learned, unlearned and generated with it."""
+
+
+_PROMPTS: Mapping[ModelFamily, _Prompt] = {
+    "llama": _Prompt("\n", "Answer:"),
+    "phi": _Prompt("\n", "Answer: "),
+    "gpt2-xl": _Prompt("\n Answer:", ""),
+}
+"""By family of models: wrh14/deep_unlearning@a3c4ccb:config/model_config.yaml."""
+
+
 class EduRelat(Benchmark):
     """Wu et al. 2024, arXiv:2410.15153: deep unlearning of facts about made-up families."""
 
@@ -52,6 +72,11 @@ class EduRelat(Benchmark):
 
     source: str = "edu-relat"
     path: str = Field(default="edu_relat", description="folder of its files")
+    family: ModelFamily = Field(
+        default="llama",
+        description="models whose prompt is used: `llama` and `phi` write `Answer:` in front of "
+        "each answer, with `gpt2-xl` it is part of the prompt",
+    )
 
     def metrics(self, profile: Profile) -> tuple[MetricUse, ...]:
         """Which facts are still answered, and whether what is left implies the target."""
@@ -65,7 +90,10 @@ class EduRelat(Benchmark):
         folder = Path(self.path).expanduser()
         fix = "write the tables of github.com/wrh14/deep_unlearning there, as JSON"
         data_folder(folder, _FILES, f"data.path: {self.path}", fix)
-        facts, biographies = (_facts(folder / name) for name in (_RELATIONSHIPS, _BIOGRAPHIES))
+        prompt = _PROMPTS[self.family]
+        facts, biographies = (
+            _facts(folder / name, prompt) for name in (_RELATIONSHIPS, _BIOGRAPHIES)
+        )
         targets: list[int] = _read(folder / "subsample.json", list[int])
         minimal: _MinimalSets = _read(folder / "minimal_sets.json", _MinimalSets)
         requests: dict[SplitKey, Split] = {}
@@ -99,13 +127,14 @@ class _Fact(JsonRow):
     answer4: Words
 
 
-def _facts(file: Path) -> tuple[Question, ...]:
+def _facts(file: Path, prompt: _Prompt) -> tuple[Question, ...]:
     return tuple(
         Question(
-            f"Question: {row.question4}\n",
+            f"Question: {row.question4}{prompt.end}",
             row.answer4,
             format="text",
             max_new_tokens=10,
+            tag=prompt.tag,
             place=location,
         )
         for location, row in json_rows(file, str(file), _Fact)

@@ -99,9 +99,8 @@ class MUSE(Benchmark):
         return Dataset(self.source, tuple(full), parts)
 
     def _trained(self, folder: Path, table: str, part: str) -> tuple[Question, ...]:
-        rows = _texts(folder, table, part)
         if self.tokenizer is None:
-            return rows
+            return _texts(folder, table, part)
         from transformers import AutoTokenizer
 
         try:
@@ -109,7 +108,8 @@ class MUSE(Benchmark):
         except (OSError, ValueError) as error:  # gated, not reached, or none
             fix = "name a folder that has one, or log in to the hub (`hf auth login`)"
             raise DataError(f"data.tokenizer: no tokenizer {self.tokenizer}; {fix}") from error
-        whole = "\n\n".join(row.answer for row in rows)
+        # With the texts that are empty, as load_data.py joins them.
+        whole = "\n\n".join(row.text for _, row in table_rows(folder, table, part, _Text))
         pieces = _pieces(tokenizer(whole, add_special_tokens=False)["input_ids"], self.piece)
         return tuple(Question("", tokenizer.decode(ids), format="text") for ids in pieces)
 

@@ -125,8 +125,9 @@ class _Asked(JsonRow):
             text,
             self.answer,
             prefix=prefix,
+            # No line break ends it. Among the source's terminators is one, which it looks up as a
+            # token "\n". The vocabularies of its models, Llama-3 and Phi-3, have no such token.
             max_new_tokens=30,
-            stops=("\n",),
             labels=(self.type,),
             place=location,
         )

@@ -32,8 +32,7 @@ COMMON = {
     "EOS": "appended to every answer, scored and counted",
     "loss": "mean negative log-likelihood of an answer's scored tokens; probability exp(-loss)",
     "generation": "greedy, from the prompt alone",
-    "ROUGE": "recall with the Porter stemmer for English words, against the answer as decoded from "
-    "its tokens",
+    "ROUGE": "recall with the Porter stemmer for English words, against the text of the answer",
     "truth ratio": "of the paraphrased answer; of the answer itself for true facts",
     "Forget Quality": "two-sided exact KS test on the forget set's truth ratios",
 }

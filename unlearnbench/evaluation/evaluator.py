@@ -7,6 +7,7 @@ text, and sets of which no metric reads generated answers (`metric.SCORED_ONLY`)
 from __future__ import annotations
 
 import sys
+import zlib
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
@@ -22,6 +23,7 @@ from unlearnbench.api.observations import (
     AnswerTokens,
     Evaluation,
     FloatArray,
+    IntArray,
     Samples,
     SetEvaluation,
     SetName,
@@ -72,7 +74,9 @@ class _Item:
     """The answer, the base of its truth ratio, perturbed answers; may repeat."""
     tree: Tree
     reference: str
-    """The true answer, as decoded from its tokens."""
+    """The text of the true answer."""
+    scored_text: str
+    """The text of its scored tokens, which lack what a token shares with the prompt."""
     answered: bool
     """True if an answer is generated."""
     moments: bool
@@ -161,8 +165,10 @@ class Evaluator:
             most += max(len(prompt) - len(self.encoder.prompt(plain)), 0)
         encoder = replace(self.encoder, max_length=most)
         rows = tuple(encoder.row(question, answer) for answer in question.scored_answers)
-        reference, tree = encoder.reference(rows[0], question), build_tree(rows, prompt)
-        return _Item(question, rows, tree, reference, answered, moments, most)
+        reference = encoder.reference(rows[0], question)
+        scored_text = encoder.scored_text(rows[0], question)
+        tree = build_tree(rows, prompt)
+        return _Item(question, rows, tree, reference, scored_text, answered, moments, most)
 
     def with_sets(
         self,
@@ -319,19 +325,22 @@ class Evaluator:
 
         rows, sets = iter(self._retried(model, sampled)), dict(evaluation.sets)
         for name in names:
-            references = [item.reference for item in self.sets[name]]
-            samples = self._samples([next(rows) for _ in references], references)
+            items = self.sets[name]
+            samples = self._samples([next(rows) for _ in items], items)
             sets[name] = replace(sets[name], samples=samples)
         return replace(evaluation, sets=sets)
 
-    def _samples(self, answers: Sequence[Sequence[Answer]], references: Sequence[str]) -> Samples:
+    def _samples(self, answers: Sequence[Sequence[Answer]], items: Sequence[_Item]) -> Samples:
         """The texts of n lists of s answers, and their ROUGE-L recall against n references."""
-        texts = [tuple(self._text(item) for item in row) for row in answers]
+        texts = [
+            tuple(self._text(answer, item.question) for answer in sampled)
+            for sampled, item in zip(answers, items, strict=True)
+        ]
         rouge = np.full((len(answers), len(answers[0])), np.nan)
-        for i, (row, reference) in enumerate(zip(texts, references, strict=True)):
-            rule = self.profile.words
-            rouge[i] = rouge_recall([reference] * len(row), row, word_rule=rule)[1]
-        rouge[~np.array([[item.finite for item in row] for row in answers])] = np.nan
+        rule = self.profile.words
+        for i, (row, item) in enumerate(zip(texts, items, strict=True)):
+            rouge[i] = rouge_recall([item.reference] * len(row), row, word_rule=rule)[1]
+        rouge[~np.array([[answer.finite for answer in row] for row in answers])] = np.nan
         return Samples(tuple(texts), rouge)
 
     def _predictor(
@@ -497,8 +506,7 @@ class Evaluator:
         """One set; `answers` are of all its questions, or of none."""
         references = tuple(item.reference for item in items)
         generated = tuple(
-            self._text(answer, item.question.stops)
-            for item, answer in zip(items, answers, strict=False)
+            self._text(answer, item.question) for item, answer in zip(items, answers, strict=False)
         )
         rouge = np.full((2, len(items)), np.nan)
         if generated:
@@ -518,6 +526,7 @@ class Evaluator:
             questions=tuple(item.question.question for item in items),
             generated=generated,
             references=references,
+            compressed_bytes=_compressed_bytes(items),
             answer_loss=loss[:, 0],
             answer_tokens=tokens[:, 0],
             base_loss=loss[:, 1],
@@ -531,10 +540,10 @@ class Evaluator:
             **_of_questions([item.question for item in items]),
         )
 
-    def _text(self, answer: Answer, stops: Sequence[str] = ()) -> str:
-        """A generated answer as text, up to the first of `stops` or the text that has ended it."""
-        ends = (*stops, self.encoder.end_text) if answer.at_text else stops
-        return _stopped(self.encoder.decode(tuple(answer.ids)), ends)
+    def _text(self, answer: Answer, question: Question) -> str:
+        """A generated answer as text, up to the question's stops or the text that has ended it."""
+        ends = (*question.stops, self.encoder.end_text) if answer.at_text else question.stops
+        return _stopped(self.encoder.untrimmed(tuple(answer.ids)), ends)
 
     def answer_tokens(
         self, rows: Sequence[Row], scores: Sequence[QuestionScores]
@@ -568,9 +577,18 @@ class Evaluator:
 
 
 def _stopped(text: str, stops: Sequence[str]) -> str:
+    # Before outer blanks are removed: an answer that begins with a stop is empty.
     for stop in stops:
         text = text.partition(stop)[0]
-    return text.strip() if stops else text
+    return text.strip()
+
+
+def _compressed_bytes(items: Sequence[_Item]) -> IntArray | None:
+    """Bytes of each scored text after zlib; None where all scored texts are the references."""
+    texts = [item.scored_text for item in items]
+    if texts == [item.reference for item in items]:
+        return None
+    return np.array([len(zlib.compress(text.encode(errors="surrogatepass"))) for text in texts])
 
 
 def _of_questions(rows: Sequence[Question]) -> dict[str, Any]:

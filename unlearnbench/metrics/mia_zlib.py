@@ -9,7 +9,9 @@ from unlearnbench.api.observations import FloatArray, SetEvaluation
 class ZlibAttack(MembershipInference):
     """Mean loss / bytes of the answer after zlib (level 6): Carlini et al. 2021, arXiv:2012.07805.
 
-    The text is the answer as decoded from its tokens, as in open-unlearning.
+    The text is that of the scored tokens, as in open-unlearning
+    (locuslab/open-unlearning@d3d7cf9:src/evals/metrics/utils.py,
+    `extract_target_texts_from_processed_data`).
     """
 
     label = "ZLib"
@@ -19,6 +21,8 @@ class ZlibAttack(MembershipInference):
         """[n] in nats per byte."""
         if len(seen.references) != len(seen.answer_loss):
             return None
+        if seen.compressed_bytes is not None:
+            return seen.answer_loss / seen.compressed_bytes
         return seen.answer_loss / [
             len(zlib.compress(text.encode(errors="surrogatepass"))) for text in seen.references
         ]

@@ -2,8 +2,10 @@
 
 All tokens are scored but as many as the prompt has alone, as TOFU, open-unlearning and
 lm-evaluation-harness count them: a token that merges the prompt's end with the answer's beginning,
-such as Llama-2's `]"`, is not. What ends the turn is appended and scored: EOS, or what the model's
-chat template writes there, such as Gemma's `<end_of_turn>`.
+such as Llama-2's `]"`, is not. A blank at the end of a prompt that a row brings along is an
+exception. Many tokenizers join it with the answer's first word, which is scored, as
+lm-evaluation-harness scores an option behind such a blank. What ends the turn is appended and
+scored: EOS, or what the model's chat template writes there, such as Gemma's `<end_of_turn>`.
 """
 
 from __future__ import annotations
@@ -104,6 +106,8 @@ class Template:
                 )
             first, last = self.system
             part = replace(part, before=f"{first}{self._message(row.system)}{last}")
+        if row.tag:
+            part = replace(part, tag=f"{part.tag}{row.tag}")
         if row.prefix:
             part = replace(part, after=f"{part.after}{part.tag}{row.prefix}", tag="")
         return part
@@ -510,11 +514,15 @@ class Encoder:
         Raises: ModelError where the prompt fills the row.
         """
         template, is_option = self._template(question), question.answer_index is not None
-        start = len(self._ids(template, question))
+        prompt = self._ids(template, question)
         answer = question.answer if answer is None else answer
         answer = question.behind_prefix(answer) if question.prefix else answer
         end, end_ids = ("", ()) if is_option else self._ending(question)
         ids = self._ids(template, question, template.answer(answer) + end)
+        start = len(prompt)
+        if not is_option and _ends_in_blank(question):
+            # A token of that blank and the answer's first word is all the answer's.
+            start = _shared(prompt, ids)
         most, length = self.max_length, len(ids)
         if question.max_answer_tokens is not None:
             most = min(most, start + question.max_answer_tokens)
@@ -573,18 +581,88 @@ class Encoder:
 
     def decode(self, ids: tuple[int, ...]) -> str:
         """Decode answer ids without special tokens and outer white space."""
-        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True)).strip()
+        return self.untrimmed(ids).strip()
+
+    def untrimmed(self, ids: tuple[int, ...]) -> str:
+        """Decode answer ids without special tokens."""
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
 
     def reference(self, row: Row, question: Question) -> str:
-        """The answer as decoded from its tokens, the reference of ROUGE."""
+        """Return the text of the true answer, with which generated answers are compared.
+
+        It is the answer as it is written. Rows that stand in the model's template have it as
+        decoded from the tokens of the row, because TOFU and open-unlearning decode a whole row and
+        take away the prompt (locuslab/tofu@8c49eee:evaluate_util.py, `run_generation`;
+        locuslab/open-unlearning@d3d7cf9:src/evals/metrics/utils.py, `eval_text_similarity`). A row
+        that was cut has as much of its answer as its tokens hold.
+        """
+        if question.max_answer_tokens is not None:
+            return self._first_tokens(question.answer, question.max_answer_tokens)
+        is_written = question.format == "text" or bool(question.prefix)
+        if is_written and not row.cut:
+            answer = question.answer
+            return (question.behind_prefix(answer) if question.prefix else answer).strip()
         template = self._template(question)
-        end, end_ids = self._ending(question)
+        return self._decoded_answer(row, question, template).removeprefix(template.label).strip()
+
+    def _first_tokens(self, answer: str, most: int) -> str:
+        """Return the answer's beginning of `most` tokens behind BOS, encoded without its prompt.
+
+        The source of this rule counts BOS as one of `most + 1` tokens, so that a tokenizer without
+        BOS has one more: swj0419/muse_bench@fcd6651:metrics/verbmem.py.
+        """
+        ids = tuple(self.tokenizer(answer)["input_ids"])
+        return self.decode(ids[: most + 1])
+
+    def _decoded_answer(self, row: Row, question: Question, template: Template) -> str:
+        """Decode the answer of a row, with what one of its tokens shares with the prompt."""
+        prompt = self._ids(template, question)
+        shared = _shared(prompt, row.ids)
+        text = self._answer_text(row.ids[shared:], question)
+        if shared == len(prompt):
+            return text
+        end_of_prompt = self.decode(prompt[shared:])
+        if text.startswith(end_of_prompt):
+            return text.removeprefix(end_of_prompt).strip()
+        # Tokens of parts of a character have no text of their own.
+        return self._answer_text(row.ids[row.start :], question) if row.cut else question.answer
+
+    def _answer_text(self, ids: tuple[int, ...], question: Question) -> str:
+        """Decode the last ids of a row, without what ends the turn."""
+        _, end_ids = self._ending(question)
         # Not every template's turn ends with a token that decoding leaves out.
-        ids = row.ids[row.start :]
         ids = ids[:-1] if end_ids and ids[-1:] == end_ids else ids
-        answer = self.decode(ids).removeprefix(template.label).strip()
+        text = self.decode(ids)
         if self.end_text and question.format != "text":
-            answer = answer.removesuffix(self.end_text).strip()
-        # What is scored: the text that `mia-zlib` divides a loss by.
+            text = text.removesuffix(self.end_text).strip()
+        return text
+
+    def scored_text(self, row: Row, question: Question) -> str:
+        """Return the text of a row's scored tokens, without a label of the template.
+
+        It lacks what a token shares with the prompt. `mia-zlib` divides a loss by its size.
+        """
+        template = self._template(question)
+        answer = self._answer_text(row.ids[row.start :], question)
+        answer = answer.removeprefix(template.label).strip()
         end = template.end if self.eos_as_padding else ""
         return answer + end[len(end.rstrip()) :]
+
+
+def _ends_in_blank(question: Question) -> bool:
+    """Whether the prompt ends in a blank that many tokenizers join with the answer's first word.
+
+    Only for rows whose prompt is the user's own. In the model's template the tokens of the prompt
+    are counted, as TOFU and open-unlearning do.
+    """
+    if question.prefix:
+        return question.prefix.endswith(" ")
+    return question.format == "text" and question.question.endswith(" ")
+
+
+def _shared(first: tuple[int, ...], second: tuple[int, ...]) -> int:
+    """Return the number of tokens with which both sequences begin."""
+    if second[: len(first)] == first:
+        return len(first)
+    pairs = zip(first, second, strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), len(second))

@@ -159,6 +159,9 @@ def _plain(rows: Iterable[Question]) -> list[list[object]]:
             r.paraphrased_question,
             *([] if r.score is None else [r.score]),  # as in versions before scores
             *([part] if (part := r.prompt_settings) else []),
+            # Earlier versions took the references of such rows from their scored tokens alone,
+            # and looked for stops behind the blanks that an answer begins with.
+            *(["text"] if r.may_merge or r.stops or r.max_answer_tokens is not None else []),
         ]
         for r in rows
     ]

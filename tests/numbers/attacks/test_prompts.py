@@ -68,6 +68,17 @@ def test_a_prefix_stands_behind_the_turn_marker(tokenizer: Any) -> None:
     assert not attack.selects(asked, ROWS), "its beginning is given already"
 
 
+def test_the_blank_behind_a_prefix_is_the_answers(tokenizer: Any) -> None:
+    attack = AssistantPrefix(text="Sure, it is ")
+    assert attack.text == "Sure, it is"
+    row = attack.asked(ADA, "", ROWS)
+    encoder = Encoder(tokenizer, TEMPLATES["plain"], 200)
+    text = "<s>Question: Where was Ada born?\nAnswer: Sure, it is In Lima.</s>"
+    assert tokenizer.decode(list(encoder.row(row).ids)) == text
+    with pytest.raises(ValueError, match="is blank; give words"):
+        AssistantPrefix(text="  ")
+
+
 @pytest.mark.parametrize(
     ("answer", "share", "prefix"),
     [

@@ -1,16 +1,21 @@
 """EDU-RELAT: recall and accuracy of deep unlearning against the published example."""
 
 import json
+import random
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.conftest import shared_data
+from tests.made_up_benchmarks import edu_relat
 from unlearnbench.api.metric import EvaluatedModel, MetricInputs
 from unlearnbench.api.observations import SetEvaluation
-from unlearnbench.benchmarks.edu_relat import EduRelat
+from unlearnbench.benchmarks.edu_relat import EduRelat, ModelFamily
 from unlearnbench.evaluation.made_up_sets import made_up_set
 from unlearnbench.metrics.deep_unlearning import DeepUnlearning
+from unlearnbench.models.encoding import TEMPLATES, Encoder
 from unlearnbench.models.rows_loading import load_benchmark
 
 
@@ -63,3 +68,46 @@ def test_every_request_has_minimal_sets() -> None:
         target = [row for row in split.sets["relationships"] if "target" in row.labels]
         assert len(target) == 1
         assert len(target[0].labels) >= 3, "it is in each of its minimal sets"
+
+
+@pytest.mark.parametrize(
+    ("family", "prompt", "answer"),
+    [
+        ("llama", "Question: Who is P1 to P2?\n", "Answer:a friend"),
+        ("phi", "Question: Who is P1 to P2?\n", "Answer: a friend"),
+        ("gpt2-xl", "Question: Who is P1 to P2?\n Answer:", "a friend"),
+    ],
+)
+def test_each_family_has_its_prompt(
+    family: ModelFamily, prompt: str, answer: str, tmp_path: Path, tokenizer: Any
+) -> None:
+    """wrh14/deep_unlearning@a3c4ccb:config/model_config.yaml, data_module.py."""
+    settings = edu_relat(tmp_path) | {"family": family}
+    split = load_benchmark(EduRelat.model_validate(settings), ["target2"]).splits["target2"]
+    (row,) = split.forget
+    encoder = Encoder(tokenizer, TEMPLATES["plain"], 200)
+    encoded = encoder.row(row)
+    assert tokenizer.decode(list(encoder.prompt(row))) == f"<s>{prompt}"
+    assert tokenizer.decode(list(encoded.ids)) == f"<s>{prompt}{answer}</s>"
+    assert encoded.start == len(tokenizer(prompt)["input_ids"])
+    assert encoder.reference(encoded, row) == "a friend"
+    assert row.max_new_tokens == 10
+
+
+def test_random_answers_have_the_recall_of_the_definition() -> None:
+    benchmark = EduRelat(path=str(shared_data("benchmarks/edu_relat")))
+    rows = load_benchmark(benchmark, benchmark.splits)
+    folder = shared_data("benchmarks/edu_relat")
+    tables = json.loads((folder / "minimal_sets.json").read_text(encoding="utf-8"))
+    targets = json.loads((folder / "subsample.json").read_text(encoding="utf-8"))
+    draws = random.Random(0)
+    for number, split in enumerate(rows.splits.values()):
+        known = [draws.random() < 0.6 for _ in range(400)]
+        labels = [row.labels for row in split.sets["relationships"]]
+        pairs: list[tuple[float, float]] = []
+        for members in tables[str(targets[number])]:
+            gone = [i for i in members if not known[i]]
+            others = [is_known for i, is_known in enumerate(known) if i not in members]
+            pairs.append((len(gone) / len(members), sum(others) / len(others)))
+        expected = [*max(pairs), float(known[targets[number]])]
+        assert scored(facts(known, labels)) == pytest.approx(expected, abs=1e-12)

@@ -1,6 +1,7 @@
 """EOS as padding: open-unlearning's rules, written down again with the library's own masks."""
 
 import copy
+import zlib
 from typing import Any
 
 import pytest
@@ -96,7 +97,15 @@ def test_scores_and_answers_are_the_librarys_under_that_mask(
         assert found.perturbed_loss[i, 0] == pytest.approx(-other.mean().item(), abs=1e-9)
         assert found.answer_tokens[i] == len(one)
         assert found.generated[i] == said
-        assert found.references[i] == question.answer + "\n" * (template != "eos ends")
+        # Its source strips a reference, and the text that a loss is compared with by zlib has all
+        # that is scored.
+        assert found.references[i] == question.answer
+        if template == "eos ends":
+            assert found.compressed_bytes is None
+        else:
+            assert found.compressed_bytes is not None
+            size = len(zlib.compress(f"{question.answer}\n".encode()))
+            assert found.compressed_bytes[i] == size
     model.zero_grad()
     asked, answer = questions[0].question, questions[0].answer
     (-plain_logprobs(model, chat, asked, answer)[:-1].mean()).backward()

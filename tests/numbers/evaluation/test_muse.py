@@ -46,7 +46,8 @@ def test_texts_are_cut_into_pieces(tmp_path: Path, tokenizer: Any) -> None:
     tokenizer.save_pretrained(tmp_path / "tokenizer")
     settings = muse(tmp_path) | {"tokenizer": str(tmp_path / "tokenizer")}
     rows = load_benchmark(MUSE.model_validate(settings | {"piece": 16}), ["all"]).splits["all"]
-    joined = "\n\n".join(f"A text of raw/forget, number {i}." for i in range(3))
+    # The source joins an empty text, too.
+    joined = "\n\n".join([*(f"A text of raw/forget, number {i}." for i in range(3)), ""])
     ids = tokenizer(joined, add_special_tokens=False)["input_ids"]
     ids += ids[: -len(ids) % 16]  # the last piece goes on with the first
     expected = [tokenizer.decode(ids[i : i + 16]) for i in range(0, len(ids), 16)]
