@@ -453,6 +453,21 @@ def takes_roles_apart(spec: MethodSpec) -> bool:
     return False
 
 
+def removes_dropout(spec: MethodSpec, training: TrainingSettings) -> bool:
+    """Whether a method trains a model without the dropout of the model's configuration."""
+    if training.dropout != "auto":
+        return training.dropout == "remove"
+    return compares_with_start(spec)
+
+
+def compares_with_start(spec: MethodSpec) -> bool:
+    """Whether the loss reads predictions of the frozen start model, also for a retain term."""
+    method: Any = method_from_spec(spec)
+    needs = method.needed()
+    has_kl_term = spec.retain is not None and spec.retain.term == "kl"
+    return bool(needs.reference or needs.prompts or has_kl_term)
+
+
 def _check_sources(planned: Mapping[str, str | None], kind: str) -> None:
     """Raise PluginError where a plug-in's file is not the one of the plan."""
     for name, source in planned.items():

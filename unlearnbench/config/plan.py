@@ -2,7 +2,7 @@
 
 import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,7 +15,7 @@ from unlearnbench.base.errors import ConfigError, Problem
 from unlearnbench.base.hashing import content_hash, json_ready
 from unlearnbench.base.redaction import redact, redact_tree
 from unlearnbench.config.entries import AttackSpec, BenchmarkSection
-from unlearnbench.config.method_specs import takes_roles_apart
+from unlearnbench.config.method_specs import removes_dropout, takes_roles_apart
 from unlearnbench.config.profiles import profile_of
 from unlearnbench.config.schema import (
     LABELLED,
@@ -65,6 +65,9 @@ class RunSpec(Settings):
     takes_roles_apart: Annotated[bool, IF_SET] = False
     """Whether a mean over forget and retain rows together is divided by role for a modifier that
     asks for the gradient of one role. False in specs of versions that gave it both gradients."""
+    removes_dropout: Annotated[bool, IF_SET] = False
+    """Whether the model has dropout, and trains without it. False in specs of versions that always
+    kept it."""
     profile_version: Annotated[int, IF_SET] = 1
     """Version of the evaluation's profile."""
     after: Annotated[str, IF_SET] = Field(default="", exclude_if=lambda run: not run)
@@ -180,6 +183,8 @@ class Plan:
     """Hashes of local folders and logs by model name, see `RunSpec.content`."""
     turns: Mapping[str, str] = field(default_factory=dict[str, str])
     """Digest of how turns and answers end by model name, see `RunSpec.turn_digest`."""
+    with_dropout: frozenset[str] = frozenset()
+    """Names of the models whose configuration sets dropout, as far as it can be read."""
     references: tuple[str, ...] | None = None
     """Ids of the records of start and retain models; None where the hub does not answer."""
     commits: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -224,6 +229,9 @@ class Plan:
                 turn_digest=self.turns.get(model.name, ""),
                 leaves_out_label=bool(first) and labelled,
                 takes_roles_apart=takes_roles_apart(spec),
+                removes_dropout=model.name in self.with_dropout
+                and rate is not None
+                and removes_dropout(spec, training),
                 profile_version=profile_of(config.evaluation).version,
             )
             for seed in (config.select.seeds if config.select else config.seeds)
@@ -256,6 +264,7 @@ def make_plan(
     templates: Mapping[str, str] | None = None,
     contents: Mapping[str, Mapping[str, str]] | None = None,
     turns: Mapping[str, str] | None = None,
+    with_dropout: Iterable[str] = (),
 ) -> Plan:
     """Plan the product of models, splits, settings, seeds (and epoch counts) without duplicates.
 
@@ -267,6 +276,7 @@ def make_plan(
     templates    digests of rendered chat templates by model name, see `Plan.templates`
     contents     hashes of local folders and logs by model name, see `Plan.contents`
     turns        digests of how turns and answers end by model name, see `Plan.turns`
+    with_dropout names of the models whose configuration sets dropout
     """
     fingerprints = {
         fraction: fingerprint if isinstance(fingerprint, str) else fingerprint[fraction]
@@ -279,6 +289,7 @@ def make_plan(
         templates=templates or {},
         contents=contents or {},
         turns=turns or {},
+        with_dropout=frozenset(with_dropout),
     )
     points = [point for grid in config.methods for point in points_of(grid, config)]
     settings = itertools.product(config.models, config.split_keys, enumerate(points))

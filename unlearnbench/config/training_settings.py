@@ -61,6 +61,12 @@ class TrainingSettings(Settings):
         default=False,
         description="bit-identical repeats on GPUs too, with slower kernels there",
     )
+    dropout: Annotated[Literal["auto", "keep", "remove"], NEVER] = Field(
+        default="auto",
+        description="dropout of the model's own configuration while runs train; auto: removed for "
+        "losses that compare with the start model, which has none, and kept for others "
+        "(`models.lora.dropout` is apart)",
+    )
     ignore_label: Annotated[bool, NEVER] = Field(
         default=True,
         description="a method that ignores the first answer tokens also ignores the template's "

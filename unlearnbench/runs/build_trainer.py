@@ -4,12 +4,14 @@ from dataclasses import fields, replace
 from typing import Any
 
 from unlearnbench.api.method import Method, Sampling
+from unlearnbench.base.deferred_warnings import warn_later
 from unlearnbench.base.distributed import main_process_first
 from unlearnbench.base.errors import TrainingError
 from unlearnbench.base.out_of_memory import empty_cache
-from unlearnbench.config.method_specs import modifiers_from_spec
+from unlearnbench.config.method_specs import modifiers_from_spec, removes_dropout
 from unlearnbench.config.plan import RunSpec
 from unlearnbench.models.device import device_memory, usable_memory
+from unlearnbench.models.dropout import ModelDropout
 from unlearnbench.models.encoding import Encoder
 from unlearnbench.models.epoch_order import TrainingRows, with_needed, with_scores
 from unlearnbench.models.loading import (
@@ -65,9 +67,21 @@ def build_trainer(spec: RunSpec, space: Workspace, method: Method) -> Trainer:
     resources = space.config.resources_of(spec.model.name)
     steps = replace(optimisation(spec), parallel=resources.parallel)
     modifiers = modifiers_from_spec(spec.method)
+    _check_dropout(spec, model)
     trainer = Trainer(model.train(), objective, rows, steps, pad, references, sampler, modifiers)
     trainer.budget = budget_of(spec, trainer, usable_memory(device_memory(), resources))
     return trainer
+
+
+def _check_dropout(spec: RunSpec, model: Any) -> None:
+    """Warn if a run keeps a dropout that `training.dropout` would remove."""
+    is_missed = not spec.removes_dropout and removes_dropout(spec.method, spec.training)
+    if is_missed and ModelDropout(model):
+        warn_later(
+            f"{spec.model.name} trains with its dropout, and {spec.method.name} compares it with "
+            "the start model, which has none: the run was planned by an earlier version or without "
+            "the model's config.json; plan it again where that can be read"
+        )
 
 
 def _rows(
@@ -133,6 +147,7 @@ def optimisation(spec: RunSpec) -> TrainerSettings:
         epochs=spec.epochs,
         learning_rate=spec.learning_rate,
         embedding_learning_rate=spec.learning_rate,
+        removes_dropout=spec.removes_dropout,
         seed=spec.seed,
         **spec.training.model_dump(include=names),
     )

@@ -14,6 +14,7 @@ from unlearnbench.config.entries import AttackSpec
 from unlearnbench.config.profiles import profile_of
 from unlearnbench.config.schema import EvaluationSettings, ModelSettings, SweepConfig
 from unlearnbench.config.training_settings import TrainingSettings
+from unlearnbench.models.dropout import config_has_dropout
 from unlearnbench.models.encoding import TEMPLATES, Template
 from unlearnbench.models.generation_settings import logit_settings, stop_ids
 from unlearnbench.models.loading import (
@@ -23,6 +24,7 @@ from unlearnbench.models.loading import (
     is_log,
     load_tokenizer,
     local_contents,
+    read_config,
     template_digest,
     template_of,
     turn_end_entry,
@@ -153,6 +155,15 @@ class ModelSources:
         """Hash of how turns and answers of a run end; empty if by EOS alone."""
         entry = [self.turn_end, self.generation("full", profile)]
         return content_hash(entry) if any(entry) else ""
+
+    @cached_property
+    def has_dropout(self) -> bool:
+        """Whether the start model's configuration sets dropout. Raises: ModelError."""
+        given = self.published("full")
+        if given is None and self.is_tiny:
+            return False  # a Llama, which is built here without any
+        source = self.base() if given is None else Source.parse(given)
+        return config_has_dropout(read_config(source, self.settings))
 
     def published(self, name: str) -> str | None:
         """The checkpoint or log that is given for a model; None if it is prepared here."""

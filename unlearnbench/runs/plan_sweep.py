@@ -143,7 +143,8 @@ def plan_sweep(config: SweepConfig) -> tuple[Plan, Dataset]:
     profile = profile_of(config.evaluation)
     turns = {m.settings.name: digest for m in models if (digest := _turns(m, profile))}
     contents = broadcast_from_main(lambda: {m.name: local_contents(m) for m in config.models})
-    plan = make_plan(config, fingerprints, templates, contents, turns)
+    with_dropout = [m.settings.name for m in models if _has_dropout(m)]
+    plan = make_plan(config, fingerprints, templates, contents, turns, with_dropout)
     with suppress(UnreachableError):  # its runs will need the hub
         plan = replace(plan, references=(*reference_ids(config, models, fingerprints),))
     plan = replace(plan, rows=rows, commits=commits)
@@ -232,6 +233,16 @@ def _turns(models: ModelSources, profile: Profile) -> str:
     with suppress(UnreachableError):
         return models.turn_digest(profile)
     return ""
+
+
+def _has_dropout(models: ModelSources) -> bool:
+    """Whether a model's configuration sets dropout; False if it cannot be read.
+
+    Its runs read the same configuration, and warn if the plan has missed it.
+    """
+    with suppress(ModelError):
+        return models.has_dropout
+    return False
 
 
 def _check_prompts(plan: Plan, benchmark: Dataset) -> None:

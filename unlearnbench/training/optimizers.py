@@ -141,6 +141,8 @@ class TrainerSettings:
     decay_norms_and_biases: bool = True
     max_grad_norm: float = 1.0
     precision: Literal["fp32", "bf16"] = "fp32"
+    removes_dropout: bool = False
+    """Whether the dropout of the model's own configuration is removed while it trains."""
     parallel: Literal["fsdp", "ddp"] = "ddp"
     """Several processes have shards of the weights, or copies."""
     most_steps: int | None = None

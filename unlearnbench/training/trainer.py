@@ -38,6 +38,7 @@ from unlearnbench.base.fsdp import (
 )
 from unlearnbench.base.out_of_memory import OomRetry, optimizer_oom
 from unlearnbench.base.tensor_file import byte_size, write_tensors
+from unlearnbench.models.dropout import ModelDropout
 from unlearnbench.models.epoch_order import Item, TrainingRows
 from unlearnbench.models.towers import freeze_unreached
 from unlearnbench.training.answer_sampling import Sampler
@@ -102,6 +103,9 @@ class Trainer:
             shard(model.to(self.accelerator.device), mixed=mixed)
         # Before the optimisers are made, which choose their kernels by the weights' device.
         self.model: Any = model if is_sharded(model) else _placed(model, self.accelerator)
+        self._dropout = ModelDropout(model) if optimisation.removes_dropout else None
+        if self._dropout is not None:
+            self._dropout.remove()
         self._start = _copies(model) if objective.method.update_scale() != 1 else {}
         kinds = [modifier for modifier in modifiers if isinstance(modifier, OptimizerKind)]
         self.optimizers: list[Any] = [*make_optimizers(model, optimisation, *kinds)]
@@ -411,9 +415,14 @@ class Trainer:
                 start = self._start[name]
                 parameter.copy_(start + scale * (parameter - start))
         try:
+            if self._dropout is not None:
+                # An attack trains this model as it trains the retain model, which has dropout.
+                self._dropout.put_back()
             with unsharded(model, exact=exact):
                 yield model
         finally:
+            if self._dropout is not None:
+                self._dropout.remove()
             for name, parameter in self.trained().items():
                 if name in trained:
                     parameter.copy_(trained[name])

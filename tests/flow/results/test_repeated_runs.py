@@ -27,6 +27,7 @@ OTHER_VALUES: dict[str, Any] = {
     "template_digest": "4567",
     "leaves_out_label": True,
     "takes_roles_apart": True,
+    "removes_dropout": True,
     "profile_version": 2,
     "attack_training": {"precision": "bf16"},
     "after": "89ab",

@@ -64,7 +64,7 @@ def store(tmp_path_factory: pytest.TempPathFactory, kit: Any, seen: Any) -> Any:
     record = kit.record("aaaa")
     lora = {"rank": 8, "target_modules": "all-linear"}
     names = "optimizer weight_decay schedule warmup_steps max_grad_norm ignore_label deterministic"
-    names += " decay_norms_and_biases"
+    names += " decay_norms_and_biases dropout"
     training: dict[str, Any] = dict.fromkeys(names.split(), 1)
     training |= {"batch_size": 32, "micro_batch_size": 8, "max_length": 500, "precision": "fp32"}
     spec = dict(record.spec) | {"training": training}

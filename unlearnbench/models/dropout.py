@@ -1,0 +1,92 @@
+"""Dropout of a model's own configuration, which a training can remove and put back.
+
+A loss that compares the trained model with the frozen start model computes the start model without
+dropout. If the trained model keeps its dropout, the two differ before the first step: NPO's first
+loss, which is (2/β) log 2 for equal models, is 5 % larger for GPT-2.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_NOISE = ("drop", "jitter")
+"""Parts of the names that libraries give to rates of dropout, and of noise on a router's inputs."""
+_OF_OTHER_HEADS = ("classifier", "summary")
+"""Parts of the names of settings that are of other heads than the language model's."""
+_OF_ADAPTERS = "lora_dropout"
+"""Name of an adapter's dropout, which the user sets (`models.lora.dropout`)."""
+
+
+def config_has_dropout(config: Any) -> bool:
+    """Whether a configuration of transformers sets dropout for a language model."""
+    text: Any = config.get_text_config()
+    return any(_rates_of_config(text.to_dict()))
+
+
+def _rates_of_config(settings: Mapping[Any, Any]) -> Iterator[float]:
+    """Yield the rates above 0, also of nested sections such as DBRX's `attn_config`."""
+    for key, value in settings.items():
+        name = str(key)  # numbers in `id2label`
+        is_of_another_head = any(head in name for head in _OF_OTHER_HEADS)
+        if isinstance(value, Mapping):
+            yield from _rates_of_config(value)
+        elif _is_noise(name) and _is_rate(value) and not is_of_another_head:
+            yield value
+
+
+def _is_noise(name: str) -> bool:
+    return any(part in name.lower() for part in _NOISE)
+
+
+def _is_rate(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+
+
+@dataclass(frozen=True)
+class _Rate:
+    """A rate above 0 in a module, and the attribute that has it."""
+
+    module: "nn.Module"
+    attribute: str
+    value: float
+
+
+class ModelDropout:
+    """The dropout of a model except that of its adapters."""
+
+    def __init__(self, model: "nn.Module") -> None:
+        self._rates = [*_rates_of_modules(model)]
+
+    def __bool__(self) -> bool:
+        """Whether the model has any."""
+        return bool(self._rates)
+
+    def remove(self) -> None:
+        """Set all rates to 0."""
+        for rate in self._rates:
+            setattr(rate.module, rate.attribute, 0.0)
+
+    def put_back(self) -> None:
+        """Set all rates to what they were."""
+        for rate in self._rates:
+            setattr(rate.module, rate.attribute, rate.value)
+
+
+def _rates_of_modules(model: "nn.Module") -> Iterator[_Rate]:
+    """Yield the rates of dropout modules, and those that attention passes to its functions."""
+    from torch import nn
+
+    kinds = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
+    for path, module in model.named_modules():
+        if _OF_ADAPTERS in path:
+            continue
+        if isinstance(module, kinds):
+            if module.p > 0:
+                yield _Rate(module, "p", module.p)
+            continue
+        for name, value in vars(module).items():
+            if _is_noise(name) and _is_rate(value):
+                yield _Rate(module, name, value)
