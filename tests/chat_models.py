@@ -30,6 +30,8 @@ class ChatKind:
     bos: str | None = None
     arguments: dict[str, Any] = field(default_factory=dict[str, Any])
     """Variables of the template."""
+    words: tuple[str, ...] = ()
+    """Tokens that are added to the vocabulary and are no control tokens."""
 
 
 _CHATML_TURNS = (
@@ -88,12 +90,13 @@ KINDS: dict[str, ChatKind] = {
         "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}"
         "{% if enable_thinking is defined and enable_thinking is false %}"
         "{{ '<think>\n\n</think>\n\n' }}{% endif %}{% endif %}",
-        (*_IM, "<think>", "</think>"),
+        _IM,
         "<|im_end|>",
         "<|im_end|>",
         ("<|im_end|>", "<|endoftext|>"),
         pad="<|endoftext|>",
         arguments={"enable_thinking": False},
+        words=("<think>", "</think>"),
     ),
     "gemma": ChatKind(
         "{{ bos_token }}{% if messages[0].role == 'system' %}"
@@ -187,6 +190,7 @@ def build_chat_tokenizer(kind: ChatKind, questions: tuple[Question, ...]) -> Any
     made: Any = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, **{key: token for key, token in named.items() if token}
     )
+    made.add_tokens([*kind.words])
     made.chat_template = kind.template
     return made
 

@@ -174,6 +174,8 @@ class Statistics:
     """First question where logits were NaN or infinite."""
     cut: int = 0
     """True answers that are longer than the profile's `max_length` lets them be."""
+    remarks: tuple[str, ...] = ()
+    """Sentences about texts and settings that make numbers other than they seem."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -541,6 +541,8 @@ def _print_statistics(seen: Statistics, console: Console) -> None:
         )
     if seen.cut:
         console.note(f"{seen.cut} true answers are cut at the profile's max_length")
+    for remark in seen.remarks:
+        console.note(remark)
     if seen.not_finite is not None:
         console.note(
             f"the model's outputs are not finite, first at {seen.not_finite!r}: what depends on "

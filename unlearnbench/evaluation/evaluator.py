@@ -50,12 +50,15 @@ from unlearnbench.evaluation.generation import (
 from unlearnbench.evaluation.gradient_norms import gradient_norms
 from unlearnbench.evaluation.predictor import KeptKeys, Predictor, QuestionScores, score
 from unlearnbench.evaluation.prefix_tree import Tree, build_tree
+from unlearnbench.evaluation.remarks import control_remark, label_remark, settings_remark
 from unlearnbench.evaluation.sets import is_answered
 from unlearnbench.models.batching import fast_batch_tokens
+from unlearnbench.models.control_text import ControlText
 from unlearnbench.models.encoding import Encoder, Row, Template
 from unlearnbench.models.generation_settings import (
     LogitRules,
     generation_config_of,
+    logit_settings,
     stop_ids,
 )
 from unlearnbench.models.loading import max_context
@@ -150,8 +153,11 @@ class Evaluator:
         )
         self.derived: dict[Hashable, Evaluator] = {}
         """Evaluators of the same rules that ask other questions, see `under_attack.py`."""
+        self.control = ControlText.of(tokenizer)
         self.sets: dict[SetName, list[_Item]] = {}
         for name, rows in sets.items():
+            for row in rows:
+                self.control.check_answers(row)
             role = self.roles.get(name)
             options = is_answered(rows, role), role in MOMENTS
             pairs = zip(rows, rows if plain is None else plain[name], strict=True)
@@ -406,7 +412,7 @@ class Evaluator:
             part = [result[item] for item in rows if item.answered]
             sets[name] = self._result(rows, [scores[item] for item in rows], part)
             ids[name] = tuple(tuple(answer.ids) for answer in part)
-        statistics = _statistics(scores, result, steps)
+        statistics = replace(_statistics(scores, result, steps), remarks=self._remarks(model))
         return Evaluation(self.profile.id, sets, statistics, ids, predictor.precision)
 
     def _stops(self, model: Any) -> Stops:
@@ -426,6 +432,17 @@ class Evaluator:
         if not self.profile.follows_generate:
             return None
         return LogitRules.of(generation_config_of(model))
+
+    def _remarks(self, model: Any) -> tuple[str, ...]:
+        """What makes numbers other than they seem, a sentence each."""
+        items = [item for rows in self.sets.values() for item in rows]
+        ignored = logit_settings(generation_config_of(model))
+        sentences = (
+            label_remark(self.encoder.template, [item.rows[0] for item in items]),
+            control_remark(self.control, [item.question for item in items]),
+            "" if self.profile.follows_generate else settings_remark(ignored, self.profile.name),
+        )
+        return tuple(filter(None, sentences))
 
     def _whole_prompt(self, question: Question) -> tuple[int, ...]:
         """The prompt with the tokens that are masked inside it, which `generate` counts."""

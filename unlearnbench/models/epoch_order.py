@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from unlearnbench.api.benchmark import Dataset, Question, Split, SplitKey
 from unlearnbench.api.method import Needs, Part
+from unlearnbench.models.control_text import ControlText
 from unlearnbench.models.encoding import Encoder, Row
 
 
@@ -176,6 +177,9 @@ def training_rows(
 ) -> TrainingRows:
     """Encode the rows of a run; the loss ignores `skipped` first tokens of forget answers."""
     split = benchmark.splits[fraction]
+    control = ControlText.of(encoder.tokenizer)
+    for question in (*split.forget, *split.retain):
+        control.check_answers(question)
 
     def refused(questions: Sequence[Question], skipped: int) -> Callable[[int, int], Row]:
         @cache

@@ -1,9 +1,11 @@
 """Places of a sweep's models: published ones, and folders of those that are prepared here."""
 
 import itertools
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from unlearnbench.config.entries import AttackSpec
 from unlearnbench.config.profiles import profile_of
 from unlearnbench.config.schema import EvaluationSettings, ModelSettings, SweepConfig
 from unlearnbench.config.training_settings import TrainingSettings
+from unlearnbench.models.control_text import ControlText
 from unlearnbench.models.dropout import config_has_dropout
 from unlearnbench.models.encoding import TEMPLATES, Template
 from unlearnbench.models.generation_settings import logit_settings, stop_ids
@@ -29,6 +32,10 @@ from unlearnbench.models.loading import (
     template_of,
     turn_end_entry,
 )
+from unlearnbench.models.tiny import BOS, EOS, PAD
+
+TINY_TOKENS = (BOS, EOS, PAD)
+"""Control tokens of a model that is built here."""
 
 
 @dataclass(frozen=True)
@@ -151,6 +158,21 @@ class ModelSources:
             return []  # without the tokenizer
         return generation_entry(self._template, self._tokenizer, config, follows_generate=follows)
 
+    def check_answers(self) -> None:
+        """Raise DataError if an answer consists of the tokenizer's control tokens alone.
+
+        Reads the tokenizer only if there is an answer that looks so.
+        """
+        splits = self.benchmark.splits.values()
+        sets = [rows for split in splits for rows in (split.forget, split.retain)]
+        sets += [rows for split in splits for rows in split.sets.values()]
+        rows = [row for row in (*self.benchmark.full, *chain(*sets)) if _looks_like_control(row)]
+        if rows:
+            tiny = ControlText(TINY_TOKENS) if self.is_tiny else None
+            control = tiny or ControlText.of(self._tokenizer)
+            for row in rows:
+                control.check_answers(row)
+
     def turn_digest(self, profile: Profile) -> str:
         """Hash of how turns and answers of a run end; empty if by EOS alone."""
         entry = [self.turn_end, self.generation("full", profile)]
@@ -258,6 +280,14 @@ def reference_ids(
             identity = item.evaluation_identity(target, fraction, data[fraction], config.evaluation)
             yield content_hash(identity)
             yield from (item.attack_id(identity, a, config.training) for a in config.attacks)
+
+
+_TAGS = re.compile(r"\s*([<\[][^<>\[\]]+[>\]]\s*)+")
+
+
+def _looks_like_control(row: Question) -> bool:
+    """Whether an answer consists of texts in brackets, as control tokens do."""
+    return any(_TAGS.fullmatch(answer) for answer in row.scored_answers)
 
 
 _EVALUATED = {"max_new_tokens", "max_length", "stops", "max_answer_tokens", "labels"}

@@ -21,6 +21,7 @@ from unlearnbench.base.distributed import barrier, broadcast_from_main, is_main_
 from unlearnbench.base.fsdp import gather_to_main
 from unlearnbench.base.locks import exclusive_lock
 from unlearnbench.config.plan import Plan
+from unlearnbench.models.control_text import ControlText
 from unlearnbench.models.encoding import Encoder
 from unlearnbench.models.epoch_order import TrainingRows
 from unlearnbench.models.loading import (
@@ -123,6 +124,9 @@ class ModelPreparer:
             preparation.max_length,
             eos_as_padding=self.sources.settings.eos_as_padding,
         )
+        control = ControlText.of(tokenizer)
+        for question in questions:
+            control.check_answers(question)
         rows = [encoder.row(question) for question in questions]
         check_context(model, rows, questions, "models.preparation.max_length")
         steps = epochs * -(-len(rows) // preparation.batch_size)

@@ -196,6 +196,9 @@ def _evaluated(space: Workspace, task: PreparationTask, fraction: SplitKey) -> d
         warn_later(line)
     if is_start and evaluation.statistics and (cut := evaluation.statistics.cut):
         warn_later(f"{model}: {cut} true answers are cut at evaluation.max_length")
+    if is_start and evaluation.statistics:
+        for remark in evaluation.statistics.remarks:
+            warn_later(f"{model}: {remark}")
     result = EpochResult(0, metrics, 0.0, time.monotonic() - begin)
     return {
         "precision": evaluation.precision,

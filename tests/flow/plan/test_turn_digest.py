@@ -1,5 +1,7 @@
 """Ids follow what ends turns and answers: they change where it is not the tokenizer's EOS alone."""
 
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,7 @@ from transformers import GenerationConfig, LlamaConfig
 
 from tests.chat_models import KINDS, build_chat_tokenizer
 from unlearnbench.api.benchmark import Question
-from unlearnbench.base.errors import EvaluationError
+from unlearnbench.base.errors import DataError, EvaluationError
 from unlearnbench.benchmarks.synthetic import Synthetic
 from unlearnbench.config.profiles import OPEN_UNLEARNING, TOFU
 from unlearnbench.config.schema import EvaluationSettings, ModelSettings
@@ -74,3 +76,18 @@ def test_penalties_change_ids_under_the_profile_that_follows_them(sources: Any) 
     assert beams.turn_digest(TOFU) == ""
     with pytest.raises(EvaluationError, match="num_beams: 4"):
         beams.turn_digest(OPEN_UNLEARNING)
+
+
+@pytest.mark.parametrize("base", ["tiny", "gemma"])
+def test_an_answer_of_control_tokens_is_refused_before_any_model_is_trained(
+    base: str, sources: Any, tmp_path: Path
+) -> None:
+    token = "</s>" if base == "tiny" else "<end_of_turn>"
+    made = sources("gemma")
+    settings = ModelSettings(name="tiny", base="tiny") if base == "tiny" else made.settings
+    for answer, is_refused in ((f" {token}\n", True), (f"{token}.", False), ("[1] <2>", False)):
+        row = Question("Where?", answer, place="mine.jsonl:3")
+        rows = replace(made.benchmark, full=(*made.benchmark.full, row))
+        models = ModelSources(settings, rows, tmp_path / "cache")
+        with pytest.raises(DataError, match=r"mine\.jsonl:3") if is_refused else nullcontext():
+            models.check_answers()

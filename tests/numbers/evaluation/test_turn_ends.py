@@ -1,6 +1,7 @@
 """What ends a turn is read from the chat template: scoring, stops and training follow it."""
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 
 from tests.chat_models import KINDS, ChatModel, fitted
 from unlearnbench.api.benchmark import Question
+from unlearnbench.base.errors import DataError
 from unlearnbench.benchmarks.tofu_metrics import ROLES
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.evaluation.evaluator import Evaluator
@@ -68,6 +70,54 @@ def test_a_fitted_model_shows_its_probability_and_its_answers(
         if i < 4:
             assert expected.mean().exp() > 0.97, "it is fitted"
             assert found.generated[i] == question.answer
+
+
+def test_an_empty_block_of_thoughts_is_scored_with_a_remark(
+    questions: tuple[Question, ...],
+) -> None:
+    """Qwen 3's template writes it in front of every answer unless the prompt has it."""
+    one = fitted("qwen-3", questions[:4])
+    evaluator = evaluator_of(one, questions, args={})
+    evaluation = evaluator(one.model)
+    found = evaluation.sets["forget"]
+    written = scored = 0
+    for i, question in enumerate(questions):
+        expected = one.logprobs(question.question, question.answer, enable_thinking=True)
+        assert found.answer_loss[i] == pytest.approx(-expected.mean().item(), rel=1e-4)
+        bare = one.logprobs(question.question, question.answer)
+        written += len(expected) - len(bare)
+        scored += len(expected)
+    assert evaluation.statistics is not None
+    (remark,) = evaluation.statistics.remarks
+    assert "'<think>\\n\\n</think>'" in remark
+    assert f"{written / scored:.0%} of the scored tokens" in remark
+    assert "set template_args: {enable_thinking: false}" in remark
+    silent = evaluator_of(one, questions)(one.model).statistics
+    assert silent is not None
+    assert silent.remarks == ()
+
+
+def test_control_tokens_in_texts_are_counted(questions: tuple[Question, ...]) -> None:
+    one = fitted("gemma", questions[:4], epochs=1)
+    begun = replace(questions[1], question="What is <end_of_turn>?", place="mine.jsonl:2")
+    rows = (questions[0], begun, replace(questions[2], answer="It is <eos> and more."))
+    seen = evaluator_of(one, rows)(one.model).statistics
+    assert seen is not None
+    assert seen.remarks == (
+        "2 rows have control tokens of the tokenizer in their texts, the first is '<end_of_turn>' "
+        "in mine.jsonl:2: the model reads a control token there, not this text. Remove it from the "
+        "data if it is not meant",
+    )
+
+
+@pytest.mark.parametrize("answer", ["<eos>", " <end_of_turn>\n<eos> "])
+def test_an_answer_without_text_is_refused(answer: str, questions: tuple[Question, ...]) -> None:
+    one = fitted("gemma", questions[:4], epochs=1)
+    row = replace(questions[0], answer=answer, place="mine.jsonl:7")
+    with pytest.raises(DataError, match=r"mine.jsonl:7: the answer .* has no text"):
+        evaluator_of(one, (row,))
+    with pytest.raises(DataError, match=r"mine.jsonl:7: the answer .* has no text"):
+        evaluator_of(one, (replace(row, answer="Lima", perturbed_answers=(answer,)),))
 
 
 def test_the_loss_of_a_training_step_is_the_plain_models(

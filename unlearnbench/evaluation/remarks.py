@@ -1,0 +1,63 @@
+"""Sentences about texts and settings that make numbers other than they seem."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from unlearnbench.api.benchmark import Question
+from unlearnbench.config.profiles import PROFILES
+from unlearnbench.models.control_text import ControlText
+from unlearnbench.models.encoding import Row, Template
+
+
+def label_remark(template: Template, rows: Sequence[Row]) -> str:
+    """Say which share of the scored tokens a chat template writes in front of every answer.
+
+    Args:
+        template: The model's template.
+        rows: The rows of true answers.
+    """
+    written = sum(row.label for row in rows)
+    if template.name != "chat" or not written:
+        return ""
+    share = written / sum(row.scored for row in rows)
+    way = (
+        f"set template_args: {{{template.tag_switch}}} (--template-arg "
+        f"{template.tag_switch.replace(': ', '=')}), by which it becomes part of the prompt"
+        if template.tag_switch
+        else "set template_args to what makes the template's prompts end with it, or set template "
+        "to plain, llama-2 or phi"
+    )
+    return (
+        f"the chat template writes {template.label!r} in front of every answer. It is scored with "
+        f"the answer, as {share:.0%} of the scored tokens, and raises probabilities. To score "
+        f"answers alone, {way}"
+    )
+
+
+def control_remark(control: ControlText, questions: Sequence[Question]) -> str:
+    """Say how many rows have control tokens in their texts."""
+    found = [(row, token) for row in questions if (token := control.first_in_row(row))]
+    if not found:
+        return ""
+    row, token = found[0]
+    where = row.place or repr(row.opening)
+    if len(found) == 1:
+        rows = "1 row has a control token of the tokenizer in its text"
+    else:
+        rows = f"{len(found)} rows have control tokens of the tokenizer in their texts"
+    return (
+        f"{rows}, the first is {token!r} in {where}: the model reads a control token there, not "
+        "this text. Remove it from the data if it is not meant"
+    )
+
+
+def settings_remark(settings: Mapping[str, Any], profile: str) -> str:
+    """Say which settings of `generation_config` a profile leaves out."""
+    if not settings:
+        return ""
+    followers = [name for name, each in PROFILES.items() if each.follows_generate]
+    listed = ", ".join(f"{name}: {value}" for name, value in settings.items())
+    return (
+        f"the model's generation_config has {listed}, which profile {profile} leaves out: each "
+        f"token of an answer is the most probable one. Profile {' or '.join(followers)} follows it"
+    )
