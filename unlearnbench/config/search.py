@@ -68,9 +68,20 @@ class Range(Settings):
             value = math.exp(math.log(self.low) + share * (math.log(top) - math.log(self.low)))
             return self.clipped(math.floor(value) if self.whole else value)
         if self.count is not None:
-            step = 1 if self.step is None else self.step
-            return self.clipped(self.low + step * int(share * self.count))
+            return self.at(int(share * self.count))
         return self.clipped(self.low + share * (self.high - self.low))
+
+    def at(self, index: int) -> int | float:
+        """The value after `index` steps from the low end: 0.3 for 0.1 and two steps of 0.1."""
+        value = self.low + index * (1 if self.step is None else self.step)
+        if self.whole:
+            return int(value)
+        # Twelve digits, because 0.1 + 2 * 0.1 is 0.30000000000000004.
+        return float(min(max(float(f"{value:.12g}"), self.low), self.high))
+
+    def index(self, value: float) -> int:
+        """The number of steps to the value that is nearest to `value`."""
+        return round((value - self.low) / (1 if self.step is None else self.step))
 
     def share(self, value: float) -> float:
         """Where `value` is in the range, from 0 to 1: in the logarithm where it is drawn so."""
@@ -79,25 +90,33 @@ class Range(Settings):
         return (at - low) / (high - low)
 
     def clipped(self, value: float) -> int | float:
-        """Clip `value` to the range, and round it to four digits where it is not whole.
+        """Clip `value` to a range without steps; round it to four digits where it is not whole.
 
         Tables show four digits.
         """
         inside = min(max(value, self.low), self.high)
-        if self.whole:
-            return round(inside)
-        return float(min(max(float(f"{inside:.4g}"), self.low), self.high))
+        return round(inside) if self.whole else self._short(inside)
+
+    def _short(self, value: float) -> float:
+        """The value with four digits, within the range."""
+        return float(min(max(float(f"{value:.4g}"), self.low), self.high))
 
     def contains(self, value: object) -> bool:
-        """True if `value` is one of the range's values."""
+        """True if `value` is one of the range's values.
+
+        Earlier versions rounded steps to four digits. Runs with these values count, too.
+        """
         if isinstance(value, bool) or not isinstance(value, int | float):
             return False
         if not self.low <= value <= self.high or (self.whole and not isinstance(value, int)):
             return False
         if self.step is None:
             return True
-        steps = (value - self.low) / self.step
-        return abs(steps - round(steps)) < 1e-3  # four digits
+        index = self.index(value)
+        if not 0 <= index < (self.count or 0):
+            return False
+        nearest = self.at(index)
+        return value == nearest or (not self.whole and value == self._short(nearest))
 
 
 def form_of(value: Any) -> str:

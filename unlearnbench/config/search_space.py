@@ -40,7 +40,8 @@ class Space:
         for name in every[0]:
             values = [known[name] for known in every]
             self._add(name, grid.ranges.get(name) or tuple(dict.fromkeys(values)))
-        self._add(RETAIN, tuple(dict.fromkeys(spec.retain for spec in grid.specs)))
+        self._retains = tuple(dict.fromkeys(spec.retain for spec in grid.specs))
+        self._add(RETAIN, self._retains)
         if WEIGHT in grid.ranges:
             self._add(WEIGHT, grid.ranges[WEIGHT])
         self._add(RATE, self.rates)
@@ -87,10 +88,12 @@ class Space:
         part = self._defaults | spec.hyperparameters
         values: dict[str, Any] = {**part, RETAIN: spec.retain, RATE: rate}
         if WEIGHT in self.axes:
-            low = values[WEIGHT] = self.grid.ranges[WEIGHT].low
+            values[WEIGHT] = self.grid.ranges[WEIGHT].low
             if spec.retain is not None:
                 values[WEIGHT] = spec.retain.weight
-                values[RETAIN] = RetainSpec(term=spec.retain.term, weight=float(low))
+                # The axis has each term with one weight, in whose place the drawn weight stands.
+                by_term = {retain.term: retain for retain in self._retains if retain is not None}
+                values[RETAIN] = by_term.get(spec.retain.term, spec.retain)
         result = {name: values.get(name) for name in self.axes}
         inside = all(
             axis.contains(result[name]) if isinstance(axis, Range) else result[name] in axis
@@ -101,7 +104,7 @@ class Space:
     def everything(self) -> Iterator[Point]:
         """All points of a space that is not a continuum."""
         axes = [
-            [axis.clipped(axis.low + i * (axis.step or 1)) for i in range(axis.count or 0)]
+            [axis.at(i) for i in range(axis.count or 0)]
             if isinstance(axis, Range)
             else axis
             for axis in self.axes.values()

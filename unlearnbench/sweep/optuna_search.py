@@ -214,7 +214,7 @@ def _value(axis: Any, parameter: Any) -> Any:
     if not isinstance(axis, Range):
         return axis[parameter]
     if axis.step is not None:
-        return axis.clipped(axis.low + axis.step * parameter)
+        return axis.at(parameter)
     return axis.clipped(parameter)
 
 
@@ -222,7 +222,7 @@ def _parameter(axis: Any, value: Any) -> Any:
     """Convert the axis's value to Optuna's parameter."""
     if not isinstance(axis, Range):
         return axis.index(value)
-    return value if axis.step is None else round((value - axis.low) / axis.step)
+    return value if axis.step is None else axis.index(value)
 
 
 def searcher(search: Search, parameters: Any) -> Any:
