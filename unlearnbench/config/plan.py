@@ -24,7 +24,7 @@ from unlearnbench.config.schema import (
     ModelSettings,
     SweepConfig,
 )
-from unlearnbench.config.search_space import Point, points_of
+from unlearnbench.config.search_space import Point, Sequence, points_of
 from unlearnbench.config.section import IF_SET, NEVER, Settings
 from unlearnbench.config.step_schedule import Schedule
 from unlearnbench.config.training_settings import TrainingSettings
@@ -151,6 +151,8 @@ class PreparationTask:
 
 SCHEMA = 1
 PLAN_FILE = "plan.json"
+SEQUENCE = "sequence"
+"""Key in `plan.json` of quasi-random searches; plans of earlier versions do not have it."""
 ONCE = ((1,),)
 """Epochs at which a model that is not trained is evaluated; epoch 0 is the start model."""
 
@@ -162,6 +164,17 @@ def planned_commits(folder: Path) -> dict[str, str]:
     except (OSError, ValueError):  # `check_owner` reports it
         return {}
     return dict(plan.get("hub", {}))
+
+
+def planned_sequence(folder: Path) -> Sequence:
+    """Read which quasi-random points a sweep began with; those of today where none are planned."""
+    try:
+        plan = json.loads((folder / PLAN_FILE).read_text(encoding="utf-8"))
+        if plan["config"]["search"]["kind"] != "quasi-random":
+            return "sobol"
+        return "sobol" if plan.get(SEQUENCE) == "sobol" else "recurrence"
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return "sobol"  # no plan, or a damaged one: `check_owner` reports it
 
 
 @dataclass(frozen=True)
@@ -190,6 +203,8 @@ class Plan:
     commits: Mapping[str, str] = field(default_factory=dict[str, str])
     """Commits of the hub repositories that the runs read, by `Repository.label`. No part of ids, so
     that finished runs stay finished when a branch moves on."""
+    sequence: Sequence = "sobol"
+    """Points of a quasi-random search. A sweep goes on with the points that it began with."""
 
     @property
     def folder(self) -> Path:
@@ -251,6 +266,7 @@ class Plan:
             "plugin_files": [str(path) for path, _ in registry.plugin_files()],
             "metric_files": self.metric_files,
             "config": redact_tree(json_ready(self.config.model_dump(mode="json"))),
+            **({SEQUENCE: self.sequence} if self.config.search.kind == "quasi-random" else {}),
             **({} if self.references is None else {"references": list(self.references)}),
             "runs": [
                 {"id": run.id, "title": run.title, "spec": run.to_json()} for run in self.runs
@@ -265,6 +281,7 @@ def make_plan(
     contents: Mapping[str, Mapping[str, str]] | None = None,
     turns: Mapping[str, str] | None = None,
     with_dropout: Iterable[str] = (),
+    sequence: Sequence = "sobol",
 ) -> Plan:
     """Plan the product of models, splits, settings, seeds (and epoch counts) without duplicates.
 
@@ -277,6 +294,7 @@ def make_plan(
     contents     hashes of local folders and logs by model name, see `Plan.contents`
     turns        digests of how turns and answers end by model name, see `Plan.turns`
     with_dropout names of the models whose configuration sets dropout
+    sequence     points of a quasi-random search, see `Plan.sequence`
     """
     fingerprints = {
         fraction: fingerprint if isinstance(fingerprint, str) else fingerprint[fraction]
@@ -290,8 +308,9 @@ def make_plan(
         contents=contents or {},
         turns=turns or {},
         with_dropout=frozenset(with_dropout),
+        sequence=sequence,
     )
-    points = [point for grid in config.methods for point in points_of(grid, config)]
+    points = [point for grid in config.methods for point in points_of(grid, config, sequence)]
     settings = itertools.product(config.models, config.split_keys, enumerate(points))
     runs: dict[str, RunSpec] = {}
     before: dict[tuple[str, int], list[RunSpec]] = {}

@@ -1,14 +1,15 @@
 """The settings that a method entry allows, as a space to enumerate or to sample.
 
 Lists are choices, ranges are sampled. Draws use `random.Random.random` alone, whose sequence is the
-same in all versions of Python, so that the same command has the same runs anywhere.
+same in all versions of Python, and Sobol's sequence without scrambling, which is the same in all
+versions of SciPy, so that the same command has the same runs anywhere.
 """
 
 import itertools
 import math
 import random
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import ValidationError
 
@@ -23,6 +24,13 @@ Point = tuple[MethodSpec, float | None]
 """A setting: a method with all its hyper-parameters, and a learning rate if it trains."""
 Axis = Range | tuple[Any, ...]
 RATE, RETAIN, WEIGHT = "learning_rate", "retain", "retain.weight"
+Sequence = Literal["sobol", "recurrence"]
+"""Points of `search: {kind: quasi-random}` in a space of two axes or more.
+
+`recurrence`: an additive recurrence by powers of the root of x^(d+1) = x + 1 for d axes (Roberts
+2018), in sweeps that an earlier version began. Its powers may lie near fractions of small
+denominators. For example, one of three axes took three values in six trials.
+"""
 DRAWS = 1000
 """Draws per setting after which a space counts as too small."""
 
@@ -104,38 +112,37 @@ class Space:
     def everything(self) -> Iterator[Point]:
         """All points of a space that is not a continuum."""
         axes = [
-            [axis.at(i) for i in range(axis.count or 0)]
-            if isinstance(axis, Range)
-            else axis
+            [axis.at(i) for i in range(axis.count or 0)] if isinstance(axis, Range) else axis
             for axis in self.axes.values()
         ]
         for values in itertools.product(*axes):
             yield self.point(dict(zip(self.axes, values, strict=True)))
 
-    def draws(self, seed: int, *, evenly: bool = False) -> Iterator[Point]:
+    def draws(
+        self, seed: int, *, evenly: bool = False, sequence: Sequence = "sobol"
+    ) -> Iterator[Point]:
         """Random points without end, the same ones each time; some may repeat.
 
-        evenly  first the untuned one, then points that fill the space: an additive recurrence by
-                the root of x^(d+1) = x + 1 for d axes (Roberts 2018), from a random start
+        Args:
+            seed: Seed of the points, or of the place at which an even sequence begins.
+            evenly: First the untuned point, then points that fill the space.
+            sequence: That of an even sequence.
         """
         source = random.Random(f"{seed} {self.key}")
-        shares = [source.random() for _ in self.axes]
         if evenly:
             yield self.untuned
-        root = 2.0
-        for _ in range(64):
-            root = (1 + root) ** (1 / (len(self.axes) + 1))
-        while True:
-            yield self.point(
-                {
-                    name: axis.value(share)
-                    if isinstance(axis, Range)
-                    else axis[int(share * len(axis))]
-                    for (name, axis), share in zip(self.axes.items(), shares, strict=True)
-                }
-            )
-            for i, share in enumerate(shares):
-                shares[i] = (share + root ** -(i + 1)) % 1 if evenly else source.random()
+        if not evenly:
+            shares = _independent(len(self.axes), source)
+        elif sequence == "sobol" and len(self.axes) > 1:
+            shares = _sobol(len(self.axes), source)
+        else:
+            shares = _recurrence(len(self.axes), source)
+        for point in shares:
+            values: dict[str, Any] = {}
+            for (name, axis), share in zip(self.axes.items(), point, strict=True):
+                is_range = isinstance(axis, Range)
+                values[name] = axis.value(share) if is_range else axis[int(share * len(axis))]
+            yield self.point(values)
 
     @property
     def untuned(self) -> Point:
@@ -152,8 +159,10 @@ class Space:
                 values[name] = axis[0]
         return self.point(values)
 
-    def sample(self, trials: int, seed: int, *, evenly: bool = False) -> list[Point]:
-        """Draw `trials` different points, or all where there are no more.
+    def sample(
+        self, trials: int, seed: int, *, evenly: bool = False, sequence: Sequence = "sobol"
+    ) -> list[Point]:
+        """Draw `trials` different points, or all where there are no more; arguments as `draws`.
 
         With more trials the first points stay the same.
         Raises: UnlearnbenchError where ranges are too narrow for so many.
@@ -161,7 +170,8 @@ class Space:
         if self.count is not None and self.count <= trials:
             return list(self.everything())
         points: dict[str, Point] = {}
-        for point in itertools.islice(self.draws(seed, evenly=evenly), DRAWS * trials):
+        draws = self.draws(seed, evenly=evenly, sequence=sequence)
+        for point in itertools.islice(draws, DRAWS * trials):
             points.setdefault(repr(point), point)
             if len(points) == trials:
                 return list(points.values())
@@ -171,7 +181,48 @@ class Space:
         )
 
 
-def points_of(grid: MethodGrid, config: SweepConfig) -> list[Point]:
+def _independent(axes: int, source: random.Random) -> Iterator[list[float]]:
+    """Independent uniform points in [0, 1)^axes."""
+    while True:
+        yield [source.random() for _ in range(axes)]
+
+
+_BITS = 30
+"""Binary digits of Sobol's points in SciPy."""
+_CHUNK = 64
+"""Points that are computed together; SciPy warns of numbers that are no power of two."""
+
+
+def _sobol(axes: int, source: random.Random) -> Iterator[list[float]]:
+    """Sobol's points in [0, 1)^axes, with a random digital shift.
+
+    Directions by Joe and Kuo 2008. Of the first 2^k points each axis has one in each of 2^k equal
+    intervals. To exchange binary digits keeps that, which an addition modulo 1 would not.
+    """
+    from scipy.stats.qmc import Sobol  # it takes a second to import
+
+    size = 2**_BITS
+    shifts = [int(source.random() * size) for _ in range(axes)]
+    points = Sobol(axes, scramble=False, bits=_BITS)
+    while True:
+        for point in points.random(_CHUNK):
+            pairs = zip(point, shifts, strict=True)
+            yield [(int(share * size) ^ shift) / size for share, shift in pairs]
+
+
+def _recurrence(axes: int, source: random.Random) -> Iterator[list[float]]:
+    """An additive recurrence in [0, 1)^axes from a random start, see `Sequence`."""
+    shares = [source.random() for _ in range(axes)]
+    root = 2.0
+    for _ in range(64):
+        root = (1 + root) ** (1 / (axes + 1))
+    while True:
+        yield list(shares)
+        for i, share in enumerate(shares):
+            shares[i] = (share + root ** -(i + 1)) % 1
+
+
+def points_of(grid: MethodGrid, config: SweepConfig, sequence: Sequence = "sobol") -> list[Point]:
     """The settings of a method entry that are known in advance; none where optuna chooses them."""
     search = config.search
     if search.trials is None:
@@ -179,5 +230,6 @@ def points_of(grid: MethodGrid, config: SweepConfig) -> list[Point]:
         return [(spec, rate) for spec, axis in rates if isinstance(axis, tuple) for rate in axis]
     space = Space(grid, config)
     if search.kind != "optuna" or (space.count is not None and space.count <= search.trials):
-        return space.sample(search.trials, search.seed, evenly=search.kind == "quasi-random")
+        evenly = search.kind == "quasi-random"
+        return space.sample(search.trials, search.seed, evenly=evenly, sequence=sequence)
     return []

@@ -26,9 +26,11 @@ from unlearnbench.base.outputs import check_folder, check_storage
 from unlearnbench.config.benchmark_rules import check_declarations
 from unlearnbench.config.entries import attack_from_spec
 from unlearnbench.config.method_specs import method_from_spec
-from unlearnbench.config.plan import Plan, make_plan, planned_commits
+from unlearnbench.config.plan import Plan, make_plan, planned_commits, planned_sequence
 from unlearnbench.config.profiles import profile_of
 from unlearnbench.config.schema import SweepConfig
+from unlearnbench.config.search_space import Sequence as PointSequence
+from unlearnbench.config.search_space import Space
 from unlearnbench.config.step_schedule import Schedule
 from unlearnbench.evaluation.made_up_sets import SAMPLES, try_metrics
 from unlearnbench.evaluation.privacy_control import holdout_notice
@@ -147,7 +149,8 @@ def plan_sweep(config: SweepConfig) -> tuple[Plan, Dataset]:
     turns = {m.settings.name: digest for m in models if (digest := _turns(m, profile))}
     contents = broadcast_from_main(lambda: {m.name: local_contents(m) for m in config.models})
     with_dropout = [m.settings.name for m in models if _has_dropout(m)]
-    plan = make_plan(config, fingerprints, templates, contents, turns, with_dropout)
+    sequence: PointSequence = broadcast_from_main(lambda: _sequence(config))
+    plan = make_plan(config, fingerprints, templates, contents, turns, with_dropout, sequence)
     with suppress(UnreachableError):  # its runs will need the hub
         plan = replace(plan, references=(*reference_ids(config, models, fingerprints),))
     plan = replace(plan, rows=rows, commits=commits)
@@ -172,6 +175,23 @@ def _uncounted_notice(config: SweepConfig, benchmark: Dataset, names: Sequence[s
         for name, share in uncounted_shares(answers, profile.words).items():
             shares[name] = max(share, shares.get(name, 0.0))
     return uncounted_notice(shares, profile, "set evaluation.profile to")
+
+
+def _sequence(config: SweepConfig) -> PointSequence:
+    """The points of a quasi-random search: in a folder that has a plan, those that it began with.
+
+    A notice says so, since earlier versions spread points of several axes less evenly.
+    """
+    if config.search.kind != "quasi-random":
+        return "sobol"
+    sequence = planned_sequence(Path(config.output) / config.name)
+    if sequence != "sobol" and any(len(Space(grid, config).axes) > 1 for grid in config.methods):
+        warn_later(
+            "this sweep began with the quasi-random settings of an earlier version, and continues "
+            "with them; a sweep in another folder (--set name=…) has settings that are spread more "
+            "evenly"
+        )
+    return sequence
 
 
 def _commits(
