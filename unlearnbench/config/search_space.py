@@ -140,8 +140,10 @@ class Space:
         for point in shares:
             values: dict[str, Any] = {}
             for (name, axis), share in zip(self.axes.items(), point, strict=True):
-                is_range = isinstance(axis, Range)
-                values[name] = axis.value(share) if is_range else axis[int(share * len(axis))]
+                if isinstance(axis, Range):
+                    values[name] = axis.value(share)
+                else:
+                    values[name] = axis[int(share * len(axis))]
             yield self.point(values)
 
     @property

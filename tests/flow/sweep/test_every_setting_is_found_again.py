@@ -49,7 +49,11 @@ def whole_axis(rng: random.Random, low: int, high: int) -> Any:
     if kind == "list":
         return sorted(rng.sample(range(low, high + 1), 2))
     axis: dict[str, Any] = {"low": low, "high": high}
-    return axis | {"range": {}, "log": {"log": True}, "step": {"step": rng.randint(2, 3)}}[kind]
+    if kind == "log":
+        axis["log"] = True
+    if kind == "step":
+        axis["step"] = rng.randint(2, 3)
+    return axis
 
 
 def a_space(rng: random.Random) -> dict[str, Any]:
