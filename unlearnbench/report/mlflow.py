@@ -9,14 +9,16 @@ import logging
 import os
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from unlearnbench.analysis.results import stored_links
 from unlearnbench.api.tracker import TrackedRun, TrackedSweep, Tracker
-from unlearnbench.base.errors import RecordError
+from unlearnbench.base.errors import OutputError, RecordError
+from unlearnbench.base.locks import exclusive_lock
 from unlearnbench.base.redaction import redact
 
 HOST = "127.0.0.1"
@@ -39,6 +41,8 @@ PARAMETERS = ("method", "model", "forget_fraction", "learning_rate", "seed")
 """Columns of the table of runs, beside the best metrics."""
 _PAGE = "workflowType=machine_learning"
 """Without it, MLflow 3 opens its pages for language model applications."""
+_EXISTS = "RESOURCE_ALREADY_EXISTS"
+_BUSY_MILLISECONDS = 60_000
 _STATUS = dict(finished="FINISHED", collapsed="FINISHED", failed="FAILED", stopped="KILLED")
 
 
@@ -56,18 +60,21 @@ class MlflowTracker(Tracker):
         # the import, which sets the levels.
         for name in ("alembic", "mlflow", "urllib3.connectionpool"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
-        if not event.contains(Engine, "connect", _no_fsync):
-            event.listen(Engine, "connect", _no_fsync)
+        if not event.contains(Engine, "connect", _shared_by_processes):
+            event.listen(Engine, "connect", _shared_by_processes)
         self._new_client: Any = MlflowClient
 
     def start(self, sweep: TrackedSweep) -> None:
         uri = store_uri(sweep.uri, sweep.folder)
         self._base = _base(uri, sweep.folder)
-        self._client: Any = self._new_client(uri)
         self._sweep = sweep
-        self._experiment = self._experiment_id(uri)
-        self._parent = self._parent_run()
-        self._view = self._shared_view()
+        # The first client of a new store creates its tables by a series of migrations, which fail
+        # if two processes carry them out at once.
+        with _only_process_in(uri):
+            self._client: Any = self._new_client(uri)
+            self._experiment = self._experiment_id(uri)
+            self._parent = self._parent_run()
+            self._view = self._shared_view()
         self._runs = {
             run.data.tags.get("unlearnbench.run_id"): (run.info.run_id, run.info.status)
             for run in self._search(f"tags.`mlflow.parentRunId` = '{self._parent}'")
@@ -110,6 +117,8 @@ class MlflowTracker(Tracker):
         self._client.set_terminated(self._parent, _STATUS[status])
 
     def _experiment_id(self, uri: str) -> str:
+        from mlflow.exceptions import MlflowException
+
         name = self._sweep.experiment
         known = self._client.get_experiment_by_name(name)
         if known is None:
@@ -117,7 +126,13 @@ class MlflowTracker(Tracker):
             path = (self._sweep.folder / ARTIFACTS).resolve().as_uri() if local else None
             # Without it, an experiment opens with pages for language model traces.
             kind = {"mlflow.experimentKind": "custom_model_development"}
-            return str(self._client.create_experiment(name, artifact_location=path, tags=kind))
+            try:
+                return str(self._client.create_experiment(name, artifact_location=path, tags=kind))
+            except MlflowException as error:
+                if error.error_code != _EXISTS:
+                    raise
+            # Another process has created it since, in a store that this one cannot lock.
+            known = self._client.get_experiment_by_name(name)
         if known.lifecycle_stage == "deleted":
             self._client.restore_experiment(known.experiment_id)
         return str(known.experiment_id)
@@ -164,6 +179,21 @@ class MlflowTracker(Tracker):
         return name
 
 
+@contextmanager
+def _only_process_in(uri: str) -> Generator[None, None, None]:
+    """Let one process of this project at a time start with a SQLite store.
+
+    A file system without locks is no reason to refuse, because most stores have one user.
+    """
+    _, is_sqlite, path = uri.partition("sqlite:///")
+    store = Path(path.partition("?")[0])
+    with ExitStack() as held:
+        if is_sqlite and store.parent.is_dir():
+            with suppress(OutputError, OSError):
+                held.enter_context(exclusive_lock(store.with_name(f".{store.name}.lock")))
+        yield
+
+
 def store_uri(uri: str | None, folder: Path) -> str:
     """Address of the store: the setting, MLFLOW_TRACKING_URI, or SQLite in the sweep's folder."""
     default = f"sqlite:///{(folder / STORE).resolve()}"
@@ -180,13 +210,15 @@ def _base(uri: str, folder: Path) -> str:
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}/"
 
 
-def _no_fsync(connection: Any, _: Any) -> None:
+def _shared_by_processes(connection: Any, _: Any) -> None:
     """Do not let SQLite wait for the disk at each of the eight commits of a record.
 
-    After a power cut, runs can be logged again from the records.
+    After a power cut, runs can be logged again from the records. SQLite waits for other processes
+    instead, longer than its five seconds: several sweeps may write to one store.
     """
     if type(connection).__module__.startswith("sqlite3"):
         connection.execute("PRAGMA synchronous = OFF")
+        connection.execute(f"PRAGMA busy_timeout = {_BUSY_MILLISECONDS}")
 
 
 def ui_command(folder: Path, *, tracked: bool = True) -> str:

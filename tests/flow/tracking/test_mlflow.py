@@ -1,16 +1,25 @@
 """Everything that is logged is in docs/reference/mlflow.md."""
 
 import re
+import shutil
+import sqlite3
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import RESOURCE_ALREADY_EXISTS
 
 from unlearnbench.config.profiles import TOFU as PROFILE
 from unlearnbench.evaluation.summary import plan_of
+from unlearnbench.report.mlflow import MlflowTracker
 from unlearnbench.report.sweep_tracker import FILES, replay
 
+from ...forked import start, wait
+
+SWEEP = Path(__file__).parents[2] / "data" / "small_sweep"
 PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "mlflow.md").read_text(encoding="utf-8")
 ANY_WORD = {
     ("param", "<hyper-parameter>"): {"beta"},
@@ -103,3 +112,55 @@ def test_the_schema_lists_exactly_what_is_logged(store: Any) -> None:
             n for k, of, n in names if k == kind and not any(e.matches(k, of, n) for e in others)
         }
         assert only == allowed, wild
+
+
+TRACK = """
+import sys
+from unlearnbench.cli.main import main
+raise SystemExit(main(["track", *sys.argv[1:]]))
+"""
+
+
+@pytest.mark.long
+def test_commands_may_create_one_store_at_the_same_time(tmp_path: Path) -> None:
+    folders = [tmp_path / f"sweep{i}" for i in range(3)]
+    for folder in folders:
+        shutil.copytree(SWEEP, folder)
+    uri = f"sqlite:///{tmp_path / 'store.db'}"
+    outputs = [tmp_path / f"{folder.name}.txt" for folder in folders]
+    processes = [
+        start(TRACK, [str(folder), "--uri", uri], output=output)
+        for folder, output in zip(folders, outputs, strict=True)
+    ]
+    codes = wait(processes)
+    texts = [output.read_text(encoding="utf-8") for output in outputs]
+    assert codes == [0, 0, 0], texts
+    # They are copies of one sweep: one of the commands logs it, and the others find it there.
+    with sqlite3.connect(tmp_path / "store.db") as store:
+        (experiments,) = store.execute("select count(*) from experiments where name != 'Default'")
+        parents = store.execute("select count(*) from tags where key = 'unlearnbench.sweep_id'")
+    assert experiments == (1,)
+    assert parents.fetchall() == [(1,)]
+
+
+def test_an_experiment_that_another_process_creates_meanwhile_is_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tracker = MlflowTracker()
+
+    class Client:
+        """A store in which the experiment appears between the question and the creation."""
+
+        def __init__(self) -> None:
+            self.known: Any = None
+
+        def get_experiment_by_name(self, _: str) -> Any:
+            return self.known
+
+        def create_experiment(self, *_: Any, **__: Any) -> str:
+            self.known = SimpleNamespace(experiment_id="7", lifecycle_stage="active")
+            raise MlflowException("it exists", error_code=RESOURCE_ALREADY_EXISTS)
+
+    monkeypatch.setattr(tracker, "_client", Client(), raising=False)
+    monkeypatch.setattr(tracker, "_sweep", SimpleNamespace(experiment="mine"), raising=False)
+    assert tracker._experiment_id("http://localhost") == "7"
