@@ -9,11 +9,12 @@ import math
 import os
 import socket
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from unlearnbench.base.errors import UnlearnbenchError
+from unlearnbench.base.socket_paths import short_ray_sockets
 from unlearnbench.config.resources import LOCAL_RUNS
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.sweep.worker_group import alive, runs_that_fit
@@ -59,16 +60,18 @@ def ray_session(config: SweepConfig) -> Generator[int, None, None]:
     # Failures are printed by `Progress`; standard output belongs to `--json`.
     logging.getLogger("ray").setLevel(logging.ERROR)
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
-    try:
-        start(config)
-        yield run_slots(config, [node["Resources"] for node in alive()])
-    finally:
-        # If another thread frees a reference between the end of Ray's core and the end of its
-        # Python side, the whole process ends silently with exit code 1.
-        gc.collect()
-        gc.disable()
-        ray.shutdown()
-        gc.enable()
+    # A cluster has a temporary folder of its own.
+    with short_ray_sockets() if config.ray.address is None else nullcontext():
+        try:
+            start(config)
+            yield run_slots(config, [node["Resources"] for node in alive()])
+        finally:
+            # If another thread frees a reference between the end of Ray's core and the end of its
+            # Python side, the whole process ends silently with exit code 1.
+            gc.collect()
+            gc.disable()
+            ray.shutdown()
+            gc.enable()
 
 
 def worker_variables(config: SweepConfig) -> dict[str, str]:

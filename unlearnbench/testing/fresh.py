@@ -14,6 +14,7 @@ from unittest.mock import patch
 
 from unlearnbench.api.hyperparameters import HyperParameters
 from unlearnbench.api.plugin_code import describe
+from unlearnbench.base.socket_paths import short_process_sockets
 
 ANSWER_SECONDS = 120.0
 """Longest wait: the server's own imports, on a busy machine."""
@@ -26,7 +27,8 @@ def _context() -> Any:
     context.set_forkserver_preload(["unlearnbench.testing", "unlearnbench.testing.forked"])
     # Other hash seeds, so that the order of a set is another one; threads that wait for one another
     # only take time.
-    with patch.dict(os.environ, PYTHONHASHSEED=_OTHER_SEED, OMP_NUM_THREADS="1"):
+    variables = patch.dict(os.environ, PYTHONHASHSEED=_OTHER_SEED, OMP_NUM_THREADS="1")
+    with variables, short_process_sockets():
         forkserver.ensure_running()
     return context
 

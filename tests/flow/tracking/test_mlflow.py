@@ -12,6 +12,7 @@ import pytest
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import RESOURCE_ALREADY_EXISTS
 
+from unlearnbench.api.tracker import TrackedSweep
 from unlearnbench.config.profiles import TOFU as PROFILE
 from unlearnbench.evaluation.summary import plan_of
 from unlearnbench.report.mlflow import MlflowTracker
@@ -143,24 +144,34 @@ def test_commands_may_create_one_store_at_the_same_time(tmp_path: Path) -> None:
     assert parents.fetchall() == [(1,)]
 
 
+class RacingClient:
+    """A store in which another process creates the experiment between question and creation."""
+
+    def __init__(self, _: str) -> None:
+        self.known: Any = None
+
+    def get_experiment_by_name(self, _: str) -> Any:
+        return self.known
+
+    def create_experiment(self, *_: Any, **__: Any) -> str:
+        self.known = SimpleNamespace(experiment_id="7", lifecycle_stage="active")
+        raise MlflowException("it exists", error_code=RESOURCE_ALREADY_EXISTS)
+
+    def search_runs(self, *_: Any, **__: Any) -> list[Any]:
+        return []
+
+    def create_run(self, *_: Any, **__: Any) -> Any:
+        return SimpleNamespace(info=SimpleNamespace(run_id="run"))
+
+    def set_experiment_tag(self, *_: Any) -> None: ...
+
+
 def test_an_experiment_that_another_process_creates_meanwhile_is_used(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.setattr("mlflow.MlflowClient", RacingClient)
     tracker = MlflowTracker()
-
-    class Client:
-        """A store in which the experiment appears between the question and the creation."""
-
-        def __init__(self) -> None:
-            self.known: Any = None
-
-        def get_experiment_by_name(self, _: str) -> Any:
-            return self.known
-
-        def create_experiment(self, *_: Any, **__: Any) -> str:
-            self.known = SimpleNamespace(experiment_id="7", lifecycle_stage="active")
-            raise MlflowException("it exists", error_code=RESOURCE_ALREADY_EXISTS)
-
-    monkeypatch.setattr(tracker, "_client", Client(), raising=False)
-    monkeypatch.setattr(tracker, "_sweep", SimpleNamespace(experiment="mine"), raising=False)
-    assert tracker._experiment_id("http://localhost") == "7"
+    tracker.start(TrackedSweep("1", "s", "mine", tmp_path, "http://localhost", best=["utility"]))
+    link = tracker.link()
+    assert link is not None
+    assert "/experiments/7/runs" in link

@@ -1,0 +1,87 @@
+"""Folders for Unix sockets, whose paths must be short.
+
+The path of a socket may have 107 bytes. Ray and multiprocessing put theirs below the temporary
+folder. Batch systems such as Slurm often set TMPDIR to a folder of the job, whose path leaves no
+room for their own part. A folder such as `/tmp` serves then.
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from unlearnbench.base.errors import UnlearnbenchError
+
+MOST_BYTES = 107
+"""Most bytes of the path of a Unix socket on Linux, without the zero byte at its end."""
+RAY_PART = "/ray/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store"
+"""Ray's part of its longest path: the time, and the largest process id of Linux."""
+PYTHON_PART = "/pymp-12345678/listener-12345678"
+"""The part of multiprocessing."""
+SHORT_FOLDERS = ("/tmp", "/dev/shm", "/var/tmp")
+_RAY_VARIABLE = "RAY_TMPDIR"
+
+
+def short_folder(own_part: str, variable: str = "TMPDIR") -> str | None:
+    """Return a short folder for sockets; None if the temporary folder is short enough.
+
+    Args:
+        own_part: What the owner of a socket puts behind the folder.
+        variable: Variable that names the temporary folder where it is set. Only TMPDIR, which the
+            user may not have set, is replaced by another folder.
+
+    Raises:
+        UnlearnbenchError: If no short folder can be written to, or the user's is too long.
+    """
+    chosen = os.environ.get(variable)
+    parent = chosen or tempfile.gettempdir()
+    length, most = len(os.fsencode(parent.rstrip("/"))), MOST_BYTES - len(own_part)
+    if length <= most:
+        return None
+    if variable == "TMPDIR" or not chosen:
+        for folder in SHORT_FOLDERS:
+            if os.access(folder, os.W_OK | os.X_OK):
+                return folder
+    named = variable if chosen else "TMPDIR"
+    raise UnlearnbenchError(
+        f"{named}: {parent} has {length} bytes, and sockets need a folder of at most {most}; set "
+        f"{variable} to a short folder on this machine that you may write to"
+    )
+
+
+@contextmanager
+def short_ray_sockets() -> Generator[None, None, None]:
+    """Let a Ray that is started inside have a short temporary folder.
+
+    A folder that is made for it is deleted at the end.
+
+    Raises:
+        UnlearnbenchError: See `short_folder`.
+    """
+    parent = short_folder(RAY_PART, _RAY_VARIABLE)
+    if parent is None:
+        yield
+        return
+    folder = tempfile.mkdtemp(prefix="ray-", dir=parent)
+    os.environ[_RAY_VARIABLE] = folder
+    try:
+        yield
+    finally:
+        del os.environ[_RAY_VARIABLE]
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def short_process_sockets() -> Generator[None, None, None]:
+    """Let a server of multiprocessing that is started inside have a short temporary folder.
+
+    Raises:
+        UnlearnbenchError: See `short_folder`.
+    """
+    before = tempfile.tempdir
+    tempfile.tempdir = short_folder(PYTHON_PART) or before
+    try:
+        yield
+    finally:
+        tempfile.tempdir = before
