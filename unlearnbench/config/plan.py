@@ -68,6 +68,9 @@ class RunSpec(Settings):
     removes_dropout: Annotated[bool, IF_SET] = False
     """Whether the model has dropout, and trains without it. False in specs of versions that always
     kept it."""
+    corrections: Annotated[tuple[str, ...], IF_SET] = ()
+    """Corrected faults that concern the model's architecture, see `models/corrections.py`. Empty in
+    specs of versions that had the faults."""
     profile_version: Annotated[int, IF_SET] = 1
     """Version of the evaluation's profile."""
     after: Annotated[str, IF_SET] = Field(default="", exclude_if=lambda run: not run)
@@ -198,6 +201,8 @@ class Plan:
     """Digest of how turns and answers end by model name, see `RunSpec.turn_digest`."""
     with_dropout: frozenset[str] = frozenset()
     """Names of the models whose configuration sets dropout, as far as it can be read."""
+    corrections: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    """Corrected faults by model name, see `RunSpec.corrections`."""
     references: tuple[str, ...] | None = None
     """Ids of the records of start and retain models; None where the hub does not answer."""
     commits: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -242,6 +247,7 @@ class Plan:
                 attack_training=attacking if attacking != training.of_attacks else {},
                 template_digest=self.templates.get(model.name, ""),
                 turn_digest=self.turns.get(model.name, ""),
+                corrections=self.corrections.get(model.name, ()),
                 leaves_out_label=bool(first) and labelled,
                 takes_roles_apart=takes_roles_apart(spec),
                 removes_dropout=model.name in self.with_dropout
@@ -282,6 +288,7 @@ def make_plan(
     turns: Mapping[str, str] | None = None,
     with_dropout: Iterable[str] = (),
     sequence: Sequence = "sobol",
+    corrections: Mapping[str, tuple[str, ...]] | None = None,
 ) -> Plan:
     """Plan the product of models, splits, settings, seeds (and epoch counts) without duplicates.
 
@@ -295,6 +302,7 @@ def make_plan(
     turns        digests of how turns and answers end by model name, see `Plan.turns`
     with_dropout names of the models whose configuration sets dropout
     sequence     points of a quasi-random search, see `Plan.sequence`
+    corrections  corrected faults by model name, see `Plan.corrections`
     """
     fingerprints = {
         fraction: fingerprint if isinstance(fingerprint, str) else fingerprint[fraction]
@@ -309,6 +317,7 @@ def make_plan(
         turns=turns or {},
         with_dropout=frozenset(with_dropout),
         sequence=sequence,
+        corrections=corrections or {},
     )
     points = [point for grid in config.methods for point in points_of(grid, config, sequence)]
     settings = itertools.product(config.models, config.split_keys, enumerate(points))

@@ -28,6 +28,7 @@ REASON_OF_FIELD = {
     "leaves_out_label": "the label of the prompt is no longer part of the loss",
     "takes_roles_apart": "modifiers now see the gradient of one role where the loss joins both",
     "removes_dropout": "dropout is now removed for losses that compare with the start model",
+    "corrections": "numbers of its architecture were wrong",
     "profile_version": "the evaluation profile has a new version",
     "attack_training": "attacks train with other settings",
     "after": "the run from whose model it goes on is repeated",

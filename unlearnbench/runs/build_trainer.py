@@ -10,6 +10,7 @@ from unlearnbench.base.errors import TrainingError
 from unlearnbench.base.out_of_memory import empty_cache
 from unlearnbench.config.method_specs import modifiers_from_spec, removes_dropout
 from unlearnbench.config.plan import RunSpec
+from unlearnbench.models.corrections import MASKS
 from unlearnbench.models.device import device_memory, usable_memory
 from unlearnbench.models.dropout import ModelDropout
 from unlearnbench.models.encoding import Encoder
@@ -44,7 +45,8 @@ def build_trainer(spec: RunSpec, space: Workspace, method: Method) -> Trainer:
     model = load_model(source, spec.model, train=True)
     check_vocabulary(model, encoder.tokenizer)
     start = model.eval()  # only read until the first step
-    start_id = f"{source.identity()} {spec.model.dtype}"
+    # Predictions of the start model are stored under this name.
+    start_id = " ".join([source.identity(), spec.model.dtype, *set(spec.corrections) & {MASKS}])
     # The model is whole in each process: the main one runs it while the others wait.
     with main_process_first():
         rows = _rows(spec, space, objective, encoder, start_id, start)

@@ -17,6 +17,7 @@ from unlearnbench.config.profiles import profile_of
 from unlearnbench.config.schema import EvaluationSettings, ModelSettings, SweepConfig
 from unlearnbench.config.training_settings import TrainingSettings
 from unlearnbench.models.control_text import ControlText
+from unlearnbench.models.corrections import MASKS, corrections_of, corrections_under
 from unlearnbench.models.dropout import config_has_dropout
 from unlearnbench.models.encoding import TEMPLATES, Template
 from unlearnbench.models.generation_settings import logit_settings, stop_ids
@@ -88,12 +89,19 @@ class ModelSources:
             del settings[key]
         if not self.is_tiny and self.base().folder is not None:
             settings["base"] = base
-        ingredients = [name, base, settings, _content(self.tuning_rows(name))]
+        rows = _content(self.tuning_rows(name))
+        ingredients: list[Any] = [name, base, settings, rows]
         if self.template_digest:
             ingredients.append(self.template_digest)
         if self.turn_end:
             ingredients.append(self.turn_end)
+        ingredients += corrections_under(self.corrections, ())
         return self.cache / "models" / f"{name}-{content_hash(ingredients)}"
+
+    @cached_property
+    def corrections(self) -> frozenset[str]:
+        """Corrected faults of the architecture, see `models/corrections.py`."""
+        return corrections_of(self.settings)
 
     @cached_property
     def template_digest(self) -> str:
@@ -233,6 +241,8 @@ class ModelSources:
             identity.append(f"dtype {model.dtype}")
         if not prepared and model.template == "phi":  # a fixed one, which has no digest
             identity.append("template phi")
+        if not prepared:  # of a prepared one the folder is named by them
+            identity += corrections_under(self.corrections, ())
         return identity
 
     def attack_id(
@@ -244,6 +254,9 @@ class ModelSources:
             trained["eos_as_padding"] = True
         if self.turn_end:
             trained["turn_end"] = self.turn_end
+        # Those that concern plain evaluations are in `identity`.
+        if under := {*corrections_under(self.corrections, [attack])} - {MASKS}:
+            trained["corrections"] = sorted(under)
         return content_hash([*identity, attack.identity, trained])
 
     def base_rows(self) -> list[Question]:

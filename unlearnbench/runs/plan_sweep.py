@@ -37,6 +37,7 @@ from unlearnbench.evaluation.privacy_control import holdout_notice
 from unlearnbench.evaluation.sets import evaluation_sets
 from unlearnbench.evaluation.summary import plan_of
 from unlearnbench.evaluation.word_check import rouge_sets, uncounted_notice, uncounted_shares
+from unlearnbench.models.corrections import corrections_under
 from unlearnbench.models.dataset_rules import observation_faults
 from unlearnbench.models.encoding import check_scored
 from unlearnbench.models.loading import (
@@ -150,7 +151,17 @@ def plan_sweep(config: SweepConfig) -> tuple[Plan, Dataset]:
     contents = broadcast_from_main(lambda: {m.name: local_contents(m) for m in config.models})
     with_dropout = [m.settings.name for m in models if _has_dropout(m)]
     sequence: PointSequence = broadcast_from_main(lambda: _sequence(config))
-    plan = make_plan(config, fingerprints, templates, contents, turns, with_dropout, sequence)
+    corrections = {m.settings.name: found for m in models if (found := _corrections(m, config))}
+    plan = make_plan(
+        config,
+        fingerprints,
+        templates,
+        contents,
+        turns,
+        with_dropout,
+        sequence,
+        corrections,
+    )
     with suppress(UnreachableError):  # its runs will need the hub
         plan = replace(plan, references=(*reference_ids(config, models, fingerprints),))
     plan = replace(plan, rows=rows, commits=commits)
@@ -266,6 +277,13 @@ def _has_dropout(models: ModelSources) -> bool:
     with suppress(ModelError):
         return models.has_dropout
     return False
+
+
+def _corrections(models: ModelSources, config: SweepConfig) -> tuple[str, ...]:
+    """Corrected faults of a model's architecture; empty if the hub cannot be reached."""
+    with suppress(UnreachableError):
+        return corrections_under(models.corrections, config.attacks)
+    return ()
 
 
 def _check_prompts(plan: Plan, benchmark: Dataset) -> None:

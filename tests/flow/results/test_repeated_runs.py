@@ -28,6 +28,7 @@ OTHER_VALUES: dict[str, Any] = {
     "leaves_out_label": True,
     "takes_roles_apart": True,
     "removes_dropout": True,
+    "corrections": ("masks of llama4",),
     "profile_version": 2,
     "attack_training": {"precision": "bf16"},
     "after": "89ab",

@@ -1,0 +1,107 @@
+"""Ids follow corrected faults of an architecture, and those of other architectures stay."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unlearnbench.benchmarks.synthetic import Synthetic
+from unlearnbench.config.entries import AttackSpec, attack_specs
+from unlearnbench.config.method_specs import method_spec
+from unlearnbench.config.plan import make_plan
+from unlearnbench.config.schema import (
+    EvaluationSettings,
+    MethodGrid,
+    ModelSettings,
+    SweepConfig,
+)
+from unlearnbench.config.training_settings import TrainingSettings
+from unlearnbench.models.corrections import EXPERTS, MASKS, corrections_of, corrections_under
+from unlearnbench.models.rows_loading import load_benchmark
+from unlearnbench.runs.model_sources import ModelSources
+
+from ...families import FAMILIES
+
+MIXTURES = {"llama4", "mixtral", "qwen3-moe", "olmoe", "deepseek-v3", "gpt-oss"}
+QUANTIZATION = attack_specs({"quantization": {}})
+RELEARNING = attack_specs({"relearning": {}})
+
+
+@pytest.fixture
+def settings(tmp_path: Path, tokenizer: Any) -> Any:
+    """Make the settings of a model of a family, which has no weights."""
+
+    def make(name: str) -> ModelSettings:
+        FAMILIES[name].config().save_pretrained(tmp_path / name)
+        tokenizer.save_pretrained(tmp_path / name)
+        return ModelSettings(name="m", base=str(tmp_path / name), template="plain")
+
+    return make
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_corrections_concern_llama_4_and_mixtures(name: str, settings: Any) -> None:
+    expected = {MASKS} if name == "llama4" else set[str]()
+    if name in MIXTURES:
+        expected.add(EXPERTS)
+    assert corrections_of(settings(name)) == expected
+
+
+def test_a_tiny_model_reads_nothing() -> None:
+    assert corrections_of(ModelSettings(name="m", base="tiny")) == frozenset()
+
+
+@pytest.mark.parametrize("attacks", [(), QUANTIZATION, RELEARNING], ids=["", "quantised", "taught"])
+@pytest.mark.parametrize("name", ["llama", "mixtral", "llama4"])
+def test_runs_have_other_ids_only_if_their_numbers_differ(
+    name: str, attacks: tuple[AttackSpec, ...], settings: Any
+) -> None:
+    model = settings(name)
+    config = SweepConfig(
+        name="small",
+        models=(model,),
+        forget_fractions=(0.1,),
+        methods=(MethodGrid(specs=(method_spec("npo", {"beta": 0.1}),)),),
+        learning_rates=(1e-5,),
+        epochs=1,
+        seeds=(0,),
+        attacks=attacks,
+    )
+    (before,) = make_plan(config, "rows").runs
+    found = {"m": corrections_under(corrections_of(model), attacks)}
+    (now,) = make_plan(config, "rows", corrections=found).runs
+    is_corrected = name == "llama4" or (name == "mixtral" and attacks == QUANTIZATION)
+    assert (now.id != before.id) is is_corrected
+
+
+@pytest.mark.parametrize("name", ["llama", "mixtral", "llama4"])
+def test_models_that_runs_are_compared_with_follow(
+    name: str, settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = load_benchmark(Synthetic(authors=10, questions_per_author=2), (0.1,))
+
+    def ids() -> list[Any]:
+        models = ModelSources(settings(name), rows, tmp_path / "cache")
+        published = models.settings.model_copy(update={"fine_tuned": models.settings.base})
+        given = ModelSources(published, rows, tmp_path / "cache")
+        identity = given.evaluation_identity("full", 0.1, "rows", EvaluationSettings())
+        attacked = [
+            given.attack_id(identity, spec, TrainingSettings())
+            for spec in (*QUANTIZATION, *RELEARNING)
+        ]
+        return [models.folder("full"), identity, *attacked]
+
+    def none(_: ModelSettings) -> frozenset[str]:
+        return frozenset()
+
+    now = ids()
+    monkeypatch.setattr("unlearnbench.runs.model_sources.corrections_of", none)
+    changed = [one != other for one, other in zip(ids(), now, strict=True)]
+    assert (
+        changed
+        == {
+            "llama": [False, False, False, False],
+            "mixtral": [False, False, True, False],
+            "llama4": [True, True, True, True],
+        }[name]
+    )
