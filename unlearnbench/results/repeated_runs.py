@@ -24,7 +24,8 @@ from unlearnbench.results.records import Record, read_records
 REASON_OF_FIELD = {
     "data_fingerprint": "the rows of the benchmark have changed",
     "content": "a model folder or a log that the configuration names has changed",
-    "template_digest": "the rendered chat template, or where it ends a turn, has changed",
+    "template_digest": "the rendered chat template has changed",
+    "turn_digest": "answers end where the chat template ends a turn",
     "leaves_out_label": "the label of the prompt is no longer part of the loss",
     "takes_roles_apart": "modifiers now see the gradient of one role where the loss joins both",
     "removes_dropout": "dropout is now removed for losses that compare with the start model",

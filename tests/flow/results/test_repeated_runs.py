@@ -26,6 +26,7 @@ OTHER_VALUES: dict[str, Any] = {
     "content": {"fine_tuned": "0123"},
     "template_digest": "4567",
     "leaves_out_label": True,
+    "turn_digest": "89ab",
     "takes_roles_apart": True,
     "removes_dropout": True,
     "corrections": ("masks of llama4",),
