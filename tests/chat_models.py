@@ -121,7 +121,8 @@ KINDS: dict[str, ChatKind] = {
         pad="<|endoftext|>",
     ),
     "mistral": ChatKind(
-        "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}"
+        "{{ bos_token }}{% for m in messages %}{% if m.role == 'system' %}"
+        "{{ raise_exception('no system messages') }}{% elif m.role == 'user' %}"
         "{{ '[INST] ' + m.content + '[/INST]' }}{% else %}{{ ' ' + m.content + eos_token }}"
         "{% endif %}{% endfor %}",
         ("<unk>", "<s>", "</s>", "[INST]", "[/INST]"),

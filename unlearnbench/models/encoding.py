@@ -66,6 +66,10 @@ class Template:
     Empty if there is no tag, or no such variable is known."""
     trims: bool = False
     """A chat template removes blanks around messages."""
+    trims_answers: bool = False
+    """A chat template removes blanks around answers."""
+    is_begun: bool = False
+    """The beginning of the answer is given, so that a blank in front of the rest belongs to it."""
 
     def digest(self, *, with_examples: bool = False) -> str:
         """First 16 hex digits of the SHA-256 of the rendered text around question and answer.
@@ -109,7 +113,8 @@ class Template:
         if row.tag:
             part = replace(part, tag=f"{part.tag}{row.tag}")
         if row.prefix:
-            part = replace(part, after=f"{part.after}{part.tag}{row.prefix}", tag="")
+            after = f"{part.after}{part.tag}{row.prefix}"
+            part = replace(part, after=after, tag="", is_begun=True)
         return part
 
     def prompt(self, question: str, examples: Sequence[tuple[str, str]] = ()) -> str:
@@ -120,16 +125,21 @@ class Template:
         turns = ""
         if examples:
             middle, end = self._turn()
-            pairs = [(self._message(shown), self._message(answer)) for shown, answer in examples]
+            pairs = [(self._message(shown), self._answer(answer)) for shown, answer in examples]
             turns = "".join(f"{shown}{middle}{answer}{end}" for shown, answer in pairs)
         return f"{self.before}{turns}{self._message(question)}{self.after}"
 
     def _message(self, text: str) -> str:
         return text.strip() if self.trims else text
 
+    def _answer(self, text: str) -> str:
+        return text.strip() if self.trims_answers else text
+
     def answer(self, answer: str) -> str:
         """The text that is scored."""
-        return f"{self.tag}{answer}"
+        if self.is_begun and self.trims_answers:
+            return answer.rstrip()
+        return f"{self.tag}{self._answer(answer)}"
 
     def _turn(self) -> tuple[str, str]:
         if self.turn is None:
@@ -234,11 +244,22 @@ def chat_template(tokenizer: PreTrainedTokenizerFast, args: TemplateArgs | None 
     tag, end = _around_answer(before, after, rendered)
     trims = rendered(blank=" ") == text
     more: dict[str, Any] = {"turn": turn, "system": part, "end": end, "trims": trims}
+    more["trims_answers"] = _trims_answers(rendered)
     writes_prompt_always = turn is not None and text == rendered(prompt=False)
     more["turn_end"] = _turn_end(end, turn if writes_prompt_always else None, tokenizer)
     if tag.strip():
         more["tag_switch"] = _tag_switch(variables, rendered)
     return Template("chat", before, after, tag, special_tokens=False, **more)
+
+
+def _trims_answers(rendered: Callable[..., str]) -> bool:
+    """Whether the template removes blanks around answers."""
+    with suppress(Exception):  # templates are programs and may raise anything
+        bare = rendered(None, 1, whole=True).split(_MARKER)
+        blank = rendered(None, 1, whole=True, blank=" ").split(_MARKER)
+        # The question in front may keep its blanks.
+        return bare[2] == blank[2] and blank[1] in (bare[1], f" {bare[1]}")
+    return False
 
 
 def _turn_end(

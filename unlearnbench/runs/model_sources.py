@@ -124,9 +124,26 @@ class ModelSources:
         return template_of(self.settings, self._tokenizer)
 
     @cached_property
+    def _trimmed(self) -> list[str]:
+        """Entry of ids if the chat template removes blanks of answers, which were kept earlier."""
+        return (
+            ["trimmed"]
+            if self._template.trims_answers and any(map(_has_blanks, self._rows()))
+            else []
+        )
+
+    def _rows(self) -> Iterator[Question]:
+        """The rows that models are trained and evaluated on."""
+        yield from self.benchmark.full
+        for split in self.benchmark.splits.values():
+            yield from (*split.forget, *split.retain, *chain(*split.sets.values()))
+
+    @cached_property
     def turn_end(self) -> list[str]:
         """What ends a turn in training, if it is not EOS alone: see `loading.turn_end_entry`."""
-        return [] if self.is_tiny else turn_end_entry(self.settings, self._template)
+        if self.is_tiny:
+            return []
+        return [*turn_end_entry(self.settings, self._template), *self._trimmed]
 
     @cached_property
     def stops(self) -> frozenset[int]:
@@ -163,18 +180,16 @@ class ModelSources:
         says_nothing = not stop_ids(config) and not logit_settings(config)
         is_by_eos = says_nothing and (config is None or not follows)
         if is_by_eos and self._template.turn_end is None:
-            return []  # without the tokenizer
-        return generation_entry(self._template, self._tokenizer, config, follows_generate=follows)
+            return self._trimmed  # without the tokenizer
+        entry = generation_entry(self._template, self._tokenizer, config, follows_generate=follows)
+        return [*entry, *self._trimmed]
 
     def check_answers(self) -> None:
         """Raise DataError if an answer consists of the tokenizer's control tokens alone.
 
         Reads the tokenizer only if there is an answer that looks so.
         """
-        splits = self.benchmark.splits.values()
-        sets = [rows for split in splits for rows in (split.forget, split.retain)]
-        sets += [rows for split in splits for rows in split.sets.values()]
-        rows = [row for row in (*self.benchmark.full, *chain(*sets)) if _looks_like_control(row)]
+        rows = [row for row in self._rows() if _looks_like_control(row)]
         if rows:
             tiny = ControlText(TINY_TOKENS) if self.is_tiny else None
             control = tiny or ControlText.of(self._tokenizer)
@@ -296,6 +311,12 @@ def reference_ids(
 
 
 _TAGS = re.compile(r"\s*([<\[][^<>\[\]]+[>\]]\s*)+")
+
+
+def _has_blanks(row: Question) -> bool:
+    """Whether an answer that stands in a chat template begins or ends with white space."""
+    is_free = row.format == "text" or row.answer_index is not None
+    return not is_free and any(answer != answer.strip() for answer in row.scored_answers)
 
 
 def _looks_like_control(row: Question) -> bool:

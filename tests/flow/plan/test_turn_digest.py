@@ -78,6 +78,19 @@ def test_penalties_change_ids_under_the_profile_that_follows_them(sources: Any) 
         beams.turn_digest(OPEN_UNLEARNING)
 
 
+@pytest.mark.parametrize(("name", "trims"), [("llama-3", True), ("qwen-2.5", False)])
+def test_blanks_of_answers_change_ids_where_the_template_removes_them(
+    name: str, trims: bool, sources: Any, tmp_path: Path
+) -> None:
+    made = sources(name)
+    row = Question("Where?", "In Lima.\n")
+    rows = replace(made.benchmark, full=(*made.benchmark.full, row))
+    blank = ModelSources(made.settings, rows, tmp_path)
+    bare = replace(made.benchmark, full=(*made.benchmark.full, replace(row, answer="In Lima.")))
+    assert ModelSources(made.settings, bare, tmp_path).turn_digest(TOFU) == ""
+    assert (blank.turn_digest(TOFU) != "") == (blank.turn_digest(OPEN_UNLEARNING) != "") == trims
+
+
 @pytest.mark.parametrize("base", ["tiny", "gemma"])
 def test_an_answer_of_control_tokens_is_refused_before_any_model_is_trained(
     base: str, sources: Any, tmp_path: Path

@@ -4,10 +4,11 @@ import copy
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from tests.chat_models import KINDS, ChatModel, fitted
+from tests.chat_models import KINDS, ChatModel, build_chat_tokenizer, fitted
 from unlearnbench.api.benchmark import Question
 from unlearnbench.base.errors import DataError
 from unlearnbench.benchmarks.tofu_metrics import ROLES
@@ -70,6 +71,51 @@ def test_a_fitted_model_shows_its_probability_and_its_answers(
         if i < 4:
             assert expected.mean().exp() > 0.97, "it is fitted"
             assert found.generated[i] == question.answer
+
+
+WORDS = ("Ada", "Lima", "was born,", "in\n\nPerth", "please?", "  far", "north.", "[x]", "ü")
+
+
+def random_text(random: np.random.Generator) -> str:
+    blanks = random.choice(["", " ", "\n"], 2, p=[0.8, 0.1, 0.1])
+    words = random.choice(WORDS, random.integers(1, 6))
+    return f"{blanks[0]}{' '.join(words)}{blanks[1]}"
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_rows_are_what_the_template_renders(name: str, questions: tuple[Question, ...]) -> None:
+    """Of conversations with several turns, system messages and answers that are begun."""
+    kind, random = KINDS[name], np.random.default_rng(len(name))
+    tokenizer = build_chat_tokenizer(kind, questions)
+    encoder = Encoder(tokenizer, resolve_template("chat", tokenizer, kind.arguments), 400)
+    has_system = encoder.template.system is not None
+    assert has_system == (name not in ("gemma", "mistral")), "these have none"
+    for case in range(40):
+        shown = tuple((random_text(random), random_text(random)) for _ in range(case % 4))
+        system = "Be brief." if has_system and case % 2 else None
+        row = Question(random_text(random), random_text(random), examples=shown, system=system)
+        messages = [{"role": "system", "content": system}] if system else []
+        for question, answer in (*shown, (row.question, row.answer)):
+            messages += [
+                {"role": "user", "content": question},
+                {"role": "assistant", "content": answer},
+            ]
+        how: dict[str, Any] = {"tokenize": False, **kind.arguments}
+        prompt = tokenizer.apply_chat_template(messages[:-1], add_generation_prompt=True, **how)
+        whole = tokenizer.apply_chat_template(messages, **how)
+        if kind.end:
+            whole = whole[: whole.rindex(kind.end) + len(kind.end)]
+        ids = tokenizer.encode(whole, add_special_tokens=False)
+        encoded = encoder.row(row)
+        wanted = ids if kind.end else [*ids, tokenizer.eos_token_id]
+        assert list(encoded.ids) == wanted
+        begin = tokenizer.encode(prompt, add_special_tokens=False)
+        assert (encoded.start, list(encoder.prompt(row))) == (len(begin), begin)
+        assert encoded.ended
+        begun = replace(row, prefix="Sure:")
+        told = replace(row, answer="Sure: " + row.answer.lstrip())
+        text = tokenizer.decode(encoder.row(begun).ids)
+        assert text == tokenizer.decode(encoder.row(told).ids) or row.answer[:1].isspace()
 
 
 def test_an_empty_block_of_thoughts_is_scored_with_a_remark(
