@@ -13,7 +13,7 @@ import numpy as np
 
 from unlearnbench.analysis.lasting import MEMORIZATION, attack_class, attack_of
 from unlearnbench.api.attack import PromptAttack
-from unlearnbench.api.metric import Measure, MetricColumn, Role
+from unlearnbench.api.metric import UNDER_ATTACK, Measure, MetricColumn, Role
 from unlearnbench.api.observations import Evaluation, FloatArray, SetEvaluation
 from unlearnbench.base.errors import PluginError
 from unlearnbench.config.metric_plan import MetricPlan
@@ -139,13 +139,7 @@ def attack_findings(
     for name, seen in first.items():
         for measure in (item for item in plan.measures if name in item.sets):
             values = {
-                model: {
-                    key: result
-                    for key in ("", *points)
-                    if key in of
-                    and (result := values_on(measure, of[key].sets.get(name), seen.questions))
-                    is not None
-                }
+                model: _values_by_variant(measure, name, of, ["", *points], seen.questions)
                 for model, of in models.items()
             }
             if values["model"].keys() & {*points}:
@@ -153,6 +147,29 @@ def attack_findings(
     ranks = {name: rank for rank, name in enumerate(_ORDER)}
     metrics.sort(key=lambda item: ranks.get(item.measure.name, len(_ORDER)))
     return AttackFindings(points, metrics, largest_gain(metrics, roles, points))
+
+
+def _values_by_variant(
+    measure: Measure,
+    set_name: str,
+    evaluations: Mapping[str, Evaluation],
+    variants: Iterable[str],
+    questions: Sequence[str],
+) -> dict[str, FloatArray]:
+    """Compute a metric of one model on the same questions, by variant.
+
+    A plain evaluation may lack what the metric reads, although the attack's evaluation has it. Its
+    values are NaN then: that the model knew nothing before the attack would be wrong.
+    """
+    values: dict[str, FloatArray] = {}
+    for variant in variants:
+        seen = evaluations[variant].sets.get(set_name) if variant in evaluations else None
+        found = values_on(measure, seen, questions)
+        if found is not None:
+            values[variant] = found
+        elif seen is not None and variant == "" and not measure.metric.reads & UNDER_ATTACK:
+            values[variant] = np.full(len(questions), np.nan)
+    return values
 
 
 def _defined(values: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
@@ -167,24 +184,27 @@ def largest_gain(
     metrics, points  of `AttackFindings`
 
     One that only the attack makes comes first: an attack that samples leaves the greedy answers,
-    and what is known of them, as they were.
+    and what is known of them, as they were. A metric whose plain values are undefined has no gain.
     """
     able = [
         item
         for item in metrics
         if roles[item.column.set] == "forget"
         and item.measure.metric.knows == "higher"
-        and any(_defined(item.values["model"]))
+        and _can_have_gain(item.values["model"])
     ]
     if not able:
         return None
     item = min(able, key=lambda item: "" in item.values["model"])
     values, null = (_defined(item.values.get(name, {})) for name in ("model", "retain"))
     plain, plain_null = values.pop("", None), null.get("")
+    if (plain_null is None) != (plain is None):
+        null = {}  # the retain model's gain is not known
+        plain_null = None
     largest = max(reversed(values), key=lambda v: float(values[v].mean()))  # of equals the last
     after, after_null, level = values[largest], null.get(largest), 1 - (1 - LEVEL) / len(points)
     gained, excess = after if plain is None else after - plain, None
-    if after_null is not None and (plain_null is None) == (plain is None):
+    if after_null is not None:
         taught = after_null if plain_null is None else after_null - plain_null
         excess = bootstrap_mean(gained - taught * (taught.mean() > 0), level=level)
     return Gain(
@@ -202,14 +222,42 @@ def largest_gain(
     )
 
 
+def _can_have_gain(values: Mapping[str, FloatArray]) -> bool:
+    """Whether a metric is defined at some point of the attack, and before it if it exists there."""
+    defined = _defined(values)
+    return bool(defined.keys() - {""}) and ("" in defined or "" not in values)
+
+
 def _mean(values: FloatArray | None) -> float | None:
     return None if values is None else float(values.mean())
 
 
 LEAK, BOUND = "leak_at_k", "leak_at_k_bound"
 """The metric, and the column of its bound."""
+BOUNDS = "sampling-bounds"
+"""The metric that has the bound."""
+BOUNDED_SET = "forget"
+"""Name of the set that `sampling-bounds` is about."""
 THRESHOLD, ALPHA = 0.8, 0.01
 """Defaults of both metrics."""
+
+
+def leak_columns(schema: BenchmarkSchema) -> tuple[str, str]:
+    """Return the column of leak@k and the column of its bound, each empty if there is none.
+
+    Both metrics have a `k` and a `threshold` of their own. The bound on another probability is none
+    of this one.
+    """
+    forget_set = next(iter(schema.sets("forget")), "")
+    column = f"{LEAK}_{forget_set}"
+    if column not in schema.measures:
+        return "", ""
+    metric, summary = schema.measures[column][0].metric, schema.plan.summaries.get(BOUNDS)
+    settings = [
+        (getattr(item, "k", None), getattr(item, "threshold", None)) for item in (metric, summary)
+    ]
+    is_bound = forget_set == BOUNDED_SET and settings[0] == settings[1]
+    return column, BOUND if is_bound else ""
 
 
 @dataclass(frozen=True)
@@ -235,7 +283,7 @@ def leak_curve(schema: BenchmarkSchema, by_variant: Mapping[str, Evaluation]) ->
         (measure.metric for measure in schema.plan.measures if measure.name == LEAK), None
     )
     threshold = float(getattr(metric, "threshold", THRESHOLD))
-    alpha = float(getattr(schema.plan.summaries.get("sampling-bounds"), "alpha", ALPHA))
+    alpha = float(getattr(schema.plan.summaries.get(BOUNDS), "alpha", ALPHA))
     for variant, evaluation in by_variant.items():
         part = evaluation.sets.get(next(iter(schema.sets("forget")), ""))
         if part is None or part.samples is None:

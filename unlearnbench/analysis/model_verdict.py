@@ -77,7 +77,7 @@ class ModelVerdict:
                 if measure.metric.value(values) == values.mean():
                     ends = bootstrap_mean(values)
                 else:
-                    ends = _percentiles(self._drawn(self.model, column))
+                    ends = percentiles(self._drawn(self.model, column))
                 result |= {} if ends is None else {column: ends}
         kept = self.benchmark.headline.kept.column
         drawn = self._drawn(self.model, kept)
@@ -87,8 +87,8 @@ class ModelVerdict:
             shares = drawn / of_start  # of the same questions
         attack = self.strongest_attack
         further = {
-            kept: _percentiles(drawn),
-            "kept_share": _percentiles(shares),
+            kept: percentiles(drawn),
+            "kept_share": percentiles(shares),
             **({attack[1]: attack[-1]} if attack else {}),
         }
         return result | {column: ends for column, ends in further.items() if ends is not None}
@@ -182,10 +182,11 @@ def _finite(measure: Measure, model: Evaluation, name: str) -> FloatArray | None
     return None
 
 
-def _percentiles(drawn: FloatArray | None) -> Ends | None:
-    if drawn is None:
+def percentiles(drawn: FloatArray | None) -> Ends | None:
+    """Return an interval; None if the number is undefined for some of the resampled questions."""
+    if drawn is None or not np.isfinite(drawn).all():
         return None
-    low, high = np.nanquantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)
 
 

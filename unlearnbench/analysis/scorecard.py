@@ -16,7 +16,7 @@ from unlearnbench.api.metric import EvaluatedModel, MetricColumn, MetricInputs, 
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
 from unlearnbench.results.table import TableRow
-from unlearnbench.stats.roc import auc_interval
+from unlearnbench.stats.roc import mean_auc_interval
 from unlearnbench.stats.t_interval import Interval, t_interval
 
 _Z = 1.96
@@ -32,7 +32,7 @@ class Part:
     value: float | None
     """Mean over seeds."""
     interval: Ends | None
-    """Bootstrap interval of the first seed's area, for an attack."""
+    """Bootstrap interval of `value` over questions, for an attack's area."""
     start: float | None
     retain: float | None
 
@@ -118,21 +118,25 @@ class Scorer:
             for summary in plan.summaries.values()
             if not summary.question and {*summary.parts()} & {*score.parts()}
         ]
-        parts = tuple(
-            Part(
-                self._schema.column(part),
-                mean_of([row.metrics.get(part) for row in rows]),
-                self._interval(part, seen),
-                self._of_start.get(part),
-                self._of_retain.get(part),
+        parts: list[Part] = []
+        for part in (*score.parts(), *rivals):
+            value = mean_of([row.metrics.get(part) for row in rows])
+            # An interval is of all seeds, as the value beside it.
+            has_interval = value is not None and len(seen) == len(rows)
+            parts.append(
+                Part(
+                    self._schema.column(part),
+                    value,
+                    self._interval(part, seen) if has_interval else None,
+                    self._of_start.get(part),
+                    self._of_retain.get(part),
+                )
             )
-            for part in (*score.parts(), *rivals)
-        )
         mean = mean_of([row.metrics.get(column.name) for row in rows])
         by_seed = {r.seed: v for r in rows if (v := r.metrics.get(column.name)) is not None}
         interval = None if mean is None else t_interval([*by_seed.values()])
         warnings = dict(self._warnings({*score.parts()}, parts, seen))
-        return Score(column.label, mean, by_seed, interval, warnings, parts)
+        return Score(column.label, mean, by_seed, interval, warnings, tuple(parts))
 
     def _interval(self, part: str, seen: Sequence[Evaluation]) -> Ends | None:
         for summary in self._schema.plan.summaries.values():
@@ -141,9 +145,12 @@ class Scorer:
                 and summary.columns()[0].name == part
                 and seen
             ):
-                models = MetricInputs(EvaluatedModel(seen[0].sets), self._retain, self._start)
-                pair = summary.pair(models)
-                return None if pair is None else auc_interval(*pair)
+                found = [
+                    summary.pair(MetricInputs(EvaluatedModel(item.sets), self._retain, self._start))
+                    for item in seen
+                ]
+                pairs = [pair for pair in found if pair is not None]
+                return mean_auc_interval(pairs) if len(pairs) == len(found) else None
         return None
 
     def _warnings(
@@ -151,11 +158,11 @@ class Scorer:
     ) -> Iterable[tuple[str, str]]:
         """Describe where the model is beyond the retain model, by kind."""
         lead = parts[0]
-        if self._is_beyond(lead, seen):
+        if lead.value is not None and lead.retain is not None and self._is_beyond(lead, seen):
             measure, name = self._measures[lead.column.name]
             sentences = [
                 f"over-forgotten: {measure.metric.label.lower()} on the {set_title(name)} is "
-                f"{lead.value or 0.0:.3f}, below the retain model's {lead.retain or 0.0:.3f}"
+                f"{lead.value:.3f}, below the retain model's {lead.retain:.3f}"
             ]
             sentences += [
                 f"{part.column.label} rewards it: {part.value:.2f}, the retain model has "
@@ -168,9 +175,12 @@ class Scorer:
             ]
             yield "over-forgotten", "; ".join(sentences)
         below = [
-            f"{part.column.label} {part.value or 0.0:.3f} (retain model {part.retain:.3f})"
+            f"{part.column.label} {part.value:.3f} (retain model {part.retain:.3f})"
             for part in parts
-            if part.interval and part.retain is not None and part.interval[1] < part.retain
+            if part.value is not None
+            and part.interval is not None
+            and part.retain is not None
+            and part.interval[1] < part.retain
         ]
         if below:
             yield (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from unlearnbench.analysis.best_settings import (
@@ -135,12 +136,13 @@ def best_found(panel: Panel, leader: RankedMethod | None, lost: Sequence[RunOutc
     if leader is None or best is None:
         trained = [setting for setting in panel.settings if setting.epoch]
         able = [setting for setting in trained if setting.forgotten is not None]
-        most = max(able or trained, key=lambda setting: setting.kept or 0.0)
         having = "" if len(able) == len(trained) else f" with a {forgotten.name}"
-        return (
-            f"No setting{having} keeps {share_kept(headline)} ({start.utility:.2f}). "
-            f"{setting_name(most)}, keeps most: {kept} {most.kept or 0.0:.2f}."
-        )
+        text = f"No setting{having} keeps {share_kept(headline)} ({start.utility:.2f})."
+        known = [(item.kept, item) for item in able or trained if item.kept is not None]
+        if not known:
+            return f"{text} None of them has a number for {kept}."
+        most, setting = max(known, key=itemgetter(0))
+        return f"{text} {setting_name(setting)}, keeps most: {kept} {most:.2f}."
     quality, utility = best.forgotten or 0.0, best.kept or 0.0
     if start.quality is not None and start.unmoved(quality):
         return (

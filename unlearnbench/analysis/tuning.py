@@ -79,6 +79,8 @@ def summary(
 ) -> dict[str, Any]:
     """Trials, failures, worth of the best of n, and cost, as `selection.json` has them.
 
+    The worth of the best of n is empty if the start model lacks a number that it depends on.
+
     trials  of one entry: the ids of each one's runs, by seed of the choice
     rows    of the table of one model and split, with its start model
     """
@@ -88,13 +90,19 @@ def summary(
     for setting in average_seeds(rows):
         if {row.seed for row in setting.rows} == set(select.seeds):
             by_run.setdefault(setting.rows[0].run_id, []).append(setting)
-    floor = select.utility * (start.utility or 0.0)
     worth: list[float] = []
+    floor = None if start.utility is None else select.utility * start.utility
     for trial in trials:
-        best = best_of([item for run in trial for item in by_run.get(run, ())], floor)
+        if floor is None:
+            break
+        settings = [item for run in trial for item in by_run.get(run, ())]
+        best = best_of(settings, floor)
         value = start.quality if best is None else best.forgotten
         if value is not None:
             worth.append(forgotten.oriented(value))
+    if len(worth) < len(trials):
+        # The best of the others would not count the trials that kept too little.
+        worth = []
     worths, ids = np.array(worth), {run for trial in trials for run in trial}
     tried = [record for record in records if record.id in ids]
     lost = {record.id for record in tried if record.status in ("failed", "collapsed")}

@@ -1,5 +1,6 @@
 """Separation of two groups by a score: area under the ROC curve, true positives, intervals, cut."""
 
+from collections.abc import Sequence
 from statistics import NormalDist
 
 import numpy as np
@@ -61,6 +62,47 @@ def auc_interval(
     # Of each value, the share of others above it, and half of those that are equal.
     above = 1 - of_others.cumsum(axis=1) + of_others / 2
     drawn = (of_members * above).sum(axis=1)  # [draws]
+    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def mean_auc_interval(
+    pairs: Sequence[tuple[FloatArray, FloatArray]], *, level: float = 0.95, seed: int = 0
+) -> tuple[float, float] | None:
+    """Bootstrap interval of the mean of several models' `auc` on the same rows.
+
+    Members and others are drawn again separately, the same rows for every model. Percentiles of
+    `DRAWS` draws. Of one model `auc_interval`.
+
+    Args:
+        pairs: Scores of members [m] and others [k] of each model, row by row.
+        level: Probability that the interval contains the mean over all rows.
+        seed: Seed of the draws.
+
+    Returns:
+        Lower and upper end. None as in `auc` for any model, or if models have different numbers of
+        rows.
+    """
+    if len(pairs) == 1:
+        return auc_interval(*pairs[0], level=level, seed=seed)
+    sizes = {(members.size, others.size) for members, others in pairs}
+    if len(sizes) != 1 or not all(_are_comparable(*pair) for pair in pairs):
+        return None
+    # P(other > member) + ½ P(equal) is a mean over pairs of rows, and so is its mean over models.
+    wins = np.mean(
+        [
+            (members[:, None] < others) + 0.5 * (members[:, None] == others)
+            for members, others in pairs
+        ],
+        axis=0,
+    )  # [m, k]
+    rng = np.random.default_rng(seed)
+
+    def weights(count: int) -> FloatArray:  # [draws, count]
+        return rng.multinomial(count, np.full(count, 1 / count), size=DRAWS) / count
+
+    of_members, of_others = (weights(count) for count in wins.shape)
+    drawn = ((of_members @ wins) * of_others).sum(axis=1)  # [draws]
     low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 

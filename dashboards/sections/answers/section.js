@@ -65,15 +65,21 @@
       const place = now ? now.epochs.indexOf(selection.epoch) : 0;
       const change = now && now.text !== null ? wordDiff.distance(from, now.text) : 0;
       const attacked = under(question);
-      const strength = (line, at) => line?.es.at(at) ?? line?.p.at(at) ?? 0;
+      // The model may have been attacked after another epoch than the one that is shown.
+      const epoch = attacked ? Number(attacked.epochs[0]) : null;
+      const plain = lines.find((line) => line.epochs.includes(epoch));
+      const at = plain ? plain.epochs.indexOf(epoch) : 0;
+      // Both sides by one number: extraction strength, or probability where one lacks it.
+      const pair = (name) => [attacked?.[name].at(0) ?? null, plain?.[name].at(at) ?? null];
+      const both = [pair("es"), pair("p")].find((values) => !values.includes(null));
       return {
         attacked, goalAttacked: goalUnder(question), question, truth, before, lines, from, change, goal: isRun ? answer(goal, i) : null,
-        memorized: now ? now.es.at(place) : null, back: attacked ? strength(attacked, 0) - strength(now, place) : null,
+        memorized: now ? now.es.at(place) : null, back: both ? both[0] - both[1] : null,
       };
     });
   };
 
-  const hundredths = (value) => ((value ?? 0) / 100).toFixed(2);
+  const hundredths = (value) => value === null ? "–" : (value / 100).toFixed(2);
   const scores = (line) => {
     const ends = (values) => [...new Set([values[0], values.at(-1)].map(hundredths))].join(" → ");
     const strength = line.es.includes(null) ? "" : ` · ES ${ends(line.es)}`;

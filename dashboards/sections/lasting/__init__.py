@@ -8,9 +8,9 @@ from typing import Any
 
 from unlearnbench.analysis.best_settings import average_seeds
 from unlearnbench.analysis.given_back import (
-    BOUND,
     LEAK,
     LeakCurve,
+    leak_columns,
     leak_curve,
     prompts,
     worst_prompt,
@@ -24,6 +24,7 @@ from unlearnbench.analysis.lasting import (
     Yardstick,
     attack_class,
     attack_of,
+    point_of,
     step_of,
 )
 from unlearnbench.analysis.text import attack_sentences, variant_label
@@ -62,10 +63,28 @@ class AttackColumn:
         known = [(v, i) for i, under in enumerate(points) if (v := under.lasting) is not None]
         return points[min(known)[1]] if known else points[-1] if points else None
 
-    def reference(self, models: Mapping[str, Shift]) -> Shift | None:
-        """The start or retain model at the attack's last point."""
-        result = [shift for variant, shift in models.items() if attack_of(variant) == self.attack]
-        return result[-1] if result else None
+    def shown(self, panel: AttackedPanel) -> tuple[str, ...]:
+        """List the points at which settings stand in the column, in the order of the attack."""
+        of_settings = {
+            under.variant
+            for setting in panel.settings
+            if (under := self.of(setting)) is not None and under.after is not None
+        }
+        return tuple(variant for variant in panel.variants if variant in of_settings)
+
+    def references(
+        self, panel: AttackedPanel, models: Mapping[str, Shift]
+    ) -> list[tuple[str, Shift]]:
+        """The start or retain model at these points, with the name of each point.
+
+        Settings may be worst at different points, and each is to be compared at its own.
+        """
+        variants = [variant for variant in self.shown(panel) if variant in models]
+        return [
+            (point_of(variant) if len(variants) > 1 else "", models[variant])
+            for variant in variants
+            if models[variant].after is not None
+        ]
 
     def measure(self, panel: AttackedPanel) -> str:
         """Label of the number in the attack's column."""
@@ -89,22 +108,27 @@ def columns(panel: AttackedPanel) -> tuple[AttackColumn, ...]:
 
 
 def leaked(context: PageContext, panel: AttackedPanel) -> dict[Any, tuple[float, float | None]]:
-    """Mean leak@k over seeds and mean of its bounds, by the key of a setting, or a reference."""
-    column = f"{LEAK}_{next(iter(context.columns.schema.sets('forget')), '')}"
-    rows = [
+    """Mean leak@k over seeds and mean of its bounds, by the key of a setting, or a reference.
+
+    Of several attacks that sample the first one counts, for all models.
+    """
+    column, bound = leak_columns(context.columns.schema)
+    known = [
         row
         for row in of_place(context.report.attacked, panel)
         if row.metrics.get(column) is not None
     ]
-    means: dict[Any, tuple[float, float | None]] = {
-        _name(row): (row.metrics[column] or 0.0, row.metrics.get(BOUND))
-        for row in rows
-        if row.kind != "run"
-    }
+    sampled = {row.variant for row in known}
+    first = next((variant for variant in panel.variants if variant in sampled), None)
+    rows = [row for row in known if row.variant == first]
+    means: dict[Any, tuple[float, float | None]] = {}
+    for row in rows:
+        if row.kind != "run" and (leak := row.metrics[column]) is not None:
+            means[_name(row)] = leak, row.metrics.get(bound)
     seeds = {item.setting.key: len(item.setting.rows) for item in panel.settings}
     for item in average_seeds(rows):
-        if len(item.rows) == seeds.get(item.key):
-            means[item.key] = item.metrics[column] or 0.0, item.metrics.get(BOUND)
+        if len(item.rows) == seeds.get(item.key) and (leak := item.metrics[column]) is not None:
+            means[item.key] = leak, item.metrics.get(bound)
     return means
 
 
@@ -189,6 +213,7 @@ class Lasting(Section):
             ],
             "leaks": next(iter(sampled), None),
             "leak_label": f"leak@{k}",
+            "bounded": bool(leak_columns(context.columns.schema)[1]),
             "measure": panels[0].column.label,
             "sampled": _sampled(panels[0]),
             "curves": [item.label for item in columns(panels[0]) if item.attack in stepped],
@@ -199,6 +224,7 @@ class Lasting(Section):
             "change": _change,
             "steps": _steps,
             "variant": variant_label,
+            "point": point_of,
         }
 
     def data(self, context: PageContext) -> Any:

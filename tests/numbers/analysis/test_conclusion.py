@@ -158,6 +158,11 @@ def test_figures_follow_from_the_numbers_of_their_sentence(
             "(0.90). npo at learning rate 1e-05, epoch 1, keeps most: utility 0.85.",
         ),
         (
+            (*REFERENCES, pointed("a", [(None, -1.0)])),
+            "No setting keeps at least 80 % of the start model's utility (0.90). None of them has "
+            "a number for utility.",
+        ),
+        (
             (reference("fine-tuned", 0.02, off(3.0)), REFERENCES[1], *NEAR),
             "No result: the start model knows nothing",
         ),

@@ -121,3 +121,66 @@ def test_a_metric_that_only_the_attack_makes_has_no_value_before() -> None:
 
 def test_without_a_number_there_is_no_gain() -> None:
     assert findings([evaluation([0.1, 0.2]), evaluation([0.1, float("nan")])]).gain is None
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("plain", "after"), [([0.1, NAN], [0.3, 0.4]), ([NAN, NAN], [0.3, 0.4])], ids=repr
+)
+def test_an_undefined_value_before_the_attack_is_no_gain(
+    plain: list[float], after: list[float]
+) -> None:
+    found = findings([evaluation(plain), evaluation(after)], [evaluation([0.2, 0.2])] * 2)
+    assert found.gain is None
+    assert found.metrics[0].numbers("model") == {"": None, "r@1": pytest.approx(0.35)}
+
+
+def test_a_plain_evaluation_without_what_a_metric_reads_is_no_gain() -> None:
+    """A log of an earlier version has no values by token, which the attack's evaluation has."""
+    plan = metric_plan(
+        ROLES,
+        [MetricUse("extraction-strength", ("forget",))],
+        {"extraction-strength": registry.load("metrics", "extraction-strength")},
+    )
+    whole = evaluation([0.6, 0.7])
+    bare = Evaluation(whole.profile, {"forget": replace(whole.sets["forget"], token_columns=None)})
+    models = {"model": {"": bare, "r@1": whole}, "retain": {"": whole, "r@1": whole}}
+    found = attack_findings(plan, ROLES, models, ["r@1"])
+    assert found.metrics[0].numbers("model")[""] is None
+    assert found.metrics[0].numbers("model")["r@1"] is not None
+    assert found.gain is None
+    swapped = {"model": models["retain"], "retain": models["model"]}
+    gain = attack_findings(plan, ROLES, swapped, ["r@1"]).gain
+    assert gain is not None
+    assert (gain.gain, gain.retain_gain, gain.excess, gain.comes_back) == (0.0, None, None, None)
+
+
+def a_set(draw: np.random.Generator, undefined: float) -> list[float]:
+    values = draw.uniform(0.05, 0.95, 6)
+    values[draw.random(6) < undefined] = np.nan
+    return [*map(float, values)]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_gains_are_those_of_defined_values_alone(seed: int) -> None:
+    """Against the definition, with values missing at random before and under the attack."""
+    draw = np.random.default_rng(seed)
+    undefined = draw.choice([0.0, 0.03, 0.1])
+    model, retain = ([a_set(draw, undefined) for _ in range(4)] for _ in range(2))
+    gain = findings([*map(evaluation, model)], [*map(evaluation, retain)]).gain
+    means = [float(np.mean(values)) for values in model]  # NaN where one is undefined
+    points = [i for i in (1, 2, 3) if np.isfinite(means[i])]
+    if not np.isfinite(means[0]) or not points:
+        assert gain is None
+        return
+    assert gain is not None
+    largest = max(points, key=lambda i: means[i])
+    assert gain.variant == f"r@{largest}"
+    assert gain.gain == pytest.approx(means[largest] - means[0])
+    taught = float(np.mean(retain[largest])) - float(np.mean(retain[0]))
+    if np.isfinite(taught):
+        assert gain.excess == pytest.approx(gain.gain - max(0.0, taught))
+    else:
+        assert (gain.retain_gain, gain.excess, gain.comes_back, gain.share) == (None,) * 4

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from unlearnbench.analysis.model_verdict import ModelVerdict
+from unlearnbench.analysis.model_verdict import ModelVerdict, percentiles
 from unlearnbench.analysis.text import model_sentences
 from unlearnbench.api.observations import SETS, Evaluation, FloatArray, SetEvaluation
 from unlearnbench.config.entries import benchmark_named
@@ -78,3 +78,9 @@ def test_privacy_is_by_the_attack_that_is_farthest_off() -> None:
     assert "AUC 1.00 [1.00, 1.00]; the aim is 0." in private
     assert model_sentences(judged(retain, retain))[1].startswith("Private? Perhaps: ")
     assert "½, chance" in model_sentences(judged(start, None))[0]
+
+
+def test_a_number_that_some_resamples_leave_undefined_has_no_interval() -> None:
+    drawn = np.array([0.1, 0.2, np.nan, 0.4])
+    assert percentiles(drawn) is None
+    assert percentiles(drawn[:2]) is not None

@@ -74,3 +74,28 @@ def test_the_table_of_trials_has_a_line_for_each_choice() -> None:
     assert (line["reported_gone_mean"], line["untuned_kept_mean"]) == ("", "")
     assert (line["trials"], line["failed"], line["tokens_back"]) == ("2", "1", "5")
     assert (line["best_of_2"], line["edges"]) == ("-1.5", '{"beta": 0.25}')
+
+
+@pytest.mark.parametrize("missing", ["model_utility", "log10_forget_quality"])
+def test_trials_have_no_worth_if_the_start_model_lacks_a_number(
+    tmp_path: Path, missing: str
+) -> None:
+    """Without them, trials that kept too little would count, or would be left out."""
+    config = a_config(
+        tmp_path,
+        methods=a_config(tmp_path).methods[:1],
+        learning_rates=(1e-6, 1e-5),
+        search=SearchSettings(),
+    )
+    runs = make_plan(config, "data").runs
+    start = {"model_utility": 0.6, "log10_forget_quality": -9.0} | {missing: None}
+    records = [
+        replace(
+            a_record(runs[0]), id="start", kind="fine-tuned", epochs=(EpochResult(0, start, 0, 0),)
+        ),
+        a_record(runs[0], points=((0.5, -2.0),)),
+        a_record(runs[1], points=((0.1, -0.5),)),
+    ]
+    trials = [frozenset({run.id}) for run in runs]
+    found = summary(trials, table(records), records, SelectSettings(utility=0.8))
+    assert (found["trials"], found["best_of"]) == (2, [])

@@ -8,6 +8,7 @@ from unlearnbench.stats.roc import (
     auc_interval,
     auc_score_interval,
     best_cut,
+    mean_auc_interval,
     true_positive_rate,
 )
 
@@ -85,3 +86,24 @@ def test_best_cut_is_that_of_all_thresholds() -> None:
     assert found[1] == pytest.approx(max(tried))
     cut = found[0]
     assert ((members <= cut).sum() + (others > cut).sum()) / 35 == pytest.approx(found[1])
+
+
+def test_interval_of_a_mean_area_draws_the_same_rows_for_every_model() -> None:
+    rng = np.random.default_rng(3)
+    base = rng.normal(0, 1, 60), rng.normal(0.5, 1, 50)
+    models = [tuple(side + rng.normal(0, 0.5, side.size) for side in base) for _ in range(3)]
+    found = mean_auc_interval([(members, others) for members, others in models])
+    assert found is not None
+    drawn: list[float] = []
+    for _ in range(1000):
+        rows = rng.integers(60, size=60), rng.integers(50, size=50)
+        areas = [auc(members[rows[0]], others[rows[1]]) for members, others in models]
+        drawn.append(float(np.mean([area for area in areas if area is not None])))
+    assert found == pytest.approx(np.quantile(drawn, [0.025, 0.975]), abs=0.015)
+    assert found[0] < np.mean(drawn) < found[1]
+    # Three equal models are as uncertain as one.
+    of_one = mean_auc_interval([base])
+    assert of_one == auc_interval(*base)
+    assert mean_auc_interval([base] * 3) == pytest.approx(of_one, abs=0.015)
+    assert mean_auc_interval([base, (base[0][:-1], base[1])]) is None
+    assert mean_auc_interval([base, (base[0], np.full(50, np.nan))]) is None

@@ -11,9 +11,11 @@ import pytest
 
 from unlearnbench.analysis import results
 from unlearnbench.api.attack import PromptAttack
+from unlearnbench.evaluation.benchmark_schema import recorded_schema
 
+from .. import attacked_records
 from ..attacked_records import RETAIN, SAMPLES, STEPS, answers_under, under_attacks
-from ..conftest import context_of, with_tokens
+from ..conftest import PROFILE, context_of, with_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,6 +76,87 @@ def test_sentences_and_numbers(context: Any) -> None:
     assert nf4.variant == "quantization@nf4", "of two points, the one that gives more back"
     assert leaks[idk.setting.key] == pytest.approx((0.3, 0.35))
     assert leaks["start model"][0] == pytest.approx(0.9)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "bounded"),
+    [
+        ({}, True),
+        ({"leak-at-k": {"k": 4}}, False),
+        ({"sampling-bounds": {"threshold": 0.5}}, False),
+        ({"leak-at-k": {"k": 4, "threshold": 0.5}, "sampling-bounds": {"k": 4}}, False),
+        ({"leak-at-k": {"k": 4}, "sampling-bounds": {"k": 4}}, True),
+        ({"sampling-bounds": {"alpha": 0.05}}, True),
+    ],
+)
+def test_a_bound_stands_beside_the_number_that_it_bounds(
+    metrics: dict[str, dict[str, float]], bounded: bool
+) -> None:
+    schema = recorded_schema({}, PROFILE, None, metrics)
+    column, bound = answers.leak_columns(schema)
+    assert (column, bound) == ("leak_at_k_forget", "leak_at_k_bound" if bounded else "")
+
+
+def test_a_bound_of_another_set_is_none() -> None:
+    """The bound is of the set `forget`, which is not the first forget set of MUSE."""
+    schema = recorded_schema({"source": "muse"}, PROFILE)
+    first = schema.sets("forget")[0]
+    assert first != "forget"
+    assert answers.leak_columns(schema) == (f"leak_at_k_{first}", "")
+
+
+def test_of_two_attacks_that_sample_one_is_shown_for_all_models(
+    records: tuple[Record, ...],
+) -> None:
+    others = [
+        replace(
+            record,
+            attacked=(
+                *record.attacked,
+                *(
+                    replace(
+                        result,
+                        variant="twice",
+                        metrics={**result.metrics, "leak_at_k_forget": 0.77},
+                    )
+                    for result in record.attacked
+                    if result.variant == "sampling"
+                ),
+            ),
+        )
+        for record in records
+    ]
+    both, one = context_of(*others), context_of(*records)
+    (two,), (expected,) = both.report.lasting, one.report.lasting
+    assert lasting.leaked(both, two) == lasting.leaked(one, expected)
+
+
+@pytest.mark.parametrize(
+    ("back", "points"),
+    [({}, ["nf4"]), ({"quantization@int8": 0.5, "quantization@nf4": 0.1}, ["int8", "nf4"])],
+)
+def test_references_stand_at_the_points_of_the_settings_beside_them(
+    fabric: Fabric, monkeypatch: pytest.MonkeyPatch, back: dict[str, float], points: list[str]
+) -> None:
+    """Of two points, each setting shows the one at which most comes back."""
+    if back:
+        monkeypatch.setitem(attacked_records.BACK, "npo+nll", back)
+    runs = [
+        fabric.run(method, points=ONE, seed=s) for method in ("idk", "npo+nll") for s in range(3)
+    ]
+    references = [fabric.reference("fine-tuned"), fabric.reference("retain")]
+    made = context_of(*under_attacks([*references, *runs]))
+    (panel,) = made.report.lasting
+    column = next(one for one in lasting.columns(panel) if one.attack == "quantization")
+    variants = [f"quantization@{point}" for point in points]
+    assert {column.of(setting).variant for setting in panel.settings} == {*variants}
+    for models in (panel.retain, panel.start):
+        names = points if len(points) > 1 else [""]
+        assert column.references(panel, models) == [
+            (name, models[variant]) for name, variant in zip(names, variants, strict=True)
+        ]
+    html = SECTION.render(made.report)
+    assert ("<small>int8</small>" in html) is (len(points) > 1)
 
 
 def test_figures_have_both_references_and_open_answers(context: Any) -> None:

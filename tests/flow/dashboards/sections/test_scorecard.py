@@ -83,6 +83,28 @@ def test_parts_stand_beside_start_and_retain_model(fabric: Fabric) -> None:
     assert kept.parts[0].value == 0.8, "as the run's record has it"
 
 
+def test_an_interval_is_of_the_same_seeds_as_the_number_beside_it(fabric: Fabric) -> None:
+    runs = [
+        with_tokens(fabric.run(points=ONE, rows=ROWS, seed=seed), level, ahead=ahead)
+        for seed, (level, ahead) in enumerate([(0.1, 2.0), (0.9, 0.0), (0.9, 0.0)])
+    ]
+    records = scored([*references(fabric), *runs])
+    (line,) = panel(records).lines
+    attack = line.scores[1].parts[0]
+    areas = [run.epochs[0].metrics[attack.column.name] or 0.0 for run in records[2:]]
+    assert attack.value == pytest.approx(sum(areas) / 3)
+    assert max(areas) - min(areas) > 0.1
+    assert attack.interval[0] < attack.value < attack.interval[1]
+    # One seed has no number: the mean is undefined, and so is its interval.
+    without = replace(
+        records[2].epochs[0],
+        metrics={**records[2].epochs[0].metrics, attack.column.name: None},
+    )
+    (line,) = panel([*records[:2], replace(records[2], epochs=(without,)), *records[3:]]).lines
+    attack = line.scores[1].parts[0]
+    assert (attack.value, attack.interval) == (None, None)
+
+
 def test_seeds_have_a_mean_and_its_interval(fabric: Fabric) -> None:
     runs = [fabric.run(points=ONE, seed=seed) for seed in range(3)]
     values = (0.5, 0.6, 0.8)
