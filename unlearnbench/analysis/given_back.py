@@ -18,7 +18,7 @@ from unlearnbench.api.observations import Evaluation, FloatArray, SetEvaluation
 from unlearnbench.base.errors import PluginError
 from unlearnbench.config.metric_plan import MetricPlan
 from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
-from unlearnbench.stats.bootstrap_mean import bootstrap_mean
+from unlearnbench.stats.mean_interval import mean_interval
 from unlearnbench.stats.sampled_scores import leak_at_k, mean_bound
 from unlearnbench.stats.t_interval import LEVEL
 from unlearnbench.stats.worst_case import worst_case
@@ -203,10 +203,16 @@ def largest_gain(
         plain_null = None
     largest = max(reversed(values), key=lambda v: float(values[v].mean()))  # of equals the last
     after, after_null, level = values[largest], null.get(largest), 1 - (1 - LEVEL) / len(points)
+    metric_bounds = item.measure.metric.bounds
+    differences = metric_bounds[0] - metric_bounds[1], metric_bounds[1] - metric_bounds[0]
     gained, excess = after if plain is None else after - plain, None
+    bounds = metric_bounds if plain is None else differences
     if after_null is not None:
         taught = after_null if plain_null is None else after_null - plain_null
-        excess = bootstrap_mean(gained - taught * (taught.mean() > 0), level=level)
+        # The difference of two gains.
+        of_excess = bounds[0] - bounds[1], bounds[1] - bounds[0]
+        counted = taught * (taught.mean() > 0)
+        excess = mean_interval(gained - counted, of_excess, level=level)
     return Gain(
         variant=largest,
         label=item.column.label,
@@ -214,7 +220,7 @@ def largest_gain(
         points=len(points),
         before=_mean(plain),
         after=float(after.mean()),
-        interval=bootstrap_mean(gained, level=level),
+        interval=mean_interval(gained, bounds, level=level),
         start=item.numbers("start").get(""),
         retain_before=_mean(plain_null),
         retain_after=_mean(after_null),

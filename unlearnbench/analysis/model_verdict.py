@@ -9,20 +9,29 @@ import numpy as np
 
 from unlearnbench.api.benchmark import Benchmark
 from unlearnbench.api.membership import MembershipInference
-from unlearnbench.api.metric import EvaluatedModel, Measure, MetricInputs, Summary, Values
+from unlearnbench.api.metric import (
+    EvaluatedModel,
+    Measure,
+    Metric,
+    MetricInputs,
+    Summary,
+    Values,
+)
 from unlearnbench.api.observations import Evaluation, FloatArray
 from unlearnbench.api.profile import Profile
 from unlearnbench.base.errors import EvaluationError, PluginError
 from unlearnbench.config.metric_plan import MetricPlan
 from unlearnbench.evaluation.summary import forget_ratios, plan_of, summarize
 from unlearnbench.evaluation.word_check import evaluated_shares, rouge_sets
-from unlearnbench.stats.bootstrap_mean import bootstrap_mean
 from unlearnbench.stats.ks_test import Sensitivity, ks_power
+from unlearnbench.stats.mean_interval import mean_interval
 from unlearnbench.stats.roc import auc_interval
 from unlearnbench.stats.t_interval import LEVEL
 
 DRAWS = 500
 """Resamples of the questions behind an interval of a number that is no mean."""
+FEWEST_DRAWN = 10
+"""Questions of a set below which resamples say too little about questions that were not asked."""
 Ends = tuple[float, float]
 """Low and high end of an interval."""
 
@@ -75,7 +84,7 @@ class ModelVerdict:
                 if values is None:
                     continue
                 if measure.metric.value(values) == values.mean():
-                    ends = bootstrap_mean(values)
+                    ends = mean_interval(values, measure.metric.bounds)
                 else:
                     ends = percentiles(self._drawn(self.model, column))
                 result |= {} if ends is None else {column: ends}
@@ -113,7 +122,7 @@ class ModelVerdict:
             )
             if model is None or goal is None or model.shape != goal.shape:
                 continue
-            if (ends := bootstrap_mean(model - goal)) is not None:
+            if (ends := mean_interval(model - goal, differences_of(measure.metric))) is not None:
                 label = measure.column(name, "forget").label
                 return label, float(model.mean()), float(goal.mean()), ends
         return None
@@ -169,7 +178,15 @@ class ModelVerdict:
                 arrays[measure.name, name] = measure, values
         if not arrays or (summary is None and len(arrays) > 1):
             return None
+        if min(values.size for _, values in arrays.values()) < FEWEST_DRAWN:
+            return None
         return np.array([*_resampled(summary, column, arrays)], dtype=np.float64)
+
+
+def differences_of(metric: Metric) -> Ends:
+    """The bounds of the difference of two values of a metric."""
+    low, high = metric.bounds
+    return low - high, high - low
 
 
 def _finite(measure: Measure, model: Evaluation, name: str) -> FloatArray | None:

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from unlearnbench.evaluation.harness_tasks import TaskScores
 
 _WIDTH = 100
+_LOPSIDED = 0.2
+"""Share of half an interval's width by which a value may be off its middle, to be shown with ±."""
 
 app = new_group()
 
@@ -393,7 +395,12 @@ def _print_verdict(
         counts = {name: len(seen.answer_loss) for name, seen in evaluation.sets.items()}
         about = {"profile": evaluation.profile, "precision": evaluation.precision}
         about |= {"questions": counts} | json_ready(values, lambda _: None)
-        given = {"tasks": tasks} if tasks else {}
+        given: dict[str, Any] = {}
+        if tasks:
+            given["tasks"] = {
+                task: {name: score._asdict() for name, score in scores.items()}
+                for task, scores in tasks.items()
+            }
         console.print_json(about | given | {"intervals": verdict.intervals, "verdict": sentences})
     else:
         console.print(f"{_rules(evaluation)}\n")
@@ -407,12 +414,12 @@ def _print_verdict(
 
 def _print_tasks(tasks: TaskScores, console: Console) -> None:
     rows = [
-        (task, name, _rounded(value), _rounded(error))
-        for task, values in tasks.items()
-        for name, (value, error) in values.items()
+        (task, name, _rounded(score.value), score.rows, _ends_text(score.interval))
+        for task, scores in tasks.items()
+        for name, score in scores.items()
     ]
     if rows:
-        columns = ("task of lm-evaluation-harness", "metric", "value", "standard error")
+        columns = ("task of lm-evaluation-harness", "metric", "value", "rows", "95 % interval")
         console.print()
         console.table(columns, rows)
 
@@ -439,24 +446,42 @@ def _print_metrics(verdict: ModelVerdict, console: Console) -> None:
     ]
     console.table(("metric", "value", "retain model's"), numbers)
     console.print()
-    sets = [name for name in verdict.benchmark.roles if any(c.set == name for c in plan.columns)]
+    sets = [
+        name
+        for name in verdict.benchmark.roles
+        if name in verdict.model.sets and any(c.set == name for c in plan.columns)
+    ]
     by_set: dict[str, list[str]] = {}
     for measure in plan.measures:
         cells = [_with_half_width(verdict, f"{measure.name}_{name}") for name in sets]
         if any(cells):
             by_set[measure.name] = [measure.metric.label, *cells]
-    columns = ("metric, ± 95 % of questions", *map(_spaced, sets))
+    counts = {name: len(seen.answer_loss) for name, seen in verdict.model.sets.items()}
+    headings = [f"{_spaced(name)} (n = {counts[name]})" for name in sets if name in counts]
+    columns = ("metric, ± 95 % of questions", *headings)
     console.table(columns, [*by_set.values()])
     if missing := [labels[name] for name in labels if name not in known]:
         console.note(f"not measured: {'; '.join(missing)}")
 
 
 def _with_half_width(verdict: ModelVerdict, column: str) -> str:
-    """A table's cell: `0.842 ±0.031`; the number alone without an interval."""
+    """A table's cell: `0.842 ±0.031`, or `1.000 [0.158, 1.000]` if the ends are not alike.
+
+    The number alone without an interval.
+    """
     value, ends = verdict.values.get(column), verdict.intervals.get(column)
     if value is None:
         return ""
-    return f"{value:.4g}" if ends is None else f"{value:.3f} ±{(ends[1] - ends[0]) / 2:.3f}"
+    if ends is None:
+        return f"{value:.4g}"
+    half = (ends[1] - ends[0]) / 2
+    is_lopsided = abs(value - ends[0] - half) > _LOPSIDED * half
+    return f"{value:.3f} {_ends_text(ends)}" if is_lopsided else f"{value:.3f} ±{half:.3f}"
+
+
+def _ends_text(ends: tuple[float, float] | None) -> str | None:
+    """A table's cell: `[0.158, 1.000]`; None without an interval."""
+    return None if ends is None else f"[{ends[0]:.3f}, {ends[1]:.3f}]"
 
 
 def _document(

@@ -3,13 +3,27 @@
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from unlearnbench.base.errors import EvaluationError, did_you_mean
 from unlearnbench.base.optional_packages import import_optional
+from unlearnbench.stats.mean_interval import interval_of_summary
 
-TaskScores = Mapping[str, Mapping[str, tuple[float, float | None]]]
-"""By task and metric: its value, and its standard error where the harness gives one."""
+
+class TaskScore(NamedTuple):
+    """A metric of a task."""
+
+    value: float
+    standard_error: float | None
+    """None if the harness gives none."""
+    rows: int | None
+    """Rows that were evaluated; None if the harness does not say it."""
+    interval: tuple[float, float] | None
+    """95 % interval of the value over rows, see `stats/mean_interval.py`."""
+
+
+TaskScores = Mapping[str, Mapping[str, TaskScore]]
+"""By task and metric."""
 _BATCH = 8
 """Rows of a forward pass on a CPU; on a GPU the harness finds out how many fit."""
 
@@ -51,15 +65,22 @@ def task_scores(
         )
     except OSError as error:  # of its libraries: no such file, no such dataset, no network
         raise EvaluationError(f"--task {', '.join(tasks)}: {error}") from error
-    return {name: _numbers(values) for name, values in result["results"].items()}
+    counts: Mapping[str, Mapping[str, int]] = result.get("n-samples", {})
+    scores: dict[str, dict[str, TaskScore]] = {}
+    for name, values in result["results"].items():
+        # A group has the sum of its tasks' rows.
+        rows = values.get("sample_len") or counts.get(name, {}).get("effective")
+        scores[name] = _numbers(values, rows)
+    return scores
 
 
-def _numbers(values: Mapping[str, Any]) -> dict[str, tuple[float, float | None]]:
-    numbers: dict[str, tuple[float, float | None]] = {}
+def _numbers(values: Mapping[str, Any], rows: int | None) -> dict[str, TaskScore]:
+    numbers: dict[str, TaskScore] = {}
     for key, value in values.items():
         name, comma, way = key.partition(",")
         if comma and not name.endswith("_stderr"):
             error = values.get(f"{name}_stderr,{way}")  # a text where it is not computed
             known = float(error) if isinstance(error, int | float) else None
-            numbers[key.removesuffix(",none")] = float(value), known
+            interval = None if rows is None else interval_of_summary(float(value), known, rows)
+            numbers[key.removesuffix(",none")] = TaskScore(float(value), known, rows, interval)
     return numbers

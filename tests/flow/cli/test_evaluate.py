@@ -66,19 +66,33 @@ def test_tasks_of_lm_evaluation_harness(run: Run, folder: str) -> None:
     code, out, _ = run(*asked, "jobs.yaml")
     assert code == 0
     (cells,) = (line.split() for line in out.splitlines() if line.split()[:2] == ["jobs", "acc"])
-    assert cells[2:] in (["0", "-"], ["1", "-"]), "of one row there is no standard error"
+    # Of one row there is no standard error, and the exact interval is nearly everything.
+    assert cells[2:] in (["0", "1", "[0.000,", "0.975]"], ["1", "1", "[0.025,", "1.000]"])
     code, _, err = run(*asked, "hellaswga")
     assert (code, "did you mean 'hellaswag'?" in err) == (2, True)
 
 
 def test_tasks_are_part_of_the_json(run: Run, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def scores(*_: Any, rows: int | None) -> dict[str, dict[str, tuple[float, None]]]:
+    def scores(*_: Any, rows: int | None) -> harness_tasks.TaskScores:
         assert rows == 1
-        return {"jobs": {"acc": (0.5, None)}}
+        return {"jobs": {"acc": harness_tasks.TaskScore(0.5, None, 2, (0.1, 0.9))}}
 
     monkeypatch.setattr(harness_tasks, "task_scores", scores)
     code, out, _ = run("evaluate", folder, *SMALL_EVALUATION, "--task", "jobs", "--json")
-    assert (code, json.loads(out)["tasks"]) == (0, {"jobs": {"acc": [0.5, None]}})
+    score = {"value": 0.5, "standard_error": None, "rows": 2, "interval": [0.1, 0.9]}
+    assert (code, json.loads(out)["tasks"]) == (0, {"jobs": {"acc": score}})
+
+
+def test_few_questions_have_their_number_and_a_wide_interval(run: Run, folder: str) -> None:
+    code, out, _ = run("evaluate", folder, "--data", "synthetic", "--rows", "2")
+    assert code == 0
+    (heading,) = (line for line in out.splitlines() if line.startswith("metric, ± 95 %"))
+    assert "retain (n = 2)" in heading
+    assert "forget (n = 2)" in heading
+    cells = next(line for line in out.splitlines() if line.startswith("ROUGE-L"))
+    # Two equal values leave much open, and two unlike ones everything.
+    assert "±0.000" not in cells
+    assert "0.000]" not in cells
 
 
 def test_template_arguments_are_text_or_truth_values() -> None:

@@ -50,14 +50,16 @@ def test_a_model_like_the_retain_model_is_perhaps_forgotten() -> None:
         "(D = 0). With 40 forget questions, Forget Quality distinguishes a model"
     )
     assert "only if D is at least 0.325" in forgotten
-    assert "difference +0.000 [+0.000, +0.000], no difference beyond chance" in forgotten
+    # Equal differences leave a share of 1 - 0.025^(1/40) of all questions open.
+    assert "difference +0.000 [-0.088, +0.088], no difference beyond chance" in forgotten
 
 
 def test_the_start_model_is_not_forgotten_and_keeps_everything() -> None:
     forgotten, kept = model_sentences(judged(START))
     assert forgotten.startswith("Forgotten? No: Forget Quality p = ")
     assert "Probability, forget: 0.904, the retain model's 0.204" in forgotten
-    assert "difference +0.700 [+0.700, +0.700], more is memorised than there." in forgotten
+    # By 0.0881 × 1.7 down to a difference of -1, and by 0.0881 × 0.3 up to one of 1.
+    assert "difference +0.700 [+0.550, +0.726], more is memorised than there." in forgotten
     assert "which is 100 % [100, 100 %] of the start model's." in kept
 
 
@@ -84,3 +86,15 @@ def test_a_number_that_some_resamples_leave_undefined_has_no_interval() -> None:
     drawn = np.array([0.1, 0.2, np.nan, 0.4])
     assert percentiles(drawn) is None
     assert percentiles(drawn[:2]) is not None
+
+
+def test_two_questions_show_nothing_beyond_chance() -> None:
+    few = {name: answers(np.array([0.9, 0.9])) for name in SETS}
+    known = {name: answers(np.array([0.2, 0.2])) for name in SETS}
+    verdict = judged(Evaluation(TOFU.id, few), Evaluation(TOFU.id, known))
+    low, high = verdict.intervals["rouge_forget"]
+    unseen = 1 - 0.025**0.5
+    assert (low, high) == (0.9 - unseen * 0.9, 0.9 + unseen * (1 - 0.9))
+    # Resamples of two questions say nothing about others.
+    assert "model_utility" not in verdict.intervals
+    assert "no difference beyond chance" in model_sentences(verdict)[0]
