@@ -63,7 +63,6 @@ def check(
     from unlearnbench.config.profiles import get_profile
     from unlearnbench.evaluation.summary import summarize
     from unlearnbench.models.loading import Source, quiet_transformers
-    from unlearnbench.models.lora import check_any_model
     from unlearnbench.runs.evaluate_model import data_settings, evaluate_model
 
     anchor = find_anchor(anchor_id)
@@ -71,7 +70,7 @@ def check(
         raise EvaluationError(f"{anchor.id} is of MUSE: give --data muse=FOLDER, and no --log")
     retained = _published(retain, anchor) if retain and (log or is_log_file(retain)) else None
     if retain and retained is None:
-        check_any_model(Source(retain))
+        Source(retain).check()
     quiet_transformers()
 
     def evaluated(source: str) -> Evaluation:

@@ -275,18 +275,22 @@ def _evaluated(
     from unlearnbench.evaluation.summary import plan_of
     from unlearnbench.evaluation.word_check import rouge_sets, uncounted_notice, uncounted_shares
     from unlearnbench.models.loading import Source
-    from unlearnbench.models.lora import check_any_model
 
     models: dict[str, dict[str, Evaluation]] = {"model": {}}
     resolve_precision("cpu", options.dtype, options.precision)
     for name, source in sources.items():
         if not is_log_file(source):
-            check_any_model(Source(source))
+            Source(source, None, options.adapter_base).check()
         elif attacks or name == "model":
             raise EvaluationError(f"{source} is a log; give the model")
         else:
             models[name] = {"": read_log(source, profile=rules)}
             _check_profile(source, models[name][""], rules.id)
+    if options.adapter_base and not any(Source(place).is_adapter for place in sources.values()):
+        raise EvaluationError(
+            "--adapter-base: none of the models is the folder of an adapter, so it has no effect; "
+            "leave it out"
+        )
     setup, console = options.setup(sources["model"], benchmark, rules), Console()
     main = is_main_process()
     answers = setup.evaluator.references(rouge_sets(plan_of(rules, benchmark)))

@@ -87,6 +87,9 @@ class ModelOptions:
     trust_remote_code: Annotated[
         bool, flag("--trust-remote-code", "Run Python code that comes with the model.")
     ] = False
+    adapter_base: Annotated[
+        str | None, option("MODEL", "Base of LoRA adapters, in place of the one that they name.")
+    ] = None
     precision: Annotated[
         Precision | None,
         typer.Option(

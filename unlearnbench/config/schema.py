@@ -160,6 +160,11 @@ class ModelSettings(Settings):
         description="by split (`retain90: …`): published retain model as above, or its log",
     )
     revision: str | None = Field(default=None, description="of `base` alone: commit or tag")
+    adapter_base: Annotated[str | None, NEVER] = Field(
+        default=None,
+        description="base of the models above that are folders of LoRA adapters, in place of the "
+        "one that their adapter_config.json names: folder, hub id, id@revision",
+    )
     architecture: Architecture = Field(
         default=Architecture(), description="of `base: tiny`; other models bring theirs"
     )

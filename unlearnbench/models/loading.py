@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import hashlib
+import json
 import logging
 import re
 import warnings
@@ -16,7 +17,7 @@ from typing import Any
 from unlearnbench.api.benchmark import Question
 from unlearnbench.base import hub
 from unlearnbench.base.errors import ModelError, UnlearnbenchError
-from unlearnbench.base.hashing import content_of_files, kept_hash
+from unlearnbench.base.hashing import content_hash, content_of_files, kept_hash
 from unlearnbench.base.optional_packages import import_optional
 from unlearnbench.base.redaction import redact
 from unlearnbench.config.schema import LoRA, ModelSettings
@@ -35,6 +36,12 @@ _BUFFERS = re.compile(r"(rotary_emb\.inv_freq|\.attn\.(masked_)?bias|\.attention
 computes, and names that no weight has."""
 _NAMED = 5
 """Tensors named in a message, at most."""
+ADAPTER_CONFIG = "adapter_config.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+_BASE_KEYS = ("base_model_name_or_path", "revision")
+"""Keys of an adapter's configuration that say where its base is, not what the adapter computes."""
+_DEEPEST = 8
+"""Adapters on top of each other, at most: one that names itself has no end."""
 _LONGEST_REASON = 1000
 """Characters of a library's message that are quoted."""
 
@@ -74,13 +81,20 @@ class UnreachableError(ModelError):
 
 @dataclass(frozen=True)
 class Source:
-    """The source of weights: a folder, a GGUF file, a packaged model, or a hub id."""
+    """The source of weights: a folder, a GGUF file, a packaged model, or a hub id.
+
+    A folder may hold a LoRA adapter, which is a model together with the base that it names.
+    """
 
     place: str
     revision: str | None = None
+    adapter_base: str | None = None
+    """The base of an adapter, in place of the one that its configuration names."""
 
     @classmethod
-    def parse(cls, text: str, revision: str | None = None) -> Source:
+    def parse(
+        cls, text: str, revision: str | None = None, adapter_base: str | None = None
+    ) -> Source:
         """Parse a folder, or a hub id that may end in `@revision`.
 
         revision  default where the text names none
@@ -92,10 +106,10 @@ class Source:
             )
         location, at, part = text.rpartition("@")
         if not at or Path(text).exists():
-            return cls(text, revision)
+            return cls(text, revision, adapter_base)
         if not location or not part:
             raise ModelError(f"{text!r}: expected a hub id, or id@revision with a commit or tag")
-        return cls(location, part)
+        return cls(location, part, adapter_base)
 
     @property
     def folder(self) -> Path | None:
@@ -110,18 +124,94 @@ class Source:
         """The hub's repository, where `place` is not a folder."""
         return hub.Repository("model", self.place, self.revision)
 
+    @property
+    def is_adapter(self) -> bool:
+        """Whether `place` is a folder with an adapter, not with a whole model."""
+        path = Path(self.place)
+        return (path / ADAPTER_CONFIG).is_file() and not (path / "config.json").is_file()
+
+    @property
+    def base(self) -> Source:
+        """The model that an adapter is on top of, which may be an adapter itself.
+
+        A relative folder in its configuration is looked up from the working directory, then from
+        the adapter's folder. Raises: ModelError where the configuration names none.
+        """
+        if self.adapter_base is not None:
+            return Source.parse(self.adapter_base)
+        path = Path(self.place) / ADAPTER_CONFIG
+        config = self._adapter_config()
+        name = config.get("base_model_name_or_path")
+        if not isinstance(name, str) or not name:
+            raise ModelError(
+                f"{path}: base_model_name_or_path is {name!r}; write the base model's folder or "
+                f"hub id there, or name the base: {_NAME_BASE}"
+            )
+        beside = Path(self.place) / name
+        is_beside = not Path(name).is_dir() and beside.is_dir()
+        return Source(str(beside) if is_beside else name, config.get("revision"))
+
+    def _adapter_config(self) -> dict[str, Any]:
+        path = Path(self.place) / ADAPTER_CONFIG
+        try:
+            config = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ModelError(f"{path}: not an adapter configuration of peft ({error!r})") from None
+        if not isinstance(config, dict):
+            raise ModelError(f"{path}: not an adapter configuration of peft: expected an object")
+        return config
+
+    @property
+    def whole(self) -> Source:
+        """The model without adapters: the base of an adapter, or this model itself."""
+        source = self
+        for _ in range(_DEEPEST):
+            if not source.is_adapter:
+                return source
+            source = source.base
+        raise ModelError(
+            f"{self.place}: more than {_DEEPEST} adapters on top of each other, or one whose base "
+            f"is itself; correct {ADAPTER_CONFIG}"
+        )
+
+    @property
+    def tokenizer(self) -> Source:
+        """Where the tokenizer is: with the model; of an adapter without one, with its base."""
+        is_bare = self.is_adapter and not any(Path(self.place).glob("tokenizer*"))
+        return self.base.tokenizer if is_bare else self
+
+    @contextmanager
+    def _of_base(self) -> Generator[None, None, None]:
+        """Say in an error about an adapter's base where the base is named, and how to change it."""
+        try:
+            yield
+        except ModelError as error:
+            if self.adapter_base is None:
+                names = f"its {ADAPTER_CONFIG} says (base_model_name_or_path)"
+                fix = f"if the base is elsewhere, name it: {_NAME_BASE}"
+            else:
+                names, fix = "the option or key adapter_base says", "correct that"
+            raise type(error)(
+                f"{self.place}: an adapter on {redact(self.base.place)!r}, as {names}: {error}; "
+                f"{fix}"
+            ) from error
+
     def files(self, *, weights: bool = False) -> Path:
-        """The folder with the model's files; a hub's are downloaded to its cache.
+        """The folder with the files of the whole model; a hub's are downloaded to its cache.
 
         weights   with the weights; config and tokenizer are always there
 
         Raises: UnreachableError where a hub cannot be reached, ModelError where it refuses.
         """
+        if self.is_adapter:
+            with self._of_base():
+                return self.whole.files(weights=weights)
         if self.folder is not None:
             return self.folder
+        self.check()
         patterns = (*hub.SMALL, *hub.WEIGHTS) if weights else hub.SMALL
         try:
-            return hub.snapshot(self.repository, patterns)
+            folder = hub.snapshot(self.repository, patterns)
         except hub.HubError as error:
             if error.answered:
                 raise ModelError(f"{self.place}: {error}") from error
@@ -129,10 +219,24 @@ class Source:
                 f"{self.place}: neither the hub nor its cache has the model's files ({error}); "
                 "check the id or folder, and HF_HUB_OFFLINE where the hub may be used"
             ) from error
+        if (folder / ADAPTER_CONFIG).is_file() and not (folder / "config.json").is_file():
+            raise ModelError(
+                f"{self.place}: the hub has a LoRA adapter there, which is read from a folder: "
+                f"`hf download {self.place} --local-dir FOLDER`, then give FOLDER"
+            )
+        return folder
 
     def content(self) -> str:
-        """Hash of a folder's weights, config and tokenizer, or of a log; empty for a hub's id."""
-        return self._hash(*hub.SMALL, *hub.WEIGHTS)
+        """Hash of a folder's weights, config and tokenizer, or of a log; empty for a hub's id.
+
+        Of an adapter it covers the base, too, wherever that is.
+        """
+        files = self._hash(*hub.SMALL, *hub.WEIGHTS)
+        if not self.is_adapter:
+            return files
+        config = self._adapter_config()
+        computed = {key: value for key, value in config.items() if key not in _BASE_KEYS}
+        return content_hash([files, computed, self.base.identity()])
 
     def identity(self) -> str:
         """Hash of the content, or of a hub's id and revision."""
@@ -141,7 +245,8 @@ class Source:
 
     def weights(self) -> str:
         """Hash of a folder's weights alone, which records have; else the identity."""
-        return self._hash(*hub.WEIGHTS) or self.identity()
+        weights = self._hash(*hub.WEIGHTS) or self.identity()
+        return content_hash([weights, self.base.weights()]) if self.is_adapter else weights
 
     def _hash(self, *patterns: str) -> str:
         path = Path(self.place)
@@ -149,16 +254,28 @@ class Source:
             return content_of(self.place)
         if self.folder is not None:
             result = {p for pattern in patterns for p in path.glob(pattern) if p.is_file()}
-            return content_of_files(result - {path / "prepared.json"})  # it has times
+            result.discard(path / "prepared.json")  # it has times
+            if self.is_adapter:
+                result.discard(path / ADAPTER_CONFIG)  # it has the place of the base
+            return content_of_files(result)
         return kept_hash(path)[:16] if path.is_file() else ""
 
     def check(self) -> None:
-        """Raise ModelError where `place` looks like a folder but none is there.
+        """Raise ModelError where `place` looks like a folder but holds no model or adapter.
 
         transformers would query the hub for a minute before its error.
         """
         check_file(self.place)
-        if self.folder is None:
+        if self.is_adapter:
+            if not (Path(self.place) / ADAPTER_WEIGHTS).is_file():
+                raise ModelError(
+                    f"{self.place}: no {ADAPTER_WEIGHTS}; pickled adapters are not loaded, convert "
+                    "it first"
+                )
+            with self._of_base():
+                _ = self.whole  # fails where adapters are on top of each other without end
+                self.base.check()
+        elif self.folder is None:
             if self.place.startswith((".", "/", "~")) or self.place.count("/") > 1:
                 raise ModelError(
                     f"no model folder {redact(self.place)!r}; give a folder or a hub id"
@@ -168,12 +285,15 @@ class Source:
 
     def check_tokenizer(self) -> None:
         """Raise ModelError where a folder holds no tokenizer."""
-        if self.folder is not None and not any(self.folder.glob("tokenizer*")):
+        folder = self.tokenizer.folder
+        if folder is not None and not any(folder.glob("tokenizer*")):
             raise ModelError(
-                f"{self.folder}: no tokenizer files (tokenizer.json …) with the model; save the "
+                f"{folder}: no tokenizer files (tokenizer.json …) with the model; save the "
                 "model's tokenizer into that folder"
             )
 
+
+_NAME_BASE = "--adapter-base on the command line, adapter_base in a configuration"
 
 _Setting = tuple[str, ...]
 """The keys below a model's own."""
@@ -191,16 +311,25 @@ def _named(settings: ModelSettings) -> Iterator[tuple[_Setting, str]]:
             yield loc, location
 
 
+def source_of(settings: ModelSettings, location: str | None = None) -> Source:
+    """The source of one of the models that the settings name; default: their base."""
+    if location is None:
+        return Source.parse(settings.base, settings.revision, settings.adapter_base)
+    return Source.parse(location, None, settings.adapter_base)
+
+
 def _sources(settings: ModelSettings) -> Iterator[tuple[_Setting, Source]]:
     """The sources of their weights: all but the retain models that are evaluation logs."""
     for loc, location in _named(settings):
         if loc[0] != "retain" or not is_log(location):
-            yield loc, Source.parse(location, settings.revision if loc == ("base",) else None)
+            yield loc, source_of(settings, None if loc == ("base",) else location)
 
 
 def local_contents(settings: ModelSettings) -> dict[str, str]:
     """Hashes of the folders and logs that the settings name, by setting: `retain.retain90`."""
-    result = {".".join(loc): Source.parse(location).content() for loc, location in _named(settings)}
+    result = {
+        ".".join(loc): source_of(settings, location).content() for loc, location in _named(settings)
+    }
     return {setting: content for setting, content in result.items() if content}
 
 
@@ -215,12 +344,22 @@ def source_errors(settings: ModelSettings) -> Iterator[tuple[_Setting, ModelErro
                 if not Path(location).is_file():
                     raise ModelError(f"models.{settings.name}.{'.'.join(loc)}: no log {location!r}")
                 continue
-            source = Source.parse(location)
+            source = source_of(settings, location)
             source.check()
             if loc == ("base",):
                 source.check_tokenizer()
         except ModelError as error:
             yield loc, error
+    if settings.adapter_base is not None and not any(
+        Source(location).is_adapter for _, location in _named(settings)
+    ):
+        yield (
+            ("adapter_base",),
+            ModelError(
+                f"models.{settings.name}.adapter_base: none of base, fine_tuned and retain is the "
+                "folder of an adapter, so it has no effect; leave it out"
+            ),
+        )
 
 
 def is_log(location: str) -> bool:
@@ -234,7 +373,7 @@ def load_tokenizer(source: Source, settings: ModelSettings) -> Any:
 
     source.check()
     source.check_tokenizer()
-    folder = source.files()
+    folder = source.tokenizer.folder or source.files()
     with reading("tokenizer", source):
         return AutoTokenizer.from_pretrained(folder, trust_remote_code=settings.trust_remote_code)
 
@@ -266,7 +405,7 @@ def template_digest(
         built_in = TEMPLATES.get(settings.template)
         return built_in.digest() if built_in and built_in.may_merge else ""
     if tokenizer is None:
-        source = Source.parse(settings.base, settings.revision)
+        source = source_of(settings)
         template = template_of(settings, load_tokenizer(source, settings))
     else:
         template = template_of(settings, tokenizer())
@@ -285,7 +424,8 @@ def generation_config(source: Source, settings: ModelSettings) -> Any:
     """
     from transformers import GenerationConfig
 
-    if source.folder is None and not hub.commits_of([source.repository]):
+    whole = source.whole
+    if whole.folder is None and not hub.commits_of([whole.repository]):
         return None
     folder = source.files()
     with suppress(Exception):
@@ -338,15 +478,22 @@ def generation_entry(
 def load_model(source: Source, settings: ModelSettings, *, train: bool = False) -> Any:
     """A causal LM in the settings' dtype on the fastest device; to `train` with its LoRA.
 
-    Only safetensors are read. Raises: ModelError, also where weights and architecture differ.
+    An adapter is merged into its base: its weights are then those that a run trains. Only
+    safetensors are read. Raises: ModelError, also where weights and architecture differ.
     """
     import torch
 
     source.check()
-    if not any(source.files(weights=True).glob("*.safetensors")):
-        raise _pickled(source)
-    model = _loaded(source, settings)
-    model = model.to("cuda" if torch.cuda.is_available() else "cpu")
+    if source.is_adapter:
+        from unlearnbench.models.lora import load_adapted, merged
+
+        model = merged(load_adapted(source, settings))
+        model.requires_grad_(True)  # peft has frozen the base
+    else:
+        if not any(source.files(weights=True).glob("*.safetensors")):
+            raise _pickled(source)
+        model = _loaded(source, settings)
+        model = model.to("cuda" if torch.cuda.is_available() else "cpu")
     model.config.use_cache = False
     if train and settings.lora is not None:
         model = add_lora(model, settings.lora)
@@ -393,8 +540,9 @@ def hub_errors(settings: ModelSettings) -> Iterator[tuple[_Setting, ModelError]]
 
 
 def hub_sources(settings: ModelSettings) -> Iterator[tuple[_Setting, Source]]:
-    """The models of a hub that the settings name, each with its setting."""
-    return ((loc, source) for loc, source in _sources(settings) if source.folder is None)
+    """The models of a hub that the settings name, each with its setting; also adapters' bases."""
+    wholes = ((loc, source.whole) for loc, source in _sources(settings))
+    return ((loc, source) for loc, source in wholes if source.folder is None)
 
 
 def _pickled(source: Source) -> ModelError:
@@ -413,10 +561,14 @@ def check_weights(settings: ModelSettings) -> None:
     Reads names and shapes only, which takes no memory.
     """
     for _, source in _sources(settings):
-        if source.folder is not None and any(source.folder.glob("*.safetensors")):
+        if source.whole.folder is not None and any(source.files().glob("*.safetensors")):
             quiet_transformers()
             # Flash attention need not be installed where a sweep is planned.
-            _loaded(source, settings, device_map="meta", attn_implementation="eager")
+            model = _loaded(source, settings, device_map="meta", attn_implementation="eager")
+            if source.is_adapter:
+                from unlearnbench.models.lora import check_adapter
+
+                check_adapter(source, model)
 
 
 def _loaded(source: Source, settings: ModelSettings, **options: Any) -> Any:
@@ -498,6 +650,27 @@ def import_peft(need: str) -> Any:
         raise ModelError(f"{need} peft: pip install 'unlearnbench[lora]'") from None
 
 
+_NO_ADVICE = (
+    "Found missing adapter keys",  # an error of ours
+    "Model (has|with) `tie_word_embeddings=True`",  # `lora.merged` unties them
+    "Setting `save_embedding_layers` to `True`",  # what an adapter on an embedding needs
+    "Input and output embeddings are no longer tied",  # nor were they beside the adapter
+    "Could not find a config file in",  # of a base that is an adapter's folder
+)
+"""Beginnings of warnings of peft that are of no use here."""
+
+
+@contextmanager
+def quiet_peft() -> Generator[None, None, None]:
+    """Turn off warnings of peft on which there is nothing to do."""
+    with warnings.catch_warnings():
+        # peft calls transformers by deprecated names.
+        warnings.simplefilter("ignore", FutureWarning)
+        for beginning in _NO_ADVICE:
+            warnings.filterwarnings("ignore", beginning, UserWarning)
+        yield
+
+
 def add_lora(model: Any, lora: LoRA) -> Any:
     """`model` with trainable low-rank adapters; everything else frozen."""
     peft = import_peft("lora needs")
@@ -509,15 +682,14 @@ def add_lora(model: Any, lora: LoRA) -> Any:
         target_modules=targets if isinstance(targets, str) else list(targets),
         task_type="CAUSAL_LM",
     )
-    with warnings.catch_warnings():
-        # peft calls transformers by deprecated names: nothing to act on here.
-        warnings.simplefilter("ignore", FutureWarning)
+    with quiet_peft():
         return peft.get_peft_model(model, config)
 
 
 def check_vocabulary(model: Any, tokenizer: Any) -> None:
     """Raise ModelError where the tokenizer makes ids that the model has no embedding for."""
-    size = model.get_input_embeddings().num_embeddings
+    # Not `num_embeddings`, which some of peft's wrappers do not have.
+    size = len(model.get_input_embeddings().weight)
     largest = _largest_id(tokenizer)
     if largest >= size:
         raise ModelError(

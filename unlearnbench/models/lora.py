@@ -1,94 +1,89 @@
 """LoRA adapter folders as models: the base model that an adapter names, with the adapter on it.
 
-The adapter is not merged into the base's weights: in bf16 that would round them, and give another
-model than the one that was trained.
+There are two forms. An evaluation of one model leaves the adapter beside the base's weights,
+because merging rounds them in bf16. In a sweep the adapter is merged, because a run trains the
+weights of its start model, and is compared with the same start model.
 """
 
-import json
-import warnings
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any
 
 from unlearnbench.base.errors import ModelError
 from unlearnbench.config.schema import ModelSettings
-from unlearnbench.models.loading import Source, import_peft, load_model, reading
-
-CONFIG = "adapter_config.json"
-WEIGHTS = "adapter_model.safetensors"
-
-
-def is_adapter(source: Source) -> bool:
-    """True if `source` is a folder with an adapter, not a whole model."""
-    folder = source.folder
-    return (
-        folder is not None
-        and (folder / CONFIG).is_file()
-        and not (folder / "config.json").is_file()
-    )
-
-
-def adapter_base(source: Source) -> Source:
-    """The base model of the adapter in `source`.
-
-    A relative folder in its config is looked up from the working directory, then from the
-    adapter's folder. Raises: ModelError where the config names none, or a missing folder.
-    """
-    path = Path(source.place) / CONFIG
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-        name, revision = config["base_model_name_or_path"], config.get("revision")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ModelError(f"{path}: not an adapter configuration of peft ({error!r})") from None
-    if not isinstance(name, str) or not name:
-        raise ModelError(
-            f"{path}: base_model_name_or_path is {name!r}; write the base model's folder or hub "
-            "id there"
-        )
-    beside = Path(source.place) / name
-    base = Source(str(beside) if not Path(name).is_dir() and beside.is_dir() else name, revision)
-    base.check()
-    return base
-
-
-def check_any_model(source: Source) -> None:
-    """Raise ModelError where `source` looks like a folder but has neither model nor adapter."""
-    if is_adapter(source):
-        adapter_base(source)
-    else:
-        source.check()
+from unlearnbench.models.loading import (
+    ADAPTER_WEIGHTS,
+    Source,
+    import_peft,
+    load_model,
+    quiet_peft,
+    reading,
+)
 
 
 def load_any_model(source: Source, settings: ModelSettings) -> Any:
-    """Load a model or an adapter folder for evaluation."""
-    if not is_adapter(source):
-        return load_model(source, settings)
-    if not (Path(source.place) / WEIGHTS).is_file():
-        raise ModelError(
-            f"{source.place}: no {WEIGHTS}; pickled adapters are not loaded, convert it first"
-        )
+    """Load a model or an adapter folder for evaluation; an adapter is not merged."""
+    return load_adapted(source, settings) if source.is_adapter else load_model(source, settings)
+
+
+def load_adapted(source: Source, settings: ModelSettings) -> Any:
+    """Load an adapter folder for evaluation, with the adapter around its base.
+
+    Raises: ModelError where the adapter does not fit its base.
+    """
+    source.check()
     peft = import_peft(f"{source.place} is a LoRA adapter, which needs")
-    base = load_model(adapter_base(source), settings)
-    with reading("adapter", source), warnings.catch_warnings():
-        # peft calls transformers by deprecated names: nothing to act on here.
-        warnings.simplefilter("ignore", FutureWarning)
-        # Missing keys are an error below.
-        warnings.filterwarnings("ignore", "Found missing adapter keys", UserWarning)
+    base = load_model(source.base, settings)
+    with reading("adapter", source), quiet_peft():
         model = peft.PeftModel.from_pretrained(base, source.place)
-        missing, unexpected = _differences(peft, model, Path(source.place) / WEIGHTS)
-    if missing or unexpected:
-        which, names = ("missing", missing) if missing else ("unexpected", unexpected)
-        raise ModelError(
-            f"{source.place}: the adapter does not fit its base model ({len(names)} tensors "
-            f"{which}, such as {min(names)}); copy or save the adapter again"
-        )
+        _check_names(source, set(peft.get_peft_model_state_dict(model)))
     return model.eval()
 
 
-def _differences(peft: Any, model: Any, weights: Path) -> tuple[set[str], set[str]]:
-    """Names of the tensors that are missing in the file, and of the unexpected ones."""
+def check_adapter(source: Source, base: Any) -> None:
+    """Raise ModelError where an adapter has other tensors than it needs on `base`.
+
+    base  on the meta device
+    """
+    peft = import_peft(f"{source.place} is a LoRA adapter, which needs")
+    with reading("adapter", source), quiet_peft():
+        config = peft.PeftConfig.from_pretrained(source.place)
+        model = peft.get_peft_model(base, config)
+        _check_names(source, set(peft.get_peft_model_state_dict(model)))
+
+
+def _check_names(source: Source, expected: set[str]) -> None:
+    """Raise ModelError where the adapter's file has other tensors than these."""
     from safetensors import safe_open
 
-    expected = set(peft.get_peft_model_state_dict(model))
-    with safe_open(weights, framework="pt") as file:
-        result = set(file.keys())
-    return expected - result, result - expected
+    with safe_open(Path(source.place) / ADAPTER_WEIGHTS, framework="pt") as file:
+        present = set(file.keys())
+    for which, names in (("missing", expected - present), ("unexpected", present - expected)):
+        if names:
+            raise ModelError(
+                f"{source.place}: the adapter does not fit its base model ({len(names)} tensors "
+                f"{which}, such as {min(names)}); copy or save the adapter again"
+            )
+
+
+def merged(model: Any) -> Any:
+    """The model that computes what `model`, with adapters, computes: they are added to its weights.
+
+    An embedding and an output layer that share one weight get a weight each if an adapter changes
+    one of them: peft would add the adapter's update to both.
+    """
+    base = model.get_base_model()
+    ends = [base.get_input_embeddings(), base.get_output_embeddings()]
+    layers = [end for end in ends if end is not None and hasattr(end, "base_layer")]
+    weights = [getattr(end, "weight", None) for end in ends]
+    if layers and weights[0] is not None and weights[0] is weights[1]:
+        import torch
+
+        for layer in layers:
+            inner = layer.get_base_layer()
+            inner.weight = torch.nn.Parameter(inner.weight.detach().clone(), requires_grad=False)
+        for config in (base.config, base.config.get_text_config()):
+            config.tie_word_embeddings = False
+    with quiet_peft():
+        return model.merge_and_unload()

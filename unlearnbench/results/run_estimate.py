@@ -25,7 +25,7 @@ from unlearnbench.config.precision import resolve_precision
 from unlearnbench.config.resources import Resources
 from unlearnbench.config.schema import ModelSettings, SweepConfig
 from unlearnbench.models.device import CACHE_SHARE, USABLE_SHARE, device_memory, usable_memory
-from unlearnbench.models.loading import Source
+from unlearnbench.models.loading import source_of
 from unlearnbench.results.effort import Effort, effort_of, row_lengths
 from unlearnbench.results.memory import (
     Footprint,
@@ -242,8 +242,7 @@ def estimate_run(
     needs = Objective(method, spec.method.retain).needs
     setup = _setup(spec, needs, lengths, resources, on_gpu=rates is not None)
     limit = usable_memory(device, resources)
-    base = Source.parse(model.base, model.revision)
-    config = config_of(model, Source.parse(model.fine_tuned) if model.fine_tuned else base)
+    config = config_of(model, source_of(model, model.fine_tuned))
     shape = _shape(config, model, method, setup)
     setup = fitting(shape, method, needs, setup, limit)
     memory, effort = footprint(shape, method, needs, setup), effort_of(spec, benchmark)

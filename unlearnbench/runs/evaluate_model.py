@@ -44,16 +44,15 @@ from unlearnbench.evaluation.sets import evaluation_sets
 from unlearnbench.models.device import cuda_variables, disable_cudnn_attention
 from unlearnbench.models.encoding import Encoder, TemplateArgs, resolve_template
 from unlearnbench.models.loading import (
-    Source,
     check_vocabulary,
     context_length,
     load_tokenizer,
     pad_id,
     quiet_transformers,
     read_config,
-    reading,
+    source_of,
 )
-from unlearnbench.models.lora import adapter_base, is_adapter, load_any_model
+from unlearnbench.models.lora import load_any_model
 from unlearnbench.models.rows_loading import load_benchmark
 from unlearnbench.runs.attack_model import Tools
 from unlearnbench.runs.under_attack import attack_rows, evaluations_under
@@ -88,7 +87,7 @@ class EvaluationSetup:
         Raises: ModelError where it cannot be loaded, or has too few tokens for the tokenizer.
         """
         part = self.settings.model_copy(update={"name": str(location), "base": str(location)})
-        model = load_any_model(Source(str(location)), part)
+        model = load_any_model(source_of(part, str(location)), part)
         check_vocabulary(model, self.evaluator.encoder.tokenizer)
         return model.eval()
 
@@ -154,6 +153,7 @@ def set_up(
     dtype: str = "float32",
     attention: str = "sdpa",
     trust_remote_code: bool = False,
+    adapter_base: str | None = None,
     precision: Precision | None = None,
     batch_tokens: int | None = None,
 ) -> EvaluationSetup:
@@ -168,6 +168,7 @@ def set_up(
     template_args  variables of the chat template (`date_string`), and `system_prompt`
     dtype         float32 or bfloat16, for a model that is loaded here
     attention     sdpa (eager in models without SDPA), eager or flash_attention_2, likewise
+    adapter_base  base of an adapter folder, in place of the one that the adapter names
     trust_remote_code  whether to run Python code that comes with the model or its tokenizer
     precision     bf16 (autocast, where weights are float32) or fp32; default: bf16 on CUDA, the
                   weights' own elsewhere. Numbers of different precisions do not compare.
@@ -191,6 +192,7 @@ def set_up(
         dtype,
         attention=attention,
         trust_remote_code=trust_remote_code,
+        adapter_base=adapter_base,
     )
     if tokenizer is None or isinstance(tokenizer, str | Path):
         if tokenizer is None and not named:
@@ -216,10 +218,7 @@ def _context_of(model: Any, settings: ModelSettings) -> int | None:
     """The tokens that a model can read; an adapter's base says it."""
     if not isinstance(model, str | Path):
         return context_length(model.config)
-    source = Source(str(model))
-    return context_length(
-        read_config(adapter_base(source) if is_adapter(source) else source, settings)
-    )
+    return context_length(read_config(source_of(settings, str(model)), settings))
 
 
 def data_settings(data: str | Benchmark) -> Benchmark:
@@ -253,15 +252,4 @@ def model_settings(name: str, template: str, dtype: str, **others: Any) -> Model
 
 def find_tokenizer(location: str, settings: ModelSettings) -> Any:
     """The tokenizer of a model; an adapter folder without one has its base's."""
-    source = Source(location)
-    if is_adapter(source) and not any(Path(location).glob("tokenizer*")):
-        return load_tokenizer(adapter_base(source), settings)
-    if is_adapter(source):
-        # `load_tokenizer` refuses a folder without a model; the tokenizer is whole in an adapter's.
-        from transformers import AutoTokenizer
-
-        with reading("tokenizer", source):
-            return AutoTokenizer.from_pretrained(
-                location, trust_remote_code=settings.trust_remote_code
-            )
-    return load_tokenizer(source, settings)
+    return load_tokenizer(source_of(settings, location), settings)

@@ -29,6 +29,7 @@ from unlearnbench.models.loading import (
     load_tokenizer,
     local_contents,
     read_config,
+    source_of,
     template_digest,
     template_of,
     turn_end_entry,
@@ -77,7 +78,7 @@ class ModelSources:
         """Model that fine-tuning starts from."""
         if self.is_tiny:
             return Source(str(self.folder("base")))
-        return Source.parse(self.settings.base, self.settings.revision)
+        return source_of(self.settings)
 
     def folder(self, name: str) -> Path:
         """Folder of the tiny base model (`base`), or of one fine-tuned on `full` or `retain90`."""
@@ -158,7 +159,7 @@ class ModelSources:
         given = self.published(target)
         if given is not None and is_log(given):
             return None
-        source = self.base() if given is None else Source.parse(given)
+        source = self.base() if given is None else source_of(self.settings, given)
         if source.place not in self._generation_configs:
             self._generation_configs[source.place] = generation_config(source, self.settings)
         return self._generation_configs[source.place]
@@ -218,7 +219,9 @@ class ModelSources:
     def target(self, name: str) -> Source:
         """Start model (`full`), which has learned all rows, or a retain model (`retain90`)."""
         given = self.published(name)
-        return Source(str(self.folder(name))) if given is None else Source.parse(given)
+        if given is None:
+            return Source(str(self.folder(name)))
+        return source_of(self.settings, given)
 
     def full(self) -> Source:
         """Start model."""

@@ -33,6 +33,7 @@ from unlearnbench.models.loading import (
     quiet_transformers,
     template_of,
 )
+from unlearnbench.models.lora import merged
 from unlearnbench.models.tiny import build_model, build_tokenizer
 from unlearnbench.results.remote_copies import NO_STORAGE, Storage
 from unlearnbench.runs.checkpoints import Checkpoints
@@ -86,8 +87,8 @@ class ModelPreparer:
                 )
             # A benchmark may have no other rows: its tiny base has random weights.
             model = self._train(checkpoints, make, tokenizer, rows, epochs) if rows else make()
-            merge = getattr(model, "merge_and_unload", None)
-            return (merge() if is_main_process() and merge is not None else model), tokenizer
+            has_adapter = hasattr(model, "merge_and_unload")
+            return (merged(model) if is_main_process() and has_adapter else model), tokenizer
 
         prepared(folder, build, checkpoints)
 

@@ -4,7 +4,6 @@ The weights of a run with a successor stay beside the records until the successo
 """
 
 import shutil
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,8 @@ from unlearnbench.base.atomic import atomic_folder
 from unlearnbench.base.distributed import is_main_process
 from unlearnbench.base.errors import ModelError
 from unlearnbench.config.plan import RunSpec
-from unlearnbench.models.loading import Source
+from unlearnbench.models.loading import Source, quiet_peft
+from unlearnbench.models.lora import merged
 from unlearnbench.results.records import PROVISIONAL, read_record
 from unlearnbench.runs.workspace import Workspace
 
@@ -71,11 +71,9 @@ def remove_model(spec: RunSpec, space: Workspace) -> None:
 def save_weights(model: Any, spec: RunSpec, to: Path, *, adapter: bool = False) -> None:
     """Write a trained model, with its adapter merged unless that is wanted."""
     if not adapter:
-        model = model.merge_and_unload() if spec.model.lora is not None else model
+        model = merged(model) if spec.model.lora is not None else model
         model.config.use_cache = True  # which training turned off
-    with warnings.catch_warnings():
-        # peft calls transformers by deprecated names: nothing to act on here.
-        warnings.simplefilter("ignore", FutureWarning)
+    with quiet_peft():
         model.save_pretrained(to)
 
 

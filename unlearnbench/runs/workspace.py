@@ -169,7 +169,7 @@ class Workspace:
         """Commits of the hub at which the model called `target` and the data are read."""
         models = self.models(model)
         source = models.target(target)
-        read = [model_source.repository for model_source in (models.base(), source)]
+        read = [model_source.whole.repository for model_source in (models.base(), source)]
         data = self.config.data.repository
         return hub.commits_of([*read, data] if data else read)
 
