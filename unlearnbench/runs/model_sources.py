@@ -208,7 +208,7 @@ class ModelSources:
         given = self.published("full")
         if given is None and self.is_tiny:
             return False  # a Llama, which is built here without any
-        source = self.base() if given is None else Source.parse(given)
+        source = self.base() if given is None else source_of(self.settings, given)
         return config_has_dropout(read_config(source, self.settings))
 
     def published(self, name: str) -> str | None:

@@ -1,7 +1,7 @@
 """Ids follow corrected faults of an architecture, and those of other architectures stay."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -11,12 +11,19 @@ from unlearnbench.config.method_specs import method_spec
 from unlearnbench.config.plan import make_plan
 from unlearnbench.config.schema import (
     EvaluationSettings,
+    LoRA,
     MethodGrid,
     ModelSettings,
     SweepConfig,
 )
 from unlearnbench.config.training_settings import TrainingSettings
-from unlearnbench.models.corrections import EXPERTS, MASKS, corrections_of, corrections_under
+from unlearnbench.models.corrections import (
+    EXPERTS,
+    MASKS,
+    TIED,
+    corrections_of,
+    corrections_under,
+)
 from unlearnbench.models.rows_loading import load_benchmark
 from unlearnbench.runs.model_sources import ModelSources
 
@@ -49,6 +56,23 @@ def test_corrections_concern_llama_4_and_mixtures(name: str, settings: Any) -> N
 
 def test_a_tiny_model_reads_nothing() -> None:
     assert corrections_of(ModelSettings(name="m", base="tiny")) == frozenset()
+
+
+@pytest.mark.parametrize("name", ["tiny", "gpt2", "llama", "gemma"])
+def test_an_adapter_on_tied_weights_was_merged_into_both(name: str, settings: Any) -> None:
+    model = ModelSettings(name="m", base="tiny") if name == "tiny" else settings(name)
+    embedding = "wte" if name == "gpt2" else "embed_tokens"
+    is_tied = name != "llama"
+    cases: dict[tuple[str, ...] | Literal["all-linear"], bool] = {
+        (embedding,): True,
+        ("q_proj", "lm_head"): True,
+        ("q_proj",): False,
+        "all-linear": False,
+    }
+    for targets, names_one in cases.items():
+        adapted = model.model_copy(update={"lora": LoRA(target_modules=targets)})
+        expected = {TIED} if is_tied and names_one else set[str]()
+        assert corrections_of(adapted) == expected
 
 
 @pytest.mark.parametrize("attacks", [(), QUANTIZATION, RELEARNING], ids=["", "quantised", "taught"])

@@ -109,7 +109,8 @@ def sample_ids() -> Tensor:
 
 @torch.no_grad()
 def logits(model: Any) -> Tensor:
-    return model.eval()(input_ids=sample_ids(), use_cache=False).logits.double()
+    found: Tensor = model.eval()(input_ids=sample_ids(), use_cache=False).logits
+    return found.double()
 
 
 @torch.no_grad()
