@@ -120,21 +120,39 @@ class Contender:
         return average_seeds(row for row in panel.rows if _reported(row, choice))
 
     def choice(self, key: PanelKey) -> Mapping[str, Any] | None:
-        """The choice of `select` on one panel, if it was also run on other seeds."""
+        """The choice of `select` on one panel, if it was also run on other seeds.
+
+        Of several entries of a method, the choice that is the best by the rule.
+        """
+        choices = self._choices(key)
+        if len(choices) < 2:
+            return choices[0] if choices else None
+        headline = headline_of_rows(self.panels[key].rows)
+
+        def worth(choice: Mapping[str, Any]) -> tuple[float, float, float]:
+            forgotten, kept = (choice[m.column] for m in (headline.forgotten, headline.kept))
+            return choice["hypervolume"] or 0.0, headline.forgotten.oriented(forgotten), kept
+
+        return max(choices, key=worth)
+
+    def _choices(self, key: PanelKey) -> list[Mapping[str, Any]]:
+        """The choices of `select` on one panel, by entry, that were run on other seeds."""
         rows = self.panels[key].rows
         families = {row.family for row in rows}
-        choices: list[Mapping[str, Any]] = self.selection["choices"] if self.selection else []
-        for choice in choices:
-            location = (choice["model"], choice["forget_fraction"]), {choice["method"]}
-            if location == (key, families) and any(_reported(row, choice) for row in rows):
-                return choice
-        return None
+        return [
+            choice
+            for choice in (self.selection or {}).get("choices", [])
+            if (choice["model"], choice["forget_fraction"]) == key
+            and {choice["method"]} == families
+            and any(_reported(row, choice) for row in rows)
+        ]
 
     def pool(self, chosen: Setting) -> Pool:
         """The settings that `chosen`, one of its own, was chosen from."""
         choice = self.choice(chosen.panel)
         if choice is not None and self.selection is not None:
-            return Pool(choice["candidates"], (), tuple(self.selection["chosen_on_seeds"]))
+            tried = sum(each["candidates"] for each in self._choices(chosen.panel))
+            return Pool(tried, (), tuple(self.selection["chosen_on_seeds"]))
         floor, settings = (
             self.sweep_panels[chosen.panel].least_kept or 0.0,
             self.settings(chosen.panel),

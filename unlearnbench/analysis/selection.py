@@ -6,7 +6,7 @@ counts only if every seed of the choice has a number.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -53,6 +53,9 @@ class ChosenSetting(OnPanel):
     hypervolume: float | None = None
     runs: tuple[str, ...] = ()
     """Ids of the runs that it was chosen by: one per seed, or with `epochs_as: runs` several."""
+    entry: str = ""
+    """Name of the entry whose trials it was chosen from; the method, unless several entries have
+    it."""
 
 
 def describe_rule(select: SelectSettings, headline: Headline) -> str:
@@ -77,26 +80,39 @@ def describe_rule(select: SelectSettings, headline: Headline) -> str:
     return f"per model, split and method: {rule}; on means over seeds {seeds}"
 
 
-def choose(rows: Sequence[TableRow], select: SelectSettings) -> tuple[ChosenSetting, ...]:
-    """Choose each method's best setting by the rule, from runs on the seeds of the choice alone."""
+def choose(
+    rows: Sequence[TableRow],
+    select: SelectSettings,
+    entries: Mapping[str, Sequence[str]] | None = None,
+) -> tuple[ChosenSetting, ...]:
+    """Choose each method's best setting by the rule, from runs on the seeds of the choice alone.
+
+    entries  names of the entries that a run is a trial of, by its id. Each entry of a method then
+             has a choice of its own. A run without an entry counts for its method.
+    """
     rule = _by_quality if select.rule == "forget-quality" else _by_hypervolume
     choices: list[ChosenSetting] = []
     for panel in panels(row for row in rows if row.kind != "run" or row.seed in select.seeds):
-        for family in sorted({setting.family for setting in panel.settings}):
+        trials: dict[tuple[str, str], list[Setting]] = {}
+        for setting in panel.settings:
+            of_run = (entries or {}).get(setting.rows[0].run_id) or (setting.family,)
+            for entry in of_run:
+                trials.setdefault((setting.family, entry), []).append(setting)
+        for (family, entry), settings in sorted(trials.items()):
             complete = [
                 setting
-                for setting in panel.settings
-                if setting.family == family
-                and merit_of(setting) is not None
+                for setting in settings
+                if merit_of(setting) is not None
                 and {row.seed for row in setting.rows} == set(select.seeds)
             ]
             tried = len({_trajectory(setting) for setting in complete})
             result = rule(complete, select, panel.start) if complete else NO_NUMBERS
             if isinstance(result, str):
-                choices.append(ChosenSetting(*panel.panel, family, tried, why_not=result))
+                choice = ChosenSetting(*panel.panel, family, tried, why_not=result)
             else:
                 best, area = result
-                choices.append(_choice(best, area, complete, tried))
+                choice = _choice(best, area, complete, tried)
+            choices.append(replace(choice, entry=entry))
     return tuple(choices)
 
 
@@ -223,6 +239,15 @@ def write_selection(
     path = folder / SELECTION_FILE
     write_text(path, json.dumps(json_ready(document), indent=1, allow_nan=False))
     return path
+
+
+def entry_name(choice: Mapping[str, Any]) -> str:
+    """The name of the entry that a choice in `selection.json` is of.
+
+    Earlier versions had one choice for all entries of a method, and no names of entries.
+    """
+    name: str = choice.get("entry") or choice["method"]
+    return name
 
 
 def is_stale(selection: Mapping[str, Any] | None, plan: Mapping[str, Any]) -> bool:

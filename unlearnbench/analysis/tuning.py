@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from unlearnbench.analysis.best_settings import Setting, average_seeds, best_of, panels
+from unlearnbench.analysis.selection import entry_name
 from unlearnbench.config.search import Range, SelectSettings
 from unlearnbench.results.records import Record
 from unlearnbench.results.table import TableRow
@@ -22,7 +23,7 @@ from unlearnbench.stats.sampled_scores import expected_best
 EDGE = 0.05
 """Share of a range beside its ends in which a choice says that the range is too narrow."""
 
-_CHOICE = ("method", "model", "forget_fraction", "setting", "learning_rate", "epoch")
+_CHOICE = ("method", "entry", "model", "forget_fraction", "setting", "learning_rate", "epoch")
 _COST = ("tokens_read", "tokens_back")
 """Values that every step reports."""
 _TRIALS = ("trials", "failed", *_COST)
@@ -50,9 +51,10 @@ def to_csv(choices: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
     writer.writerow((*_CHOICE, *_TRIALS, *map("_".join, numbers), "edges", *best))
     for choice in choices:
         tuning = choice["tuning"]
+        of_choice = {**choice, "entry": entry_name(choice)}
         writer.writerow(
             (
-                *map(choice.get, _CHOICE),
+                *map(of_choice.get, _CHOICE),
                 *map(tuning.get, _TRIALS),
                 *((choice[kind] or {}).get(name, {}).get(part) for kind, name, part in numbers),
                 json.dumps(tuning["edges"], sort_keys=True),

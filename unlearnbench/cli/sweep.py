@@ -181,6 +181,8 @@ def _check_optimizers(config: SweepConfig) -> None:
 
 def _print_selection(chosen: Mapping[str, Any], headline: Headline, console: Console) -> None:
     """Print each method's best setting, with its results on seeds that did not choose it."""
+    from unlearnbench.analysis.selection import entry_name
+
     columns = (
         *("model", "forget", "method", "learning rate", "epoch"),
         *(headline.kept.plain_label, "±", headline.forgotten.plain_short, "±", "on seeds"),
@@ -193,7 +195,7 @@ def _print_selection(chosen: Mapping[str, Any], headline: Headline, console: Con
         seeds = ", ".join(map(str, reported["seeds"]))
         if choice["why_not"]:
             values, seeds = [None] * 4, choice["why_not"]
-        setting = choice["setting"] or choice["method"]
+        setting = choice["setting"] or entry_name(choice)
         panel, when = (choice["model"], choice["forget_fraction"]), choice["epoch"]
         rows.append((*panel, setting, choice["learning_rate"], when, *values, seeds))
     on = ", ".join(map(str, chosen["chosen_on_seeds"]))

@@ -24,7 +24,7 @@ from unlearnbench.config.schema import (
     ModelSettings,
     SweepConfig,
 )
-from unlearnbench.config.search_space import Point, Sequence, points_of
+from unlearnbench.config.search_space import Point, PointSequence, points_of
 from unlearnbench.config.section import IF_SET, NEVER, Settings
 from unlearnbench.config.step_schedule import Schedule
 from unlearnbench.config.training_settings import TrainingSettings
@@ -169,7 +169,7 @@ def planned_commits(folder: Path) -> dict[str, str]:
     return dict(plan.get("hub", {}))
 
 
-def planned_sequence(folder: Path) -> Sequence:
+def planned_sequence(folder: Path) -> PointSequence:
     """Read which quasi-random points a sweep began with; those of today where none are planned."""
     try:
         plan = json.loads((folder / PLAN_FILE).read_text(encoding="utf-8"))
@@ -208,7 +208,7 @@ class Plan:
     commits: Mapping[str, str] = field(default_factory=dict[str, str])
     """Commits of the hub repositories that the runs read, by `Repository.label`. No part of ids, so
     that finished runs stay finished when a branch moves on."""
-    sequence: Sequence = "sobol"
+    sequence: PointSequence = "sobol"
     """Points of a quasi-random search. A sweep goes on with the points that it began with."""
 
     @property
@@ -287,7 +287,7 @@ def make_plan(
     contents: Mapping[str, Mapping[str, str]] | None = None,
     turns: Mapping[str, str] | None = None,
     with_dropout: Iterable[str] = (),
-    sequence: Sequence = "sobol",
+    sequence: PointSequence = "sobol",
     corrections: Mapping[str, tuple[str, ...]] | None = None,
 ) -> Plan:
     """Plan the product of models, splits, settings, seeds (and epoch counts) without duplicates.

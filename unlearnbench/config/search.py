@@ -130,7 +130,8 @@ class Scheduler(Settings):
     """Asynchronous successive halving (Li et al. 2020): weak runs end early.
 
     A run that reaches epoch grace, grace · reduction, … continues if it is among the best
-    1/reduction of the runs of the same method, model and forget set that have reached it.
+    1/reduction of the runs of the same method, model and forget set that have reached it. If a
+    search draws trials, entries of one method are kept apart.
     """
 
     kind: Literal["asha"] = Field(default="asha", description="the rule")
@@ -184,7 +185,8 @@ class SearchSettings(Settings):
 class SelectSettings(Settings):
     """Choose each method's best setting on some seeds; only it is run on the others.
 
-    The reported numbers are then of runs that had no part in the choice.
+    After a search with `trials`, each entry has a choice of its own. The reported numbers are then
+    of runs that had no part in the choice.
     """
 
     rule: Literal["forget-quality", "hypervolume"] = Field(

@@ -8,7 +8,7 @@ versions of SciPy, so that the same command has the same runs anywhere.
 import itertools
 import math
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import ValidationError
@@ -24,7 +24,7 @@ Point = tuple[MethodSpec, float | None]
 """A setting: a method with all its hyper-parameters, and a learning rate if it trains."""
 Axis = Range | tuple[Any, ...]
 RATE, RETAIN, WEIGHT = "learning_rate", "retain", "retain.weight"
-Sequence = Literal["sobol", "recurrence"]
+PointSequence = Literal["sobol", "recurrence"]
 """Points of `search: {kind: quasi-random}` in a space of two axes or more.
 
 `recurrence`: an additive recurrence by powers of the root of x^(d+1) = x + 1 for d axes (Roberts
@@ -119,7 +119,7 @@ class Space:
             yield self.point(dict(zip(self.axes, values, strict=True)))
 
     def draws(
-        self, seed: int, *, evenly: bool = False, sequence: Sequence = "sobol"
+        self, seed: int, *, evenly: bool = False, sequence: PointSequence = "sobol"
     ) -> Iterator[Point]:
         """Random points without end, the same ones each time; some may repeat.
 
@@ -162,7 +162,7 @@ class Space:
         return self.point(values)
 
     def sample(
-        self, trials: int, seed: int, *, evenly: bool = False, sequence: Sequence = "sobol"
+        self, trials: int, seed: int, *, evenly: bool = False, sequence: PointSequence = "sobol"
     ) -> list[Point]:
         """Draw `trials` different points, or all where there are no more; arguments as `draws`.
 
@@ -213,7 +213,7 @@ def _sobol(axes: int, source: random.Random) -> Iterator[list[float]]:
 
 
 def _recurrence(axes: int, source: random.Random) -> Iterator[list[float]]:
-    """An additive recurrence in [0, 1)^axes from a random start, see `Sequence`."""
+    """An additive recurrence in [0, 1)^axes from a random start, see `PointSequence`."""
     shares = [source.random() for _ in range(axes)]
     root = 2.0
     for _ in range(64):
@@ -224,7 +224,9 @@ def _recurrence(axes: int, source: random.Random) -> Iterator[list[float]]:
             shares[i] = (share + root ** -(i + 1)) % 1
 
 
-def points_of(grid: MethodGrid, config: SweepConfig, sequence: Sequence = "sobol") -> list[Point]:
+def points_of(
+    grid: MethodGrid, config: SweepConfig, sequence: PointSequence = "sobol"
+) -> list[Point]:
     """The settings of a method entry that are known in advance; none where optuna chooses them."""
     search = config.search
     if search.trials is None:
@@ -235,3 +237,61 @@ def points_of(grid: MethodGrid, config: SweepConfig, sequence: Sequence = "sobol
         evenly = search.kind == "quasi-random"
         return space.sample(search.trials, search.seed, evenly=evenly, sequence=sequence)
     return []
+
+
+def entry_labels(methods: Sequence[MethodGrid]) -> tuple[Mapping[str, str], ...]:
+    """Return the names of each entry by label of its settings, such as `{npo: npo (beta=0.1)}`.
+
+    Entries of one label have different names, which tell in what they differ. An entry with a list
+    of retain terms has settings of several labels.
+    """
+    texts_by_label: dict[str, list[Mapping[str, str]]] = {}
+    for grid in methods:
+        for label in dict.fromkeys(spec.label for spec in grid.specs):
+            texts_by_label.setdefault(label, []).append(_stated_texts(grid, label))
+
+    names: list[Mapping[str, str]] = []
+    places: dict[str, int] = {}
+    for grid in methods:
+        of_entry: dict[str, str] = {}
+        for label in dict.fromkeys(spec.label for spec in grid.specs):
+            place = places[label] = places.get(label, -1) + 1
+            of_entry[label] = _entry_name(label, place, texts_by_label[label])
+        names.append(of_entry)
+    return tuple(names)
+
+
+def _entry_name(label: str, place: int, entries: Sequence[Mapping[str, str]]) -> str:
+    """The name of the entry at a place among those of one label."""
+    if len(entries) == 1:
+        return label
+    keys = sorted({key for texts in entries for key in texts})
+    differing = [key for key in keys if len({texts.get(key) for texts in entries}) > 1]
+    parts = [f"{key}={text}" for key in differing if (text := entries[place].get(key))]
+    is_alone = entries.count(entries[place]) == 1
+    if not is_alone or not parts:
+        parts.append(f"entry {place + 1}")
+    return f"{label} ({', '.join(parts)})"
+
+
+def _stated_texts(grid: MethodGrid, label: str) -> dict[str, str]:
+    """The values that an entry allows its settings of a label, as text by hyperparameter."""
+    specs = [spec for spec in grid.specs if spec.label == label]
+    texts: dict[str, str] = {}
+    for name in dict.fromkeys(name for spec in specs for name in spec.hyperparameters):
+        values = dict.fromkeys(spec.hyperparameters.get(name) for spec in specs)
+        texts[name] = _axis_text(grid.ranges.get(name) or tuple(values))
+    weights = dict.fromkeys(spec.retain.weight for spec in specs if spec.retain is not None)
+    if weights:
+        texts[WEIGHT] = _axis_text(grid.ranges.get(WEIGHT) or tuple(weights))
+    if grid.learning_rates is not None:
+        texts[RATE] = _axis_text(grid.learning_rates)
+    return texts
+
+
+def _axis_text(axis: Axis) -> str:
+    """`0.1`, `0.1 or 0.5`, `0.05 to 1`."""
+    if isinstance(axis, Range):
+        step = "" if axis.step is None else f" by {axis.step:.12g}"
+        return f"{axis.low:.12g} to {axis.high:.12g}{step}{' (log)' if axis.log else ''}"
+    return " or ".join(f"{v:.12g}" if isinstance(v, float) else str(v) for v in axis)

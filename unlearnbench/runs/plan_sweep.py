@@ -29,8 +29,7 @@ from unlearnbench.config.method_specs import method_from_spec
 from unlearnbench.config.plan import Plan, make_plan, planned_commits, planned_sequence
 from unlearnbench.config.profiles import profile_of
 from unlearnbench.config.schema import SweepConfig
-from unlearnbench.config.search_space import Sequence as PointSequence
-from unlearnbench.config.search_space import Space
+from unlearnbench.config.search_space import PointSequence, Space
 from unlearnbench.config.step_schedule import Schedule
 from unlearnbench.evaluation.made_up_sets import SAMPLES, try_metrics
 from unlearnbench.evaluation.privacy_control import holdout_notice

@@ -233,5 +233,6 @@ class _Execution:
         known = [(r, state.seconds[r.id]) for r in self._plan.runs if r.id in state.seconds]
         done = len(self._plan.runs) - len(self._left)
         state.progress.running(expected, done, state.slots, known, state.panels())
-        run_trials(batch, self._config, self._pipeline, state, search, scheduler)
+        entry_of = self._follow_up.entry_of
+        run_trials(batch, self._config, self._pipeline, state, search, scheduler, entry_of)
         self._tried |= {run.id for run in batch} | (search.runs.keys() if search else set())

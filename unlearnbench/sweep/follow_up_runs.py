@@ -8,8 +8,9 @@ even if another command planned that run.
 import itertools
 import json
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,9 @@ from unlearnbench.analysis.tuning import shares, summary
 from unlearnbench.api.benchmark import SplitKey, split_order
 from unlearnbench.base.hashing import json_ready
 from unlearnbench.config.plan import Plan, RunSpec
-from unlearnbench.config.schema import MethodSpec, ModelSettings
+from unlearnbench.config.schema import MethodGrid, MethodSpec, ModelSettings
 from unlearnbench.config.search import SelectSettings
-from unlearnbench.config.search_space import Point, Space
+from unlearnbench.config.search_space import Point, Space, entry_labels, points_of
 from unlearnbench.results.records import Record, planned_records, read_records
 from unlearnbench.results.sweep_folder import claim_folder
 from unlearnbench.results.table import TableRow, table
@@ -105,17 +106,21 @@ def stages_of(plan: Plan) -> list[Stage]:
     config = plan.config
     pending = pending_runs(plan)
     subject = "all settings" if config.search.trials is None else f"{config.search.trials} settings"
-    whose = "" if config.search.trials is None else " of each method entry at most"
+    limit = "" if config.search.trials is None else " of each method entry at most"
     select = config.select
     on = "" if select is None else f", on seeds {', '.join(map(str, select.seeds))}"
     first = Stage(
-        f"{config.search.kind} search: {subject}{whose}{on}",
+        f"{config.search.kind} search: {subject}{limit}{on}",
         len(plan.runs) + len(pending),
         at_most=bool(pending),
     )
     if select is None:
         return [first]
+    names = {name for names in entry_labels(config.methods) for name in names.values()}
     labels = {spec.label for grid in config.methods for spec in grid.specs}
+    whose, count = "method", len(labels)
+    if config.search.trials is not None and len(names) > len(labels):
+        whose, count = "method entry", len(names)
     evenly = config.search.kind == "quasi-random"
     others = [seed for seed in config.seeds if seed not in select.seeds]
     whole = config.epochs_as == "runs" and select.rule == "hypervolume"
@@ -123,8 +128,8 @@ def stages_of(plan: Plan) -> list[Stage]:
     places = len(config.models) * len(config.split_keys)
     listed = ", ".join(map(str, others))
     subject = "the best and the defaults" if evenly else "the best"
-    title = f"{subject} of each method by {select.rule}, on seeds {listed}"
-    most = len(labels) * places * len(others) * counts * (1 + evenly)
+    title = f"{subject} of each {whose} by {select.rule}, on seeds {listed}"
+    most = count * places * len(others) * counts * (1 + evenly)
     return [first, Stage(title, most, at_most=True)]
 
 
@@ -161,6 +166,40 @@ class FollowUpRuns:
         points = [(study, point) for study in self.studies for point in study.points]
         suggested = [run for study, point in points for run in study.runs(point)]
         return {run.id: run for run in (*self._initial.runs, *suggested)}
+
+    @cached_property
+    def entries(self) -> dict[str, tuple[str, ...]]:
+        """Names of the entries that each run is a trial of, by its id; none of a grid's runs.
+
+        A run is a trial of two entries if both have drawn its setting, and not if it only lies in
+        the ranges of both.
+        """
+        plan, config = self._initial, self.config
+        entries: dict[str, tuple[str, ...]] = {}
+        if config.search.trials is None:
+            return entries
+        for grid in config.methods:
+            for point in points_of(grid, config, plan.sequence):
+                for model, fraction in itertools.product(config.models, config.split_keys):
+                    self._add_trial(entries, grid, plan.runs_of(model, fraction, point))
+        for study in self.studies:
+            for point in study.points:
+                self._add_trial(entries, study.space.grid, study.runs(point))
+        return entries
+
+    def _add_trial(
+        self, entries: dict[str, tuple[str, ...]], grid: MethodGrid, runs: Iterable[RunSpec]
+    ) -> None:
+        """Note that some runs are a trial of an entry."""
+        pairs = zip(self.config.methods, entry_labels(self.config.methods), strict=True)
+        names = next(names for entry, names in pairs if entry is grid)
+        for run in runs:
+            of_run = (*entries.get(run.id, ()), names[run.method.label])
+            entries[run.id] = tuple(dict.fromkeys(of_run))
+
+    def entry_of(self, run_id: str) -> str:
+        """Name of the entry that a run is a trial of; empty for runs of a grid or of no entry."""
+        return next(iter(self.entries.get(run_id, ())), "")
 
     def _add_suggestion(self, line: Mapping[str, Any]) -> None:
         """Add a setting that an earlier command's search suggested."""
@@ -203,6 +242,7 @@ class FollowUpRuns:
             # The newline first: the last line may have been cut by a kill.
             file.write(f"\n{json.dumps(line)}" if file.tell() else json.dumps(line))
         study.add(point)
+        self._add_trial(self.entries, study.space.grid, study.runs(point))
         if time.monotonic() - self._written > PLAN_SECONDS:
             claim_folder(self.current_plan())
             self._written = time.monotonic()
@@ -222,7 +262,7 @@ class FollowUpRuns:
         if select is None:
             return
         seeds = [seed for seed in self.config.seeds if seed not in select.seeds]
-        self.choices = choose(table(self._records(candidates)), select)
+        self.choices = choose(table(self._records(candidates)), select, self.entries)
         untuned = {run.id for *_, runs in self._untuned() for run in runs} & candidates.keys()
         for chosen in {run for choice in self.choices for run in choice.runs} | untuned:
             # The chosen runs of several seeds have the same runs on the other seeds.
@@ -265,26 +305,35 @@ class FollowUpRuns:
         """
         trials: dict[str, set[str]] = {}
         edges: dict[str, float] = {}
-        spaces = [Space(grid, self.config) for grid in self.config.methods]
         for run in self._candidates().values():
             of = run.model.name, run.forget_fraction, run.method.label
-            if of == (*choice.panel, choice.method):
+            names = self.entries.get(run.id) or (run.method.label,)
+            if of == (*choice.panel, choice.method) and choice.entry in names:
                 point = run.method, run.learning_rate
                 trials.setdefault(repr(point), set()).add(run.id)
-                for space in spaces if run.id in choice.runs else ():
-                    if space.base.label == choice.method and (values := space.values(point)):
+                for space in self._spaces_of(choice) if run.id in choice.runs else ():
+                    if values := space.values(point):
                         edges = shares(values, space.axes)
         rows = [row for row in before if row.panel == choice.panel]
         return summary([*map(frozenset, trials.values())], rows, tried, select) | {"edges": edges}
 
-    def _untuned(self) -> Iterator[tuple[ModelSettings, SplitKey, list[RunSpec]]]:
-        """The runs of each entry's defaults, where they were the first trial."""
+    def _spaces_of(self, choice: ChosenSetting) -> Iterator[Space]:
+        """The space of the entry that a choice is of; those of all its entries for a method."""
+        for grid, names in zip(self.config.methods, entry_labels(self.config.methods), strict=True):
+            name = names.get(choice.method)
+            if name is not None and choice.entry in (name, choice.method):
+                yield Space(grid, self.config)
+
+    def _untuned(self) -> Iterator[tuple[ModelSettings, SplitKey, str, list[RunSpec]]]:
+        """The runs of each entry's defaults and its name, where they were the first trial."""
         if self.config.search.kind != "quasi-random":
             return
         for model, fraction in itertools.product(self.config.models, self.config.split_keys):
-            for grid in self.config.methods:
+            entries = zip(self.config.methods, entry_labels(self.config.methods), strict=True)
+            for grid, names in entries:
                 point = Space(grid, self.config).untuned
-                yield model, fraction, self._initial.runs_of(model, fraction, point)
+                runs = self._initial.runs_of(model, fraction, point)
+                yield model, fraction, names[point[0].label], runs
 
     def _report_untuned(
         self,
@@ -298,8 +347,9 @@ class FollowUpRuns:
 
         before, rows  tables on the seeds of the choice, and on the others
         """
-        for model, fraction, specs in self._untuned():
-            if (model.name, fraction, specs[0].method.label) == (*choice.panel, choice.method):
+        for model, fraction, entry, specs in self._untuned():
+            of = model.name, fraction, specs[0].method.label, entry
+            if of == (*choice.panel, choice.method, choice.entry):
                 ids = {run.id for run in specs}
                 subset = [row for row in before if row.run_id in ids or row.kind != "run"]
                 for item in choose(subset, select):

@@ -4,7 +4,7 @@ import gc
 import shutil
 import traceback
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,24 +30,37 @@ from unlearnbench.sweep.worker_group import (
     strategy,
 )
 
+EntryOf = Callable[[str], str]
+"""Name of the entry that a run is a trial of, by the run's id; empty for a run of none."""
+
+
+def no_entry(run_id: str) -> str:  # noqa: ARG001
+    """The `EntryOf` of runs that no search has drawn."""
+    return ""
+
 
 def halving_scheduler(
-    settings: Scheduler | None, epochs: int, runs: Mapping[str, RunSpec], folder: Path
+    settings: Scheduler | None,
+    epochs: int,
+    runs: Mapping[str, RunSpec],
+    folder: Path,
+    entry_of: EntryOf = no_entry,
 ) -> Any | None:
     """Tune's scheduler; None without settings.
 
-    runs    all runs that it will see, by id; may grow
-    folder  the sweep's, with the records of earlier commands
+    runs      all runs that it will see, by id; may grow
+    folder    the sweep's, with the records of earlier commands
+    entry_of  by which runs of one method are kept apart
     """
     if settings is None:
         return None
     from ray.tune.schedulers import FIFOScheduler
 
-    metric, groups = settings.metric, _groups(settings, epochs, folder)
+    metric, groups = settings.metric, halving_groups(settings, epochs, folder, entry_of)
 
     def group_of(trial: Any) -> Any:
         run = runs[trial.config["run"]["id"]]
-        return groups[run.model.name, run.forget_fraction, run.method.label]
+        return groups[run.model.name, run.forget_fraction, run.method.label, entry_of(run.id)]
 
     class Halving(FIFOScheduler):
         """Delegates to a scheduler per group: metrics of different models are not comparable."""
@@ -70,10 +83,10 @@ def halving_scheduler(
     return scheduler()
 
 
-def _groups(
-    settings: Scheduler, epochs: int, folder: Path
-) -> defaultdict[tuple[str, SplitKey, str], Any]:
-    """A scheduler for each model, split and method, created at its first use."""
+def halving_groups(
+    settings: Scheduler, epochs: int, folder: Path, entry_of: EntryOf
+) -> defaultdict[tuple[str, SplitKey, str, str], Any]:
+    """A scheduler for each model, split, method and entry, created at its first use."""
     from ray.tune.schedulers import AsyncHyperBandScheduler
 
     def new_scheduler() -> Any:
@@ -88,10 +101,10 @@ def _groups(
             stop_last_trials=False,
         )
 
-    groups: defaultdict[tuple[str, SplitKey, str], Any] = defaultdict(new_scheduler)
+    groups: defaultdict[tuple[str, SplitKey, str, str], Any] = defaultdict(new_scheduler)
     for record in read_records(folder):
         if record.kind == "run" and record.status != "failed":
-            location = (record.model, record.forget_fraction, record.method)
+            location = (*record.panel, record.method, entry_of(record.id))
             trial = SimpleNamespace(trial_id=record.id)
             groups[location].on_trial_add(None, trial)
             for result in record.epochs:
@@ -113,10 +126,12 @@ def run_trials(
     state: SweepState,
     search: Search | None = None,
     scheduler: Scheduler | None = None,
+    entry_of: EntryOf = no_entry,
 ) -> None:
     """Execute `runs` in their order, or those of `search`; returns when each has a record.
 
     scheduler  settings by which weak runs are stopped early
+    entry_of   as in `halving_scheduler`
     """
     from ray import tune
     from ray.exceptions import OutOfMemoryError
@@ -131,7 +146,7 @@ def run_trials(
         tune_config=tune.TuneConfig(
             num_samples=1 if search is None else search.total,
             search_alg=None if search is None else searcher(search, parameters),
-            scheduler=halving_scheduler(scheduler, config.epochs, known, state.folder),
+            scheduler=halving_scheduler(scheduler, config.epochs, known, state.folder, entry_of),
             reuse_actors=True,
             # Without a limit Tune queues all trials at once, and then keeps no order.
             max_concurrent_trials=state.slots,

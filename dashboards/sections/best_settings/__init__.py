@@ -15,6 +15,7 @@ from unlearnbench.analysis.best_settings import (
     best_first,
     panel_order,
 )
+from unlearnbench.analysis.selection import entry_name
 from unlearnbench.analysis.text import best_rule, share_kept
 from unlearnbench.report.best_table import Column, TableFormat, columns, write_table
 from unlearnbench.results.outcomes import outcome
@@ -120,7 +121,7 @@ def _declared(context: PageContext, choice: Mapping[str, Any]) -> SettingsLine:
     reason = fault or choice["why_not"] or "chosen; no run on the other seeds has ended yet"
     return SettingsLine(
         *location,
-        choice["setting"] or choice["method"],
+        choice["setting"] or entry_name(choice),
         choice["method"],
         setting,
         choice["candidates"],

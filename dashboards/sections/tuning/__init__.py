@@ -1,9 +1,10 @@
-"""Tuning: what each method's trials were worth, and what its defaults reach without any."""
+"""Tuning: what each entry's trials were worth, and what its defaults reach without any."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from unlearnbench.analysis.best_settings import PanelKey, panel_label
+from unlearnbench.analysis.selection import entry_name
 from unlearnbench.analysis.tuning import EDGE, tuned
 from unlearnbench.report.best_table import Column
 
@@ -27,7 +28,7 @@ class Tuning(Section):
         if not lines:
             return None
         most = max(line["tuning"]["trials"] for line in lines)
-        columns = [Column("Method", lambda line: line["method"], align="")]
+        columns = [Column("Method", entry_name, align="")]
         if len(context.panels) > 1:
             columns.append(Column("Panel", lambda line: panel_label(*_panel(line)), align=""))
         columns += [
@@ -64,7 +65,7 @@ class Tuning(Section):
                 trace(
                     [*range(1, len(values) + 1)],
                     values,
-                    line["method"],
+                    entry_name(line),
                     "%{fullData.name}<br>best of %{x}: %{y:.4g}",
                     mode="lines",
                     line={"color": style.colour(line["method"]), "width": 1.6},

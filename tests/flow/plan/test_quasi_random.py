@@ -14,7 +14,7 @@ from unlearnbench.config.method_specs import method_spec
 from unlearnbench.config.plan import Plan, make_plan, planned_sequence
 from unlearnbench.config.schema import MethodGrid, ModelSettings, SweepConfig
 from unlearnbench.config.search import Range, SearchSettings
-from unlearnbench.config.search_space import Sequence, Space, points_of
+from unlearnbench.config.search_space import PointSequence, Space, points_of
 from unlearnbench.results.sweep_folder import claim_folder
 from unlearnbench.runs.plan_sweep import plan_sweep
 
@@ -45,7 +45,7 @@ def a_config(axes: int = 3, trials: int = 6, **changes: Any) -> SweepConfig:
     return SweepConfig(**(fields | changes))
 
 
-def places(config: SweepConfig, sequence: Sequence = "sobol") -> list[list[float]]:
+def places(config: SweepConfig, sequence: PointSequence = "sobol") -> list[list[float]]:
     """Where the settings are in their ranges, without the untuned setting, which is the first."""
     (grid,) = config.methods
     space = Space(grid, config)
@@ -77,7 +77,7 @@ def test_each_axis_has_one_setting_in_each_equal_part(axes: int, power: int) -> 
 def test_no_axis_takes_few_values_in_six_trials() -> None:
     """As one of three axes did, whose step was 0.671, about two thirds."""
 
-    def values_of(sequence: Sequence) -> list[int]:
+    def values_of(sequence: PointSequence) -> list[int]:
         found = zip(*places(a_config(3, 9), sequence), strict=True)
         return [len({round(place * 12) for place in axis}) for axis in found]
 
@@ -133,7 +133,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     drain()
 
 
-def planned(config: SweepConfig, sequence: Sequence = "sobol") -> Plan:
+def planned(config: SweepConfig, sequence: PointSequence = "sobol") -> Plan:
     return make_plan(config, "data", sequence=sequence)
 
 
