@@ -26,9 +26,9 @@ class AnswerTokens:
     """The T scored tokens of a set's n true answers, one answer after the other."""
 
     lengths: IntArray
-    """[n] tokens of each answer, EOS included; they add up to T."""
+    """[n] tokens of each answer, including what ends the turn; they add up to T."""
     ended: BoolArray
-    """[n] True if the last token is EOS; False where the answer was cut."""
+    """[n] True if the last token ends the turn; False where the answer was cut."""
     loss: Float32Array
     """[T] negative log-likelihood in nats; NaN where undefined."""
     hit: BoolArray

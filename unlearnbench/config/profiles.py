@@ -29,9 +29,12 @@ COMMON = {
     "template": "the model's own (`template` of its settings, --template), with its BOS",
     "masked": "as many tokens as the prompt has alone; an answer's label (phi's `Answer:`) is "
     "scored with it",
-    "EOS": "appended to every answer, scored and counted",
+    "EOS": "what ends a turn by the model's chat template (EOS for other templates) is scored and "
+    "counted behind every answer; open-unlearning: all that the template writes there, and EOS",
     "loss": "mean negative log-likelihood of an answer's scored tokens; probability exp(-loss)",
-    "generation": "greedy, from the prompt alone",
+    "generation": "greedy, from the prompt alone, up to the turn's end, EOS or an id of the "
+    "model's generation_config.eos_token_id; open-unlearning: as transformers' generate does, with "
+    "the stops and penalties of generation_config alone",
     "ROUGE": "recall with the Porter stemmer for English words, against the text of the answer",
     "truth ratio": "of the paraphrased answer; of the answer itself for true facts",
     "Forget Quality": "two-sided exact KS test on the forget set's truth ratios",

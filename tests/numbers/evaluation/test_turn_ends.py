@@ -118,6 +118,26 @@ def test_rows_are_what_the_template_renders(name: str, questions: tuple[Question
         assert text == tokenizer.decode(encoder.row(told).ids) or row.answer[:1].isspace()
 
 
+@pytest.mark.parametrize("name", KINDS)
+def test_a_long_row_is_cut_before_its_end(name: str, questions: tuple[Question, ...]) -> None:
+    kind = KINDS[name]
+    tokenizer = build_chat_tokenizer(kind, questions)
+    template = resolve_template("chat", tokenizer, kind.arguments)
+    row = Encoder(tokenizer, template, 400).row(questions[2])
+    assert (row.cut, row.ended) == (False, True)
+    has_token = kind.end in (*kind.controls, "")
+    for most in range(row.start + 1, len(row.ids) + 2):
+        is_whole = most >= len(row.ids)
+        cut = Encoder(tokenizer, template, most).row(questions[2])
+        assert cut.ids == row.ids[:most]
+        assert (cut.cut, cut.ended) == (not is_whole, is_whole)
+        ended = Encoder(tokenizer, template, most, eos_after_cut=True).row(questions[2])
+        body = row.ids[:-1] if has_token else row.ids
+        assert ended.ids == body[:most] + row.ids[-1:] * has_token
+        assert ended.cut == (not is_whole)
+        assert ended.ended == (is_whole or has_token)
+
+
 def test_an_empty_block_of_thoughts_is_scored_with_a_remark(
     questions: tuple[Question, ...],
 ) -> None:
