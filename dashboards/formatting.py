@@ -30,6 +30,11 @@ def signed(value: float | None, digits: int) -> str:
     return "" if value is None else f"{value:.{digits}f}".replace("-", "\u2212")
 
 
+def sort_key(value: float | None) -> str:
+    """Write the number that a cell is sorted by, in full; None as the empty text."""
+    return "" if value is None else repr(float(value))
+
+
 def interval_text(interval: Interval, digits: int = 2) -> str:
     """Format an interval; of two seeds, their range."""
     name = "min-max " if interval.is_range else ""

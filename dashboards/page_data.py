@@ -14,7 +14,7 @@ from plotly.offline import get_plotlyjs
 from unlearnbench.analysis.best_settings import panel_label
 from unlearnbench.base.hashing import json_ready
 
-from .formatting import interval_text, prose, rate_text, signed
+from .formatting import interval_text, prose, rate_text, signed, sort_key
 
 
 def to_json(value: Any) -> str:
@@ -76,6 +76,6 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     functions: dict[str, Any] = {"place": panel_label, "rate": rate_text, "prose": prose}
-    functions |= {"number": signed, "ends": interval_text}
+    functions |= {"number": signed, "ends": interval_text, "key": sort_key}
     made.globals.update(functions)
     return made
