@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from unlearnbench.api.benchmark import Question
 from unlearnbench.cli.options import template_arguments
 from unlearnbench.evaluation import harness_tasks
 
+from ...chat_models import fitted
 from ...families import FAMILIES
 
 Run = Callable[..., tuple[int, str, str]]
@@ -177,3 +179,25 @@ def test_a_model_without_sdpa_is_evaluated(run: Run, tmp_path: Path, tokenizer: 
         assert code == 0, err
         results.append(json.loads(out))
     assert results[0] == results[1]
+
+
+def test_what_makes_numbers_other_than_they_seem_is_said(
+    run: Run, tmp_path: Path, questions: tuple[Question, ...]
+) -> None:
+    one = fitted("qwen-3", questions, epochs=0)
+    place = str(tmp_path / "qwen")
+    one.model.generation_config.repetition_penalty = 1.05
+    one.model.save_pretrained(place)
+    one.tokenizer.save_pretrained(place)
+    words = ("evaluate", place, "--data", "synthetic", "--rows", "1", "--max-length", "240")
+    think = "the chat template writes '<think>\\n\\n</think>' in front of every answer"
+    penalty = "the model's generation_config has repetition_penalty: 1.05, which profile"
+    off = ("--template-arg", "enable_thinking=false")
+    for options, is_scored, is_left_out in (
+        ((), True, True),
+        (off, False, True),
+        (("--profile", "open-unlearning", *off), False, False),
+    ):
+        code, _, err = run(*words, *options, "--json")
+        assert code == 0, err
+        assert (think in err, penalty in err) == (is_scored, is_left_out)
