@@ -54,12 +54,15 @@ class Gain:
     points: int
     """Number of points of which this is the largest: intervals are wider for it (Bonferroni)."""
     before: float | None
-    """None of a metric that only the attack makes, as of sampled answers."""
+    """None of a metric that only the attack makes, unless `before_label` is given."""
     after: float
     interval: tuple[float, float] | None
     """Interval of the gain over questions; of `after` where there is no `before`."""
     start: float | None
     """The start model's plain value."""
+    before_label: str = ""
+    """Label of the metric of greedy answers that sampled answers are compared with, of which
+    `before`, `retain_before` and `start` are. Empty if they are of the same metric."""
     retain_before: float | None = None
     retain_after: float | None = None
     excess_interval: tuple[float, float] | None = None
@@ -184,7 +187,9 @@ def largest_gain(
     metrics, points  of `AttackFindings`
 
     One that only the attack makes comes first: an attack that samples leaves the greedy answers,
-    and what is known of them, as they were. A metric whose plain values are undefined has no gain.
+    and what is known of them, as they were. The samples are compared with the greedy answers by the
+    metric that has the same scale (`Metric.greedy`), if there is one. A metric whose plain values
+    are undefined has no gain.
     """
     able = [
         item
@@ -198,6 +203,14 @@ def largest_gain(
     item = min(able, key=lambda item: "" in item.values["model"])
     values, null = (_defined(item.values.get(name, {})) for name in ("model", "retain"))
     plain, plain_null = values.pop("", None), null.get("")
+    start, before_label = item.numbers("start").get(""), ""
+    greedy = _greedy_counterpart(item, metrics)
+    if plain is None and greedy is not None:
+        of_model, of_retain = (
+            _defined(greedy.values.get(name, {})) for name in ("model", "retain")
+        )
+        plain, plain_null = of_model.get(""), of_retain.get("")
+        start, before_label = greedy.numbers("start").get(""), greedy.column.label
     if (plain_null is None) != (plain is None):
         null = {}  # the retain model's gain is not known
         plain_null = None
@@ -221,7 +234,8 @@ def largest_gain(
         before=_mean(plain),
         after=float(after.mean()),
         interval=mean_interval(gained, bounds, level=level),
-        start=item.numbers("start").get(""),
+        start=start,
+        before_label="" if plain is None else before_label,
         retain_before=_mean(plain_null),
         retain_after=_mean(after_null),
         excess_interval=excess,
@@ -232,6 +246,15 @@ def _can_have_gain(values: Mapping[str, FloatArray]) -> bool:
     """Whether a metric is defined at some point of the attack, and before it if it exists there."""
     defined = _defined(values)
     return bool(defined.keys() - {""}) and ("" in defined or "" not in values)
+
+
+def _greedy_counterpart(
+    sampled: AttackedMetric, metrics: Sequence[AttackedMetric]
+) -> AttackedMetric | None:
+    """The metric of greedy answers that a metric of sampled answers is compared with."""
+    name = sampled.measure.metric.greedy
+    on_set = (item for item in metrics if item.column.set == sampled.column.set)
+    return next((item for item in on_set if name and item.measure.name == name), None)
 
 
 def _mean(values: FloatArray | None) -> float | None:

@@ -542,9 +542,11 @@ def _lacking(of: ModelVerdict) -> str:
 
 def gain_sentences(gain: Gain) -> tuple[str, ...]:
     """State what came back under an attack, its interval, and whether it is beyond the null."""
-    before = "" if gain.before is None else f"{gain.before:.3f} → "
+    before = "" if gain.before is None or gain.before_label else f"{gain.before:.3f} → "
     name = f"{gain.variant}{f', the largest of {gain.points} points' * (gain.points > 1)}"
     text = f"{name}: {gain.label} {before}{gain.after:.3f} over {gain.n} questions"
+    if gain.before_label:
+        text += f" ({gain.before_label} of the greedy answers: {gain.before or 0.0:.3f})"
     form = ".3f"
     if gain.before is not None:
         form = "+.3f"
@@ -558,6 +560,10 @@ def gain_sentences(gain: Gain) -> tuple[str, ...]:
     beyond = f"{gain.excess:+.3f}{between(gain.excess_interval, '+.3f')} beyond the retain model"
     if gain.excess_interval is None:
         verdict = "Too few questions for an interval"
+    elif gain.before is None:
+        # Without a number before the attack, nothing can have come back by it.
+        sign = "It knows" if gain.comes_back else "No sign that it knows"
+        verdict = f"{sign} more than a model that never saw the rows"
     elif gain.comes_back:
         verdict = "It gives back what it was to forget"
     else:

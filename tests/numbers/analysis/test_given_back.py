@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from unlearnbench.analysis.given_back import AttackFindings, Gain, attack_findings
+from unlearnbench.analysis.text import gain_sentences
 from unlearnbench.api import registry
 from unlearnbench.api.benchmark import MetricUse
 from unlearnbench.api.metric import Role
-from unlearnbench.api.observations import Evaluation, SetEvaluation
+from unlearnbench.api.observations import Evaluation, Samples, SetEvaluation
 from unlearnbench.config.metric_plan import metric_plan
 from unlearnbench.testing import made_up_set
 
@@ -117,6 +118,55 @@ def test_a_metric_that_only_the_attack_makes_has_no_value_before() -> None:
     assert gain.before is None
     assert gain.after == pytest.approx(0.65)
     assert gain.excess == pytest.approx(0.45)
+
+
+SAMPLING = metric_plan(
+    ROLES,
+    [
+        MetricUse(name, ("forget",), name=name.replace("-", "_"))
+        for name in ("rouge", "expected-best")
+    ],
+    {name: registry.load("metrics", name) for name in ("rouge", "expected-best")},
+)
+
+
+def sampled(greedy: Sequence[float], best: float | None = None) -> Evaluation:
+    """A forget set with these ROUGE-L recalls, and samples of which one is best."""
+    seen = replace(made_up_set(n=len(greedy)), rouge_l_recall=np.array(greedy), samples=None)
+    if best is not None:
+        scores = np.full((len(greedy), 16), 0.1)
+        scores[:, 0] = best
+        seen = replace(seen, samples=Samples((("",) * 16,) * len(greedy), scores))
+    return Evaluation("tofu@00", {"forget": seen})
+
+
+@pytest.mark.parametrize(("best", "comes_back"), [(0.6, False), (0.9, True)])
+def test_samples_are_compared_with_the_greedy_answers(best: float, comes_back: bool) -> None:
+    """What greedy answers know more than the retain model's is no gain of the attack."""
+    of_model, of_retain = [*np.linspace(0.4, 0.6, 400)], [*np.linspace(0.1, 0.3, 400)]
+    models = {
+        "model": {"": sampled(of_model), "sampling": sampled(of_model, best)},
+        "retain": {"": sampled(of_retain), "sampling": sampled(of_retain, 0.35)},
+        "start": {"": sampled([1.0] * 400)},
+    }
+    gain = attack_findings(SAMPLING, ROLES, models, ["sampling"]).gain
+    assert gain is not None
+    assert (gain.before, gain.after, gain.start) == pytest.approx((0.5, best, 1.0))
+    assert gain.gain == pytest.approx(best - 0.5)
+    assert gain.retain_gain == pytest.approx(0.15)
+    assert gain.excess == pytest.approx(best - 0.65)
+    assert gain.share == pytest.approx((best - 0.65) / 0.5)
+    assert gain.comes_back is comes_back
+    first, second = gain_sentences(gain)
+    assert f"{best:.3f} over 400 questions (ROUGE-L, forget of the greedy answers: 0.500)" in first
+    assert second.startswith("It gives back" if comes_back else "No sign")
+
+
+def test_without_a_number_before_nothing_is_said_to_come_back() -> None:
+    lacking = Evaluation("tofu@00", {"retain": evaluation([0.1, 0.2]).sets["forget"]})
+    retain = [lacking, evaluation(noisy(0.2, 0))]
+    gain = gain_of([lacking, evaluation(noisy(0.6, 1))], retain)
+    assert gain_sentences(gain)[1].startswith("It knows more than a model that never saw the rows")
 
 
 def test_without_a_number_there_is_no_gain() -> None:
