@@ -127,6 +127,20 @@ def test_mistakes_are_named_before_anything_is_loaded(
     assert second.message.startswith(("modifiers: " if not key else "") + message)
 
 
+def test_a_modifier_has_no_name_of_another_key(tmp_path: Path) -> None:
+    """The setting `weight` of a modifier `retain` would be called as the retain term's."""
+    plugin = tmp_path / "retain.py"
+    plugin.write_text((HERE / "sharpness.py").read_text("utf-8"), "utf-8")
+    file = tmp_path / "sweep.yaml"
+    entry = "  - {method: npo, modifiers: [{retain: {rho: 0.1}}]}"
+    file.write_text(CONFIG.format(files=plugin, entries=entry, rest=""))
+    with pytest.raises(ConfigError) as caught:
+        load_config(str(file))
+    (problem,) = caught.value.problems
+    assert problem.key == "methods.0.modifiers.0.retain"
+    assert problem.message.startswith("a modifier cannot be called 'retain', which is a key of")
+
+
 def test_a_search_draws_settings_of_modifiers(load: Load) -> None:
     entry = (
         "{method: pdu, modifiers: [{sharpness: {rho: {low: 0.001, high: 0.1, log: true}}}, mask]}"

@@ -109,6 +109,8 @@ class Scorer:
     def scores(self, rows: Sequence[TableRow]) -> tuple[Score, ...]:
         """Score a setting, given as the rows of its seeds."""
         seen = [e for row in rows if (e := self._evaluation(row)) is not None]
+        if len(seen) < len(rows):
+            seen = []  # Intervals and warnings are of all seeds, as the numbers beside them.
         return tuple(self._score(question, rows, seen) for question in questions(self._schema))
 
     def _score(self, score: Summary, rows: Sequence[TableRow], seen: Sequence[Evaluation]) -> Score:
@@ -121,13 +123,11 @@ class Scorer:
         parts: list[Part] = []
         for part in (*score.parts(), *rivals):
             value = mean_of([row.metrics.get(part) for row in rows])
-            # An interval is of all seeds, as the value beside it.
-            has_interval = value is not None and len(seen) == len(rows)
             parts.append(
                 Part(
                     self._schema.column(part),
                     value,
-                    self._interval(part, seen) if has_interval else None,
+                    None if value is None else self._interval(part, seen),
                     self._of_start.get(part),
                     self._of_retain.get(part),
                 )

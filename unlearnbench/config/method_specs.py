@@ -28,6 +28,7 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
+from unlearnbench.api.hyperparameters import OWN_KEYS
 from unlearnbench.api.plugin_code import plugin_code
 from unlearnbench.api.registry import broken, file_digest, find, load, load_method, trains
 from unlearnbench.base.errors import PluginError
@@ -260,6 +261,12 @@ def _modifiers(value: Any, *, together: bool) -> dict[str, dict[str, Axis]]:
     def read(
         name: str, plugin: type[Modifier], settings: Mapping[str, Any]
     ) -> tuple[str, dict[str, Axis]]:
+        if name in OWN_KEYS:
+            # Its settings would have the names of others, such as `retain.weight`.
+            raise PluginError(
+                f"a modifier cannot be called {name!r}, which is a key of a method's entry; "
+                "rename its file"
+            )
         once = together and not plugin.several
         if once and (other := kinds.setdefault(plugin.kind, name)) != name:
             raise PluginError(f"{other}, of the kind {plugin.kind}, is there already; keep one")

@@ -145,6 +145,35 @@ def test_a_board_averages_the_seeds_of_requests_in_sequence_as_the_page_does() -
     assert not any("after" in row.method for row in rows)
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_a_board_has_the_settings_of_the_page(seed: int) -> None:
+    """Of random sweeps: every number, and what it is the mean of."""
+    draw = random.Random(seed)
+    config = load_config("quickstart")
+    changes: dict[str, Any] = {
+        "forget_fractions": draw.choice(((0.1,), (0.05, 0.1))),
+        "requests": draw.choice(("apart", "in-sequence")),
+        "epochs_as": draw.choice(("checkpoints", "runs")),
+        "epochs": draw.choice((1, 3)),
+        "seeds": tuple(range(draw.choice((1, 3)))),
+        "learning_rates": draw.choice(((1e-4,), (1e-4, 2e-4))),
+        "methods": tuple(draw.sample(config.methods, 3)),
+        "training": config.training.model_copy(update={"weight_decay": draw.choice((0.0, 0.1))}),
+    }
+    records: list[Record] = []
+    for run in make_plan(config.model_copy(update=changes), "rows").runs:
+        points = [(draw.random(), -9 * draw.random()) for _ in run.evaluate_at]
+        found = pointed(run.id, points).epochs
+        epochs = (replace(e, epoch=at) for e, at in zip(found, run.evaluate_at, strict=True))
+        records.append(run_record(run, status="finished", epochs=tuple(epochs)))
+    board = merged(*lines_of(*records))
+    assert board.refused == ()
+    (rows,) = tables(board.records).values()
+    settings = numbers_of_settings(rows)
+    assert settings == numbers_of_settings(table(records))
+    assert all(len(ids) == len(changes["seeds"]) for ids, _, _ in settings.values())
+
+
 def test_runs_after_other_requests_are_other_settings() -> None:
     records = {record.id: record for record in sequence((0.05, 0.2)) + sequence((0.1, 0.2))}
     (rows,) = tables(records.values()).values()
