@@ -10,15 +10,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from unlearnbench.base.errors import ModelError
+from unlearnbench.base.errors import ModelError, did_you_mean
 from unlearnbench.config.schema import ModelSettings
 from unlearnbench.models.loading import (
     ADAPTER_WEIGHTS,
     Source,
+    add_lora,
     import_peft,
     load_model,
     quiet_peft,
+    quiet_transformers,
+    read_config,
     reading,
+    source_of,
 )
 
 
@@ -65,6 +69,65 @@ def _check_names(source: Source, expected: set[str]) -> None:
                 f"{source.place}: the adapter does not fit its base model ({len(names)} tensors "
                 f"{which}, such as {min(names)}); copy or save the adapter again"
             )
+
+
+def check_targets(settings: ModelSettings) -> None:
+    """Raise ModelError if `lora.target_modules` names layers that the start model does not have.
+
+    Reads the configuration, and no weights. Raises: UnreachableError where a hub has it.
+    """
+    lora = settings.lora
+    if lora is None:
+        return
+    where = f"models.{settings.name}.lora.target_modules"
+    model = _without_weights(settings)
+    layers = {name: module for name, module in model.named_modules() if _is_adaptable(module)}
+    known = sorted({name.rpartition(".")[2] for name in layers})
+    named = [name for name, _ in model.named_modules()]
+    for target in () if isinstance(lora.target_modules, str) else lora.target_modules:
+        if not any(name == target or name.endswith(f".{target}") for name in named):
+            near = did_you_mean(target.rpartition(".")[2], known) or ";"
+            raise ModelError(
+                f"{where}: no layer of {type(model).__name__} is called {target!r}{near} its "
+                f"layers are called {', '.join(known)}"
+            )
+    import_peft("lora needs")
+    try:
+        add_lora(model, lora)
+    except (ValueError, TypeError, AttributeError, RuntimeError) as error:
+        # Of peft: a norm or a whole block is no layer that an adapter can be around.
+        reason = " ".join(str(error).split())
+        raise ModelError(
+            f"{where}: peft cannot put adapters on {lora.target_modules!r} of "
+            f"{type(model).__name__} ({type(error).__name__}: {reason[:300]}); layers that take "
+            f"one are called {', '.join(known)}"
+        ) from None
+
+
+def _is_adaptable(module: Any) -> bool:
+    from torch import nn
+    from transformers.pytorch_utils import Conv1D
+
+    return isinstance(module, nn.Linear | nn.Embedding | Conv1D)
+
+
+def _without_weights(settings: ModelSettings) -> Any:
+    """The start model on the meta device."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from unlearnbench.models.tiny import tiny_config
+
+    if settings.base == "tiny" and settings.fine_tuned is None:
+        config: Any = tiny_config(settings.architecture)
+    else:
+        quiet_transformers()
+        config = read_config(source_of(settings, settings.fine_tuned), settings)
+    # Building must not change the state of the random generators.
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        return AutoModelForCausalLM.from_config(
+            config, attn_implementation="eager", trust_remote_code=settings.trust_remote_code
+        )
 
 
 def merged(model: Any) -> Any:

@@ -47,6 +47,7 @@ from unlearnbench.models.loading import (
     local_contents,
     source_errors,
 )
+from unlearnbench.models.lora import check_targets
 from unlearnbench.models.rows_loading import fingerprint, load_benchmark, read_refusals
 from unlearnbench.runs.model_sources import ModelSources, reference_ids
 from unlearnbench.runs.under_attack import attack_rows
@@ -137,6 +138,7 @@ def plan_sweep(config: SweepConfig) -> tuple[Plan, Dataset]:
             raise DataError(fault)
     for model in config.models:
         check_weights(model)
+    _check_lora(config)
     fingerprints = {fraction: fingerprint(benchmark, fraction) for fraction in benchmark.splits}
     rows = {fraction: benchmark.sizes(fraction) for fraction in benchmark.splits}
     _check_steps(config, {fraction: len(s.forget) for fraction, s in benchmark.splits.items()})
@@ -202,6 +204,22 @@ def _sequence(config: SweepConfig) -> PointSequence:
             "evenly"
         )
     return sequence
+
+
+def _check_lora(config: SweepConfig) -> None:
+    """Raise an error where adapters are to be put on layers that a model does not have.
+
+    A model of a hub that does not answer is looked at before its start model is evaluated.
+    """
+    errors: list[tuple[Loc, UnlearnbenchError]] = []
+    for index, model in enumerate(config.models):
+        try:
+            with suppress(UnreachableError):
+                check_targets(model)
+        except ModelError as error:
+            errors.append((("models", index, "lora", "target_modules"), error))
+    if errors:
+        raise _together(errors, config.name)
 
 
 def _commits(

@@ -29,6 +29,7 @@ from unlearnbench.models.loading import (
     load_model,
     quiet_transformers,
 )
+from unlearnbench.models.lora import check_targets
 from unlearnbench.models.rows_loading import fingerprint
 from unlearnbench.results.records import EpochResult, Record, read_record, write_record
 from unlearnbench.runs.attack_model import results_under
@@ -123,6 +124,7 @@ def execute_task(task: PreparationTask, config: SweepConfig, folder: Path) -> fl
     use_device(config.resources_of(task.model))
     space = workspace(config, folder)
     preparer = space.preparer(task.model)
+    check_targets(space.models(task.model).settings)  # no hub may have answered the plan
     space.fetch_models(task.model, *(() if task.target == "base" else (task.target,)))
     with deterministic(config.training.deterministic):
         if task.fraction is not None:

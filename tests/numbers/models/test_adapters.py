@@ -18,15 +18,18 @@ from unlearnbench import evaluate_model, get_profile
 from unlearnbench.api.benchmark import Question
 from unlearnbench.base.errors import ModelError
 from unlearnbench.benchmarks.synthetic import Synthetic
-from unlearnbench.config.schema import LoRA, ModelSettings
+from unlearnbench.config.schema import LoRA, ModelSettings, SweepConfig
 from unlearnbench.models.encoding import TEMPLATES, Encoder
 from unlearnbench.models.loading import Source, load_model, load_tokenizer, source_of
-from unlearnbench.models.lora import merged
+from unlearnbench.models.lora import check_targets, merged
 from unlearnbench.models.rows_loading import load_benchmark
+from unlearnbench.runs.plan_sweep import plan_sweep
+from unlearnbench.runs.run import run_single
 from unlearnbench.training.optimizers import TrainerSettings
 from unlearnbench.training.reference_model import load_references
 from unlearnbench.training.trainer import Trainer
 
+from ...flow.small_run import config_of, runs_of
 from ..training.test_trainer import objective_of, rows_of
 
 peft: Any = pytest.importorskip("peft")
@@ -323,3 +326,66 @@ class TestSource:
         content = bytearray(weights.read_bytes())
         content[-1] ^= 1
         weights.write_bytes(content)
+
+
+class TestTargets:
+    """Layers that `lora` names are looked up before anything is trained or evaluated."""
+
+    def config(self, tmp_path: Path, targets: Any, **changes: Any) -> SweepConfig:
+        config = config_of(tmp_path)
+        (model,) = config.models
+        lora = LoRA(target_modules=targets)
+        return config.model_copy(
+            update={"models": (model.model_copy(update={"lora": lora, **changes}),)}
+        )
+
+    @pytest.mark.parametrize(
+        ("targets", "message"),
+        [
+            (
+                ("q_proj", "v_prj"),
+                r"models\.tiny\.lora\.target_modules: no layer of LlamaForCausalLM is called "
+                r"'v_prj'; did you mean 'v_proj'\? its layers are called down_proj, embed_tokens, ",
+            ),
+            (("nothing-like-it",), "is called 'nothing-like-it'; its layers are called down_proj"),
+            (("layers.7.q_proj",), "no layer of LlamaForCausalLM is called 'layers.7.q_proj'"),
+            (("input_layernorm",), r"peft cannot put adapters on \('input_layernorm',\) of Llama"),
+            (("self_attn",), r"peft cannot put adapters on \('self_attn',\) of LlamaForCausalLM"),
+        ],
+    )
+    def test_a_plan_names_what_the_model_does_not_have(
+        self, targets: Any, message: str, tmp_path: Path
+    ) -> None:
+        with pytest.raises(ModelError, match=message):
+            plan_sweep(self.config(tmp_path, targets))
+        assert not (tmp_path / "cache").exists(), "nothing was trained"
+
+    @pytest.mark.parametrize("targets", ["all-linear", ("embed_tokens", "q_proj", "lm_head")])
+    def test_what_the_model_has_is_planned(self, targets: Any, tmp_path: Path) -> None:
+        plan, _ = plan_sweep(self.config(tmp_path, targets))
+        assert plan.runs[0].model.lora == LoRA(target_modules=targets)
+
+    def test_other_names_of_a_folder_and_of_an_adapters_base(
+        self, folders: Any, tmp_path: Path
+    ) -> None:
+        from transformers import GPT2Config, GPT2LMHeadModel
+
+        gpt2 = GPT2LMHeadModel(GPT2Config(vocab_size=400, n_embd=16, n_layer=1, n_head=2))
+        gpt2.save_pretrained(tmp_path / "gpt2")
+        _, adapter = folders("layers", True)
+        for place, error in ((tmp_path / "gpt2", "GPT2LMHeadModel"), (adapter, "")):
+            settings = settings_of(place, lora=LoRA(target_modules=("q_proj",)))
+            if error:
+                with pytest.raises(ModelError, match=f"no layer of {error} is called 'q_proj'"):
+                    check_targets(settings)
+            else:
+                check_targets(settings)
+
+    def test_without_a_plan_it_is_found_before_the_start_model_is_evaluated(
+        self, tmp_path: Path
+    ) -> None:
+        config = self.config(tmp_path, ("v_prj",))
+        (spec,) = runs_of(config)
+        with pytest.raises(ModelError, match="is called 'v_prj'"):
+            run_single(spec, config, tmp_path / "runs" / "small", lambda _: None)
+        assert not (tmp_path / "runs" / "small" / "records").exists()
