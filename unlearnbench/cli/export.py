@@ -1,7 +1,9 @@
 """`unlearnbench export`: the unlearned model of a run as a folder."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
+
+import typer
 
 from unlearnbench.base.console import Console
 from unlearnbench.cli.command import argument, command, flag, new_group, option
@@ -23,6 +25,10 @@ def export(
     adapter: Annotated[
         bool, flag("--adapter", "Write a LoRA run's adapter, not the merged model.")
     ] = False,
+    dtype: Annotated[
+        Literal["float32", "bfloat16", "float16"] | None,
+        typer.Option(help="Type of the written weights.", show_default="the base's"),
+    ] = None,
     plugins: Plugins = None,
 ) -> None:
     """Write the unlearned model of a run: weights, tokenizer and a card with its numbers.
@@ -44,7 +50,13 @@ def export(
     choice = choose(sweep, name, epoch)
     console.note(f"{choice.record.id}  {choice.title}")
     comparison = export_model(
-        choice, sweep_config(sweep), sweep, target, adapter=adapter, show=console.note
+        choice,
+        sweep_config(sweep),
+        sweep,
+        target,
+        adapter=adapter,
+        dtype=dtype,
+        show=console.note,
     )
     console.print(f"compared with its record, {comparison}")
     console.print(f"model  {target}")

@@ -656,6 +656,7 @@ _NO_ADVICE = (
     "Setting `save_embedding_layers` to `True`",  # what an adapter on an embedding needs
     "Input and output embeddings are no longer tied",  # nor were they beside the adapter
     "Could not find a config file in",  # of a base that is an adapter's folder
+    "The PEFT config's `base_model_name_or_path` was renamed",  # by `adapter_base`
 )
 """Beginnings of warnings of peft that are of no use here."""
 

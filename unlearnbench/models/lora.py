@@ -36,10 +36,15 @@ def load_adapted(source: Source, settings: ModelSettings) -> Any:
 
     Raises: ModelError where the adapter does not fit its base.
     """
+    import torch
+
     source.check()
     peft = import_peft(f"{source.place} is a LoRA adapter, which needs")
     base = load_model(source.base, settings)
-    with reading("adapter", source), quiet_peft():
+    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+    # peft draws first values of the adapter, and then reads it. An adapter that a run adds must
+    # begin as it does on the merged model.
+    with torch.random.fork_rng(devices), reading("adapter", source), quiet_peft():
         model = peft.PeftModel.from_pretrained(base, source.place)
         _check_names(source, set(peft.get_peft_model_state_dict(model)))
     return model.eval()
@@ -50,8 +55,10 @@ def check_adapter(source: Source, base: Any) -> None:
 
     base  on the meta device
     """
+    import torch
+
     peft = import_peft(f"{source.place} is a LoRA adapter, which needs")
-    with reading("adapter", source), quiet_peft():
+    with torch.random.fork_rng(devices=[]), reading("adapter", source), quiet_peft():
         config = peft.PeftConfig.from_pretrained(source.place)
         model = peft.get_peft_model(base, config)
         _check_names(source, set(peft.get_peft_model_state_dict(model)))
@@ -76,6 +83,8 @@ def check_targets(settings: ModelSettings) -> None:
 
     Reads the configuration, and no weights. Raises: UnreachableError where a hub has it.
     """
+    import torch
+
     lora = settings.lora
     if lora is None:
         return
@@ -93,7 +102,8 @@ def check_targets(settings: ModelSettings) -> None:
             )
     import_peft("lora needs")
     try:
-        add_lora(model, lora)
+        with torch.random.fork_rng(devices=[]):
+            add_lora(model, lora)
     except (ValueError, TypeError, AttributeError, RuntimeError) as error:
         # Of peft: a norm or a whole block is no layer that an adapter can be around.
         reason = " ".join(str(error).split())

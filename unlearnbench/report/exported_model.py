@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -18,14 +19,14 @@ from unlearnbench.analysis.results import Results
 from unlearnbench.api.registry import names
 from unlearnbench.base import hub
 from unlearnbench.base.atomic import atomic_folder
-from unlearnbench.base.errors import OutputError, RecordError
+from unlearnbench.base.errors import ModelError, OutputError, RecordError
 from unlearnbench.base.outputs import check_folder
 from unlearnbench.base.provenance import git_state
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.models.loading import Source
 from unlearnbench.results.records import Record
 from unlearnbench.results.table import TableRow
-from unlearnbench.runs.remade_model import remake
+from unlearnbench.runs.remade_model import remake, stored_dtype
 
 TOLERANCE = 1e-9
 """Most by which two numbers differ, relative to the larger one, that are called the same."""
@@ -105,12 +106,14 @@ def export_model(
     to: Path,
     *,
     adapter: bool = False,
+    dtype: str | None = None,
     show: Callable[[str], None] = lambda _: None,
 ) -> str:
     """Write the model of a run into the folder `to`, whole or not at all.
 
     config   of the sweep in `folder`
     adapter  write the LoRA adapter, in place of the model that it is merged into
+    dtype    of the written weights; default: the base's, see `exported_dtype`
     show     prints a line on the progress
 
     Returns how its numbers compare with the record. Raises: RecordError, ModelError or DataError
@@ -119,7 +122,7 @@ def export_model(
     record, row = choice.record, choice.row
     with atomic_folder(to) as part:
         args = record, choice.results.records, row.epoch, config, folder, part
-        remade = remake(*args, adapter=adapter, show=show)
+        remade = remake(*args, adapter=adapter, dtype=dtype, show=show)
         (recorded,) = (item.metrics for item in record.epochs if item.epoch == row.epoch)
         compared = [name for name in recorded if name in remade]
         # None is NaN in an array, and equal to itself.
@@ -127,10 +130,18 @@ def export_model(
         equal = np.isclose(pair[0], pair[1], rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True)
         sentence = f"of the numbers {equal.sum()} of {len(compared)} are equal"
         others = [name for name, same in zip(compared, equal, strict=True) if not same]
+        written, trained = stored_dtype(part), record.spec["model"]["dtype"]
+        if others and written != trained:
+            sentence += (
+                f"; it was trained in {trained} and is written in {written}, which rounds its "
+                f"weights (--dtype {trained} keeps them)"
+            )
+            headline = {row.headline.kept.column, row.headline.forgotten.column}
+            others = [name for name in others if name in headline]
         if others:
             differ = [f"{name} {remade[name]}, recorded {recorded[name]}" for name in others]
             sentence += f"; {'; '.join(differ)}"
-        text = model_card(choice, sentence, adapter=adapter)
+        text = model_card(choice, sentence, adapter=adapter, dtype=written or "not known")
         (part / "README.md").write_text(text, encoding="utf-8")
     return sentence
 
@@ -139,10 +150,17 @@ def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.4g}"
 
 
-def model_card(choice: Choice, comparison: str, *, adapter: bool) -> str:
-    """Write the card, in Markdown behind the hub's YAML fields."""
+def model_card(choice: Choice, comparison: str, *, adapter: bool, dtype: str) -> str:
+    """Write the card, in Markdown behind the hub's YAML fields.
+
+    dtype  of the written weights
+    """
     record, row, report = choice.record, choice.row, choice.results
-    base = Source.parse(record.spec["model"]["base"])
+    base = Source.parse(
+        record.spec["model"]["base"], None, record.spec["model"].get("adapter_base")
+    )
+    with suppress(ModelError):  # the base of an adapter that is gone by now
+        base = base.whole
     on_hub = base.place != "tiny" and base.folder is None
     attacked = [o for o in report.attacked if (o.run_id, o.epoch) == (record.id, row.epoch)]
     panel = next(item for item in report.panels if item.panel == row.panel)
@@ -161,6 +179,7 @@ def model_card(choice: Choice, comparison: str, *, adapter: bool) -> str:
         exported_by=(git_state() or {}).get("commit") or "not known",
         comparison=comparison,
         adapter=adapter,
+        dtype=dtype,
         options=_options(record.spec),
     )
 

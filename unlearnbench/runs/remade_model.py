@@ -5,7 +5,9 @@ model: on a CPU to the last bit, on a GPU to rounding.
 """
 
 import json
+import math
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -52,12 +54,14 @@ def remake(
     to: Path,
     *,
     adapter: bool = False,
+    dtype: str | None = None,
     show: Callable[[str], None],
 ) -> dict[str, float | None]:
     """Train a recorded run again up to `epoch`, write model and tokenizer into `to`, evaluate them.
 
     records  of the sweep in `folder`, whose configuration is `config`
     adapter  write the LoRA adapter, in place of the model that it is merged into
+    dtype    of the written weights; default: see `exported_dtype`
     show     prints a line on the progress
 
     Returns the metrics of the written model, by column of `results.csv`. Raises: DataError where
@@ -92,7 +96,7 @@ def remake(
             for _ in trainer.epoch(number):
                 pass
         with trainer.evaluation_model(exact=True) as model:
-            _write(model, space, spec, to, adapter=adapter)
+            _write(model, space, spec, to, adapter=adapter, dtype=dtype)
         del trainer, model  # frees memory for the model that was written
         show("evaluate the written model")
         start = _reference(space, records, spec, "fine-tuned")
@@ -131,12 +135,45 @@ def _config(spec: RunSpec, config: SweepConfig) -> SweepConfig:
     return config.model_copy(update=changes)
 
 
-def _write(model: Any, space: Workspace, spec: RunSpec, to: Path, *, adapter: bool) -> None:
+def exported_dtype(spec: RunSpec, space: Workspace, *, adapter: bool) -> str:
+    """The dtype in which a run's model is written, if none is named.
+
+    It is the base's, as it is stored. Nothing is widened: a run that trained bfloat16 weights has
+    no further digits, whatever the base has. An adapter stays as it was trained, in float32.
+    """
+    if adapter:
+        return "float32"
+    trained: str = spec.model.dtype
+    stored = stored_dtype(space.models(spec.model.name).base().files(weights=True))
+    return trained if stored is None or trained != "float32" else stored
+
+
+_DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+"""Types of floats by the names that safetensors files have for them."""
+
+
+def stored_dtype(folder: Path) -> str | None:
+    """The dtype of most numbers in a folder's weights; None for another one, such as 8-bit."""
+    from safetensors import safe_open
+
+    sizes: Counter[str] = Counter()
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118  # it is no mapping
+                tensor = file.get_slice(name)
+                sizes[tensor.get_dtype()] += math.prod(tensor.get_shape())
+    return _DTYPES.get(sizes.most_common(1)[0][0]) if sizes else None
+
+
+def _write(
+    model: Any, space: Workspace, spec: RunSpec, to: Path, *, adapter: bool, dtype: str | None
+) -> None:
     """Write a trained model, with its adapter merged unless that is wanted, and its tokenizer."""
+    dtype = dtype or exported_dtype(spec, space, adapter=adapter)
     if adapter:
         source = space.models(spec.model.name).full()
         folder = source.folder
         for item in model.peft_config.values():
             item.base_model_name_or_path = source.place if folder is None else str(folder.resolve())
-    save_weights(model, spec, to, adapter=adapter)
+    save_weights(model, spec, to, adapter=adapter, dtype=dtype)
     space.tokenizer(spec.model.name).save_pretrained(to)

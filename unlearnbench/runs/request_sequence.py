@@ -7,6 +7,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from unlearnbench.base.atomic import atomic_folder
 from unlearnbench.base.distributed import is_main_process
 from unlearnbench.base.errors import ModelError
@@ -68,11 +70,18 @@ def remove_model(spec: RunSpec, space: Workspace) -> None:
         shutil.rmtree(_folder(space, spec.after), ignore_errors=True)
 
 
-def save_weights(model: Any, spec: RunSpec, to: Path, *, adapter: bool = False) -> None:
-    """Write a trained model, with its adapter merged unless that is wanted."""
+def save_weights(
+    model: Any, spec: RunSpec, to: Path, *, adapter: bool = False, dtype: str | None = None
+) -> None:
+    """Write a trained model, with its adapter merged unless that is wanted.
+
+    dtype  of the weights; default: as they were trained
+    """
     if not adapter:
         model = merged(model) if spec.model.lora is not None else model
         model.config.use_cache = True  # which training turned off
+    if dtype is not None:
+        model = model.to(getattr(torch, dtype))
     with quiet_peft():
         model.save_pretrained(to)
 
