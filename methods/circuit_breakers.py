@@ -1,18 +1,21 @@
 """Circuit breakers: turn the inner states of forget rows away from where they were."""
 
 from dataclasses import replace
+from functools import lru_cache
 from typing import ClassVar
 
 import torch
 from pydantic import field_validator
 from torch import Tensor
-from torch.nn.functional import cosine_similarity
+from torch.nn.functional import cosine_similarity, normalize
 
 from unlearnbench.api.hyperparameters import setting
 from unlearnbench.api.method import LossBatch, Method, Needs, Part, Terms, layer_of
 from unlearnbench.losses.lm_head import at_least_fp32
 
 _PAPER = "Zou et al. 2024, arXiv:2406.04313"
+_MOVE = 0.01
+"""Length of the move along u, as a fraction of the state's length (ours)."""
 _BOTH: frozenset[Part] = frozenset({"forget", "retain"})
 
 
@@ -26,8 +29,11 @@ class CircuitBreakers(Method):
               after the last one behind the final norm, too
     τ         share of the run that is over, divided by `horizon`: first the states are turned away,
               then the others are held
-    Trained are all layers up to the last of `layers`. At the start the gradient of the first term
-    is 0 but for rounding, by which `salun`, `sure` and `wagle` would choose weights.
+    Trained are all layers up to the last of `layers`.
+    Where h = h_ref, as in the first step, the cosine is 1 and its gradient is 0: a training would
+    stay there, or leave in the direction of rounding errors. For such positions the cosine is that
+    of h + 0.01 ‖h‖ u, with a fixed random direction u from `direction_seed` towards which all
+    states begin to turn (ours). The masks of `salun`, `sure` and `wagle` are of this gradient.
     The authors' code holds the states of all layers and positions, with padding as zeros, and not
     of answers and `layers` alone.
 
@@ -50,6 +56,10 @@ class CircuitBreakers(Method):
         "runs after which only retain rows would count",
         "GraySwanAI/circuit-breakers src/lorra_circuit_breaker.py: 300 steps for runs of 150",
         ge=1,
+    )
+
+    direction_seed: int = setting(
+        0, "seed of the direction u in which the first step turns", "ours: any number does", ge=0
     )
 
     @field_validator("layers")
@@ -77,6 +87,7 @@ class CircuitBreakers(Method):
         moved: list[Tensor] = []
         for layer in sorted(self._layers):
             h, start = _pair(batch, "forget", layer)
+            h = self._beside(h, start)
             turned.append(cosine_similarity(h, start, dim=1).clamp(min=0))
             h, start = _pair(batch, "retain", layer)
             moved.append((h - start).norm(dim=1))
@@ -88,6 +99,20 @@ class CircuitBreakers(Method):
             * batch.forget.mean_tokens(torch.stack(turned).sum(dim=0)),
             "retain": scale * share * batch.retain.mean_tokens(torch.stack(moved).sum(dim=0)),
         }
+
+    def _beside(self, h: Tensor, start: Tensor) -> Tensor:
+        """Return the states h [N, D], moved a little along u where they are those of the start."""
+        is_start = (h == start).all(dim=1, keepdim=True)
+        u = _direction(self.direction_seed, h.shape[1], h.dtype, h.device)
+        return h + torch.where(is_start, _MOVE * start.norm(dim=1, keepdim=True) * u, 0.0)
+
+
+@lru_cache(maxsize=1)  # a GPU is sent it once, not with every micro-batch
+def _direction(seed: int, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A random direction [size] of length 1, the same in every process and on every device."""
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randn(size, generator=generator, dtype=torch.float64)
+    return normalize(drawn, dim=0).to(device, dtype)
 
 
 def _pair(batch: LossBatch, part: Part, layer: int) -> tuple[Tensor, Tensor]:

@@ -451,13 +451,41 @@ def takes_roles_apart(spec: MethodSpec) -> bool:
     for modifier in modifiers:
         selects = isinstance(modifier, Filter) and type(modifier).select is not Filter.select
         asks_by_role = modifier.kind == "perturb" or selects
-        settings = modifier.model_dump()
-        changes_nothing = modifier.neutral is not None and (
-            settings | {**modifier.neutral} == settings
-        )
-        if asks_by_role and not changes_nothing:
+        if asks_by_role and not _changes_nothing(modifier):
             return True
     return False
+
+
+def starts_exactly(spec: MethodSpec) -> bool:
+    """Whether modifiers compare the forget gradient with one that is 0 at the start model.
+
+    The loss of retain rows is then only a divergence from the start model. Signs, norms and
+    projections of its gradient were those of rounding errors before.
+    """
+    if not spec.modifiers:
+        return False
+    from unlearnbench.api.modifier import WeightEdit  # it imports torch
+
+    modifiers = modifiers_from_spec(spec)
+    compares_roles = any(each.two_roles and not _changes_nothing(each) for each in modifiers)
+    edits_start = any(
+        isinstance(each, WeightEdit) and type(each).before is not WeightEdit.before
+        for each in modifiers
+    )
+    if not compares_roles or edits_start:
+        return False
+    method: Any = method_from_spec(spec)
+    needs = method.needed()
+    diverges = "retain" in needs.distributions | needs.states
+    if spec.retain is None:
+        return diverges
+    return spec.retain.term == "kl" and (diverges or "retain" not in needs.parts)
+
+
+def _changes_nothing(modifier: Modifier) -> bool:
+    """Whether a modifier has the settings that it declares to be neutral."""
+    settings = modifier.model_dump()
+    return modifier.neutral is not None and settings | {**modifier.neutral} == settings
 
 
 def removes_dropout(spec: MethodSpec, training: TrainingSettings) -> bool:

@@ -15,7 +15,7 @@ from unlearnbench.base.errors import ConfigError, Problem
 from unlearnbench.base.hashing import content_hash, json_ready
 from unlearnbench.base.redaction import redact, redact_tree
 from unlearnbench.config.entries import AttackSpec, BenchmarkSection
-from unlearnbench.config.method_specs import removes_dropout, takes_roles_apart
+from unlearnbench.config.method_specs import removes_dropout, starts_exactly, takes_roles_apart
 from unlearnbench.config.profiles import profile_of
 from unlearnbench.config.schema import (
     LABELLED,
@@ -71,6 +71,9 @@ class RunSpec(Settings):
     corrections: Annotated[tuple[str, ...], IF_SET] = ()
     """Corrected faults that concern the model's architecture, see `models/corrections.py`. Empty in
     specs of versions that had the faults."""
+    starts_exactly: Annotated[bool, IF_SET] = False
+    """Whether modifiers compare the forget gradient with one that is exactly 0 at the start model.
+    False in specs of versions that gave them its rounding errors."""
     profile_version: Annotated[int, IF_SET] = 1
     """Version of the evaluation's profile."""
     after: Annotated[str, IF_SET] = Field(default="", exclude_if=lambda run: not run)
@@ -228,6 +231,8 @@ class Plan:
         training = TrainingSettings() if rate is None else config.training_of(spec.name)
         first = spec.hyperparameters.get("ignore_first_answer_tokens", 0)
         labelled = training.ignore_label and model.template in LABELLED
+        has_dropout = model.name in self.with_dropout
+        removes = has_dropout and rate is not None and removes_dropout(spec, training)
         attacking = config.training.of_attacks if config.attacks else training.of_attacks
         return [
             RunSpec(
@@ -250,9 +255,8 @@ class Plan:
                 corrections=self.corrections.get(model.name, ()),
                 leaves_out_label=bool(first) and labelled,
                 takes_roles_apart=takes_roles_apart(spec),
-                removes_dropout=model.name in self.with_dropout
-                and rate is not None
-                and removes_dropout(spec, training),
+                removes_dropout=removes,
+                starts_exactly=starts_exactly(spec) and (removes or not has_dropout),
                 profile_version=profile_of(config.evaluation).version,
             )
             for seed in (config.select.seeds if config.select else config.seeds)

@@ -115,12 +115,20 @@ class Divergence(LogitKernel):
     labels: Tensor | None = None
     """[N]; only with `lowered`."""
     lowered: float = 0.0
+    is_own: bool = False
+    """Whether the other model's logits are the policy's own, bit for bit."""
 
-    def target_logits(self, tokens: slice, compute: torch.dtype) -> Tensor:
-        """The other model's logits [c, V], which may be overwritten."""
+    def target_logits(self, tokens: slice, compute: torch.dtype) -> Tensor | None:
+        """The other model's logits [c, V], which may be overwritten; None for the policy's own."""
+        if self.is_own:
+            return None
         logits = self.projection(self.hidden[tokens], compute)
         if self.projection.weight is None:
             logits = logits.clone()
+        return self._lowered_(logits, tokens)
+
+    def _lowered_(self, logits: Tensor, tokens: slice) -> Tensor:
+        """Lower the logits of the labels, in place."""
         if self.labels is not None:
             at = self.labels[tokens].unsqueeze(1)
             logits.scatter_add_(1, at, logits.new_full(at.shape, -self.lowered))
@@ -130,7 +138,9 @@ class Divergence(LogitKernel):
         self, z: Tensor, tokens: slice, other: Tensor | None, *, gradient: bool
     ) -> tuple[Tensor, Tensor | None]:
         """The divergence [n]; no by-product."""
-        log_t = torch.as_tensor(other)
+        if other is None and not self.lowered:
+            return _nothing(z), None
+        log_t = self._lowered_(z.clone(), tokens) if other is None else other
         for logits in (z, log_t):
             logits.sub_(logits.logsumexp(dim=1, keepdim=True))
         base = z if self.reverse else log_t
@@ -145,6 +155,16 @@ class Divergence(LogitKernel):
         return value, None
 
 
+def _nothing(z: Tensor) -> Tensor:
+    """Return the divergence [n] of distributions from themselves; z becomes its gradient, 0.
+
+    Logits that are not finite give NaN, so that they are still noticed.
+    """
+    value = z.logsumexp(dim=1) * 0.0
+    z.zero_()
+    return value
+
+
 @dataclass(frozen=True, eq=False)
 class JensenShannon(Divergence):
     """½ KL(p ‖ m) + ½ KL(t ‖ m), m = ½ (p + t); ∂/∂z = ½ p ∘ (log p − log m − KL(p ‖ m))."""
@@ -153,7 +173,9 @@ class JensenShannon(Divergence):
         self, z: Tensor, tokens: slice, other: Tensor | None, *, gradient: bool
     ) -> tuple[Tensor, Tensor | None]:
         """The divergence [n]; no by-product."""
-        log_t = torch.as_tensor(other)
+        if other is None:
+            return _nothing(z), None
+        log_t = other
         for logits in (z, log_t):
             logits.sub_(logits.logsumexp(dim=1, keepdim=True))
         log_m = torch.logaddexp(z, log_t).sub_(math.log(2))

@@ -1,5 +1,7 @@
 """The map from final hidden states to logits, usable without its model."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +18,18 @@ class Projection:
     """[V]"""
     scale: float = 1.0
     cap: float | None = None
+
+    def detach(self) -> Projection:
+        """The same map without gradients of its weights."""
+        weight = None if self.weight is None else self.weight.detach()
+        bias = None if self.bias is None else self.bias.detach()
+        return Projection(weight, bias, self.scale, self.cap)
+
+    def is_same(self, other: Projection) -> bool:
+        """Whether both maps read the same memory."""
+        if self.weight is None or other.weight is None:
+            return self.weight is other.weight
+        return self.weight.data_ptr() == other.weight.data_ptr()
 
     def __call__(self, hidden: Tensor, compute: torch.dtype | None = None) -> Tensor:
         """Logits [N, V] of hidden states [N, H], in fp32 at least, all at once.

@@ -154,13 +154,25 @@ class Predictions:
         """
         hidden, projection = reference.distributions
         labels = self.labels if lowered else None
-        kernel = Divergence(hidden, projection, reverse, labels, lowered)
+        is_own = self._are_of(hidden, projection)
+        kernel = Divergence(hidden, projection, reverse, labels, lowered, is_own)
         return apply_kernel(self.hidden, self.projection, kernel, eager=True)[0]
 
     def jsd_from(self, reference: Reference) -> Tensor:
         """[N] JSD(p, p_ref) = ½ KL(p ‖ m) + ½ KL(p_ref ‖ m), m = ½ (p + p_ref)."""
-        kernel = JensenShannon(*reference.distributions)
+        hidden, projection = reference.distributions
+        is_own = self._are_of(hidden, projection)
+        kernel = JensenShannon(hidden, projection, is_own=is_own)
         return apply_kernel(self.hidden, self.projection, kernel, eager=True)[0]
+
+    def _are_of(self, hidden: Tensor, projection: Projection) -> bool:
+        """Whether these are the states and the output layer of the predictions themselves."""
+        is_same_memory = hidden.data_ptr() == self.hidden.data_ptr()
+        return (
+            is_same_memory
+            and hidden.shape == self.hidden.shape
+            and (projection.is_same(self.projection))
+        )
 
     @property
     def kl_from_uniform(self) -> Tensor:

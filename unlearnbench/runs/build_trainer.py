@@ -70,7 +70,17 @@ def build_trainer(spec: RunSpec, space: Workspace, method: Method) -> Trainer:
     steps = replace(optimisation(spec), parallel=resources.parallel)
     modifiers = modifiers_from_spec(spec.method)
     _check_dropout(spec, model)
-    trainer = Trainer(model.train(), objective, rows, steps, pad, references, sampler, modifiers)
+    trainer = Trainer(
+        model.train(),
+        objective,
+        rows,
+        steps,
+        pad,
+        references,
+        sampler,
+        modifiers,
+        starts_at_reference=True,
+    )
     trainer.budget = budget_of(spec, trainer, usable_memory(device_memory(), resources))
     return trainer
 

@@ -1,7 +1,7 @@
 """Micro-batches: one forward pass over all parts of some items, and the values a loss reads."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -34,6 +34,8 @@ class StepContext:
     progress: float = 0.0
     separate: bool = False
     """This and `progress`: see `LossBatch`."""
+    at_start: bool = False
+    """Whether the weights are still those of the start model."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,11 @@ class MicroBatches:
         sampled = draws if rows.get("sample") else ()
         rewards = [reward for draw in sampled for reward in step.samples[draw.index].rewards]
         parts = split(result, rows, step.counts, scores, self.rows.text)
+        if step.at_start:
+            references = {
+                part: self._own_predictions(part, reference, parts[part])
+                for part, reference in references.items()
+            }
         return LossBatch(
             parts,
             References(references, prompted),
@@ -133,6 +140,25 @@ class MicroBatches:
             step.progress,
             step.separate,
         )
+
+    def _own_predictions(
+        self, part: Part, reference: Reference, predictions: Predictions
+    ) -> Reference:
+        """Return the start model's predictions as the policy has made them in this pass.
+
+        As long as no weight has moved, the two models are one. The stored predictions differ by
+        rounding, as they were computed in other batches. A divergence that has its minimum there
+        would have a gradient of rounding errors in place of 0, which Adam, signs and norms enlarge.
+        """
+        own = {layer: predictions.hidden_states(layer).detach() for layer in reference.states}
+        reference = replace(reference, states=own)
+        if reference.hidden is not None:
+            projection = predictions.projection.detach()
+            hidden = predictions.hidden.detach()
+            reference = replace(reference, hidden=hidden, projection=projection)
+        if part == "sample" and part in self.needs.logprobs:
+            return replace(reference, token_logprob=predictions.token_logprob.detach())
+        return reference
 
 
 def _empty(states: RowStates) -> Reference:

@@ -17,7 +17,15 @@ import torch
 from torch import Tensor
 
 from unlearnbench.api.method import PARTS, RETAIN_PARTS, LossBatch, Part, Terms
-from unlearnbench.api.modifier import ByRole, Gradients, Modifier, Role, RunStep, inner
+from unlearnbench.api.modifier import (
+    ByRole,
+    Gradients,
+    Modifier,
+    Role,
+    RunStep,
+    WeightEdit,
+    inner,
+)
 from unlearnbench.base.deferred_warnings import warn_later
 from unlearnbench.base.errors import PluginError
 from unlearnbench.base.fsdp import as_shard, local_part, local_shard, reshard
@@ -93,11 +101,13 @@ class StepEvaluation:
         """Add an offset to the weights for a while."""
         # To subtract it again would not give the same bits.
         stored = self.weights.copy()
+        self.trainer.is_offset = True
         try:
             self._compare(self.weights.add_(offset), stored, offset)
             yield
         finally:
             self.weights.set_(stored)
+            self.trainer.is_offset = False
 
     def noise(self, draw: int) -> Gradients:
         """Standard normal numbers, see `api.modifier.Evaluate`."""
@@ -163,6 +173,11 @@ class Modifiers:
         """A step takes the gradients of the roles apart; else one pass has all parts."""
         self.apart = any(item.kind == "optimizer" and item.two_roles for item in modifiers)
         """Each role has an optimiser."""
+        self.edits_start = any(
+            isinstance(item, WeightEdit) and type(item).before is not WeightEdit.before
+            for item in modifiers
+        )
+        """Whether weights are changed before the first step."""
         self._groups: Groups | None = None
 
     def of(self, kind: str, part: str) -> list[tuple[Callable[..., Any], dict[str, Gradients]]]:

@@ -86,8 +86,15 @@ class Trainer:
         references: ReferenceParts | None = None,
         sampler: Sampler | None = None,
         modifiers: Sequence[Modifier] = (),
+        *,
+        starts_at_reference: bool = False,
     ) -> None:
-        """`sampler`: for an objective that needs samples."""
+        """Prepare a training.
+
+        Args:
+            sampler: For an objective that needs samples.
+            starts_at_reference: Whether `references` are predictions of `model` as it is now.
+        """
         self.sampler = sampler
         self.modifiers = Modifiers(modifiers) if modifiers else None
         self.objective, self.rows, self.how = objective, rows, optimisation
@@ -112,6 +119,9 @@ class Trainer:
         self.rates = [[group["lr"] for group in o.param_groups] for o in self.optimizers]
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.step, self.epochs_done, self._checked = 0, 0, False
+        self._is_start = starts_at_reference and not self._changes_start(model)
+        self.is_offset = False
+        """Whether a modifier evaluates at other weights than those that are trained."""
         self.tokens: dict[str, float] = {}
         """Of a step: those read, and those of them that gradients went back through."""
         self.oom_retry = OomRetry(optimisation.micro_batch_size)
@@ -206,10 +216,22 @@ class Trainer:
 
     def _refuse_not_finite(self, epoch: int, loss: float, norm: float) -> None:
         """Raise NonFiniteError if the step's loss or gradient norm is NaN or infinite."""
-        # A warm-up begins at a learning rate of 0, with which no weight moves.
-        has_moved = any(self.schedule.factor(step) for step in range(self.step))
-        if reason := not_finite(self.step + 1, epoch, loss, norm, has_moved=has_moved):
+        if reason := not_finite(self.step + 1, epoch, loss, norm, has_moved=self._has_moved()):
             raise NonFiniteError(reason)
+
+    def _has_moved(self) -> bool:
+        """Whether an optimiser has changed a weight before this step."""
+        # A warm-up begins at a learning rate of 0, with which no weight moves.
+        return any(self.schedule.factor(step) for step in range(self.step))
+
+    def _is_at_start(self) -> bool:
+        """Whether the model is the one that the references are predictions of."""
+        return self._is_start and not self.is_offset and not self._has_moved()
+
+    def _changes_start(self, model: nn.Module) -> bool:
+        """Whether the first step is not taken by the start model itself."""
+        has_dropout = self._dropout is None and bool(ModelDropout(model))
+        return has_dropout or (self.modifiers is not None and self.modifiers.edits_start)
 
     def zero(self) -> None:
         """Discard the gradient."""
@@ -261,6 +283,7 @@ class Trainer:
         # are collective; a process without rows left repeats one with weight 0.
         passes = max(all_gather(len(chunks)))
         chunks += [((rows.mine or rows.draws)[:1], 0)] * (passes - len(chunks))
+        step = replace(step, at_start=self._is_at_start())
         step = replace(step, statistics=self._statistics(chunks, step))
         terms, reported = Sums(), Sums()
         parts, only = self.objective.needs.parts, self.objective.needs.statistics

@@ -67,7 +67,8 @@ found = {}
 ways = ("ddp", "fsdp") if group.world_size() > 1 else ("ddp",)
 for way, (name, (objective, how, *rest)) in ((w, c) for w in ways for c in cases.items()):
     model = copy.deepcopy(start)
-    trainer = Trainer(model, objective, rows, replace(how, parallel=way), *rest)
+    given = (objective, rows, replace(how, parallel=way), *rest)
+    trainer = Trainer(model, *given, starts_at_reference=True)
     assert is_sharded(trainer.model) == (way == "fsdp")
     steps = [step for epoch in (1, 2) for step in trainer.epoch(epoch)]
     with trainer.evaluation_model() as model:  # a forward pass needs no other process

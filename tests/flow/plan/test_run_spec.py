@@ -9,7 +9,7 @@ from unlearnbench.base.hashing import content_hash
 from unlearnbench.config import method_specs
 from unlearnbench.config.loader import load_config
 from unlearnbench.config.plan import RunSpec, make_plan
-from unlearnbench.config.schema import Preparation
+from unlearnbench.config.schema import Preparation, RetainSpec, RetainTermName
 from unlearnbench.config.training_settings import TrainingSettings
 
 OLD = Path(__file__).parents[2] / "data" / "small_sweep" / "plan.json"
@@ -58,6 +58,30 @@ def test_only_a_joint_mean_that_is_now_divided_has_another_id(
     values = {f"{key}.{field}": v for key, some in modifiers.items() for field, v in some.items()}
     spec = method_specs.method_spec(name, values, None, modifiers)
     assert method_specs.takes_roles_apart(spec) is changes
+
+
+@pytest.mark.parametrize(
+    ("name", "retain", "modifiers", "changes"),
+    [
+        ("gradient-ascent", "kl", ["sago"], True),
+        ("npo", "kl", ["wagle"], True),
+        ("kl-minimization", None, ["dual"], True),
+        ("rmu", None, ["gru"], True),
+        ("jensun", "kl", ["pcgrad"], True),
+        ("jensun", "nll", ["pcgrad"], False),  # the gradient of nll is not 0
+        ("gradient-difference", "kl", ["sago"], False),  # nor that of its own retain term
+        ("gradient-ascent", "kl", ["salun"], False),  # a sum of both gradients
+        ("gradient-ascent", "kl", ["sago", "shrink"], False),  # the start model is damaged first
+        ("gradient-ascent", "nll", ["sago"], False),
+        ("gradient-ascent", "kl", [], False),
+    ],
+)
+def test_only_modifiers_that_compared_with_rounding_errors_have_another_id(
+    name: str, retain: RetainTermName | None, modifiers: list[str], changes: bool
+) -> None:
+    term = None if retain is None else RetainSpec(term=retain)
+    spec = method_specs.method_spec(name, {}, term, modifiers)
+    assert method_specs.starts_exactly(spec) is changes
 
 
 def test_which_weights_decay_is_in_ids_if_any_does() -> None:

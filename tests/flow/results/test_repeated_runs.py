@@ -30,6 +30,7 @@ OTHER_VALUES: dict[str, Any] = {
     "takes_roles_apart": True,
     "removes_dropout": True,
     "corrections": ("masks of llama4",),
+    "starts_exactly": True,
     "profile_version": 2,
     "attack_training": {"precision": "bf16"},
     "after": "89ab",
