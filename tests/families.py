@@ -225,7 +225,7 @@ FAMILIES: Mapping[str, Family] = {
             "max_position_embeddings",
         ),
         {"state_size": 4},
-        lora_targets=("in_proj", "out_proj"),
+        lora_targets=("in_proj", "x_proj"),
     ),
     "granite": Family("granite", changes={"logits_scaling": 4.0, "residual_multiplier": 0.5}),
     "cohere": Family("cohere", changes={"logit_scale": 0.5}),

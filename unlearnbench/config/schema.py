@@ -142,6 +142,11 @@ class LoRA(Settings):
     target_modules: tuple[str, ...] | Literal["all-linear"] = Field(
         default="all-linear", description="ends of the names of the layers that are adapted"
     )
+    target_parameters: Annotated[tuple[str, ...], IF_SET] = Field(
+        default=(),
+        description="ends of the names of parameters that are adapted besides: of experts, such as "
+        "mlp.experts.down_proj, which are no linear layers",
+    )
 
 
 class ModelSettings(Settings):

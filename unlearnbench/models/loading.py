@@ -16,6 +16,7 @@ from typing import Any
 
 from unlearnbench.api.benchmark import Question
 from unlearnbench.base import hub
+from unlearnbench.base.deferred_warnings import warn_once
 from unlearnbench.base.errors import ModelError, UnlearnbenchError
 from unlearnbench.base.hashing import content_hash, content_of_files, kept_hash
 from unlearnbench.base.optional_packages import import_optional
@@ -30,6 +31,7 @@ from unlearnbench.models.encoding import (
 )
 from unlearnbench.models.generation_settings import LogitRules, stop_ids
 from unlearnbench.models.gguf import check_file, content_of, converted, gguf_file
+from unlearnbench.models.lora_targets import linear_routers, unadapted_notice
 
 _BUFFERS = re.compile(r"(rotary_emb\.inv_freq|\.attn\.(masked_)?bias|\.attention\.(masked_)?bias)$")
 """Ends of names of position tables and causal masks in old checkpoints: constants that the model
@@ -669,22 +671,40 @@ def quiet_peft() -> Generator[None, None, None]:
         warnings.simplefilter("ignore", FutureWarning)
         for beginning in _NO_ADVICE:
             warnings.filterwarnings("ignore", beginning, UserWarning)
+        # peft prepares for checkpoints that have experts as layers, also where none is adapted.
+        warnings.filterwarnings("ignore", "The following rank_pattern keys", RuntimeWarning)
         yield
 
 
 def add_lora(model: Any, lora: LoRA) -> Any:
-    """`model` with trainable low-rank adapters; everything else frozen."""
+    """`model` with trainable low-rank adapters; everything else frozen.
+
+    Raises:
+        ModelError: peft cannot adapt the layers that the settings name.
+    """
     peft = import_peft("lora needs")
     targets = lora.target_modules
+    is_all_linear = targets == "all-linear"
     config = peft.LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,
         lora_dropout=lora.dropout,
         target_modules=targets if isinstance(targets, str) else list(targets),
+        target_parameters=list(lora.target_parameters) or None,
+        exclude_modules=(linear_routers(model) or None) if is_all_linear else None,
         task_type="CAUSAL_LM",
     )
+    if is_all_linear and not lora.target_parameters and (line := unadapted_notice(model)):
+        warn_once(line)
     with quiet_peft():
-        return peft.get_peft_model(model, config)
+        try:
+            return peft.get_peft_model(model, config)
+        except ValueError as error:
+            reason = _without_middle(" ".join(str(error).split()))
+            raise ModelError(
+                f"lora: peft cannot adapt a {type(model).__name__} so ({reason}); name other "
+                "layers in lora.target_modules"
+            ) from error
 
 
 def check_vocabulary(model: Any, tokenizer: Any) -> None:

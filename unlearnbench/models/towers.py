@@ -13,10 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unlearnbench.base.deferred_warnings import warn_later
+from unlearnbench.base.deferred_warnings import warn_once
 
-_said: set[str] = set()
-"""Notices of this process, each of which is given once."""
 _TOKENS = 5
 """Tokens of the text that is tried."""
 
@@ -37,13 +35,10 @@ def freeze_unreached(model: nn.Module) -> None:
     for parameter in unreached.values():
         parameter.requires_grad_(False)
     count = sum(parameter.numel() for parameter in unreached.values())
-    notice = (
+    warn_once(
         f"{type(model).__name__}: no text reaches {modules}, so {count:,} weights there are not "
         "trained"
     )
-    if notice not in _said:
-        _said.add(notice)
-        warn_later(notice)
 
 
 def unreached_weights(model: nn.Module) -> dict[str, nn.Parameter]:

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
+from unlearnbench.base import deferred_warnings
 from unlearnbench.base.deferred_warnings import drain
 from unlearnbench.config.schema import LoRA, ModelSettings
-from unlearnbench.models import towers
 from unlearnbench.models.loading import Source, add_lora, load_model
 from unlearnbench.models.towers import text_decoder, unreached_weights
 from unlearnbench.results.model_shape import shape_of
@@ -27,7 +27,7 @@ TOWER = ("model.vision_tower.", "model.multi_modal_projector.")
 
 @pytest.fixture(autouse=True)
 def _as_in_a_new_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(towers, "_said", set())
+    monkeypatch.setattr(deferred_warnings, "_given", set())
 
 
 def made(model: Any, tokenizer: Any, folder: Path, objective: Objective | None = None) -> Trainer:
@@ -102,7 +102,8 @@ def test_the_memory_estimate_counts_what_is_trained(
     model = model if lora is None else add_lora(model, lora)
     trainer = made(model, tokenizer, tmp_path)
     settings = ModelSettings(name="m", base="./m", lora=lora)
-    shape = shape_of(family.config(), settings, lambda *_: True, autocast=False, width=20)
+    trains: Any = objective_of("gradient-ascent").method.trains
+    shape = shape_of(family.config(), settings, trains, autocast=False, width=20)
     assert shape.trained == sum(p.numel() for p in trainer.trained().values())
     layer = sum(p.numel() for p in text_decoder(model).get_submodule("layers.0").parameters())
     assert shape.layer == layer
@@ -113,7 +114,11 @@ def test_only_weights_outside_the_decoder_that_no_text_reaches_are_frozen() -> N
     model = FAMILIES["llama"].build()
     model.bridge = nn.Linear(32, 32)
     model.tower = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
-    model.lm_head.register_forward_pre_hook(lambda _, inputs: (model.bridge(inputs[0]),))
+
+    def crossed(_: nn.Module, inputs: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
+        return (model.bridge(inputs[0]),)
+
+    model.lm_head.register_forward_pre_hook(crossed)
     assert {*unreached_weights(model)} == {
         name for name, _ in model.tower.named_parameters("tower")
     }

@@ -1,0 +1,72 @@
+"""Every use of every family gives the numbers of plain transformers and PEFT.
+
+`make test` has the families that are used most, `make test-long` has all. The table of the
+differences is printed by `python -m tests.family_matrix`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.families import FAMILIES
+from tests.family_matrix import TINY_FAMILIES, USES, Refused, limit, lora_on_experts
+from unlearnbench.base import deferred_warnings
+from unlearnbench.base.errors import ModelError
+from unlearnbench.config.schema import LoRA
+from unlearnbench.models.loading import add_lora
+
+REFUSED = {("mamba", "LoRA, all linear layers"): "peft: 'out_proj' is incompatible with Mamba"}
+"""Cells that peft refuses as well."""
+MIXTURES = ("mixtral", "gpt-oss", "llama4", "qwen3-moe", "olmoe", "deepseek-v3")
+
+
+def marked(names: Iterator[str] | tuple[str, ...]) -> list[Any]:
+    """Families as parameters; those that are not in `make test` are long."""
+    return [
+        pytest.param(name, marks=() if name in TINY_FAMILIES else pytest.mark.long)
+        for name in names
+    ]
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("name", marked(tuple(FAMILIES)))
+def test_a_family_gives_the_numbers_of_plain_transformers(name: str, use: str) -> None:
+    if (name, use) in REFUSED:
+        with pytest.raises(Refused, match="incompatible"):
+            USES[use](name)
+        return
+    assert USES[use](name) <= limit(name, use)
+
+
+@pytest.mark.parametrize("name", marked(MIXTURES))
+def test_experts_are_adapted_as_peft_does(name: str) -> None:
+    assert lora_on_experts(name) <= limit(name, "LoRA, names")
+
+
+@pytest.mark.parametrize("name", ["mixtral", "gpt-oss"])
+def test_all_linear_says_that_it_leaves_out_experts(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deferred_warnings, "_given", set())
+    for _ in range(2):
+        add_lora(FAMILIES[name].build(), LoRA(rank=2))
+    (line,) = deferred_warnings.drain()
+    assert line.startswith("lora: all-linear leaves out the experts of ")
+    assert "% of the weights in matrices inside the layers (model.layers.0.mlp.experts." in line
+    assert line.endswith("name them in lora.target_parameters to adapt them")
+
+
+def test_all_linear_says_nothing_where_it_is_all() -> None:
+    add_lora(FAMILIES["llama"].build(), LoRA(rank=2))
+    assert not deferred_warnings.drain()
+
+
+def test_what_peft_refuses_is_a_message() -> None:
+    with pytest.raises(ModelError, match=r"peft cannot adapt a MambaForCausalLM so .*out_proj"):
+        add_lora(FAMILIES["mamba"].build(), LoRA(rank=2))
+    dropout = LoRA(rank=2, dropout=0.1, target_parameters=("mlp.experts.down_proj",))
+    with pytest.raises(ModelError, match="lora_dropout"):
+        add_lora(FAMILIES["mixtral"].build(), dropout)
