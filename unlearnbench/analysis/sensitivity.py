@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from unlearnbench.analysis.best_settings import COLLAPSE_SHARE, OnPanel, Panel, Setting
+from unlearnbench.results.run_settings import DEFAULT
 
 RATE = "learning rate"
 """Name of the learning rate among the hyper-parameters."""
@@ -71,8 +72,13 @@ def sensitivities(panels: Iterable[Panel]) -> tuple[MethodSensitivity, ...]:
 
 
 def value_of(setting: Setting, name: str) -> Any:
-    """The value of a hyper-parameter, or of the learning rate; None if a setting has none."""
-    return setting.learning_rate if name == RATE else setting.rows[0].hyperparameters.get(name)
+    """Return the value of a hyperparameter, or of the learning rate.
+
+    A hyperparameter that was added later is stored only if it differs from its default.
+    """
+    if name == RATE:
+        return setting.learning_rate
+    return setting.rows[0].hyperparameters.get(name, DEFAULT)
 
 
 def _dependences(settings: Sequence[Setting]) -> tuple[Dependence, ...]:

@@ -131,7 +131,15 @@ def _name(record: Record) -> str:
 
 
 def _texts(values: Mapping[str, Any]) -> dict[str, str]:
-    return {name: _text(value)[:LONGEST] for name, value in values.items() if value is not None}
+    return {name: _cut(_text(value)) for name, value in values.items() if value is not None}
+
+
+def _cut(text: str) -> str:
+    """Cut a text that stores refuse; texts that differ only behind the cut stay different."""
+    if len(text) <= LONGEST:
+        return text
+    digest = content_hash(text)[:8]
+    return f"{text[: LONGEST - len(digest) - 2]}… {digest}"
 
 
 def _text(value: Any) -> str:

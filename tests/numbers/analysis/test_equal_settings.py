@@ -21,9 +21,9 @@ from unlearnbench.config.loader import load_config
 from unlearnbench.config.method_specs import method_spec
 from unlearnbench.config.plan import RunSpec, make_plan
 from unlearnbench.config.schema import MethodSpec, RetainSpec, RetainTermName
-from unlearnbench.report.sweep_tracker import tracked_run
+from unlearnbench.report.sweep_tracker import LONGEST, tracked_run
 from unlearnbench.results.records import Record, run_record
-from unlearnbench.results.run_settings import flat_hyperparameters
+from unlearnbench.results.run_settings import DEFAULT, flat_hyperparameters
 from unlearnbench.results.table import TableRow, table, to_csv
 
 from .conftest import pointed
@@ -236,6 +236,62 @@ def test_a_hyperparameter_is_told_from_training_settings_of_its_name() -> None:
         f"mine (training.batch_size={run.training.batch_size})",
         "mine (training.batch_size=64)",
     }
+
+
+def test_a_search_draws_both_weights_and_names_both(tmp_path: Path) -> None:
+    file = tmp_path / "sweep.yaml"
+    file.write_text(
+        """\
+name: mine
+data: {source: synthetic}
+models: [{name: tiny, base: tiny}]
+forget_fractions: [0.1]
+search: {kind: random, trials: 12}
+learning_rates: [1.0e-4]
+seeds: [0, 1]
+methods:
+  - method: gradient-difference
+    retain_weight: {low: 1, high: 3, step: 1}
+    retain: {term: kl, weight: {low: 1, high: 3, step: 1}}
+""",
+        encoding="utf-8",
+    )
+    draw = random.Random(0)
+    records = [recorded(run, draw) for run in make_plan(load_config(str(file)), "rows").runs]
+    rows = table(records)
+    settings = [setting for setting in average_seeds(rows) if setting.epoch == 1]
+    assert len(settings) == 9, "all of three by three"
+    assert len({setting.method for setting in settings}) == 9
+    assert {len(setting.rows) for setting in settings} == {2}
+    (method,) = sensitivities([replace(NO_ROWS, rows=rows)])
+    assert [item.name for item in method.dependences] == ["retain.weight", "retain_weight"]
+    assert {len(line) for item in method.dependences for line in item.lines} == {3}
+
+
+def test_a_hyperparameter_that_is_stored_only_off_its_default_has_both_values() -> None:
+    draw = random.Random(0)
+    runs = [
+        FIRST.model_copy(update={"method": method_spec("dpo", {"scaled": scaled})})
+        for scaled in (False, True)
+    ]
+    assert [len(run.method.hyperparameters) for run in runs] == [2, 3]
+    rows = table([recorded(run, draw) for run in runs])
+    assert {row.method for row in rows} == {"dpo", "dpo (scaled=True)"}
+    (method,) = sensitivities([replace(NO_ROWS, rows=rows)])
+    (dependence,) = method.dependences
+    assert [dependence.value(setting) for setting in dependence.lines[0]] == [True, DEFAULT]
+
+
+def test_long_values_stay_different_in_a_tracker() -> None:
+    draw = random.Random(0)
+    shown: set[str] = set()
+    for end in "ab":
+        method = MethodSpec(name="mine", hyperparameters={"instruction": "x" * 600 + end})
+        run = recorded(FIRST.model_copy(update={"method": method}), draw)
+        value = tracked_run(run, FOLDER, "name", NO_ROWS).parameters["instruction"]
+        assert len(value) <= LONGEST
+        shown.add(value)
+    assert len(shown) == 2
 
 
 def test_rows_of_several_tables_are_averaged_by_their_specs() -> None:
