@@ -231,7 +231,8 @@ class Question:
 
     def continuation(self, answer: str) -> str:
         """An answer from elsewhere, with a space in front where no template divides the two."""
-        joined = self.format == "text" and self.question and not self.question[-1].isspace()
+        text = f"{self.question}{self.tag}"
+        joined = self.format == "text" and text and not text[-1].isspace()
         return f" {answer}" if joined else answer
 
     @property

@@ -541,7 +541,8 @@ class Encoder:
         end, end_ids = ("", ()) if is_option else self._ending(question)
         ids = self._ids(template, question, template.answer(answer) + end)
         start = len(prompt)
-        if not is_option and _ends_in_blank(question):
+        begins_with_word = not template.answer(answer)[:1].isspace()
+        if not is_option and begins_with_word and _ends_in_blank(question):
             # A token of that blank and the answer's first word is all the answer's.
             start = _shared(prompt, ids)
         most, length = self.max_length, len(ids)

@@ -1,6 +1,8 @@
 """KnowUnDo's privacy rows."""
 
+import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -8,6 +10,7 @@ from tests.conftest import shared_data
 from tests.made_up_benchmarks import knowundo
 from unlearnbench.base.errors import DataError
 from unlearnbench.benchmarks.knowundo import KnowUnDo
+from unlearnbench.models.encoding import TEMPLATES, Encoder
 from unlearnbench.models.rows_loading import load_benchmark
 
 
@@ -39,3 +42,27 @@ def test_the_published_rows() -> None:
         "retention": 108,
         "unlearning": 110,
     }
+
+
+def test_an_empty_line_divides_question_and_answer(tmp_path: Path, tokenizer: Any) -> None:
+    """zjunlp/KnowUnDo@92aea2b:llm_unlearn/utils: all behind the question's tokens is scored."""
+    benchmark = KnowUnDo.model_validate(knowundo(tmp_path))
+    rows = load_benchmark(benchmark, ["privacy"]).splits["privacy"].sets["unlearning"]
+    encoder = Encoder(tokenizer, TEMPLATES["llama-2"], 500)
+    draws = random.Random(0)
+    for row in rows:
+        encoded = encoder.row(row)
+        whole = tokenizer(f"{row.question}\n\n{row.answer}")["input_ids"]
+        assert list(encoded.ids) == [*whole, tokenizer.eos_token_id]
+        assert encoded.start == len(tokenizer(row.question)["input_ids"])
+        assert encoder.reference(encoded, row) == row.answer
+        assert row.max_length == 256
+        refusal = encoder.row(row, row.continuation(draws.choice(["No.", "I do not know."])))
+        assert tokenizer.decode(list(refusal.ids)).startswith(f"<s>{row.question}\n\n")
+
+
+def test_rows_may_stand_in_a_template(tmp_path: Path) -> None:
+    benchmark = KnowUnDo.model_validate(knowundo(tmp_path) | {"format": "chat"})
+    row = load_benchmark(benchmark, ["privacy"]).splits["privacy"].forget[0]
+    assert (row.format, row.tag, row.max_length) == ("chat", "", None)
+    assert row.answer == "unlearn_train 0."
