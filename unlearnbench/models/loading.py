@@ -672,7 +672,7 @@ def quiet_peft() -> Generator[None, None, None]:
         for beginning in _NO_ADVICE:
             warnings.filterwarnings("ignore", beginning, UserWarning)
         # peft prepares for checkpoints that have experts as layers, also where none is adapted.
-        warnings.filterwarnings("ignore", "The following rank_pattern keys", RuntimeWarning)
+        warnings.filterwarnings("ignore", "The following (rank|alpha)_pattern keys", RuntimeWarning)
         yield
 
 
