@@ -7,7 +7,9 @@ only. Terminals get rich's tables and bars, other streams plain lines. Secrets a
 from __future__ import annotations
 
 import json
+import os
 import sys
+import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from datetime import UTC, datetime
@@ -139,14 +141,87 @@ def append_log_line(text: str, path: Path) -> None:
         file.write(f"{now}  {redact(text)}\n")
 
 
+_shown_bars: list[Progress] = []
+"""The bars of `progress_bar` that a terminal shows now."""
+
+
 @contextmanager
 def progress_bar(console: Console, title: str) -> Generator[Callable[[int, int], None], None, None]:
     """A function that shows (done, total) as a bar on a terminal."""
     from rich.markup import escape
 
     with console.bar() as bar:
-        task = bar.add_task(escape(redact(title)), total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        _shown_bars.append(bar)
+        try:
+            task = bar.add_task(escape(redact(title)), total=None)
+            yield lambda done, total: bar.update(task, completed=done, total=total)
+        finally:
+            _shown_bars.remove(bar)
+
+
+class DownloadBar:
+    """A bar of bytes, from the first byte on. Another bar gives way to it meanwhile.
+
+    A terminal can show only one bar of rich at a time.
+    """
+
+    def __init__(self, console: Console, title: str) -> None:
+        self._console, self._title = console, title
+        self._lock = threading.Lock()
+        self._bar: Progress | None = None
+        self._paused: list[Progress] = []
+
+    def show(self, done: int, total: int) -> None:
+        """Show that `done` of `total` bytes are here. Safe to call from any thread."""
+        with self._lock:
+            if self._bar is None:
+                self._bar = self._start(total)
+            (task,) = self._bar.task_ids
+            self._bar.update(task, completed=done, total=total)
+
+    def stop(self) -> None:
+        """Remove the bar."""
+        with self._lock:
+            if self._bar is not None:
+                self._bar.stop()
+            for bar in self._paused:
+                bar.start()
+
+    def _start(self, total: int) -> Progress:
+        from rich import progress
+        from rich.markup import escape
+
+        self._paused = [*_shown_bars]
+        for bar in self._paused:
+            bar.stop()
+        columns = (
+            progress.TextColumn("{task.description}"),
+            progress.BarColumn(),
+            progress.DownloadColumn(),
+            progress.TransferSpeedColumn(),
+            progress.TimeRemainingColumn(),
+        )
+        started = progress.Progress(*columns, console=_terminal(self._console.err), transient=True)
+        started.add_task(escape(redact(self._title)), total=total)
+        started.start()
+        return started
+
+
+@contextmanager
+def download_bar(title: str) -> Generator[Callable[[int, int], None] | None, None, None]:
+    """A function that shows (done, total) bytes on a terminal; None if there is no terminal.
+
+    Of several processes, only the first one of the machine shows them.
+    """
+    console = Console()
+    if not console.err.isatty() or os.environ.get("LOCAL_RANK", "0") != "0":
+        yield None
+        return
+    bar = DownloadBar(console, title)
+    try:
+        yield bar.show
+    finally:
+        bar.stop()
 
 
 def _cell(value: Any) -> str:

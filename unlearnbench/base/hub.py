@@ -9,7 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+from unlearnbench.base.console import download_bar
 
 SMALL = ("*.json", "*.txt", "*.model", "*.tiktoken", "*.jinja", "*.py")
 """Config and tokenizer of a model; the tables of a data set."""
@@ -125,13 +127,20 @@ def _snapshot(repository: Repository, commit: str, patterns: tuple[str, ...]) ->
 
     _quiet()
     try:
-        download: str = snapshot_download(
-            repository.name,
-            repo_type=repository.kind,
-            revision=commit,
-            allow_patterns=list(patterns),
-            ignore_patterns=["*/*"],  # such as the checkpoints of a training
-        )
+        with download_bar(f"downloading {repository.name}") as show:
+            options: dict[str, Any] = {}
+            if show is not None:
+                from unlearnbench.base.hub_progress import counting_bar
+
+                options["tqdm_class"] = counting_bar(show)
+            download: str = snapshot_download(
+                repository.name,
+                repo_type=repository.kind,
+                revision=commit,
+                allow_patterns=list(patterns),
+                ignore_patterns=["*/*"],  # such as the checkpoints of a training
+                **options,
+            )
     except Exception as error:  # of the transport, the library or the disk: all become a HubError
         raise _refusal(repository, error) from error
     return Path(download)

