@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from playwright.sync_api import expect
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
     from unlearnbench.analysis.results import Results
+    from unlearnbench.api.observations import Evaluation, FloatArray
+    from unlearnbench.results.records import Record
 
     from .conftest import Fabric, Visit
 
@@ -255,3 +258,45 @@ def test_in_a_sandboxed_frame_it_works_and_names_the_limits(
         inner.locator(".plot .scatterlayer .point").first.wait_for(state="attached")
         inner.locator("#families button").first.click()
         expect(inner.locator("#shown")).to_contain_text("Shown: methods")
+
+
+def test_answers_are_ordered_by_defined_numbers_of_one_metric(
+    fabric: Fabric, tmp_path: Path, visit: Visit
+) -> None:
+    """A missing probability is no 0, and gains compare the same metric at the same epoch."""
+    loss = -np.log(np.array([0.5, 0.2, 0.9, 0.1]))
+    under = -np.log(np.array([0.6, 0.9, 0.95, 0.15]))
+    missing = {0: "before", 3: "under"}
+
+    def with_loss(evaluation: Evaluation, values: FloatArray, side: str) -> Evaluation:
+        values = values.copy()
+        for question, undefined in missing.items():
+            if undefined == side:
+                values[question] = np.nan
+        forget = replace(evaluation.sets["forget"], answer_loss=values)
+        return replace(evaluation, sets={**evaluation.sets, "forget": forget})
+
+    def changed(record: Record) -> Record:
+        if record.kind != "run":
+            return record
+        plain = {k: with_loss(e, loss, "before") for k, e in record.evaluations.items()}
+        attacked = {k: with_loss(e, under, "under") for k, e in record.attacked_evaluations.items()}
+        return replace(record, evaluations=plain, attacked_evaluations=attacked)
+
+    sources = [fabric.reference("fine-tuned", rows=4), fabric.reference("retain", rows=4)]
+    sources.append(fabric.run("npo", points=((0.8, -5.0),), rows=4))
+    file = tmp_path / "report.html"
+    records = [changed(record) for record in under_attacks(sources)]
+    file.write_text(build(report_of(records, "mine")), encoding="utf-8")
+    page = visit(file)
+    page.locator("#answers").scroll_into_view_if_needed()
+    articles = page.locator("#answer-list article")
+    articles.first.wait_for()
+    page.locator("#answer-variant").select_option("relearning@13")
+    page.locator("#answer-order").select_option("back")
+    # Gains of 0.7 and 0.05; two questions have none.
+    questions = [article.locator("h3").inner_text() for article in articles.all()]
+    assert [text.split()[3] for text in questions] == ["1", "2", "0", "3"]
+    scores = " ".join(articles.locator(".scores").all_inner_texts())
+    assert "p –" in scores
+    assert "p 0.00" not in scores
