@@ -78,6 +78,32 @@ def test_sentences_and_numbers(context: Any) -> None:
     assert leaks["start model"][0] == pytest.approx(0.9)
 
 
+def test_sampling_stands_in_the_table_by_the_best_of_its_samples(
+    records: tuple[Record, ...],
+) -> None:
+    """Beside ROUGE-L of the greedy answer, and not by extraction strength, which cannot move."""
+
+    def with_best(record: Record) -> Record:
+        plain = tuple(
+            replace(one, metrics={**one.metrics, "rouge_forget": 0.3}) for one in record.epochs
+        )
+        attacked = tuple(
+            replace(one, metrics={**one.metrics, "expected_best_forget": 0.4})
+            if one.variant == "sampling"
+            else one
+            for one in record.attacked
+        )
+        return replace(record, epochs=plain, attacked=attacked)
+
+    report = context_of(*map(with_best, records)).report
+    html = SECTION.render(report)
+    assert 'title="Best of k samples, ROUGE-L, forget">Sampling</th>' in html
+    assert "by Best of k samples, ROUGE-L, forget, compared with ROUGE-L, forget of the" in html
+    (panel,) = report.lasting
+    under = next(item for item in panel.settings[0].under if item.variant == "sampling")
+    assert (under.before, under.after) == pytest.approx((0.3, 0.4))
+
+
 @pytest.mark.parametrize(
     ("metrics", "bounded"),
     [
