@@ -58,8 +58,11 @@ class ChosenSetting(OnPanel):
     it."""
 
 
-def describe_rule(select: SelectSettings, headline: Headline) -> str:
-    """Describe the rule of `choose` in a sentence."""
+def describe_rule(select: SelectSettings, headline: Headline, chosen_of: str = "method") -> str:
+    """Describe the rule of `choose` in a sentence.
+
+    chosen_of  what has a choice on each model and split: a method, or an entry
+    """
     kept, forgotten = headline.kept, headline.forgotten
     seeds = ", ".join(map(str, select.seeds))
     if select.rule == "forget-quality":
@@ -77,7 +80,7 @@ def describe_rule(select: SelectSettings, headline: Headline) -> str:
             f"itself; ties go to the {forgotten.better} {forgotten.name}, then to the higher "
             f"{kept.plain_short}"
         )
-    return f"per model, split and method: {rule}; on means over seeds {seeds}"
+    return f"per model, split and {chosen_of}: {rule}; on means over seeds {seeds}"
 
 
 def choose(
@@ -228,9 +231,10 @@ def write_selection(
     reported  each choice by `report_chosen`
     headline  of the sweep's benchmark
     """
+    has_entries = any(entry_name(choice) != choice["method"] for choice in reported)
     document = {
         "schema": SCHEMA,
-        "rule": describe_rule(select, headline),
+        "rule": describe_rule(select, headline, "entry" if has_entries else "method"),
         "select": select.model_dump(mode="json"),
         "chosen_on_seeds": select.seeds,
         "reported_on_seeds": [seed for seed in seeds if seed not in select.seeds],

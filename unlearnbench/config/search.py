@@ -39,8 +39,6 @@ class Range(Settings):
             raise ValueError(f"log needs low above 0, got {self.low:g}")
         if self.log and self.step is not None:
             raise ValueError("log and step exclude each other; leave one out")
-        if self.whole and not isinstance(self.step, int | None):
-            raise ValueError(f"step must be whole between whole numbers, got {self.step:g}")
         return self
 
     @property
@@ -51,8 +49,8 @@ class Range(Settings):
 
     @property
     def whole(self) -> bool:
-        """True if its values are whole numbers."""
-        return isinstance(self.low, int) and isinstance(self.high, int)
+        """True if its values are whole numbers: 10 to 20, but not with a step of 0.125."""
+        return all(isinstance(number, int | None) for number in (self.low, self.high, self.step))
 
     @property
     def count(self) -> int | None:

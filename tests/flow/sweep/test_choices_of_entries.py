@@ -93,6 +93,8 @@ def test_each_entry_has_its_trials_and_its_choice(kind: str, tmp_path: Path) -> 
     """Two entries of npo, whose trials were six of one method."""
     config = a_config(TWO, SEARCHES[kind])
     first, second = selection(config, tmp_path)
+    stored = json.loads((tmp_path / "selection.json").read_text(encoding="utf-8"))
+    assert stored["rule"].startswith("per model, split and entry: ")
     assert (first["entry"], second["entry"]) == ("npo (beta=0.1)", "npo (beta=0.5)")
     for choice, beta in ((first, 0.1), (second, 0.5)):
         assert choice["method"] == "npo"
