@@ -75,8 +75,10 @@ def test_a_float_has_steps_of_a_fraction_between_whole_numbers(load: Load) -> No
     """As in `beta: {low: 10, high: 20, step: 0.125}`; a whole number has not."""
     beta = "methods=[{method: npo, beta: {low: 10, high: 20, step: 0.125}}]"
     config = load(beta, "search.trials=40")
-    betas = {spec.hyperparameters["beta"] for spec, _ in points_of(config.methods[0], config)}
-    assert all(isinstance(value, float) and (value * 8).is_integer() for value in betas)
+    drawn = [spec.hyperparameters["beta"] for spec, _ in points_of(config.methods[0], config)]
+    betas = [value for value in drawn if isinstance(value, float)]
+    assert len(betas) == 40
+    assert all((value * 8).is_integer() for value in betas)
     assert any(not (value * 100).is_integer() for value in betas), "such as 10.125"
     with pytest.raises(ConfigError, match="low, high and step must be whole numbers"):
         load("methods=[{method: rmu, layer: {low: 1, high: 4, step: 0.5}}]")
