@@ -27,6 +27,7 @@ from transformers.pytorch_utils import Conv1D
 
 from tests.conftest import QUESTIONS
 from tests.families import FAMILIES
+from unlearnbench.api.method import Sampling
 from unlearnbench.attacks.quantization import Quantization
 from unlearnbench.config.profiles import get_profile
 from unlearnbench.config.schema import LoRA, ModelSettings
@@ -36,8 +37,10 @@ from unlearnbench.models.epoch_order import TrainingRows
 from unlearnbench.models.loading import Source, add_lora
 from unlearnbench.models.lora import load_any_model
 from unlearnbench.models.tiny import build_tokenizer
+from unlearnbench.models.token_sampling import Distribution, choose, uniform_numbers
 from unlearnbench.runs.request_sequence import save_weights
 from unlearnbench.stats.quantized_weights import NF4
+from unlearnbench.training.answer_sampling import SeededPrompt, sample
 from unlearnbench.training.fine_tuning import FineTuner
 from unlearnbench.training.objective import Objective
 from unlearnbench.training.optimizers import TrainerSettings
@@ -59,6 +62,8 @@ _RATE = 1e-3
 _STEPS = 2
 _LONGEST = 64
 """Tokens of an answer with its prompt, far more than windows and chunks have."""
+_SAMPLED = 16
+"""Tokens of a sampled answer."""
 _BLOCK = 64
 
 
@@ -129,6 +134,23 @@ def _greedy(model: Any, prompt: Sequence[int]) -> tuple[int, ...]:
             break
         ids.append(token)
     return tuple(ids[len(prompt) :])
+
+
+def sampled(name: str) -> float:
+    """Answers that training samples, with a cache and padding; infinite if a token differs."""
+    model = fresh(name, torch.float32)
+    encoder = Encoder(tokenizer(), TEMPLATES["plain"], 200)
+    asked = [SeededPrompt(encoder.prompt(q), (1, i)) for i, q in enumerate(QUESTIONS[:3])]
+    answers = sample(model, asked, Sampling(1, max_new_tokens=_SAMPLED), encoder, 0)
+    for one, answer in zip(asked, answers, strict=True):
+        known = one.prompt
+        for number in uniform_numbers(one.seed, _SAMPLED)[: len(answer)]:
+            with torch.no_grad():
+                logits = model(input_ids=torch.tensor([known])).logits[:, -1]
+            known = (*known, int(choose(logits, Distribution(1.0), torch.tensor([number]))))
+        if known != one.prompt + answer:
+            return math.inf
+    return 0.0
 
 
 def _weights(model: nn.Module) -> dict[str, Tensor]:
@@ -373,6 +395,7 @@ def exported_with_adapters(name: str) -> float:
 USES: Mapping[str, Callable[[str], float]] = {
     "evaluated": evaluated,
     "evaluated, float32": lambda name: evaluated(name, torch.float32),
+    "sampled": sampled,
     "all weights": all_weights,
     "LoRA, all linear layers": lora_on_all_linear_layers,
     "LoRA, names": lora_on_names,
@@ -382,7 +405,9 @@ USES: Mapping[str, Callable[[str], float]] = {
     "exported, LoRA": exported_with_adapters,
 }
 """By the name of the table's column."""
-_ALWAYS_FLOAT32 = frozenset({"evaluated, float32", "quantised", "exported", "exported, LoRA"})
+_ALWAYS_FLOAT32 = frozenset(
+    {"evaluated, float32", "sampled", "quantised", "exported", "exported, LoRA"}
+)
 
 
 def limit(name: str, use: str) -> float:

@@ -1,5 +1,6 @@
 """The policy's sampled answers, the same in every batch: see `models/token_sampling.py`."""
 
+import inspect
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -106,30 +107,50 @@ def _decode(
     ids = torch.tensor([[pad] * (width - len(p)) + list(p) for p in prompts], device=device)
     lengths = torch.tensor([len(p) for p in prompts], device=device)
     mask = (torch.arange(width, device=device) >= width - lengths.unsqueeze(1)).long()
-    cache = DynamicCache(config=model.config)
+    cache_name = _cache_argument(model)
+    cached = {} if cache_name is None else {cache_name: DynamicCache(config=model.config)}
     sampled: list[Tensor] = []
     ended = torch.zeros(len(prompts), dtype=torch.bool, device=device)
     ends = torch.tensor(sorted(stops), device=device)
     for column in uniform.T:
         where = torch.zeros_like(ids, dtype=torch.bool)
         where[:, -1] = True
+        # A state has no place for padding that was read before: its mask has the new tokens' width.
+        seen = mask[:, -ids.shape[1] :] if cache_name == _STATE else mask
         logits, _ = predict(
             model,
             where,
             input_ids=ids,
-            attention_mask=mask,
+            attention_mask=seen,
             position_ids=(mask.cumsum(1) - 1).clamp(min=0)[:, -ids.shape[1] :],
-            past_key_values=cache,
-            use_cache=True,
+            use_cache=cache_name is not None,
+            **cached,
         )
         tokens = choose(logits, distribution, column)
         sampled.append(tokens)
         ended |= torch.isin(tokens, ends)
         if bool(ended.all()):
             break
-        ids = tokens.unsqueeze(1)
-        mask = torch.cat([mask, torch.ones_like(ids)], dim=1)
+        new = tokens.unsqueeze(1)
+        # Without a cache the whole text is read again.
+        ids = torch.cat([ids, new], dim=1) if cache_name is None else new
+        mask = torch.cat([mask, torch.ones_like(new)], dim=1)
     return torch.stack(sampled, dim=1)
+
+
+_STATE = "cache_params"
+"""Argument for the cache of a model that has a state in place of keys and values."""
+
+
+def _cache_argument(model: Any) -> str | None:
+    """Name of the model's argument for a cache; None if it has none.
+
+    Mamba ignores `past_key_values`, as any argument that it does not know, and would read each new
+    token as the first of a text.
+    """
+    base = getattr(model, "get_base_model", lambda: model)()
+    arguments = inspect.signature(base.forward).parameters
+    return next((name for name in ("past_key_values", _STATE) if name in arguments), None)
 
 
 @dataclass(frozen=True)
