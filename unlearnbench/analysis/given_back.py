@@ -18,7 +18,7 @@ from unlearnbench.api.observations import Evaluation, FloatArray, SetEvaluation
 from unlearnbench.base.errors import PluginError
 from unlearnbench.config.metric_plan import MetricPlan
 from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
-from unlearnbench.stats.mean_interval import mean_interval
+from unlearnbench.stats.mean_interval import difference_bounds, mean_interval
 from unlearnbench.stats.sampled_scores import leak_at_k, mean_bound
 from unlearnbench.stats.t_interval import LEVEL
 from unlearnbench.stats.worst_case import worst_case
@@ -217,15 +217,12 @@ def largest_gain(
     largest = max(reversed(values), key=lambda v: float(values[v].mean()))  # of equals the last
     after, after_null, level = values[largest], null.get(largest), 1 - (1 - LEVEL) / len(points)
     metric_bounds = item.measure.metric.bounds
-    differences = metric_bounds[0] - metric_bounds[1], metric_bounds[1] - metric_bounds[0]
     gained, excess = after if plain is None else after - plain, None
-    bounds = metric_bounds if plain is None else differences
+    bounds = metric_bounds if plain is None else difference_bounds(metric_bounds)
     if after_null is not None:
         taught = after_null if plain_null is None else after_null - plain_null
-        # The difference of two gains.
-        of_excess = bounds[0] - bounds[1], bounds[1] - bounds[0]
         counted = taught * (taught.mean() > 0)
-        excess = mean_interval(gained - counted, of_excess, level=level)
+        excess = mean_interval(gained - counted, difference_bounds(bounds), level=level)
     return Gain(
         variant=largest,
         label=item.column.label,

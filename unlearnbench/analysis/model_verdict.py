@@ -12,7 +12,6 @@ from unlearnbench.api.membership import MembershipInference
 from unlearnbench.api.metric import (
     EvaluatedModel,
     Measure,
-    Metric,
     MetricInputs,
     Summary,
     Values,
@@ -24,7 +23,7 @@ from unlearnbench.config.metric_plan import MetricPlan
 from unlearnbench.evaluation.summary import forget_ratios, plan_of, summarize
 from unlearnbench.evaluation.word_check import evaluated_shares, rouge_sets
 from unlearnbench.stats.ks_test import Sensitivity, ks_power
-from unlearnbench.stats.mean_interval import mean_interval
+from unlearnbench.stats.mean_interval import difference_bounds, mean_interval
 from unlearnbench.stats.roc import auc_interval
 from unlearnbench.stats.t_interval import LEVEL
 
@@ -122,7 +121,8 @@ class ModelVerdict:
             )
             if model is None or goal is None or model.shape != goal.shape:
                 continue
-            if (ends := mean_interval(model - goal, differences_of(measure.metric))) is not None:
+            bounds = difference_bounds(measure.metric.bounds)
+            if (ends := mean_interval(model - goal, bounds)) is not None:
                 label = measure.column(name, "forget").label
                 return label, float(model.mean()), float(goal.mean()), ends
         return None
@@ -181,12 +181,6 @@ class ModelVerdict:
         if min(values.size for _, values in arrays.values()) < FEWEST_DRAWN:
             return None
         return np.array([*_resampled(summary, column, arrays)], dtype=np.float64)
-
-
-def differences_of(metric: Metric) -> Ends:
-    """The bounds of the difference of two values of a metric."""
-    low, high = metric.bounds
-    return low - high, high - low
 
 
 def _finite(measure: Measure, model: Evaluation, name: str) -> FloatArray | None:

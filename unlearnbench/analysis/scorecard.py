@@ -16,6 +16,7 @@ from unlearnbench.api.metric import EvaluatedModel, MetricColumn, MetricInputs, 
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
 from unlearnbench.results.table import TableRow
+from unlearnbench.stats.mean_interval import FEW, difference_bounds, mean_interval
 from unlearnbench.stats.roc import mean_auc_interval
 from unlearnbench.stats.t_interval import Interval, t_interval
 
@@ -208,5 +209,8 @@ class Scorer:
         differences = np.mean(subset, axis=0) - aim  # [n]
         if differences.size < 2 or not np.isfinite(differences).all():
             return False
+        if differences.size < FEW:  # a normal interval of a few is too narrow
+            ends = mean_interval(differences, difference_bounds(measure.metric.bounds))
+            return ends is not None and ends[1] < 0
         error = differences.std(ddof=1) / np.sqrt(differences.size)
         return bool(differences.mean() < -_Z * error)

@@ -67,6 +67,12 @@ def mean_interval(values: FloatArray, bounds: Ends, *, level: float = LEVEL) -> 
     return bootstrap_mean(values, level=level)
 
 
+def difference_bounds(bounds: Ends) -> Ends:
+    """Return the bounds of the difference of two values that lie within `bounds`."""
+    low, high = bounds
+    return low - high, high - low
+
+
 def t_half_width(standard_error: float, n: int, *, level: float = LEVEL) -> float:
     """Return half the width of Student's t interval of a mean of n values."""
     from scipy.special import stdtrit

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from unlearnbench.analysis.results import Results
 from unlearnbench.api.benchmark import Question
 from unlearnbench.config.schema import Architecture
 from unlearnbench.models.encoding import TEMPLATES, Encoder
 from unlearnbench.models.epoch_order import TrainingRows
 from unlearnbench.models.loading import pad_id
 from unlearnbench.models.tiny import build_model, build_tokenizer
+from unlearnbench.results.records import read_records
 from unlearnbench.training.objective import Objective
 from unlearnbench.training.optimizers import TrainerSettings
 from unlearnbench.training.trainer import FineTuning, Trainer
@@ -138,3 +140,29 @@ def test_a_plan_says_it_too(asked: tuple[Run, tuple[str, ...]], memorised: Path)
     assert (code, err.count("set evaluation.profile to unlearnbench")) == (0, 1)
     code, _, err = run("plan", "own.yaml", "--set", "evaluation.profile=unlearnbench")
     assert (code, err.count("other scripts")) == (0, 0)
+
+
+@pytest.mark.parametrize("profile", ["tofu", "unlearnbench"])
+def test_a_sweeps_verdict_does_not_blame_training(
+    asked: tuple[Run, tuple[str, ...]], memorised: Path, profile: str
+) -> None:
+    run, _ = asked
+    Path("model").symlink_to(memorised)
+    Path("own.yaml").write_text(CONFIG, encoding="utf-8")
+    code, _, err = run("run", "own.yaml", "--set", f"evaluation.profile={profile}")
+    assert code == 0
+    assert err.count("other scripts") == (1 if profile == "tofu" else 0)
+    folder = Path("runs/languages")
+    kinds = {record.kind: record for record in read_records(folder)}
+    shares = {kind: record.provenance.get("uncounted_words") for kind, record in kinds.items()}
+    (panel,) = Results.read(folder).panels
+    if profile == "tofu":
+        sets = ("retain", "real_authors", "world_facts", "forget")
+        assert shares == dict.fromkeys(("fine-tuned", "retain", "run"), dict.fromkeys(sets, 1.0))
+        assert panel.start.fault.startswith("the evaluation profile does not count the answers'")
+        assert "Prepare it with more epochs" not in panel.start.fault
+    else:
+        assert shares == dict.fromkeys(("fine-tuned", "retain", "run"))
+        assert panel.start.utility is not None
+        assert panel.start.utility > 0.5
+        assert "does not count" not in panel.start.fault

@@ -121,6 +121,21 @@ def test_seeds_have_a_mean_and_its_interval(fabric: Fabric) -> None:
     assert line.scores[0].interval == interval
 
 
+@pytest.mark.parametrize(("rows", "is_beyond_chance"), [(3, False), (10, True)])
+def test_equal_differences_of_few_questions_are_not_beyond_chance(
+    fabric: Fabric, rows: int, is_beyond_chance: bool
+) -> None:
+    # Every question differs by -1, the bound: n of n. Of 3 of 3 the exact interval begins at 0.29,
+    # of 10 of 10 at 0.69, and a mean difference below 0 takes a proportion of more than ½.
+    models = [
+        with_tokens(fabric.reference("fine-tuned", rows=rows), 0.0),
+        with_tokens(fabric.reference("retain", rows=rows), 0.0),
+        with_tokens(fabric.run("gradient-ascent", points=ONE, rows=rows), 1.0),
+    ]
+    (line,) = panel(scored(models)).lines
+    assert ("over-forgotten" in line.scores[0].warning) is is_beyond_chance
+
+
 def test_to_forget_more_than_the_retain_model_is_a_warning(fabric: Fabric) -> None:
     destroyed = with_tokens(fabric.run("gradient-ascent", points=ONE, rows=ROWS), 1.0, ahead=-3.0)
     (line,) = panel(scored([*references(fabric), destroyed])).lines
