@@ -6,6 +6,7 @@ from statistics import NormalDist
 import numpy as np
 
 from unlearnbench.stats import FloatArray
+from unlearnbench.stats.mean_interval import FEW
 
 DRAWS = 2000
 """Bootstrap draws of an interval."""
@@ -47,10 +48,15 @@ def auc_interval(
 ) -> tuple[float, float] | None:
     """Bootstrap interval of `auc`: members and others are drawn again separately.
 
-    Percentiles of `DRAWS` draws. None as in `auc`.
+    Percentiles of `DRAWS` draws. Of few scores, and of an area of 0 or 1, it is the score interval
+    (`auc_score_interval`), because draws of scores that are apart give nothing but that area. None
+    as in `auc`.
     """
-    if not _are_comparable(members, others):
+    area = auc(members, others)
+    if area is None:
         return None
+    if _needs_score_interval(area, members, others):
+        return auc_score_interval(area, members.size, others.size, level=level)
     values, places = np.unique(np.concatenate([members, others]), return_inverse=True)
     rng = np.random.default_rng(seed)
 
@@ -72,7 +78,8 @@ def mean_auc_interval(
     """Bootstrap interval of the mean of several models' `auc` on the same rows.
 
     Members and others are drawn again separately, the same rows for every model. Percentiles of
-    `DRAWS` draws. Of one model `auc_interval`.
+    `DRAWS` draws. Of one model `auc_interval`. Of few rows, and if the mean is 0 or 1, it is the
+    score interval of one area, because more models are no more rows.
 
     Args:
         pairs: Scores of members [m] and others [k] of each model, row by row.
@@ -96,6 +103,9 @@ def mean_auc_interval(
         ],
         axis=0,
     )  # [m, k]
+    area = float(wins.mean())
+    if _needs_score_interval(area, *pairs[0]):
+        return auc_score_interval(area, *wins.shape, level=level)
     rng = np.random.default_rng(seed)
 
     def weights(count: int) -> FloatArray:  # [draws, count]
@@ -151,6 +161,11 @@ def best_cut(members: FloatArray, others: FloatArray) -> tuple[float, float] | N
     right = (members <= cuts[:, None]).sum(axis=1) + (others > cuts[:, None]).sum(axis=1)
     best = max(range(len(cuts)), key=lambda i: (right[i], gaps[i]))
     return float(cuts[best]), float(right[best] / (members.size + others.size))
+
+
+def _needs_score_interval(area: float, members: FloatArray, others: FloatArray) -> bool:
+    """Whether a bootstrap of these scores is too narrow."""
+    return min(members.size, others.size) < FEW or area in (0.0, 1.0)
 
 
 def _are_comparable(members: FloatArray, others: FloatArray) -> bool:

@@ -47,7 +47,14 @@ def test_interval_of_the_area_is_that_of_the_normal_approximation() -> None:
     # Hanley and McNeil 1982 at an area of ½: √((m + k + 1) / 12 m k).
     assert (high - low) / 2 / 1.96 == pytest.approx(np.sqrt(801 / (12 * 400 * 400)), rel=0.06)
     assert auc_interval(members, others) == found, "drawn from a seed"
-    assert auc_interval(np.zeros(5), np.ones(5)) == (1, 1)
+    # Draws of scores that are apart give nothing but 1, however few they are.
+    assert auc_interval(np.zeros(5), np.ones(5)) == auc_score_interval(1.0, 5, 5)
+    assert auc_interval(np.zeros(50), np.ones(50)) == auc_score_interval(1.0, 50, 50)
+    few = rng.normal(size=6), rng.normal(1, 1, 29)
+    area = auc(*few)
+    assert area is not None
+    assert auc_interval(*few) == auc_score_interval(area, 6, 29)
+    assert mean_auc_interval([few] * 3) == pytest.approx(auc_score_interval(area, 6, 29))
     assert auc_interval(np.array([np.nan]), others) is None
 
 
