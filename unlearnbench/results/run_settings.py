@@ -47,6 +47,8 @@ _IN_ROWS = frozenset(
     }
 )
 """Dotted names of settings that a table shows in columns of their own."""
+_OWN = ("seed", "method", "learning_rate", "epochs", "evaluate_at", "after")
+"""Names of values in which the runs of one method in a sweep may differ."""
 DEFAULT = "default"
 """Stands for a setting that a spec leaves out because it has its default."""
 _FOLLOWING = frozenset({"leaves_out_label", "after"})
@@ -111,7 +113,7 @@ def run_settings(records: Iterable[Record]) -> dict[str, RunSettings]:
     groups: dict[tuple[str, SplitKey, str], list[Record]] = defaultdict(list)
     for run in runs.values():
         groups[*run.panel, run.method].append(run)
-    identities: dict[str, Mapping[str, Any]] = {}
+    identities: dict[str, _Identity] = {}
     for group in groups.values():
         identities |= _identities(group)
     ids: dict[str, str] = {}
@@ -127,16 +129,85 @@ def run_settings(records: Iterable[Record]) -> dict[str, RunSettings]:
     return settings
 
 
-def _identities(runs: Sequence[Record]) -> dict[str, Mapping[str, Any]]:
-    """Return the values that each run's id is made from.
+@dataclass(frozen=True)
+class _Identity:
+    """The values that the id of a run is made from."""
+
+    shared: Mapping[str, Any]
+    """Those that all runs of one method in a sweep share: data, model, training, evaluation."""
+    shared_hash: str
+    own: Mapping[str, Any]
+    """Those by the names in `_OWN`."""
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> _Identity:
+        """Sort the values."""
+        shared = {key: value for key, value in values.items() if key not in _OWN}
+        own = {key: value for key, value in values.items() if key in _OWN}
+        return cls(shared, content_hash(shared), own)
+
+    @property
+    def after(self) -> str:
+        """Id of the run that this one goes on from; empty if there is none."""
+        return str(self.own.get("after", ""))
+
+    @property
+    def setting(self) -> dict[str, Any]:
+        """The values that runs on other seeds have as well; `shared` by its hash."""
+        setting = {k: v for k, v in self.own.items() if k not in ("seed", "evaluate_at")}
+        if list(self.own.get("evaluate_at") or ()) == [self.own.get("epochs")]:
+            # Evaluated only after its last epoch, which tells its number of epochs. With
+            # `epochs_as: runs`, a setting has a run for each number of epochs.
+            setting.pop("epochs", None)
+        return setting | {"shared": self.shared_hash}
+
+
+def _identities(runs: Sequence[Record]) -> dict[str, _Identity]:
+    """Return the values that the ids of runs of one method, model and split are made from.
 
     If one of the specs cannot be read, all of them are taken as they are stored. Specs of other
     versions, or of plug-ins that are not installed here, cannot be read.
     """
     try:
-        return {run.id: RunSpec.model_validate_json(json.dumps(run.spec)).identity for run in runs}
+        first = _read_identity(runs[0].spec)
+        if _differ_only_in_own(runs, first):
+            # Reading a spec takes longer than anything else here.
+            return {
+                run.id: _Identity(
+                    first.shared,
+                    first.shared_hash,
+                    {key: run.spec[key] for key in _OWN if run.spec.get(key)},
+                )
+                for run in runs
+            }
+        return {run.id: _read_identity(run.spec) for run in runs}
     except (ValueError, TypeError, KeyError, UnlearnbenchError):
-        return {run.id: _stored_identity(run.spec) for run in runs}
+        return {run.id: _Identity.of(_stored_identity(run.spec)) for run in runs}
+
+
+def _read_identity(spec: Mapping[str, Any]) -> _Identity:
+    values = RunSpec.model_validate_json(json.dumps(spec)).identity
+    # As in specs, where a key without a value is left out.
+    return _Identity.of({k: v for k, v in values.items() if k not in _OWN or v})
+
+
+def _differ_only_in_own(runs: Sequence[Record], first: _Identity) -> bool:
+    """Whether the specs of runs are equal except for values that ids contain as they are stored.
+
+    Args:
+        runs: At least one.
+        first: Identity of the first run.
+    """
+    stored = runs[0].spec
+    if any(stored.get(key) != value for key, value in first.own.items()):
+        return False
+    shared = {key: value for key, value in stored.items() if key not in _OWN}
+    trains = stored.get("learning_rate") is not None
+    return all(
+        {key: value for key, value in run.spec.items() if key not in _OWN} == shared
+        and (run.spec.get("learning_rate") is not None) is trains
+        for run in runs
+    )
 
 
 def _stored_identity(spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -158,7 +229,7 @@ def _stored_identity(spec: Mapping[str, Any]) -> dict[str, Any]:
 def _add_id(
     run: Record,
     runs: Mapping[str, Record],
-    identities: Mapping[str, Mapping[str, Any]],
+    identities: Mapping[str, _Identity],
     ids: dict[str, str],
 ) -> None:
     """Add the id of a run's setting to `ids`, after those of the runs that it goes on from."""
@@ -166,45 +237,37 @@ def _add_id(
     while waiting:
         current = waiting[-1]
         identity = identities[current.id]
-        before = runs.get(str(identity.get("after", "")))
+        before = runs.get(identity.after)
         if before is not None and before.id not in ids and before not in waiting:
             waiting.append(before)
             continue
         waiting.pop()
-        counted = {k: v for k, v in identity.items() if k not in ("seed", "evaluate_at")}
+        setting = identity.setting
         if before is not None:
-            counted["after"] = ids.get(before.id, before.id)
-        if _has_one_evaluation(identity):
-            # With `epochs_as: runs`, a setting has a run for each number of epochs.
-            counted.pop("epochs", None)
-        ids[current.id] = content_hash(counted)
-
-
-def _has_one_evaluation(identity: Mapping[str, Any]) -> bool:
-    """Whether a run is evaluated only after its last epoch, which tells its number of epochs."""
-    return list(identity.get("evaluate_at") or ()) == [identity.get("epochs")]
+            setting["after"] = ids.get(before.id, before.id)
+        ids[current.id] = content_hash(setting)
 
 
 def _apart(
     group: Sequence[Record],
     runs: Mapping[str, Record],
-    identities: Mapping[str, Mapping[str, Any]],
+    identities: Mapping[str, _Identity],
     ids: Mapping[str, str],
 ) -> list[dict[str, Any]]:
     """Return the settings in which runs of one method, model and split differ, run by run.
 
     Without those that a table shows anyway: hyperparameters, the retain term, the learning rate.
     """
+    several = len({identities[run.id].shared_hash for run in group}) > 1
     shown: list[dict[str, Any]] = []
     for run in group:
         identity = identities[run.id]
-        values = dict(_leaves(identity))
-        if _has_one_evaluation(identity):
-            values.pop("epochs", None)
-        before = runs.get(str(identity.get("after", "")))
+        setting = identity.setting
+        del setting["shared"]
+        before = runs.get(identity.after)
         if before is not None:
-            values["after"] = f"{split_label(before.forget_fraction)} {ids[before.id][:8]}"
-        shown.append(values)
+            setting["after"] = f"{split_label(before.forget_fraction)} {ids[before.id][:8]}"
+        shown.append(dict(_leaves({**identity.shared, **setting} if several else setting)))
     names = {name for values in shown for name in values}
     differing = sorted(
         name

@@ -23,7 +23,7 @@ from unlearnbench.config.plan import RunSpec, make_plan
 from unlearnbench.config.schema import MethodSpec, RetainSpec, RetainTermName
 from unlearnbench.report.sweep_tracker import LONGEST, tracked_run
 from unlearnbench.results.records import Record, run_record
-from unlearnbench.results.run_settings import DEFAULT, flat_hyperparameters
+from unlearnbench.results.run_settings import DEFAULT, flat_hyperparameters, run_settings
 from unlearnbench.results.table import TableRow, table, to_csv
 
 from .conftest import pointed
@@ -136,6 +136,32 @@ def test_the_groups_that_are_averaged_are_those_of_equal_specs(seed: int) -> Non
         ]
         mean = math.fsum(v for v in values if v is not None) / len(values)
         assert setting.kept == pytest.approx(mean, rel=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_setting_has_one_id_whatever_stands_beside_it(seed: int) -> None:
+    """Specs that differ in little are not all read."""
+    draw = random.Random(300 + seed)
+    every = [recorded(run, draw) for run in random_runs(draw)]
+    alike = [record for record in every if record.spec["training"] == every[0].spec["training"]]
+    alone = run_settings(alike)
+    beside = run_settings(every)
+    of_each = {record.id: run_settings([record])[record.id].id for record in alike}
+    assert {id_: settings.id for id_, settings in alone.items()} == of_each
+    assert {id_: beside[id_].id for id_ in of_each} == of_each
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_specs_that_cannot_be_read_are_compared_as_they_are_stored(seed: int) -> None:
+    """Those of another version, or of a benchmark that is not installed."""
+    draw = random.Random(400 + seed)
+    records = [
+        replace(record, spec={**record.spec, "unknown": 1})
+        for record in (recorded(run, draw) for run in random_runs(draw))
+    ]
+    settings = average_seeds(table(records))
+    averaged = {(frozenset(r.run_id for r in s.rows), s.epoch) for s in settings}
+    assert averaged == expected_groups(records)
 
 
 @pytest.mark.parametrize("seed", range(12))
