@@ -9,10 +9,11 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from unlearnbench.analysis.lasting import attack_class, attack_of
+from unlearnbench.analysis.lasting import attack_class, attack_of, greedy_measures
 from unlearnbench.api.attack import Attack
-from unlearnbench.api.metric import number
+from unlearnbench.api.metric import Measure, number
 from unlearnbench.api.observations import Evaluation, SetEvaluation
+from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
 from unlearnbench.results.records import Record
 from unlearnbench.results.table import TableRow
 
@@ -36,7 +37,7 @@ class PlainNumbers:
 
         Raises: DamagedError where a file cannot be read.
         """
-        if self._asks_all_rows(plain, attacked):
+        if column in plain.metrics and self._asks_all_rows(plain, attacked):
             return plain.metrics.get(column)
         key = plain.run_id, plain.epoch, column, _selection_key(attacked)
         if key not in self._values:
@@ -63,7 +64,7 @@ class PlainNumbers:
         return self._asks_all[key]
 
     def _on_asked_rows(self, plain: TableRow, attacked: TableRow, column: str) -> float | None:
-        measured = plain.schema.measures.get(column)
+        measured = plain.schema.measures.get(column) or _greedy_measure(plain.schema, column)
         whole, asked = self._evaluations(plain, attacked)
         if measured is None or whole is None or asked is None:
             return None
@@ -82,6 +83,14 @@ class PlainNumbers:
         whole = self._records[plain.run_id].evaluations.get(plain.epoch)
         stored = self._records[attacked.run_id].attacked_evaluations
         return whole, stored.get((attacked.epoch, attacked.variant))
+
+
+def _greedy_measure(schema: BenchmarkSchema, column: str) -> tuple[Measure, str] | None:
+    """The metric and set of a column that only stands for greedy answers beside samples."""
+    for measure, name in greedy_measures(schema).values():
+        if measure.column(name, "forget").name == column:
+            return measure, name
+    return None
 
 
 def _selection_key(attacked: TableRow) -> tuple[object, ...]:

@@ -249,7 +249,7 @@ def _greedy_counterpart(
     sampled: AttackedMetric, metrics: Sequence[AttackedMetric]
 ) -> AttackedMetric | None:
     """The metric of greedy answers that a metric of sampled answers is compared with."""
-    name = sampled.measure.metric.greedy
+    name = sampled.measure.metric.greedy.replace("-", "_")
     on_set = (item for item in metrics if item.column.set == sampled.column.set)
     return next((item for item in on_set if name and item.measure.name == name), None)
 

@@ -22,6 +22,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from pydantic import ValidationError
+
 from unlearnbench.analysis.best_settings import (
     UTILITY_SHARE,
     OnPanel,
@@ -31,7 +33,7 @@ from unlearnbench.analysis.best_settings import (
     merit_of,
 )
 from unlearnbench.api.attack import Attack, has_steps, only_samples
-from unlearnbench.api.metric import UNDER_ATTACK, MetricColumn
+from unlearnbench.api.metric import UNDER_ATTACK, Measure, Metric, MetricColumn
 from unlearnbench.api.registry import load
 from unlearnbench.base.errors import PluginError, RecordError, did_you_mean
 from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
@@ -165,31 +167,48 @@ def yardstick(
     schema: BenchmarkSchema,
     column: str,
     variant: str,
-    plain: Sequence[TableRow],
     attacked: Sequence[TableRow],
 ) -> Yardstick | None:
     """The numbers that a variant is measured by; None if there are none that the attack can move.
 
-    column           that other attacks are measured by
-    plain, attacked  rows, of which one at least has the number
+    column    that other attacks are measured by
+    attacked  rows of one panel
     """
     metric = schema.column(column)
     under = [row for row in attacked if row.variant == variant]
     if not leaves_greedy(variant, under):
         return Yardstick(metric, metric)
-
-    def has_number(rows: Sequence[TableRow], name: str) -> bool:
-        return any(row.metrics.get(name) is not None for row in rows)
-
-    for measure in schema.plan.measures:
-        reads_samples = not UNDER_ATTACK.isdisjoint(measure.metric.reads)
-        if not measure.metric.greedy or not reads_samples:
-            continue
-        for name in schema.sets("forget")[:1]:
-            before, after = f"{measure.metric.greedy}_{name}", f"{measure.name}_{name}"
-            if has_number(plain, before) and has_number(under, after):
-                return Yardstick(schema.column(before), schema.column(after))
+    for of_samples, (measure, name) in greedy_measures(schema).items():
+        if any(row.metrics.get(of_samples) is not None for row in under):
+            return Yardstick(measure.column(name, "forget"), schema.column(of_samples))
     return None
+
+
+def greedy_measures(schema: BenchmarkSchema) -> dict[str, tuple[Measure, str]]:
+    """The metric and set of greedy answers that each column of samples is compared with.
+
+    Also a metric that the benchmark does not report: it is computed from the observations then.
+    """
+    counterparts: dict[str, tuple[Measure, str]] = {}
+    for measure in schema.plan.measures:
+        name = measure.metric.greedy
+        if not name or UNDER_ATTACK.isdisjoint(measure.metric.reads):
+            continue
+        try:
+            kind: type[Metric] = load("metrics", name)
+            unreported = Measure(name.replace("-", "_"), kind(), measure.sets)
+        except (PluginError, ValidationError):  # it is not installed, or needs settings
+            continue
+        for of_set in schema.sets("forget")[:1]:
+            if of_set in measure.sets:
+                reported = (
+                    item
+                    for item in schema.plan.measures
+                    if type(item.metric) is kind and of_set in item.sets
+                )
+                counterpart = next(reported, unreported)
+                counterparts[f"{measure.name}_{of_set}"] = counterpart, of_set
+    return counterparts
 
 
 @dataclass(frozen=True)
@@ -511,7 +530,7 @@ def _attacked(
     ordered = dict.fromkeys(row.variant for row in sorted(under, key=lambda r: r.kind != "run"))
     variants = tuple(variant for variant in ordered if not is_before_attack(variant))
     schema = under[0].schema
-    measured = {v: yardstick(schema, column, v, panel.rows, under) for v in variants}
+    measured = {v: yardstick(schema, column, v, under) for v in variants}
     example = {row.variant: row for row in under}
 
     def shift(
@@ -539,6 +558,7 @@ def _attacked(
             plain = panel.row("retain")
             if kind == "fine-tuned":
                 plain = panel.start_row(column if metric is None else metric.before.name)
+                plain = plain or panel.row(kind)
             references[kind][variant] = shift(plain, of_model, variant, bypassed=False)
 
     by_run: dict[tuple[str, int], dict[str, TableRow]] = {}

@@ -7,13 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from unlearnbench.analysis.asked_rows import asked_places
+from unlearnbench.analysis.asked_rows import PlainNumbers, asked_places
+from unlearnbench.analysis.lasting import yardstick
 from unlearnbench.analysis.results import Results
 from unlearnbench.api.observations import Evaluation, FloatArray, SetEvaluation
 from unlearnbench.config.profiles import TOFU
+from unlearnbench.evaluation.benchmark_schema import recorded_schema
+from unlearnbench.results.epoch_metrics import Numbers
 from unlearnbench.results.records import EpochResult, Record
 
-from .conftest import record
+from .conftest import record, table_row
 
 COLUMN = "probability_forget"
 ENDS = (0.7, 1.0), (0.0, 0.3), (0.0, 0.6)
@@ -106,6 +109,26 @@ def test_a_number_that_is_no_mean_over_rows_has_no_score_where_rows_are_left_out
     assert panel.column.name == "log10_forget_quality"
     assert setting.lasting is None
     assert setting.why_not.startswith("paraphrase asks some of the rows, and log₁₀ forget quality")
+
+
+def test_greedy_answers_are_measured_also_where_the_benchmark_does_not_report_it() -> None:
+    """KnowUndo has no ROUGE of its forget set, beside which samples stand."""
+    schema = recorded_schema({"source": "knowundo"}, TOFU.id)
+    (of_set, *_) = schema.sets("forget")
+    column = f"rouge_{of_set}"
+    assert column not in schema.columns
+    scores = np.array([0.1, 0.4, 0.7])
+    seen = replace(asked(scores, range(3)), rouge_l_recall=scores)
+    evaluation = Evaluation(TOFU.id, {of_set: seen})
+    run = record("run", [{}], evaluations={1: evaluation})
+    run = replace(run, attacked_evaluations={(1, "sampling"): evaluation})
+
+    plain = table_row("run", "npo", {}, run_id="run", schema=schema)
+    under = replace(plain, variant="sampling", metrics=Numbers({f"expected_best_{of_set}": 0.8}))
+    measured = yardstick(schema, "exact_memorization", "sampling", [under])
+    assert measured is not None
+    assert measured.before.name == column
+    assert PlainNumbers([run])(plain, under, column) == pytest.approx(0.4)
 
 
 @pytest.mark.parametrize(
