@@ -24,7 +24,6 @@ from unlearnbench.analysis.lasting import (
     Yardstick,
     attack_class,
     attack_of,
-    point_of,
     step_of,
 )
 from unlearnbench.analysis.text import attack_sentences, variant_label
@@ -43,6 +42,11 @@ Variants = Mapping[tuple[str, str], Evaluation]
 def panel_of(context: PageContext, panel: TradeOffPanel) -> AttackedPanel | None:
     """Look the attacked settings of a panel up."""
     return next(iter(of_place(context.report.lasting, panel)), None)
+
+
+def point_label(variant: str) -> str:
+    """Name the point of an attack: `13 steps` of `relearning@13`, `nf4` of `quantization@nf4`."""
+    return variant_label(variant).partition(", ")[2]
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,7 @@ class AttackColumn:
         """
         variants = [variant for variant in self.shown(panel) if variant in models]
         return [
-            (point_of(variant) if len(variants) > 1 else "", models[variant])
+            (point_label(variant) if len(variants) > 1 else "", models[variant])
             for variant in variants
             if models[variant].after is not None
         ]
@@ -224,7 +228,7 @@ class Lasting(Section):
             "change": _change,
             "steps": _steps,
             "variant": variant_label,
-            "point": point_of,
+            "point": point_label,
         }
 
     def data(self, context: PageContext) -> Any:

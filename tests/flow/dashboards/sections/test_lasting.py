@@ -183,6 +183,7 @@ def test_references_stand_at_the_points_of_the_settings_beside_them(
         ]
     html = SECTION.render(made.report)
     assert ("<small>int8</small>" in html) is (len(points) > 1)
+    assert lasting.point_label("relearning@13") == "13 steps"
 
 
 def test_figures_have_both_references_and_open_answers(context: Any) -> None:
