@@ -16,7 +16,14 @@ from typing import Any, Literal, get_args
 import numpy as np
 import torch
 
-from unlearnbench.api.attack import Attack, AttackRows, PointsAre, WeightAttack, has_steps
+from unlearnbench.api.attack import (
+    Attack,
+    AttackRows,
+    PointsAre,
+    PromptAttack,
+    WeightAttack,
+    has_steps,
+)
 from unlearnbench.api.benchmark import Question
 from unlearnbench.api.observations import Evaluation, SetEvaluation
 from unlearnbench.benchmarks.synthetic import Synthetic
@@ -218,9 +225,10 @@ def points(tried: TriedAttack) -> Outcome:
 
 @attack_check()
 def answers(tried: TriedAttack) -> Outcome:
-    """Rows keep their answers, and no prompt has the answer in it.
+    """Rows keep their answers, no prompt has the answer in it, and prompts differ from the rows.
 
-    What is scored under an attack is compared with the plain evaluation, question by question and
+    Where no prompt differs, nothing can come back, and Lasting would be 1 by construction. What is
+    scored under an attack is compared with the plain evaluation, question by question and
     model by model; a prompt that has the answer in it measures reading, and no method can pass.
 
     `replace(row, question=…)`, or `examples`, `prefix`, `system`; `rows.beside` leaves out what has
@@ -231,16 +239,22 @@ def answers(tried: TriedAttack) -> Outcome:
     asked = [item.question for items in sets for item in items]
     # With answers that are nobody's.
     rows = replace(_prepared().rows, answers=dict.fromkeys((q.question for q in asked), _UNSURE))
+    unchanged = set(attack.points()) if isinstance(attack, PromptAttack) else set[str]()
     for row in (row for row in asked if attack.selects(row, rows)):
         for point in attack.points():
             made, name = attack.asked(row, point, rows), f"{row.opening!r} at point {point!r}"
             prompts += 1
+            if made != row:
+                unchanged.discard(point)
             for kept in ("answer", "paraphrased_answer", "perturbed_answers", "score"):
                 if getattr(made, kept) != getattr(row, kept):
                     return fault(f"{kept} of {name} is {getattr(made, kept)!r}")
             shown = (made.system or "", *chain(*made.examples), made.question, made.prefix)
             if any(f" {_words(row.answer)} " in f" {_words(text)} " for text in shown):
                 return fault(f"the prompt of {name} has its answer in it")
+    if prompts and unchanged:
+        point = min(unchanged)
+        return fault(f"no row is asked otherwise at point {point!r}: nothing can change under it")
     return passed(f"{prompts} prompts") if prompts else fault("it selects no ordinary row")
 
 

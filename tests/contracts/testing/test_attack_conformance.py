@@ -103,6 +103,16 @@ class Polite(PromptAttack):
         return replace(row, question=self.words + row.question)
 
 
+class Same(Polite):
+    """Own work."""
+
+    def points(self) -> tuple[str, ...]:
+        return "polite", "same"
+
+    def asked(self, row: Question, point: str, rows: AttackRows) -> Question:
+        return row if point == "same" else super().asked(row, point, rows)
+
+
 _clock = itertools.count()
 
 
@@ -276,6 +286,7 @@ def faults(kind: type[Attack]) -> dict[str, str]:
         (Training, "restored", "Noise@1: a module is in training mode"),
         (Stepped, "points", "points_are is steps, and its points are '1', 'end'"),
         (PoliteSteps, "points", "only a WeightAttack trains"),
+        (Same, "answers", "no row is asked otherwise at point 'same'"),
         (Rewriting, "answers", "answer of "),
         (Leading, "answers", "has its answer in it"),
         (Hurried, "restored", "closed at its first point: hooks of 'lm_head'"),

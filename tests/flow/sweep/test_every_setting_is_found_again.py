@@ -171,3 +171,12 @@ def test_every_value_of_a_range_is_one_of_its_values(seed: int) -> None:
     if values.step is not None:
         exact = [values.low + i * values.step for i in range(values.count or 0)]
         assert all(any(abs(v - e) <= 1e-11 * abs(e) for e in exact) for v in drawn)
+
+
+def test_a_value_that_an_earlier_version_rounded_is_one_of_the_range() -> None:
+    """So that its run is a trial of the search that trained it."""
+    beta = Range(low=10.0, high=20.0, step=0.125)
+    assert beta.contains(10.12), "10.125 with four digits"
+    assert beta.contains(10.125)
+    assert not beta.contains(10.13)
+    assert not beta.contains(10.0625)
