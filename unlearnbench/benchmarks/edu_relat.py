@@ -98,7 +98,7 @@ class EduRelat(Benchmark):
         minimal: _MinimalSets = _read(folder / "minimal_sets.json", _MinimalSets)
         requests: dict[SplitKey, Split] = {}
         for name in splits:
-            target = targets[self.splits.index(name)]
+            target = _target(targets, self.splits.index(name), minimal, len(facts), folder)
             labelled = tuple(
                 _labelled(fact, i, target, minimal[target]) for i, fact in enumerate(facts)
             )
@@ -106,6 +106,23 @@ class EduRelat(Benchmark):
             sets = {"biographies": biographies, "relationships": labelled}
             requests[name] = Split(name, (facts[target],), retain, sets)
         return Dataset("edu-relat", (*facts, *biographies), requests)
+
+
+def _target(
+    targets: Sequence[int], number: int, minimal: _MinimalSets, fact_count: int, folder: Path
+) -> int:
+    """Return the fact of a request. Raises: DataError if the tables do not fit each other."""
+    if number >= len(targets):
+        table = f"{folder}/subsample.json has {len(targets)} targets"
+        raise DataError(f"{table}, so there is no target{number + 1}; write all {TARGETS} there")
+    target = targets[number]
+    indices = {target, *(index for members in minimal.get(target, []) for index in members)}
+    if target not in minimal or not all(0 <= index < fact_count for index in indices):
+        raise DataError(
+            f"{folder}/minimal_sets.json: no minimal sets of fact {target} among the {fact_count} "
+            f"facts of {_RELATIONSHIPS}; write the tables of one version there"
+        )
+    return target
 
 
 def _labelled(fact: Question, i: int, target: int, minimal: Sequence[Sequence[int]]) -> Question:

@@ -34,6 +34,8 @@ CONTEXT = 4096
 STOPS = ("\n\n", "\nQuestion", "Question:")
 VERBATIM, ANSWER = 128, 32
 """Tokens that are generated. Of the reference of the former, 128 are kept with BOS."""
+_JOINT = 60
+"""Characters on both sides of a place by which it is found in the texts."""
 _ANSWERED = ("knowmem_retain", "knowmem", "verbmem")
 
 
@@ -192,11 +194,18 @@ def _known(folder: Path, part: str) -> tuple[Question, ...]:
 
 
 def _verbatim(folder: Path) -> tuple[Question, ...]:
+    """Passages, each with the space that its own text has between prompt and continuation.
+
+    Both were decoded from tokens, which lost it. The source generates from the prompt alone, and
+    does not score the continuation.
+    """
+    texts = "\n\n".join(row.text for _, row in table_rows(folder, "raw", "forget", _Text))
     return tuple(
         Question(
             row.prompt,
             row.gt,
             format="text",
+            tag=" " if f"{row.prompt[-_JOINT:]} {row.gt[:_JOINT]}" in texts else "",
             max_new_tokens=VERBATIM,
             max_answer_tokens=VERBATIM - 1,
             max_length=CONTEXT,

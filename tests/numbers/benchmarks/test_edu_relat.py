@@ -12,6 +12,7 @@ from tests.conftest import shared_data
 from tests.made_up_benchmarks import edu_relat
 from unlearnbench.api.metric import EvaluatedModel, MetricInputs
 from unlearnbench.api.observations import SetEvaluation
+from unlearnbench.base.errors import DataError
 from unlearnbench.benchmarks.edu_relat import EduRelat, ModelFamily
 from unlearnbench.evaluation.made_up_sets import made_up_set
 from unlearnbench.metrics.deep_unlearning import DeepUnlearning
@@ -111,3 +112,20 @@ def test_random_answers_have_the_recall_of_the_definition() -> None:
             pairs.append((len(gone) / len(members), sum(others) / len(others)))
         expected = [*max(pairs), float(known[targets[number]])]
         assert scored(facts(known, labels)) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("file", "table", "message"),
+    [
+        ("subsample.json", [0, 1], "has 2 targets, so there is no target3; write all 55"),
+        ("minimal_sets.json", {"0": [[0, 1]]}, "no minimal sets of fact 2 among the 60 facts"),
+        ("minimal_sets.json", {"2": [[2, 60]]}, "no minimal sets of fact 2 among the 60 facts"),
+    ],
+)
+def test_tables_that_do_not_fit_are_refused(
+    file: str, table: object, message: str, tmp_path: Path
+) -> None:
+    settings = edu_relat(tmp_path)
+    (tmp_path / file).write_text(json.dumps(table), encoding="utf-8")
+    with pytest.raises(DataError, match=message):
+        load_benchmark(EduRelat.model_validate(settings), ["target3"])

@@ -10,7 +10,7 @@ import pytest
 from rouge_score.rouge_scorer import RougeScorer
 
 from tests.conftest import shared_data
-from tests.made_up_benchmarks import muse
+from tests.made_up_benchmarks import muse, write_lines
 from unlearnbench.api.benchmark import Question
 from unlearnbench.api.metric import EvaluatedModel
 from unlearnbench.api.observations import SetEvaluation
@@ -40,6 +40,23 @@ def test_rows_and_prompts(tmp_path: Path) -> None:
         " and agreed to wait.",
     )
     assert (continued.max_new_tokens, continued.max_answer_tokens) == (128, 127)
+
+
+def test_a_passage_goes_on_as_its_text_does(tmp_path: Path, tokenizer: Any) -> None:
+    settings = muse(tmp_path)
+    text = "The council met on Tuesday and agreed to wait until spring."
+    write_lines(tmp_path / "raw/forget.jsonl", [{"text": "Another text."}, {"text": text}])
+    # Decoding loses the space in front of a first word.
+    cuts = [(text[:i], text[i:].strip()) for i in (21, 26, 34, 45)]
+    passages = [{"prompt": prompt, "gt": continuation} for prompt, continuation in cuts]
+    write_lines(tmp_path / "verbmem/forget.jsonl", passages)
+    rows = load_benchmark(MUSE.model_validate(settings), ["all"]).splits["all"].sets["verbmem"]
+    encoder = Encoder(tokenizer, TEMPLATES["plain"], 4096)
+    for row in rows:
+        encoded = encoder.row(row)
+        assert tokenizer.decode(list(encoded.ids)) == f"<s>{text}</s>"
+        assert encoder.reference(encoded, row) == row.answer, "the continuation alone"
+    assert [row.tag for row in rows] == ["", " ", "", " "]
 
 
 def test_texts_are_cut_into_pieces(tmp_path: Path, tokenizer: Any) -> None:
