@@ -205,10 +205,25 @@ class ChatModel:
     model: Any
 
     def conversation(
-        self, question: str, answer: str, **arguments: Any
+        self,
+        question: str,
+        answer: str,
+        before: tuple[tuple[str, str], ...] = (),
+        **arguments: Any,
     ) -> tuple[list[int], list[int]]:
-        """Ids of the whole conversation as rendered, and of the prompt."""
-        asked = [{"role": "user", "content": question}]
+        """Ids of the whole conversation as rendered, and of the prompt.
+
+        Args:
+            question: The user's last message.
+            answer: The assistant's last message.
+            before: Questions and answers of earlier turns.
+            arguments: Variables of the template.
+        """
+        asked: list[dict[str, str]] = []
+        for earlier, answered in before:
+            asked.append({"role": "user", "content": earlier})
+            asked.append({"role": "assistant", "content": answered})
+        asked.append({"role": "user", "content": question})
         said = [*asked, {"role": "assistant", "content": answer}]
         how: dict[str, Any] = {"tokenize": True, "return_dict": False}
         how |= self.kind.arguments | arguments

@@ -462,7 +462,7 @@ def generation_entry(
     eos, stops = int(tokenizer.eos_token_id), stop_ids(generation)
     if follows_generate:
         entry: list[Any] = []
-        if generation is not None and stops != {eos}:
+        if generation is not None and stops != frozenset({eos}):
             entry.append(["stops", sorted(stops)])
         if rules := LogitRules.of(generation):
             entry.append(["logits", dict(rules.settings)])

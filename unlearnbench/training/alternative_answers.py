@@ -107,7 +107,7 @@ def _key(
     # applied after sampling.
     sampled = {k: v for k, v in asdict(sampling).items() if k not in ("prefix", "stop")}
     content = [weights_hash, sampled, encoder.max_length, encoder.eos, seed, prompts]
-    if encoder.stops != {encoder.eos} or encoder.end_text:
+    if encoder.stops != frozenset({encoder.eos}) or encoder.end_text:
         content += [sorted(encoder.stops), encoder.end_text]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:24]
 

@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,11 @@ import pytest
 import torch
 
 from tests.chat_models import KINDS, ChatModel, build_chat_tokenizer, fitted
+from unlearnbench.api.attack import AttackRows
 from unlearnbench.api.benchmark import Question
+from unlearnbench.api.method import Sampling
+from unlearnbench.attacks.sampling import RepeatedSampling
+from unlearnbench.attacks.second_turn import SecondTurn
 from unlearnbench.base.errors import DataError
 from unlearnbench.benchmarks.tofu_metrics import ROLES
 from unlearnbench.config.profiles import TOFU
@@ -17,6 +22,8 @@ from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.models.encoding import Encoder, TurnEnd, resolve_template
 from unlearnbench.models.epoch_order import TrainingRows
 from unlearnbench.models.loading import pad_id
+from unlearnbench.runs.under_attack import evaluations_under
+from unlearnbench.training.answer_sampling import SeededPrompt, answer_rows, sample
 from unlearnbench.training.objective import Objective
 from unlearnbench.training.optimizers import TrainerSettings
 from unlearnbench.training.trainer import FineTuning, Trainer
@@ -71,6 +78,63 @@ def test_a_fitted_model_shows_its_probability_and_its_answers(
         if i < 4:
             assert expected.mean().exp() > 0.97, "it is fitted"
             assert found.generated[i] == question.answer
+
+
+def test_a_second_turn_stands_behind_the_first_ones_end(
+    chat: tuple[str, ChatModel], questions: tuple[Question, ...]
+) -> None:
+    _, one = chat
+    evaluator, attack = evaluator_of(one, questions[:5]), SecondTurn()
+    plain = evaluator(one.model)
+    tools: Any = SimpleNamespace(rows=AttackRows(questions[:5], questions[5:]))
+    ((_, evaluation),) = evaluations_under(
+        "second-turn", attack, one.model, evaluator, tools, plain
+    )
+    first, second = plain.sets["forget"], evaluation.sets["forget"]
+    for i, question in enumerate(questions[:5]):
+        before = ((question.question, first.generated[i]),)
+        expected = one.logprobs(attack.text, question.answer, before=before)
+        assert second.answer_loss[i] == pytest.approx(-expected.mean().item(), rel=1e-4)
+        prompt = len(one.conversation(attack.text, "", before=before)[1])
+        asked = len(one.conversation(question.question, "")[1])
+        limit = TOFU.max_length - asked if prompt > asked else TOFU.max_length - prompt
+        assert second.generated[i] == one.answer(attack.text, limit, before=before)[0]
+
+
+def test_samples_end_where_turns_do(
+    chat: tuple[str, ChatModel], questions: tuple[Question, ...]
+) -> None:
+    """At a low temperature the samples of training and of attacks are the greedy answers."""
+    _, one = chat
+    fitted_questions = questions[:4]
+    evaluator = evaluator_of(one, fitted_questions)
+    encoder = evaluator.encoder
+    prompts = [encoder.prompt(question) for question in fitted_questions]
+    seeded = [SeededPrompt(prompt, (1, i)) for i, prompt in enumerate(prompts)]
+    how = Sampling(1, temperature=0.01, max_new_tokens=60)
+    answers = sample(one.model, seeded, how, encoder, pad_id(one.tokenizer))
+    for question, answer, prompt in zip(fitted_questions, answers, prompts, strict=True):
+        wanted, begin = one.scored(question.question, question.answer)
+        assert list(answer) == wanted[begin:], "with the turn's end and no further"
+        (row,) = answer_rows(prompt, [answer])
+        assert encoder.reference(row, question) == question.answer
+    attack = RepeatedSampling(samples=2, temperature=0.01)
+    plain = evaluator(one.model)
+    samples = evaluator.with_samples(plain, one.model, attack).sets["forget"].samples
+    assert samples is not None
+    assert samples.texts == tuple((question.answer,) * 2 for question in fitted_questions)
+
+
+def test_samples_stop_at_the_ids_of_generation_config(questions: tuple[Question, ...]) -> None:
+    one = fitted("gemma", questions[:4])
+    template = resolve_template("chat", one.tokenizer)
+    stop = one.tokenizer.encode(" born", add_special_tokens=False)[0]
+    encoder = Encoder(one.tokenizer, template, 200, further_stops=frozenset({stop}))
+    seeded = [SeededPrompt(encoder.prompt(question), (2,)) for question in questions[:4]]
+    how = Sampling(1, temperature=0.01, max_new_tokens=60)
+    answers = sample(one.model, seeded, how, encoder, pad_id(one.tokenizer))
+    assert {answer[-1] for answer in answers} == {stop}
+    assert all(answer.count(stop) == 1 for answer in answers)
 
 
 WORDS = ("Ada", "Lima", "was born,", "in\n\nPerth", "please?", "  far", "north.", "[x]", "ü")
