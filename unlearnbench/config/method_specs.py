@@ -456,30 +456,42 @@ def takes_roles_apart(spec: MethodSpec) -> bool:
     return False
 
 
-def starts_exactly(spec: MethodSpec) -> bool:
-    """Whether modifiers compare the forget gradient with one that is 0 at the start model.
+def starts_exactly(spec: MethodSpec, training: TrainingSettings, *, has_own_head: bool) -> bool:
+    """Whether a run's first step differs from one in which a gradient of 0 was rounding errors.
 
-    The loss of retain rows is then only a divergence from the start model. Signs, norms and
-    projections of its gradient were those of rounding errors before.
+    The loss of retain rows has no gradient at the start model if it only is a divergence from that
+    model. Rounding errors in its place change the first step by more than rounding
+    - if modifiers compare the roles, since signs, norms and projections are of the errors then;
+    - if hidden states are compared, whose squares are weighed (0.2 % of RMU's update);
+    - in bf16, which has larger errors;
+    - if embeddings are not the output layer's, too: tokens of retain rows alone then have no other
+      gradient, and Adam moves them by the learning rate (0.5 % of the update).
+
+    Args:
+        has_own_head: Whether embeddings and output layer are trained, and are not one matrix.
     """
-    if not spec.modifiers:
-        return False
-    from unlearnbench.api.modifier import WeightEdit  # it imports torch
-
-    modifiers = modifiers_from_spec(spec)
-    compares_roles = any(each.two_roles and not _changes_nothing(each) for each in modifiers)
-    edits_start = any(
-        isinstance(each, WeightEdit) and type(each).before is not WeightEdit.before
-        for each in modifiers
-    )
-    if not compares_roles or edits_start:
-        return False
     method: Any = method_from_spec(spec)
     needs = method.needed()
     diverges = "retain" in needs.distributions | needs.states
     if spec.retain is None:
-        return diverges
-    return spec.retain.term == "kl" and (diverges or "retain" not in needs.parts)
+        vanishes = diverges
+    else:
+        vanishes = spec.retain.term == "kl" and (diverges or "retain" not in needs.parts)
+    if not vanishes:
+        return False
+    compares_roles = False
+    if spec.modifiers:
+        from unlearnbench.api.modifier import WeightEdit  # it imports torch
+
+        modifiers = modifiers_from_spec(spec)
+        if any(
+            isinstance(each, WeightEdit) and type(each).before is not WeightEdit.before
+            for each in modifiers
+        ):
+            return False
+        compares_roles = any(each.two_roles and not _changes_nothing(each) for each in modifiers)
+    compares_states = "retain" in needs.states
+    return compares_roles or compares_states or training.precision == "bf16" or has_own_head
 
 
 def _changes_nothing(modifier: Modifier) -> bool:

@@ -30,7 +30,7 @@ REASON_OF_FIELD = {
     "takes_roles_apart": "modifiers now see the gradient of one role where the loss joins both",
     "removes_dropout": "dropout is now removed for losses that compare with the start model",
     "corrections": "numbers of its architecture were wrong",
-    "starts_exactly": "modifiers no longer see rounding errors as the first retain gradient",
+    "starts_exactly": "the first retain gradient is no longer one of rounding errors",
     "profile_version": "the evaluation profile has a new version",
     "attack_training": "attacks train with other settings",
     "after": "the run from whose model it goes on is repeated",

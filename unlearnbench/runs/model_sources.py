@@ -203,13 +203,25 @@ class ModelSources:
         return content_hash(entry) if any(entry) else ""
 
     @cached_property
-    def has_dropout(self) -> bool:
-        """Whether the start model's configuration sets dropout. Raises: ModelError."""
+    def _start_config(self) -> Any:
+        """The start model's configuration; None for one that is built here. Raises: ModelError."""
         given = self.published("full")
         if given is None and self.is_tiny:
-            return False  # a Llama, which is built here without any
+            return None
         source = self.base() if given is None else source_of(self.settings, given)
-        return config_has_dropout(read_config(source, self.settings))
+        return read_config(source, self.settings)
+
+    @property
+    def has_dropout(self) -> bool:
+        """Whether the start model's configuration sets dropout. Raises: ModelError."""
+        config = self._start_config
+        return config is not None and config_has_dropout(config)
+
+    @property
+    def has_own_head(self) -> bool:
+        """Whether its output layer is another matrix than its embeddings. Raises: ModelError."""
+        config = self._start_config
+        return config is not None and not config.get_text_config().tie_word_embeddings
 
     def published(self, name: str) -> str | None:
         """The checkpoint or log that is given for a model; None if it is prepared here."""

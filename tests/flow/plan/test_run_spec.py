@@ -14,15 +14,16 @@ from unlearnbench.config.training_settings import TrainingSettings
 
 OLD = Path(__file__).parents[2] / "data" / "small_sweep" / "plan.json"
 PUBLISHED = {
-    "tofu_llama2_7b": "a8ac9cb8de5d521b",
-    "tofu_llama2_7b_one_gpu": "e18ad1f94d73b865",
-    "tofu_llama3_2_1b": "92245da96a5094b4",
-    "tofu_phi_1_5": "958e17c3380e198b",
+    "tofu_llama2_7b": "3c3db0e37d064a73",
+    "tofu_llama2_7b_one_gpu": "9ee9d6a411a63fd4",
+    "tofu_llama3_2_1b": "d262dc5ab8d42e39",
+    "tofu_phi_1_5": "622f65bd1e0e1bc4",
     "tofu_tiny": "100a1f1dcee875fb",
 }
 """By configuration: the hash of the ids of its runs on data with the fingerprint `f`.
 
-All but `tofu_tiny` changed when weight decay left out norms and biases, as in TOFU's trainer.
+All but `tofu_tiny` changed when weight decay left out norms and biases, as in TOFU's trainer,
+and when KL had no gradient of rounding errors in the first step.
 """
 
 
@@ -63,25 +64,31 @@ def test_only_a_joint_mean_that_is_now_divided_has_another_id(
 @pytest.mark.parametrize(
     ("name", "retain", "modifiers", "changes"),
     [
-        ("gradient-ascent", "kl", ["sago"], True),
-        ("npo", "kl", ["wagle"], True),
-        ("kl-minimization", None, ["dual"], True),
-        ("rmu", None, ["gru"], True),
-        ("jensun", "kl", ["pcgrad"], True),
-        ("jensun", "nll", ["pcgrad"], False),  # the gradient of nll is not 0
-        ("gradient-difference", "kl", ["sago"], False),  # nor that of its own retain term
-        ("gradient-ascent", "kl", ["salun"], False),  # a sum of both gradients
-        ("gradient-ascent", "kl", ["sago", "shrink"], False),  # the start model is damaged first
-        ("gradient-ascent", "nll", ["sago"], False),
-        ("gradient-ascent", "kl", [], False),
+        ("gradient-ascent", "kl", ["sago"], "always"),
+        ("npo", "kl", ["wagle"], "always"),
+        ("kl-minimization", None, ["dual"], "always"),
+        ("jensun", "kl", ["pcgrad"], "always"),
+        ("rmu", None, [], "always"),  # weighed squares of hidden states
+        ("kl-minimization", None, [], "if errors count"),
+        ("gradient-ascent", "kl", ["salun"], "if errors count"),
+        ("jensun", "nll", ["pcgrad"], "never"),  # the gradient of nll is not 0
+        ("gradient-difference", "kl", ["sago"], "never"),  # nor that of its own retain term
+        ("gradient-ascent", "kl", ["sago", "shrink"], "never"),  # the start model is damaged first
+        ("gradient-ascent", "nll", ["sago"], "never"),
+        ("npo", None, [], "never"),
     ],
 )
-def test_only_modifiers_that_compared_with_rounding_errors_have_another_id(
-    name: str, retain: RetainTermName | None, modifiers: list[str], changes: bool
+def test_only_runs_whose_first_gradient_was_of_rounding_errors_have_another_id(
+    name: str, retain: RetainTermName | None, modifiers: list[str], changes: str
 ) -> None:
     term = None if retain is None else RetainSpec(term=retain)
     spec = method_specs.method_spec(name, {}, term, modifiers)
-    assert method_specs.starts_exactly(spec) is changes
+    fp32, bf16 = TrainingSettings(), TrainingSettings(precision="bf16")
+    in_small = method_specs.starts_exactly(spec, fp32, has_own_head=False)
+    assert in_small is (changes == "always")
+    for training, has_own_head in ((bf16, False), (fp32, True)):
+        found = method_specs.starts_exactly(spec, training, has_own_head=has_own_head)
+        assert found is (changes != "never")
 
 
 def test_which_weights_decay_is_in_ids_if_any_does() -> None:
