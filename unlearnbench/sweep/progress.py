@@ -54,6 +54,7 @@ class Progress:
         self._several_models = self._several_seeds = False
         self.forecast = Forecast((), 1, clock)
         self._log: Path | None = None
+        self._warnings: set[str] = set()
 
     def log_to(self, path: Path) -> None:
         """Append every further line to a file."""
@@ -157,8 +158,10 @@ class Progress:
         self._done += 1
 
     def warn(self, text: str) -> None:
-        """Print a warning."""
-        self._print(f"warning: {text}")
+        """Print a warning, unless it was printed before: each process has its own."""
+        if text not in self._warnings:
+            self._warnings.add(text)
+            self._print(f"warning: {text}")
 
     def concluded(
         self, panels: Sequence[Panel], conclusions: Sequence[Conclusion], seconds: float

@@ -58,6 +58,14 @@ def test_progress_without_a_terminal_is_plain_lines() -> None:
     ]
 
 
+def test_equal_warnings_of_several_processes_are_one_line() -> None:
+    err = StringIO()
+    with Progress(Console(err=err), default_headline()) as progress:
+        for text in ("something", "another thing", "something"):
+            progress.warn(text)
+    assert err.getvalue().splitlines() == ["warning: something", "warning: another thing"]
+
+
 @pytest.mark.parametrize(
     ("utility", "quality", "why"),
     [(0.04, -0.1, "the start model knows nothing"), (0.8, -0.5, "has nothing left to forget")],
