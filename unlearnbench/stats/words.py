@@ -34,13 +34,18 @@ _WORD = regex.compile(
     regex.V1,
 )
 # Joiners, soft hyphens and marks of direction change how a word is drawn and not which word it is,
-# and only some people type them. The same holds for the Arabic tatweel, which stretches a word.
-_INVISIBLE = regex.compile(r"[\p{Default_Ignorable_Code_Point}\u0640]+", regex.V1)
+# and only some people type them.
+_INVISIBLE = regex.compile(r"\p{Default_Ignorable_Code_Point}+", regex.V1)
 # Inside an emoji, a joiner is what holds it together. The selector of its style is optional.
 _EMOJI_STYLE = regex.compile(r"[\ufe0e\ufe0f]")
 _SENTENCE_END = regex.compile(r"[\p{Sentence_Terminal}\n]+", regex.V1)
-# NFKC splits the vowel sign am of Thai and Lao, whose second half would begin a character.
-_WHOLE_AM = {"\u0e4d\u0e32": "\u0e33", "\u0ecd\u0eb2": "\u0eb3"}
+_SPELLINGS = {
+    # NFKC splits the vowel sign am of Thai and Lao, whose second half would begin a character.
+    "\u0e4d\u0e32": "\u0e33",
+    "\u0ecd\u0eb2": "\u0eb3",
+    # The Arabic tatweel stretches a word.
+    "\u0640": "",
+}
 
 
 def normalised(text: str) -> str:
@@ -55,8 +60,8 @@ def normalised(text: str) -> str:
         return text.lower()
     folded = unicodedata.normalize("NFKC", text).casefold()
     folded = unicodedata.normalize("NFKC", folded)
-    for halves, whole in _WHOLE_AM.items():
-        folded = folded.replace(halves, whole)
+    for spelling, usual in _SPELLINGS.items():
+        folded = folded.replace(spelling, usual)
     return folded
 
 

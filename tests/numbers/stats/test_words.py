@@ -2,20 +2,22 @@
 
 import random
 import string
+import unicodedata
+from typing import Literal
 
 import numpy as np
 import pytest
 from rouge_score.rouge_scorer import RougeScorer
 
+from unlearnbench.stats import text_overlap
 from unlearnbench.stats.text_overlap import (
     matched_form,
-    plain_words,
     rouge_l_f1,
     rouge_recall,
     rouge_words,
     union_recall,
 )
-from unlearnbench.stats.words import unicode_sentences, unicode_words
+from unlearnbench.stats.words import normalised, unicode_sentences, unicode_words
 
 WORDS = {
     "Chinese": ("她1950年出生于北京。", "她|1950|年|出|生|于|北|京"),
@@ -108,6 +110,65 @@ def test_the_profiles_of_others_count_no_word_of_other_scripts() -> None:
         assert rouge_recall([reference], [reference], word_rule="unicode")[1].tolist() == [1]
 
 
+LETTERS = {
+    "spaced": "éßяЙΣςاُבְקमितর한글ấëաა௧٣²",
+    "unspaced": "北京あカヿ゙ไทາកမ〇",
+    "between": " \t\n.,;!?。、؟।«»-_'\"()+=$€\u00b7\u05be",
+    "invisible": "\u200c\u200d\u00ad\u200f\u2060\ufeff\u0640",
+}
+"""Characters of each kind, and marks among the letters of their scripts.
+
+Without a virama, which joins letters of its own script to one character of a reader.
+"""
+
+
+def is_unspaced(character: str) -> bool:
+    """Whether the name of a character is of a script without spaces."""
+    scripts = ("CJK", "IDEOGRAPHIC", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")
+    return unicodedata.name(character, "").startswith(scripts)
+
+
+def plain_words(text: str) -> list[str]:
+    """Words by a loop over characters, their categories and names; no character of two bases."""
+    words: list[str] = []
+    is_open = False
+    for character in normalised(text):
+        category = unicodedata.category(character)
+        if category == "Cf":
+            continue
+        if category.startswith("M"):
+            if is_open:
+                words[-1] += character
+        elif not category.startswith(("L", "N")):
+            is_open = False
+        elif is_open and not is_unspaced(character) and not is_unspaced(words[-1][0]):
+            words[-1] += character
+        else:
+            words.append(character)
+            is_open = True
+    return words
+
+
+def test_random_text_has_the_words_of_a_plain_loop() -> None:
+    rng = random.Random(0)
+    for _ in range(5000):
+        kinds = rng.choices([*LETTERS], weights=(6, 3, 3, 1), k=rng.randrange(30))
+        text = "".join(rng.choice(LETTERS[kind]) for kind in kinds)
+        assert [*unicode_words(text)] == plain_words(text), ascii(text)
+
+
+def test_no_encoding_of_a_text_changes_its_words() -> None:
+    forms: tuple[Literal["NFC", "NFD", "NFKC", "NFKD"], ...] = ("NFC", "NFD", "NFKC", "NFKD")
+    rng = random.Random(1)
+    known = [chr(i) for i in range(0x20, 0x30000) if unicodedata.category(chr(i))[0] in "LMNPSZ"]
+    for _ in range(5000):
+        text = "".join(rng.choices(known, k=rng.randrange(1, 8)))
+        words = unicode_words(text)
+        for form in forms:
+            assert unicode_words(unicodedata.normalize(form, text)) == words, ascii(text)
+        assert unicode_words(" ".join(words)) == words, ascii(text)
+
+
 def test_ascii_text_has_the_values_of_rouge_score() -> None:
     rng = random.Random(0)
     alphabet = string.ascii_letters * 3 + string.digits + string.printable + " " * 40 + "\x00\x7f"
@@ -147,8 +208,8 @@ def test_union_recall_of_other_scripts_by_hand() -> None:
 
 
 def test_words_of_repetition_and_matches_follow_the_rule() -> None:
-    assert [*plain_words("你好 世界", "ascii")] == ["你好", "世界"]
-    assert [*plain_words("你好 世界", "unicode")] == ["你", "好", "世", "界"]
+    assert [*text_overlap.plain_words("你好 世界", "ascii")] == ["你好", "世界"]
+    assert [*text_overlap.plain_words("你好 世界", "unicode")] == ["你", "好", "世", "界"]
     assert matched_form(" Straße ", "ascii") == "straße"
     assert matched_form(" Straße ", "unicode") == matched_form("STRASSE", "unicode")
     assert matched_form("ＡＢ", "unicode") == "ab"
