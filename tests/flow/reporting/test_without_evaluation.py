@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,10 +13,13 @@ from unlearnbench.analysis.results import Results
 from unlearnbench.cli.main import main
 from unlearnbench.config.loader import load_config
 from unlearnbench.config.plan import Plan, RunSpec, make_plan
+from unlearnbench.config.search import SearchSettings, SelectSettings
 from unlearnbench.results.records import Record, run_record, write_record
+from unlearnbench.sweep.follow_up_runs import FollowUpRuns
 from unlearnbench.training.step_result import StepResult
 
 from ...numbers.analysis.conftest import REFERENCES, off, run
+from ..sweep.test_follow_up_runs import a_config, a_record
 
 STEPS = (StepResult(1, 1, 1e-4, 3.0, {"forget": 3.0}, 1.0),)
 REASON = "NaN loss at step 2 (epoch 1)"
@@ -159,3 +163,34 @@ def test_the_training_of_runs_without_an_evaluation_is_drawn(tmp_path: Path) -> 
     page = load("dashboards", "page")(Results.read(tmp_path / "mine"))
     families = json.loads(page.partition('"families":')[2].partition("}")[0] + "}")
     assert families == {"ce-u": 0, "general-ce-u": 1}
+
+
+@pytest.mark.parametrize("kind", ["random", "quasi-random"])
+@pytest.mark.parametrize("evaluated", [0, 1])
+def test_a_choice_among_runs_without_evaluations_is_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: Any, evaluated: int
+) -> None:
+    config = a_config(
+        tmp_path,
+        seeds=(0, 1),
+        select=SelectSettings(seeds=(0,)),
+        search=SearchSettings(kind=kind, trials=2),
+    )
+    folder = tmp_path / "small"
+    folder.mkdir()
+    follow_up = FollowUpRuns(make_plan(config, "rows"), folder)
+    runs = follow_up.current_plan().runs
+    for number, spec in enumerate(runs):
+        lost = replace(a_record(spec, "collapsed", points=()), error=REASON, steps=STEPS)
+        write_record(a_record(spec) if number < evaluated else lost, folder)
+    follow_up.select()
+    follow_up.write_selection()
+    (folder / "plan.json").write_text(json.dumps(follow_up.current_plan().to_json()))
+    for command in (["--latex", str(tmp_path / "a.tex")], ["--table", "latex"], []):
+        status = main(["report", str(folder), *command])
+        told = capsys.readouterr()
+        assert status == 0 or "no run was evaluated" in told.err or "no scorecard" in told.err
+        assert "Error" not in told.err
+    selection = Results.read(folder).selection
+    assert selection is not None
+    assert all(choice["why_not"] for choice in selection["choices"])
