@@ -50,7 +50,12 @@ from unlearnbench.evaluation.generation import (
 from unlearnbench.evaluation.gradient_norms import gradient_norms
 from unlearnbench.evaluation.predictor import KeptKeys, Predictor, QuestionScores, score
 from unlearnbench.evaluation.prefix_tree import Tree, build_tree
-from unlearnbench.evaluation.remarks import control_remark, label_remark, settings_remark
+from unlearnbench.evaluation.remarks import (
+    control_remark,
+    label_remark,
+    prompt_remark,
+    settings_remark,
+)
 from unlearnbench.evaluation.sets import is_answered
 from unlearnbench.models.batching import fast_batch_tokens
 from unlearnbench.models.control_text import ControlText
@@ -437,8 +442,15 @@ class Evaluator:
         """What makes numbers other than they seem, a sentence each."""
         items = [item for rows in self.sets.values() for item in rows]
         ignored = logit_settings(generation_config_of(model))
+        template = self.encoder.template
+        rows = [
+            item.rows[0]
+            for item in items
+            if item.question.format == "chat" and item.question.answer_index is None
+        ]
         sentences = (
-            label_remark(self.encoder.template, [item.rows[0] for item in items]),
+            label_remark(template, rows, len(self.encoder.text(template.tag))),
+            prompt_remark(template) if rows else "",
             control_remark(self.control, [item.question for item in items]),
             "" if self.profile.follows_generate else settings_remark(ignored, self.profile.name),
         )

@@ -8,17 +8,22 @@ from unlearnbench.config.profiles import PROFILES
 from unlearnbench.models.control_text import ControlText
 from unlearnbench.models.encoding import Row, Template
 
+_SHOWN = 40
+"""Characters of a prompt's end that are shown."""
 
-def label_remark(template: Template, rows: Sequence[Row]) -> str:
+
+def label_remark(template: Template, rows: Sequence[Row], tag_tokens: int) -> str:
     """Say which share of the scored tokens a chat template writes in front of every answer.
 
     Args:
         template: The model's template.
-        rows: The rows of true answers.
+        rows: The rows of true answers that stand in the template.
+        tag_tokens: Tokens of the template's tag alone.
     """
-    written = sum(row.label for row in rows)
-    if template.name != "chat" or not written:
+    if template.name != "chat" or not template.label or not rows:
         return ""
+    # Rows mark no label that consists of control tokens.
+    written = sum(row.label or tag_tokens for row in rows)
     share = written / sum(row.scored for row in rows)
     way = (
         f"set template_args: {{{template.tag_switch}}} (--template-arg "
@@ -31,6 +36,17 @@ def label_remark(template: Template, rows: Sequence[Row]) -> str:
         f"the chat template writes {template.label!r} in front of every answer. It is scored with "
         f"the answer, as {share:.0%} of the scored tokens, and raises probabilities. To score "
         f"answers alone, {way}"
+    )
+
+
+def prompt_remark(template: Template) -> str:
+    """Say if a chat template's prompts end unlike the conversations that it renders."""
+    if not template.answers_elsewhere:
+        return ""
+    return (
+        f"the chat template's prompts end with {template.after[-_SHOWN:]!r}, and it renders "
+        "answers behind another text. Answers are scored where prompts end: set template_args if "
+        "a variable of the template changes that"
     )
 
 

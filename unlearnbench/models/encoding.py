@@ -61,6 +61,8 @@ class Template:
     """Text that a chat template writes behind the last answer."""
     turn_end: TurnEnd | None = None
     """What ends an answer, where a chat template writes something else there than EOS alone."""
+    answers_elsewhere: bool = False
+    """A chat template renders answers behind another text than its prompts end with."""
     tag_switch: str = ""
     """Variable by which the chat template's prompt writes the tag itself, `enable_thinking: false`.
     Empty if there is no tag, or no such variable is known."""
@@ -246,7 +248,9 @@ def chat_template(tokenizer: PreTrainedTokenizerFast, args: TemplateArgs | None 
     more: dict[str, Any] = {"turn": turn, "system": part, "end": end, "trims": trims}
     more["trims_answers"] = _trims_answers(rendered)
     writes_prompt_always = turn is not None and text == rendered(prompt=False)
-    more["turn_end"] = _turn_end(end, turn if writes_prompt_always else None, tokenizer)
+    written = _behind_answer(rendered)
+    more["turn_end"] = _turn_end(written, turn if writes_prompt_always else None, tokenizer)
+    more["answers_elsewhere"] = bool(written) and not (tag or end)
     if tag.strip():
         more["tag_switch"] = _tag_switch(variables, rendered)
     return Template("chat", before, after, tag, special_tokens=False, **more)
@@ -333,6 +337,17 @@ def _around_answer(before: str, after: str, rendered: Callable[..., str]) -> tup
         return "", ""
     same = begin == before and middle.startswith(after)
     return (middle.removeprefix(after), end) if same else ("", "")
+
+
+def _behind_answer(rendered: Callable[..., str]) -> str:
+    """The text behind the last answer, also where prompts end unlike conversations with answers.
+
+    An example are models whose prompts open a block of thoughts, which answers do not show.
+    """
+    with suppress(Exception):  # templates are programs and may raise anything
+        _, _, end = rendered(None, 1, whole=True).split(_MARKER)
+        return end
+    return ""
 
 
 def _turn(before: str, after: str, rendered: Callable[..., str]) -> tuple[str, str] | None:

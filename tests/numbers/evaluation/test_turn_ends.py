@@ -227,6 +227,27 @@ def test_an_empty_block_of_thoughts_is_scored_with_a_remark(
     assert silent.remarks == ()
 
 
+def test_a_prompt_that_opens_thoughts_keeps_the_turns_end(
+    questions: tuple[Question, ...],
+) -> None:
+    """Reasoning models' prompts end with a text that conversations with answers do not have."""
+    opened = "{% if add_generation_prompt %}{{ '<|assistant|><think>\\n' }}{% endif %}"
+    kind = KINDS["always a prompt"]
+    kind = replace(kind, template=kind.template.replace("<|assistant|>", opened))
+    tokenizer = build_chat_tokenizer(kind, questions)
+    one = replace(fitted("always a prompt", questions, epochs=0), kind=kind, tokenizer=tokenizer)
+    evaluator = evaluator_of(one, questions[:2])
+    assert evaluator.encoder.template.turn_end == TurnEnd("", "<|end|>")
+    row = evaluator.encoder.row(questions[0])
+    question, answer = questions[0].question, questions[0].answer
+    text = f"<|user|>{question}<|end|><|assistant|><think>\n{answer}<|end|>"
+    assert tokenizer.decode(row.ids) == text
+    seen = evaluator(one.model).statistics
+    assert seen is not None
+    (remark,) = seen.remarks
+    assert "the chat template's prompts end with '<|end|><|assistant|><think>\\n'" in remark
+
+
 def test_control_tokens_in_texts_are_counted(questions: tuple[Question, ...]) -> None:
     one = fitted("gemma", questions[:4], epochs=1)
     begun = replace(questions[1], question="What is <end_of_turn>?", place="mine.jsonl:2")
