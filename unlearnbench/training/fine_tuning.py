@@ -168,6 +168,8 @@ def _adapted(model: Any, rank: int, seed: int) -> Generator[None, None, None]:
             sizes = _sizes(layer)
             if sizes is None or layer is output or not _is_own(name):
                 continue
+            if not _returns_product(model, name, layer):
+                continue
             weight, bound = layer.weight, 1 / math.sqrt(sizes[0])
             dtype = at_least_fp32(weight[:0]).dtype if weight.is_floating_point() else torch.float32
             drawn = torch.rand((rank, sizes[0]), generator=generator, dtype=dtype) * 2 - 1
@@ -184,6 +186,18 @@ def _adapted(model: Any, rank: int, seed: int) -> Generator[None, None, None]:
             handle.remove()
         for layer, subset in added:
             delattr(layer, subset)
+
+
+def _returns_product(model: nn.Module, name: str, layer: nn.Module) -> bool:
+    """Whether what a linear layer returns is its product, to which an adapter's can be added.
+
+    The router of Llama 4 returns scores besides. A layer of Mamba computes with the weight of its
+    `dt_proj`, and does not call it.
+    """
+    place, _, own_name = name.rpartition(".")
+    is_router = type(layer).__name__.endswith("Router")
+    is_read_directly = own_name == "dt_proj" and hasattr(model.get_submodule(place), "A_log")
+    return not is_router and not is_read_directly
 
 
 def _add_product(layer: Any, inputs: tuple[Any, ...], output: Tensor) -> Tensor:

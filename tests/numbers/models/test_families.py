@@ -13,12 +13,14 @@ import torch
 from unlearnbench.base.errors import ModelError
 from unlearnbench.evaluation.predictor import Predictor
 from unlearnbench.evaluation.prefix_tree import build_tree
-from unlearnbench.models.encoding import Row
+from unlearnbench.models.encoding import TEMPLATES, Encoder, Row
 from unlearnbench.models.loading import Source, load_model
 from unlearnbench.models.packed_attention import can_pack
 from unlearnbench.models.row_states import RowReader
 from unlearnbench.runs.evaluate_model import model_settings
+from unlearnbench.training.fine_tuning import FineTuner
 
+from ...conftest import QUESTIONS
 from ...families import FAMILIES, WINDOW
 
 WITHOUT_SDPA = ("gemma2", "gpt-oss", "gpt-j", "gpt-neo", "bloom", "mpt", "mamba")
@@ -108,3 +110,22 @@ def test_a_mask_that_no_configuration_names_is_found_by_a_trial_of_the_longest_r
     trial = build_tree([Row(tuple(range(3, 13)), 1)])
     assert Predictor(model, trial, pad=0, longest=12).packed
     assert not Predictor(model, trial, pad=0, longest=40).packed
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_an_attack_trains_adapters_of_its_own_on_every_family(name: str, tokenizer: Any) -> None:
+    model = FAMILIES[name].build()
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    ids = torch.arange(3, 40)[None]
+    with torch.no_grad():
+        plain = model(input_ids=ids).logits
+    tuner = FineTuner(Encoder(tokenizer, TEMPLATES["plain"], 200), 0)
+    options: Any = {"steps": 2, "learning_rate": 1e-2, "batch_size": 4, "lora_rank": 2}
+    taught = plain
+    for _ in tuner(model, QUESTIONS[:4], **options):
+        with torch.no_grad():
+            taught = model(input_ids=ids).logits
+    assert not torch.equal(taught, plain)
+    after = model.state_dict()
+    assert after.keys() == before.keys()
+    assert all(torch.equal(after[key], value) for key, value in before.items())
