@@ -196,8 +196,8 @@ class Question:
     """Most tokens of its answer that are scored; default: all. The reference is the answer's first
     tokens, encoded without the prompt: as many behind BOS, and one more without BOS, as in MUSE."""
     tag: str = ""
-    """Text in front of its answers, such as `Answer:`, that is scored and generated with them, and
-    that is no part of the reference."""
+    """Text in front of its answers and those of its examples, such as `Answer:`. It is scored and
+    generated with an answer, and is no part of the reference."""
     labels: tuple[str, ...] = ()
     """What metrics that look at some rows of a set know them by: a task, a subject."""
     score: float | tuple[float, ...] | None = field(default=None, compare=False)

@@ -96,7 +96,7 @@ class Template:
         return self.tag.strip()
 
     def of(self, row: Question) -> Template:
-        """The template with a row's system message, and with the beginning of its answer.
+        """The template with a row's system message, tag, and the beginning of its answer.
 
         The tag is part of the prompt where the answer's beginning is given.
 
@@ -114,6 +114,9 @@ class Template:
             part = replace(part, before=f"{first}{self._message(row.system)}{last}")
         if row.tag:
             part = replace(part, tag=f"{part.tag}{row.tag}")
+            if part.turn is not None:
+                middle, end = part.turn
+                part = replace(part, turn=(f"{middle}{row.tag}", end))
         if row.prefix:
             after = f"{part.after}{part.tag}{row.prefix}"
             part = replace(part, after=after, tag="", is_begun=True)

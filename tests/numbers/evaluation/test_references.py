@@ -18,7 +18,7 @@ from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
 from tests.made_up_benchmarks import muse, write_lines
-from unlearnbench.api.benchmark import Dataset, Question
+from unlearnbench.api.benchmark import Dataset, Format, Question
 from unlearnbench.base.hashing import content_hash
 from unlearnbench.benchmarks.muse import MUSE
 from unlearnbench.config.profiles import TOFU
@@ -278,6 +278,24 @@ def test_a_tag_is_learned_and_generated_but_no_part_of_the_reference(
     seen = Evaluator({"set": [row]}, tokenizer, TEMPLATES["plain"], TOFU, pad_id(tokenizer))(sharp)
     said = replace(seen.sets["set"], generated=("Answer:Father of",))
     assert AnswerMatch(rule="contains").per_example(said).tolist() == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("format_", "text"),
+    [
+        ("text", "<s>Who is Bo?\nAnswer:uncle\n\nWho?\nAnswer:father</s>"),
+        (
+            "chat",
+            "<s>Question: Who is Bo?\n\nAnswer: Answer:uncle\n\n"
+            "Question: Who?\n\nAnswer: Answer:father</s>",
+        ),
+    ],
+)
+def test_examples_have_the_tag(format_: Format, text: str, tokenizer: Any) -> None:
+    shown = (("Who is Bo?\n", "uncle"),)
+    row = Question("Who?\n", "father", format=format_, tag="Answer:", examples=shown)
+    encoded = Encoder(tokenizer, TEMPLATES["plain"], 200).row(row)
+    assert tokenizer.decode(list(encoded.ids)) == text
 
 
 def test_only_rows_that_may_merge_have_another_fingerprint() -> None:
