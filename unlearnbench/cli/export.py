@@ -8,6 +8,7 @@ import typer
 from unlearnbench.base.console import Console
 from unlearnbench.cli.command import argument, command, flag, new_group, option
 from unlearnbench.cli.options import Plugins, named_in, register_plugins
+from unlearnbench.config.precision import Attention
 
 app = new_group()
 
@@ -28,6 +29,13 @@ def export(
     dtype: Annotated[
         Literal["float32", "bfloat16", "float16"] | None,
         typer.Option(help="Type of the written weights.", show_default="the base's"),
+    ] = None,
+    attention: Annotated[
+        Attention | None,
+        typer.Option(
+            help="Implementation that trains and evaluates, where the record's is not installed.",
+            show_default="the record's",
+        ),
     ] = None,
     plugins: Plugins = None,
 ) -> None:
@@ -56,6 +64,7 @@ def export(
         target,
         adapter=adapter,
         dtype=dtype,
+        attention=attention,
         show=console.note,
     )
     console.print(f"compared with its record, {comparison}")

@@ -107,6 +107,7 @@ def export_model(
     *,
     adapter: bool = False,
     dtype: str | None = None,
+    attention: str | None = None,
     show: Callable[[str], None] = lambda _: None,
 ) -> str:
     """Write the model of a run into the folder `to`, whole or not at all.
@@ -114,6 +115,7 @@ def export_model(
     config   of the sweep in `folder`
     adapter  write the LoRA adapter, in place of the model that it is merged into
     dtype    of the written weights; default: the base's, see `exported_dtype`
+    attention  implementation that computes the run; default: the record's
     show     prints a line on the progress
 
     Returns how its numbers compare with the record. Raises: RecordError, ModelError or DataError
@@ -122,7 +124,7 @@ def export_model(
     record, row = choice.record, choice.row
     with atomic_folder(to) as part:
         args = record, choice.results.records, row.epoch, config, folder, part
-        remade = remake(*args, adapter=adapter, dtype=dtype, show=show)
+        remade = remake(*args, adapter=adapter, dtype=dtype, attention=attention, show=show)
         (recorded,) = (item.metrics for item in record.epochs if item.epoch == row.epoch)
         compared = [name for name in recorded if name in remade]
         # None is NaN in an array, and equal to itself.

@@ -55,6 +55,7 @@ def remake(
     *,
     adapter: bool = False,
     dtype: str | None = None,
+    attention: str | None = None,
     show: Callable[[str], None],
 ) -> dict[str, float | None]:
     """Train a recorded run again up to `epoch`, write model and tokenizer into `to`, evaluate them.
@@ -62,6 +63,7 @@ def remake(
     records  of the sweep in `folder`, whose configuration is `config`
     adapter  write the LoRA adapter, in place of the model that it is merged into
     dtype    of the written weights; default: see `exported_dtype`
+    attention  implementation that computes the run; default: the record's
     show     prints a line on the progress
 
     Returns the metrics of the written model, by column of `results.csv`. Raises: DataError where
@@ -89,6 +91,11 @@ def remake(
             "give the benchmark the rows that it had"
         )
     space.fetch_models(name, "full")
+    if attention is not None:
+        # Only of this run: a start model is known by the settings that it was prepared with.
+        spec = spec.model_copy(
+            update={"model": spec.model.model_copy(update={"attention": attention})}
+        )
     with deterministic(repeats):
         trainer = build_trainer(spec, space, method)
         for number in range(1, epoch + 1):

@@ -14,7 +14,7 @@ from unlearnbench.config.plan import make_plan
 from unlearnbench.config.profiles import profile_of
 from unlearnbench.config.schema import LoRA
 from unlearnbench.evaluation.summary import summarize
-from unlearnbench.models.loading import Source
+from unlearnbench.models.loading import Source, load_model
 from unlearnbench.models.lora import load_any_model
 from unlearnbench.models.rows_loading import fingerprint, load_benchmark
 from unlearnbench.report.exported_model import choose, export_model
@@ -135,3 +135,28 @@ def test_a_lora_run_is_merged_or_keeps_its_adapter(place: Path) -> None:
     ids = torch.arange(3, 13)[None]
     with torch.no_grad():
         torch.testing.assert_close(merged(ids).logits, on_top(ids).logits, atol=1e-5, rtol=1e-4)
+
+
+def test_a_run_is_computed_by_another_attention(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For a record of a machine with kernels that this one has not."""
+    folder, seen = swept(place, epochs=1), list[str]()
+    for module in ("build_trainer", "remade_model"):
+        name = "load_model" if module == "build_trainer" else "load_any_model"
+        where = f"unlearnbench.runs.{module}.{name}"
+        load: Any = load_model if module == "build_trainer" else load_any_model
+
+        def watched(source: Source, settings: Any, load: Any = load, **options: Any) -> Any:
+            model = load(source, settings, **options)
+            seen.append(model.config._attn_implementation)
+            return model
+
+        monkeypatch.setattr(where, watched)
+    prepared = sorted(place.rglob("prepared.json"))
+    words = ["export", "npo", "--in", str(folder), "--epoch", "1", "--to", str(place / "out")]
+    assert main([*words, "--attention", "eager"]) == 0
+    assert seen == ["eager", "eager"]
+    assert "compared with its record" in capsys.readouterr().out
+    # The start model is the one that was prepared for the sweep.
+    assert sorted(place.rglob("prepared.json")) == prepared
