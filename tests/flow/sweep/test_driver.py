@@ -274,7 +274,7 @@ def check_finished_sweep(result: SweepResult, lines: list[str]) -> None:
     assert sum(pattern in line for line in ends) == 1
     left = {path.name for path in result.folder.iterdir()}
     files = {".lock", "plan.json", "records", "report.html", "results.csv", "sweep.log"}
-    assert left == files | {"mlflow.db", "mlartifacts", "links.json"}
+    assert left == files | {"mlflow.db", ".mlflow.db.lock", "mlartifacts", "links.json"}
 
 
 @pytest.mark.usefixtures("shared_ray")
