@@ -42,16 +42,23 @@ class AnswerTokens:
     """[T] Σ_v p_v (log p_v − μ)²."""
     observed: Mapping[str, Float32Array] = field(default_factory=dict[str, Float32Array])
     """[T] by name: what the `Observation`s of metrics gave."""
+    end_lengths: IntArray | None = None
+    """[n] tokens that end the turn of each answer; None: one, where `ended`."""
+
+    @property
+    def end_counts(self) -> IntArray:
+        """[n] tokens that end the turn of each answer; 0 where it was cut."""
+        return self.ended.astype(np.int64) if self.end_lengths is None else self.end_lengths
 
     def by_answer(self, column: NDArray[_T], *, eos: bool) -> list[NDArray[_T]]:
         """[n] the part [T_i] of a column [T] that belongs to each answer.
 
-        eos  with the token that ends it; without, an answer that was cut stays whole
+        eos  with the tokens that end it; without, an answer that was cut stays whole
         """
         parts = np.split(column, np.cumsum(self.lengths)[:-1])
         if eos:
             return parts
-        return [p[:-1] if ended else p for p, ended in zip(parts, self.ended, strict=True)]
+        return [p[: len(p) - count] for p, count in zip(parts, self.end_counts, strict=True)]
 
 
 @dataclass(frozen=True, eq=False)

@@ -596,6 +596,7 @@ class Evaluator:
         return AnswerTokens(
             lengths=np.array([len(label) for label in labels]),
             ended=np.array([row.ended for row in rows], dtype=np.bool_),
+            end_lengths=_end_lengths(rows),
             loss=losses,
             hit=greedy == np.concatenate(labels),
             tied=column((s.tied for s in scores), np.bool_),
@@ -603,6 +604,12 @@ class Evaluator:
             logprob_variance=None if moments is None else moments[:, 1],
             observed={} if observed is None else dict(zip(names, observed.T, strict=True)),
         )
+
+
+def _end_lengths(rows: Sequence[Row]) -> IntArray | None:
+    """[n] tokens that end each turn; None if none has more than one, as in most templates."""
+    counts = np.array([row.end_tokens for row in rows], dtype=np.int64)
+    return counts if (counts > 1).any() else None
 
 
 def _stopped(text: str, stops: Sequence[str]) -> str:

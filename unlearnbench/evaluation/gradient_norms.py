@@ -53,7 +53,7 @@ def gradient_norms(
     def norm(item: tuple[Row, tuple[int, ...]]) -> float:
         row, prompt = item
         labels = row.ids[row.start + row.label :]
-        labels = labels[:-1] if labels and row.ended else labels
+        labels = labels[: len(labels) - row.end_tokens]
         if not labels:
             return np.nan
         first = row.start + row.label - 1  # predicts the first label

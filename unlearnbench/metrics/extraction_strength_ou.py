@@ -22,7 +22,7 @@ class ExtractionStrengthOU(Metric):
     def per_example(self, seen: SetEvaluation) -> FloatArray:
         """[n] in (0, 1]; 0 for an empty answer, as open-unlearning counts it."""
         tokens = seen.tokens
-        lengths = np.maximum(tokens.lengths - tokens.ended, 0)  # [n]
+        lengths = np.maximum(tokens.lengths - tokens.end_counts, 0)  # [n]
         strengths = ExtractionStrength().per_example(seen)
         floor = np.divide(1, lengths, out=np.zeros(len(lengths)), where=lengths > 0)
         return np.where(lengths > 0, np.maximum(strengths, floor), 0.0)

@@ -419,8 +419,13 @@ class Row:
     """Indices of tokens that no token sees, not even itself."""
     cut: bool = field(default=False, compare=False)
     """True if it was too long."""
-    ended: bool = field(default=False, compare=False)
-    """True if the last token ends the turn."""
+    end_tokens: int = field(default=0, compare=False)
+    """Number of last tokens that end the turn; 0 where the answer was cut before them."""
+
+    @property
+    def ended(self) -> bool:
+        """True if the last token ends the turn."""
+        return self.end_tokens > 0
 
     @property
     def scored(self) -> int:
@@ -580,7 +585,11 @@ class Encoder:
         masked = tuple(i for i, token in enumerate(ids[:-1]) if token == self.padding)
         is_cut = length + len(end_ids) > self.max_length
         ended = not is_option and (ids[-1:] == end_ids if end_ids else length <= most)
-        row = Row(ids, start, masked=masked, cut=is_cut, ended=ended)
+        end_tokens = int(ended)
+        if end and ended and length <= most and not self.eos_as_padding:
+            bare = self._ids(template, question, template.answer(answer))
+            end_tokens = max(length + len(end_ids) - len(bare), 1)
+        row = Row(ids, start, masked=masked, cut=is_cut, end_tokens=end_tokens)
         return self.labelled(row, question)
 
     def labelled(self, row: Row, question: Question) -> Row:

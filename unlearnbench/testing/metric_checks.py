@@ -229,7 +229,7 @@ def _taken(column: Any, order: list[int]) -> Any:
     if isinstance(column, AnswerTokens):
         chosen: dict[str, Any] = {
             name: values[order]
-            if name in ("lengths", "ended")
+            if name in ("lengths", "ended", "end_lengths")
             else np.concatenate([column.by_answer(values, eos=True)[i] for i in order])
             for name, values in vars(column).items()
             if isinstance(values, np.ndarray)

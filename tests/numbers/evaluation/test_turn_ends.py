@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +20,7 @@ from unlearnbench.base.errors import DataError
 from unlearnbench.benchmarks.tofu_metrics import ROLES
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.evaluation.evaluator import Evaluator
+from unlearnbench.evaluation.observation_file import read_observations, write_observations
 from unlearnbench.models.encoding import Encoder, TurnEnd, resolve_template
 from unlearnbench.models.epoch_order import TrainingRows
 from unlearnbench.models.loading import pad_id
@@ -62,12 +64,19 @@ def evaluator_of(
 
 
 def test_a_fitted_model_shows_its_probability_and_its_answers(
-    chat: tuple[str, ChatModel], questions: tuple[Question, ...]
+    chat: tuple[str, ChatModel], questions: tuple[Question, ...], tmp_path: Path
 ) -> None:
     name, one = chat
     evaluator = evaluator_of(one, questions)
     assert evaluator.encoder.template.turn_end == TURN_ENDS[name]
-    found = evaluator(one.model).sets["forget"]
+    evaluation = evaluator(one.model)
+    found = evaluation.sets["forget"]
+    several = {"llama-2": 2, "several tokens": len(one.tokenizer.encode("\n</turn>"))}
+    counts = found.tokens.end_counts.tolist()
+    assert counts == [several.get(name, 1)] * len(questions)
+    write_observations(evaluation, tmp_path / "log.safetensors")
+    again = read_observations(tmp_path / "log.safetensors").sets["forget"]
+    assert again.tokens.end_counts.tolist() == counts
     for i, question in enumerate(questions):
         expected = one.logprobs(question.question, question.answer)
         assert found.answer_loss[i] == pytest.approx(-expected.mean().item(), rel=1e-4, abs=1e-5)
@@ -75,6 +84,13 @@ def test_a_fitted_model_shows_its_probability_and_its_answers(
         limit = TOFU.max_length - len(one.conversation(question.question, "")[1])
         assert found.generated[i] == one.answer(question.question, limit)[0]
         assert found.references[i] == question.answer
+        assert found.tokens.by_answer(found.tokens.loss, eos=True)[i] == pytest.approx(
+            -expected.numpy(), rel=1e-3, abs=1e-5
+        )
+        words = found.tokens.by_answer(found.tokens.loss, eos=False)[i]
+        ids, begin = one.scored(question.question, question.answer)
+        bare = one.tokenizer.decode(ids[begin : begin + len(words)])
+        assert bare.strip() == question.answer, "without all that ends the turn"
         if i < 4:
             assert expected.mean().exp() > 0.97, "it is fitted"
             assert found.generated[i] == question.answer
