@@ -17,6 +17,7 @@ from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.evaluation.sets import evaluation_sets
 from unlearnbench.models.encoding import TEMPLATES
 from unlearnbench.models.rows_loading import load_benchmark
+from unlearnbench.runs.evaluate_model import set_up
 
 DATA = Synthetic(authors=4, questions_per_author=2, pretraining_authors=0)
 PROFILE = get_profile("tofu", rows=2, max_length=120)
@@ -120,3 +121,9 @@ class TestAdapter:
         config = json.loads((adapter / "adapter_config.json").read_text())
         config["base_model_name_or_path"] = base
         (adapter / "adapter_config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.filterwarnings(FROM_PEFT)
+def test_an_adapter_has_the_context_of_its_base(adapter: Path) -> None:
+    setup = set_up(str(adapter), data=DATA, forget=0.25, profile="unlearnbench")
+    assert setup.evaluator.max_length == 256

@@ -1,8 +1,11 @@
 """Profile `unlearnbench`: the model's context as the length, and its words on every benchmark."""
 
+import gzip
+import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from transformers import AutoConfig
 
@@ -12,6 +15,7 @@ from unlearnbench.api.benchmark import Question
 from unlearnbench.config.entries import benchmark_of
 from unlearnbench.config.profiles import PROFILES, UNLEARNBENCH
 from unlearnbench.evaluation.evaluator import Evaluator
+from unlearnbench.evaluation.logs import read_log
 from unlearnbench.evaluation.summary import plan_of
 from unlearnbench.evaluation.word_check import is_uncounted, rouge_sets, uncounted_shares
 from unlearnbench.models.encoding import TEMPLATES
@@ -113,3 +117,31 @@ def test_an_answer_is_uncounted_if_most_of_it_is_in_another_script() -> None:
     assert [is_uncounted(text, "unicode") for text in uncounted] == [False] * 8
     answers = {"one": ["北京", "x", "y", "z"], "few": [*["x"] * 200, "北京"], "none": []}
     assert uncounted_shares(answers, "ascii") == {"one": 0.25}
+
+
+def test_a_log_of_tofu_by_our_profile_is_counted_again(eval_logs_folder: Path) -> None:
+    path = eval_logs_folder / "llama2-7b_retain90.json.gz"
+    logged = read_log(path).sets["retain"]
+    found = read_log(path, profile=UNLEARNBENCH)
+    assert found.profile == UNLEARNBENCH.id
+    again = found.sets["retain"]
+    assert (logged.word_rule, again.word_rule) == ("ascii", "unicode")
+    pairs = zip(again.references, again.generated, strict=True)
+    same = np.array([one.isascii() and other.isascii() for one, other in pairs])
+    assert 0 < same.sum() < len(same), "some answers have accents"
+    np.testing.assert_array_equal(again.rouge_l_recall[same], logged.rouge_l_recall[same])
+    assert (again.rouge_l_recall[~same] != logged.rouge_l_recall[~same]).any()
+
+
+def test_a_log_without_texts_has_no_rouge_by_our_profile(
+    eval_logs_folder: Path, tmp_path: Path
+) -> None:
+    path = eval_logs_folder / "llama2-7b_retain90.json.gz"
+    document = json.loads(gzip.decompress(path.read_bytes()))
+    for tables in document.values():
+        tables.pop("generated_text", None)
+    short = tmp_path / "log.json"
+    short.write_text(json.dumps(document), encoding="utf-8")
+    assert not np.isnan(read_log(short).sets["retain"].rouge_l_recall).any()
+    found = read_log(short, profile=UNLEARNBENCH).sets["retain"]
+    assert np.isnan(found.rouge_l_recall).all()
