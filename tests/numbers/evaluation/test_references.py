@@ -19,6 +19,8 @@ from transformers import PreTrainedTokenizerFast
 
 from tests.made_up_benchmarks import muse, write_lines
 from unlearnbench.api.benchmark import Dataset, Format, Question
+from unlearnbench.api.observations import Samples
+from unlearnbench.attacks.sampling import RepeatedSampling
 from unlearnbench.base.hashing import content_hash
 from unlearnbench.benchmarks.muse import MUSE
 from unlearnbench.config.profiles import TOFU
@@ -33,6 +35,7 @@ from unlearnbench.models.encoding import TEMPLATES, Encoder, Template
 from unlearnbench.models.loading import pad_id
 from unlearnbench.models.rows_loading import fingerprint, load_benchmark
 from unlearnbench.models.tiny import build_tokenizer
+from unlearnbench.stats.text_overlap import rouge_recall
 
 WORDS = (
     "Paris",
@@ -278,6 +281,27 @@ def test_a_tag_is_learned_and_generated_but_no_part_of_the_reference(
     seen = Evaluator({"set": [row]}, tokenizer, TEMPLATES["plain"], TOFU, pad_id(tokenizer))(sharp)
     said = replace(seen.sets["set"], generated=("Answer:Father of",))
     assert AnswerMatch(rule="contains").per_example(said).tolist() == [1.0]
+
+
+def test_sampled_answers_end_at_the_stops(sharp: Any, tokenizer: Any) -> None:
+    attack = RepeatedSampling(samples=6, temperature=1.5)
+
+    def sampled(stops: tuple[str, ...]) -> Samples:
+        row = Question("Where was Ada born? ", "Lima", format="text", max_new_tokens=30)
+        sets = {"forget": [replace(row, stops=stops)]}
+        parts = sets, tokenizer, TEMPLATES["plain"], TOFU, pad_id(tokenizer)
+        evaluator = Evaluator(*parts, roles={"forget": "forget"})
+        seen = evaluator.with_samples(evaluator(sharp), sharp, attack).sets["forget"]
+        assert seen.samples is not None
+        return seen.samples
+
+    whole = sampled(()).texts[0]
+    stop = next(letter for letter in "aeiot" if any(letter in text for text in whole))
+    cut = sampled((stop,))
+    assert cut.texts[0] == tuple(text.partition(stop)[0].strip() for text in whole)
+    assert cut.texts[0] != whole
+    expected = rouge_recall(["Lima"] * 6, cut.texts[0])[1]
+    np.testing.assert_array_equal(cut.rouge_l_recall[0], expected)
 
 
 @pytest.mark.parametrize(
