@@ -7,6 +7,7 @@ import hashlib
 import json
 import logging
 import re
+import shlex
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -29,6 +30,7 @@ from unlearnbench.models.encoding import (
     no_variables,
     resolve_template,
 )
+from unlearnbench.models.folder_kinds import has_other_weights, other_kind, prefixed_names
 from unlearnbench.models.generation_settings import LogitRules, stop_ids
 from unlearnbench.models.gguf import check_file, content_of, converted, gguf_file
 from unlearnbench.models.lora_targets import linear_routers, unadapted_notice
@@ -272,7 +274,9 @@ class Source:
             if not (Path(self.place) / ADAPTER_WEIGHTS).is_file():
                 raise ModelError(
                     f"{self.place}: no {ADAPTER_WEIGHTS}; pickled adapters are not loaded, convert "
-                    "it first"
+                    f'it first: (cd {shlex.quote(self.place)} && python -c "import torch, '
+                    "safetensors.torch as s; s.save_file(torch.load('adapter_model.bin', "
+                    f"weights_only=True), '{ADAPTER_WEIGHTS}')\")"
                 )
             with self._of_base():
                 _ = self.whole  # fails where adapters are on top of each other without end
@@ -283,7 +287,8 @@ class Source:
                     f"no model folder {redact(self.place)!r}; give a folder or a hub id"
                 )
         elif not (self.folder / "config.json").is_file():
-            raise ModelError(f"{self.place}: no config.json; this is not a model folder")
+            reason = other_kind(self.folder) or "this is not a model folder"
+            raise ModelError(f"{self.place}: no config.json; {reason}")
 
     def check_tokenizer(self) -> None:
         """Raise ModelError where a folder holds no tokenizer."""
@@ -348,6 +353,10 @@ def source_errors(settings: ModelSettings) -> Iterator[tuple[_Setting, ModelErro
                 continue
             source = source_of(settings, location)
             source.check()
+            is_read = loc != ("base",) or settings.fine_tuned is None or not settings.retain
+            whole = source.whole.folder
+            if is_read and whole is not None and has_other_weights(whole):
+                raise _pickled(source)
             if loc == ("base",):
                 source.check_tokenizer()
         except ModelError as error:
@@ -548,12 +557,17 @@ def hub_sources(settings: ModelSettings) -> Iterator[tuple[_Setting, Source]]:
 
 
 def _pickled(source: Source) -> ModelError:
+    reason = None if source.whole.folder is None else other_kind(source.whole.folder)
+    if reason is not None:
+        return ModelError(f"{source.place}: no *.safetensors; {reason}")
     into = "FOLDER" if source.folder is None else source.place
     name = ", its tokenizer as well, and name FOLDER" if source.folder is None else ""
+    # Weights that are missing would be written with random values.
     return ModelError(
         f"{source.place}: no *.safetensors; pickled weights are not loaded, convert them first: "
         'python -c "from transformers import AutoModelForCausalLM as M; '
-        f"M.from_pretrained('{source.place}').save_pretrained('{into}')\"{name}"
+        f"m, i = M.from_pretrained('{source.place}', output_loading_info=True); "
+        f"assert not i['missing_keys'], i; m.save_pretrained('{into}')\"{name}"
     )
 
 
@@ -584,6 +598,8 @@ def _loaded(source: Source, settings: ModelSettings, **options: Any) -> Any:
     attention = None if settings.attention == "sdpa" else settings.attention
     folder = source.files(weights=True)
     with reading("model", source):
+        if (reason := prefixed_names(folder)) is not None:
+            raise ModelError(f"{source.place}: {reason}")
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder,
             config=config,
