@@ -201,3 +201,35 @@ def test_what_makes_numbers_other_than_they_seem_is_said(
         code, _, err = run(*words, *options, "--json")
         assert code == 0, err
         assert (think in err, penalty in err) == (is_scored, is_left_out)
+
+
+CUSTOM = """\
+from transformers import LlamaConfig, LlamaForCausalLM
+
+class CustomConfig(LlamaConfig):
+    model_type = "custom-of-a-test"
+
+class CustomForCausalLM(LlamaForCausalLM):
+    config_class = CustomConfig
+"""
+
+
+def test_code_of_a_model_runs_if_it_is_asked_for(
+    run: Run, tmp_path: Path, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "m"))
+    plain = run("evaluate", folder, *SMALL_EVALUATION, "--json")[1]
+    Path(folder, "custom.py").write_text(CUSTOM, encoding="utf-8")
+    path = Path(folder, "config.json")
+    names = {
+        "AutoConfig": "custom.CustomConfig",
+        "AutoModelForCausalLM": "custom.CustomForCausalLM",
+    }
+    config = json.loads(path.read_text()) | {"model_type": "custom-of-a-test", "auto_map": names}
+    path.write_text(json.dumps(config))
+    code, _, err = run("evaluate", folder, *SMALL_EVALUATION)
+    assert (code, "--trust-remote-code" in err) == (2, True)
+    assert "custom code" in err
+    code, out, err = run("evaluate", folder, *SMALL_EVALUATION, "--json", "--trust-remote-code")
+    assert code == 0, err
+    assert json.loads(out) == json.loads(plain)
