@@ -30,6 +30,7 @@ from unlearnbench.models.packed_attention import (
     Layout,
     can_pack,
     layout_argument,
+    long_row_matches,
     packing,
     states_match,
 )
@@ -158,27 +159,28 @@ class Predictor:
             yield
 
     def _packs(self, trial: Tree, longest: int) -> bool:
-        """True if packed trees give the states that their rows give one by one.
+        """True if a packed tree gives the states that its rows give one by one.
 
         A row of `longest` tokens is tried, too: a mask that the configuration does not name may
         differ from a causal one in long rows only.
         """
-        trees = [trial]
-        if longest > max(len(row.ids) for row in trial.rows):
-            text = np.resize(trial.ids, longest)
-            trees.append(build_tree([Row((*map(int, text),), max(longest // 2, 1))]))
-
-        def padded(rows: int | None = None) -> Tensor:
-            return torch.cat([self._padded_trees([tree], rows) for tree in trees])
-
+        text = np.resize(trial.ids, longest)  # again and again
+        long_row = build_tree([Row((*map(int, text),), max(longest // 2, 1))])
+        is_longer = longest > max(len(row.ids) for row in trial.rows)
         try:
             with packing(self.model):
-                packed = self._packed_trees(trees)
+                packed = self._packed_trees([trial])
+                packed_long = self._packed_trees([long_row]) if is_longer else None
         except torch.OutOfMemoryError:
             raise
         except (TypeError, ValueError, RuntimeError, KeyError):
             return False  # the model's attention has arguments that the library's kernel lacks
-        return states_match(packed, padded(), lambda: padded(rows=1))
+        rows = self._padded_trees([trial])
+        if not states_match(packed, rows, lambda: self._padded_trees([trial], rows=1)):
+            return False
+        if packed_long is None:
+            return True
+        return long_row_matches(packed_long, self._padded_trees([long_row]))
 
     def tree_states(self, trees: Sequence[Tree], kept: Keys | None = None) -> Tensor:
         """States [P, ·] at the predicting nodes of each tree, one after the other.

@@ -24,6 +24,7 @@ from unlearnbench.models.packed_attention import (
     can_pack,
     has_varlen_kernel,
     layout_argument,
+    long_row_matches,
     packing,
     states_match,
 )
@@ -194,22 +195,23 @@ class RowReader:
 
     @torch.no_grad()
     def _survives_packing(self, model: Any, *, unpadded: bool) -> bool:
-        """True if two packed rows give the states of single rows."""
+        """True if packed rows, two short ones and a long one, give the states of single rows."""
         vocabulary = model.get_input_embeddings().weight.shape[0]
-        spans = [range(1, 1 + _SHORT), range(20, 25)]
+        trial = _counting([range(1, 1 + _SHORT), range(20, 25)], vocabulary)
         if not can_pack(model, _SHORT):
             return False
+        is_long = self._longest > _SHORT and can_pack(model, self._longest)
+        long_row = _counting([range(3, 3 + self._longest)], vocabulary)
         was_training = model.training
         try:
+            packed = self._packed(model, trial, unpadded=unpadded)
             if was_training and not unpadded:
                 # Activation checkpointing calls layers in another way.
-                short = self._packed(model, _counting(spans, vocabulary), unpadded=unpadded)
                 with torch.enable_grad(), torch.random.fork_rng(devices=[]):
-                    self.run(model, short)
-            if can_pack(model, self._longest) and self._longest > _SHORT:
-                spans.append(range(3, 3 + self._longest))
-            trial = _counting(spans, vocabulary)
-            result = self.run(model.eval(), self._packed(model, trial, unpadded=unpadded))
+                    self.run(model, packed)
+            result = self.run(model.eval(), packed)
+            packed_long = self._packed(model, long_row, unpadded=unpadded) if is_long else None
+            long_states = None if packed_long is None else self.run(model, packed_long).hidden
         except torch.OutOfMemoryError:
             raise
         except (TypeError, ValueError, RuntimeError, KeyError):
@@ -219,9 +221,11 @@ class RowReader:
             def padded(batch: Sequence[Row]) -> Tensor:
                 return self.run(model, self._padded(model, batch)).hidden
 
-            return states_match(
+            if not states_match(
                 result.hidden, padded(trial), lambda: torch.cat([padded([row]) for row in trial])
-            )
+            ):
+                return False
+            return long_states is None or long_row_matches(long_states, padded(long_row))
         finally:
             model.train(was_training)
             # Autocast's copies of the weights that were made here have no gradient.
