@@ -237,4 +237,5 @@ def _errors(states: Tensor, expected: Tensor) -> Tensor:
     """[P] distances from expected states, relative to their norms."""
     states, expected = states.double().nan_to_num(), expected.double().nan_to_num()
     distance, norm = (states - expected).norm(dim=-1), expected.norm(dim=-1)
-    return (distance / norm).nan_to_num(nan=0.0)  # 0/0: both are zeros
+    errors: Tensor = (distance / norm).nan_to_num(nan=0.0)  # 0/0: both are zeros
+    return errors
