@@ -394,3 +394,16 @@ def test_settings_of_modifiers_survive(tmp_path: Path) -> None:
             check_config(config_of(methods=(MethodGrid(specs=(method,)),)), tmp_path, name)
             (made,) = modifiers_from_spec(recorded(spec).method)
             assert repr(made) == repr(kind.model_validate(settings))
+
+
+def test_a_list_of_target_modules_in_a_file_reaches_every_reader(tmp_path: Path) -> None:
+    text = "extends: quickstart\nmodels: [{name: tiny, base: tiny, lora: {target_modules: [%s]}}]\n"
+    path = tmp_path / "mine.yaml"
+    path.write_text(text % "q_proj, embed_tokens", encoding="utf-8")
+    config = load_config(str(path))
+    lora = config.models[0].lora
+    assert lora is not None
+    assert lora.target_modules == ("q_proj", "embed_tokens")
+    check_config(config, tmp_path, "lora")
+    for spec in make_plan(config, "0" * 16).runs:
+        check_run(spec, "lora")

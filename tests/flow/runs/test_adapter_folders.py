@@ -246,3 +246,22 @@ def test_weights_of_a_run_in_bfloat16_are_not_widened(base: Path, place: Path) -
     words = ["export", "npo", "--in", str(folder), "--epoch", "last", "--to"]
     assert main([*words, str(place / "out")]) == 0
     assert stored_dtype(place / "out") == "bfloat16"
+
+
+@pytest.mark.filterwarnings(FROM_PEFT)
+def test_the_command_line_names_another_base(
+    base: Path, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    adapter = save_adapter(base, place / "adapter", 1)
+    words = ["evaluate", str(adapter), "--data", "synthetic", "--rows", "2", "--json"]
+    assert main(words) == 0
+    expected = json.loads(capsys.readouterr().out)
+    path = adapter / "adapter_config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps(config | {"base_model_name_or_path": "/gone/base"}))
+    assert main(words) == 2
+    assert "an adapter on '/gone/base', as its adapter_config.json says" in capsys.readouterr().err
+    assert main([*words, "--adapter-base", str(base)]) == 0
+    assert json.loads(capsys.readouterr().out) == expected
+    assert main(["evaluate", str(base), *words[2:], "--adapter-base", str(base)]) == 2
+    assert "none of the models is the folder of an adapter" in capsys.readouterr().err
