@@ -129,8 +129,10 @@ def _trainable(model: nn.Module, rank: int | None, seed: int) -> Generator[None,
         parameter.grad = None
     try:
         with nullcontext() if rank is None else _adapted(model, rank, seed):
+            replaced = _replaced(model)
             for name, parameter in model.named_parameters():
-                chosen = _is_own(name) if rank is None else name.endswith(_NAMES)
+                is_own = _is_own(name) and id(parameter) not in replaced
+                chosen = is_own if rank is None else name.endswith(_NAMES)
                 parameter.requires_grad_(chosen and parameter.is_floating_point())
             yield
     finally:
@@ -147,6 +149,19 @@ def _is_own(name: str) -> bool:
     To train a weight W is to train the sum W + BA of a frozen adapter.
     """
     return not any(part.startswith("lora_") for part in name.split("."))
+
+
+def _replaced(model: nn.Module) -> set[int]:
+    """Ids of the weights of modules that an adapter has a whole copy of, which nothing reads.
+
+    The weight of a replaced embedding that the output layer shares is still read there.
+    """
+    wrappers = [m for m in model.modules() if type(m).__name__ == "ModulesToSaveWrapper"]
+    originals: list[nn.Module] = [wrapper.get_submodule("original_module") for wrapper in wrappers]
+    inside = {id(module) for original in originals for module in original.modules()}
+    others = (module for module in model.modules() if id(module) not in inside)
+    read = {id(p) for module in others for p in module.parameters(recurse=False)}
+    return {id(p) for original in originals for p in original.parameters()} - read
 
 
 _NAMES = ("attack_lora_a", "attack_lora_b")

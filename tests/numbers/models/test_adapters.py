@@ -18,11 +18,13 @@ from unlearnbench import evaluate_model, get_profile
 from unlearnbench.api.benchmark import Question
 from unlearnbench.base.errors import ModelError
 from unlearnbench.benchmarks.synthetic import Synthetic
+from unlearnbench.config.entries import attack_specs
 from unlearnbench.config.schema import LoRA, ModelSettings, SweepConfig
 from unlearnbench.models.encoding import TEMPLATES, Encoder
 from unlearnbench.models.loading import Source, load_model, load_tokenizer, source_of
 from unlearnbench.models.lora import check_targets, merged
 from unlearnbench.models.rows_loading import load_benchmark
+from unlearnbench.runs.evaluate_model import set_up
 from unlearnbench.runs.plan_sweep import plan_sweep
 from unlearnbench.runs.run import run_single
 from unlearnbench.training.optimizers import TrainerSettings
@@ -140,6 +142,26 @@ def test_an_evaluation_equals_plain_peft_one_row_at_a_time(
     assert list(found.answer_loss) == pytest.approx(expected, rel=1e-5)
     unadapted = plain_losses(plain_base(base), tokenizer, rows)
     assert unadapted != pytest.approx(expected, rel=1e-4), "the adapter changes the answers"
+
+
+@pytest.mark.parametrize("kind", ["layers", "whole-embedding", "whole-both", "tokens"])
+def test_relearning_trains_the_weights_that_an_adapter_has_replaced(
+    kind: str, folders: Any, tokenizer: Any, tmp_path: Path
+) -> None:
+    """As it trains the merged model, of which no weight is left out."""
+    _, adapter = folders(kind, kind != "layers")
+    whole = tmp_path / "whole"
+    load_model(Source(str(adapter)), settings_of(adapter)).save_pretrained(whole)
+    tokenizer.save_pretrained(whole)
+    rules = get_profile("tofu", max_length=100)
+    losses: list[list[float]] = []
+    for place in (adapter, whole):
+        setup = set_up(place, data=DATA, forget=0.5, profile=rules)
+        found = dict(setup.evaluations(place, attack_specs({"relearning": {}})))
+        losses.append(
+            [float(x) for seen in found.values() for x in seen.sets["forget"].answer_loss]
+        )
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
 @pytest.mark.parametrize("tied", TIED)
