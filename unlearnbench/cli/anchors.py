@@ -6,10 +6,20 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
+import typer
+
 from unlearnbench.base.console import Console, progress_bar
 from unlearnbench.base.errors import EvaluationError, shortened
 from unlearnbench.cli.command import argument, command, new_group, option
-from unlearnbench.cli.options import BatchTokens, Data, Json, is_log_file
+from unlearnbench.cli.options import (
+    AttentionOption,
+    BatchTokens,
+    Data,
+    Json,
+    RemoteCode,
+    is_log_file,
+)
+from unlearnbench.config.precision import Dtype
 
 if TYPE_CHECKING:
     from unlearnbench.analysis.anchors import Anchor, AnchorCheck
@@ -44,6 +54,11 @@ def check(
         str | None, option("MODEL_OR_LOG", "The retain model, for Forget Quality and privleak.")
     ] = None,
     data: Data = "tofu",
+    dtype: Annotated[
+        Dtype, typer.Option(help="Type of the weights; published numbers are of bfloat16.")
+    ] = "bfloat16",
+    attention: AttentionOption = "sdpa",
+    trust_remote_code: RemoteCode = False,
     batch_tokens: BatchTokens = None,
     as_json: Json = False,
 ) -> int:
@@ -82,7 +97,9 @@ def check(
                 profile=anchor.profile,
                 template=anchor.template,
                 template_args=anchor.template_args,
-                dtype="bfloat16",
+                dtype=dtype,
+                attention=attention,
+                trust_remote_code=trust_remote_code,
                 batch_tokens=batch_tokens,
                 progress=progress,
             )

@@ -51,6 +51,14 @@ BatchTokens = Annotated[
     int | None, option("N", "Tokens of a forward pass, where memory is short.", min=1)
 ]
 
+AttentionOption = Annotated[
+    Attention,
+    typer.Option(help="Implementation of attention; sdpa: eager in models without SDPA."),
+]
+RemoteCode = Annotated[
+    bool, flag("--trust-remote-code", "Run Python code that comes with the model.")
+]
+
 
 @dataclass(frozen=True)
 class ProfileChanges:
@@ -80,13 +88,8 @@ class ModelOptions:
         list[str] | None, option("KEY=VALUE", "Variable of the chat template (repeatable).")
     ] = None
     dtype: Annotated[Dtype, typer.Option(help="Type of the weights.")] = "float32"
-    attention: Annotated[
-        Attention,
-        typer.Option(help="Implementation of attention; sdpa: eager in models without SDPA."),
-    ] = "sdpa"
-    trust_remote_code: Annotated[
-        bool, flag("--trust-remote-code", "Run Python code that comes with the model.")
-    ] = False
+    attention: AttentionOption = "sdpa"
+    trust_remote_code: RemoteCode = False
     adapter_base: Annotated[
         str | None, option("MODEL", "Base of LoRA adapters, in place of the one that they name.")
     ] = None

@@ -104,13 +104,14 @@ def check_targets(settings: ModelSettings) -> None:
     try:
         with torch.random.fork_rng(devices=[]):
             add_lora(model, lora)
-    except (ValueError, TypeError, AttributeError, RuntimeError) as error:
+    except (ModelError, TypeError, AttributeError, RuntimeError) as error:
         # Of peft: a norm or a whole block is no layer that an adapter can be around.
-        reason = " ".join(str(error).split())
+        refusal = error.__cause__ or error
+        reason = " ".join(str(refusal).split())
         raise ModelError(
             f"{where}: peft cannot put adapters on {lora.target_modules!r} of "
-            f"{type(model).__name__} ({type(error).__name__}: {reason[:300]}); layers that take "
-            f"one are called {', '.join(known)}"
+            f"{type(model).__name__} ({type(refusal).__name__}: {reason[:300]}); layers that "
+            f"take one are called {', '.join(known)}"
         ) from None
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tests.made_up_benchmarks import muse
+from unlearnbench.base.errors import EvaluationError
 from unlearnbench.config.schema import Architecture
 from unlearnbench.models.tiny import build_model, build_tokenizer
 
@@ -115,3 +116,19 @@ def test_a_checkpoint_from_the_hub_is_evaluated_on_tofu(
     assert measured["rouge_forget"] == 0.0, "empty answers"
     assert 0 <= measured["exact_memorization_forget"] <= 1
     assert verdicts["mia_loss"] == "not measured", "the folder has no holdout rows"
+
+
+def test_options_on_loading_reach_the_evaluation(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+
+    def record(source: str, **options: Any) -> None:
+        given.update(options, source=source)
+        raise EvaluationError("no more is needed")
+
+    monkeypatch.setattr("unlearnbench.runs.evaluate_model.evaluate_model", record)
+    check = ("anchors", "check", "llama-3.2-1b-retain99")
+    names = ("dtype", "attention", "trust_remote_code")
+    assert run(*check)[0] == 2
+    assert [given[name] for name in names] == ["bfloat16", "sdpa", False]
+    run(*check, "--dtype", "float32", "--attention", "eager", "--trust-remote-code")
+    assert [given[name] for name in names] == ["float32", "eager", True]
