@@ -72,9 +72,8 @@ class RunSpec(Settings):
     """Corrected faults that concern the model's architecture, see `models/corrections.py`. Empty in
     specs of versions that had the faults."""
     starts_exactly: Annotated[bool, IF_SET] = False
-    """Whether the gradient of a divergence from the start model is exactly 0 in the first step, and
-    that matters, see `method_specs.starts_exactly`. False in specs of versions in which it was
-    rounding errors."""
+    """Whether the gradient of a divergence from the start model is exactly 0 in the first step, see
+    `method_specs.starts_exactly`. False in specs of versions in which it was rounding errors."""
     profile_version: Annotated[int, IF_SET] = 1
     """Version of the evaluation's profile."""
     after: Annotated[str, IF_SET] = Field(default="", exclude_if=lambda run: not run)
@@ -207,8 +206,6 @@ class Plan:
     """Names of the models whose configuration sets dropout, as far as it can be read."""
     corrections: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     """Corrected faults by model name, see `RunSpec.corrections`."""
-    with_own_head: frozenset[str] = frozenset()
-    """Names of the models whose output layer is another matrix than their embeddings, likewise."""
     references: tuple[str, ...] | None = None
     """Ids of the records of start and retain models; None where the hub does not answer."""
     commits: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -235,7 +232,6 @@ class Plan:
         first = spec.hyperparameters.get("ignore_first_answer_tokens", 0)
         labelled = training.ignore_label and model.template in LABELLED
         has_dropout = model.name in self.with_dropout
-        has_own_head = model.name in self.with_own_head and model.lora is None
         removes = has_dropout and rate is not None and removes_dropout(spec, training)
         attacking = config.training.of_attacks if config.attacks else training.of_attacks
         return [
@@ -262,7 +258,7 @@ class Plan:
                 removes_dropout=removes,
                 starts_exactly=rate is not None
                 and (removes or not has_dropout)
-                and starts_exactly(spec, training, has_own_head=has_own_head),
+                and starts_exactly(spec),
                 profile_version=profile_of(config.evaluation).version,
             )
             for seed in (config.select.seeds if config.select else config.seeds)
@@ -299,7 +295,6 @@ def make_plan(
     with_dropout: Iterable[str] = (),
     sequence: PointSequence = "sobol",
     corrections: Mapping[str, tuple[str, ...]] | None = None,
-    with_own_head: Iterable[str] = (),
 ) -> Plan:
     """Plan the product of models, splits, settings, seeds (and epoch counts) without duplicates.
 
@@ -314,7 +309,6 @@ def make_plan(
     with_dropout names of the models whose configuration sets dropout
     sequence     points of a quasi-random search, see `Plan.sequence`
     corrections  corrected faults by model name, see `Plan.corrections`
-    with_own_head names of the models whose output layer is a matrix of its own
     """
     fingerprints = {
         fraction: fingerprint if isinstance(fingerprint, str) else fingerprint[fraction]
@@ -330,7 +324,6 @@ def make_plan(
         with_dropout=frozenset(with_dropout),
         sequence=sequence,
         corrections=corrections or {},
-        with_own_head=frozenset(with_own_head),
     )
     points = [point for grid in config.methods for point in points_of(grid, config, sequence)]
     settings = itertools.product(config.models, config.split_keys, enumerate(points))

@@ -217,12 +217,6 @@ class ModelSources:
         config = self._start_config
         return config is not None and config_has_dropout(config)
 
-    @property
-    def has_own_head(self) -> bool:
-        """Whether its output layer is another matrix than its embeddings. Raises: ModelError."""
-        config = self._start_config
-        return config is not None and not config.get_text_config().tie_word_embeddings
-
     def published(self, name: str) -> str | None:
         """The checkpoint or log that is given for a model; None if it is prepared here."""
         settings = self.settings

@@ -151,7 +151,6 @@ def plan_sweep(config: SweepConfig) -> tuple[Plan, Dataset]:
     turns = {m.settings.name: digest for m in models if (digest := _turns(m, profile))}
     contents = broadcast_from_main(lambda: {m.name: local_contents(m) for m in config.models})
     with_dropout = [m.settings.name for m in models if _has_dropout(m)]
-    with_own_head = [m.settings.name for m in models if _has_own_head(m)]
     sequence: PointSequence = broadcast_from_main(lambda: _sequence(config))
     corrections = {m.settings.name: found for m in models if (found := _corrections(m, config))}
     plan = make_plan(
@@ -163,7 +162,6 @@ def plan_sweep(config: SweepConfig) -> tuple[Plan, Dataset]:
         with_dropout,
         sequence,
         corrections,
-        with_own_head,
     )
     with suppress(UnreachableError):  # its runs will need the hub
         plan = replace(plan, references=(*reference_ids(config, models, fingerprints),))
@@ -303,13 +301,6 @@ def _corrections(models: ModelSources, config: SweepConfig) -> tuple[str, ...]:
     with suppress(UnreachableError):
         return corrections_under(models.corrections, config.attacks)
     return ()
-
-
-def _has_own_head(models: ModelSources) -> bool:
-    """Whether a model's output layer is a matrix of its own; False if that cannot be read."""
-    with suppress(ModelError):
-        return models.has_own_head
-    return False
 
 
 def _check_prompts(plan: Plan, benchmark: Dataset) -> None:

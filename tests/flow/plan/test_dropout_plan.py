@@ -96,22 +96,3 @@ def test_a_run_does_as_it_is_planned_and_says_what_its_plan_missed(planned: Any)
     assert ModelDropout(build_trainer(missed, space, method).model)
     (warning,) = drain()
     assert warning.startswith("m trains with its dropout, and npo compares it with the start model")
-
-
-def test_an_output_layer_of_its_own_is_found_in_the_configuration(
-    tmp_path: Path, build: Any, tokenizer: Any
-) -> None:
-    """Without dropout: then it alone decides whether a first step was of rounding errors."""
-    found: dict[str, list[bool]] = {}
-    for kind in ("gpt_neox", "gpt2"):
-        folder = tmp_path / kind
-        shape = {"vocab_size": 330, "max_position_embeddings": 256}
-        none = dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), 0.0)
-        build(kind, shape | (none if kind == "gpt2" else {})).save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-        model = ModelSettings(name="m", base=str(folder), fine_tuned=str(folder), template="plain")
-        specs = [method_spec("kl-minimization", {}), method_spec("npo", {})]
-        methods = tuple(MethodGrid(specs=(spec,)) for spec in specs)
-        plan = plan_sweep(config_of(tmp_path, models=(model,), methods=methods))[0]
-        found[kind] = [run.starts_exactly for run in plan.runs]
-    assert found == {"gpt_neox": [True, False], "gpt2": [False, False]}
