@@ -32,8 +32,9 @@ class PlainNumbers:
         """The number of `plain` on the rows that were asked in `attacked`.
 
         Returns:
-            None if rows were left out and the number is not a mean over rows of one set, or is
-            undefined for a row that was asked.
+            None if rows were or may have been left out, and the number on the other rows is not
+            known: it is not a mean over rows of one set, it is undefined for a row that was asked,
+            or the records have no observations.
 
         Raises: DamagedError where a file cannot be read.
         """
@@ -45,21 +46,22 @@ class PlainNumbers:
         return self._values[key]
 
     def _asks_all_rows(self, plain: TableRow, attacked: TableRow) -> bool:
-        """Whether the attack asked as many rows of its sets as the plain evaluation has."""
+        """Whether the attack is known to have asked all rows of the plain evaluation.
+
+        It is not known of records without observations, such as the lines of a leaderboard.
+        """
         kind = attack_class(attack_of(attacked.variant))
         if kind is not None and kind.selects is Attack.selects:
             return True
         key = _selection_key(attacked)
         if key not in self._asks_all:
             whole, asked = self._evaluations(plain, attacked)
-            self._asks_all[key] = (
-                whole is None
-                or asked is None
-                or all(
-                    len(part.questions) == len(whole.sets[name].questions)
-                    for name, part in asked.sets.items()
-                    if name in whole.sets
-                )
+            if whole is None or asked is None:
+                return False  # the observations of another model may tell
+            self._asks_all[key] = all(
+                len(part.questions) == len(whole.sets[name].questions)
+                for name, part in asked.sets.items()
+                if name in whole.sets
             )
         return self._asks_all[key]
 

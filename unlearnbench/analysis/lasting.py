@@ -622,7 +622,7 @@ def _why_not(
     plain = [row.metrics.get(metric.before.name) for row in setting.rows]
     if None not in plain and any(shift.before is None for shift in shifts):
         label = metric.before.label.lower()
-        return f"{attack} asks some of the rows, and {label} without it is known of all only"
+        return f"{attack} may leave rows out, and {label} without it is known of all rows only"
     return ""
 
 

@@ -29,8 +29,8 @@ REASON_OF_FIELD = {
     "leaves_out_label": "the label of the prompt is no longer part of the loss",
     "takes_roles_apart": "modifiers now see the gradient of one role where the loss joins both",
     "removes_dropout": "dropout is now removed for losses that compare with the start model",
-    "corrections": "numbers of its architecture were wrong",
-    "starts_exactly": "the first retain gradient is no longer one of rounding errors",
+    "corrections": "earlier versions computed wrong numbers for the model's architecture",
+    "starts_exactly": "the retain gradient of the first step is now 0, and was rounding errors",
     "profile_version": "the evaluation profile has a new version",
     "attack_training": "attacks train with other settings",
     "after": "the run from whose model it goes on is repeated",
@@ -117,6 +117,10 @@ def _stated_setting(run: RunSpec) -> str:
     stated: dict[str, Any] = run.model_copy(update={"content": {}}).identity
     for name in REASON_OF_FIELD:
         stated.pop(name, None)
+    # Ids have these settings only through `removes_dropout` and `leaves_out_label`. Whoever changes
+    # them asks for another setting.
+    stated["dropout"] = run.training.dropout
+    stated["ignore_label"] = run.training.ignore_label
     return json.dumps(stated, sort_keys=True)
 
 

@@ -8,6 +8,7 @@ import pytest
 from unlearnbench.config.method_specs import method_spec
 from unlearnbench.config.plan import RunSpec, make_plan
 from unlearnbench.config.schema import MethodGrid, ModelSettings, SweepConfig
+from unlearnbench.config.training_settings import TrainingSettings
 from unlearnbench.results.records import EpochResult, run_record, write_record
 from unlearnbench.results.repeated_runs import (
     OTHER_REASON,
@@ -92,6 +93,21 @@ def test_runs_of_another_setting_repeat_nothing(tmp_path: Path) -> None:
         planned_runs(methods=(MethodGrid(specs=(method_spec("npo", {"beta": 0.5}),)),)), tmp_path
     )
     assert not repeated_runs(planned_runs(), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("field", "chosen"),
+    [
+        ("removes_dropout", TrainingSettings(dropout="keep")),
+        ("leaves_out_label", TrainingSettings(ignore_label=False)),
+    ],
+)
+def test_a_setting_that_the_user_changes_repeats_nothing(
+    field: str, chosen: TrainingSettings, tmp_path: Path
+) -> None:
+    """The reasons say what this version does now, and here it does the opposite."""
+    finish(tuple(run.model_copy(update={field: True}) for run in planned_runs()), tmp_path)
+    assert not repeated_runs(planned_runs(training=chosen), tmp_path)
 
 
 def test_a_finished_run_is_not_repeated(tmp_path: Path) -> None:

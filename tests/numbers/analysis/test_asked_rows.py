@@ -108,7 +108,24 @@ def test_a_number_that_is_no_mean_over_rows_has_no_score_where_rows_are_left_out
     (setting,) = panel.settings
     assert panel.column.name == "log10_forget_quality"
     assert setting.lasting is None
-    assert setting.why_not.startswith("paraphrase asks some of the rows, and log₁₀ forget quality")
+    assert setting.why_not.startswith("paraphrase may leave rows out, and log₁₀ forget quality")
+
+
+def test_records_without_observations_have_no_score_where_rows_may_be_left_out() -> None:
+    """The lines of a leaderboard have none, so the plain numbers are of all rows only."""
+    rng = np.random.default_rng(0)
+    after = rng.uniform(0, 1, 3)
+    ends = zip(("fine-tuned", "retain", "run"), ENDS, strict=True)
+    records = [
+        replace(one, evaluations={}, attacked_evaluations={})
+        for kind, (low, high) in ends
+        for one in attacked(kind, rng.uniform(low, high, 6), after, [0, 2, 4])
+    ]
+    (panel,) = Results.of(records, name="").lasting
+    (setting,) = panel.settings
+    assert [under.gain for under in setting.under] == [None]
+    assert setting.lasting is None
+    assert setting.why_not.startswith("paraphrase may leave rows out, and ")
 
 
 def test_greedy_answers_are_measured_also_where_the_benchmark_does_not_report_it() -> None:

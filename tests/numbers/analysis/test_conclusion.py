@@ -42,16 +42,13 @@ def results(
     records, rows = tuple(records), table(records)
     attacked: list[TableRow] = []
     if under is not None:
-        attacked = [
-            replace(
-                row,
-                variant="relearning@13",
-                metrics={
-                    COLUMN: under[row.method][1] + spread * (row.seed - 1) * (row.kind == "run")
-                },
-            )
-            for row in rows
-        ]
+        for row in rows:
+            before, after = under[row.method]
+            after += spread * (row.seed - 1) * (row.kind == "run")
+            attacked += [
+                replace(row, variant="relearning@0", metrics={COLUMN: before}),
+                replace(row, variant="relearning@13", metrics={COLUMN: after}),
+            ]
         rows = tuple(
             replace(row, metrics={**row.metrics, COLUMN: under[row.method][0]}) for row in rows
         )
