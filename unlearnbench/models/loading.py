@@ -33,7 +33,7 @@ from unlearnbench.models.encoding import (
 from unlearnbench.models.folder_kinds import has_other_weights, other_kind, prefixed_names
 from unlearnbench.models.generation_settings import LogitRules, stop_ids
 from unlearnbench.models.gguf import check_file, content_of, converted, gguf_file
-from unlearnbench.models.lora_targets import linear_routers, unadapted_notice
+from unlearnbench.models.lora_targets import ExpertStacks, linear_routers
 
 _BUFFERS = re.compile(r"(rotary_emb\.inv_freq|\.attn\.(masked_)?bias|\.attention\.(masked_)?bias)$")
 """Ends of names of position tables and causal masks in old checkpoints: constants that the model
@@ -710,17 +710,20 @@ def add_lora(model: Any, lora: LoRA) -> Any:
         exclude_modules=(linear_routers(model) or None) if is_all_linear else None,
         task_type="CAUSAL_LM",
     )
-    if is_all_linear and not lora.target_parameters and (line := unadapted_notice(model)):
-        warn_once(line)
+    experts = ExpertStacks(model)
     with quiet_peft():
         try:
-            return peft.get_peft_model(model, config)
+            adapted = peft.get_peft_model(model, config)
         except ValueError as error:
             reason = _without_middle(" ".join(str(error).split()))
             raise ModelError(
                 f"lora: peft cannot adapt a {type(model).__name__} so ({reason}); name other "
                 "layers in lora.target_modules"
             ) from error
+    may_leave_out = is_all_linear and not lora.target_parameters
+    if may_leave_out and (line := experts.unadapted_notice(adapted)):
+        warn_once(line)
+    return adapted
 
 
 def check_vocabulary(model: Any, tokenizer: Any) -> None:

@@ -7,6 +7,7 @@ weights of its start model, and is compared with the same start model.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -78,8 +79,12 @@ def _check_names(source: Source, expected: set[str]) -> None:
             )
 
 
+_INCOMPLETE = "without also targeting"
+"""In peft's message on old names of experts, of which some are missing: `w1` without `w3`."""
+
+
 def check_targets(settings: ModelSettings) -> None:
-    """Raise ModelError if `lora.target_modules` names layers that the start model does not have.
+    """Raise ModelError if `lora` names layers or parameters that the start model does not have.
 
     Reads the configuration, and no weights. Raises: UnreachableError where a hub has it.
     """
@@ -88,31 +93,57 @@ def check_targets(settings: ModelSettings) -> None:
     lora = settings.lora
     if lora is None:
         return
-    where = f"models.{settings.name}.lora.target_modules"
     model = _without_weights(settings)
-    layers = {name: module for name, module in model.named_modules() if _is_adaptable(module)}
-    known = sorted({name.rpartition(".")[2] for name in layers})
-    named = [name for name, _ in model.named_modules()]
-    for target in () if isinstance(lora.target_modules, str) else lora.target_modules:
-        if not any(name == target or name.endswith(f".{target}") for name in named):
-            near = did_you_mean(target.rpartition(".")[2], known) or ";"
-            raise ModelError(
-                f"{where}: no layer of {type(model).__name__} is called {target!r}{near} its "
-                f"layers are called {', '.join(known)}"
+    kind = type(model).__name__
+    modules = [name for name, _ in model.named_modules()]
+    layers = [name for name, module in model.named_modules() if _is_adaptable(module)]
+    parameters = [name for name, _ in model.named_parameters()]
+    where = f"models.{settings.name}.lora"
+    for target in lora.target_parameters:
+        if not _is_named(target, parameters):
+            # The parameters of linear layers are adapted by the names of the layers.
+            others = [name for name in parameters if name.rpartition(".")[0] not in layers]
+            ends = {".".join(name.split(".")[-3:]) for name in others}
+            fix = did_you_mean(target, sorted(ends)) or (
+                "; write the end of a parameter's name, such as mlp.experts.down_proj"
             )
+            raise ModelError(
+                f"{where}.target_parameters: no parameter of {kind} is called {target!r}{fix}"
+            )
+
     import_peft("lora needs")
+    known = sorted({name.rpartition(".")[2] for name in layers})
+    refusal: BaseException | None = None
+    targets: Any = lora.target_modules
     try:
         with torch.random.fork_rng(devices=[]):
-            add_lora(model, lora)
+            adapted = add_lora(model, lora)
+        # Without those that peft knows as other names of experts: `gate_proj` in Qwen's mixtures.
+        targets = adapted.peft_config["default"].target_modules
     except (ModelError, TypeError, AttributeError, RuntimeError) as error:
         # Of peft: a norm or a whole block is no layer that an adapter can be around.
         refusal = error.__cause__ or error
+        if _INCOMPLETE in str(refusal):
+            targets = ()
+    for target in () if isinstance(lora.target_modules, str) else lora.target_modules:
+        if target in targets and not _is_named(target, modules):
+            near = did_you_mean(target.rpartition(".")[2], known) or ";"
+            raise ModelError(
+                f"{where}.target_modules: no layer of {kind} is called {target!r}{near} its "
+                f"layers are called {', '.join(known)}"
+            )
+    if refusal is not None:
         reason = " ".join(str(refusal).split())
         raise ModelError(
-            f"{where}: peft cannot put adapters on {lora.target_modules!r} of "
-            f"{type(model).__name__} ({type(refusal).__name__}: {reason[:300]}); layers that "
+            f"{where}.target_modules: peft cannot put adapters on {lora.target_modules!r} of "
+            f"{kind} ({type(refusal).__name__}: {reason[:300]}); layers that "
             f"take one are called {', '.join(known)}"
-        ) from None
+        )
+
+
+def _is_named(target: str, names: Iterable[str]) -> bool:
+    """Whether peft finds a target among names: it is one of them, or the end of one."""
+    return any(name == target or name.endswith(f".{target}") for name in names)
 
 
 def _is_adaptable(module: Any) -> bool:

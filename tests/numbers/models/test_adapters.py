@@ -31,6 +31,7 @@ from unlearnbench.training.optimizers import TrainerSettings
 from unlearnbench.training.reference_model import load_references
 from unlearnbench.training.trainer import Trainer
 
+from ...families import FAMILIES
 from ...flow.small_run import config_of, runs_of
 from ..training.test_trainer import objective_of, rows_of
 
@@ -402,6 +403,35 @@ class TestTargets:
                     check_targets(settings)
             else:
                 check_targets(settings)
+
+    @pytest.mark.parametrize(
+        ("family", "lora", "message"),
+        [
+            ("qwen3-moe", {"target_modules": ("q_proj", "gate_proj", "up_proj", "down_proj")}, ""),
+            ("mixtral", {"target_modules": ("q_proj", "w1", "w2", "w3")}, ""),
+            ("mixtral", {"target_modules": ("w1",)}, "without also targeting w3"),
+            ("mixtral", {"target_modules": ("q_proj", "w4")}, "no layer of .* is called 'w4'; its"),
+            ("gpt-oss", {"target_modules": ("gate_proj",)}, "no layer of .* is called 'gate_proj'"),
+            ("gpt-oss", {"target_parameters": ("experts.down_proj",)}, ""),
+            (
+                "mixtral",
+                {"target_parameters": ("mlp.experts.down_proj", "mlp.experts.up_proj")},
+                r"models\.small\.lora\.target_parameters: no parameter of MixtralForCausalLM is "
+                r"called 'mlp\.experts\.up_proj'; did you mean 'mlp\.experts\.[a-z_]*up_proj'\?$",
+            ),
+            ("llama", {"target_parameters": ("?",)}, "; write the end of a parameter's name"),
+        ],
+    )
+    def test_names_of_experts_are_those_that_peft_knows(
+        self, family: str, lora: Any, message: str, tmp_path: Path
+    ) -> None:
+        FAMILIES[family].config().save_pretrained(tmp_path)
+        settings = settings_of(tmp_path, lora=LoRA(**lora))
+        if not message:
+            check_targets(settings)
+            return
+        with pytest.raises(ModelError, match=message):
+            check_targets(settings)
 
     def test_without_a_plan_it_is_found_before_the_start_model_is_evaluated(
         self, tmp_path: Path
