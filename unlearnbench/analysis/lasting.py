@@ -616,8 +616,8 @@ def _why_not(
     attack = attack_of(variant)
     if metric is None:
         return (
-            f"{attack} leaves greedy answers as they are, and no metric compares its samples with "
-            "them"
+            f"{attack} leaves greedy answers as they are, and no metric compares sampled answers "
+            "with them"
         )
     plain = [row.metrics.get(metric.before.name) for row in setting.rows]
     if None not in plain and any(shift.before is None for shift in shifts):

@@ -64,9 +64,9 @@ class Profile:
     words: WordRule = field(
         default="ascii",
         metadata={
-            "meaning": "words that metrics of text count; ascii: as each metric's source, ROUGE-L "
-            "runs of a-z and 0-9; unicode: words of all scripts, and each character of scripts "
-            "without spaces (Chinese, Japanese, Thai)"
+            "meaning": "what metrics of text count as a word; ascii: as each metric's source does, "
+            "for ROUGE runs of a-z and 0-9; unicode: words of all scripts, and each character of "
+            "scripts without spaces (Chinese, Japanese, Thai)"
         },
     )
 

@@ -45,8 +45,8 @@ def short_folder(own_part: str, variable: str = "TMPDIR") -> str | None:
                 return folder
     named = variable if chosen else "TMPDIR"
     raise UnlearnbenchError(
-        f"{named}: {parent} has {length} bytes, and sockets need a folder of at most {most}; set "
-        f"{variable} to a short folder on this machine that you may write to"
+        f"{named}: the path {parent} has {length} bytes, and sockets need a folder whose path has "
+        f"at most {most}; set {variable} to a short folder on this machine that you may write to"
     )
 
 

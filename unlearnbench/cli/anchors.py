@@ -55,7 +55,7 @@ def check(
     ] = None,
     data: Data = "tofu",
     dtype: Annotated[
-        Dtype, typer.Option(help="Type of the weights; published numbers are of bfloat16.")
+        Dtype, typer.Option(help="Type of the weights. Published numbers are of bfloat16.")
     ] = "bfloat16",
     attention: AttentionOption = "sdpa",
     trust_remote_code: RemoteCode = False,

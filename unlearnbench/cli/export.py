@@ -33,7 +33,7 @@ def export(
     attention: Annotated[
         Attention | None,
         typer.Option(
-            help="Implementation that trains and evaluates, where the record's is not installed.",
+            help="Attention implementation, for a machine without the record's.",
             show_default="the record's",
         ),
     ] = None,

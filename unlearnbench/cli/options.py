@@ -53,7 +53,7 @@ BatchTokens = Annotated[
 
 AttentionOption = Annotated[
     Attention,
-    typer.Option(help="Implementation of attention; sdpa: eager in models without SDPA."),
+    typer.Option(help="Attention implementation. With sdpa, models without SDPA use eager."),
 ]
 RemoteCode = Annotated[
     bool, flag("--trust-remote-code", "Run Python code that comes with the model.")

@@ -99,7 +99,7 @@ class Preparation(Settings):
     )
     weight_decay: float = Field(default=0.01, ge=0, description="decoupled, as AdamW's")
     decay_norms_and_biases: Annotated[bool, IF_SET] = Field(
-        default=True, description="as in `training`: false leaves them out of weight decay"
+        default=True, description="false: weight decay leaves them out, as in `training`"
     )
     max_grad_norm: float = Field(
         default=1.0, gt=0, description="norm that a step's gradient is clipped to"
@@ -144,8 +144,8 @@ class LoRA(Settings):
     )
     target_parameters: Annotated[tuple[str, ...], IF_SET] = Field(
         default=(),
-        description="ends of the names of parameters that are adapted besides: of experts, such as "
-        "mlp.experts.down_proj, which are no linear layers",
+        description="ends of the names of parameters that are also adapted although they are not "
+        "linear layers, such as the experts in mlp.experts.down_proj",
     )
 
 
@@ -167,8 +167,8 @@ class ModelSettings(Settings):
     revision: str | None = Field(default=None, description="of `base` alone: commit or tag")
     adapter_base: Annotated[str | None, NEVER] = Field(
         default=None,
-        description="base of the models above that are folders of LoRA adapters, in place of the "
-        "one that their adapter_config.json names: folder, hub id, id@revision",
+        description="base of those of `base`, `fine_tuned` and `retain` that are folders of LoRA "
+        "adapters, in place of the one that adapter_config.json names: folder, hub id, id@revision",
     )
     architecture: Architecture = Field(
         default=Architecture(), description="of `base: tiny`; other models bring theirs"
@@ -193,8 +193,8 @@ class ModelSettings(Settings):
     dtype: Dtype = Field(default="float32", description="type of the weights")
     attention: Attention = Field(
         default="sdpa",
-        description="implementation, by transformers' name; sdpa: eager in models without SDPA; "
-        "flash_attention_2 pads rows, which takes longer than packed ones",
+        description="implementation, by transformers' name; with sdpa, models without SDPA use "
+        "eager; flash_attention_2 pads rows, which takes longer than packed ones",
     )
     trust_remote_code: bool = Field(
         default=False, description="run Python code that comes with the model"

@@ -64,8 +64,8 @@ class TrainingSettings(Settings):
     dropout: Annotated[Literal["auto", "keep", "remove"], NEVER] = Field(
         default="auto",
         description="dropout of the model's own configuration while runs train; auto: removed for "
-        "losses that compare with the start model, which has none, and kept for others "
-        "(`models.lora.dropout` is apart)",
+        "losses that compare with the start model, because that has none, and kept for all others "
+        "(adapters have `models.lora.dropout`)",
     )
     ignore_label: Annotated[bool, NEVER] = Field(
         default=True,

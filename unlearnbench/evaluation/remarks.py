@@ -27,15 +27,15 @@ def label_remark(template: Template, rows: Sequence[Row], tag_tokens: int) -> st
     share = written / sum(row.scored for row in rows)
     way = (
         f"set template_args: {{{template.tag_switch}}} (--template-arg "
-        f"{template.tag_switch.replace(': ', '=')}), by which it becomes part of the prompt"
+        f"{template.tag_switch.replace(': ', '=')}), which moves this text into the prompt"
         if template.tag_switch
-        else "set template_args to what makes the template's prompts end with it, or set template "
+        else "set template_args so that the template's prompts end with this text, or set template "
         "to plain, llama-2 or phi"
     )
     return (
         f"the chat template writes {template.label!r} in front of every answer. It is scored with "
-        f"the answer, as {share:.0%} of the scored tokens, and raises probabilities. To score "
-        f"answers alone, {way}"
+        f"the answer, as {share:.0%} of the scored tokens, and raises probabilities. To score only "
+        f"the answers, {way}"
     )
 
 
@@ -44,9 +44,9 @@ def prompt_remark(template: Template) -> str:
     if not template.answers_elsewhere:
         return ""
     return (
-        f"the chat template's prompts end with {template.after[-_SHOWN:]!r}, and it renders "
-        "answers behind another text. Answers are scored where prompts end: set template_args if "
-        "a variable of the template changes that"
+        f"the chat template's prompts end with {template.after[-_SHOWN:]!r}, but in its "
+        "conversations answers follow another text. Answers are scored behind the prompt's end. If "
+        "a variable of the template makes the two texts equal, set it in template_args"
     )
 
 
@@ -62,18 +62,19 @@ def control_remark(control: ControlText, questions: Sequence[Question]) -> str:
     else:
         rows = f"{len(found)} rows have control tokens of the tokenizer in their texts"
     return (
-        f"{rows}, the first is {token!r} in {where}: the model reads a control token there, not "
-        "this text. Remove it from the data if it is not meant"
+        f"{rows}. The first is {token!r} in {where}. The model reads a control token there, and "
+        "not these characters. Remove it from the data unless that is meant"
     )
 
 
 def settings_remark(settings: Mapping[str, Any], profile: str) -> str:
-    """Say which settings of `generation_config` a profile leaves out."""
+    """Say which settings of `generation_config` a profile ignores."""
     if not settings:
         return ""
     followers = [name for name, each in PROFILES.items() if each.follows_generate]
     listed = ", ".join(f"{name}: {value}" for name, value in settings.items())
     return (
-        f"the model's generation_config has {listed}, which profile {profile} leaves out: each "
-        f"token of an answer is the most probable one. Profile {' or '.join(followers)} follows it"
+        f"the model's generation_config has {listed}, which profile {profile} ignores: each token "
+        f"of an answer is the most probable one. Profile {' or '.join(followers)} follows "
+        "generation_config"
     )

@@ -46,7 +46,7 @@ def other_kind(folder: Path) -> str | None:
         newest = checkpoints[-1]
         reason = None if _is_model(newest) else other_kind(newest)
         if reason is not None:
-            return f"it holds checkpoints, and of the newest, {newest}: {reason}"
+            return f"it holds checkpoints, not one model. The newest is {newest}: {reason}"
         return f"it holds checkpoints, not one model: give one of them, such as {newest}"
     if (folder / "plan.json").is_file() and (folder / "records").is_dir():
         return (
@@ -56,7 +56,7 @@ def other_kind(folder: Path) -> str | None:
     if files := sorted(folder.glob("*.gguf")):
         return f"its weights are in a GGUF file: give the file, such as {files[0]}"
     if inside := [path for path in sorted(folder.iterdir()) if _is_model(path)]:
-        return f"the model is in a folder inside of it: give {inside[0]}"
+        return f"the model is in a folder inside it: give {inside[0]}"
     return None
 
 

@@ -194,7 +194,8 @@ class Source:
                 names = f"its {ADAPTER_CONFIG} says (base_model_name_or_path)"
                 fix = f"if the base is elsewhere, name it: {_NAME_BASE}"
             else:
-                names, fix = "the option or key adapter_base says", "correct that"
+                names = "--adapter-base or the key adapter_base says"
+                fix = "correct it"
             raise type(error)(
                 f"{self.place}: an adapter on {redact(self.base.place)!r}, as {names}: {error}; "
                 f"{fix}"
@@ -717,7 +718,7 @@ def add_lora(model: Any, lora: LoRA) -> Any:
         except ValueError as error:
             reason = _without_middle(" ".join(str(error).split()))
             raise ModelError(
-                f"lora: peft cannot adapt a {type(model).__name__} so ({reason}); name other "
+                f"lora: peft cannot adapt a {type(model).__name__} ({reason}); name other "
                 "layers in lora.target_modules"
             ) from error
     may_leave_out = is_all_linear and not lora.target_parameters

@@ -25,7 +25,7 @@ REASON_OF_FIELD = {
     "data_fingerprint": "the rows of the benchmark have changed",
     "content": "a model folder or a log that the configuration names has changed",
     "template_digest": "the rendered chat template has changed",
-    "turn_digest": "answers end where the chat template ends a turn",
+    "turn_digest": "answers now end where the chat template ends a turn",
     "leaves_out_label": "the label of the prompt is no longer part of the loss",
     "takes_roles_apart": "modifiers now see the gradient of one role where the loss joins both",
     "removes_dropout": "dropout is now removed for losses that compare with the start model",
@@ -33,9 +33,9 @@ REASON_OF_FIELD = {
     "starts_exactly": "the retain gradient of the first step is now 0, and was rounding errors",
     "profile_version": "the evaluation profile has a new version",
     "attack_training": "attacks train with other settings",
-    "after": "the run from whose model it goes on is repeated",
+    "after": "the run that they continue is repeated",
 }
-OTHER_REASON = "this version of unlearnbench computes it by other rules"
+OTHER_REASON = "this version of unlearnbench computes them by other rules"
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,8 @@ def repetition_lines(repeated: Iterable[RepeatedRun]) -> list[str]:
         counts[each.reasons] = counts.get(each.reasons, 0) + 1
     lines: list[str] = []
     for reasons, count in counts.items():
-        runs = "1 finished run is" if count == 1 else f"{count} finished runs are"
-        lines.append(f"{runs} repeated, because {' and '.join(reasons)}")
+        runs = "1 finished run" if count == 1 else f"{count} finished runs"
+        lines.append(f"{runs} will be repeated, because {' and '.join(reasons)}")
     return lines
 
 

@@ -50,8 +50,8 @@ def _ending(lines: list[str]) -> str:
         return f"its process ended without an exception ({code})"
     seen = f" ({_shortened(details[0])})" if details else ""
     return (
-        f"its process died without an exception{seen}; the log of the kernel (dmesg) names the "
-        "processes that it ended because memory was full"
+        f"its process died without an exception{seen}; the kernel's log (dmesg) names processes "
+        "that were ended because memory was full"
     )
 
 

@@ -254,7 +254,7 @@ def answers(tried: TriedAttack) -> Outcome:
                 return fault(f"the prompt of {name} has its answer in it")
     if prompts and unchanged:
         point = min(unchanged)
-        return fault(f"no row is asked otherwise at point {point!r}: nothing can change under it")
+        return fault(f"at point {point!r} no prompt differs from the row's, so nothing can change")
     return passed(f"{prompts} prompts") if prompts else fault("it selects no ordinary row")
 
 

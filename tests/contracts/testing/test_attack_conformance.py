@@ -286,7 +286,7 @@ def faults(kind: type[Attack]) -> dict[str, str]:
         (Training, "restored", "Noise@1: a module is in training mode"),
         (Stepped, "points", "points_are is steps, and its points are '1', 'end'"),
         (PoliteSteps, "points", "only a WeightAttack trains"),
-        (Same, "answers", "no row is asked otherwise at point 'same'"),
+        (Same, "answers", "at point 'same' no prompt differs from the row's"),
         (Rewriting, "answers", "answer of "),
         (Leading, "answers", "has its answer in it"),
         (Hurried, "restored", "closed at its first point: hooks of 'lm_head'"),

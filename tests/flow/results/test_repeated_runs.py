@@ -70,7 +70,7 @@ def test_a_change_of_an_input_names_the_reason(field: str, tmp_path: Path) -> No
     repeated = repeated_runs(new, tmp_path)
     assert {each.run.id for each in repeated} == {run.id for run in new[:3]}
     assert {each.record_id for each in repeated} == {run.id for run in old[:3]}
-    expected = f"3 finished runs are repeated, because {REASON_OF_FIELD[field]}"
+    expected = f"3 finished runs will be repeated, because {REASON_OF_FIELD[field]}"
     assert repetition_lines(repeated) == [expected]
 
 
@@ -83,7 +83,7 @@ def test_an_equal_specification_under_another_id_is_this_version_s_rule(
         patch.setattr(RunSpec, "id", property(lambda run: f"{run.seed:016}"))
         finish(new, tmp_path)
     assert repetition_lines(repeated_runs(new, tmp_path)) == [
-        f"1 finished run is repeated, because {OTHER_REASON}"
+        f"1 finished run will be repeated, because {OTHER_REASON}"
     ]
 
 
@@ -123,6 +123,6 @@ def test_two_reasons_stand_in_one_line(tmp_path: Path) -> None:
     changes = {"template_digest": "4567", "profile_version": 2}
     finish(tuple(run.model_copy(update=changes) for run in new), tmp_path)
     assert repetition_lines(repeated_runs(new, tmp_path)) == [
-        f"1 finished run is repeated, because {REASON_OF_FIELD['template_digest']} "
+        f"1 finished run will be repeated, because {REASON_OF_FIELD['template_digest']} "
         f"and {REASON_OF_FIELD['profile_version']}"
     ]

@@ -75,11 +75,11 @@ def test_a_folder_without_room_is_named(monkeypatch: pytest.MonkeyPatch, tmp_pat
         pass
     size = len(os.fsencode(place))
     fix = "a short folder on this machine that you may write to"
-    rule = f"has {size} bytes, and sockets need a folder of at most"
-    assert str(error.value) == f"TMPDIR: {place} {rule} {MOST}; set RAY_TMPDIR to {fix}"
+    rule = f"has {size} bytes, and sockets need a folder whose path has at most"
+    assert str(error.value) == f"TMPDIR: the path {place} {rule} {MOST}; set RAY_TMPDIR to {fix}"
     with pytest.raises(UnlearnbenchError) as error, short_process_sockets():
         pass
-    assert str(error.value) == f"TMPDIR: {place} {rule} 75; set TMPDIR to {fix}"
+    assert str(error.value) == f"TMPDIR: the path {place} {rule} 75; set TMPDIR to {fix}"
     monkeypatch.setenv("RAY_TMPDIR", str(place))
     with pytest.raises(UnlearnbenchError, match=r"^RAY_TMPDIR: "), short_ray_sockets():
         pass

@@ -112,7 +112,7 @@ def test_another_profile_takes_the_most_probable_tokens(
     assert evaluation.statistics is not None
     (remark,) = evaluation.statistics.remarks
     assert all(f"{name}: " in remark for name in SETTINGS[kind])
-    assert "profile tofu leaves out" in remark
+    assert "profile tofu ignores" in remark
 
 
 def test_answers_stop_where_open_unlearnings_do(

@@ -271,9 +271,9 @@ def test_control_tokens_in_texts_are_counted(questions: tuple[Question, ...]) ->
     seen = evaluator_of(one, rows)(one.model).statistics
     assert seen is not None
     assert seen.remarks == (
-        "2 rows have control tokens of the tokenizer in their texts, the first is '<end_of_turn>' "
-        "in mine.jsonl:2: the model reads a control token there, not this text. Remove it from the "
-        "data if it is not meant",
+        "2 rows have control tokens of the tokenizer in their texts. The first is '<end_of_turn>' "
+        "in mine.jsonl:2. The model reads a control token there, and not these characters. Remove "
+        "it from the data unless that is meant",
     )
 
 

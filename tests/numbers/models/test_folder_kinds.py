@@ -105,7 +105,7 @@ def test_of_checkpoints_the_newest_is_named(folder: Path, tmp_path: Path) -> Non
 
 
 def test_other_folders_are_named(folder: Path, tmp_path: Path) -> None:
-    assert error_of(tmp_path).endswith(f"the model is in a folder inside of it: give {folder}")
+    assert error_of(tmp_path).endswith(f"the model is in a folder inside it: give {folder}")
     other = tmp_path / "gguf"
     other.mkdir()
     (other / "small.gguf").touch()
