@@ -71,9 +71,12 @@ class Range(Settings):
 
     def at(self, index: int) -> int | float:
         """The value after `index` steps from the low end: 0.3 for 0.1 and two steps of 0.1."""
-        value = self.low + index * (1 if self.step is None else self.step)
+        step = 1 if self.step is None else self.step
+        value = self.low + index * step
         if self.whole:
             return int(value)
+        if abs(value) < 1e-9 * step:
+            value = 0.0  # -0.3 + 3 * 0.1 is 5.6e-17
         # Twelve digits, because 0.1 + 2 * 0.1 is 0.30000000000000004.
         return float(min(max(float(f"{value:.12g}"), self.low), self.high))
 

@@ -58,6 +58,13 @@ class TestRange:
         assert found == [1, 2, 3, 4]
         assert all(isinstance(value, int) for value in found)
 
+    def test_steps_over_zero_meet_zero(self) -> None:
+        """As floats, -0.3 + 3 * 0.1 is 5.6e-17, which a label and an id would have."""
+        tenths = Range(low=-0.3, high=0.3, step=0.1)
+        assert [tenths.at(i) for i in range(7)] == [-0.3, -0.2, -0.1, 0.0, 0.1, 0.2, 0.3]
+        thirds = Range(low=-1.0, high=1.0, step=1 / 3)
+        assert [thirds.at(i) for i in (0, 3, 6)] == [-1.0, 0.0, 1.0]
+
     @pytest.mark.parametrize(
         ("values", "count"),
         [
