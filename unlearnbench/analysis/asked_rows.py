@@ -19,7 +19,7 @@ from unlearnbench.results.table import TableRow
 
 
 class PlainNumbers:
-    """The `lasting.PlainNumber` of records, whose files are read if an attack left rows out."""
+    """A `lasting.PlainNumber` that reads records' observations if an attack may leave rows out."""
 
     def __init__(self, records: Iterable[Record]) -> None:
         self._records = {record.id: record for record in records}
@@ -29,14 +29,15 @@ class PlainNumbers:
         """By plain record, epoch, column and `_selection_key`."""
 
     def __call__(self, plain: TableRow, attacked: TableRow, column: str) -> float | None:
-        """The number of `plain` on the rows that were asked in `attacked`.
+        """Return a number of `plain` on the rows that were asked in `attacked`.
 
         Returns:
             None if rows were or may have been left out, and the number on the other rows is not
             known: it is not a mean over rows of one set, it is undefined for a row that was asked,
             or the records have no observations.
 
-        Raises: DamagedError where a file cannot be read.
+        Raises:
+            DamagedError: If a file cannot be read.
         """
         if column in plain.metrics and self._asks_all_rows(plain, attacked):
             return plain.metrics.get(column)
@@ -88,7 +89,10 @@ class PlainNumbers:
 
 
 def _greedy_measure(schema: BenchmarkSchema, column: str) -> tuple[Measure, str] | None:
-    """The metric and set of a column that only stands for greedy answers beside samples."""
+    """Return the metric and set of a column that the benchmark does not report.
+
+    Sampled answers are compared with such a number of the greedy answers.
+    """
     for measure, name in greedy_measures(schema).values():
         if measure.column(name, "forget").name == column:
             return measure, name
@@ -96,7 +100,7 @@ def _greedy_measure(schema: BenchmarkSchema, column: str) -> tuple[Measure, str]
 
 
 def _selection_key(attacked: TableRow) -> tuple[object, ...]:
-    """Key of all evaluations in which an attack asks the same rows, whatever its point is."""
+    """Return a key that is equal for evaluations in which an attack asks the same rows."""
     attack = attack_of(attacked.variant)
     kind = attack_class(attack)
     if kind is None or kind.reads_answers:  # rows may be selected by the model's own answers
@@ -105,7 +109,7 @@ def _selection_key(attacked: TableRow) -> tuple[object, ...]:
 
 
 def asked_places(whole: SetEvaluation, asked: SetEvaluation) -> Sequence[int] | None:
-    """Places in `whole` of the rows that were asked; None if they cannot be told apart.
+    """Return the places in `whole` of the rows that were asked; None if they cannot be told apart.
 
     Both have their rows in the same order. Rows with the same question are told apart by their
     reference, which an attack may shorten at its beginning.
@@ -131,7 +135,7 @@ def asked_places(whole: SetEvaluation, asked: SetEvaluation) -> Sequence[int] | 
 def _by_reference(
     whole: SetEvaluation, candidates: Sequence[int], asked: SetEvaluation, asked_rows: Sequence[int]
 ) -> list[int]:
-    """The candidates, in their order, whose references end as those of the asked rows."""
+    """Return the candidates whose references end as those of the asked rows, in their order."""
     if not whole.references or not asked.references:
         return []
     remaining = iter(candidates)

@@ -531,12 +531,17 @@ def _attacked(
     variants = tuple(variant for variant in ordered if not is_before_attack(variant))
     schema = under[0].schema
     measured = {v: yardstick(schema, column, v, under) for v in variants}
-    example = {row.variant: row for row in under}
+    # Of any model: an attack asks all models the same rows.
+    row_of_variant = {row.variant: row for row in under}
 
     def shift(
         plain: TableRow | None, of_model: Mapping[str, TableRow], variant: str, *, bypassed: bool
     ) -> Shift:
-        """The numbers of a model under attacks, at one of them."""
+        """Return a model's numbers before a variant and under it.
+
+        plain     row of the model without an attack
+        of_model  its rows under attacks, by variant
+        """
         metric = measured[variant]
         if metric is None:
             return Shift(None, None)
@@ -547,7 +552,7 @@ def _attacked(
         elif plain is None:
             before = None
         else:
-            before = plain_number(plain, row or example[variant], metric.before.name)
+            before = plain_number(plain, row or row_of_variant[variant], metric.before.name)
         return Shift(before, None if row is None else row.metrics.get(metric.after.name))
 
     references: dict[str, dict[str, Shift]] = {}
@@ -555,10 +560,10 @@ def _attacked(
         of_model = {row.variant: row for row in under if row.kind == kind}
         references[kind] = {}
         for variant, metric in measured.items():
-            plain = panel.row("retain")
-            if kind == "fine-tuned":
-                plain = panel.start_row(column if metric is None else metric.before.name)
-                plain = plain or panel.row(kind)
+            plain = panel.row(kind)
+            if kind == "fine-tuned" and metric is not None:
+                # The start model may have its numbers only in epoch 0 of a run.
+                plain = panel.start_row(metric.before.name) or plain
             references[kind][variant] = shift(plain, of_model, variant, bypassed=False)
 
     by_run: dict[tuple[str, int], dict[str, TableRow]] = {}

@@ -329,7 +329,12 @@ def _baseline(panel: AttackedPanel) -> str:
             gains = gains_by_column.setdefault(measured.after, {})
             gains[variant] = measured.sign * shift.gain
     if not gains_by_column:
-        return "The retain model was not attacked: without that baseline nothing can be judged."
+        was_attacked = any(shift.after is not None for shift in panel.retain.values())
+        nothing_is_measured = all(measured is None for measured in panel.measured.values())
+        known = "What the retain model itself gains is not known"
+        if not was_attacked and not nothing_is_measured:
+            known = "The retain model was not attacked"
+        return f"{known}: without that baseline nothing can be judged."
     lines: list[str] = []
     for column, gains in gains_by_column.items():
         of = "" if column == panel.column else f" by {column.label.lower()}"

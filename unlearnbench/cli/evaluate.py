@@ -461,7 +461,7 @@ def _print_metrics(verdict: ModelVerdict, console: Console) -> None:
         if any(cells):
             by_set[measure.name] = [measure.metric.label, *cells]
     counts = {name: len(seen.answer_loss) for name, seen in verdict.model.sets.items()}
-    headings = [f"{_spaced(name)} (n = {counts[name]})" for name in sets if name in counts]
+    headings = [f"{_spaced(name)} (n = {counts[name]})" for name in sets]
     columns = ("metric, ± 95 % of questions", *headings)
     console.table(columns, [*by_set.values()])
     if missing := [labels[name] for name in labels if name not in known]:

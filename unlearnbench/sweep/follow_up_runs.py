@@ -168,6 +168,12 @@ class FollowUpRuns:
         return {run.id: run for run in (*self._initial.runs, *suggested)}
 
     @cached_property
+    def _named_entries(self) -> tuple[tuple[MethodGrid, Mapping[str, str]], ...]:
+        """The method entries, each with its names by label, see `entry_labels`."""
+        methods = self.config.methods
+        return tuple(zip(methods, entry_labels(methods), strict=True))
+
+    @cached_property
     def entries(self) -> dict[str, tuple[str, ...]]:
         """Names of the entries that each run is a trial of, by its id; none of a grid's runs.
 
@@ -191,8 +197,7 @@ class FollowUpRuns:
         self, entries: dict[str, tuple[str, ...]], grid: MethodGrid, runs: Iterable[RunSpec]
     ) -> None:
         """Note that some runs are a trial of an entry."""
-        pairs = zip(self.config.methods, entry_labels(self.config.methods), strict=True)
-        names = next(names for entry, names in pairs if entry is grid)
+        names = next(names for entry, names in self._named_entries if entry is grid)
         for run in runs:
             of_run = (*entries.get(run.id, ()), names[run.method.label])
             entries[run.id] = tuple(dict.fromkeys(of_run))
@@ -319,7 +324,7 @@ class FollowUpRuns:
 
     def _spaces_of(self, choice: ChosenSetting) -> Iterator[Space]:
         """The space of the entry that a choice is of; those of all its entries for a method."""
-        for grid, names in zip(self.config.methods, entry_labels(self.config.methods), strict=True):
+        for grid, names in self._named_entries:
             name = names.get(choice.method)
             if name is not None and choice.entry in (name, choice.method):
                 yield Space(grid, self.config)
@@ -329,8 +334,7 @@ class FollowUpRuns:
         if self.config.search.kind != "quasi-random":
             return
         for model, fraction in itertools.product(self.config.models, self.config.split_keys):
-            entries = zip(self.config.methods, entry_labels(self.config.methods), strict=True)
-            for grid, names in entries:
+            for grid, names in self._named_entries:
                 point = Space(grid, self.config).untuned
                 runs = self._initial.runs_of(model, fraction, point)
                 yield model, fraction, names[point[0].label], runs

@@ -10,6 +10,7 @@ import pytest
 from unlearnbench.analysis.asked_rows import PlainNumbers, asked_places
 from unlearnbench.analysis.lasting import yardstick
 from unlearnbench.analysis.results import Results
+from unlearnbench.analysis.text import attack_sentences
 from unlearnbench.api.observations import Evaluation, FloatArray, SetEvaluation
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.evaluation.benchmark_schema import recorded_schema
@@ -125,6 +126,8 @@ def test_records_without_observations_have_no_score_where_rows_may_be_left_out()
     (setting,) = panel.settings
     assert [under.gain for under in setting.under] == [None]
     assert setting.lasting is None
+    *_, baseline = attack_sentences(panel)
+    assert baseline.startswith("What the retain model itself gains is not known: ")
     assert setting.why_not.startswith("paraphrase may leave rows out, and ")
 
 
