@@ -155,6 +155,14 @@ KINDS: dict[str, ChatKind] = {
         "</s>",
         "\n</turn>",
     ),
+    "words and a token": ChatKind(
+        "{% for m in messages %}{{ '<|' + m.role + '|>' + m.content }}"
+        "{% if m.role == 'assistant' %}{{ '\n### END\n' + eos_token }}{% endif %}{{ '\n' }}"
+        "{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}",
+        ("<s>", "</s>"),
+        "</s>",
+        "\n### END\n</s>",
+    ),
     "always a prompt": ChatKind(
         "{% for m in messages %}{{ '<|' + m.role + '|>' + m.content + '<|end|>' }}{% endfor %}"
         "<|assistant|>",
@@ -170,7 +178,7 @@ KINDS: dict[str, ChatKind] = {
         "",
     ),
 }
-"""By name of a family, its template. The last three are made up."""
+"""By name of a family, its template. The last four are made up."""
 
 
 def build_chat_tokenizer(kind: ChatKind, questions: tuple[Question, ...]) -> Any:

@@ -572,7 +572,8 @@ class Evaluator:
     def _text(self, answer: Answer, question: Question) -> str:
         """A generated answer as text, up to the question's stops or the text that has ended it."""
         ends = (*question.stops, self.encoder.end_text) if answer.at_text else question.stops
-        return _stopped(self.encoder.untrimmed(tuple(answer.ids)), ends)
+        text = _stopped(self.encoder.untrimmed(tuple(answer.ids)), ends)
+        return self.encoder.without_end(text, question)
 
     def answer_tokens(
         self, rows: Sequence[Row], scores: Sequence[QuestionScores]

@@ -681,10 +681,17 @@ class Encoder:
         _, end_ids = self._ending(question)
         # Not every template's turn ends with a token that decoding leaves out.
         ids = ids[:-1] if end_ids and ids[-1:] == end_ids else ids
-        text = self.decode(ids)
-        if self.end_text and question.format != "text":
-            text = text.removesuffix(self.end_text).strip()
-        return text
+        return self.without_end(self.decode(ids), question)
+
+    def without_end(self, text: str, question: Question) -> str:
+        """Remove the text that ends the turn, such as `### END` in front of EOS, from an answer.
+
+        With `eos_as_padding` it stays, because open-unlearning decodes it with the answer.
+        """
+        if self.eos_as_padding:
+            return text
+        end, _ = self._ending(question)
+        return text.removesuffix(end.strip()).strip()
 
     def scored_text(self, row: Row, question: Question) -> str:
         """Return the text of a row's scored tokens, without a label of the template.

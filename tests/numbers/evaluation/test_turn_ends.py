@@ -41,6 +41,7 @@ TURN_ENDS = {
     "smollm2": None,
     "olmo": None,
     "several tokens": TurnEnd("\n</turn>"),
+    "words and a token": TurnEnd("\n### END\n", "</s>"),
     "always a prompt": TurnEnd("", "<|end|>"),
     "nothing": None,
 }
@@ -71,7 +72,11 @@ def test_a_fitted_model_shows_its_probability_and_its_answers(
     assert evaluator.encoder.template.turn_end == TURN_ENDS[name]
     evaluation = evaluator(one.model)
     found = evaluation.sets["forget"]
-    several = {"llama-2": 2, "several tokens": len(one.tokenizer.encode("\n</turn>"))}
+    several = {
+        "llama-2": 2,
+        "several tokens": len(one.tokenizer.encode("\n</turn>")),
+        "words and a token": len(one.tokenizer.encode("\n### END\n</s>")),
+    }
     counts = found.tokens.end_counts.tolist()
     assert counts == [several.get(name, 1)] * len(questions)
     write_observations(evaluation, tmp_path / "log.safetensors")
@@ -205,7 +210,7 @@ def test_a_long_row_is_cut_before_its_end(name: str, questions: tuple[Question, 
     template = resolve_template("chat", tokenizer, kind.arguments)
     row = Encoder(tokenizer, template, 400).row(questions[2])
     assert (row.cut, row.ended) == (False, True)
-    has_token = kind.end in (*kind.controls, "")
+    has_token = not kind.end or kind.end.endswith(kind.controls)
     for most in range(row.start + 1, len(row.ids) + 2):
         is_whole = most >= len(row.ids)
         cut = Encoder(tokenizer, template, most).row(questions[2])
