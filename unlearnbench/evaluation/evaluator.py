@@ -443,14 +443,16 @@ class Evaluator:
         items = [item for rows in self.sets.values() for item in rows]
         ignored = logit_settings(generation_config_of(model))
         template = self.encoder.template
-        rows = [
-            item.rows[0]
+        in_template = [
+            item
             for item in items
             if item.question.format == "chat" and item.question.answer_index is None
         ]
+        # The label of an answer whose beginning is given is part of the prompt.
+        labelled = [item.rows[0] for item in in_template if not item.question.prefix]
         sentences = (
-            label_remark(template, rows, len(self.encoder.text(template.tag))),
-            prompt_remark(template) if rows else "",
+            label_remark(template, labelled, len(self.encoder.text(template.tag))),
+            prompt_remark(template) if in_template else "",
             control_remark(self.control, [item.question for item in items]),
             "" if self.profile.follows_generate else settings_remark(ignored, self.profile.name),
         )

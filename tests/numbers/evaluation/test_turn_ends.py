@@ -248,6 +248,22 @@ def test_an_empty_block_of_thoughts_is_scored_with_a_remark(
     assert silent.remarks == ()
 
 
+def test_a_label_in_the_prompt_is_no_part_of_the_scored_tokens(
+    questions: tuple[Question, ...],
+) -> None:
+    """As in RWKU, whose prompts give the beginning of each answer."""
+    one = fitted("qwen-3", questions, epochs=0)
+
+    def remarks(*rows: Question) -> tuple[str, ...]:
+        seen = evaluator_of(one, rows, args={})(one.model).statistics
+        assert seen is not None
+        return seen.remarks
+
+    begun = tuple(replace(question, prefix="Answer:") for question in questions[:2])
+    assert remarks(*begun) == ()
+    assert remarks(*begun, *questions[2:4]) == remarks(*questions[2:4]) != ()
+
+
 def test_a_prompt_that_opens_thoughts_keeps_the_turns_end(
     questions: tuple[Question, ...],
 ) -> None:
