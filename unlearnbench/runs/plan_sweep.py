@@ -143,8 +143,8 @@ def plan_sweep(config: SweepConfig) -> tuple[Plan, Dataset]:
     rows = {fraction: benchmark.sizes(fraction) for fraction in benchmark.splits}
     _check_steps(config, {fraction: len(s.forget) for fraction, s in benchmark.splits.items()})
     models = [ModelSources(model, benchmark, config.cache_folder) for model in config.models]
-    with suppress(UnreachableError):
-        for sources in models:
+    for sources in models:
+        with suppress(UnreachableError):
             sources.check_answers()
     templates = {m.settings.name: digest for m in models if (digest := _template(m))}
     profile = profile_of(config.evaluation)

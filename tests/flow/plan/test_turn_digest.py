@@ -14,8 +14,12 @@ from unlearnbench.base.errors import DataError, EvaluationError
 from unlearnbench.benchmarks.synthetic import Synthetic
 from unlearnbench.config.profiles import OPEN_UNLEARNING, TOFU
 from unlearnbench.config.schema import EvaluationSettings, ModelSettings
+from unlearnbench.models.loading import UnreachableError
 from unlearnbench.models.rows_loading import load_benchmark
 from unlearnbench.runs.model_sources import ModelSources
+from unlearnbench.runs.plan_sweep import plan_sweep
+
+from ..small_run import config_of
 
 
 @pytest.fixture
@@ -105,3 +109,17 @@ def test_an_answer_of_control_tokens_is_refused_before_any_model_is_trained(
         models = ModelSources(settings, rows, tmp_path / "cache")
         with pytest.raises(DataError, match=r"mine\.jsonl:3") if is_refused else nullcontext():
             models.check_answers()
+
+
+def test_answers_are_checked_for_every_model_that_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hub that does not answer for one model keeps no other model from its check."""
+    models = tuple(ModelSettings(name=name, base="tiny") for name in ("away", "here"))
+
+    def check_answers(models: ModelSources) -> None:
+        raise {"away": UnreachableError, "here": DataError}[models.settings.name]("seen")
+
+    monkeypatch.setattr(ModelSources, "check_answers", check_answers)
+    with pytest.raises(DataError, match="seen"):
+        plan_sweep(config_of(tmp_path, models=models))
