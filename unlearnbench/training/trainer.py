@@ -59,6 +59,10 @@ from unlearnbench.training.step_result import TOKENS, StepResult, not_finite
 T = TypeVar("T")
 
 
+_EDITED = "edited"
+"""Key in a checkpoint if a modifier has changed weights after a step."""
+
+
 class NonFiniteError(TrainingError):
     """The loss or the gradient is NaN or infinite: the model has collapsed."""
 
@@ -120,6 +124,8 @@ class Trainer:
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.step, self.epochs_done, self._checked = 0, 0, False
         self._is_start = starts_at_reference and not self._changes_start(model)
+        self._is_edited = False
+        """Whether a modifier has changed weights after a step."""
         self.is_offset = False
         """Whether a modifier evaluates at other weights than those that are trained."""
         self.tokens: dict[str, float] = {}
@@ -189,9 +195,17 @@ class Trainer:
                 # One for each gradient, or all for one.
                 part = self.optimizers if len(gradients) == 1 else self.optimizers[i : i + 1]
                 norms.append(self._update(part, epoch, terms))
-        for after, memory in modifiers.of("weights", "after"):
-            after(self.weights, memory, step)
+        self._edit(modifiers, step)
         return terms, reported | at.measured, math.hypot(*norms)
+
+    def _edit(self, modifiers: Modifiers, step: RunStep) -> None:
+        """Let modifiers change the weights after a step, whatever its learning rate was."""
+        weights = self.weights
+        writes = _writes(weights)
+        for after, memory in modifiers.of("weights", "after"):
+            after(weights, memory, step)
+        if _writes(weights) != writes:
+            self._is_edited = True
 
     def _update(self, optimizers: Sequence[Any], epoch: int, terms: Mapping[str, float]) -> float:
         """A step of the optimisers on the clipped gradient; returns its norm before that."""
@@ -226,7 +240,8 @@ class Trainer:
 
     def _is_at_start(self) -> bool:
         """Whether the model is the one that the references are predictions of."""
-        return self._is_start and not self.is_offset and not self._has_moved()
+        has_changed = self.is_offset or self._is_edited or self._has_moved()
+        return self._is_start and not has_changed
 
     def _changes_start(self, model: nn.Module) -> bool:
         """Whether the first step is not taken by the start model itself."""
@@ -399,7 +414,8 @@ class Trainer:
 
     def _metadata(self) -> dict[str, str]:
         numbers = {"step": str(self.step), "epochs": str(self.epochs_done)}
-        return numbers | {"state": json.dumps(dict(self.state))}
+        edited = {_EDITED: "yes"} if self._is_edited else {}
+        return numbers | edited | {"state": json.dumps(dict(self.state))}
 
     def load(self, path: Path) -> None:
         """Resume from a file of `save`."""
@@ -418,6 +434,7 @@ class Trainer:
             metadata = file.metadata()
         self.step, self.epochs_done = int(metadata["step"]), int(metadata["epochs"])
         self.state = json.loads(metadata["state"])
+        self._is_edited = _EDITED in metadata
 
     @contextmanager
     @torch.no_grad()
@@ -469,6 +486,14 @@ def _summed(values: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Return the sum over the roles of each value, including values that only one role reports."""
     names = dict.fromkeys(name for of_role in values for name in of_role)
     return {name: sum(of_role.get(name, 0.0) for of_role in values) for name in names}
+
+
+def _writes(weights: Gradients) -> list[int]:
+    """Return how often each weight has been written in place, as autograd counts it."""
+    return [
+        tensor._version  # pyright: ignore[reportPrivateUsage]  # comparing values needs a copy
+        for tensor in weights.tensors.values()
+    ]
 
 
 def _whole(file: Any, prefix: str, name: str) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from unlearnbench.api import registry
 from unlearnbench.api.benchmark import Question
-from unlearnbench.api.modifier import Gradients, Modifier, Role
+from unlearnbench.api.modifier import Gradients, Modifier, Role, WeightEdit
 from unlearnbench.config.schema import LoRA, RetainSpec
 from unlearnbench.losses.lm_head import Projection
 from unlearnbench.losses.predictions import Predictions, Reference
@@ -109,6 +109,13 @@ class Roles(registry.load("modifiers", "sago")):  # type: ignore[misc]
     """Has the gradients of both roles, whatever becomes of them."""
 
 
+class Scaled(WeightEdit):
+    """Shrinks all weights after each step."""
+
+    def after(self, weights: Gradients, *_: Any) -> None:
+        weights.scale_(0.9)
+
+
 def gradient(trainer: Trainer, role: Role, offset: Gradients | None = None) -> Tensor:
     """The gradient of a role in the trainer's next step."""
     assert trainer.modifiers is not None
@@ -198,6 +205,28 @@ class TestOnlyAtTheStart:
         assert gradient(trainer, "retain").norm() == 0
         next(steps)
         assert gradient(trainer, "retain").norm() > 0
+
+    def test_not_if_a_modifier_changes_weights_after_a_step_of_rate_0(
+        self, make: Any, tmp_path: Path
+    ) -> None:
+        """Nor if the training is resumed behind that step. A mean of iterates changes none."""
+
+        def built(modifier: str | Modifier) -> Trainer:
+            trainer: Trainer = make(
+                "kl-minimization", Roles(), modifier, schedule="tofu", batch_size=2
+            )
+            return trainer
+
+        trainer = built(Scaled())
+        next(trainer.epoch(1))
+        assert gradient(trainer, "retain").norm() > 1e-3
+        trainer.save(tmp_path / "step-1.safetensors")
+        resumed = built(Scaled())
+        resumed.load(tmp_path / "step-1.safetensors")
+        assert torch.equal(gradient(resumed, "retain"), gradient(trainer, "retain"))
+        averaged = built("average")
+        next(averaged.epoch(1))
+        assert gradient(averaged, "retain").norm() == 0
 
     def test_not_at_an_offset(self, make: Any) -> None:
         trainer = make("kl-minimization", Roles())
