@@ -175,7 +175,7 @@ def _none_evaluated(lost: Sequence[RunOutcome]) -> str:
     ends = Counter(item.status for item in lost)
     counts = " and ".join(f"{count} {status}" for status, count in sorted(ends.items()))
     example = f"{lost[0].title}: {lost[0].reason or 'no reason is recorded'}"
-    text = f"No result: no run reached its first evaluation ({counts}). The first: {example}."
+    text = f"No result: no run has reached its first evaluation ({counts}). The first: {example}."
     return f"{text} Try lower rates." if ends["collapsed"] else text
 
 
