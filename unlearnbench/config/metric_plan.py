@@ -34,7 +34,7 @@ from unlearnbench.api.observations import SetEvaluation
 from unlearnbench.api.plugin_code import plugin_code, source_file
 from unlearnbench.api.profile import Profile
 from unlearnbench.api.registry import Offer, load, offers
-from unlearnbench.base.deferred_warnings import warn_later
+from unlearnbench.base.deferred_warnings import warn_later, warn_once
 from unlearnbench.base.errors import PluginError, did_you_mean
 from unlearnbench.config.entries import made, restored
 
@@ -158,12 +158,7 @@ def _kept() -> Generator[None, None, None]:
     try:
         yield
     except PluginError as error:
-        _warn_once(str(error))
-
-
-@lru_cache(maxsize=256)
-def _warn_once(text: str) -> None:
-    warn_later(text)
+        warn_once(str(error))
 
 
 def computed(summary: Summary, inputs: MetricInputs) -> dict[str, float | None]:

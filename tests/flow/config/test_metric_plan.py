@@ -18,6 +18,7 @@ from unlearnbench.api.metric import (
     Values,
 )
 from unlearnbench.api.observations import FloatArray, SetEvaluation
+from unlearnbench.base import deferred_warnings
 from unlearnbench.base.deferred_warnings import drain
 from unlearnbench.base.errors import PluginError
 from unlearnbench.config import metric_plan as planning
@@ -75,8 +76,9 @@ class Twice(Summary):
 
 
 @pytest.fixture(autouse=True)
-def _fresh() -> None:
-    planning._warn_once.cache_clear()  # pyright: ignore[reportPrivateUsage]
+def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget the warnings of other tests, which are given once."""
+    monkeypatch.setattr(deferred_warnings, "_given", set())
 
 
 def planned(**metrics: type[Metric | Summary]) -> MetricPlan:

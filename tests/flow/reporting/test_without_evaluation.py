@@ -131,7 +131,8 @@ def test_a_panel_in_which_all_runs_collapsed_says_so(tmp_path: Path) -> None:
     sweep(tmp_path / "mine", "none", "all")
     first, second = Results.read(tmp_path / "mine").conclusions
     assert first.found.startswith(
-        "No result: no run has reached its first evaluation (8 collapsed). The first: ce-u at 0.0001"
+        "No result: no run has reached its first evaluation (8 collapsed). "
+        "The first: ce-u at 0.0001"
     )
     assert REASON in first.found
     assert not second.found.startswith("No result")
