@@ -163,6 +163,14 @@ KINDS: dict[str, ChatKind] = {
         "</s>",
         "\n### END\n</s>",
     ),
+    "ordinary token": ChatKind(
+        "{% for m in messages %}{{ '<|' + m.role + '|>' + m.content + '<|end|>' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}",
+        ("<s>", "</s>", "<|user|>", "<|assistant|>"),
+        "</s>",
+        "<|end|>",
+        words=("<|end|>",),  # decoding does not leave it out
+    ),
     "always a prompt": ChatKind(
         "{% for m in messages %}{{ '<|' + m.role + '|>' + m.content + '<|end|>' }}{% endfor %}"
         "<|assistant|>",
@@ -178,7 +186,7 @@ KINDS: dict[str, ChatKind] = {
         "",
     ),
 }
-"""By name of a family, its template. The last four are made up."""
+"""By name of a family, its template. The last five are made up."""
 
 
 def build_chat_tokenizer(kind: ChatKind, questions: tuple[Question, ...]) -> Any:

@@ -575,7 +575,8 @@ class Evaluator:
         """A generated answer as text, up to the question's stops or the text that has ended it."""
         ends = (*question.stops, self.encoder.end_text) if answer.at_text else question.stops
         text = _stopped(self.encoder.untrimmed(tuple(answer.ids)), ends)
-        return self.encoder.without_end(text, question)
+        # As in references: open-unlearning decodes the words that end a turn with the answer.
+        return text if self.profile.eos_as_padding else self.encoder.without_end(text, question)
 
     def answer_tokens(
         self, rows: Sequence[Row], scores: Sequence[QuestionScores]

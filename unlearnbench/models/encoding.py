@@ -681,17 +681,20 @@ class Encoder:
         _, end_ids = self._ending(question)
         # Not every template's turn ends with a token that decoding leaves out.
         ids = ids[:-1] if end_ids and ids[-1:] == end_ids else ids
-        return self.without_end(self.decode(ids), question)
+        text = self.decode(ids)
+        # open-unlearning decodes these words with the answer.
+        return text if self.eos_as_padding else self.without_end(text, question)
 
     def without_end(self, text: str, question: Question) -> str:
-        """Remove the text that ends the turn, such as `### END` in front of EOS, from an answer.
-
-        With `eos_as_padding` it stays, because open-unlearning decodes it with the answer.
-        """
-        if self.eos_as_padding:
-            return text
+        """Remove the words that end the turn, such as `### END` in front of EOS, from an answer."""
         end, _ = self._ending(question)
         return text.removesuffix(end.strip()).strip()
+
+    def sampled_text(self, ids: tuple[int, ...], question: Question) -> str:
+        """Decode a sampled answer, without what has ended it."""
+        # Not every token that ends an answer is one that decoding leaves out.
+        has_ended = bool(ids) and ids[-1] in self.stops
+        return self.without_end(self.decode(ids[:-1] if has_ended else ids), question)
 
     def scored_text(self, row: Row, question: Question) -> str:
         """Return the text of a row's scored tokens, without a label of the template.

@@ -72,7 +72,7 @@ def _rows(
     if not (sampling.prefix or sampling.stop):
         # The question replaces a longer instruction, so that no row gets too long.
         return answer_rows(encoder.prompt(question), answers)
-    texts = [encoder.decode(answer) for answer in answers]
+    texts = [encoder.sampled_text(answer, question) for answer in answers]
     for end in sampling.stop:
         texts = [text.split(end)[0] for text in texts]
     return [encoder.row(question, question.continuation(text.strip())) for text in texts]

@@ -46,7 +46,7 @@ def sources(tmp_path: Path, questions: tuple[Question, ...]) -> Any:
 def test_a_template_changes_ids_where_another_token_ends_its_turns(
     name: str, profile: Any, sources: Any
 ) -> None:
-    made_up = ("several tokens", "words and a token", "always a prompt")
+    made_up = ("several tokens", "words and a token", "ordinary token", "always a prompt")
     changed = ("llama-2", "gemma", "phi-3", *made_up)
     models = sources(name)
     assert bool(models.turn_digest(profile)) == (name in changed)

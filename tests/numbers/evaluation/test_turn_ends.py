@@ -25,6 +25,7 @@ from unlearnbench.models.encoding import Encoder, TurnEnd, resolve_template
 from unlearnbench.models.epoch_order import TrainingRows
 from unlearnbench.models.loading import pad_id
 from unlearnbench.runs.under_attack import evaluations_under
+from unlearnbench.training.alternative_answers import alternative_rows
 from unlearnbench.training.answer_sampling import SeededPrompt, answer_rows, sample
 from unlearnbench.training.objective import Objective
 from unlearnbench.training.optimizers import TrainerSettings
@@ -42,6 +43,7 @@ TURN_ENDS = {
     "olmo": None,
     "several tokens": TurnEnd("\n</turn>"),
     "words and a token": TurnEnd("\n### END\n", "</s>"),
+    "ordinary token": TurnEnd("", "<|end|>"),
     "always a prompt": TurnEnd("", "<|end|>"),
     "nothing": None,
 }
@@ -146,6 +148,28 @@ def test_samples_end_where_turns_do(
     assert samples.texts == tuple((question.answer,) * 2 for question in fitted_questions)
 
 
+def test_a_sampled_answer_that_is_encoded_again_ends_once(
+    chat: tuple[str, ChatModel], questions: tuple[Question, ...], tmp_path: Path
+) -> None:
+    """Answers of a method with `stop` are decoded, cut and encoded."""
+    _, one = chat
+    template = resolve_template("chat", one.tokenizer, one.kind.arguments)
+    encoder = Encoder(one.tokenizer, template, 200)
+    rows = alternative_rows(
+        lambda: one.model,
+        "weights",
+        questions[:4],
+        Sampling(1, temperature=0.01, max_new_tokens=60, stop=("#####",)),
+        encoder,
+        seed=0,
+        pad=pad_id(one.tokenizer),
+        folder=tmp_path,
+    )
+    for question, (row,) in zip(questions[:4], rows, strict=True):
+        wanted = encoder.row(question)
+        assert one.tokenizer.decode(row.ids) == one.tokenizer.decode(wanted.ids)
+
+
 def test_samples_stop_at_the_ids_of_generation_config(questions: tuple[Question, ...]) -> None:
     one = fitted("gemma", questions[:4])
     template = resolve_template("chat", one.tokenizer)
@@ -210,7 +234,7 @@ def test_a_long_row_is_cut_before_its_end(name: str, questions: tuple[Question, 
     template = resolve_template("chat", tokenizer, kind.arguments)
     row = Encoder(tokenizer, template, 400).row(questions[2])
     assert (row.cut, row.ended) == (False, True)
-    has_token = not kind.end or kind.end.endswith(kind.controls)
+    has_token = not kind.end or kind.end.endswith((*kind.controls, *kind.words))
     for most in range(row.start + 1, len(row.ids) + 2):
         is_whole = most >= len(row.ids)
         cut = Encoder(tokenizer, template, most).row(questions[2])
