@@ -29,12 +29,16 @@ def config_has_dropout(config: Any) -> bool:
 def _rates_of_config(settings: Mapping[Any, Any]) -> Iterator[float]:
     """Yield the rates above 0, also of nested sections such as DBRX's `attn_config`."""
     for key, value in settings.items():
-        name = str(key)  # numbers in `id2label`
-        is_of_another_head = any(head in name for head in _OF_OTHER_HEADS)
         if isinstance(value, Mapping):
             yield from _rates_of_config(value)
-        elif _is_noise(name) and _is_rate(value) and not is_of_another_head:
+        elif _sets_rate(str(key), value):  # keys of `id2label` are numbers
             yield value
+
+
+def _sets_rate(name: str, value: Any) -> bool:
+    """Whether a field of a configuration is a rate above 0 of a language model."""
+    is_of_another_head = any(head in name for head in _OF_OTHER_HEADS)
+    return _is_noise(name) and _is_rate(value) and not is_of_another_head
 
 
 def _is_noise(name: str) -> bool:
@@ -47,9 +51,10 @@ def _is_rate(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class _Rate:
-    """A rate above 0 in a module, and the attribute that has it."""
+    """A rate above 0, and the attribute that has it."""
 
-    module: "nn.Module"
+    owner: Any
+    """A module, or a configuration from which modules read the rate in each forward pass."""
     attribute: str
     value: float
 
@@ -58,7 +63,7 @@ class ModelDropout:
     """The dropout of a model except that of its adapters."""
 
     def __init__(self, model: "nn.Module") -> None:
-        self._rates = [*_rates_of_modules(model)]
+        self._rates = [*_rates_of_modules(model), *_rates_of_configurations(model)]
 
     def __bool__(self) -> bool:
         """Whether the model has any."""
@@ -67,12 +72,12 @@ class ModelDropout:
     def remove(self) -> None:
         """Set all rates to 0."""
         for rate in self._rates:
-            setattr(rate.module, rate.attribute, 0.0)
+            setattr(rate.owner, rate.attribute, 0.0)
 
     def put_back(self) -> None:
         """Set all rates to what they were."""
         for rate in self._rates:
-            setattr(rate.module, rate.attribute, rate.value)
+            setattr(rate.owner, rate.attribute, rate.value)
 
 
 def _rates_of_modules(model: "nn.Module") -> Iterator[_Rate]:
@@ -90,3 +95,25 @@ def _rates_of_modules(model: "nn.Module") -> Iterator[_Rate]:
         for name, value in vars(module).items():
             if _is_noise(name) and _is_rate(value):
                 yield _Rate(module, name, value)
+
+
+def _rates_of_configurations(model: "nn.Module") -> Iterator[_Rate]:
+    """Yield the rates in the configurations of modules.
+
+    Persimmon's attention has no rate of its own, but reads the configuration.
+    """
+    configurations = {id(found): found for found in map(_configuration, model.modules())}
+    for configuration in configurations.values():
+        if configuration is None:
+            continue
+        for name, value in vars(configuration).items():
+            if _sets_rate(name, value):
+                yield _Rate(configuration, name, value)
+
+
+def _configuration(module: "nn.Module") -> Any:
+    """The configuration of transformers that a module has; None if it has none."""
+    from transformers import PretrainedConfig
+
+    found = vars(module).get("config")
+    return found if isinstance(found, PretrainedConfig) else None

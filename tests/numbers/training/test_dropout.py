@@ -60,6 +60,20 @@ def test_dropout_of_every_architecture_is_removed_and_put_back(
     assert names == {} or not torch.allclose(logits(model), expected)
 
 
+def test_dropout_that_layers_read_from_the_configuration_is_removed(build: Any) -> None:
+    """Persimmon's attention does. Its rate is in no module."""
+    model = build("persimmon", {"num_key_value_heads": 2, "attention_dropout": 0.4})
+    model = add_lora(model, LoRA(rank=2, target_modules=("dense",)))
+    expected = logits(model.eval())
+    dropout = ModelDropout(model.train())
+    assert dropout
+    dropout.remove()
+    torch.testing.assert_close(logits(model), expected)
+    dropout.put_back()
+    assert not torch.allclose(logits(model), expected)
+    assert model.config.attention_dropout == 0.4
+
+
 def test_dropout_of_adapters_stays(build: Any) -> None:
     model = add_lora(build("bloom", BLOOM | RATES["bloom"]), LoRA(rank=2, dropout=0.3))
     ModelDropout(model).remove()
