@@ -5,11 +5,11 @@ counts only if every seed of the choice has a number.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, Literal
 
 from unlearnbench.analysis.best_settings import (
     OnPanel,
@@ -231,10 +231,9 @@ def write_selection(
     reported  each choice by `report_chosen`
     headline  of the sweep's benchmark
     """
-    has_entries = any(entry_name(choice) != choice["method"] for choice in reported)
     document = {
         "schema": SCHEMA,
-        "rule": describe_rule(select, headline, "entry" if has_entries else "method"),
+        "rule": describe_rule(select, headline, owner_of_choices(reported)),
         "select": select.model_dump(mode="json"),
         "chosen_on_seeds": select.seeds,
         "reported_on_seeds": [seed for seed in seeds if seed not in select.seeds],
@@ -252,6 +251,12 @@ def entry_name(choice: Mapping[str, Any]) -> str:
     """
     name: str = choice.get("entry") or choice["method"]
     return name
+
+
+def owner_of_choices(choices: Iterable[Mapping[str, Any]]) -> Literal["entry", "method"]:
+    """What has a choice on each model and split: entries, if several of them are of one method."""
+    has_entries = any(entry_name(choice) != choice["method"] for choice in choices)
+    return "entry" if has_entries else "method"
 
 
 def is_stale(selection: Mapping[str, Any] | None, plan: Mapping[str, Any]) -> bool:

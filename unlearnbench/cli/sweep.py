@@ -180,8 +180,8 @@ def _check_optimizers(config: SweepConfig) -> None:
 
 
 def _print_selection(chosen: Mapping[str, Any], headline: Headline, console: Console) -> None:
-    """Print each method's best setting, with its results on seeds that did not choose it."""
-    from unlearnbench.analysis.selection import entry_name
+    """Print the best settings, with their results on seeds that did not choose them."""
+    from unlearnbench.analysis.selection import entry_name, owner_of_choices
 
     columns = (
         *("model", "forget", "method", "learning rate", "epoch"),
@@ -199,7 +199,8 @@ def _print_selection(chosen: Mapping[str, Any], headline: Headline, console: Con
         panel, when = (choice["model"], choice["forget_fraction"]), choice["epoch"]
         rows.append((*panel, setting, choice["learning_rate"], when, *values, seeds))
     on = ", ".join(map(str, chosen["chosen_on_seeds"]))
-    console.table(columns, rows, f"best of each method, chosen on seeds {on}, reported on others")
+    owner = owner_of_choices(chosen["choices"])
+    console.table(columns, rows, f"best of each {owner}, chosen on seeds {on}, reported on others")
     console.print(f"rule: {chosen['rule']}\n")
 
 

@@ -48,16 +48,18 @@ class Tuning(Section):
         ]
         table = HtmlTable(
             id="tuning-table",
-            label="Trials of each method",
+            label="Trials of each entry",
             columns=columns,
             lines=lines,
             family=lambda line: line["method"],
             panel=lambda line: context.panel_number(*_panel(line)),
         )
-        return {"table": table, "headline": headline, "edge": EDGE}
+        # Only quasi-random searches, as of `tune`, begin with the defaults.
+        has_defaults = any(line["untuned"] for line in lines)
+        return {"table": table, "headline": headline, "edge": EDGE, "has_defaults": has_defaults}
 
     def data(self, context: PageContext) -> Any:
-        """Draw the expected best of n trials of each method, by panel."""
+        """Draw the expected best of n trials of each entry, by panel."""
         headline, style = context.report.headline, context.style
         figures: list[list[Figure]] = []
         for panel in context.panels:

@@ -65,6 +65,11 @@ def test_sweep_prints_the_selection_with_its_rule(
     assert rule == "rule: the best"
     _, out, _ = run("sweep", "small.yaml", "--json", *both)
     assert json.loads(out)["selection"] == selection
+    of_entry = place | known | {"entry": "npo (beta=0.1)"}
+    several = json.dumps(selection | {"choices": [of_entry, of_entry]})
+    (folder / "selection.json").write_text(several, encoding="utf-8")
+    _, out, _ = run("sweep", "small.yaml", *both)
+    assert out.startswith("best of each entry, chosen on seeds 0")
     _, out, _ = run("sweep", "small.yaml", "--json")
     assert "selection" not in json.loads(out), "this sweep selects nothing"
 
