@@ -17,7 +17,7 @@ from unlearnbench.config.profiles import profile_of
 from unlearnbench.config.schema import EvaluationSettings, ModelSettings, SweepConfig
 from unlearnbench.config.training_settings import TrainingSettings
 from unlearnbench.models.control_text import ControlText
-from unlearnbench.models.corrections import MASKS, corrections_of, corrections_under
+from unlearnbench.models.corrections import EXPERTS, MASKS, corrections_of, corrections_under
 from unlearnbench.models.dropout import config_has_dropout
 from unlearnbench.models.encoding import TEMPLATES, Template
 from unlearnbench.models.generation_settings import logit_settings, stop_ids
@@ -265,8 +265,10 @@ class ModelSources:
             identity.append(f"dtype {model.dtype}")
         if not prepared and model.template == "phi":  # a fixed one, which has no digest
             identity.append("template phi")
-        if not prepared:  # of a prepared one the folder is named by them
-            identity += corrections_under(self.corrections, ())
+        # A prepared model's folder is named by all of its corrections, see `folder`. Published
+        # weights were not merged here.
+        if not prepared and MASKS in self.corrections:
+            identity.append(MASKS)
         return identity
 
     def attack_id(
@@ -278,9 +280,9 @@ class ModelSources:
             trained["eos_as_padding"] = True
         if self.turn_end:
             trained["turn_end"] = self.turn_end
-        # Those that concern plain evaluations are in `identity`.
-        if under := {*corrections_under(self.corrections, [attack])} - {MASKS}:
-            trained["corrections"] = sorted(under)
+        # All other corrections concern plain evaluations, too, and are in `identity`.
+        if EXPERTS in corrections_under(self.corrections, [attack]):
+            trained["corrections"] = [EXPERTS]
         return content_hash([*identity, attack.identity, trained])
 
     def base_rows(self) -> list[Question]:

@@ -129,3 +129,25 @@ def test_models_that_runs_are_compared_with_follow(
             "llama4": [True, True, True, True],
         }[name]
     )
+
+
+def test_published_models_keep_their_ids_if_only_prepared_ones_were_merged(
+    settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = load_benchmark(Synthetic(authors=10, questions_per_author=2), (0.1,))
+    adapted = settings("gpt2").model_copy(update={"lora": LoRA(target_modules=("wte",))})
+    published = adapted.model_copy(update={"fine_tuned": adapted.base})
+
+    def ids() -> list[Any]:
+        prepared = ModelSources(adapted, rows, tmp_path / "cache").folder("full")
+        given = ModelSources(published, rows, tmp_path / "cache")
+        identity = given.evaluation_identity("full", 0.1, "rows", EvaluationSettings())
+        (attack,) = RELEARNING
+        return [prepared, identity, given.attack_id(identity, attack, TrainingSettings())]
+
+    def none(_: ModelSettings) -> frozenset[str]:
+        return frozenset()
+
+    now = ids()
+    monkeypatch.setattr("unlearnbench.runs.model_sources.corrections_of", none)
+    assert [one != other for one, other in zip(ids(), now, strict=True)] == [True, False, False]
