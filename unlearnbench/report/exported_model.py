@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files
@@ -112,11 +112,11 @@ def export_model(
 ) -> str:
     """Write the model of a run into the folder `to`, whole or not at all.
 
-    config   of the sweep in `folder`
-    adapter  write the LoRA adapter, in place of the model that it is merged into
-    dtype    of the written weights; default: the base's, see `exported_dtype`
+    config     of the sweep in `folder`
+    adapter    write the LoRA adapter, in place of the model that it is merged into
+    dtype      of the written weights; default: the base's, see `exported_dtype`
     attention  implementation that computes the run; default: the record's
-    show     prints a line on the progress
+    show       prints a line on the progress
 
     Returns how its numbers compare with the record. Raises: RecordError, ModelError or DataError
     where the run cannot be trained again.
@@ -126,25 +126,54 @@ def export_model(
         args = record, choice.results.records, row.epoch, config, folder, part
         remade = remake(*args, adapter=adapter, dtype=dtype, attention=attention, show=show)
         (recorded,) = (item.metrics for item in record.epochs if item.epoch == row.epoch)
-        compared = [name for name in recorded if name in remade]
-        # None is NaN in an array, and equal to itself.
-        pair = np.array([[item[name] for name in compared] for item in (recorded, remade)], float)
-        equal = np.isclose(pair[0], pair[1], rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True)
-        sentence = f"of the numbers {equal.sum()} of {len(compared)} are equal"
-        others = [name for name, same in zip(compared, equal, strict=True) if not same]
-        written, trained = stored_dtype(part), record.spec["model"]["dtype"]
-        if others and written != trained:
-            sentence += (
-                f"; it was trained in {trained} and is written in {written}, which rounds its "
-                f"weights (--dtype {trained} keeps them)"
-            )
-            headline = {row.headline.kept.column, row.headline.forgotten.column}
-            others = [name for name in others if name in headline]
-        if others:
-            differ = [f"{name} {remade[name]}, recorded {recorded[name]}" for name in others]
-            sentence += f"; {'; '.join(differ)}"
+        written, headline = stored_dtype(part), row.headline
+        sentence = compare_numbers(
+            recorded,
+            remade,
+            trained=record.spec["model"]["dtype"],
+            written=written,
+            headline=(headline.kept.column, headline.forgotten.column),
+        )
         text = model_card(choice, sentence, adapter=adapter, dtype=written or "not known")
         (part / "README.md").write_text(text, encoding="utf-8")
+    return sentence
+
+
+def compare_numbers(
+    recorded: Mapping[str, float | None],
+    remade: Mapping[str, float | None],
+    *,
+    trained: str,
+    written: str | None,
+    headline: Collection[str],
+) -> str:
+    """Describe how the numbers of a written model compare with those of its record.
+
+    Args:
+        recorded: Numbers by column.
+        remade: The same numbers of the model that was written.
+        trained: The dtype of the weights while the run trained.
+        written: The dtype of the written weights; None for another one, such as 8-bit.
+        headline: The columns that are listed if weights were rounded. All that differ are listed
+            otherwise.
+    """
+    compared = [name for name in recorded if name in remade]
+    # None is NaN in an array, and equal to itself.
+    pair = np.array([[values[name] for name in compared] for values in (recorded, remade)], float)
+    equal = np.isclose(pair[0], pair[1], rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True)
+    sentence = f"of the numbers {equal.sum()} of {len(compared)} are equal"
+    differing = [name for name, same in zip(compared, equal, strict=True) if not same]
+    # float32 holds every value of the other types.
+    is_rounded = written not in (trained, "float32")
+    if differing and is_rounded:
+        sentence += (
+            f"; it was trained in {trained} and is written in {written}, which rounds its "
+            f"weights (--dtype {trained} keeps them)"
+        )
+        differing = [name for name in differing if name in headline]
+    if differing:
+        values = [f"{name} {remade[name]}, recorded {recorded[name]}" for name in differing]
+        sentence += f"; {'; '.join(values)}"
     return sentence
 
 
