@@ -83,10 +83,12 @@ class LiveReference:
     pad: int
     distributions: bool = False
     layers: Sequence[int] = ()
+    longest: int = 0
+    """Tokens of the longest row that is known in advance, see `RowReader`."""
 
     @cached_property
     def _reader(self) -> RowReader:
-        return RowReader(self.model, self.pad)
+        return RowReader(self.model, self.pad, self.longest)
 
     def batch(self, rows: Sequence[Row], device: torch.device) -> Reference:
         """The reference of a micro-batch, as `ReferenceRows.batch` gives it."""
@@ -167,7 +169,8 @@ def load_references(
         distributions = isinstance(part, int) or part in needs.distributions
         layers = sorted(needs.layers) if part in needs.states else ()
         if part == "sample":  # its rows exist only during training
-            rowss[part] = LiveReference(copy.deepcopy(load()), pad, distributions, layers)
+            model = copy.deepcopy(load())
+            rowss[part] = LiveReference(model, pad, distributions, layers, rows.longest)
             continue
         distinct = rows.rows_of_epochs(part, needs, seed, epochs)
         known = computed(distinct, distributions=distributions, layers=layers)

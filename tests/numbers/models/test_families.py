@@ -10,15 +10,18 @@ from typing import Any
 import pytest
 import torch
 
+from unlearnbench.api.registry import load
 from unlearnbench.base.errors import ModelError
 from unlearnbench.evaluation.predictor import Predictor
 from unlearnbench.evaluation.prefix_tree import build_tree
 from unlearnbench.models.encoding import TEMPLATES, Encoder, Row
+from unlearnbench.models.epoch_order import TrainingRows
 from unlearnbench.models.loading import Source, load_model
 from unlearnbench.models.packed_attention import can_pack
 from unlearnbench.models.row_states import RowReader
 from unlearnbench.runs.evaluate_model import model_settings
 from unlearnbench.training.fine_tuning import FineTuner
+from unlearnbench.training.reference_model import load_references
 
 from ...conftest import QUESTIONS
 from ...families import FAMILIES, WINDOW
@@ -88,9 +91,9 @@ def test_rows_longer_than_any_mask_are_not_packed(
     assert [can_pack(model, tokens) for tokens in tried] == [tokens <= longest for tokens in tried]
 
 
-def test_a_mask_that_no_configuration_names_is_found_by_a_trial_of_the_longest_row(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.fixture
+def unnamed_window(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A model with a window of 12 tokens that its configuration does not name."""
     from transformers.masking_utils import create_sliding_window_causal_mask
 
     model = FAMILIES["mistral"].build()
@@ -103,6 +106,13 @@ def test_a_mask_that_no_configuration_names_is_found_by_a_trial_of_the_longest_r
 
     place = "transformers.models.mistral.modeling_mistral.create_causal_mask"
     monkeypatch.setattr(place, windowed)
+    return model
+
+
+def test_a_mask_that_no_configuration_names_is_found_by_a_trial_of_the_longest_row(
+    unnamed_window: Any,
+) -> None:
+    model = unnamed_window
     assert can_pack(model, 100)
     rows = [Row(tuple(range(3, 43)), 1)]
     assert RowReader(model, 0, longest=12).packs(model, rows)
@@ -110,6 +120,28 @@ def test_a_mask_that_no_configuration_names_is_found_by_a_trial_of_the_longest_r
     trial = build_tree([Row(tuple(range(3, 13)), 1)])
     assert Predictor(model, trial, pad=0, longest=12).packed
     assert not Predictor(model, trial, pad=0, longest=40).packed
+
+
+def test_the_start_model_reads_samples_with_such_a_mask(
+    unnamed_window: Any, tmp_path: Path
+) -> None:
+    """It runs in every step, and its rows do not exist in advance."""
+    row = Row(tuple(range(3, 43)), 1)
+    references = load_references(
+        lambda: unnamed_window,
+        "weights",
+        TrainingRows(forget=[row]),
+        load("methods", "grpo")(beta=0.1).needed(),
+        seed=0,
+        epochs=1,
+        pad=0,
+        folder=tmp_path,
+    )
+    found = references["sample"].batch([row], torch.device("cpu")).token_logprob
+    ids = torch.tensor([row.ids])
+    with torch.no_grad():
+        logprobs = unnamed_window(input_ids=ids).logits[0, :-1].log_softmax(1)
+    torch.testing.assert_close(found, logprobs.gather(1, ids[0, 1:, None])[:, 0])
 
 
 @pytest.mark.parametrize("name", FAMILIES)
