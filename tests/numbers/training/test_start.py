@@ -16,7 +16,7 @@ from torch import Tensor
 
 from unlearnbench.api import registry
 from unlearnbench.api.benchmark import Question
-from unlearnbench.api.modifier import Gradients, Modifier, Role, WeightEdit
+from unlearnbench.api.modifier import Gradients, Memory, Modifier, Role, RunStep, WeightEdit
 from unlearnbench.config.schema import LoRA, RetainSpec
 from unlearnbench.losses.lm_head import Projection
 from unlearnbench.losses.predictions import Predictions, Reference
@@ -58,6 +58,17 @@ def in_other_batches(reference: Any) -> Any:
         hidden=None if reference.hidden is None else rounded(reference.hidden),
         states={layer: rounded(state) for layer, state in reference.states.items()},
     )
+
+
+class RoundedReference:
+    """The start model that runs in every step, with values as another batch would round them."""
+
+    def __init__(self, reference: Any) -> None:
+        self.reference = reference
+
+    def batch(self, *rows: Any) -> Reference:
+        made: Reference = self.reference.batch(*rows)
+        return replace(made, token_logprob=rounded(made.token_logprob))
 
 
 @pytest.fixture
@@ -112,7 +123,7 @@ class Roles(registry.load("modifiers", "sago")):  # type: ignore[misc]
 class Scaled(WeightEdit):
     """Shrinks all weights after each step."""
 
-    def after(self, weights: Gradients, *_: Any) -> None:
+    def after(self, weights: Gradients, memory: Memory, step: RunStep) -> None:  # noqa: ARG002
         weights.scale_(0.9)
 
 
@@ -145,12 +156,21 @@ def test_a_loss_at_its_minimum_has_no_gradient_of_rounding(
 def test_a_divergence_of_samples_has_no_gradient_of_rounding(make: Any) -> None:
     """Also if all samples are worth the same, so that the divergence is all that is left."""
     settings = {"samples": 2, "max_new_tokens": 4, "beta": 0.1}
-    trainer = make("grpo", settings=settings)
 
     def half(_answer: str, _truth: str) -> float:
         return 0.5
 
-    trainer.sampler = replace(trainer.sampler, reward=half)
+    def built(*, knows: bool) -> Trainer:
+        trainer: Trainer = make("grpo", settings=settings, knows=knows)
+        assert trainer.sampler is not None
+        trainer.sampler = replace(trainer.sampler, reward=half)
+        references = trainer.batches.references
+        other: Any = {part: RoundedReference(one) for part, one in references.items()}
+        trainer.batches.references = other
+        return trainer
+
+    assert next(built(knows=False).epoch(1)).grad_norm > 0
+    trainer = built(knows=True)
     before = weights(trainer)
     step = next(trainer.epoch(1))
     assert step.terms["kl"] == 0
