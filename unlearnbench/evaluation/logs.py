@@ -133,12 +133,12 @@ def _tofu(document: Mapping[str, Any], profile: Profile) -> Evaluation:
     ((name, precision),) = rules
     sets = {n: _tofu_set(_Columns(f"{f}.", document[f])) for n, f in FILES.items()}
     if name == profile.id and profile.words != "ascii":
-        sets = {name: _recounted(seen, profile.words) for name, seen in sets.items()}
+        sets = {key: _recounted(seen, profile.words) for key, seen in sets.items()}
     return Evaluation(name, sets, precision=precision)
 
 
 def _recounted(seen: SetEvaluation, word_rule: WordRule) -> SetEvaluation:
-    """The set with ROUGE by another rule than the log's; without texts it has none."""
+    """Compute ROUGE again by another rule than the log's; NaN if the log has no texts."""
     rouge = np.full((2, len(seen.answer_loss)), np.nan)
     if seen.generated:
         rouge[:] = rouge_recall(seen.references, seen.generated, word_rule=word_rule)

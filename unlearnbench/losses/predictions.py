@@ -167,12 +167,9 @@ class Predictions:
 
     def _are_of(self, hidden: Tensor, projection: Projection) -> bool:
         """Whether these are the states and the output layer of the predictions themselves."""
-        is_same_memory = hidden.data_ptr() == self.hidden.data_ptr()
-        return (
-            is_same_memory
-            and hidden.shape == self.hidden.shape
-            and (projection.is_same(self.projection))
-        )
+        has_same_memory = hidden.data_ptr() == self.hidden.data_ptr()
+        has_same_states = has_same_memory and hidden.shape == self.hidden.shape
+        return has_same_states and projection.is_same(self.projection)
 
     @property
     def kl_from_uniform(self) -> Tensor:

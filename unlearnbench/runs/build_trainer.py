@@ -46,7 +46,9 @@ def build_trainer(spec: RunSpec, space: Workspace, method: Method) -> Trainer:
     check_vocabulary(model, encoder.tokenizer)
     start = model.eval()  # only read until the first step
     # Predictions of the start model are stored under this name.
-    start_id = " ".join([source.identity(), spec.model.dtype, *set(spec.corrections) & {MASKS}])
+    start_id = f"{source.identity()} {spec.model.dtype}"
+    if MASKS in spec.corrections:  # predictions that an earlier version stored are wrong
+        start_id = f"{start_id} {MASKS}"
     # The model is whole in each process: the main one runs it while the others wait.
     with main_process_first():
         rows = _rows(spec, space, objective, encoder, start_id, start)
