@@ -28,8 +28,9 @@ def short_folder(own_part: str, variable: str = "TMPDIR") -> str | None:
 
     Args:
         own_part: What the owner of a socket puts behind the folder.
-        variable: Variable that names the temporary folder where it is set. Only TMPDIR, which the
-            user may not have set, is replaced by another folder.
+        variable: Environment variable that names the folder. A folder in TMPDIR is replaced if it
+            is too long, because a batch system may have set it. A folder in RAY_TMPDIR is never
+            replaced, because the user has chosen it.
 
     Raises:
         UnlearnbenchError: If no short folder can be written to, or the user's is too long.

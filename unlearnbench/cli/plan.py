@@ -83,7 +83,8 @@ def plan(
     recorded_ids = {f.parent.name for f in planned.folder.glob("records/*/record.json")}
     left = [run for run in whole.runs if recorded_ids.isdisjoint(run.id + end for end in ends)]
     recorded = len({run.id for run in planned.runs} - {run.id for run in left})
-    repetitions = repetition_lines(repeated_runs(planned.runs, planned.folder))
+    repeated = repeated_runs(planned.runs, planned.folder, planned.references)
+    repetitions = repetition_lines(repeated)
     estimates: list[Estimate] = []
     costs: dict[str, Any] = {}
     device = 0

@@ -49,16 +49,20 @@ class RepeatedRun:
     """What has changed since, one sentence without a full stop each."""
 
 
-def repeated_runs(planned: Iterable[RunSpec], folder: Path) -> tuple[RepeatedRun, ...]:
+def repeated_runs(
+    planned: Iterable[RunSpec], folder: Path, references: Iterable[str] | None = None
+) -> tuple[RepeatedRun, ...]:
     """Find the planned runs without a record whose setting has a finished record by other rules.
 
     Args:
         planned: All runs of the plan.
         folder: The sweep's folder, which need not exist.
+        references: Ids of the records of start and retain models, as far as they are known.
     """
     runs = list(planned)
     planned_ids = {run.id for run in runs}
-    if not _has_unplanned_records(folder, planned_ids):
+    # Reading all records of a large sweep takes seconds.
+    if not _has_other_records(folder, planned_ids.union(references or ())):
         return ()
     try:
         records = read_records(folder)
@@ -93,10 +97,11 @@ def repetition_lines(repeated: Iterable[RepeatedRun]) -> list[str]:
     return lines
 
 
-def _has_unplanned_records(folder: Path, planned_ids: set[str]) -> bool:
-    """Whether a finished record of the folder is not in the plan; reads names of folders only."""
+def _has_other_records(folder: Path, known_ids: set[str]) -> bool:
+    """Whether the folder has a record of another id; reads only names of folders."""
     names = {path.parent.name for path in folder.glob("records/*/record.json")}
-    return any("." not in name for name in names - planned_ids)
+    # Names with a dot are of failed and stopped runs, and of damaged records.
+    return any("." not in name for name in names - known_ids)
 
 
 def _readable_runs(records: Iterable[Record]) -> Iterator[tuple[Record, RunSpec]]:

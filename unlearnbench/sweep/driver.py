@@ -153,7 +153,7 @@ def run_sweep(
             progress.warn(line)
         remove_leftovers(folder)
         set_aside_damaged(folder, progress.warn)
-        for line in repetition_lines(repeated_runs(plan.runs, folder)):
+        for line in repetition_lines(repeated_runs(plan.runs, folder, plan.references)):
             progress.warn(line)
         storage = storage_of(config, folder)
         storage.check()

@@ -118,6 +118,22 @@ def test_a_finished_run_is_not_repeated(tmp_path: Path) -> None:
     assert not repeated_runs(new, tmp_path / "missing")
 
 
+def test_records_are_read_only_if_one_is_of_no_planned_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The records of start and retain models are in every folder."""
+    new, other = planned_runs(), planned_runs(learning_rates=(1e-4,))
+    finish((*new, other[0]), tmp_path)
+
+    def refuse(_: Path) -> tuple[()]:
+        raise AssertionError("the records were read")
+
+    monkeypatch.setattr("unlearnbench.results.repeated_runs.read_records", refuse)
+    assert repeated_runs(new, tmp_path, [other[0].id]) == ()
+    with pytest.raises(AssertionError):
+        repeated_runs(new, tmp_path)
+
+
 def test_two_reasons_stand_in_one_line(tmp_path: Path) -> None:
     new = planned_runs(seeds=(0,), learning_rates=(1e-5,))
     changes = {"template_digest": "4567", "profile_version": 2}
