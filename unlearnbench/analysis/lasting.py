@@ -627,7 +627,7 @@ def _why_not(
     plain = [row.metrics.get(metric.before.name) for row in setting.rows]
     if None not in plain and any(shift.before is None for shift in shifts):
         label = metric.before.label.lower()
-        return f"{attack} may leave rows out, and {label} without it is known of all rows only"
+        return f"{attack} may leave rows out, and {label} without it is known only for all rows"
     return ""
 
 
