@@ -25,6 +25,7 @@ from unlearnbench.models.loading import (
     reading,
     source_of,
 )
+from unlearnbench.models.lora_targets import ExpertStacks
 
 
 def load_any_model(source: Source, settings: ModelSettings) -> Any:
@@ -104,8 +105,11 @@ def check_targets(settings: ModelSettings) -> None:
             # The parameters of linear layers are adapted by the names of the layers.
             others = [name for name in parameters if name.rpartition(".")[0] not in layers]
             ends = {".".join(name.split(".")[-3:]) for name in others}
+            experts = ", ".join(ExpertStacks(model).ends)
             fix = did_you_mean(target, sorted(ends)) or (
-                "; write the end of a parameter's name, such as mlp.experts.down_proj"
+                f"; its experts are called {experts}"
+                if experts
+                else "; it has no stacked experts, so leave the key out"
             )
             raise ModelError(
                 f"{where}.target_parameters: no parameter of {kind} is called {target!r}{fix}"

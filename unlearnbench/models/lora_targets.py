@@ -45,6 +45,11 @@ class ExpertStacks:
                 if parameter.ndim == 3 and len(parameter) > 1 and not is_convolution:
                     self._stacks[f"{place}.{name}"] = parameter
 
+    @property
+    def ends(self) -> list[str]:
+        """Ends of the stacks' names, which are the same in all layers: `mlp.experts.down_proj`."""
+        return sorted({".".join(name.split(".")[-3:]) for name in self._stacks})
+
     def unadapted_notice(self, adapted: Any) -> str | None:
         """Return a line that says which experts have no adapter; None if there are none.
 

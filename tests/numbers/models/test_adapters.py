@@ -419,7 +419,12 @@ class TestTargets:
                 r"models\.small\.lora\.target_parameters: no parameter of MixtralForCausalLM is "
                 r"called 'mlp\.experts\.up_proj'; did you mean 'mlp\.experts\.[a-z_]*up_proj'\?$",
             ),
-            ("llama", {"target_parameters": ("?",)}, "; write the end of a parameter's name"),
+            ("llama", {"target_parameters": ("mlp.experts.down_proj",)}, "no stacked experts, so"),
+            (
+                "mixtral",
+                {"target_parameters": ("?",)},
+                "; its experts are called mlp.experts.down_",
+            ),
         ],
     )
     def test_names_of_experts_are_those_that_peft_knows(
