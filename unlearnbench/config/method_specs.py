@@ -432,15 +432,18 @@ def modifiers_from_spec(spec: MethodSpec) -> list[Modifier]:
 
 
 def takes_roles_apart(spec: MethodSpec) -> bool:
-    """Whether a mean over both roles is divided for a modifier that needs one role's gradient.
+    """Whether the loss's mean over forget and retain rows is split by role for a modifier.
 
-    Modifiers that combine the roles are not meant: without a division they could never be applied.
+    It is split if a modifier needs the gradient of one role. Earlier versions gave such a modifier
+    the gradient of both roles. Modifiers that combine two gradients (`pcgrad`) always had the
+    split, so this is False for them.
     """
     if not spec.modifiers:
         return False
     from unlearnbench.api.modifier import Filter  # it imports torch
 
-    # Known before a model is loaded, and without a declaration that a plug-in could forget.
+    # The names in the loss's code tell whether it calls `mean_over_union`. They are known before a
+    # model is loaded, and no plug-in can forget to declare them.
     method: Any = load_method(spec.name)
     loss = getattr(method.loss, "__code__", None)
     if loss is None or "mean_over_union" not in loss.co_names:
@@ -483,8 +486,10 @@ def starts_exactly(spec: MethodSpec) -> bool:
 
 def _changes_nothing(modifier: Modifier) -> bool:
     """Whether a modifier has the settings that it declares to be neutral."""
+    if modifier.neutral is None:
+        return False
     settings = modifier.model_dump()
-    return modifier.neutral is not None and settings | {**modifier.neutral} == settings
+    return all(settings.get(name) == value for name, value in modifier.neutral.items())
 
 
 def removes_dropout(spec: MethodSpec, training: TrainingSettings) -> bool:

@@ -233,6 +233,8 @@ class Plan:
         labelled = training.ignore_label and model.template in LABELLED
         has_dropout = model.name in self.with_dropout
         removes = has_dropout and rate is not None and removes_dropout(spec, training)
+        # With dropout, predictions differ from the start model's before any weight has moved.
+        predicts_as_start = removes or not has_dropout
         attacking = config.training.of_attacks if config.attacks else training.of_attacks
         return [
             RunSpec(
@@ -256,9 +258,7 @@ class Plan:
                 leaves_out_label=bool(first) and labelled,
                 takes_roles_apart=takes_roles_apart(spec),
                 removes_dropout=removes,
-                starts_exactly=rate is not None
-                and (removes or not has_dropout)
-                and starts_exactly(spec),
+                starts_exactly=rate is not None and predicts_as_start and starts_exactly(spec),
                 profile_version=profile_of(config.evaluation).version,
             )
             for seed in (config.select.seeds if config.select else config.seeds)

@@ -121,9 +121,10 @@ def run_settings(records: Iterable[Record]) -> dict[str, RunSettings]:
         _add_id(run, runs, identities, ids)
     settings: dict[str, RunSettings] = {}
     for group in groups.values():
-        for run, apart in zip(group, _apart(group, runs, identities, ids), strict=True):
+        differing = _differing_settings(group, runs, identities, ids)
+        for run, settings_of_run in zip(group, differing, strict=True):
             flat = hyperparameters_of(run)
-            for name, value in apart.items():
+            for name, value in settings_of_run.items():
                 flat[free_name(name, flat, "run")] = value
             settings[run.id] = RunSettings(ids[run.id], flat)
     return settings
@@ -248,7 +249,7 @@ def _add_id(
         ids[current.id] = content_hash(setting)
 
 
-def _apart(
+def _differing_settings(
     group: Sequence[Record],
     runs: Mapping[str, Record],
     identities: Mapping[str, _Identity],
@@ -256,7 +257,7 @@ def _apart(
 ) -> list[dict[str, Any]]:
     """Return the settings in which runs of one method, model and split differ, run by run.
 
-    Without those that a table shows anyway: hyperparameters, the retain term, the learning rate.
+    Settings that a table shows anyway are left out: hyperparameters, retain term, learning rate.
     """
     several = len({identities[run.id].shared_hash for run in group}) > 1
     shown: list[dict[str, Any]] = []

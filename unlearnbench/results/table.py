@@ -64,7 +64,7 @@ class TableRow:
     family: str
     """Label without hyper-parameters: what settings of one method have in common."""
     hyperparameters: Mapping[str, Any]
-    """As in `RunSettings`."""
+    """Hyperparameters, retain term, and other settings in which runs differ; see `RunSettings`."""
     learning_rate: float | None
     seed: int
     epoch: int
@@ -157,7 +157,7 @@ def attack_table(
 
 def _rows(
     records: Sequence[Record],
-    recordss: Sequence[tuple[Record, EpochResult, Numbers]],
+    results: Sequence[tuple[Record, EpochResult, Numbers]],
     schema: BenchmarkSchema,
 ) -> tuple[TableRow, ...]:
     """The rows of some results in their order, with the columns that are worth showing.
@@ -169,10 +169,10 @@ def _rows(
         if record.kind == "run":
             labels.add_values(record.method, settings[record.id].hyperparameters)
     # What a retain model alone has, since it was read and not stored, is no column of a table.
-    shown = (result.metrics if record.kind == "retain" else of for record, result, of in recordss)
+    shown = (result.metrics if record.kind == "retain" else of for record, result, of in results)
     columns = filled_columns((dict.fromkeys(schema.plan.own), *shown), schema.plan)
     rows: list[TableRow] = []
-    for record, result, values in recordss:
+    for record, result, values in results:
         is_run = record.kind == "run"
         of_run = settings[record.id] if is_run else RunSettings("", {})
         rows.append(
