@@ -43,7 +43,7 @@ class AnswerTokens:
     observed: Mapping[str, Float32Array] = field(default_factory=dict[str, Float32Array])
     """[T] by name: what the `Observation`s of metrics gave."""
     end_lengths: IntArray | None = None
-    """[n] tokens that end the turn of each answer; None: one, where `ended`."""
+    """[n] tokens that end the turn of each answer; None if no turn ends with more than one."""
 
     @property
     def end_counts(self) -> IntArray:

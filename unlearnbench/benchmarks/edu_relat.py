@@ -38,7 +38,6 @@ _MinimalSets = dict[int, list[list[int]]]
 _RELATIONSHIPS, _BIOGRAPHIES = "relationships.jsonl", "biographies.jsonl"
 _FILES = (_RELATIONSHIPS, _BIOGRAPHIES, "subsample.json", "minimal_sets.json")
 
-
 ModelFamily = Literal["llama", "phi", "gpt2-xl"]
 
 

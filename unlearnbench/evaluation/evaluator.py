@@ -383,7 +383,8 @@ class Evaluator:
         items = [item for rows in self.sets.values() for item in rows]
         model, shifts = _unshifted(model, items)
         answered = [item for item in items if item.answered]
-        stops, rules = self._stops(model), self._rules(model)
+        stops = self._stops(model)
+        rules = self._rules(model)
         prompts = self._prompts(answered, _checked_context(model, items), previous)
         if rules is not None:
             prompts = [
@@ -439,7 +440,7 @@ class Evaluator:
         return LogitRules.of(generation_config_of(model))
 
     def _remarks(self, model: Any) -> tuple[str, ...]:
-        """What makes numbers other than they seem, a sentence each."""
+        """Return a sentence about each text or setting that makes numbers other than they seem."""
         items = [item for rows in self.sets.values() for item in rows]
         ignored = logit_settings(generation_config_of(model))
         template = self.encoder.template

@@ -111,7 +111,8 @@ class Stops:
         """Whether an answer of these tokens has reached the text."""
         if not self.text or self.decode is None:
             return False
-        # A token is at least a byte. One of two tokens may hold a part of the text.
+        # A token holds at least one byte, so the text lies within as many last tokens as it has
+        # bytes. Two more complete a character whose bytes are divided between tokens.
         latest = ids[-len(self.text.encode()) - 2 :]
         return self.text in self.decode(tuple(latest))
 
@@ -209,7 +210,7 @@ def decode(
 ) -> tuple[list[Answer], int]:
     """Decode `answers` to their ends; returns them and the steps that took, of all processes.
 
-    eos    the token that ends an answer, or all that does
+    eos    the token that ends an answer, or everything that ends one
     count  called with the number of answers that this process has finished
     distribution  the distribution to sample from; None: greedily
     kept   by answer, keys and values of the first tokens of its text, but not of the last

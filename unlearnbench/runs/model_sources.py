@@ -322,6 +322,7 @@ def reference_ids(
 
 
 _TAGS = re.compile(r"\s*([<\[][^<>\[\]]+[>\]]\s*)+")
+"""A text that consists of words in brackets, such as `<end_of_turn>` or `[/INST] </s>`."""
 
 
 def _has_blanks(row: Question) -> bool:

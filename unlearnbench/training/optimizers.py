@@ -25,6 +25,7 @@ from unlearnbench.config.training_settings import EIGHT_BIT, ONE_PROCESS
 Reader = Callable[[str], Tensor]
 """Returns the whole tensor of a name."""
 Made = Iterator[torch.optim.Optimizer]
+"""The optimisers of a training: one, or two where matrices have one of their own (Muon)."""
 
 
 def state_tensors(optimizer: Any) -> dict[str, Tensor]:
