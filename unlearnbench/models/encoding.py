@@ -245,18 +245,25 @@ def chat_template(tokenizer: PreTrainedTokenizerFast, args: TemplateArgs | None 
             "template_args.system_prompt: the tokenizer's chat template leaves system messages out"
         )
     turn = _turn(before, after, rendered)
-    part = _system(after, turn, rendered)
     tag, end = _around_answer(before, after, rendered)
-    trims = rendered(blank=" ") == text
-    more: dict[str, Any] = {"turn": turn, "system": part, "end": end, "trims": trims}
-    more["trims_answers"] = _trims_answers(rendered)
-    writes_prompt_always = turn is not None and text == rendered(prompt=False)
     written = _behind_answer(rendered)
-    more["turn_end"] = _turn_end(written, turn if writes_prompt_always else None, tokenizer)
-    more["answers_elsewhere"] = bool(written) and not (tag or end)
-    if tag.strip():
-        more["tag_switch"] = _tag_switch(variables, rendered)
-    return Template("chat", before, after, tag, special_tokens=False, **more)
+    # Some templates write the beginning of the next answer behind every conversation.
+    always_prompts = turn is not None and text == rendered(prompt=False)
+    return Template(
+        "chat",
+        before,
+        after,
+        tag,
+        special_tokens=False,
+        turn=turn,
+        system=_system(after, turn, rendered),
+        end=end,
+        turn_end=_turn_end(written, turn if always_prompts else None, tokenizer),
+        answers_elsewhere=bool(written) and not (tag or end),
+        tag_switch=_tag_switch(variables, rendered) if tag.strip() else "",
+        trims=rendered(blank=" ") == text,
+        trims_answers=_trims_answers(rendered),
+    )
 
 
 def _trims_answers(rendered: Callable[..., str]) -> bool:
@@ -584,7 +591,8 @@ class Encoder:
             )
         masked = tuple(i for i, token in enumerate(ids[:-1]) if token == self.padding)
         is_cut = length + len(end_ids) > self.max_length
-        ended = not is_option and (ids[-1:] == end_ids if end_ids else length <= most)
+        has_whole_end = ids[-1:] == end_ids if end_ids else length <= most
+        ended = has_whole_end and not is_option
         end_tokens = int(ended)
         if end and ended and length <= most and not self.eos_as_padding:
             bare = self._ids(template, question, template.answer(answer))
