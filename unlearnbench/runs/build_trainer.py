@@ -47,7 +47,9 @@ def build_trainer(spec: RunSpec, space: Workspace, method: Method) -> Trainer:
     start = model.eval()  # only read until the first step
     # Predictions of the start model are stored under this name.
     start_id = f"{source.identity()} {spec.model.dtype}"
-    if MASKS in spec.corrections:  # predictions that an earlier version stored are wrong
+    # Those that an earlier version stored are wrong. Its plans do not say so, nor do plans that
+    # were made without the model's config.json.
+    if MASKS in {*spec.corrections, *space.models(spec.model.name).corrections}:
         start_id = f"{start_id} {MASKS}"
     # The model is whole in each process: the main one runs it while the others wait.
     with main_process_first():

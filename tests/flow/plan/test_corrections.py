@@ -5,9 +5,10 @@ from typing import Any, Literal
 
 import pytest
 
+from unlearnbench.api.method import Method
 from unlearnbench.benchmarks.synthetic import Synthetic
 from unlearnbench.config.entries import AttackSpec, attack_specs
-from unlearnbench.config.method_specs import method_spec
+from unlearnbench.config.method_specs import method_from_spec, method_spec
 from unlearnbench.config.plan import make_plan
 from unlearnbench.config.schema import (
     EvaluationSettings,
@@ -25,9 +26,13 @@ from unlearnbench.models.corrections import (
     corrections_under,
 )
 from unlearnbench.models.rows_loading import load_benchmark
+from unlearnbench.runs.build_trainer import build_trainer
 from unlearnbench.runs.model_sources import ModelSources
+from unlearnbench.runs.plan_sweep import plan_sweep
+from unlearnbench.runs.workspace import Workspace
 
 from ...families import FAMILIES
+from ..small_run import config_of
 
 MIXTURES = {"llama4", "mixtral", "qwen3-moe", "olmoe", "deepseek-v3", "gpt-oss"}
 QUANTIZATION = attack_specs({"quantization": {}})
@@ -151,3 +156,26 @@ def test_published_models_keep_their_ids_if_only_prepared_ones_were_merged(
     now = ids()
     monkeypatch.setattr("unlearnbench.runs.model_sources.corrections_of", none)
     assert [one != other for one, other in zip(ids(), now, strict=True)] == [True, False, False]
+
+
+def test_a_run_of_an_earlier_plan_reads_no_predictions_that_were_wrong(
+    tmp_path: Path, tokenizer: Any
+) -> None:
+    """Stored predictions are named by the model's corrections, whatever the plan knew of them."""
+    folder = str(tmp_path / "llama4")
+    FAMILIES["llama4"].build().save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    model = ModelSettings(name="m", base=folder, fine_tuned=folder, template="plain")
+    spec = method_spec("kl-minimization", {})
+    config = config_of(tmp_path, models=(model,), methods=(MethodGrid(specs=(spec,)),))
+    plan = plan_sweep(config)[0]
+    run = plan.runs[0]
+    assert run.corrections == (MASKS,)
+    space = Workspace(plan.config, plan.folder)
+    method = method_from_spec(spec)
+    assert isinstance(method, Method)
+    stored: list[set[Path]] = []
+    for planned in (run, run.model_copy(update={"corrections": ()})):
+        build_trainer(planned, space, method)
+        stored.append({*(space.cache / "reference").iterdir()})
+    assert stored[0] == stored[1] != set()
