@@ -317,7 +317,7 @@ class TestSource:
                 assert "as its adapter_config.json says (base_model_name_or_path): no mod" in text
                 assert "--adapter-base on the command line, adapter_base in a conf" in text
             else:
-                assert "as the option or key adapter_base says: no model folder" in text
+                assert "as --adapter-base or the key adapter_base says: no model folder" in text
         found = load_model(source_of(settings_of(adapter, adapter_base=str(base))), settings)
         assert logits(found) is not None
 
