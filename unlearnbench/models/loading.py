@@ -440,9 +440,15 @@ def generation_config(source: Source, settings: ModelSettings) -> Any:
     if whole.folder is None and not hub.commits_of([whole.repository]):
         return None
     folder = source.files()
-    with suppress(Exception):
-        if (folder / "generation_config.json").is_file():
+    if (folder / "generation_config.json").is_file():
+        try:
             return GenerationConfig.from_pretrained(folder)
+        except OSError:
+            # The file is not JSON. Loading the model then takes its configuration, as below.
+            pass
+        except (TypeError, ValueError):
+            return None  # the error is reported when the model is loaded
+    with suppress(ModelError):  # likewise
         return GenerationConfig.from_model_config(read_config(source, settings))
     return None
 

@@ -13,9 +13,15 @@ from unlearnbench.api.benchmark import Question
 from unlearnbench.base.errors import DataError, EvaluationError
 from unlearnbench.benchmarks.synthetic import Synthetic
 from unlearnbench.config.profiles import OPEN_UNLEARNING, TOFU
-from unlearnbench.config.schema import EvaluationSettings, ModelSettings
-from unlearnbench.models.loading import UnreachableError
+from unlearnbench.config.schema import Architecture, EvaluationSettings, ModelSettings
+from unlearnbench.models.loading import (
+    UnreachableError,
+    generation_config,
+    load_model,
+    source_of,
+)
 from unlearnbench.models.rows_loading import load_benchmark
+from unlearnbench.models.tiny import build_model
 from unlearnbench.runs.model_sources import ModelSources
 from unlearnbench.runs.plan_sweep import plan_sweep
 
@@ -54,6 +60,22 @@ def test_a_template_changes_ids_where_another_token_ends_its_turns(
     as_source = sources(name, eos_as_padding=True)
     assert as_source.turn_end == []
     assert bool(as_source.turn_digest(profile)) == (name in changed and profile is TOFU)
+
+
+def test_stops_in_ids_are_those_of_the_loaded_model_if_their_file_is_damaged(
+    tmp_path: Path, tokenizer: Any
+) -> None:
+    """transformers then takes the model's configuration, so ids have to do the same."""
+    shape = Architecture(vocabulary=400, hidden_size=16, layers=1, heads=2, intermediate_size=16)
+    model: Any = build_model(shape, tokenizer, seed=0)
+    model.config.eos_token_id = [2, 7]
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    (tmp_path / "generation_config.json").write_text("{", encoding="utf-8")
+    settings = ModelSettings(name="m", base=str(tmp_path), template="plain")
+    found = generation_config(source_of(settings), settings)
+    loaded = load_model(source_of(settings), settings).generation_config
+    assert found.eos_token_id == loaded.eos_token_id == [2, 7]
 
 
 def test_other_stops_change_ids(sources: Any) -> None:
