@@ -20,8 +20,7 @@ from unlearnbench.api.benchmark import (
 from unlearnbench.config.profiles import UNLEARNBENCH
 from unlearnbench.evaluation.benchmark_schema import default_headline
 from unlearnbench.evaluation.word_check import MOST_ANSWERS
-from unlearnbench.results.epoch_metrics import Numbers
-from unlearnbench.results.table import TableRow
+from unlearnbench.results.table import Numbers, TableRow
 from unlearnbench.stats.t_interval import Interval, is_above, t_interval
 
 UTILITY_SHARE = 0.8

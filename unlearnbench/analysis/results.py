@@ -21,6 +21,7 @@ from unlearnbench.analysis.lasting import AttackedPanel, attacked_panels
 from unlearnbench.analysis.order_confidence import OrderConfidence, assess_order
 from unlearnbench.analysis.selection import is_stale, read_selection
 from unlearnbench.api.benchmark import Headline
+from unlearnbench.api.observations import Evaluation
 from unlearnbench.base.errors import PluginError, RecordError
 from unlearnbench.base.redaction import redact_tree
 from unlearnbench.config.plan import PLAN_FILE
@@ -28,16 +29,11 @@ from unlearnbench.config.profiles import TOFU
 from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
 from unlearnbench.evaluation.privacy_control import control_warning
 from unlearnbench.evaluation.summary import plan_of
-from unlearnbench.results.epoch_metrics import named_metrics
+from unlearnbench.results.finalize import mixed_versions, table_of
 from unlearnbench.results.outcomes import WITHOUT_RESULT, outcome
 from unlearnbench.results.records import Record, planned_records, read_records
-from unlearnbench.results.table import (
-    TableRow,
-    attack_table,
-    mixed_versions,
-    schema_of,
-    table,
-)
+from unlearnbench.results.rules import named_metrics
+from unlearnbench.results.table import Table, TableRow
 
 LINKS_FILE = "links.json"
 """Addresses of a sweep and its runs in a tracker, in the sweep's folder."""
@@ -49,9 +45,8 @@ class Results:
 
     name: str
     records: tuple[Record, ...]
-    rows: tuple[TableRow, ...]
-    attacked: tuple[TableRow, ...] = ()
-    """The rows of evaluations under attacks."""
+    table: Table
+    """All numbers."""
     description: str = ""
     config: Mapping[str, Any] = field(default_factory=dict)
     """The resolved configuration."""
@@ -86,8 +81,7 @@ class Results:
         return cls(
             name=name,
             records=tuple(sorted(shown, key=lambda r: r.id)),
-            rows=table(shown, chosen),
-            attacked=attack_table(shown, chosen),
+            table=table_of(shown, chosen),
             config=config or {},
             planned=None if ids is None else len(ids),
             unplanned=len(records) - len(shown),
@@ -136,10 +130,38 @@ class Results:
         """Name and hash of the evaluation's rules."""
         return next((r.profile for r in self.records if r.epochs), "")
 
-    @cached_property
+    @property
+    def rows(self) -> tuple[TableRow, ...]:
+        """The rows of plain evaluations."""
+        return self.table.rows
+
+    @property
+    def attacked(self) -> tuple[TableRow, ...]:
+        """The rows of evaluations under attacks."""
+        return self.table.attacked
+
+    @property
     def schema(self) -> BenchmarkSchema:
         """The benchmark of the records."""
-        return next((row.schema for row in self.rows), None) or schema_of(self.records)
+        return self.table.schema
+
+    @cached_property
+    def _records_by_id(self) -> Mapping[str, Record]:
+        return {record.id: record for record in self.records}
+
+    def observed(self, row: TableRow) -> Evaluation | None:
+        """Return what was observed for a row of `rows` or `attacked`, read from its file.
+
+        Returns:
+            None if nothing is stored, as of a failed run or a line of a leaderboard.
+
+        Raises:
+            DamagedError: If the file is not as it was written.
+        """
+        record = self._records_by_id[row.run_id]
+        if row.variant:
+            return record.attacked_evaluations.get((row.epoch, row.variant))
+        return record.evaluations.get(row.epoch)
 
     @property
     def headline(self) -> Headline:

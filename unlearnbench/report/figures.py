@@ -25,9 +25,9 @@ from unlearnbench.analysis.results import Results
 from unlearnbench.api import registry
 from unlearnbench.api.benchmark import SplitKey, split_label
 from unlearnbench.base.errors import RecordError, did_you_mean
+from unlearnbench.results.finalize import table_of
 from unlearnbench.results.records import Record, evaluated_epoch, read_records
 from unlearnbench.results.table import TableRow, to_csv
-from unlearnbench.results.table import table as make_table
 
 __all__ = [
     "Table",
@@ -52,7 +52,7 @@ def rows_of(table: Table) -> tuple[TableRow, ...]:
     if isinstance(table, str | Path):
         return Results.read(table).rows
     items: tuple[Any, ...] = tuple(table)
-    return make_table(items) if items and isinstance(items[0], Record) else items
+    return table_of(items).rows if items and isinstance(items[0], Record) else items
 
 
 def dataframe(table: Table) -> Any:
@@ -174,7 +174,7 @@ def truth_ratios(
             f"{split_label(record.forget_fraction)}"
         )
     draw = registry.load("dashboards", "truth-ratios")
-    return draw(record, chosen, goal, start, every=make_table(siblings), width=width)
+    return draw(record, chosen, goal, start, every=table_of(siblings).rows, width=width)
 
 
 def paper() -> Any:

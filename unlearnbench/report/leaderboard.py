@@ -15,9 +15,10 @@ from unlearnbench.analysis.results import Results
 from unlearnbench.base.hashing import decode_floats, document_hash, sealed_json
 from unlearnbench.config.metric_plan import NO_CHOICES
 from unlearnbench.evaluation.benchmark_schema import default_headline
-from unlearnbench.results.epoch_metrics import record_schema
+from unlearnbench.results.finalize import table_of
 from unlearnbench.results.records import Record, parse_record, record_document
-from unlearnbench.results.table import TableRow, table
+from unlearnbench.results.rules import record_schema
+from unlearnbench.results.table import TableRow
 
 _PRIVATE = ("host", "process", "interruptions")
 """Provenance that stays with its group."""
@@ -104,7 +105,7 @@ def tables(records: Iterable[Record]) -> dict[str, tuple[TableRow, ...]]:
         headline = record_schema(record, NO_CHOICES).headline
         pair = "" if headline == default_headline() else f"{' and '.join(headline.columns)}, "
         groups[pair + record.profile].append(record)
-    return {name: table(group) for name, group in sorted(groups.items())}
+    return {name: table_of(group).rows for name, group in sorted(groups.items())}
 
 
 def _line(record: Record) -> str:

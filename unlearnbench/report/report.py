@@ -14,7 +14,8 @@ from unlearnbench.api.registry import load
 from unlearnbench.base.deferred_warnings import warn_later
 from unlearnbench.base.errors import RecordError
 from unlearnbench.base.outputs import write_file
-from unlearnbench.results.epoch_metrics import named_metrics, store_numbers
+from unlearnbench.results.epoch_metrics import store_numbers
+from unlearnbench.results.rules import named_metrics
 from unlearnbench.results.table import ATTACKS, to_csv
 
 TUNING = "tuning.csv"

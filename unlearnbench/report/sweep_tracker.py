@@ -35,13 +35,14 @@ from unlearnbench.config.resources import TrackingSettings
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.results.epoch_metrics import (
     changed_columns,
-    named_metrics,
     numbers,
     references_of,
 )
+from unlearnbench.results.finalize import table_of
 from unlearnbench.results.records import Record
+from unlearnbench.results.rules import named_metrics, schema_of
 from unlearnbench.results.run_settings import free_name
-from unlearnbench.results.table import TableRow, schema_of, table
+from unlearnbench.results.table import TableRow
 
 LONGEST = 500
 """Most characters of a parameter or tag that every store accepts."""
@@ -322,7 +323,7 @@ class SweepTracker:
             )
 
     def _log(self, tracker: Tracker, record: Record) -> None:
-        rows = table([record])
+        rows = table_of([record]).rows
         self._start_rows += rows if record.kind == "fine-tuned" else ()
         current = (row for row in (*self._start_rows, *rows) if row.panel == record.panel)
         panel = Panel(*record.panel, tuple(current))

@@ -11,11 +11,9 @@ metric other settings (`evaluation.metrics`).
 """
 
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from functools import lru_cache
-from typing import Any
 
 from unlearnbench.api.benchmark import SplitKey
 from unlearnbench.api.observations import Evaluation
@@ -23,31 +21,18 @@ from unlearnbench.api.registry import Kind, offers
 from unlearnbench.base.errors import UnlearnbenchError
 from unlearnbench.base.hashing import decode_floats, document_hash, sealed_json
 from unlearnbench.base.outputs import write_file
-from unlearnbench.config.metric_plan import NO_CHOICES, MetricChoices
-from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema, recorded_schema
+from unlearnbench.config.metric_plan import MetricChoices
+from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
 from unlearnbench.evaluation.summary import values_of
 from unlearnbench.results.records import Record, StoredEvaluations, StoredFile
+from unlearnbench.results.rules import record_schema, recorded_metrics
+from unlearnbench.results.table import Numbers
 
 NUMBERS_FILE = "numbers.json"
 _CODE: tuple[Kind, ...] = ("metrics", "benchmarks")
 Values = Mapping[str, float | None]
 References = Mapping[tuple[str, str, SplitKey], Record]
 """Records of start and retain models by kind, model and split."""
-
-
-class Numbers(dict[str, float | None]):
-    """Numbers by column, None where undefined; a column that is not there is undefined, too."""
-
-    def __missing__(self, name: str) -> None:
-        return None
-
-
-def finite(metrics: Values) -> Numbers:
-    """The numbers; None for those that are not finite."""
-    low, high = -math.inf, math.inf
-    return Numbers(
-        {n: value if value is None or low < value < high else None for n, value in metrics.items()}
-    )
 
 
 def references_of(records: Iterable[Record]) -> References:
@@ -81,7 +66,7 @@ def numbers(
 
     chosen  metrics that the configuration names now; default: those that it named for the record
     """
-    now = chosen_of(record) if chosen is None else chosen
+    now = recorded_metrics(record) if chosen is None else chosen
     schema, affected = record_schema(record, now), changed_columns(record, now)
     known = {column.name for column in schema.plan.columns}
     fill: dict[int, set[str]] = {}
@@ -93,7 +78,7 @@ def numbers(
     if any(fill.values()):
         values = _computed(record, references, schema, now, store=store)
     return {
-        item.epoch: finite(
+        item.epoch: Numbers.finite(
             {**item.metrics, **{n: values.get(item.epoch, {}).get(n) for n in fill[item.epoch]}}
         )
         for item in record.epochs
@@ -102,27 +87,10 @@ def numbers(
 
 def changed_columns(record: Record, now: MetricChoices) -> Set[str]:
     """The columns that a record has by other settings of metrics than the configuration's."""
-    before = chosen_of(record)
+    before = recorded_metrics(record)
     names = before.keys() | now.keys()
     changed = {name for name in names if before.get(name, {}) != now.get(name, {})}
     return record_schema(record, now).plan.affected(changed)
-
-
-def chosen_of(record: Record) -> MetricChoices:
-    """The metrics that the configuration named when a record was made."""
-    return named_metrics(record.spec if record.kind == "run" else {"evaluation": record.spec})
-
-
-def named_metrics(stored: Mapping[str, Any]) -> MetricChoices:
-    """The metrics that a stored configuration names."""
-    choices: MetricChoices = stored.get("evaluation", {}).get("metrics", NO_CHOICES)
-    return choices
-
-
-def record_schema(record: Record, chosen: MetricChoices) -> BenchmarkSchema:
-    """The benchmark of a record, see `recorded_schema`."""
-    section = record.spec.get("data", {})
-    return recorded_schema(section, record.profile, record.benchmark, chosen)
 
 
 def _computed(

@@ -1,7 +1,7 @@
-"""The table that every page, plot and CSV is drawn from: one row per run and evaluated epoch.
+"""The table that every page, plot and CSV is drawn from: one row per model and evaluation.
 
-The start model (kind `fine-tuned`) and the retain model are rows like any other. Files are read for
-columns alone that a record lacks, see `epoch_metrics`.
+The start model (kind `fine-tuned`) and the retain model are rows like any other. `finalize` makes
+the table from records.
 """
 
 from __future__ import annotations
@@ -11,33 +11,17 @@ import io
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from unlearnbench.api.benchmark import Headline, SplitKey, split_order, split_percent
-from unlearnbench.base.errors import RecordError
+from unlearnbench.api.benchmark import Headline, SplitKey, split_order
 from unlearnbench.base.hashing import json_ready
-from unlearnbench.config.metric_plan import MetricChoices
 from unlearnbench.evaluation.benchmark_schema import (
-    VERSIONS,
     BenchmarkSchema,
     default_schema,
     filled_columns,
 )
-from unlearnbench.evaluation.precision import distinct_precisions
-from unlearnbench.evaluation.word_check import KEY as UNCOUNTED
-from unlearnbench.results.epoch_metrics import (
-    Numbers,
-    changed_columns,
-    chosen_of,
-    finite,
-    numbers,
-    record_schema,
-    references_of,
-)
-from unlearnbench.results.records import EpochResult, Record
-from unlearnbench.results.run_settings import RunSettings, run_settings
 
 FIRST = ("method", "model", "forget_fraction", "learning_rate", "seed", "epoch")
 LAST = ("kind", "status", "run_id", "hyperparameters")
@@ -47,6 +31,23 @@ VARIANT = "variant"
 ATTACKS = "attacks.csv"
 """The table of evaluations under attacks, beside `results.csv`."""
 KINDS = ("fine-tuned", "retain", "run")
+
+
+class Numbers(dict[str, float | None]):
+    """Numbers by column, None where undefined; a column that is not there is undefined, too."""
+
+    def __missing__(self, name: str) -> None:
+        return None
+
+    @classmethod
+    def finite(cls, metrics: Mapping[str, float | None]) -> Numbers:
+        """Return the numbers, with None for those that are not finite."""
+        return cls(
+            {
+                name: None if value is None or not math.isfinite(value) else value
+                for name, value in metrics.items()
+            }
+        )
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,10 @@ class TableRow:
         default_factory=dict[str, float], compare=False, repr=False
     )
     """Share of true answers by set whose words the profile does not count, see `word_check`."""
+    at_inference: bool = False
+    """Whether the method leaves the weights as they are, and acts when the model is used."""
+    key: str = field(default="", compare=False, repr=False)
+    """Hash of everything that the numbers depend on; empty if they are as recorded."""
 
     @property
     def headline(self) -> Headline:
@@ -111,97 +116,32 @@ class TableRow:
         return self.metrics.get(self.headline.forgotten.column)
 
 
-def table(records: Iterable[Record], chosen: MetricChoices | None = None) -> tuple[TableRow, ...]:
-    """One row per record and evaluated epoch, in an order that only their content decides.
+@dataclass(frozen=True)
+class Table:
+    """All numbers of a sweep, as `finalize` computes them."""
 
-    chosen  metrics that the configuration names now; default: those that it named for each record
-
-    Raises: RecordError where records were evaluated by different rules.
-    """
-    records = tuple(records)
-    _refuse_mixed(records)
-    references = references_of(records)
-    results = [
-        (record, result, values[result.epoch])
-        for record in records
-        for values in (numbers(record, references, chosen),)
-        for result in record.epochs
-    ]
-    return _rows(records, results, schema_of(records, chosen))
-
-
-def attack_table(
-    records: Iterable[Record], chosen: MetricChoices | None = None
-) -> tuple[TableRow, ...]:
-    """One row per record, epoch and variant: the evaluations under attacks, in a like order.
-
-    They are no part of `table`, so that nothing ranks a model by them. What is relative to the
-    retain model or the start model is relative to that model under the same attack. Metrics that
-    have other settings since have no number here.
-
-    Raises: RecordError as `table`.
-    """
-    records = tuple(records)
-    results: list[tuple[Record, EpochResult, Numbers]] = []
-    for record in records:
-        # Evaluations under attacks are not computed again by other settings.
-        stale = frozenset[str]() if chosen is None else changed_columns(record, chosen)
-        for item in record.attacked:
-            current = {name: v for name, v in item.metrics.items() if name not in stale}
-            results.append((record, item, finite(current)))
-    if not results:
-        return ()
-    _refuse_mixed(records)
-    return _rows(records, results, schema_of(records, chosen))
+    rows: tuple[TableRow, ...] = ()
+    """Plain evaluations, in an order that only their content decides."""
+    attacked: tuple[TableRow, ...] = ()
+    """Evaluations under attacks, in the same order. They are apart from `rows`, so that nothing
+    ranks a model by them. Metrics that are relative to the retain or start model are relative to
+    that model under the same attack."""
+    before: tuple[TableRow, ...] = ()
+    """Plain numbers on the rows that an attack asked: one row for each model, epoch and variant
+    that left rows out, or may have. They are in no CSV."""
+    schema: BenchmarkSchema = field(default_factory=default_schema, compare=False, repr=False)
+    """Schema of the benchmark."""
+    notes: tuple[str, ...] = ()
+    """Sentences on numbers that could not be computed, or that have moved."""
 
 
-def _rows(
-    records: Sequence[Record],
-    results: Sequence[tuple[Record, EpochResult, Numbers]],
-    schema: BenchmarkSchema,
-) -> tuple[TableRow, ...]:
-    """The rows of some results in their order, with the columns that are worth showing.
-
-    records  of the table, also those without a result: labels depend on all of them
-    """
-    settings, labels = run_settings(records), Labels()
-    for record in records:
-        if record.kind == "run":
-            labels.add_values(record.method, settings[record.id].hyperparameters)
-    # What a retain model alone has, since it was read and not stored, is no column of a table.
-    shown = (result.metrics if record.kind == "retain" else of for record, result, of in results)
-    columns = filled_columns((dict.fromkeys(schema.plan.own), *shown), schema.plan)
-    rows: list[TableRow] = []
-    for record, result, values in results:
-        is_run = record.kind == "run"
-        of_run = settings[record.id] if is_run else RunSettings("", {})
-        rows.append(
-            TableRow(
-                run_id=record.id,
-                kind=record.kind,
-                model=record.model,
-                forget_fraction=record.forget_fraction,
-                method=labels.label(record.method, of_run.hyperparameters)
-                if is_run
-                else record.kind,
-                family=record.method if is_run else record.kind,
-                hyperparameters=of_run.hyperparameters,
-                learning_rate=record.learning_rate,
-                seed=record.seed,
-                epoch=result.epoch,
-                status=record.status,
-                metrics=Numbers({name: values[name] for name in columns}),
-                schema=schema,
-                variant=result.variant,
-                setting_id=of_run.id,
-                uncounted=record.provenance.get(UNCOUNTED, {}),
-            )
-        )
-    return tuple(sorted(rows, key=lambda row: (*_place(row), _order_of(row.variant))))
+def in_order(rows: Iterable[TableRow]) -> tuple[TableRow, ...]:
+    """Sort rows by what they are of; the order of the records does not matter."""
+    return tuple(sorted(rows, key=_place))
 
 
 def _place(row: TableRow) -> tuple[Any, ...]:
-    return (*row.setting, row.seed, row.epoch, row.run_id)
+    return (*row.setting, row.seed, row.epoch, row.run_id, _order_of(row.variant))
 
 
 def _order_of(variant: str) -> tuple[str, bool, float, str]:
@@ -211,79 +151,6 @@ def _order_of(variant: str) -> tuple[str, bool, float, str]:
         return name, False, float(point), point
     except ValueError:
         return name, True, 0.0, point
-
-
-def schema_of(records: Sequence[Record], metrics: MetricChoices | None = None) -> BenchmarkSchema:
-    """The benchmark of the records of one table: the one that most of them name.
-
-    metrics  that the configuration names now; default: those that it named for the records
-
-    Raises: RecordError where evaluated ones are ranked by different numbers.
-    """
-    if not records:
-        return default_schema()
-    by_section: dict[str, list[Record]] = defaultdict(list)
-    for record in sorted((r for r in records if r.epochs), key=lambda r: r.id) or records:
-        section = json_ready(record.spec.get("data", {}))
-        by_section[json.dumps(section, sort_keys=True)].append(record)
-    schemas = {
-        same[0].id: record_schema(same[0], chosen_of(same[0]) if metrics is None else metrics)
-        for same in by_section.values()
-    }
-    if len({schema.headline for schema in schemas.values()}) > 1:
-        listed = ", ".join(
-            f"{' and '.join(schema.headline.columns[:2])} (record {id_})"
-            for id_, schema in schemas.items()
-        )
-        raise RecordError(
-            f"records of benchmarks that are ranked by different numbers do not compare: {listed}; "
-            "report them from separate folders"
-        )
-    most = max(by_section, key=lambda section: (section != "{}", len(by_section[section])))
-    return schemas[by_section[most][0].id]
-
-
-def mixed_versions(records: Iterable[Record]) -> str:
-    """A line about the metrics of which the records have numbers of several versions; else ""."""
-    evaluated = [record for record in records if record.epochs]
-    stored = {record.id: record.provenance.get(VERSIONS, {}) for record in evaluated}
-    mixed: list[str] = []
-    for name in sorted({name for versions in stored.values() for name in versions}):
-        having = (record.id for record in evaluated if name in record.epochs[-1].metrics)
-        versions = sorted({stored[id_].get(name, 1) for id_ in having})
-        if len(versions) > 1:
-            mixed.append(f"{name} ({' and '.join(map(str, versions))})")
-    if not mixed:
-        return ""
-    return (
-        f"numbers of different versions of a metric do not compare: {', '.join(mixed)}; evaluate "
-        "again, in a new folder, to have one version"
-    )
-
-
-def _refuse_mixed(records: Sequence[Record]) -> None:
-    evaluated = sorted((r for r in records if r.epochs), key=lambda r: r.id)
-    by_profile = {r.profile: r.id for r in reversed(evaluated)}
-    if len(by_profile) > 1:
-        listed = ", ".join(f"{p} (record {i})" for p, i in sorted(by_profile.items()))
-        raise RecordError(
-            f"records of different evaluation rules do not compare: {listed}; "
-            "report them from separate folders"
-        )
-    panels: dict[tuple[str, SplitKey], dict[str | None, str]] = defaultdict(dict)
-    for record in reversed(evaluated):
-        panels[record.panel][record.precision] = record.id
-    for (model, split), result in sorted(panels.items(), key=_panel_order):
-        if distinct_precisions(result):
-            listed = ", ".join(f"{p} (record {i})" for p, i in result.items())
-            raise RecordError(
-                f"{model}, {split_percent(split)}: records of different precisions do not "
-                f"compare: {listed}; report them from separate folders, or as models of two names"
-            )
-
-
-def _panel_order(item: tuple[tuple[str, SplitKey], Any]) -> tuple[Any, ...]:
-    return item[0][0], split_order(item[0][1])
 
 
 class Labels:

@@ -24,9 +24,10 @@ from unlearnbench.config.plan import Plan, RunSpec
 from unlearnbench.config.schema import MethodGrid, MethodSpec, ModelSettings
 from unlearnbench.config.search import SelectSettings
 from unlearnbench.config.search_space import Point, Space, entry_labels, points_of
+from unlearnbench.results.finalize import table_of
 from unlearnbench.results.records import Record, planned_records, read_records
 from unlearnbench.results.sweep_folder import claim_folder
-from unlearnbench.results.table import TableRow, table
+from unlearnbench.results.table import TableRow
 
 SEARCH_FILE = "search.jsonl"
 PLAN_SECONDS = 60.0
@@ -267,7 +268,7 @@ class FollowUpRuns:
         if select is None:
             return
         seeds = [seed for seed in self.config.seeds if seed not in select.seeds]
-        self.choices = choose(table(self._records(candidates)), select, self.entries)
+        self.choices = choose(table_of(self._records(candidates)).rows, select, self.entries)
         untuned = {run.id for *_, runs in self._untuned() for run in runs} & candidates.keys()
         for chosen in {run for choice in self.choices for run in choice.runs} | untuned:
             # The chosen runs of several seeds have the same runs on the other seeds.
@@ -285,9 +286,9 @@ class FollowUpRuns:
         if select is None or self.choices is None:
             return
         runs = {key: [run.id for run in runs] for key, runs in self._reported.items()}
-        rows = table(self._records({item for many in runs.values() for item in many}))
+        rows = table_of(self._records({item for many in runs.values() for item in many})).rows
         tried = self._records(self._candidates())
-        before = table(tried)
+        before = table_of(tried).rows
         reported = [
             report_chosen(choice, rows, runs)
             | {"tuning": self._tuning(choice, select, tried, before)}

@@ -16,8 +16,8 @@ from unlearnbench.api.metric import MetricColumn
 from unlearnbench.base.errors import RecordError
 from unlearnbench.config.search import SelectSettings
 from unlearnbench.evaluation.benchmark_schema import StoredBenchmark
+from unlearnbench.results.finalize import table_of
 from unlearnbench.results.records import EpochResult, Record
-from unlearnbench.results.table import table
 
 MADE_UP = Headline(
     kept=HeadlineMetric("rouge_retain", "ROUGE-L, retain", "ROUGE-L"),
@@ -82,7 +82,7 @@ RECORDS = (
     START,
     *(record(name, seed, *at) for name, many in METHODS.items() for seed, at in enumerate(many)),
 )
-ROWS = table(RECORDS)
+ROWS = table_of(RECORDS).rows
 
 
 def checked(text: str) -> str:
@@ -95,7 +95,7 @@ def test_rows_have_the_headline_of_their_records() -> None:
     assert {row.headline for row in ROWS} == {MADE_UP}
     assert (ROWS[0].kept, ROWS[0].forgotten) == (0.9, 0.95)
     with pytest.raises(RecordError, match="ranked by different numbers do not compare"):
-        table([*RECORDS, replace(RECORDS[1], id="other", spec={})])
+        table_of([*RECORDS, replace(RECORDS[1], id="other", spec={})])
 
 
 def test_order_is_by_value_with_intervals_over_seeds() -> None:
@@ -131,7 +131,7 @@ def test_selection_prefers_low_values_and_names_the_columns(tmp_path: Path) -> N
 
 def compared(a: str, b: str, records: Sequence[Record] = RECORDS) -> Comparison:
     by_id: Mapping[str, Record] = {one.id: one for one in records}
-    rows = table(records)
+    rows = table_of(records).rows
 
     def side(name: str) -> Contender:
         return Contender(name, tuple(row for row in rows if row.family == name), rows, by_id)

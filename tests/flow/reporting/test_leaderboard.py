@@ -14,8 +14,9 @@ from unlearnbench.cli.main import main
 from unlearnbench.config.loader import load_config
 from unlearnbench.config.plan import make_plan
 from unlearnbench.report.leaderboard import Board, merge, tables
+from unlearnbench.results.finalize import table_of
 from unlearnbench.results.records import Record, run_record, write_record
-from unlearnbench.results.table import TableRow, table
+from unlearnbench.results.table import TableRow
 
 from ...numbers.analysis.conftest import pointed
 
@@ -140,7 +141,7 @@ def test_a_board_averages_the_seeds_of_requests_in_sequence_as_the_page_does() -
     board = merged(*lines_of(*records))
     assert board.refused == ()
     (rows,) = tables(board.records).values()
-    assert numbers_of_settings(rows) == numbers_of_settings(table(records))
+    assert numbers_of_settings(rows) == numbers_of_settings(table_of(records).rows)
     assert {len(setting.rows) for setting in average_seeds(rows)} == {3}
     assert not any("after" in row.method for row in rows)
 
@@ -170,7 +171,7 @@ def test_a_board_has_the_settings_of_the_page(seed: int) -> None:
     assert board.refused == ()
     (rows,) = tables(board.records).values()
     settings = numbers_of_settings(rows)
-    assert settings == numbers_of_settings(table(records))
+    assert settings == numbers_of_settings(table_of(records).rows)
     assert all(len(ids) == len(changes["seeds"]) for ids, _, _ in settings.values())
 
 
@@ -196,4 +197,4 @@ def test_settings_that_change_no_number_make_no_setting() -> None:
         others.append(replace(record, spec=spec))
     (rows,) = tables(first + others).values()
     assert {len(setting.rows) for setting in average_seeds(rows)} == {2}
-    assert numbers_of_settings(rows) == numbers_of_settings(table(first + second))
+    assert numbers_of_settings(rows) == numbers_of_settings(table_of(first + second).rows)

@@ -14,8 +14,9 @@ import pytest
 from unlearnbench.analysis.results import Results
 from unlearnbench.base.errors import RecordError
 from unlearnbench.report.report import write_report
+from unlearnbench.results.finalize import table_of
 from unlearnbench.results.records import EpochResult, Record, write_record
-from unlearnbench.results.table import FIRST, LAST, table, to_csv
+from unlearnbench.results.table import FIRST, LAST, to_csv
 
 from ...numbers.analysis.conftest import pointed
 
@@ -43,33 +44,33 @@ class TestTable:
             START,
         ]
         expected = [("start", 0), ("goal", 0), ("a", 1), ("b", 1), ("b", 2), ("c", 1), ("d", 1)]
-        assert [(r.run_id, r.epoch) for r in table(records)] == expected
+        assert [(r.run_id, r.epoch) for r in table_of(records).rows] == expected
         shuffled = random.Random(0).sample(records, len(records))
-        assert table(shuffled) == table(records)
+        assert table_of(shuffled).rows == table_of(records).rows
 
     def test_a_label_names_only_the_hyper_parameters_that_differ(self) -> None:
-        rows = table(
+        rows = table_of(
             [
                 pointed("a", beta=0.1, n=1),
                 pointed("b", beta=0.5, n=1),
                 pointed("c", method="ce-u", n=1),
             ]
-        )
+        ).rows
         assert [r.method for r in rows] == ["ce-u", "npo (beta=0.1)", "npo (beta=0.5)"]
         assert {r.family for r in rows} == {"ce-u", "npo"}
 
     def test_what_is_not_finite_or_missing_is_none(self) -> None:
-        (row,) = table([pointed("a", ((math.nan, -math.inf),))])
+        (row,) = table_of([pointed("a", ((math.nan, -math.inf),))]).rows
         assert row.metrics == dict.fromkeys(METRICS) | {"ks_n": 80.0}
 
     def test_numbers_of_different_profiles_do_not_come_into_one_table(self) -> None:
         with pytest.raises(RecordError, match=r"\(record a\).*\(record start\)"):
-            table([START, replace(pointed("a"), profile="tofu@2")])
+            table_of([START, replace(pointed("a"), profile="tofu@2")])
 
 
 class TestCsv:
     def test_every_number_reads_back_exactly_and_none_is_empty(self) -> None:
-        rows = table([START, pointed("a", ((1 / 3, None),), beta=0.1, x=math.inf)])
+        rows = table_of([START, pointed("a", ((1 / 3, None),), beta=0.1, x=math.inf)]).rows
         lines = list(csv.DictReader(io.StringIO(to_csv(rows))))
         assert list(lines[0]) == [*FIRST, *METRICS, *LAST]
         assert [line["method"] for line in lines] == ["fine-tuned", "npo"]
@@ -82,12 +83,12 @@ class TestCsv:
     def test_new_columns_follow_those_of_tofu_and_empty_ones_are_left_out(self) -> None:
         new = {"of_no_metric": 0.5, "exact_memorization_forget": 0.25, "probability_holdout": None}
         (one,) = (replace(e, metrics={**new, **e.metrics}) for e in pointed("a").epochs)
-        rows = table([START, replace(pointed("a"), epochs=(one,))])
+        rows = table_of([START, replace(pointed("a"), epochs=(one,))]).rows
         text = to_csv(rows)
         header = [*FIRST, *METRICS, "exact_memorization_forget", "of_no_metric", *LAST]
         assert text.partition("\n")[0].split(",") == header
         assert [row.metrics["of_no_metric"] for row in rows] == [None, 0.5]
-        assert to_csv(rows[:1]) == to_csv(table([START])), "what is empty here, too"
+        assert to_csv(rows[:1]) == to_csv(table_of([START]).rows), "what is empty here, too"
 
 
 class TestFolder:
@@ -147,7 +148,7 @@ class TestAttacks:
         plain = (tmp_path / "results.csv").read_text()
         write_report(tmp_path, tmp_path / "page.html")
         assert (tmp_path / "page.attacks.csv").read_text() == text
-        assert plain == to_csv(table([START, GOAL, pointed("run")])), "as without attacks"
+        assert plain == to_csv(table_of([START, GOAL, pointed("run")]).rows), "as without attacks"
         shutil.rmtree(tmp_path / "records" / self.UNDER.place)
         write_report(tmp_path)
         assert not (tmp_path / "attacks.csv").exists(), "it is of what is gone"

@@ -12,6 +12,7 @@ from unlearnbench.config.profiles import TOFU
 from unlearnbench.evaluation.summary import summarize
 from unlearnbench.results import epoch_metrics
 from unlearnbench.results.epoch_metrics import numbers, references_of, store_numbers
+from unlearnbench.results.finalize import table_of
 from unlearnbench.results.records import (
     EpochResult,
     Record,
@@ -19,7 +20,6 @@ from unlearnbench.results.records import (
     read_record,
     write_record,
 )
-from unlearnbench.results.table import attack_table, table
 
 from .test_records import a_record, a_set
 
@@ -99,10 +99,10 @@ def test_metrics_with_other_settings_are_computed_again(tmp_path: Path, read: li
     run = stored(tmp_path, "aa", "run", seen[0], retain=seen[1])
     retain = stored(tmp_path, "bb", "retain", seen[1], retain=seen[1])
     chosen = {"mia-min-k": {"share": 1.0}}
-    table((run,))
+    table_of((run,))
     assert read == [], "what is stored needs no file"
     plain, other = (
-        next(row for row in table((run, retain), how) if row.kind == "run")
+        next(row for row in table_of((run, retain), how).rows if row.kind == "run")
         for how in (None, chosen)
     )
     wanted = summarize(seen[0], seen[1], TOFU, chosen=chosen)
@@ -116,7 +116,7 @@ def test_metrics_with_other_settings_are_computed_again(tmp_path: Path, read: li
     )
     assert {*read} == {"aa", "bb"}
     attacked = EpochResult(0, {"mia_min_k": 0.5, "rouge_forget": 0.5}, 0.0, 0.0, "noise@1")
-    (under,) = attack_table([replace(run, attacked=(attacked,))], chosen)
+    (under,) = table_of([replace(run, attacked=(attacked,))], chosen).attacked
     assert (under.metrics["mia_min_k"], under.metrics["rouge_forget"]) == (None, 0.5)
 
 

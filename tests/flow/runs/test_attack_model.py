@@ -14,8 +14,8 @@ from unlearnbench.api import registry
 from unlearnbench.config.entries import attack_spec
 from unlearnbench.config.method_specs import method_spec
 from unlearnbench.config.schema import MethodGrid
+from unlearnbench.results.finalize import table_of
 from unlearnbench.results.records import EpochResult, Record, read_record, read_records
-from unlearnbench.results.table import attack_table, table
 from unlearnbench.runs import attack_model, workspace
 from unlearnbench.runs import run as run_module
 from unlearnbench.runs.run import run_epochs, run_single
@@ -114,16 +114,16 @@ def test_the_retain_and_start_models_go_through_the_same_attack(place: Path, noi
     assert of_retain["log10_forget_quality"] == 0.0, "compared with itself"
     assert record.attacked[0].metrics["log10_forget_quality"] is not None
     assert attacked["fine-tuned"].attacked[0].metrics["log10_forget_quality"] is not None
-    rows = table(records)
+    rows = table_of(records).rows
     assert {row.variant for row in rows} == {""}
     assert len(rows) == 5, "two models and three epochs"
-    under = attack_table(records)
+    under = table_of(records).attacked
     assert [(row.kind, row.variant) for row in under] == [
         (kind, f"noise@{point}")
         for kind in ("fine-tuned", "retain", "run")
         for point in ("0", "1", "10")
     ]
-    assert attack_table([one for one in records if not one.attacked]) == ()
+    assert table_of([one for one in records if not one.attacked]).attacked == ()
     before = {one.id for one in records}
     run(place, attacks=specs(noise, "paraphrase"))
     after = read_records(place / "runs" / "small")

@@ -19,9 +19,9 @@ from unlearnbench.config.schema import (
     MethodGrid,
     RetainSpec,
 )
+from unlearnbench.results.finalize import table_of
 from unlearnbench.results.records import read_record, read_records, write_record
 from unlearnbench.results.run_settings import hyperparameters_of
-from unlearnbench.results.table import table
 from unlearnbench.runs import workspace
 from unlearnbench.runs.prerequisites import execute_task, preparation_tasks
 from unlearnbench.runs.run import Run, run_epochs, run_single, stopped_record
@@ -131,7 +131,7 @@ def test_a_method_that_trains_nothing_is_judged_once(place: Path) -> None:
     shutil.rmtree(folder / "records" / noisy.id)
     again = run_single(noisy, config, folder, lines.append)
     assert without_times(again) == without_times(other)
-    rows = [row for row in table(read_records(folder)) if row.kind == "run"]
+    rows = [row for row in table_of(read_records(folder)).rows if row.kind == "run"]
     assert [(row.method, row.learning_rate, row.epoch) for row in rows] == [
         ("eco (sigma=0)", None, 1),
         ("eco (sigma=30)", None, 1),
@@ -360,7 +360,7 @@ def test_metrics_on_request_are_observed_and_reported(place: Path) -> None:
     after = next(task.after for task in tasks if task.id == "tiny/retain50@0.5")
     assert {"tiny/retain50", "tiny/full"} == {*after}
     record = run_single(spec, config, folder, lambda _: None)
-    rows = {row.kind: row for row in table(read_records(folder), chosen)}
+    rows = {row.kind: row for row in table_of(read_records(folder), chosen).rows}
     for row in rows.values():
         assert all(row.metrics[f"fluency_{name}"] for name in ("forget", "retain"))
         assert row.metrics["mia_grad_norm"] is not None
@@ -370,7 +370,7 @@ def test_metrics_on_request_are_observed_and_reported(place: Path) -> None:
     assert record.evaluations[1].sets["forget"].start_loss is not None
     earlier = run_single(spec, plain, place / "runs" / "small", lambda _: None)
     assert "fluency_forget" not in earlier.epochs[0].metrics
-    old = {row.kind: row for row in table(read_records(place / "runs" / "small"), chosen)}
+    old = {row.kind: row for row in table_of(read_records(place / "runs" / "small"), chosen).rows}
     assert old["run"].metrics.get("fluency_forget") is None, "not known"
     stored = rows["run"].metrics
     assert {n: stored[n] for n in earlier.epochs[0].metrics} == {

@@ -13,8 +13,8 @@ from unlearnbench.config.plan import RunSpec, make_plan
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.config.search import Range, SelectSettings
 from unlearnbench.config.search_space import Space
+from unlearnbench.results.finalize import table_of
 from unlearnbench.results.records import planned_records, read_records, write_record
-from unlearnbench.results.table import table
 from unlearnbench.sweep.follow_up_runs import FollowUpRuns
 
 from .test_follow_up_runs import a_record, drained, searching
@@ -144,7 +144,7 @@ def test_every_run_of_a_search_is_in_plan_table_and_choice(
 
     records = planned_records(read_records(tmp_path), {run.id for run in plan.runs}, ())
     assert {record.id for record in records} == ids
-    rows = table(records)
+    rows = table_of(records).rows
     assert {row.run_id for row in rows} == ids
     seeds = tuple(sorted({run.seed for run in trained}))
     choices = choose(rows, SelectSettings(seeds=seeds))

@@ -10,8 +10,8 @@ from unlearnbench.base.console import Console
 from unlearnbench.config.plan import RunSpec, make_plan
 from unlearnbench.config.schema import MethodGrid, MethodSpec, ModelSettings, SweepConfig
 from unlearnbench.evaluation.benchmark_schema import default_headline
+from unlearnbench.results.finalize import table_of
 from unlearnbench.results.records import EpochResult, Record, run_record
-from unlearnbench.results.table import table
 from unlearnbench.sweep.progress import Progress
 
 
@@ -81,8 +81,8 @@ def test_a_useless_start_model_is_a_warning_before_the_runs_and_after_them(
     tuned = replace(tuned, epochs=(start,))
     record = run_record(runs[0], status="finished", profile="p@1", epochs=(last,))
     with Progress(Console(err=err), default_headline()) as progress:
-        progress.running(runs, finished=0, slots=1, panels=panels(table([tuned])))
-        progress.concluded(panels(table([tuned, record])), (), 1.0)
+        progress.running(runs, finished=0, slots=1, panels=panels(table_of([tuned]).rows))
+        progress.concluded(panels(table_of([tuned, record]).rows), (), 1.0)
     warnings = [line for line in err.getvalue().splitlines() if "NO RESULT" in line]
     assert len(warnings) == 2
     assert all(why in warning for warning in warnings)

@@ -11,9 +11,8 @@ from unlearnbench.analysis.results import Results
 from unlearnbench.api.observations import SETS, Evaluation, FloatArray, SetEvaluation
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.evaluation.summary import forget_ratios
-from unlearnbench.results.epoch_metrics import Numbers
 from unlearnbench.results.records import EpochResult, Record
-from unlearnbench.results.table import TableRow
+from unlearnbench.results.table import Numbers, TableRow
 from unlearnbench.stats.ks_test import ks_test
 
 N = 40

@@ -14,8 +14,8 @@ from unlearnbench.analysis.text import attack_sentences
 from unlearnbench.api.observations import Evaluation, FloatArray, SetEvaluation
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.evaluation.benchmark_schema import recorded_schema
-from unlearnbench.results.epoch_metrics import Numbers
 from unlearnbench.results.records import EpochResult, Record
+from unlearnbench.results.table import Numbers
 
 from .conftest import record, table_row
 

@@ -7,8 +7,8 @@ import pytest
 from unlearnbench.analysis.best_settings import Start, average_seeds, best_per_method, panels
 from unlearnbench.analysis.text import best_lines
 from unlearnbench.evaluation.benchmark_schema import default_headline
+from unlearnbench.results.finalize import table_of
 from unlearnbench.results.records import Record
-from unlearnbench.results.table import table
 
 from .conftest import pointed
 
@@ -17,7 +17,9 @@ GOAL = pointed("goal", ((0.88, 0.0),), kind="retain")
 
 
 def test_seeds_are_averaged_with_their_range() -> None:
-    rows = table([pointed(f"s{s}", ((u, -4.0),), seed=s) for s, u in enumerate((0.5, 0.7, 0.9))])
+    rows = table_of(
+        [pointed(f"s{s}", ((u, -4.0),), seed=s) for s, u in enumerate((0.5, 0.7, 0.9))]
+    ).rows
     (setting,) = average_seeds(rows)
     assert setting.metrics["model_utility"] == pytest.approx(0.7)
     assert setting.spread("model_utility") == (0.5, 0.9)
@@ -25,16 +27,18 @@ def test_seeds_are_averaged_with_their_range() -> None:
 
 
 def test_a_seed_without_a_number_leaves_its_setting_without_one() -> None:
-    rows = table([pointed("a", ((0.8, -1.0),)), pointed("b", ((None, None),), seed=1)])
+    rows = table_of([pointed("a", ((0.8, -1.0),)), pointed("b", ((None, None),), seed=1)]).rows
     (setting,) = average_seeds(rows)
     assert setting.metrics["model_utility"] is None
-    assert best_per_method([*table([START]), *rows])[0].setting is None
+    assert best_per_method([*table_of([START]).rows, *rows])[0].setting is None
 
 
 def test_best_has_the_highest_quality_with_enough_utility() -> None:
     # 80 % of 0.9 is 0.72: epoch 3 has forgotten most but has lost too much.
     points = ((0.85, -12.0), (0.73, -6.0), (0.71, -1.0))
-    rows = table([START, GOAL, pointed("a", points), pointed("b", ((0.88, -9.0),), rate=1e-4)])
+    rows = table_of(
+        [START, GOAL, pointed("a", points), pointed("b", ((0.88, -9.0),), rate=1e-4)]
+    ).rows
     (best,) = best_per_method(rows)
     assert best.setting is not None
     assert (best.setting.learning_rate, best.setting.epoch) == (1e-5, 2)
@@ -43,20 +47,20 @@ def test_best_has_the_highest_quality_with_enough_utility() -> None:
 @pytest.mark.parametrize(("utility", "is_best"), [(0.8, True), (0.799, False)])
 def test_exactly_eighty_percent_is_enough(utility: float, is_best: bool) -> None:
     start = pointed("s", ((1.0, -9.0),), kind="fine-tuned")
-    (best,) = best_per_method(table([start, pointed("a", ((utility, -5.0),))]))
+    (best,) = best_per_method(table_of([start, pointed("a", ((utility, -5.0),))]).rows)
     assert (best.setting is not None) is is_best
 
 
 def test_nothing_is_best_from_a_start_model_that_has_nothing_to_forget() -> None:
     start = pointed("s", ((1.0, -0.5),), kind="fine-tuned")
-    (best,) = best_per_method(table([start, pointed("a", ((0.9, -0.1),))]))
+    (best,) = best_per_method(table_of([start, pointed("a", ((0.9, -0.1),))]).rows)
     assert best.setting is None
 
 
 def test_epoch_0_replaces_a_missing_start_model_and_is_never_best() -> None:
     run = pointed("a", ((0.9, -4.0), (0.85, -5.0)))
     run = replace(run, epochs=tuple(replace(e, epoch=e.epoch - 1) for e in run.epochs))
-    (panel,) = panels(table([run]))
+    (panel,) = panels(table_of([run]).rows)
     assert panel.start.utility == 0.9
     (best,) = panel.best
     assert best.setting is not None
@@ -66,13 +70,13 @@ def test_epoch_0_replaces_a_missing_start_model_and_is_never_best() -> None:
 def test_hyper_parameter_settings_of_a_method_compete_and_the_best_method_is_first() -> None:
     records = [START, *(pointed(f"b{b}", ((0.8, -b),), beta=b) for b in (2.0, 5.0))]
     others = [pointed("x", ((0.8, -1.0),), method="x"), pointed("y", ((0.1, -1.0),), method="y")]
-    best = best_per_method(table([*records, *others]))
+    best = best_per_method(table_of([*records, *others]).rows)
     assert [one.method for one in best] == ["x", "npo (beta=2)", "y"]
 
 
 def lines_of(*records: Record, most: int = 3) -> list[str]:
     """The table of the best as it is printed at the end of a sweep."""
-    (panel,) = panels(table(records))
+    (panel,) = panels(table_of(records).rows)
     return best_lines(panel, most)
 
 

@@ -20,8 +20,9 @@ from unlearnbench.analysis.conclusion import (
     read_conclusions,
 )
 from unlearnbench.analysis.results import Results
+from unlearnbench.results.finalize import table_of
 from unlearnbench.results.records import Record
-from unlearnbench.results.table import TableRow, table, to_csv
+from unlearnbench.results.table import Table, TableRow, to_csv
 
 from .conftest import FAR, GOAL, NEAR, REFERENCES, N, off, pointed, reference, run
 
@@ -39,7 +40,7 @@ def results(
 
     spread  how much more a seed has under it than the seed before
     """
-    records, rows = tuple(records), table(records)
+    records, rows = tuple(records), table_of(records).rows
     attacked: list[TableRow] = []
     if under is not None:
         for row in rows:
@@ -52,7 +53,7 @@ def results(
         rows = tuple(
             replace(row, metrics={**row.metrics, COLUMN: under[row.method][0]}) for row in rows
         )
-    return Results("", records, rows, tuple(attacked))
+    return Results("", records, Table(rows, tuple(attacked)))
 
 
 def concluded(*args: Any) -> tuple[Conclusion, ...]:

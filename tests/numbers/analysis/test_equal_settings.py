@@ -22,9 +22,10 @@ from unlearnbench.config.method_specs import method_spec
 from unlearnbench.config.plan import RunSpec, make_plan
 from unlearnbench.config.schema import MethodSpec, RetainSpec, RetainTermName
 from unlearnbench.report.sweep_tracker import LONGEST, tracked_run
+from unlearnbench.results.finalize import table_of
 from unlearnbench.results.records import Record, run_record
 from unlearnbench.results.run_settings import DEFAULT, flat_hyperparameters, run_settings
-from unlearnbench.results.table import TableRow, table, to_csv
+from unlearnbench.results.table import TableRow, to_csv
 
 from .conftest import pointed
 
@@ -122,7 +123,7 @@ def expected_groups(records: list[Record]) -> set[tuple[frozenset[str], int]]:
 def test_the_groups_that_are_averaged_are_those_of_equal_specs(seed: int) -> None:
     draw = random.Random(seed)
     records = [recorded(run, draw) for run in random_runs(draw)]
-    rows = table(records)
+    rows = table_of(records).rows
     settings = average_seeds(rows)
     averaged = {(frozenset(r.run_id for r in s.rows), s.epoch) for s in settings}
     assert averaged == expected_groups(records)
@@ -159,7 +160,7 @@ def test_specs_that_cannot_be_read_are_compared_as_they_are_stored(seed: int) ->
         replace(record, spec={**record.spec, "unknown": 1})
         for record in (recorded(run, draw) for run in random_runs(draw))
     ]
-    settings = average_seeds(table(records))
+    settings = average_seeds(table_of(records).rows)
     averaged = {(frozenset(r.run_id for r in s.rows), s.epoch) for s in settings}
     assert averaged == expected_groups(records)
 
@@ -171,7 +172,7 @@ def test_different_settings_have_different_names_in_every_view(seed: int) -> Non
     specs = {record.id: without_seed(record) for record in records}
     labels: dict[tuple[str, float | None], set[str]] = defaultdict(set)
     columns: dict[tuple[str, str, float | None], set[str]] = defaultdict(set)
-    for row in table(records):
+    for row in table_of(records).rows:
         labels[row.method, row.learning_rate].add(specs[row.run_id])
         settings = json.dumps(dict(row.hyperparameters), sort_keys=True)
         columns[row.family, settings, row.learning_rate].add(specs[row.run_id])
@@ -190,7 +191,7 @@ def test_a_plot_of_one_hyperparameter_joins_settings_that_differ_in_nothing_else
     draw = random.Random(200 + seed)
     records = [recorded(run, draw) for run in random_runs(draw)]
     by_id = {record.id: record for record in records}
-    for method in sensitivities([replace(NO_ROWS, rows=table(records))]):
+    for method in sensitivities([replace(NO_ROWS, rows=table_of(records).rows)]):
         for dependence in method.dependences:
             for line in dependence.lines:
                 others = {
@@ -257,7 +258,7 @@ def test_a_hyperparameter_is_told_from_training_settings_of_its_name() -> None:
     ]
     wide = FIRST.training.model_copy(update={"batch_size": 64})
     others = [run, run.model_copy(update={"training": wide, "seed": 1})]
-    rows = table([recorded(item, draw) for item in others])
+    rows = table_of([recorded(item, draw) for item in others]).rows
     assert {row.method for row in rows} == {
         f"mine (training.batch_size={run.training.batch_size})",
         "mine (training.batch_size=64)",
@@ -284,7 +285,7 @@ methods:
     )
     draw = random.Random(0)
     records = [recorded(run, draw) for run in make_plan(load_config(str(file)), "rows").runs]
-    rows = table(records)
+    rows = table_of(records).rows
     settings = [setting for setting in average_seeds(rows) if setting.epoch == 1]
     assert len(settings) == 9, "all of three by three"
     assert len({setting.method for setting in settings}) == 9
@@ -301,7 +302,7 @@ def test_a_hyperparameter_that_is_stored_only_off_its_default_has_both_values() 
         for scaled in (False, True)
     ]
     assert [len(run.method.hyperparameters) for run in runs] == [2, 3]
-    rows = table([recorded(run, draw) for run in runs])
+    rows = table_of([recorded(run, draw) for run in runs]).rows
     assert {row.method for row in rows} == {"dpo", "dpo (scaled=True)"}
     (method,) = sensitivities([replace(NO_ROWS, rows=rows)])
     (dependence,) = method.dependences
@@ -327,7 +328,7 @@ def test_rows_of_several_tables_are_averaged_by_their_specs() -> None:
     for weight in (0.5, 8.0):
         spec = method_spec("gradient-difference", {"retain_weight": weight})
         run = FIRST.model_copy(update={"method": spec, "seed": int(weight)})
-        rows += table([recorded(run, draw)])
+        rows += table_of([recorded(run, draw)]).rows
     assert {row.method for row in rows} == {"gradient-difference"}
     assert all(len(setting.rows) == 1 for setting in average_seeds(rows))
 
@@ -340,6 +341,6 @@ def test_a_configuration_without_a_collision_has_the_names_of_before() -> None:
         )
         for beta in (0.1, 0.5)
     ]
-    rows = table([recorded(run, draw) for run in runs])
+    rows = table_of([recorded(run, draw) for run in runs]).rows
     assert {row.method for row in rows} == {"npo+nll (beta=0.1)", "npo+nll (beta=0.5)"}
     assert '""retain"": ""nll"", ""retain_weight"": 1.0' in to_csv(rows)

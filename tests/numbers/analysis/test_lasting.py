@@ -16,8 +16,7 @@ from unlearnbench.analysis.lasting import (
     step_of,
 )
 from unlearnbench.analysis.text import attack_sentences
-from unlearnbench.results.epoch_metrics import Numbers
-from unlearnbench.results.table import TableRow
+from unlearnbench.results.table import Numbers, TableRow
 from unlearnbench.stats.t_interval import t_interval
 
 from .conftest import table_row

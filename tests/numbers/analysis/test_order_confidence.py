@@ -13,8 +13,8 @@ from unlearnbench.analysis.order_confidence import (
     rivals,
 )
 from unlearnbench.analysis.results import Results
+from unlearnbench.results.finalize import table_of
 from unlearnbench.results.records import Record
-from unlearnbench.results.table import table
 from unlearnbench.stats.ks_test import ks_power
 
 from .conftest import (
@@ -116,7 +116,7 @@ class TestRivals:
     AWAY = run("away", [(0.95, off(2.9))])
 
     def rivals(self, *records: Record) -> Rivals:
-        (panel,) = panels(table(records))
+        (panel,) = panels(table_of(records).rows)
         found = rivals(panel, records)
         assert found is not None
         return found

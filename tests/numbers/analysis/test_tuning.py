@@ -9,8 +9,8 @@ import pytest
 from unlearnbench.analysis.tuning import shares, summary, to_csv, tuned
 from unlearnbench.config.plan import make_plan
 from unlearnbench.config.search import Range, SearchSettings, SelectSettings
+from unlearnbench.results.finalize import table_of
 from unlearnbench.results.records import EpochResult
-from unlearnbench.results.table import table
 from unlearnbench.training.step_result import StepResult
 
 from ...flow.sweep.test_follow_up_runs import a_config, a_record
@@ -44,12 +44,14 @@ def test_a_trial_that_fails_or_keeps_too_little_is_worth_the_start(tmp_path: Pat
     records = [*records[:-1], replace(records[-1], steps=(step, step))]
     trials = [frozenset({run.id}) for run in runs]
     select = SelectSettings(utility=0.8)
-    found = summary(trials, table(records), records, select)
+    found = summary(trials, table_of(records).rows, records, select)
     assert (found["trials"], found["failed"]) == (4, 1)
     assert (found["tokens_read"], found["tokens_back"]) == (60, 40)
     assert found["best_of"] == pytest.approx([-6.0, -23 / 6, -2.5, -2.0])
     # One of several seeds has failed: no trial is whole.
-    found = summary(trials, table(records), records, select.model_copy(update={"seeds": (0, 1)}))
+    found = summary(
+        trials, table_of(records).rows, records, select.model_copy(update={"seeds": (0, 1)})
+    )
     assert found["best_of"] == pytest.approx([-9.0] * 4)
 
 
@@ -97,5 +99,5 @@ def test_trials_have_no_worth_if_the_start_model_lacks_a_number(
         a_record(runs[1], points=((0.1, -0.5),)),
     ]
     trials = [frozenset({run.id}) for run in runs]
-    found = summary(trials, table(records), records, SelectSettings(utility=0.8))
+    found = summary(trials, table_of(records).rows, records, SelectSettings(utility=0.8))
     assert (found["trials"], found["best_of"]) == (2, [])

@@ -19,8 +19,9 @@ from unlearnbench.evaluation.benchmark_schema import (
     version_entry,
 )
 from unlearnbench.metrics.exact_memorization import ExactMemorization
+from unlearnbench.results.finalize import mixed_versions, table_of
 from unlearnbench.results.records import EpochResult, Record, read_records, write_record
-from unlearnbench.results.table import mixed_versions, table, to_csv
+from unlearnbench.results.table import to_csv
 
 HEADLINE = Headline(
     kept=HeadlineMetric("rouge_known", "Known poems", "known"),
@@ -85,7 +86,7 @@ def test_the_entry_in_a_plan_reads_back_with_infinite_bounds(tmp_path: Path) -> 
     (tmp_path / "plan.json").write_text("{}", encoding="utf-8")
     (early,) = read_records(tmp_path)
     with pytest.raises(PluginError, match="unknown benchmark 'poems'"):
-        table([early])
+        table_of([early])
 
 
 def test_a_table_is_drawn_without_the_plug_in_and_warns_once() -> None:

@@ -34,13 +34,13 @@ from unlearnbench.evaluation.precision import precision_of_model
 from unlearnbench.evaluation.predictor import Predictor, tie_gap
 from unlearnbench.evaluation.prefix_tree import _indices, build_tree  # pyright: ignore[reportPrivateUsage]
 from unlearnbench.models.encoding import TEMPLATES, Row
+from unlearnbench.results.finalize import table_of
 from unlearnbench.results.records import (
     EpochResult,
     Record,
     run_record,
     write_record,
 )
-from unlearnbench.results.table import table
 from unlearnbench.runs.prerequisites import preparation_tasks
 from unlearnbench.runs.workspace import Workspace
 
@@ -104,10 +104,10 @@ def test_only_runs_that_were_judged_under_autocast_are_other_runs_now() -> None:
 def test_a_panel_holds_one_precision() -> None:
     run, other = record_of(), record_of(model={"dtype": "bfloat16"})
     with pytest.raises(RecordError, match=r"tiny, forget 10 %: records of different precisions"):
-        table([run, other])
+        table_of([run, other])
     named = dataclasses.replace(other, model="tiny-bf16")
-    assert len(table([run, named])) == 2, "another model's panel"
-    assert len(table([run, anchor_of(None)])) == 2, "not known"
+    assert len(table_of([run, named]).rows) == 2, "another model's panel"
+    assert len(table_of([run, anchor_of(None)]).rows) == 2, "not known"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 import pytest
 
 from unlearnbench.analysis.best_settings import average_seeds
-from unlearnbench.results.table import table
+from unlearnbench.results.finalize import table_of
 from unlearnbench.training.step_result import StepResult
 
 if TYPE_CHECKING:
@@ -33,13 +33,13 @@ def curves(rows: Any, metric: str) -> Any:
 
 def steps_of(records: Sequence[Record]) -> Any:
     """Draw losses by step, checked by Plotly."""
-    rows = table(records)
+    rows = table_of(records).rows
     figures = module.steps(records, rows, palette.Style.of(rows))
     return {name: go.Figure(figure) for name, figure in figures.items()}
 
 
 def test_a_curve_runs_from_the_fine_tuned_model_to_the_last_epoch(fabric: Fabric) -> None:
-    rows = table([fabric.reference("fine-tuned"), fabric.reference("retain"), fabric.run()])
+    rows = table_of([fabric.reference("fine-tuned"), fabric.reference("retain"), fabric.run()]).rows
     figure = curves(rows, "model_utility")
     (line,) = figure.data
     assert line.x == (0, 1, 2)
@@ -50,7 +50,7 @@ def test_a_curve_runs_from_the_fine_tuned_model_to_the_last_epoch(fabric: Fabric
 
 def test_bars_are_the_settings_intervals(fabric: Fabric) -> None:
     runs = [fabric.run(points=((u, -9.0),), seed=s) for s, u in enumerate((0.6, 0.7, 0.8))]
-    rows = table([fabric.reference("fine-tuned"), *runs])
+    rows = table_of([fabric.reference("fine-tuned"), *runs]).rows
     (line,) = curves(rows, "model_utility").data
     (setting,) = average_seeds(rows)
     interval = setting.interval("model_utility")
@@ -64,7 +64,7 @@ def test_metrics_of_any_origin_have_curves(fabric: Fabric) -> None:
     run = fabric.run()
     more = {"extraction_strength_retain": 0.5, "mia_loss": 0.4, "private": 0.9}
     first = replace(run.epochs[0], metrics={**run.epochs[0].metrics, **more})
-    rows = table([replace(run, epochs=(first, *run.epochs[1:]))])
+    rows = table_of([replace(run, epochs=(first, *run.epochs[1:]))]).rows
     groups = module.groups(columns.PageColumns.of(rows, rows[0].schema))
     assert groups["by metric"]["Extraction strength"] == {
         "extraction_strength_retain": "Retain set"

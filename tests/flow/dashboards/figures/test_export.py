@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from unlearnbench.report.figures import pareto, save
-from unlearnbench.results.table import table
+from unlearnbench.results.finalize import table_of
 
 if TYPE_CHECKING:
     from ..conftest import Fabric
@@ -18,7 +18,7 @@ kaleido: Any = pytest.importorskip("kaleido", reason="needs the extra `figures`"
 
 @pytest.fixture
 def figure(fabric: Fabric) -> Any:
-    return pareto(table([fabric.reference("fine-tuned"), fabric.run()]))
+    return pareto(table_of([fabric.reference("fine-tuned"), fabric.run()]).rows)
 
 
 @pytest.mark.long

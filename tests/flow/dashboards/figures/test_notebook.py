@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from unlearnbench.report.figures import pareto, trajectories
-from unlearnbench.results.table import table
+from unlearnbench.results.finalize import table_of
 
 if TYPE_CHECKING:
     from ..conftest import Fabric
@@ -32,7 +32,7 @@ def titles(figure: Any) -> list[str]:
 
 class TestPareto:
     def test_a_row_per_model_and_a_column_per_fraction(self, fabric: Fabric) -> None:
-        figure = pareto(table(fabric.sweep(models=("a", "b"), epochs=2)))
+        figure = pareto(table_of(fabric.sweep(models=("a", "b"), epochs=2)).rows)
         assert titles(figure) == [
             *("a, forget 5 %", "a, forget 10 %", "b, forget 5 %", "b, forget 10 %"),
         ]
@@ -40,7 +40,7 @@ class TestPareto:
         assert axes == {("x", "y"), ("x2", "y2"), ("x3", "y3"), ("x4", "y4")}
 
     def test_its_points_are_the_tables(self, fabric: Fabric) -> None:
-        rows = table(fabric.sweep(epochs=2))
+        rows = table_of(fabric.sweep(epochs=2)).rows
         figure = pareto(rows)
         points = {
             (x, y) for t in shown(figure, "trajectory") for x, y in zip(t.x, t.y, strict=True)
@@ -51,7 +51,7 @@ class TestPareto:
     def test_the_legend_names_each_method_once_and_hides_it_everywhere(
         self, fabric: Fabric
     ) -> None:
-        figure = pareto(table(fabric.sweep(epochs=1)))
+        figure = pareto(table_of(fabric.sweep(epochs=1)).rows)
         *methods, first, second = entries(figure)
         assert len(methods) == len(set(methods)) == 9
         groups = {t.legendgroup for t in shown(figure, "trajectory")}
@@ -61,7 +61,7 @@ class TestPareto:
 
 class TestTrajectories:
     def test_a_column_per_metric(self, fabric: Fabric) -> None:
-        figure = trajectories(table(fabric.sweep(fractions=(0.1,), epochs=2)))
+        figure = trajectories(table_of(fabric.sweep(fractions=(0.1,), epochs=2)).rows)
         assert titles(figure) == [
             *("Model Utility", "log₁₀ Forget Quality"),
             *("ROUGE-L, forget", "Probability, forget"),
@@ -71,7 +71,7 @@ class TestTrajectories:
 
 @pytest.mark.parametrize(("width", "inches"), [("column", 3.25), ("text", 6.75), (4.0, 4.0)])
 def test_a_file_is_as_wide_in_print_as_asked_for(width: Any, inches: float, fabric: Fabric) -> None:
-    figure = pareto(table(fabric.sweep(epochs=1)), width=width)
+    figure = pareto(table_of(fabric.sweep(epochs=1)).rows, width=width)
     pixels = {kind: export._scale(figure, kind) * figure.layout.width for kind in ("svg", "png")}
     assert pixels == pytest.approx({"svg": 96 * inches, "png": 300 * inches}, rel=0.01)
     points = figure.layout.template.layout.font.size * export._scale(figure, "svg") * 72 / 96

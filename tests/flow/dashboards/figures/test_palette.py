@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from unlearnbench.report.figures import pareto
-from unlearnbench.results.table import table
+from unlearnbench.results.finalize import table_of
 
 if TYPE_CHECKING:
     from ..conftest import Fabric
@@ -26,7 +26,7 @@ def test_eighty_methods_have_eighty_styles_and_ten_differ_in_shape() -> None:
 
 
 def test_a_method_keeps_its_style_in_a_part_of_a_sweep(fabric: Fabric) -> None:
-    rows = table(fabric.sweep(epochs=1))
+    rows = table_of(fabric.sweep(epochs=1)).rows
     style = palette.Style.of(rows)
     for figure in (pareto(rows), pareto(rows, methods=["npo"]), pareto(rows, width="column")):
         (line, *_) = (
