@@ -1,12 +1,17 @@
-"""A tracker of another package, as docs/reference/mlflow.md has it, through its entry point."""
+"""What a tracker must do: MLflow, and that of another package on docs/reference/mlflow.md."""
 
 import json
 import re
 import sys
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from unlearnbench.api.registry import load
+from unlearnbench.api.tracker import MetricPoint, TrackedRun, TrackedSweep
 from unlearnbench.cli.main import main
 from unlearnbench.config.resources import TrackingSettings
 from unlearnbench.report.sweep_tracker import SweepTracker, sweep_config
@@ -62,6 +67,88 @@ def test_runs_are_read_back(package: Path, tmp_path: Path) -> None:
     assert (package / "plan.json").is_file()
     assert (package / "status").read_text() == "finished"
     assert not (OLD / "links.json").exists(), "it has no addresses"
+
+
+RUN = TrackedRun(
+    id="aa",
+    name="npo",
+    status="finished",
+    parameters={"beta": "0.1"},
+    tags={"kind": "run", "unlearnbench.run_id": "aa"},
+    points=[
+        MetricPoint("model_utility", 0.5, 1, 1),
+        MetricPoint("model_utility", 0.25, 2, 1),
+        MetricPoint("kept", 0.75, 2, 1),
+    ],
+    artefacts={"record.json": lambda: "{}"},
+    started=1,
+    ended=2,
+)
+Curves = Mapping[str, Mapping[str, list[tuple[int, float]]]]
+"""Step and value of each point, by run and metric."""
+
+
+def curves_in_lines(folder: Path) -> Curves:
+    curves: dict[str, dict[str, list[tuple[int, float]]]] = {}
+    for line in map(json.loads, (folder / "s.jsonl").read_text(encoding="utf-8").splitlines()):
+        assert line["id"] not in curves, "a run is there once"
+        of_run = curves.setdefault(line["id"], {})
+        for name, step, value in line["curves"]:
+            of_run.setdefault(name, []).append((step, value))
+    return curves
+
+
+def curves_in_mlflow(folder: Path) -> Curves:
+    from mlflow import MlflowClient
+
+    client: Any = MlflowClient(f"sqlite:///{folder}/mlflow.db")
+    experiments = [item.experiment_id for item in client.search_experiments()]
+    curves: dict[str, dict[str, list[tuple[int, float]]]] = {}
+    for run in client.search_runs(experiments, "tags.kind = 'run'"):
+        id_ = run.data.tags["unlearnbench.run_id"]
+        assert id_ not in curves, "a run is there once"
+        curves[id_] = {
+            name: [(p.step, p.value) for p in client.get_metric_history(run.info.run_id, name)]
+            for name in run.data.metrics
+        }
+    return curves
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")
+@pytest.mark.parametrize(
+    ("name", "curves_in"), [("mlflow", curves_in_mlflow), ("json-lines", curves_in_lines)]
+)
+def test_a_run_is_replaced_if_anything_of_it_has_changed(
+    name: str, curves_in: Any, package: Path, tmp_path: Path
+) -> None:
+    folder = package if name == "json-lines" else tmp_path
+    uri = str(folder) if name == "json-lines" else f"sqlite:///{folder}/mlflow.db"
+    sweep = TrackedSweep("1", "s", "mine", tmp_path, uri, best=["model_utility"])
+
+    def logged(*runs: TrackedRun) -> list[bool]:
+        tracker = load("trackers", name)()
+        tracker.start(sweep)
+        answers = [tracker.log(run) for run in runs]
+        tracker.finish("finished")
+        return answers
+
+    other = replace(RUN, id="bb", tags={**RUN.tags, "unlearnbench.run_id": "bb"})
+    later = replace(RUN, points=[point._replace(moment=9) for point in RUN.points])
+    assert logged(RUN, other, RUN) == [True, True, False]
+    assert logged(later) == [False], "another moment is no other number"
+    # One number has changed, one is gone, and one is new.
+    points = [MetricPoint("model_utility", 0.5, 1, 1), MetricPoint("model_utility", 0.125, 2, 1)]
+    changed = replace(RUN, points=[*points, MetricPoint("forgotten", 1.0, 2, 1)])
+    assert logged(changed, changed) == [True, False]
+    assert curves_in(folder) == {
+        "aa": {"model_utility": [(1, 0.5), (2, 0.125)], "forgotten": [(2, 1.0)]},
+        "bb": {"model_utility": [(1, 0.5), (2, 0.25)], "kept": [(2, 0.75)]},
+    }
+    chosen = replace(changed, tags={**changed.tags, "chosen": "report"})
+    ended = replace(chosen, status="stopped")
+    assert logged(chosen, ended, replace(ended, parameters={"beta": "0.5"})) == [True, True, True]
+    assert curves_in(folder).keys() == {"aa", "bb"}
 
 
 def test_a_configuration_names_it(package: Path, tmp_path: Path) -> None:

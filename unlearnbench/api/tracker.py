@@ -1,14 +1,21 @@
 """Contract of a tracker: where the runs of a sweep are logged for review.
 
-The harness turns records into plain values and calls a tracker from one thread, so that a slow
-server delays no run. Whatever a tracker raises ends the tracking with one warning, and no run.
+The harness turns the rows of the sweep's table into plain values and calls a tracker from one
+thread, so that a slow server delays no run. Whatever a tracker raises ends the tracking with one
+warning, and no run.
+
+Numbers of a run may change after it was logged: the start model is evaluated later, a metric is
+added, or `select` chooses the run. The run is then passed to `log` again, with another `digest`.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Literal, NamedTuple
+
+from unlearnbench.base.hashing import content_hash
 
 
 class MetricPoint(NamedTuple):
@@ -58,6 +65,16 @@ class TrackedRun:
     """Milliseconds since 1970, as `ended`."""
     ended: int | None
 
+    @cached_property
+    def digest(self) -> str:
+        """Hash of status, parameters, tags and points: 16 hexadecimal digits.
+
+        A place that has the run with another digest has numbers that are out of date. Moments of
+        points do not count, because a point that is logged again is the same point.
+        """
+        points = [(point.name, point.value, point.step) for point in self.points]
+        return content_hash([self.status, dict(self.parameters), dict(self.tags), points])
+
 
 class Tracker(ABC):
     """Place that the runs of one sweep are logged to; made without arguments, then started."""
@@ -68,7 +85,11 @@ class Tracker(ABC):
 
     @abstractmethod
     def log(self, run: TrackedRun) -> bool:
-        """Log a run that has ended; False if it is there already with the same status."""
+        """Log a run that has ended, in place of what was logged of it before.
+
+        Returns:
+            False if the run is there already with the same digest. Nothing is logged then.
+        """
 
     @abstractmethod
     def artefact(self, file: Path) -> None:

@@ -90,8 +90,8 @@ def track(
 ) -> None:
     """Log a sweep's records to MLflow again, or to another server.
 
-    Records that are there already stay as they are; those that are there in part are logged again.
-    A new store has the numbers of today's table, also where metrics have changed.
+    Afterwards the store has the numbers of today's table. Runs that have other numbers there, or
+    that are there in part, are replaced. All others stay as they are.
 
     Examples:
       unlearnbench track runs/quickstart

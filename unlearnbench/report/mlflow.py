@@ -1,7 +1,8 @@
 """MLflow as a tracker: a parent run per sweep, a child run per record.
 
-The store is the configured one, MLFLOW_TRACKING_URI's, or SQLite in the sweep's folder. Complete
-runs stay as they are; incomplete ones are replaced.
+The store is the configured one, MLFLOW_TRACKING_URI's, or SQLite in the sweep's folder. A run that
+is logged in part, or with other numbers than the sweep's table has now, is deleted and logged anew:
+MLflow appends to the history of a metric, and removes no value from it.
 """
 
 import json
@@ -12,7 +13,7 @@ import sys
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from unlearnbench.analysis.results import stored_links
@@ -44,6 +45,17 @@ _PAGE = "workflowType=machine_learning"
 _EXISTS = "RESOURCE_ALREADY_EXISTS"
 _BUSY_MILLISECONDS = 60_000
 _STATUS = dict(finished="FINISHED", collapsed="FINISHED", failed="FAILED", stopped="KILLED")
+_DIGEST = "unlearnbench.numbers"
+"""Tag of a run: hash of everything that was logged of it, by which outdated numbers are found."""
+
+
+class _LoggedRun(NamedTuple):
+    """A run in MLflow."""
+
+    run_id: str
+    status: str
+    digest: str | None
+    """None if an earlier version of this package has logged the run."""
 
 
 class MlflowTracker(Tracker):
@@ -75,21 +87,22 @@ class MlflowTracker(Tracker):
             self._experiment = self._experiment_id(uri)
             self._parent = self._parent_run()
             self._view = self._shared_view()
-        self._runs = {
-            run.data.tags.get("unlearnbench.run_id"): (run.info.run_id, run.info.status)
-            for run in self._search(f"tags.`mlflow.parentRunId` = '{self._parent}'")
-        }
+        self._runs: dict[str | None, _LoggedRun] = {}
+        for run in self._search(f"tags.`mlflow.parentRunId` = '{self._parent}'"):
+            tags = run.data.tags
+            logged = _LoggedRun(run.info.run_id, run.info.status, tags.get(_DIGEST))
+            self._runs[tags.get("unlearnbench.run_id")] = logged
 
     def log(self, run: TrackedRun) -> bool:
         from mlflow.entities import Metric, Param
 
         status = _STATUS[run.status]
-        known, known_status = self._runs.get(run.id, (None, ""))
-        if known_status == status:
-            return False
-        if known is not None:  # interrupted while it was logged, or failed and now succeeded
-            self._client.delete_run(known)
-        tags = {**run.tags, "mlflow.parentRunId": self._parent}
+        known = self._runs.get(run.id)
+        if known is not None:
+            if (known.status, known.digest) == (status, run.digest):
+                return False
+            self._client.delete_run(known.run_id)
+        tags = {**run.tags, _DIGEST: run.digest, "mlflow.parentRunId": self._parent}
         created = self._create(run.name, tags, run.started)
         parameters = [Param(name, value) for name, value in run.parameters.items()]
         metrics = [Metric(p.name, p.value, p.moment, p.step) for p in run.points]
@@ -101,7 +114,7 @@ class MlflowTracker(Tracker):
             self._client.log_text(created, text(), name)
         # Last, because the status marks the run as complete.
         self._client.set_terminated(created, status, end_time=run.ended)
-        self._runs[run.id] = created, status
+        self._runs[run.id] = _LoggedRun(created, status, run.digest)
         return True
 
     def artefact(self, file: Path) -> None:
@@ -111,7 +124,7 @@ class MlflowTracker(Tracker):
         page = f"{self._base}#/experiments/{self._experiment}/runs"
         if run is None:
             return f"{page}?viewStateShareKey={self._view}&{_PAGE}"
-        return f"{page}/{self._runs[run][0]}?{_PAGE}"
+        return f"{page}/{self._runs[run].run_id}?{_PAGE}"
 
     def finish(self, status: Literal["finished", "stopped"]) -> None:
         self._client.set_terminated(self._parent, _STATUS[status])

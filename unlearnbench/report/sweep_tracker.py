@@ -1,29 +1,29 @@
-"""Logging of a sweep's records by a tracker, while it runs or from its folder."""
+"""Logging of a sweep's records by a tracker, while it runs or from its folder.
+
+Both log the same numbers, because both take them from the table. While the sweep runs, a record is
+logged as soon as it exists, with the table of this record and of the start and retain models that
+it is compared with. If one of these is evaluated later, the records are logged again.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
-import math
-import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import replace
-from datetime import datetime
-from decimal import Decimal
+from functools import partial
 from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
-from unlearnbench.analysis.best_settings import Panel
+from unlearnbench.analysis.best_settings import PanelKey
 from unlearnbench.analysis.conclusion import CONCLUSION_FILE
 from unlearnbench.analysis.results import LINKS_FILE, Results
 from unlearnbench.analysis.selection import SELECTION_FILE
-from unlearnbench.api.benchmark import Headline, split_label
-from unlearnbench.api.metric import MetricColumn
+from unlearnbench.api.benchmark import Headline
 from unlearnbench.api.registry import load
-from unlearnbench.api.tracker import MetricPoint, TrackedRun, TrackedSweep, Tracker
+from unlearnbench.api.tracker import TrackedSweep, Tracker
 from unlearnbench.base.atomic import write_text
 from unlearnbench.base.errors import RecordError, UnlearnbenchError
 from unlearnbench.base.hashing import content_hash
@@ -33,194 +33,10 @@ from unlearnbench.config.entries import earlier_section
 from unlearnbench.config.plan import PLAN_FILE
 from unlearnbench.config.resources import TrackingSettings
 from unlearnbench.config.schema import SweepConfig
-from unlearnbench.results.epoch_metrics import (
-    changed_columns,
-    numbers,
-    references_of,
-)
+from unlearnbench.report.tracked_runs import RowsByRun, RowsOfRun, tracked_run
 from unlearnbench.results.finalize import table_of
 from unlearnbench.results.records import Record
-from unlearnbench.results.rules import named_metrics, schema_of
-from unlearnbench.results.run_settings import free_name
-from unlearnbench.results.table import TableRow
-
-LONGEST = 500
-"""Most characters of a parameter or tag that every store accepts."""
-_Point = tuple[str, float | None, int]
-"""Name, value, step."""
-
-
-def tracked_run(record: Record, folder: Path, sweep: str, panel: Panel) -> TrackedRun:
-    """Make the run of a record.
-
-    folder  of the sweep
-    sweep   its name
-    panel   the rows of the record and of its start model, by which its best epoch is found
-
-    Undefined and infinite values are left out, because stores do not accept them.
-    """
-    spec, made = record.spec, record.provenance
-    location = {
-        name: getattr(record, name)
-        for name in ("method", "model", "forget_fraction", "learning_rate", "seed")
-    } | {"epochs": spec.get("epochs")}
-    parameters = location | _parameters(spec, location)
-    tags = location | {
-        "sweep": sweep,
-        "kind": record.kind,
-        "status": record.status,
-        "profile": record.profile,
-        "evaluation_precision": record.precision,
-        "data": spec.get("data_fingerprint") or made.get("data"),
-        "device": made.get("device"),
-        "error": (record.error or "").strip().partition("\n")[0] or None,
-        "git_commit": (made.get("git") or {}).get("commit"),
-        "unlearnbench.run_id": record.id,
-    }
-    started, ended = (milliseconds(made.get(name)) for name in ("started", "finished"))
-    points = [*_by_epoch(record), *_under(record), *_best(record, panel), *_by_step(record)]
-    file = folder / "records" / record.place / "record.json"
-    return TrackedRun(
-        id=record.id,
-        name=_name(record),
-        status=record.status,
-        parameters=_texts(parameters),
-        tags=_texts(tags),
-        points=[
-            MetricPoint(name, value, step, ended or 0)
-            for name, value, step in points
-            if value is not None and math.isfinite(value)
-        ],
-        artefacts={file.name: lambda: redact(file.read_text("utf-8"))} if file.is_file() else {},
-        started=started,
-        ended=ended,
-    )
-
-
-def _parameters(spec: Mapping[str, Any], taken: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a run by name, without two settings of one name.
-
-    Args:
-        spec: Of a record.
-        taken: Parameters of other names.
-    """
-    model: Mapping[str, Any] = spec.get("model") or {}
-    method: Mapping[str, Any] = spec.get("method") or {}
-    retain: Mapping[str, Any] = method.get("retain") or {}
-    # Section, key in the section, name of the parameter, value.
-    settings = [
-        *(("model", key, key, model.get(key)) for key in ("base", "dtype")),
-        *(("model.lora", k, f"lora_{k}", v) for k, v in (model.get("lora") or {}).items()),
-        *(("training", k, k, v) for k, v in (spec.get("training") or {}).items()),
-        *(("method", k, k, v) for k, v in (method.get("hyperparameters") or {}).items()),
-        *(("retain", k, f"retain_{k}", v) for k, v in retain.items()),
-    ]
-    parameters: dict[str, Any] = {}
-    for section, key, name, value in settings:
-        free = free_name(name, {*taken, *parameters}, section, key)
-        parameters[free] = value
-    return parameters
-
-
-def _name(record: Record) -> str:
-    """`ce-u · tiny · forget 0.1 · lr 2e-05 · seed 0`; `retain under relearning · tiny · …`."""
-    rate = [] if record.learning_rate is None else [f"lr {record.learning_rate:g}"]
-    under = {item.variant.partition("@")[0] for item in record.attacked if not record.epochs}
-    method = " under ".join([record.method, *sorted(under)])
-    location = [method, record.model, split_label(record.forget_fraction)]
-    return " · ".join([*location, *rate, f"seed {record.seed}"])
-
-
-def _texts(values: Mapping[str, Any]) -> dict[str, str]:
-    return {name: _cut(_text(value)) for name, value in values.items() if value is not None}
-
-
-def _cut(text: str) -> str:
-    """Cut a text that stores refuse; texts that differ only behind the cut stay different."""
-    if len(text) <= LONGEST:
-        return text
-    digest = content_hash(text)[:8]
-    return f"{text[: LONGEST - len(digest) - 2]}… {digest}"
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return ", ".join(map(str, value))
-    if isinstance(value, float) and 1e-12 <= abs(value) < 1:
-        # MLflow compares parameters as text: 0.00002 sorts before 0.0001, but 2e-05 after it.
-        return f"{Decimal(repr(value)):f}"
-    return str(value)
-
-
-def metric_name(name: str, known: Mapping[str, MetricColumn], sets: Iterable[str] = ()) -> str:
-    """Rename `rouge_forget` to `forget/rouge`, because MLflow groups by the part before a slash.
-
-    known  columns by name
-    sets   names that other columns of a set end with, as those of a metric not installed here
-    """
-    ends = [item for item in sets if name.endswith(f"_{item}")]
-    of_set = known[name].set if name in known else max(ends, key=len, default="")
-    return f"{of_set}/{name.removesuffix(f'_{of_set}')}" if of_set else name
-
-
-def _by_epoch(record: Record) -> Iterator[_Point]:
-    known = schema_of([record]).columns
-    columns = {name for epoch in record.epochs for name in epoch.metrics}
-    sets = {known[name].set for name in columns & known.keys()} - {""}
-    for epoch in record.epochs:
-        k = epoch.epoch
-        for column, value in epoch.metrics.items():
-            yield metric_name(column, known, sets), value, k
-        yield "system/training_seconds", epoch.training_seconds, k
-        yield "system/evaluation_seconds", epoch.evaluation_seconds, k
-    if record.epochs:
-        last = record.epochs[-1].epoch
-        for name in ("peak_memory_mib", "estimated_memory_mib"):
-            yield f"system/{name}", record.provenance.get(name), last
-
-
-def _under(record: Record) -> Iterator[_Point]:
-    """Metrics under attacks: `under.relearning.13/rouge_forget`, apart from all plain ones.
-
-    Without characters that MLflow refuses in names, such as the @ of a variant.
-    """
-    for item in record.attacked:
-        group = re.sub(r"[^\w.-]", "-", item.variant.replace("@", "."))
-        for column, value in item.metrics.items():
-            yield f"under.{group}/{column}", value, item.epoch
-
-
-def _best(record: Record, panel: Panel) -> Iterator[_Point]:
-    """Metrics of a run's best epoch, by the rule of every table; nothing where none is good."""
-    best = next((item.setting for item in panel.best if item.setting), None)
-    if record.kind != "run" or best is None:
-        return
-    k = best.epoch
-    yield "best/epoch", float(k), k
-    test = best.headline.forgotten.test
-    for name in (*best.headline.columns[:2], *((test.p_value,) if test else ())):
-        yield f"best/{name}", best.metrics.get(name), k
-    if best.kept is not None and panel.start.utility:
-        yield "best/utility_kept", best.kept / panel.start.utility, k
-
-
-def _by_step(record: Record) -> Iterator[_Point]:
-    for step in record.steps:
-        part = {"loss": step.loss, "grad_norm": step.grad_norm, "learning_rate": step.learning_rate}
-        terms = {f"loss_{term}": value for term, value in step.terms.items()}
-        for name, value in (
-            part | {"epoch": float(step.epoch)} | terms | dict(step.reported)
-        ).items():
-            yield f"train/{name}", value, step.step
-
-
-def milliseconds(moment: Any) -> int | None:
-    """Convert an ISO date to milliseconds since 1970; None if it is not one."""
-    try:
-        return round(datetime.fromisoformat(moment).timestamp() * 1000)
-    except (TypeError, ValueError):
-        return None
-
+from unlearnbench.results.rules import named_metrics
 
 CLOSE_SECONDS = 60.0
 """Longest wait at the end of a sweep for records that are not logged yet."""
@@ -231,11 +47,7 @@ _logger = logging.getLogger(__name__)
 
 
 class SweepTracker:
-    """Context manager that logs a sweep's records in the background.
-
-    warn      called once if tracking fails
-    seconds   longest wait at the end
-    """
+    """Context manager that logs a sweep's records in the background."""
 
     def __init__(
         self,
@@ -246,21 +58,39 @@ class SweepTracker:
         warn: Callable[[str], None] = _logger.warning,
         seconds: float = CLOSE_SECONDS,
     ) -> None:
-        self.settings, self.folder, self.config = settings, folder, config
+        """Note what is logged, and where. Nothing is opened yet.
+
+        Args:
+            settings: Of the tracker.
+            folder: The sweep's folder.
+            config: The sweep's configuration.
+            warn: Called once if tracking fails.
+            seconds: Longest wait at the end.
+        """
+        self.settings = settings
+        self.folder = folder
+        self.config = config
+        self.references: Sequence[Record] = ()
+        """Start and retain models that the records are compared with, see `compare_with`."""
         self.logged = 0
-        """Number of newly logged records."""
+        """Number of records that were logged newly or again."""
         self.trouble: str | None = None
         """Error that ended tracking."""
         self.address: str | None = None
         """Address of the sweep, once `settle` has written the links."""
-        self.ids: list[str] = []
-        """Ids of all records, logged newly or before."""
-        self._warn, self._seconds = warn, seconds
+        self._ids: dict[str, None] = {}
+        self._metrics = named_metrics(config.model_dump(mode="json"))
+        self._warn = warn
+        self._seconds = seconds
         self._tracker: Tracker | None = None
         self._thread = ThreadPoolExecutor(1, "tracker")
         self._last: Future[None] | None = None
-        self._start_rows: list[TableRow] = []
         self._complete = False
+
+    @property
+    def ids(self) -> list[str]:
+        """Ids of all records, logged newly or before."""
+        return [*self._ids]
 
     def __enter__(self) -> SweepTracker:
         if self.settings.enabled:
@@ -277,9 +107,42 @@ class SweepTracker:
         self._wait()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
+    def compare_with(self, references: Iterable[Record]) -> set[PanelKey]:
+        """Set the start and retain models that records are compared with from now on.
+
+        Returns:
+            The models and splits of which a reference is new or gone. What was logged of them has
+            numbers that are out of date, or lacks numbers.
+        """
+        before = {record.id: record.panel for record in self.references}
+        self.references = tuple(references)
+        now = {record.id: record.panel for record in self.references}
+        return {panel for _, panel in before.items() ^ now.items()}
+
     def log(self, record: Record) -> None:
-        """Log a record; returns at once. Start models come before their runs."""
-        self._put(lambda tracker: self._log(tracker, record))
+        """Log a record. Returns at once."""
+        references = self.references
+
+        def job(tracker: Tracker) -> None:
+            others = [r for r in references if r.panel == record.panel and r.id != record.id]
+            table = table_of([*others, record], self._metrics)
+            self._log(tracker, record, RowsByRun(table).of(record))
+
+        self._put(job)
+
+    def log_results(self, results: Results, ids: Collection[str] | None = None) -> None:
+        """Log the records of a whole sweep. Returns at once.
+
+        Args:
+            results: Of the sweep.
+            ids: Records that are logged. Defaults to all.
+        """
+        rows = RowsByRun(results.table)
+        # Runs are compared with start and retain models, which come first for readers of a log.
+        for record in sorted(results.records, key=lambda record: record.kind == "run"):
+            if ids is None or record.id in ids:
+                of_record = rows.of(record)
+                self._put(partial(self._log, record=record, rows=of_record))
 
     def settle(self) -> None:
         """Wait until all records so far are logged, and write their links."""
@@ -322,13 +185,10 @@ class SweepTracker:
                 f"{self.trouble}; no run is lost: records are complete, and `{command}` logs them"
             )
 
-    def _log(self, tracker: Tracker, record: Record) -> None:
-        rows = table_of([record]).rows
-        self._start_rows += rows if record.kind == "fine-tuned" else ()
-        current = (row for row in (*self._start_rows, *rows) if row.panel == record.panel)
-        panel = Panel(*record.panel, tuple(current))
-        self.logged += tracker.log(tracked_run(record, self.folder, self.config.name, panel))
-        self.ids.append(record.id)
+    def _log(self, tracker: Tracker, record: Record, rows: RowsOfRun) -> None:
+        run = tracked_run(record, rows, self.folder, self.config.name)
+        self.logged += tracker.log(run)
+        self._ids[record.id] = None
 
     def _link(self, tracker: Tracker) -> None:
         self.address = tracker.link()
@@ -364,12 +224,18 @@ def _tracked_sweep(settings: TrackingSettings, folder: Path, config: SweepConfig
 
 
 def replay(folder: Path, uri: str | None = None) -> SweepTracker:
-    """Log every planned record of a sweep's folder that is not logged yet, as tables show it now.
+    """Log every planned record of a sweep's folder whose numbers a store does not have.
 
-    Runs that an interrupted replay logged in part are replaced, and the sweep's own files as well.
+    Runs are replaced that an interrupted command logged in part, or that have other numbers in the
+    store than in the table. The sweep's own files are replaced as well.
 
-    uri   of the store (default: as in the sweep's configuration)
-    Raises: RecordError for a folder that is not a sweep's; UnlearnbenchError if the tracker fails.
+    Args:
+        folder: The sweep's folder.
+        uri: Address of the store. Defaults to that in the sweep's configuration.
+
+    Raises:
+        RecordError: If the folder is not a sweep's.
+        UnlearnbenchError: If the tracker fails.
     """
     config = sweep_config(folder)
     settings = config.tracking.model_copy(
@@ -377,16 +243,8 @@ def replay(folder: Path, uri: str | None = None) -> SweepTracker:
     )
     messages: list[str] = []
     results = Results.read(folder)
-    references, chosen = references_of(results.records), named_metrics(results.config)
     with SweepTracker(settings, folder, config, warn=messages.append, seconds=3600.0) as tracker:
-        for record in sorted(results.records, key=lambda r: r.kind == "run"):  # starts first
-            values, stale = numbers(record, references, chosen), changed_columns(record, chosen)
-            epochs = [replace(item, metrics=values[item.epoch]) for item in record.epochs]
-            attacked = [
-                replace(item, metrics={k: v for k, v in item.metrics.items() if k not in stale})
-                for item in record.attacked
-            ]
-            tracker.log(replace(record, epochs=(*epochs,), attacked=(*attacked,)))
+        tracker.log_results(results)
         tracker.settle()
         ended = sum(r.kind == "run" and r.status != "failed" for r in results.records)
         complete = results.planned is not None and ended >= results.planned

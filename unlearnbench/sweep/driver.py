@@ -212,8 +212,9 @@ class _Execution:
 
     def _next_batch(self) -> list[RunSpec]:
         """Update the stored plan; returns its runs that can begin, in their order."""
-        self._ended = self._state.track_finished(self._unfinished) | self._tried
         self._plan = self._follow_up.current_plan()
+        finished = self._state.track_finished(self._plan, self._unfinished)
+        self._ended = finished | self._tried
         claim_folder(self._plan)
         models = [model.name for model in self._config.models]
         self._left = [run for run in self._plan.runs if run.id not in self._ended]
@@ -231,7 +232,9 @@ class _Execution:
             tasks = self._pipeline.tasks(self._config, expected, state.folder)
             download_weights(self._config, tasks, Console())
             prepare(tasks, self._config, self._pipeline, state)
-            state.track_finished(self._unfinished)  # the evaluations of the prepared models
+            state.track_finished(
+                self._plan, self._unfinished
+            )  # the evaluations of the prepared models
         known = [(r, state.seconds[r.id]) for r in self._plan.runs if r.id in state.seconds]
         done = len(self._plan.runs) - len(self._left)
         state.progress.running(expected, done, state.slots, known, state.panels())

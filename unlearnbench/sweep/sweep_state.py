@@ -10,13 +10,14 @@ from pathlib import Path
 from unlearnbench.analysis.best_settings import Panel
 from unlearnbench.analysis.results import Results
 from unlearnbench.base.errors import RecordError
-from unlearnbench.config.plan import RunSpec
+from unlearnbench.config.plan import Plan, RunSpec
 from unlearnbench.report.mlflow import ui_command
 from unlearnbench.report.sweep_tracker import SweepTracker
 from unlearnbench.results.outcomes import RunOutcome, outcome
 from unlearnbench.results.records import (
     EpochResult,
     Record,
+    planned_records,
     read_record,
     read_records,
     run_record,
@@ -84,26 +85,35 @@ class SweepState:
         self._outcomes: dict[str, RunOutcome] = {}
         self._epochs: defaultdict[str, dict[int, EpochResult]] = defaultdict(dict)
         self._tracked: set[str] = set()
+        """Ids of the records that this command has tracked."""
         self._ended: set[str] = set()
         """Runs that this command has recorded."""
 
-    def track_finished(self, unfinished: Collection[str] = ("failed",)) -> set[str]:
-        """Track the finished records that are not tracked yet; returns the ids of all of them.
+    def track_finished(self, plan: Plan, unfinished: Collection[str] = ("failed",)) -> set[str]:
+        """Track the plan's finished records that are not tracked yet.
 
-        unfinished  statuses of records whose runs are to be run again
+        Args:
+            plan: What the sweep's tables show now: its runs, and the start and retain models.
+            unfinished: Statuses of records whose runs are run again.
+
+        Returns:
+            The ids of all finished records in the folder.
         """
         self.storage.share(self.folder / "records")
         # All of them: the last command may have been killed between a record and its tracking.
         finished = [r for r in read_records(self.folder) if r.status not in unfinished]
-        for record in sorted(finished, key=lambda r: r.kind == "run"):  # reference models first
-            if record.id not in self._tracked:
+        planned = planned_records(finished, {run.id for run in plan.runs}, plan.references)
+        references = [record for record in planned if record.kind != "run"]
+        outdated = self.tracker.compare_with(references)
+        for record in sorted(planned, key=lambda r: r.kind == "run"):  # references first
+            if record.id not in self._tracked or record.panel in outdated:
                 self._track(record)
-        self._tracked |= {record.id for record in finished}
         self.seconds |= {record.id: record.seconds for record in finished}
         return {record.id for record in finished}
 
     def _track(self, record: Record) -> None:
         self._outcomes[record.id] = outcome(record)
+        self._tracked.add(record.id)
         self.tracker.log(record)
 
     def panels(self) -> tuple[Panel, ...]:

@@ -7,15 +7,16 @@ from typing import Any
 
 import pytest
 
-from unlearnbench.analysis.best_settings import Panel
 from unlearnbench.base.errors import RecordError
 from unlearnbench.report.mlflow import show_in_mlflow
-from unlearnbench.report.sweep_tracker import tracked_run
+from unlearnbench.report.tracked_runs import RowsByRun, tracked_run
+from unlearnbench.results.finalize import table_of
 from unlearnbench.results.records import EpochResult, Record
 
 
 def entry(record: Record) -> Any:
-    return tracked_run(record, Path("nowhere"), "small", Panel(*record.panel, ()))
+    rows = RowsByRun(table_of([record])).of(record)
+    return tracked_run(record, rows, Path("nowhere"), "small")
 
 
 def test_numbers_under_attacks_are_apart_from_plain_ones(kit: Any) -> None:

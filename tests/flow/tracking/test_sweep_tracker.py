@@ -1,19 +1,30 @@
 """Tracker: nested runs, metrics by step, and servers that fail."""
 
+import json
 import shutil
 import socket
 import time
+from collections import defaultdict
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import replace
+from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from unlearnbench.analysis.results import Results
+from unlearnbench.analysis.results import LINKS_FILE, Results
+from unlearnbench.base.console import Console
+from unlearnbench.config.plan import make_plan
 from unlearnbench.report.mlflow import store_uri
-from unlearnbench.report.sweep_tracker import SweepTracker, metric_name, replay
-from unlearnbench.results.records import EpochResult, write_record
+from unlearnbench.report.sweep_tracker import SweepTracker, replay, sweep_config
+from unlearnbench.report.tracked_runs import metric_name, variant_group
+from unlearnbench.results.records import EpochResult, read_records, write_record
+from unlearnbench.results.remote_copies import Storage
+from unlearnbench.sweep.progress import Progress
+from unlearnbench.sweep.sweep_state import SweepState
 
 
 def test_a_run_has_its_series_by_step(tmp_path: Path, kit: Any, seen: Any) -> None:
@@ -142,14 +153,54 @@ def test_replay_logs_missing_records_only(tmp_path: Path, kit: Any, seen: Any) -
 def test_the_store_has_the_numbers_of_the_table(tmp_path: Path, seen: Any) -> None:
     """Also those that records lack: a retain model's, which are relative to the start model."""
     folder = tmp_path / "small"
-    shutil.copytree(Path(__file__).parents[2] / "data" / "small_sweep", folder)
+    shutil.copytree(SWEEP, folder)
     replay(folder)
-    children = seen(f"sqlite:///{folder}/mlflow.db").children
-    rows = {row.run_id: row for row in Results.read(folder).rows}  # of the last epochs
-    assert rows.keys() == children.keys()
-    for name, row in rows.items():
-        found = children[name].data.metrics
-        values = {metric_name(k, row.schema.columns): v for k, v in row.metrics.items()}
-        assert {k: v for k, v in values.items() if v is not None} == {
-            k: v for k, v in found.items() if k in values
-        }
+    assert_store_equals_table(seen(f"sqlite:///{folder}/mlflow.db"), folder)
+
+
+def test_a_running_sweep_logs_the_numbers_of_its_table(tmp_path: Path, seen: Any) -> None:
+    """A retain model has numbers that are relative to the start model, which is evaluated later."""
+    folder, config = tmp_path / "small", sweep_config(SWEEP)
+    shutil.copytree(SWEEP, folder, ignore=shutil.ignore_patterns("records"))
+    records = sorted(read_records(SWEEP), key=lambda record: KINDS.index(record.kind))
+    runs: Any = tuple(SimpleNamespace(id=r.id) for r in records if r.kind == "run")
+    plan = replace(make_plan(config, "data"), runs=runs, references=None)
+    progress = Progress(Console(err=StringIO()), config.data.headline)
+    with SweepTracker(config.tracking, folder, config) as tracker:
+        state = SweepState(folder, progress, tracker, Storage(None, {}))
+        for record in records:
+            write_record(record, folder)
+            state.track_finished(plan)
+        tracker.settle()
+    assert tracker.trouble is None
+    store = seen(f"sqlite:///{folder}/mlflow.db")
+    assert_store_equals_table(store, folder)
+    assert replay(folder).logged == 0, "nothing has changed"
+    assert json.loads((folder / LINKS_FILE).read_text())["runs"].keys() == {r.id for r in records}
+
+
+KINDS = ("retain", "fine-tuned", "run")
+SWEEP = Path(__file__).parents[2] / "data" / "small_sweep"
+
+
+def assert_store_equals_table(store: Any, folder: Path) -> None:
+    """Every number of the table is in the store, at its step, and no other number of a model."""
+    results = Results.read(folder)
+    assert store.children.keys() == {record.id for record in results.records}
+    expected: dict[tuple[str, str], dict[int, float]] = defaultdict(dict)
+    for row in (*results.rows, *results.attacked):
+        for column, value in row.metrics.items():
+            if row.variant:
+                name = f"{variant_group(row.variant)}/{column}"
+            else:
+                name = metric_name(column, row.schema.columns)
+            if value is not None:
+                expected[row.run_id, name][row.epoch] = value
+    found: dict[tuple[str, str], dict[int, float]] = {}
+    for run_id, child in store.children.items():
+        for name in child.data.metrics:
+            if not name.startswith(("system/", "train/", "best/")):
+                history = store.client.get_metric_history(child.info.run_id, name)
+                found[run_id, name] = {point.step: point.value for point in history}
+                assert len(found[run_id, name]) == len(history)
+    assert found == expected

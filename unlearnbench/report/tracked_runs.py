@@ -1,0 +1,288 @@
+"""The runs that a tracker gets: a record and its rows of the table, as names, texts and numbers.
+
+Every metric of a model is a number of the sweep's table. Only what the table does not have comes
+from the record: settings, times, memory, and what was reported at each optimizer step.
+"""
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from unlearnbench.analysis.best_settings import Panel
+from unlearnbench.api.benchmark import SplitKey, split_label
+from unlearnbench.api.metric import MetricColumn
+from unlearnbench.api.tracker import MetricPoint, TrackedRun
+from unlearnbench.base.hashing import content_hash
+from unlearnbench.base.redaction import redact
+from unlearnbench.results.records import Record
+from unlearnbench.results.run_settings import free_name
+from unlearnbench.results.table import Table, TableRow
+
+LONGEST = 500
+"""Most characters of a parameter or tag that every store accepts."""
+
+
+class _Point(NamedTuple):
+    """A point of a metric, before undefined values are left out."""
+
+    name: str
+    value: float | None
+    step: int
+
+
+@dataclass(frozen=True)
+class RowsOfRun:
+    """The rows of the table that are logged for one record."""
+
+    plain: tuple[TableRow, ...] = ()
+    """Of its evaluated epochs."""
+    attacked: tuple[TableRow, ...] = ()
+    """Of its evaluations under attacks."""
+    start: tuple[TableRow, ...] = ()
+    """Of the start model of its model and split, which a best epoch is judged by."""
+
+
+class RowsByRun:
+    """The rows of a table, looked up by record."""
+
+    def __init__(self, table: Table) -> None:
+        self._plain: dict[str, list[TableRow]] = defaultdict(list)
+        self._attacked: dict[str, list[TableRow]] = defaultdict(list)
+        self._start: dict[tuple[str, SplitKey], list[TableRow]] = defaultdict(list)
+        for row in table.rows:
+            self._plain[row.run_id].append(row)
+            if row.kind == "fine-tuned":
+                self._start[row.panel].append(row)
+        for row in table.attacked:
+            self._attacked[row.run_id].append(row)
+
+    def of(self, record: Record) -> RowsOfRun:
+        """Return the rows of a record; none if it has no evaluation."""
+        return RowsOfRun(
+            plain=tuple(self._plain.get(record.id, ())),
+            attacked=tuple(self._attacked.get(record.id, ())),
+            start=tuple(self._start.get(record.panel, ())),
+        )
+
+
+def tracked_run(record: Record, rows: RowsOfRun, folder: Path, sweep: str) -> TrackedRun:
+    """Return the run that is logged for a record.
+
+    Undefined and infinite values are left out, because stores do not accept them.
+
+    Args:
+        record: Of a run, a start model or a retain model.
+        rows: Its rows of the table.
+        folder: The sweep's folder.
+        sweep: The sweep's name.
+    """
+    spec = record.spec
+    made = record.provenance
+    location = {
+        "method": record.method,
+        "model": record.model,
+        "forget_fraction": record.forget_fraction,
+        "learning_rate": record.learning_rate,
+        "seed": record.seed,
+        "epochs": spec.get("epochs"),
+    }
+    parameters = location | _parameters(spec, location)
+    tags = location | {
+        "sweep": sweep,
+        "kind": record.kind,
+        "status": record.status,
+        "profile": record.profile,
+        "evaluation_precision": record.precision,
+        "data": spec.get("data_fingerprint") or made.get("data"),
+        "device": made.get("device"),
+        "error": (record.error or "").strip().partition("\n")[0] or None,
+        "git_commit": (made.get("git") or {}).get("commit"),
+        "unlearnbench.run_id": record.id,
+    }
+    started = milliseconds(made.get("started"))
+    ended = milliseconds(made.get("finished"))
+    points = [
+        *_by_epoch(rows.plain),
+        *_costs(record),
+        *_under_attacks(rows.attacked),
+        *_best_epoch(record, rows),
+        *_by_step(record),
+    ]
+    file = folder / "records" / record.place / "record.json"
+    return TrackedRun(
+        id=record.id,
+        name=_name(record),
+        status=record.status,
+        parameters=_texts(parameters),
+        tags=_texts(tags),
+        points=[
+            MetricPoint(point.name, point.value, point.step, ended or 0)
+            for point in points
+            if point.value is not None and math.isfinite(point.value)
+        ],
+        artefacts={file.name: lambda: redact(file.read_text("utf-8"))} if file.is_file() else {},
+        started=started,
+        ended=ended,
+    )
+
+
+def _parameters(spec: Mapping[str, Any], taken: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a run by name, without two settings of one name.
+
+    Args:
+        spec: Of a record.
+        taken: Parameters of other names.
+    """
+    model: Mapping[str, Any] = spec.get("model") or {}
+    method: Mapping[str, Any] = spec.get("method") or {}
+    retain: Mapping[str, Any] = method.get("retain") or {}
+    # Section, key in the section, name of the parameter, value.
+    settings = [
+        *(("model", key, key, model.get(key)) for key in ("base", "dtype")),
+        *(("model.lora", k, f"lora_{k}", v) for k, v in (model.get("lora") or {}).items()),
+        *(("training", k, k, v) for k, v in (spec.get("training") or {}).items()),
+        *(("method", k, k, v) for k, v in (method.get("hyperparameters") or {}).items()),
+        *(("retain", k, f"retain_{k}", v) for k, v in retain.items()),
+    ]
+    parameters: dict[str, Any] = {}
+    for section, key, name, value in settings:
+        free = free_name(name, {*taken, *parameters}, section, key)
+        parameters[free] = value
+    return parameters
+
+
+def _name(record: Record) -> str:
+    """Return a title: `ce-u · tiny · forget 0.1 · lr 2e-05 · seed 0`.
+
+    A start or retain model under an attack has a record of its own, which names the attack:
+    `retain under relearning · tiny · …`.
+    """
+    attacks: set[str] = set()
+    if not record.epochs:
+        attacks = {result.variant.partition("@")[0] for result in record.attacked}
+    parts = [
+        " under ".join([record.method, *sorted(attacks)]),
+        record.model,
+        split_label(record.forget_fraction),
+    ]
+    if record.learning_rate is not None:
+        parts.append(f"lr {record.learning_rate:g}")
+    parts.append(f"seed {record.seed}")
+    return " · ".join(parts)
+
+
+def _texts(values: Mapping[str, Any]) -> dict[str, str]:
+    return {name: _cut(_text(value)) for name, value in values.items() if value is not None}
+
+
+def _cut(text: str) -> str:
+    """Cut a text that stores refuse; texts that differ only behind the cut stay different."""
+    if len(text) <= LONGEST:
+        return text
+    digest = content_hash(text)[:8]
+    return f"{text[: LONGEST - len(digest) - 2]}… {digest}"
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
+    if isinstance(value, float) and 1e-12 <= abs(value) < 1:
+        # MLflow compares parameters as text: 0.00002 sorts before 0.0001, but 2e-05 after it.
+        return f"{Decimal(repr(value)):f}"
+    return str(value)
+
+
+def metric_name(name: str, known: Mapping[str, MetricColumn], sets: Iterable[str] = ()) -> str:
+    """Rename `rouge_forget` to `forget/rouge`, because MLflow groups by the part before a slash.
+
+    Args:
+        name: A column of the table.
+        known: Columns by name.
+        sets: Names of evaluation sets, by which the set of a column is found whose metric is not
+            installed here.
+    """
+    if name in known:
+        set_name = known[name].set
+    else:
+        endings = [item for item in sets if name.endswith(f"_{item}")]
+        set_name = max(endings, key=len, default="")
+    return f"{set_name}/{name.removesuffix(f'_{set_name}')}" if set_name else name
+
+
+def variant_group(variant: str) -> str:
+    """Return the part before the slash of a metric under an attack: `under.relearning.13`.
+
+    Characters that MLflow refuses in names, such as the @ of a variant, are replaced.
+    """
+    return "under." + re.sub(r"[^\w.-]", "-", variant.replace("@", "."))
+
+
+def _by_epoch(rows: Iterable[TableRow]) -> Iterator[_Point]:
+    for row in rows:
+        known = row.schema.columns
+        sets = {known[column].set for column in row.metrics.keys() & known.keys()} - {""}
+        for column, value in row.metrics.items():
+            yield _Point(metric_name(column, known, sets), value, row.epoch)
+
+
+def _under_attacks(rows: Iterable[TableRow]) -> Iterator[_Point]:
+    """Yield numbers under attacks, such as `under.relearning.13/rouge_forget`."""
+    for row in rows:
+        for column, value in row.metrics.items():
+            yield _Point(f"{variant_group(row.variant)}/{column}", value, row.epoch)
+
+
+def _best_epoch(record: Record, rows: RowsOfRun) -> Iterator[_Point]:
+    """Yield the numbers of a run's best epoch by the rule of every table; none if none is good."""
+    panel = Panel(*record.panel, (*rows.start, *rows.plain))
+    best = next((item.setting for item in panel.best if item.setting), None)
+    if record.kind != "run" or best is None:
+        return
+    epoch = best.epoch
+    yield _Point("best/epoch", float(epoch), epoch)
+    columns = [*best.headline.columns[:2]]
+    if test := best.headline.forgotten.test:
+        columns.append(test.p_value)
+    for column in columns:
+        yield _Point(f"best/{column}", best.metrics.get(column), epoch)
+    if best.kept is not None and panel.start.utility:
+        yield _Point("best/utility_kept", best.kept / panel.start.utility, epoch)
+
+
+def _costs(record: Record) -> Iterator[_Point]:
+    """Yield times by epoch, and the memory of the whole run at its last epoch."""
+    for result in record.epochs:
+        yield _Point("system/training_seconds", result.training_seconds, result.epoch)
+        yield _Point("system/evaluation_seconds", result.evaluation_seconds, result.epoch)
+    if record.epochs:
+        last = record.epochs[-1].epoch
+        for name in ("peak_memory_mib", "estimated_memory_mib"):
+            yield _Point(f"system/{name}", record.provenance.get(name), last)
+
+
+def _by_step(record: Record) -> Iterator[_Point]:
+    for step in record.steps:
+        values: dict[str, float | None] = {
+            "loss": step.loss,
+            "grad_norm": step.grad_norm,
+            "learning_rate": step.learning_rate,
+            "epoch": float(step.epoch),
+        }
+        values |= {f"loss_{term}": value for term, value in step.terms.items()}
+        values |= step.reported
+        for name, value in values.items():
+            yield _Point(f"train/{name}", value, step.step)
+
+
+def milliseconds(moment: Any) -> int | None:
+    """Convert an ISO date to milliseconds since 1970; None if it is not one."""
+    try:
+        return round(datetime.fromisoformat(moment).timestamp() * 1000)
+    except (TypeError, ValueError):
+        return None
