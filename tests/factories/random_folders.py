@@ -1,0 +1,537 @@
+"""Random folders of sweeps, as the product would have written them, each from a whole number.
+
+`draw(number)` decides what a folder has: a configuration and a set of features, such as `tune`,
+`attack with points` or `a run failed`. `write(drawn, root)` makes the folder: a real configuration,
+a real plan with real ids, and records of the recorder. Drawing takes no time, so the combinations
+of features can be counted over thousands of folders.
+
+    folder = write(draw(17), tmp_path).folder
+
+Features are switched on at random and combine, as far as a configuration may have both.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from tests.factories.recorder import DATA, Recorder, RunEnd, World
+from tests.factories.rows import RowPlan, rows_of
+from unlearnbench.api.benchmark import SplitKey
+from unlearnbench.config.loader import load_config
+from unlearnbench.config.plan import Plan, RunSpec, make_plan
+from unlearnbench.config.schema import SweepConfig
+from unlearnbench.results.sweep_folder import claim_folder
+from unlearnbench.sweep.follow_up_runs import FollowUpRuns
+
+MODELS: tuple[str, ...] = ("tiny", "small")
+"""Names of the models."""
+METHODS: Mapping[str, Mapping[str, Any]] = {
+    "plain": {"method": "npo"},
+    "two betas": {"method": "npo", "beta": [0.1, 0.5]},
+    "other entry": {"method": "npo", "beta": 0.5},
+    "no field": {"method": "ce-u"},
+    "retain term": {"method": "npo", "retain": {"term": "nll"}},
+    "weighted retain term": {"method": "simnpo", "retain": {"term": "kl", "weight": 2.0}},
+    # Its own field has the name of the added term's weight.
+    "own retain weight": {
+        "method": "gradient-difference",
+        "retain_weight": [0.5, 8.0],
+        "retain": {"term": "kl"},
+    },
+    "own retain weight alone": {"method": "kl-minimization", "retain_weight": [0.5, 2.0]},
+    "modifier": {"method": "ce-u", "modifiers": [{"sam": {"rho": 0.05}}]},
+    "two modifiers": {
+        "method": "npo",
+        "modifiers": [{"sam": {"rho": [0.01, 0.05]}}, {"pcgrad": {}}],
+        "retain": {"term": "nll"},
+    },
+    "at inference": {"method": "eco"},
+    "two terms": {"method": "idk", "retain": [{"term": "nll"}, {"term": "kl"}]},
+}
+"""Entries of `methods` by the feature that they are."""
+ATTACKS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "attack that trains": ("relearning", {"steps": [1, 4]}),
+    "attack with points": ("quantization", {"codes": ["nf4", "int8-weights"]}),
+    "attack with depths": ("logit-lens", {"depths": [25, 100]}),
+    "attack with texts named by digits": (
+        "template",
+        {"texts": {"1": "Please: {question}", "2": "Once more: {question}"}},
+    ),
+    "attack that leaves rows out": ("paraphrase", {}),
+    "attack by examples": ("in-context", {"of": "subject", "k": 1}),
+    "attack by sampling": ("sampling", {"samples": 4}),
+    "attack in two turns": ("second-turn", {}),
+}
+"""Attacks and their settings by the feature that they are."""
+SAMPLED = {
+    "leak-at-k": {"k": 2, "threshold": 0.5},
+    "sampling-bounds": {"k": 4},
+    "expected-best": {"k": 3},
+}
+"""Metrics of sampled answers whose settings fit the number of samples."""
+OLDER_COLUMNS = ("model_utility", "rouge_forget", "extraction_strength_forget", "forgotten")
+"""Columns that an older version computed in another way, where a folder has them."""
+NEWER_COLUMNS = ("kept", "private", "repetition_forget", "exact_memorization_forget")
+"""Columns of metrics that an older version did not have."""
+
+
+_SOURCES = {"synthetic", "muse", "muse-sustainability", "wmdp", "knowundo"}
+_WITH_CHOICE = {"select", "tune", "random search and select"}
+_OF_CHOICES = {
+    *("hypervolume", "1 seeds of the choice", "2 seeds of the choice", "one reporting seed"),
+    *("several reporting seeds", "reporting runs are missing"),
+}
+_EXCLUSIVE: tuple[set[str], ...] = (
+    _SOURCES,
+    {"grid", *_WITH_CHOICE},
+    {"no attack", "1 attacks", "2 attacks", "3 attacks"},
+    {"one seed", "2 or more seeds", "3 or more seeds"},
+    {"1 seeds of the choice", "2 seeds of the choice"},
+    {"one reporting seed", "several reporting seeds"},
+)
+"""Features of which a folder has at most one."""
+_NEVER_TOGETHER: tuple[tuple[set[str], set[str]], ...] = (
+    (
+        {"one seed", "2 or more seeds", "3 or more seeds", "several rates"},
+        _WITH_CHOICE | _OF_CHOICES | {"two entries of one label"},
+    ),
+    ({"grid"}, _OF_CHOICES | {"two entries of one label"}),
+    ({"select"}, {"two entries of one label"}),
+    (
+        {"requests in sequence"},
+        {"at inference", "several rates", "two entries of one label"} | _WITH_CHOICE | _OF_CHOICES,
+    ),
+    ({"requests in sequence"}, {"muse", "wmdp", "knowundo"}),
+    ({"two splits"}, {"muse", "knowundo"}),
+    ({"several rates"}, {"two models", "two splits"}),
+    ({"two terms"}, {"tune", "random search and select", "two entries of one label"}),
+    ({"epochs as runs"}, {"random search and select", "patience", "stop_below"}),
+    ({"a run was stopped"}, {"patience"}),
+    (
+        {"another profile", "a metric of its own settings", "metrics that read more"},
+        _SOURCES - {"synthetic"},
+    ),
+    ({"a further metric"}, _SOURCES - {"muse-sustainability", "knowundo"}),
+    (
+        {"a further metric"},
+        {"another profile", "a metric of its own settings", "metrics that read more"},
+    ),
+    ({"a metric switched on later"}, {"wmdp"}),
+    (
+        {"attack by examples", "attack in two turns", "attack that leaves rows out"},
+        _SOURCES - {"synthetic"},
+    ),
+    (
+        {"attack by examples", "attack in two turns", "attack that leaves rows out"},
+        {"a further metric"},
+    ),
+    ({"attack by sampling"}, {"wmdp", "knowundo"}),
+    (
+        {"no attack"},
+        {*ATTACKS, "attacked before the last epoch", "the retain model was not attacked"},
+    ),
+)
+
+
+def may_combine(first: str, second: str) -> bool:
+    """Whether a folder may have two features."""
+    pair = {first, second}
+    if any(pair <= features for features in _EXCLUSIVE):
+        return False
+    return not any(
+        (first in some and second in others) or (second in some and first in others)
+        for some, others in _NEVER_TOGETHER
+    )
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What a random folder is made from."""
+
+    number: int
+    features: frozenset[str]
+    document: Mapping[str, Any]
+    """The configuration, as YAML has it, without `output`."""
+    rows: RowPlan
+    source: str
+
+
+@dataclass(frozen=True)
+class RandomFolder:
+    """A folder that has been written."""
+
+    drawn: Drawn
+    folder: Path
+    config: SweepConfig
+    plan: Plan
+
+
+@dataclass
+class _Draw:
+    """Draws one folder; features are noted where they are decided."""
+
+    number: int
+    attempt: int
+    rng: random.Random = field(init=False)
+    features: set[str] = field(default_factory=set[str])
+
+    def __post_init__(self) -> None:
+        self.rng = random.Random(f"folder {self.number} {self.attempt}")
+
+    def has(self, feature: str, probability: float) -> bool:
+        """Decide on a feature, and note it."""
+        is_on = self.rng.random() < probability
+        if is_on:
+            self.features.add(feature)
+        return is_on
+
+    def one_of(self, weights: Mapping[str, float]) -> str:
+        """Draw one of several features, and note it."""
+        (feature,) = self.rng.choices(list(weights), list(weights.values()))
+        self.features.add(feature)
+        return feature
+
+
+MOST_EVALUATIONS = 40
+"""Evaluations in most folders: time grows with them, and faults show in small folders."""
+EVERY_LARGE = 10
+"""One folder in so many may have several times as many evaluations."""
+
+
+def draw(number: int) -> Drawn:
+    """Decide what the folder with this number has."""
+    most = MOST_EVALUATIONS * (1 if number % EVERY_LARGE else 4)
+    attempt = 0
+    while True:
+        drawn = _draw(number, attempt)
+        if _evaluation_count(drawn) <= most:
+            return drawn
+        attempt += 1
+
+
+def _evaluation_count(drawn: Drawn) -> int:
+    """Estimate how many evaluations the records of a folder will have."""
+    document: Any = drawn.document
+    panels: int = len(document["models"]) * len(
+        document.get("forget_fractions") or document["splits"]
+    )
+    trials = document.get("tune", document.get("search", {})).get("trials")
+    settings = 0
+    for entry in document["methods"]:
+        lists = [value for value in entry.values() if isinstance(value, list)]
+        combinations = 2 if any(len(values) > 1 for values in lists) else 1
+        rates = document.get("learning_rates", [])
+        settings += trials or combinations * max(1, len(rates))
+    choosing = document.get("select") or document.get("tune")
+    runs = settings * len(choosing["seeds"] if choosing else document["seeds"])
+    if choosing:
+        runs += len(document["methods"]) * (len(document["seeds"]) - len(choosing["seeds"]))
+    points = {"relearning": 3, "quantization": 2, "logit-lens": 2, "template": 2}
+    attacks = document.get("attacks", {})
+    after_last = sum(points.get(name, 1) for name in attacks)
+    evaluations: int = runs * (document["epochs"] + after_last) + 2 * (1 + after_last)
+    return panels * evaluations
+
+
+def _draw(number: int, attempt: int) -> Drawn:
+    made = _Draw(number, attempt)
+    source = made.one_of(
+        {
+            "synthetic": 0.62,
+            "muse": 0.08,
+            "muse-sustainability": 0.06,
+            "wmdp": 0.1,
+            "knowundo": 0.14,
+        }
+    )
+    document: dict[str, Any] = {"name": f"folder{number}", "data": {"source": source}}
+    models = MODELS if made.has("two models", 0.12) else MODELS[:1]
+    document["models"] = [{"name": name, "base": "tiny"} for name in models]
+    rule = made.one_of(
+        {"grid": 0.52, "select": 0.18, "tune": 0.16, "random search and select": 0.14}
+    )
+    if rule == "grid" and source in ("synthetic", "muse-sustainability"):
+        sequential = made.has("requests in sequence", 0.3)
+    else:
+        sequential = False
+    splits = _splits(made, source, needs_two=sequential, allows_two=len(models) == 1)
+    document["forget_fractions" if source == "synthetic" else "splits"] = splits
+    if source == "synthetic":
+        document["data"]["authors"] = 10
+    if sequential:
+        document["requests"] = "in-sequence"
+
+    document["methods"] = _methods(made, rule, sequential=sequential)
+    _add_rule(made, document, rule, len(splits) * len(models))
+    document["epochs"] = made.rng.choice([1, 2, 2, 3])
+    if document["epochs"] > 1:
+        made.features.add("several epochs")
+        if rule != "random search and select" and made.has("epochs as runs", 0.08):
+            document["epochs_as"] = "runs"
+    document["evaluation"] = _evaluation(made, document, source)
+    attacks = _attacks(made, source)
+    if attacks:
+        document["attacks"] = attacks
+    if "sampling" in attacks:
+        document["evaluation"]["metrics"] |= SAMPLED
+    rows = RowPlan(
+        count=made.rng.choice([8, 10, 12]),
+        has_duplicates=made.has("a question twice", 0.3),
+        leaves_out_paraphrases=made.has("rows without another wording", 0.4),
+        has_fewer_wrong_answers=made.has("rows with fewer wrong answers", 0.2),
+    )
+    _add_events(made, document)
+    return Drawn(number, frozenset(made.features), document, rows, source)
+
+
+def _splits(made: _Draw, source: str, *, needs_two: bool, allows_two: bool) -> list[SplitKey]:
+    known: dict[str, list[SplitKey]] = {
+        "synthetic": [0.2, 0.4],
+        "muse": ["all"],
+        "muse-sustainability": ["forget1", "forget2"],
+        "wmdp": ["bio", "cyber"],
+        "knowundo": ["privacy"],
+    }
+    splits = known[source]
+    if len(splits) > 1 and (needs_two or (allows_two and made.has("two splits", 0.2))):
+        made.features.add("two splits")
+        return splits
+    return splits[:1]
+
+
+def _methods(made: _Draw, rule: str, *, sequential: bool) -> list[dict[str, Any]]:
+    """Draw the entries of `methods`."""
+    names = [name for name in METHODS if not (sequential and name == "at inference")]
+    if rule in ("tune", "random search and select"):
+        # Lists of an entry are drawn from by a search; entries of one label stay apart.
+        names = [name for name in names if name not in ("two terms",)]
+    names.remove("other entry")
+    chosen = made.rng.sample(names, made.rng.choice([1, 2, 2, 3]))
+    searches = rule in ("tune", "random search and select")
+    if searches and made.has("two entries of one label", 0.4):
+        chosen = ["plain", "other entry", *(name for name in chosen[:1] if name != "plain")]
+    made.features.update(name for name in chosen if name != "other entry")
+    if len(chosen) > 1:
+        made.features.add("several methods")
+    entries = [dict(METHODS[name]) for name in chosen]
+    if "two entries of one label" in made.features:
+        entries[chosen.index("plain")]["beta"] = 0.1
+    return entries
+
+
+def _add_rule(made: _Draw, document: dict[str, Any], rule: str, panels: int) -> None:
+    """Draw rates, seeds, and how settings are found and chosen."""
+    if rule == "grid":
+        several = panels == 1 and made.has("several rates", 0.4)
+        document["learning_rates"] = [1e-5, 5e-5] if several else [2e-5]
+        count = made.rng.choice([1, 2, 3, 3, 4] if panels == 1 else [1, 2, 3])
+        document["seeds"] = list(range(count))
+        made.features.add("one seed" if count == 1 else f"{min(count, 3)} or more seeds")
+        return
+    choosing = made.rng.choice([1, 2])
+    reporting = made.rng.choice([1, 2, 3])
+    document["seeds"] = list(range(choosing + reporting))
+    made.features.add(f"{choosing} seeds of the choice")
+    made.features.add("one reporting seed" if reporting == 1 else "several reporting seeds")
+    select: dict[str, Any] = {"seeds": list(range(choosing))}
+    if made.has("hypervolume", 0.25):
+        select["rule"] = "hypervolume"
+    if rule == "select":
+        document["learning_rates"] = [1e-5, 5e-5]
+        document["select"] = select
+    elif rule == "tune":
+        document["tune"] = select | {"trials": made.rng.choice([2, 3])}
+    else:
+        document["learning_rates"] = {"low": 1e-6, "high": 1e-3, "log": True}
+        document["search"] = {"kind": "random", "trials": 2}
+        document["select"] = select
+
+
+def _evaluation(made: _Draw, document: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """Draw the section `evaluation`."""
+    evaluation: dict[str, Any] = {"metrics": {}}
+    if source == "synthetic" and made.has("another profile", 0.15):
+        evaluation["profile"] = "open-unlearning"
+    can_end_early = document["epochs"] > 1 and "epochs_as" not in document
+    if can_end_early and made.has("patience", 0.12):
+        column = {
+            "synthetic": "log10_forget_quality",
+            "muse": "rouge_f1_verbmem",
+            "muse-sustainability": "rouge_f1_verbmem",
+            "wmdp": "choice_accuracy_wmdp",
+            "knowundo": "exact_memorization_unlearning",
+        }[source]
+        evaluation["patience"] = {"metric": column, "epochs": 1}
+    if can_end_early and made.has("stop_below", 0.12):
+        evaluation["stop_below"] = 0.97
+    if source == "synthetic" and made.has("a metric of its own settings", 0.25):
+        evaluation["metrics"]["mia-min-k"] = {"share": 0.3}
+    if source in ("muse-sustainability", "knowundo") and made.has("a further metric", 0.3):
+        evaluation["metrics"]["rouge"] = {}
+    if source == "synthetic" and made.has("metrics that read more", 0.15):
+        evaluation["metrics"] |= {"fluency": {}, "mia-grad-norm": {}}
+    return evaluation
+
+
+def _attacks(made: _Draw, source: str) -> dict[str, dict[str, Any]]:
+    """Draw none to three attacks."""
+    count = made.rng.choice([0, 1, 1, 2, 3])
+    made.features.add("no attack" if count == 0 else f"{count} attacks")
+    possible = list(ATTACKS)
+    if source in ("wmdp", "knowundo"):
+        possible = [
+            name
+            for name in possible
+            if ATTACKS[name][0] in ("relearning", "quantization", "logit-lens", "template")
+        ]
+    elif source != "synthetic":
+        possible.remove("attack in two turns")
+        possible.remove("attack by examples")
+        possible.remove("attack that leaves rows out")
+    attacks: dict[str, dict[str, Any]] = {}
+    for feature in made.rng.sample(possible, min(count, len(possible))):
+        name, settings = ATTACKS[feature]
+        made.features.add(feature)
+        attacks[name] = {**settings}
+        if made.has("attacked before the last epoch", 0.25):
+            attacks[name]["at"] = made.rng.choice(["best", "every"])
+    return attacks
+
+
+def _add_events(made: _Draw, document: Mapping[str, Any]) -> None:
+    """Draw what happens to the runs, and to the folder afterwards."""
+    made.has("a run failed", 0.15)
+    made.has("a run's outputs became NaN", 0.12)
+    made.has("a run diverged", 0.12)
+    if "patience" not in made.features:
+        made.has("a run was stopped", 0.08)
+    made.has("a run is missing", 0.12)
+    made.has("a run of an earlier plan", 0.1)
+    made.has("settings are tied", 0.08)
+    if "no attack" not in made.features:
+        made.has("the retain model was not attacked", 0.06)
+    made.has("NaN for one question", 0.12)
+    made.has("an older metric's number", 0.12)
+    made.has("a metric newer than the records", 0.15)
+    if document["evaluation"]["metrics"]:
+        made.has("a metric switched on later", 0.4)
+    if "select" in document or "tune" in document:
+        made.has("reporting runs are missing", 0.1)
+
+
+def write(drawn: Drawn, root: Path) -> RandomFolder:
+    """Write a folder below `root`."""
+    config = _config(drawn, root)
+    rng = random.Random(f"events {drawn.number}")
+    world = _world(drawn, config)
+    folder = Path(config.output) / config.name
+    shutil.rmtree(folder, ignore_errors=True)
+    metrics = config.evaluation.metrics
+    if "a metric switched on later" in drawn.features:
+        metrics = _earlier_metrics(metrics)
+    recorder = Recorder(
+        config, world, folder, metrics=metrics, recorded=_recorded_by_older_code(drawn)
+    )
+    left_out: set[tuple[str, str]] = set()
+    if "the retain model was not attacked" in drawn.features:
+        left_out = {("retain", attack.name) for attack in config.attacks}
+    recorder.write_references(without=frozenset(left_out))
+    plan = replace(make_plan(config, DATA), references=recorder.reference_ids())
+    follow_up = FollowUpRuns(plan, folder)
+    runs = follow_up.current_plan().runs
+    ends = _ends(drawn, config, runs, rng)
+    missing = {run.id for run in rng.sample(runs, 1)} if _misses_a_run(drawn, runs) else set()
+    for run in runs:
+        if run.id not in missing:
+            recorder.write_run(run, ends.get(run.id))
+    if config.select is not None and not missing:
+        follow_up.select()
+        reporting = [run for run in follow_up.current_plan().runs if run not in runs]
+        if "reporting runs are missing" in drawn.features:
+            reporting = reporting[: len(reporting) // 2]
+        for run in reporting:
+            recorder.write_run(run)
+        if hasattr(follow_up, "write_selection"):
+            follow_up.write_selection()
+    if "a run of an earlier plan" in drawn.features:
+        recorder.write_run(runs[0].model_copy(update={"seed": 77}))
+    written = follow_up.current_plan()
+    claim_folder(written)
+    return RandomFolder(drawn, folder, config, written)
+
+
+def _config(drawn: Drawn, root: Path) -> SweepConfig:
+    root.mkdir(parents=True, exist_ok=True)
+    path = root / f"folder{drawn.number}.yaml"
+    # JSON is YAML, too.
+    path.write_text(json.dumps({**drawn.document, "output": str(root)}), encoding="utf-8")
+    return load_config(str(path))
+
+
+def _world(drawn: Drawn, config: SweepConfig) -> World:
+    rows = {split: rows_of(drawn.source, split, drawn.rows) for split in config.split_keys}
+    first_forget = next(name for name, role in config.data.roles.items() if role == "forget")
+    has_nan = "NaN for one question" in drawn.features
+    return World(
+        rows,
+        seed=drawn.number,
+        are_tied="settings are tied" in drawn.features,
+        nan_rows={first_forget: (2,)} if has_nan else {},
+    )
+
+
+def _earlier_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metrics without those that were named later, and with earlier settings."""
+    earlier = {name: dict(settings) for name, settings in metrics.items()}
+    earlier.pop("fluency", None)
+    earlier.pop("rouge", None)
+    if "mia-min-k" in earlier:
+        earlier["mia-min-k"] = {"share": 0.6}
+    if "leak-at-k" in earlier:
+        earlier["leak-at-k"] = {"k": 4, "threshold": 0.5}
+    return earlier
+
+
+def _recorded_by_older_code(drawn: Drawn) -> Any:
+    """Return what changes the numbers of records as older versions would have computed them."""
+
+    def recorded(record: str, values: dict[str, float | None]) -> dict[str, float | None]:
+        # Half of the records are older: a sweep that was resumed after an upgrade.
+        is_older = not record or int(record[:2], 16) % 2 == 0
+        changed = dict(values)
+        if is_older and "an older metric's number" in drawn.features:
+            for name in OLDER_COLUMNS:
+                if (value := changed.get(name)) is not None:
+                    changed[name] = value * 0.9
+        if is_older and "a metric newer than the records" in drawn.features:
+            for name in NEWER_COLUMNS:
+                changed.pop(name, None)
+        return changed
+
+    return recorded
+
+
+def _ends(
+    drawn: Drawn, config: SweepConfig, runs: tuple[RunSpec, ...], rng: random.Random
+) -> dict[str, RunEnd]:
+    """Decide which runs do not finish, a run for each such feature."""
+    last = config.epochs
+    kinds = {
+        "a run failed": RunEnd("failed", rng.choice([0, 1])),
+        "a run's outputs became NaN": RunEnd("not finite", rng.randint(1, last)),
+        "a run diverged": RunEnd("diverged", rng.randint(1, last)),
+        "a run was stopped": RunEnd("stopped", 1),
+    }
+    happening = [end for feature, end in kinds.items() if feature in drawn.features]
+    chosen = rng.sample(range(len(runs)), min(len(happening), len(runs)))
+    return {runs[i].id: end for i, end in zip(chosen, happening, strict=False)}
+
+
+def _misses_a_run(drawn: Drawn, runs: tuple[RunSpec, ...]) -> bool:
+    return "a run is missing" in drawn.features and len(runs) > 1
