@@ -5,7 +5,7 @@ embedded once, compressed, as is what a section's scripts load when they need it
 every section needs, are embedded as JSON.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -82,7 +82,8 @@ def _status(report: Results) -> str:
 def _data(context: PageContext) -> dict[str, Any]:
     """Collect the data that scripts read at once."""
     report, style, columns = context.report, context.style, context.columns
-    fields = (*FIRST, *(column.name for column in columns.own), *LAST)
+    own = [column.name for column in columns.own]
+    fields = (*FIRST, *own, *LAST)
     rates = {r.learning_rate for r in report.rows if r.kind == "run"}
     first = max(context.best, key=lambda item: merit_of(item) or (), default=None)
     return {
@@ -101,6 +102,8 @@ def _data(context: PageContext) -> dict[str, Any]:
         ],
         "columns": list(fields),
         "rows": [_cells(row, fields) for row in report.rows],
+        "means": own,
+        "settings": _settings(context, own),
         "metrics": {
             column.name: {
                 "label": column.label,
@@ -115,6 +118,22 @@ def _data(context: PageContext) -> dict[str, Any]:
         "sets": columns.sets,
         "first": None if first is None else (first.rows[0].run_id, first.epoch),
     }
+
+
+def _settings(context: PageContext, names: Sequence[str]) -> list[tuple[list[int], list[Any]]]:
+    """List the settings after each epoch: the positions of their rows, and their means by column.
+
+    A setting of one row is left out if its means are the row's numbers.
+    """
+    places = {(row.run_id, row.epoch): place for place, row in enumerate(context.report.rows)}
+    settings: list[tuple[list[int], list[Any]]] = []
+    for panel in context.panels:
+        for setting in panel.settings:
+            is_one_row = len(setting.rows) == 1 and setting.metrics is setting.rows[0].metrics
+            if not is_one_row:
+                of_rows = [places[row.run_id, row.epoch] for row in setting.rows]
+                settings.append((of_rows, [short(setting.metrics[name], 6) for name in names]))
+    return settings
 
 
 def _axes(headline: Headline) -> list[dict[str, Any]]:

@@ -3,8 +3,9 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import groupby
+from operator import attrgetter
 
-from unlearnbench.analysis.best_settings import Setting, average_seeds
+from unlearnbench.analysis.best_settings import Panel, Setting
 from unlearnbench.results.records import Record
 from unlearnbench.results.table import TableRow
 from unlearnbench.training.step_result import TOKENS, StepResult
@@ -56,29 +57,20 @@ def groups(columns: PageColumns) -> Groups:
     }
 
 
-def curves(
-    rows: Sequence[TableRow],
-    metric: str,
-    style: Style,
-    settings: Sequence[Setting] | None = None,
-) -> Figure:
-    """Draw one metric by epoch on one model and fraction: a line per setting, averaged over seeds.
+def curves(panel: Panel, metric: str, style: Style) -> Figure:
+    """Draw one metric by epoch on one model and split: a line per setting, averaged over seeds.
 
-    settings  `average_seeds` of the rows, if already computed
-
-    Lines start at the fine-tuned model; the retain model's value is the dotted level. With several
+    Lines start at the start model. The dotted level is the retain model's number. With several
     seeds, bars are t intervals.
     """
-    of = rows[0].schema.column(metric)
-    start, goal = (
-        next((r.metrics[metric] for r in rows if r.kind == kind), None)
-        for kind in ("fine-tuned", "retain")
-    )
-    settings = average_seeds(rows) if settings is None else settings
-    by_setting = groupby(settings, key=lambda s: (s.method, s.learning_rate))
-    lines = [_curve(tuple(group), metric, start, style) for _, group in by_setting]
+    column = panel.rows[0].schema.column(metric)
+    start = panel.at_start(metric)
+    retain = panel.row("retain")
+    goal = None if retain is None else retain.metrics[metric]
+    by_trajectory = groupby(panel.settings, key=attrgetter("trajectory"))
+    lines = [_curve(tuple(group), metric, start, style) for _, group in by_trajectory]
     layout = small_layout("", "epoch", dtick=1)
-    if of.set and of.bounds == (0.0, 1.0):  # these have all the same scale
+    if column.set and column.bounds == (0.0, 1.0):  # these have all the same scale
         layout["yaxis"]["range"] = SHARE_RANGE
     else:
         levels = [v for v in (start, goal) if v is not None]

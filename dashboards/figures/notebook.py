@@ -116,14 +116,13 @@ def trajectories(
     style = Style.of(table if every is None else every)
     cols = min(len(metrics), 2) if _is_narrow(width) else len(metrics)
     lines = -(-len(metrics) // max(cols, 1))
-    places = list(dict.fromkeys((r.model, r.forget_fraction) for r in table))
+    shown = panels(table)
     cells: Cells = {}
-    for i, location in enumerate(places):
-        rows = [r for r in table if (r.model, r.forget_fraction) == location]
-        where = "" if len(places) == 1 else f"<br>{panel_label(*location)}"
+    for i, panel in enumerate(shown):
+        where = "" if len(shown) == 1 else f"<br>{panel.place}"
         for j, metric in enumerate(metrics):
-            label = rows[0].schema.column(metric).label + where
-            cells[i * lines + j // cols + 1, j % cols + 1] = label, curves(rows, metric, style)
+            label = panel.rows[0].schema.column(metric).label + where
+            cells[i * lines + j // cols + 1, j % cols + 1] = label, curves(panel, metric, style)
     methods = {row.family for row in table if row.kind == "run"}
     legend = _legend(methods, table, style, symbols=False)
     return fit(cells, legend, width, "Forgetting, epoch by epoch")

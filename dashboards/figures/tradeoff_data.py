@@ -50,10 +50,11 @@ class TradeOffPanel(Panel):
     @cached_property
     def trajectories(self) -> tuple[Trajectory, ...]:
         """Each setting epoch by epoch."""
-        key = attrgetter("family", "method", "learning_rate")
+        lines = [tuple(points) for _, points in groupby(self.drawn, key=attrgetter("trajectory"))]
         return tuple(
-            Trajectory(method, family, rate, tuple(points))
-            for (family, method, rate), points in groupby(self.drawn, key=key)
+            Trajectory(first.method, first.family, first.learning_rate, points)
+            for points in lines
+            for first in points[:1]
         )
 
     @cached_property

@@ -77,15 +77,20 @@ page.runName = (row) => page.cell(row, "kind") === "run"
 page.place = (row) => page.panelName(page.cell(row, "model"), page.cell(row, "forget_fraction"));
 
 {
-  const setting = (row) => ["model", "forget_fraction", "method", "learning_rate", "epoch"].map((name) => page.cell(row, name)).join("\n");
   const byPoint = new Map(page.data.rows.map((row) => [`${page.cell(row, "epoch")}@${page.cell(row, "run_id")}`, row]));
-  const bySetting = Map.groupBy(page.data.rows, setting);
+  // Settings of several rows, by each of these.
+  const settings = new Map();
+  for (const [places, values] of page.data.settings) {
+    const rows = places.map((place) => page.data.rows[place]);
+    const means = Object.fromEntries(page.data.means.map((name, i) => [name, values[i]]));
+    rows.forEach((row) => settings.set(row, { rows, means }));
+  }
   page.row = (run, epoch) => byPoint.get(`${epoch}@${run}`) ?? null;
-  page.seedsOf = (row) => bySetting.get(setting(row)) ?? [];
-  // What a card shows: the mean of a setting's seeds, or the row of the one that is chosen.
+  page.seedsOf = (row) => settings.get(row)?.rows ?? [row];
+  // What a card shows: the mean of a setting's seeds, or the number of the one that is chosen.
   page.mean = (row, name, alone = false) => {
-    const values = (alone ? [row] : page.seedsOf(row)).map((one) => page.cell(one, name));
-    return values.includes(null) ? null : values.reduce((sum, value) => sum + value, 0) / values.length;
+    const setting = alone ? undefined : settings.get(row);
+    return setting === undefined ? page.cell(row, name) : setting.means[name] ?? null;
   };
   // The start ("fine-tuned") or retain model of a row's panel.
   page.referenceRow = (row, kind) =>

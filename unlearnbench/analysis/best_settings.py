@@ -108,6 +108,11 @@ class Setting(OnPanel):
         setting_id = self.rows[0].setting_id if self.rows else ""
         return (*self.panel, self.method, self.learning_rate, setting_id, self.epoch)
 
+    @property
+    def trajectory(self) -> tuple[str, SplitKey, str, float | None, str]:
+        """What all epochs of the setting share. Labels of several tables may be equal."""
+        return self.key[:-1]
+
     def spread(self, metric: str) -> tuple[float, float] | None:
         """Smallest and largest value over the seeds; None for fewer than two numbers."""
         values = [v for r in self.rows if (v := r.metrics[metric]) is not None]

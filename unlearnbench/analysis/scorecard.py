@@ -18,7 +18,7 @@ from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
 from unlearnbench.results.table import TableRow
 from unlearnbench.stats.mean_interval import FEW, difference_bounds, mean_interval
 from unlearnbench.stats.roc import mean_auc_interval
-from unlearnbench.stats.t_interval import Interval, t_interval
+from unlearnbench.stats.t_interval import Interval, is_above, t_interval
 
 _Z = 1.96
 """Quantile of the normal distribution: beyond so many standard errors is beyond chance."""
@@ -55,6 +55,20 @@ class Score:
     def warning(self) -> str:
         """All warnings; empty without one."""
         return "; ".join(self.warnings.values())
+
+
+def best_beyond_chance(scores: Sequence[Score]) -> int | None:
+    """Return the position of the score that is better than every other one beyond chance.
+
+    Returns:
+        None if no score is, or if fewer than two have a mean.
+    """
+    known = {i: score.by_seed for i, score in enumerate(scores) if score.mean is not None}
+    for position, by_seed in known.items():
+        others = [other for i, other in known.items() if i != position]
+        if others and all(is_above(by_seed, other) for other in others):
+            return position
+    return None
 
 
 def set_title(name: str) -> str:

@@ -9,7 +9,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from unlearnbench.analysis.best_settings import COLLAPSE_SHARE, OnPanel, Panel, Setting
 from unlearnbench.results.run_settings import DEFAULT
@@ -32,6 +32,15 @@ class Dependence:
         return value_of(setting, self.name)
 
 
+class Span(NamedTuple):
+    """How far the means of several settings are apart."""
+
+    low: float
+    high: float
+    width: float
+    """Their difference."""
+
+
 @dataclass(frozen=True)
 class MethodSensitivity(OnPanel):
     """The settings of one method on one model and split."""
@@ -42,27 +51,28 @@ class MethodSensitivity(OnPanel):
     dependences: tuple[Dependence, ...]
     """The learning rate first; those alone that have several values."""
 
-    def span(self, column: str) -> tuple[float, float] | None:
-        """Smallest and largest mean of a column over the settings; None below two numbers."""
-        result = [v for setting in self.settings if (v := setting.metrics.get(column)) is not None]
-        return (min(result), max(result)) if len(result) > 1 else None
+    def span(self, column: str) -> Span | None:
+        """Return the span of a column's means over the settings; None below two numbers."""
+        means = [v for setting in self.settings if (v := setting.metrics.get(column)) is not None]
+        return Span(min(means), max(means), max(means) - min(means)) if len(means) > 1 else None
 
 
 def sensitivities(panels: Iterable[Panel]) -> tuple[MethodSensitivity, ...]:
     """List the methods of each panel that left a usable model at several settings."""
     result: list[MethodSensitivity] = []
     for panel in panels:
-        last: dict[tuple[str, float | None], Setting] = {}
-        for item in sorted(panel.settings, key=lambda setting: setting.epoch):
-            last[item.method, item.learning_rate] = item
+        last = {setting.trajectory: setting for setting in panel.settings}  # by ascending epochs
         groups: dict[str, list[Setting]] = defaultdict(list)
         # A seed that collapsed has no row at the last epoch.
-        lost = {(row.method, row.learning_rate) for row in panel.rows if row.status == "collapsed"}
+        lost = {
+            setting.trajectory
+            for setting in panel.settings
+            if any(row.status == "collapsed" for row in setting.rows)
+        }
         floor = COLLAPSE_SHARE * (panel.start.utility or 0.0)
-        for entry in panel.settings:
-            setting = entry.method, entry.learning_rate
-            if entry is last[setting] and setting not in lost and (entry.kept or 0.0) >= floor:
-                groups[entry.family].append(entry)
+        for setting in last.values():
+            if setting.trajectory not in lost and (setting.kept or 0.0) >= floor:
+                groups[setting.family].append(setting)
         result += [
             MethodSensitivity(*panel.panel, family, tuple(settings), _dependences(settings))
             for family, settings in groups.items()

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from unlearnbench.base.console import Console
 from unlearnbench.base.errors import UnlearnbenchError, shortened
-from unlearnbench.base.hashing import json_ready
 from unlearnbench.cli.command import command, new_group, option
 from unlearnbench.cli.options import Config, Json, Overrides, Plugins, register_plugins
 from unlearnbench.cli.plan import plan_runs
@@ -18,6 +17,8 @@ if TYPE_CHECKING:
     from unlearnbench.api.benchmark import Headline
     from unlearnbench.config.plan import Plan, RunSpec
     from unlearnbench.config.schema import SweepConfig
+    from unlearnbench.results.records import Record
+    from unlearnbench.results.table import TableRow
 
 SOME_FAILED = 1
 """Exit code where runs failed."""
@@ -155,18 +156,38 @@ def run(
     group.leave_group()
     if not is_main_process:
         return
-    metrics = [(e.epoch, json_ready(e.metrics, lambda _: None)) for e in record.epochs]
+    rows = _rows_of(record, planned, folder)
     if as_json:
-        epochs = [{"epoch": epoch} | values for epoch, values in metrics]
+        epochs = [{"epoch": row.epoch} | dict(row.metrics) for row in rows]
         shown = {"id": record.id, "status": record.status, "found": repeated, "error": record.error}
         console.print_json(shown | {"epochs": epochs})
         return
     columns = planned.config.data.headline.columns
-    rows = [(epoch, *(values.get(name) for name in columns)) for epoch, values in metrics]
-    console.table(("epoch", *columns), rows)
+    cells = [(row.epoch, *(row.metrics.get(name) for name in columns)) for row in rows]
+    console.table(("epoch", *columns), cells)
     console.print(f"{record.status}{' (found, trained before)' * repeated}: {target}")
     if record.error:
         console.print(record.error)
+
+
+def _rows_of(record: Record, planned: Plan, folder: Path) -> list[TableRow]:
+    """Return the rows of a run, from a table with the start and retain models of the plan.
+
+    Other runs of the folder are not read, because there may be thousands.
+    """
+    from unlearnbench.results.finalize import table_of
+    from unlearnbench.results.records import read_record, read_records
+    from unlearnbench.results.rules import named_metrics
+
+    if planned.references is None:
+        others = [other for other in read_records(folder) if other.kind != "run"]
+    else:
+        places = [folder / "records" / id_ for id_ in planned.references]
+        others = [read_record(place) for place in places if place.is_dir()]
+    compared = [other for other in others if other.panel == record.panel]
+    metrics = named_metrics(planned.config.model_dump(mode="json"))
+    table = table_of([*compared, record], metrics)
+    return [row for row in table.rows if row.run_id == record.id]
 
 
 def _check_optimizers(config: SweepConfig) -> None:

@@ -23,7 +23,6 @@ class Curves(Section):
         named = {group: by for item in grouped.values() for group, by in item.items()}
         names = dict.fromkeys(name for by in named.values() for name in by)
         figures = [
-            {name: curves(panel.rows, name, context.style, panel.settings) for name in names}
-            for panel in context.panels
+            {name: curves(panel, name, context.style) for name in names} for panel in context.panels
         ]
         return {"groups": named, "panels": figures}

@@ -9,9 +9,8 @@ from typing import Any
 from unlearnbench.analysis.best_settings import OnPanel
 from unlearnbench.analysis.lasting import AttackedSetting
 from unlearnbench.analysis.results import Results
-from unlearnbench.analysis.scorecard import Score, Scorer, questions
+from unlearnbench.analysis.scorecard import Score, Scorer, best_beyond_chance, questions
 from unlearnbench.report.best_table import latex, tex
-from unlearnbench.stats.t_interval import is_above
 
 from ...figures.tradeoff_data import TradeOffPanel
 from ...formatting import interval_names
@@ -149,7 +148,7 @@ def _table(context: PageContext, panel: ScorePanel, rule: SettingsTable) -> str:
     names += [LASTING] * panel.attacked
     none = Score("", None, {}, None, {})
     values = [[*item.numbers, *[none] * (len(names) - len(item.numbers))] for item in panel.lines]
-    bold = [best_of(column) for column in zip(*values, strict=True)]
+    bold = [best_beyond_chance(column) for column in zip(*values, strict=True)]
     lines = [["Method", *map(tex, names)]]
     lines += [
         [
@@ -169,16 +168,6 @@ def _table(context: PageContext, panel: ScorePanel, rule: SettingsTable) -> str:
         *_notes(rule, [item for line in values for item in line]),
     ]
     return latex(caption, notes, lines, 1, rule_before)
-
-
-def best_of(values: Sequence[Score]) -> int | None:
-    """Find the place of the number that is better than every other beyond chance, if any is."""
-    known = {i: value.by_seed for i, value in enumerate(values) if value.mean is not None}
-    for i, part in known.items():
-        others = [item for k, item in known.items() if k != i]
-        if others and all(is_above(part, other) for other in others):
-            return i
-    return None
 
 
 def _cell(value: Score, *, bold: bool) -> str:

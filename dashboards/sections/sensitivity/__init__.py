@@ -77,16 +77,17 @@ def _methods(context: PageContext) -> tuple[MethodSensitivity, ...]:
 def _columns(metric: HeadlineMetric) -> list[Column]:
     """Make the columns of a number of the headline: its range, and the ends of it."""
 
-    def end(location: int, line: MethodSensitivity) -> float | None:
+    def part(name: str, line: MethodSensitivity) -> float | None:
         span = line.span(metric.column)
-        return None if span is None else (*span, span[1] - span[0])[location]
+        value: float | None = None if span is None else getattr(span, name)
+        return value
 
     return [
-        number_column(title, partial(end, at), metric.digits, align)
-        for title, at, align in (
-            (f"{metric.short} range", 2, "num strong"),
-            ("from", 0, "num"),
-            ("to", 1, "num"),
+        number_column(title, partial(part, name), metric.digits, align)
+        for title, name, align in (
+            (f"{metric.short} range", "width", "num strong"),
+            ("from", "low", "num"),
+            ("to", "high", "num"),
         )
     ]
 

@@ -140,6 +140,23 @@ class TestContent:
         parts = dict(next(iter(whole.lazy_data("trade-off").values())))
         assert ["profile", report_of(fabric.sweep(epochs=1)).profile] in parts["Evaluation"]
 
+    def test_the_means_of_settings_are_those_of_the_analysis(self, fabric: Fabric) -> None:
+        """Scripts look means up: they must not average rows of equal labels by themselves."""
+        report = report_of(fabric.sweep(seeds=(0, 1, 2), epochs=2))
+        data = Page(build(report)).data
+        names, rows = data["means"], data["rows"]
+        run, epoch = (data["columns"].index(name) for name in ("run_id", "epoch"))
+        shown = {
+            frozenset((rows[place][run], rows[place][epoch]) for place in places): means
+            for places, means in data["settings"]
+        }
+        settings = [setting for panel in report.panels for setting in panel.settings]
+        assert len(shown) == len(settings) == len(data["settings"])
+        for setting in settings:
+            means = shown[frozenset((row.run_id, row.epoch) for row in setting.rows)]
+            expected = [setting.metrics[name] for name in names]
+            assert means == pytest.approx(expected, rel=1e-5)
+
     def test_headings_are_the_names_in_the_navigation(self, fabric: Fabric) -> None:
         failed = fabric.run("dpo", points=(), status="failed", error="no memory")
         text = build(report_of([*fabric.sweep(fractions=(0.1,), epochs=1), failed]))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import plotly.graph_objects as go
 import pytest
 
-from unlearnbench.analysis.best_settings import average_seeds
+from unlearnbench.analysis.best_settings import average_seeds, panels
 from unlearnbench.results.finalize import table_of
 from unlearnbench.training.step_result import StepResult
 
@@ -28,7 +28,8 @@ palette: Any = importlib.import_module("unlearnbench_dashboards.figures.palette"
 
 def curves(rows: Any, metric: str) -> Any:
     """Draw curves, checked by Plotly."""
-    return go.Figure(module.curves(rows, metric, palette.Style.of(rows)))
+    (panel,) = panels(rows)
+    return go.Figure(module.curves(panel, metric, palette.Style.of(rows)))
 
 
 def steps_of(records: Sequence[Record]) -> Any:

@@ -86,6 +86,20 @@ class TestFigure:
         assert line.marker.size == (1.0, 6.5, 10.5)  # the last epoch is the large one
         assert [c[0] for c in line.customdata] == [0, 1, 2]
 
+    def test_settings_of_two_tables_have_lines_of_their_own(self, fabric: Fabric) -> None:
+        """Each table labels its only setting `npo`, though they differ in beta."""
+        rows = [
+            row
+            for beta in (0.1, 0.5)
+            for row in table_of([fabric.run(hyperparameters={"beta": beta})]).rows
+        ]
+        assert {row.method for row in rows} == {"npo"}
+        (panel,) = data.panels(rows)
+        assert [[s.epoch for s in line.points] for line in panel.trajectories] == [[1, 2]] * 2
+        curves = importlib.import_module("unlearnbench_dashboards.figures.curve_plot").curves
+        drawn = curves(panel, "model_utility", palette.Style.of(rows))["data"]
+        assert [line["x"] for line in drawn] == [[1, 2]] * 2
+
     def test_beaten_points_are_pale_and_the_front_is_full(self, fabric: Fabric) -> None:
         run = fabric.run(points=((0.8, -10.0), (0.7, -12.0), (0.6, -5.0)))
         (figure,) = pareto(table_of([*references(fabric), run]).rows)
