@@ -8,7 +8,7 @@ of the stored folders are here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -218,18 +218,18 @@ class Benchmark:
         }
 
 
-def benchmark_of(source: str | None, profile: str) -> Benchmark:
-    """Return a benchmark by its name; TOFU's for records of versions that stored no name.
+def benchmark_of(data: Mapping[str, Any], profile: str) -> Benchmark:
+    """Return a benchmark; TOFU's for records of versions that stored no name.
 
     Args:
-        source: `data.source` of a configuration.
+        data: The section `data` of a configuration.
         profile: Id of the evaluation rules, `tofu+rows=6@1a2b3c4d`.
     """
     rules = profile.partition("@")[0].partition("+")[0]
-    return BENCHMARKS[source or "tofu"](rules)
+    return BENCHMARKS[data.get("source") or "tofu"](rules, data)
 
 
-def _tofu(rules: str) -> Benchmark:
+def _tofu(rules: str, _data: Mapping[str, Any]) -> Benchmark:
     """Maini et al. 2024, arXiv:2401.06121; epsilons of open-unlearning@d3d7cf9."""
     epsilon = 1e-10 if rules == "open-unlearning" else 0.0
     ratio = {"mean": "arithmetic" if rules == "tofu-paper" else "geometric", "epsilon": epsilon}
@@ -257,7 +257,7 @@ def _tofu(rules: str) -> Benchmark:
     )
 
 
-def _passages(rules: str) -> Benchmark:
+def _passages(rules: str, _data: Mapping[str, Any]) -> Benchmark:
     """Continuations, questions and whole passages, see docs/concepts/forgotten.md."""
     epsilon = 1e-10 if rules == "open-unlearning" else 0.0
     answered = ("retain", "forget", "continuation")
@@ -290,7 +290,7 @@ def _passages(rules: str) -> Benchmark:
     )
 
 
-def _muse(rules: str) -> Benchmark:
+def _muse(rules: str, _data: Mapping[str, Any]) -> Benchmark:
     """Shi et al. 2024, arXiv:2407.06460; stems as open-unlearning has them, and our own rules."""
     stemmer = {"stemmer": rules in ("open-unlearning", "unlearnbench")}
     attacked = {"members": "privleak", "control": "privleak_retain", "share": 0.4}
@@ -312,9 +312,14 @@ def _muse(rules: str) -> Benchmark:
     )
 
 
-def _knowundo(rules: str) -> Benchmark:
+def _muse_requests(rules: str, data: Mapping[str, Any]) -> Benchmark:
+    """Those of MUSE without PrivLeak, since there is no model that was retrained."""
+    muse = _muse(rules, data)
+    return replace(muse, own=tuple(use for use in muse.own if use.metric != "privleak"))
+
+
+def _knowundo(_rules: str, _data: Mapping[str, Any]) -> Benchmark:
     """Token accuracy of public and private facts."""
-    del rules  # none of them has a part in it
     return Benchmark(
         roles={"retention": "retain", "unlearning": "forget"},
         headline=Headline("exact_memorization_retention", "exact_memorization_unlearning", -1.0),
@@ -322,9 +327,10 @@ def _knowundo(rules: str) -> Benchmark:
     )
 
 
-def _wmdp_twin(rules: str) -> Benchmark:
-    """Multiple choice, scored as lm-evaluation-harness's `acc_norm`."""
-    del rules  # none of them has a part in it
+def _wmdp(_rules: str, data: Mapping[str, Any]) -> Benchmark:
+    """Multiple choice, as lm-evaluation-harness has it: `acc` of letters, `acc_norm` of texts."""
+    has_texts = data["source"] == "wmdp-twin" or data.get("variant") == "cloze"
+    per = "character" if has_texts else "option"
     kept = ("choice_accuracy_mmlu", "choice_accuracy_neighbours")
     return Benchmark(
         roles={"mmlu": "general", "neighbours": "retain", "wmdp": "forget"},
@@ -332,7 +338,7 @@ def _wmdp_twin(rules: str) -> Benchmark:
         own=(
             Use("kept", settings={"of": kept}),
             *(
-                Use("choice-accuracy", (name,), {"per": "character"})
+                Use("choice-accuracy", (name,), {"per": per})
                 for name in ("mmlu", "neighbours", "wmdp")
             ),
             Use("option-entropy", ("wmdp",)),
@@ -340,11 +346,14 @@ def _wmdp_twin(rules: str) -> Benchmark:
     )
 
 
-BENCHMARKS: Mapping[str, Callable[[str], Benchmark]] = {
+BENCHMARKS: Mapping[str, Callable[[str, Mapping[str, Any]], Benchmark]] = {
     "tofu": _tofu,
     "synthetic": _tofu,
     "passages": _passages,
     "muse": _muse,
     "knowundo": _knowundo,
-    "wmdp-twin": _wmdp_twin,
+    "muse-scalability": _muse_requests,
+    "muse-sustainability": _muse_requests,
+    "wmdp": _wmdp,
+    "wmdp-twin": _wmdp,
 }

@@ -12,12 +12,18 @@ and `""` without one. A *panel* is a model and a split. A *column* is a number's
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tests.oracle.choices import Choice, choices_of_panel
+from tests.oracle.lasting import PanelUnderAttack
+from tests.oracle.means import Setting, SettingsOfRuns
+from tests.oracle.places import judge_of
 from tests.oracle.read import read_folder
 from tests.oracle.rows import Rows
+from tests.oracle.sentences import numbers_in_sentences
+from tests.oracle.tracked import tracked_metrics
 
 NumberKey = tuple[str, int, str, str]
 """Run, epoch, variant and column of a number; the "run" may be a start or retain model's record."""
@@ -72,7 +78,8 @@ class LastingClaim:
     variant: str | None
     """The variant of the worst score."""
     interval: Bounds | None
-    """95 % t interval over seeds of the worst score."""
+    """95 % t interval over seeds of the worst score; None with one seed, whose interval is over
+    questions."""
     reason: str | None
     """Kind of reason why there is no score: `not attacked`, `utility`, `missing attack`, `ended
     early`, `no yardstick`, `rows left out`, `retain not attacked`, `start not evaluated`, `too
@@ -101,14 +108,15 @@ class EntryClaim:
     """Name of the entry; the method's without several entries of it."""
     shown: SettingClaim | None
     """What every view shows: the best setting, or under `select` or `tune` the choice, on its
-    reporting seeds. None without one. It has no runs if the reporting runs do not exist."""
+    reporting seeds. None without one, and if no reporting run has a row at the chosen epoch."""
     chosen: SettingClaim | None
     """The choice on the seeds of the choice; None without `select` or `tune`, and without a
     choice."""
     candidates: int
     """Settings with all seeds of the choice; 0 without `select` and `tune`."""
     place: int | None
-    """Place of `shown`, which several methods may share; None without numbers."""
+    """Place of `shown`, which several methods may share. None without numbers, and for a choice
+    that keeps less than `PanelClaim.least_kept` on its reporting seeds."""
     lasting: LastingClaim | None
     """Of `shown`; None without `shown`, and in a sweep without attacks."""
 
@@ -135,6 +143,8 @@ class PanelClaim:
     settings: tuple[SettingClaim, ...]
     entries: tuple[EntryClaim, ...]
     """Best first; entries without numbers last, by name."""
+    lasting: tuple[tuple[frozenset[str], int, LastingClaim], ...]
+    """Lasting of every attacked setting over all its seeds: its runs, the epoch, the numbers."""
     sentences: Mapping[str, tuple[float, ...]]
     """Numbers that the sentences of the conclusion must contain: `found`, `sure`, `lasts`."""
 
@@ -182,4 +192,170 @@ class Claims:
         for row in rows.all:
             for column, value in row.values.items():
                 numbers[row.record.id, row.epoch, row.variant, column] = value
-        return cls(rows.columns, numbers, (), {}, {})
+        runs = tuple(rows.folder.runs)
+        of_runs = tuple(row for row in rows.plain if row.record.kind == "run")
+        settings = SettingsOfRuns(runs, of_runs)
+        panels = tuple(_panel(rows, settings, panel) for panel in rows.panels)
+        return cls(
+            columns=rows.columns,
+            numbers=numbers,
+            panels=panels,
+            boards=_boards(rows, panels),
+            tracked={record.id: tracked_metrics(rows, record) for record in rows.folder.records},
+        )
+
+
+def _panel(rows: Rows, settings: SettingsOfRuns, panel: tuple[str, Split]) -> PanelClaim:
+    headline = rows.benchmark.headline
+    judge = judge_of(rows, panel)
+    of_panel = [row for row in settings.rows if row.record.panel == panel]
+    all_settings = settings.of(of_panel)
+    attacked = None
+    if not judge.fault and any(row.variant and row.record.panel == panel for row in rows.all):
+        attacked = PanelUnderAttack(rows, panel, judge)
+        if not attacked.variants_of_runs:
+            attacked = None
+
+    competitors: list[_Competitor] = []
+    if rows.folder.config.get("select"):
+        for choice in choices_of_panel(of_panel, settings, rows.folder.plan, judge):
+            shown = None if judge.fault or not judge.start_kept else choice.reported
+            competitors.append(_Competitor(choice.method, choice.entry, shown, choice))
+    else:
+        for method in sorted({setting.method for setting in all_settings}):
+            of_method = [setting for setting in all_settings if setting.method == method]
+            best = None
+            if judge.least_kept is not None and not judge.fault:
+                best = judge.best(of_method, judge.least_kept)
+            competitors.append(_Competitor(method, method, best, None))
+
+    def order(competitor: _Competitor) -> tuple[object, ...]:
+        shown = competitor.shown
+        # A choice that keeps too little on its reporting seeds stands behind the others.
+        keeps = shown is None or judge.keeps_enough(shown)
+        return not keeps, *judge.order(shown, competitor.entry)
+
+    competitors.sort(key=order)
+    placed = [
+        competitor.shown
+        for competitor in competitors
+        if competitor.shown is not None and judge.keeps_enough(competitor.shown)
+    ]
+    place_of = dict(zip(map(id, placed), judge.places(placed), strict=True))
+    entries: list[EntryClaim] = []
+    for competitor in competitors:
+        shown = competitor.shown
+        lasting = None
+        if attacked is not None and shown is not None:
+            lasting = _lasting(attacked, shown)
+        entries.append(
+            EntryClaim(
+                method=competitor.method,
+                entry=competitor.entry,
+                shown=None if shown is None else _setting(shown, rows.columns),
+                chosen=competitor.chosen(rows.columns),
+                candidates=0 if competitor.choice is None else competitor.choice.candidates,
+                place=None if shown is None else place_of.get(id(shown)),
+                lasting=lasting,
+            )
+        )
+    start = rows.of_kind("fine-tuned", panel)
+    retain = rows.of_kind("retain", panel)
+    claim = PanelClaim(
+        model=panel[0],
+        split=panel[1],
+        kept=headline.kept,
+        forgotten=headline.forgotten,
+        start={} if start is None else start.values,
+        retain={} if retain is None else retain.values,
+        least_kept=judge.least_kept,
+        fault=judge.fault,
+        settings=tuple(_setting(setting, rows.columns) for setting in all_settings),
+        entries=tuple(entries),
+        lasting=() if attacked is None else _all_lasting(attacked, all_settings),
+        sentences={},
+    )
+    return replace(claim, sentences=numbers_in_sentences(claim, rows.benchmark.headline, judge))
+
+
+@dataclass(frozen=True)
+class _Competitor:
+    """What is shown of a method or an entry."""
+
+    method: str
+    entry: str
+    shown: Setting | None
+    choice: Choice | None
+
+    def chosen(self, columns: Sequence[str]) -> SettingClaim | None:
+        """The choice on the seeds of the choice."""
+        if self.choice is None or self.choice.chosen is None:
+            return None
+        return _setting(self.choice.chosen, columns)
+
+
+def _setting(setting: Setting, columns: Sequence[str]) -> SettingClaim:
+    return SettingClaim(
+        method=setting.method,
+        learning_rate=setting.learning_rate,
+        epoch=setting.epoch,
+        runs=tuple(row.record.id for row in setting.rows),
+        seeds=setting.seeds,
+        means={name: MeanClaim(setting.mean(name), setting.interval(name)) for name in columns},
+        missing=setting.missing,
+    )
+
+
+def _all_lasting(
+    attacked: PanelUnderAttack, settings: Sequence[Setting]
+) -> tuple[tuple[frozenset[str], int, LastingClaim], ...]:
+    """Lasting of every setting that was attacked."""
+    claims: list[tuple[frozenset[str], int, LastingClaim]] = []
+    for setting in settings:
+        claim = _lasting(attacked, setting)
+        if claim.by_variant:
+            runs = frozenset(row.record.id for row in setting.rows)
+            claims.append((runs, setting.epoch, claim))
+    return tuple(claims)
+
+
+def _lasting(attacked: PanelUnderAttack, setting: Setting) -> LastingClaim:
+    lasting = attacked.lasting(setting)
+    worst = lasting.worst
+    under = lasting.under
+    return LastingClaim(
+        score=None if worst is None else under[worst].score,
+        variant=worst,
+        interval=None if worst is None else under[worst].interval,
+        reason=lasting.reason,
+        by_variant={variant: item.score for variant, item in under.items()},
+        before={variant: item.before for variant, item in under.items()},
+        after={variant: item.after for variant, item in under.items()},
+        retain={
+            variant: (item.retain.before, item.retain.after) for variant, item in under.items()
+        },
+        start={variant: (item.start.before, item.start.after) for variant, item in under.items()},
+        measured_by={variant: attacked.measured_by(variant) for variant in under},
+    )
+
+
+def _boards(rows: Rows, panels: Sequence[PanelClaim]) -> Mapping[str, tuple[BoardLineClaim, ...]]:
+    """Lines of a board of this folder: its records have the rules and the choices of the folder."""
+    profile = next((record.profile for record in rows.folder.records if record.stated), "")
+    lines: list[BoardLineClaim] = []
+    for panel in panels:
+        for entry in panel.entries:
+            shown = entry.shown
+            lines.append(
+                BoardLineClaim(
+                    model=panel.model,
+                    split=panel.split,
+                    method=entry.entry,
+                    seeds=() if shown is None else shown.seeds,
+                    kept=None if shown is None else shown.means[panel.kept].mean,
+                    forgotten=None if shown is None else shown.means[panel.forgotten].mean,
+                    epoch=None if shown is None else shown.epoch,
+                    learning_rate=None if shown is None else shown.learning_rate,
+                )
+            )
+    return {profile: tuple(lines)}

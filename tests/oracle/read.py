@@ -72,6 +72,8 @@ class SetObservations:
     grad_norm: Array | None
     start_loss: Array | None
     word_rule: str
+    places: NDArray[np.int64] | None
+    """[n] Places of the rows among all rows of the set, if an attack left some out."""
 
     @property
     def size(self) -> int:
@@ -287,6 +289,7 @@ def _set(texts: Mapping[str, Any], columns: Mapping[str, NDArray[Any]]) -> SetOb
         grad_norm=numbers_if_there("grad_norm"),
         start_loss=numbers_if_there("start_loss"),
         word_rule=word_rule,
+        places=columns["places"].astype(np.int64) if "places" in columns else None,
     )
 
 

@@ -41,10 +41,10 @@ class Rows:
     def benchmark(self) -> Benchmark:
         """The benchmark of the records."""
         evaluated = [record for record in self.folder.records if record.stated]
-        sources = [str(record.spec.get("data", {}).get("source", "")) for record in evaluated]
-        named = [source for source in sources if source]
         profile = evaluated[0].profile if evaluated else "tofu@"
-        return benchmark_of(named[0] if named else None, profile)
+        sections = [record.spec.get("data", {}) for record in evaluated]
+        named = [section for section in sections if section.get("source")]
+        return benchmark_of(named[0] if named else {}, profile)
 
     @cached_property
     def all(self) -> tuple[Row, ...]:

@@ -7,7 +7,10 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-MODULES = ("read", "texts", "numbers", "benchmarks", "rows", "settings", "claims")
+MODULES = (
+    *("read", "texts", "numbers", "benchmarks", "rows", "settings", "means", "places", "choices"),
+    *("lasting", "sentences", "tracked", "claims"),
+)
 """Modules that compute. Others compare, and import both sides."""
 CHECKED = (
     *("unlearnbench", "unlearnbench_methods", "unlearnbench_modifiers"),

@@ -1,0 +1,151 @@
+"""Means over the seeds of a setting, and their intervals (docs/concepts/statistics.md)."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from statistics import mean, stdev
+
+from scipy.stats import t as student
+
+from tests.oracle.read import Record
+from tests.oracle.rows import Row
+from tests.oracle.settings import settings_of
+
+Bounds = tuple[float, float]
+
+
+def mean_of(values: Iterable[float | None]) -> float | None:
+    """Return the mean; None if a value is undefined, since a seed must not disappear in a mean."""
+    known: list[float] = []
+    for value in values:
+        if value is None:
+            return None
+        known.append(value)
+    return math.fsum(known) / len(known) if known else None
+
+
+def interval_of(values: Sequence[float | None]) -> Bounds | None:
+    """Return the 95 % interval of a mean: mean ± t · s / √n, t of Student with n − 1 degrees.
+
+    Two values have their range in its place, and one has no interval.
+    """
+    known = [value for value in values if value is not None]
+    if len(known) < max(2, len(values)):
+        return None
+    if len(known) == 2:
+        return min(known), max(known)
+    half = float(student.ppf(0.975, len(known) - 1)) * stdev(known) / math.sqrt(len(known))
+    middle = mean(known)
+    return middle - half, middle + half
+
+
+def is_better_beyond_chance(first: dict[int, float], second: dict[int, float]) -> bool:
+    """Whether the first side is larger by the interval of the differences over common seeds.
+
+    Fewer than three seeds show nothing.
+    """
+    differences = [first[seed] - second[seed] for seed in sorted(first.keys() & second.keys())]
+    if len(differences) < 3:
+        return False
+    ends = interval_of(differences)
+    return ends is not None and ends[0] > 0
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A setting after one epoch, with the rows of its seeds."""
+
+    text: str
+    """See `settings_of`."""
+    epoch: int
+    rows: tuple[Row, ...]
+    """In the order of seeds."""
+    missing: dict[int, str] = field(default_factory=dict)
+    """Why a seed has no row, by seed: `collapsed`, `stopped` or `patience`."""
+
+    @property
+    def method(self) -> str:
+        """Name of the method."""
+        return self.rows[0].record.method
+
+    @property
+    def learning_rate(self) -> float | None:
+        """Learning rate."""
+        return self.rows[0].record.learning_rate
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Seeds with a row."""
+        return tuple(row.record.seed for row in self.rows)
+
+    def mean(self, column: str) -> float | None:
+        """Return the mean of a column; None if a seed has no number, or ended earlier."""
+        return None if self.missing else mean_of(row.get(column) for row in self.rows)
+
+    def interval(self, column: str) -> Bounds | None:
+        """Return the interval of the mean."""
+        return None if self.missing else interval_of([row.get(column) for row in self.rows])
+
+    def by_seed(self, column: str) -> dict[int, float]:
+        """Return the numbers of a column by seed; empty if there is no mean of all seeds."""
+        numbers: dict[int, float] = {}
+        for row in self.rows:
+            value = row.get(column)
+            if value is not None and not self.missing:
+                numbers[row.record.seed] = value
+        return numbers
+
+
+@dataclass(frozen=True)
+class SettingsOfRuns:
+    """The settings of all runs of a folder."""
+
+    runs: tuple[Record, ...]
+    rows: tuple[Row, ...]
+    """Plain rows of runs."""
+
+    @cached_property
+    def texts(self) -> dict[str, str]:
+        """A text by run that is equal for the seeds of one setting."""
+        return settings_of(self.runs)
+
+    def of(self, rows: Iterable[Row]) -> list[Setting]:
+        """Return the settings among some rows.
+
+        A run that collapsed, was stopped or ran out of patience before an epoch has no row there,
+        and the mean is undefined. A run that failed is no evidence about its setting: it is tried
+        again, and the mean is over the others.
+        """
+        groups: dict[tuple[str, int], list[Row]] = defaultdict(list)
+        seeds_of: dict[str, set[int]] = defaultdict(set)
+        for row in rows:
+            text = self.texts[row.record.id]
+            groups[text, row.epoch].append(row)
+            seeds_of[text].add(row.record.seed)
+        found: list[Setting] = []
+        for (text, epoch), members in groups.items():
+            ordered = sorted(members, key=lambda row: (row.record.seed, row.record.id))
+            present = {row.record.seed for row in members}
+            found.append(Setting(text, epoch, tuple(ordered), self._missing(text, epoch, present)))
+        return found
+
+    def _missing(self, text: str, epoch: int, present: set[int]) -> dict[int, str]:
+        missing: dict[int, str] = {}
+        for run in self.runs:
+            is_planned = epoch in run.spec["evaluate_at"]
+            is_other_seed = self.texts[run.id] == text and run.seed not in present
+            reason = _early_end(run)
+            if is_other_seed and is_planned and reason:
+                missing[run.seed] = reason
+        return missing
+
+
+def _early_end(run: Record) -> str:
+    """Return why a run may lack later epochs; empty for one that finished or failed."""
+    if run.status in ("collapsed", "stopped"):
+        return run.status
+    return "patience" if run.ended else ""
