@@ -287,7 +287,8 @@ class Recorder:
         # The configuration named these metrics when the run was made.
         evaluation_settings = spec.evaluation.model_copy(update={"metrics": self.metrics})
         made = spec.model_copy(update={"evaluation": evaluation_settings})
-        provenance = self._provenance(f"{spec.model.name}-weights")
+        # A run begins with the weights of the start model.
+        provenance = self._provenance("full-weights")
         results: list[EpochResult] = []
         evaluations: dict[int, Evaluation] = {}
         attacked: list[EpochResult] = []

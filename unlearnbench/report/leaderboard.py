@@ -1,13 +1,16 @@
 """Leaderboard of several sweeps or groups: each record as one line of JSON with its own hash.
 
 A line is the record without steps, host and evaluations; there is no text of questions or answers.
-The hash detects damage, not numbers that were invented.
+Its numbers are those of the sweep's table when the line was exported, so that a board shows the
+same numbers as the page of each sweep.
+
+The hash of a line detects damage, not numbers that were invented.
 """
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +19,9 @@ from unlearnbench.base.hashing import decode_floats, document_hash, sealed_json
 from unlearnbench.config.metric_plan import NO_CHOICES
 from unlearnbench.evaluation.benchmark_schema import default_headline
 from unlearnbench.results.finalize import table_of
-from unlearnbench.results.records import Record, parse_record, record_document
+from unlearnbench.results.records import EpochResult, Record, parse_record, record_document
 from unlearnbench.results.rules import record_schema
-from unlearnbench.results.table import TableRow
+from unlearnbench.results.table import Table, TableRow
 
 _PRIVATE = ("host", "process", "interruptions")
 """Provenance that stays with its group."""
@@ -38,13 +41,54 @@ class Board:
         return "".join(f"{_line(record)}\n" for record in self.records)
 
 
-def exported(folder: Path) -> Board:
-    """The records that a sweep's page shows; failed runs have no line.
+@dataclass(frozen=True)
+class _Line:
+    """A line that could be read."""
 
-    Raises: RecordError if the folder has no record, or a damaged one.
+    location: str
+    """`board.jsonl:3`."""
+    text: str
+    record: Record
+
+    @property
+    def order(self) -> tuple[str, str]:
+        """Sort key: of several lines of one run, the first stays.
+
+        A run that started earlier comes first. The text decides between two exports of one record,
+        so that the order of the files does not matter.
+        """
+        return str(self.record.provenance.get("started", "~")), self.text
+
+
+def exported(folder: Path) -> Board:
+    """Return the records that a sweep's page shows, with the numbers of its table.
+
+    Failed runs have no line.
+
+    Raises:
+        RecordError: If the folder has no record, or a damaged one.
     """
-    records = Results.read(folder).records
-    return Board(tuple(record for record in records if record.status != "failed"))
+    results = Results.read(folder)
+    records = [record for record in results.records if record.status != "failed"]
+    return Board(tuple(with_numbers(records, results.table)))
+
+
+def with_numbers(records: Iterable[Record], table: Table) -> Iterator[Record]:
+    """Yield the records with the numbers that a table has for them."""
+    metrics = {
+        (row.run_id, row.epoch, row.variant): row.metrics for row in (*table.rows, *table.attacked)
+    }
+
+    def of_table(record: Record, results: Iterable[EpochResult]) -> tuple[EpochResult, ...]:
+        return tuple(
+            replace(result, metrics=metrics[record.id, result.epoch, result.variant])
+            for result in results
+        )
+
+    for record in records:
+        epochs = of_table(record, record.epochs)
+        attacked = of_table(record, record.attacked)
+        yield replace(record, epochs=epochs, attacked=attacked)
 
 
 def read_lines(path: Path) -> Iterator[tuple[str, str]]:
@@ -55,39 +99,68 @@ def read_lines(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def merge(lines: Iterable[tuple[str, str]]) -> Board:
-    """Merge `lines`, each (place, text), to one board; their order does not matter.
+    """Merge lines to one board. Their order does not matter.
 
     - Of several lines of one id the run that started first stays. Others are refused unless their
       numbers are the same.
     - Records of one model and split need the same data, and runs the same start weights: those with
       the most frequent value stay.
+
+    Args:
+        lines: Place and text of each.
     """
     refused: list[str] = []
-    read: list[tuple[str, Record]] = []
+    read: list[_Line] = []
     for location, text in lines:
         try:
-            read.append((location, _read(text)))
+            read.append(_Line(location, text, _read(text)))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             refused.append(f"{location}: left out: {type(error).__name__}: {error}")
-    kept: dict[str, tuple[str, Record]] = {}
-    for location, record in sorted(read, key=lambda p: str(p[1].provenance.get("started", "~"))):
-        first, known = kept.setdefault(record.id, (location, record))
-        if _numbers(record) != _numbers(known):
-            reason = f"it has the id of {first}, which started earlier, and other numbers"
-            refused.append(f"{location}: record {record.id}: left out: {reason}")
-    pairs = [kept[name] for name in sorted(kept)]
+    kept: dict[str, _Line] = {}
+    for line in sorted(read, key=lambda line: line.order):
+        first = kept.setdefault(line.record.id, line)
+        if _numbers(line.record) != _numbers(first.record):
+            refused.append(
+                f"{line.location}: record {line.record.id}: left out: {_why_refused(line, first)}"
+            )
+    ordered = [kept[id_] for id_ in sorted(kept)]
     for key in ("data", "weights"):
-        counts: dict[Any, Counter[str]] = defaultdict(Counter)
-        for _, record in pairs:
-            counts[_group(record, key)][str(record.provenance.get(key))] += 1
-        usual = {name: min(of, key=lambda v: (-of[v], v)) for name, of in counts.items()}
-        for location, record in [*pairs]:
-            value, most = str(record.provenance.get(key)), usual[_group(record, key)]
-            if value != most:
-                reason = f"its {key} are {value}, and {most} of most of its model and split"
-                refused.append(f"{location}: record {record.id}: left out: {reason}")
-                pairs.remove((location, record))
-    return Board(tuple(record for _, record in pairs), tuple(refused))
+        ordered, odd = _with_usual(ordered, key)
+        refused += odd
+    return Board(tuple(line.record for line in ordered), tuple(refused))
+
+
+def _why_refused(line: _Line, first: _Line) -> str:
+    """Why a line is refused whose record is there with other numbers."""
+    started = [one.record.provenance.get("started") for one in (line, first)]
+    if started[0] is not None and started[0] == started[1]:
+        return (
+            f"it is the run of {first.location}, whose numbers were computed by other code or "
+            "settings; export both again by one version"
+        )
+    return f"it has the id of {first.location}, which started earlier, and other numbers"
+
+
+def _with_usual(lines: list[_Line], key: str) -> tuple[list[_Line], list[str]]:
+    """Return the lines with the most frequent value of their group, and why others are left out."""
+    counts: dict[Any, Counter[str]] = defaultdict(Counter)
+    for line in lines:
+        counts[_group(line.record, key)][str(line.record.provenance.get(key))] += 1
+    usual = {
+        group: min(of_group, key=lambda value: (-of_group[value], value))
+        for group, of_group in counts.items()
+    }
+    kept: list[_Line] = []
+    refused: list[str] = []
+    for line in lines:
+        value = str(line.record.provenance.get(key))
+        most = usual[_group(line.record, key)]
+        if value == most:
+            kept.append(line)
+        else:
+            reason = f"its {key} are {value}, and {most} of most of its model and split"
+            refused.append(f"{line.location}: record {line.record.id}: left out: {reason}")
+    return kept, refused
 
 
 def _group(record: Record, key: str) -> tuple[Any, ...]:
@@ -96,7 +169,7 @@ def _group(record: Record, key: str) -> tuple[Any, ...]:
 
 
 def tables(records: Iterable[Record]) -> dict[str, tuple[TableRow, ...]]:
-    """A table for each profile: numbers by different evaluation rules do not compare.
+    """Return a table for each profile: numbers by different evaluation rules do not compare.
 
     And for each pair of headline metrics that is not TOFU's: `a and b, tofu@1a2b3c4d`.
     """
@@ -116,13 +189,24 @@ def _line(record: Record) -> str:
 
 
 def _read(text: str) -> Record:
-    """The record of a line. Raises: ValueError, KeyError, TypeError, AttributeError."""
+    """Return the record of a line.
+
+    Raises:
+        ValueError: Or KeyError, TypeError or AttributeError, if the line is damaged.
+    """
     document = json.loads(text)
     if document["sha256"] != document_hash(document):
         raise ValueError("its content is not what was exported (sha256)")
     return parse_record(Path(), json.loads(text, object_hook=decode_floats))
 
 
-def _numbers(record: Record) -> list[Any]:
-    results = (*record.epochs, *record.attacked)
-    return [(result.epoch, result.variant, dict(result.metrics)) for result in results]
+def _numbers(record: Record) -> list[tuple[int, str, Mapping[str, float]]]:
+    """Return what is compared of two lines: numbers by epoch, variant and column."""
+    return [
+        (
+            result.epoch,
+            result.variant,
+            {name: value for name, value in result.metrics.items() if value is not None},
+        )
+        for result in (*record.epochs, *record.attacked)
+    ]

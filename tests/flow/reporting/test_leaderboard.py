@@ -69,6 +69,15 @@ def test_the_earlier_of_two_runs_of_one_id_stays() -> None:
     assert "f:2, which started earlier" in board.refused[0]
 
 
+def test_of_two_exports_of_one_record_the_same_stays_in_any_order() -> None:
+    """A version of the package may compute other numbers from the same observations."""
+    lines = lines_of(a_record(utility=0.4), a_record(utility=0.6))
+    board, turned = merged(*lines), merged(*reversed(lines))
+    assert board.text == turned.text
+    assert "computed by other code or settings; export both again" in board.refused[0]
+    assert len(board.records) == len(board.refused) == 1
+
+
 def test_a_record_of_other_data_is_refused() -> None:
     other = {"data": "x", "weights": "w"}
     board = merged(
