@@ -42,9 +42,12 @@ def interval_text(interval: Interval, digits: int = 2) -> str:
 
 
 def interval_names(intervals: Iterable[Interval | None]) -> list[str]:
-    """Name the intervals in brackets, by their numbers of seeds."""
-    names = {interval.n: interval.name for interval in intervals if interval is not None}
-    return [names[n] for n in sorted(names)]
+    """Name the intervals in brackets, by their numbers of seeds; those over questions last."""
+    order: dict[str, tuple[bool, int]] = {}
+    for interval in intervals:
+        if interval is not None:
+            order[interval.name] = interval.over == "questions", interval.n
+    return sorted(order, key=order.__getitem__)
 
 
 def short(value: float | None, digits: int = 4) -> float | None:

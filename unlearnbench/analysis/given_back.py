@@ -11,17 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from unlearnbench.analysis.lasting import MEMORIZATION, attack_class, attack_of
-from unlearnbench.api.attack import PromptAttack
+from unlearnbench.analysis.lasting import MEMORIZATION
 from unlearnbench.api.metric import UNDER_ATTACK, Measure, MetricColumn, Role
 from unlearnbench.api.observations import Evaluation, FloatArray, SetEvaluation
 from unlearnbench.base.errors import PluginError
 from unlearnbench.config.metric_plan import MetricPlan
-from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
 from unlearnbench.stats.mean_interval import difference_bounds, mean_interval
-from unlearnbench.stats.sampled_scores import leak_at_k, mean_bound
 from unlearnbench.stats.t_interval import LEVEL
-from unlearnbench.stats.worst_case import worst_case
 
 _ORDER = ("expected_best", *MEMORIZATION)
 """Metrics by which a gain is judged, the first one that there is; that of sampled answers first."""
@@ -256,107 +252,3 @@ def _greedy_counterpart(
 
 def _mean(values: FloatArray | None) -> float | None:
     return None if values is None else float(values.mean())
-
-
-LEAK, BOUND = "leak_at_k", "leak_at_k_bound"
-"""The metric, and the column of its bound."""
-BOUNDS = "sampling-bounds"
-"""The metric that has the bound."""
-BOUNDED_SET = "forget"
-"""Name of the set that `sampling-bounds` is about."""
-THRESHOLD, ALPHA = 0.8, 0.01
-"""Defaults of both metrics."""
-
-
-def leak_columns(schema: BenchmarkSchema) -> tuple[str, str]:
-    """Return the column of leak@k and the column of its bound, each empty if there is none.
-
-    Both metrics have a `k` and a `threshold` of their own. The bound on another probability is none
-    of this one.
-    """
-    forget_set = next(iter(schema.sets("forget")), "")
-    column = f"{LEAK}_{forget_set}"
-    if column not in schema.measures:
-        return "", ""
-    metric, summary = schema.measures[column][0].metric, schema.plan.summaries.get(BOUNDS)
-    settings = [
-        (getattr(item, "k", None), getattr(item, "threshold", None)) for item in (metric, summary)
-    ]
-    is_bound = forget_set == BOUNDED_SET and settings[0] == settings[1]
-    return column, BOUND if is_bound else ""
-
-
-@dataclass(frozen=True)
-class LeakCurve:
-    """The probability that one of k sampled answers leaks, mean over questions."""
-
-    variant: str
-    ks: tuple[int, ...]
-    """1, 2, 4 …"""
-    leaks: tuple[float, ...]
-    bounds: tuple[float, ...]
-    """Upper bounds, each with probability 1 − alpha."""
-    samples: int
-    """Sampled answers to each question."""
-    threshold: float
-    """Least ROUGE-L recall of a leak."""
-    alpha: float
-
-
-def leak_curve(schema: BenchmarkSchema, by_variant: Mapping[str, Evaluation]) -> LeakCurve | None:
-    """Compute leak@k of a model's sampled answers to the forget questions; None without any."""
-    metric = next(
-        (measure.metric for measure in schema.plan.measures if measure.name == LEAK), None
-    )
-    threshold = float(getattr(metric, "threshold", THRESHOLD))
-    alpha = float(getattr(schema.plan.summaries.get(BOUNDS), "alpha", ALPHA))
-    for variant, evaluation in by_variant.items():
-        part = evaluation.sets.get(next(iter(schema.sets("forget")), ""))
-        if part is None or part.samples is None:
-            continue
-        scores = part.sampled_scores()  # [n, s]
-        scores = scores[~np.isnan(scores).any(axis=1)]
-        count, samples = scores.shape
-        ks = [2**i for i in range(samples.bit_length()) if 2**i <= samples]
-        leaks = [min(1.0, float(leak_at_k(scores, threshold, k).mean())) for k in ks if count]
-        bounds = tuple(mean_bound(leak, count, alpha) for leak in leaks)
-        return LeakCurve(variant, tuple(ks), tuple(leaks), bounds, samples, threshold, alpha)
-    return None
-
-
-def prompts(variants: Iterable[str]) -> list[str]:
-    """List the variants that are prompts."""
-    kinds = {variant: attack_class(attack_of(variant)) for variant in variants}
-    return [variant for variant, kind in kinds.items() if kind and issubclass(kind, PromptAttack)]
-
-
-def worst_prompt(
-    schema: BenchmarkSchema,
-    column: str,
-    variants: Iterable[str],
-    by_variant: Mapping[str, Evaluation],
-) -> float | None:
-    """Take, question by question, the prompt under which a model knows most, and their mean.
-
-    column  that attacks are measured by
-
-    None of fewer than two prompts, and where one was not evaluated.
-    """
-    wanted, measured = prompts(variants), schema.measures.get(column)
-    if measured is None or measured[0].metric.knows is None or len(wanted) < 2:
-        return None
-    measure, name = measured
-    result: dict[str, dict[str, float]] = {}
-    for variant in wanted:
-        part = by_variant[variant].sets.get(name) if variant in by_variant else None
-        values = None if part is None else measure.per_example(part)
-        if part is None or values is None:
-            return None
-        result[variant] = dict(zip(part.questions, values.tolist(), strict=True))
-    return worst_case(result, measure.metric.knows or "higher")
-
-
-def is_white_box(name: str) -> bool:
-    """True for an installed attack that runs a model without what is put in front of it."""
-    kind = attack_class(name)
-    return kind is not None and kind.white_box

@@ -1,28 +1,35 @@
 """How long forgetting lasts: a number of memorisation before attacks and under them.
 
-Pure. A setting is compared with the start model, which has learned the rows to forget, and with the
-retain model, which never saw them and is attacked in the same way: its own gain is the null.
+Pure, except that intervals over questions read observations. A setting is compared with the start
+model, which has learned the rows to forget, and with the retain model, which never saw them and is
+attacked in the same way. What the retain model gains under an attack is the null: an attack that
+teaches, or a question that helps, raises both models alike.
 
-lasting    1 − ((m − m₀) − max(0, r − r₀)) / (s₀ − m₀): of what a method removed (s₀ − m₀), the
-           share that the attack does not give back. m, r and s are a setting's, the retain and the
-           start model's numbers, at 0 without the attack. 1: nothing comes back, or no more than
-           the retain model gains; 0: all of it. A retain model that loses subtracts nothing: who is
-           below it has less to lose. Not clipped. Of several attacks and points the worst counts.
-
-An attack that is evaluated before its first step (point `0`) has its numbers «before» there, on the
-rows that it selects. Another attack has them in the plain evaluation, on the rows that it selects.
+Terms: a *variant* is an attack at one of its points (`relearning@13`). Its *yardstick* is the
+number that it is measured by. A model's number *before* the attack is the one at point `0` of an
+attack that trains, and otherwise the plain number on the rows that the attack asked
+(`results/asked_rows.py`).
 
 An attack that only samples leaves greedy answers and losses as they are, so that their metrics
-cannot move. It is measured by a metric of its samples, and «before» by the metric of the greedy
-answer on the same scale (`Metric.greedy`): expected best ROUGE-L of k samples, and ROUGE-L.
+cannot move. It is measured by a metric of its samples, and before the attack by the metric of the
+greedy answer on the same scale (`Metric.greedy`): expected best ROUGE-L of k samples, and ROUGE-L.
+
+*Lasting* of a setting under one variant is computed in `UnderAttack.shares`. Of several variants
+the worst counts. A setting has none
+
+- if it keeps less than `UTILITY_SHARE` of the start model's utility, since a model that produces
+  no text any more relearns slowly and has nothing to protect;
+- if it has removed less than `LEAST_REMOVED` of what could be removed, since a share of that is
+  noise;
+- if a variant is missing that its other seeds or other settings have, since the worst of the
+  others would claim too much.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-
-from pydantic import ValidationError
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 
 from unlearnbench.analysis.best_settings import (
     UTILITY_SHARE,
@@ -32,18 +39,23 @@ from unlearnbench.analysis.best_settings import (
     mean_of,
     merit_of,
 )
-from unlearnbench.api.attack import Attack, has_steps, only_samples
-from unlearnbench.api.metric import UNDER_ATTACK, Measure, Metric, MetricColumn
-from unlearnbench.api.registry import load
-from unlearnbench.base.errors import PluginError, RecordError, did_you_mean
+from unlearnbench.analysis.question_gains import BeforeAndAfter, QuestionGains, question_gains
+from unlearnbench.analysis.relearning_curve import RelearningCurve
+from unlearnbench.api.metric import MetricColumn
+from unlearnbench.api.observations import Evaluation
+from unlearnbench.base.errors import RecordError, did_you_mean
 from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
-from unlearnbench.results.table import TableRow
-from unlearnbench.stats.relearning import (
-    area_between,
-    steps_to_half,
-    symmetric_relearning_robustness,
+from unlearnbench.results.asked_rows import NumbersBefore, greedy_measures
+from unlearnbench.results.attack_variants import (
+    START,
+    attack_of,
+    is_before_attack,
+    leaves_greedy,
+    point_of,
+    step_of,
 )
-from unlearnbench.stats.t_interval import Interval, t_interval
+from unlearnbench.results.table import TableRow
+from unlearnbench.stats.t_interval import LEVEL, Interval, interval_of_all
 
 MEMORIZATION = (
     *("extraction_strength", "exact_memorization", "probability", "rouge"),
@@ -52,70 +64,17 @@ MEMORIZATION = (
 """Metrics of the forget set that attacks are measured by: the first one with a number. Extraction
 strength is the most faithful one of Dorna et al. 2025, arXiv:2506.12618, table 2."""
 LEAST_REMOVED = 0.25
-"""Least (s₀ − m₀) / (s₀ − r₀) of which a share is given: below it the share is noise."""
-START = "0"
-"""Point of an attack before its first step."""
+"""Least share of what the start model knows more than the retain model that a method must have
+removed. The share of less that comes back is noise."""
 LITTLE = 0.05
 """Share below which nothing comes back that matters."""
 
 
-def attack_of(variant: str) -> str:
-    """`relearning` of `relearning@13`."""
-    return variant.partition("@")[0]
-
-
-def point_of(variant: str) -> str:
-    """`13` of `relearning@13`; empty for an attack with one point."""
-    return variant.partition("@")[2]
-
-
-def attack_class(name: str) -> type[Attack] | None:
-    """The class of an attack; None where it is not installed."""
-    try:
-        result: type[Attack] = load("attacks", name)
-    except PluginError:
-        return None
-    return result
-
-
-def step_of(variant: str) -> int | None:
-    """The optimiser step after which a variant is evaluated; None if its point is no step.
-
-    Whether points are steps is declared by the attack. Digits may also be the depth of a layer or
-    the name of a text, and those of an attack that is not installed here are not known to be steps.
-    """
-    point, kind = point_of(variant), attack_class(attack_of(variant))
-    is_step = kind is not None and has_steps(kind) and point.isdecimal()
-    return int(point) if is_step else None
-
-
-def is_before_attack(variant: str) -> bool:
-    """Whether a variant is the model before the first step of an attack that trains."""
-    return point_of(variant) == START and step_of(variant) == 0
-
-
-def leaves_greedy(variant: str, attacked: Sequence[TableRow]) -> bool:
-    """Whether greedy answers and losses of a variant are those of the plain evaluation.
-
-    An attack that is not installed here counts as one that only samples if it has numbers of
-    samples: they can move whatever else the attack does.
-
-    attacked  rows of the variant
-    """
-    kind = attack_class(attack_of(variant))
-    if kind is not None:
-        return only_samples(kind)
-    return any(
-        row.metrics.get(column.name) is not None
-        for row in attacked
-        for column in row.schema.plan.under_attack
-    )
-
-
 def find_variant(name: str, variants: Sequence[str]) -> str:
-    """The variant that is called so, or the only one of an attack that is.
+    """Return the variant that is called so, or the only one of an attack that is.
 
-    Raises: RecordError with the variants that there are.
+    Raises:
+        RecordError: If there is no such variant, or if the attack has several; with their names.
     """
     points = [variant for variant in variants if name in (variant, attack_of(variant))]
     if name in points or len(points) == 1:
@@ -131,22 +90,36 @@ def find_variant(name: str, variants: Sequence[str]) -> str:
     raise RecordError(f"{name!r}: no run is under it{near} there are {', '.join(variants)}")
 
 
-def memorization_column(rows: Sequence[TableRow], attacked: Sequence[TableRow]) -> str | None:
-    """The column that attacks are measured by: of `MEMORIZATION`, else of the headline.
+# What attacks are measured by
 
-    None where no attacked row has a number of what is forgotten.
+
+def memorization_column(rows: Sequence[TableRow], attacked: Sequence[TableRow]) -> str | None:
+    """Return the column that attacks are measured by: of `MEMORIZATION`, else of the headline.
+
+    If all attacks only sample, it is the greedy answers' column that samples are compared with.
+
+    Returns:
+        None if no attacked row has a number of what is forgotten.
     """
     if not attacked:
         return None
     schema = attacked[0].schema
-    forget = schema.sets("forget")[:1]
-    names = [f"{metric}_{name}" for name in forget for metric in MEMORIZATION]
+    variants = {row.variant for row in attacked}
+    if all(leaves_greedy(variant, attacked) for variant in variants):
+        of_variants = (yardstick(schema, "", variant, attacked) for variant in sorted(variants))
+        for of_variant in of_variants:
+            if of_variant is not None:
+                return of_variant.before.name
+    forget_set = schema.sets("forget")[:1]
+    names = [f"{metric}_{name}" for name in forget_set for metric in MEMORIZATION]
     for column in (*names, schema.headline.forgotten.column):
-        if all(
-            any(row.metrics.get(column) is not None for row in some) for some in (rows, attacked)
-        ):
+        if _has_number(rows, column) and _has_number(attacked, column):
             return column
     return None
+
+
+def _has_number(rows: Iterable[TableRow], column: str) -> bool:
+    return any(row.metrics.get(column) is not None for row in rows)
 
 
 @dataclass(frozen=True)
@@ -159,56 +132,35 @@ class Yardstick:
 
     @property
     def sign(self) -> float:
-        """−1 where a smaller number means that more is memorised."""
+        """−1 if a smaller number means that more is memorised."""
         return -1.0 if self.after.better == "higher" else 1.0
 
 
 def yardstick(
-    schema: BenchmarkSchema,
-    column: str,
-    variant: str,
-    attacked: Sequence[TableRow],
+    schema: BenchmarkSchema, column: str, variant: str, attacked: Sequence[TableRow]
 ) -> Yardstick | None:
-    """The numbers that a variant is measured by; None if there are none that the attack can move.
+    """Return the numbers that a variant is measured by.
 
-    column    that other attacks are measured by
-    attacked  rows of one panel
+    Args:
+        schema: Benchmark of the rows.
+        column: Column that other attacks are measured by.
+        variant: Name of the variant.
+        attacked: Rows under attacks.
+
+    Returns:
+        None if the attack can move no number.
     """
-    metric = schema.column(column)
     under = [row for row in attacked if row.variant == variant]
     if not leaves_greedy(variant, under):
+        metric = schema.column(column)
         return Yardstick(metric, metric)
     for of_samples, (measure, name) in greedy_measures(schema).items():
-        if any(row.metrics.get(of_samples) is not None for row in under):
+        if _has_number(under, of_samples):
             return Yardstick(measure.column(name, "forget"), schema.column(of_samples))
     return None
 
 
-def greedy_measures(schema: BenchmarkSchema) -> dict[str, tuple[Measure, str]]:
-    """The metric and set of greedy answers that each column of samples is compared with.
-
-    Also a metric that the benchmark does not report: it is computed from the observations then.
-    """
-    counterparts: dict[str, tuple[Measure, str]] = {}
-    for measure in schema.plan.measures:
-        name = measure.metric.greedy
-        if not name or UNDER_ATTACK.isdisjoint(measure.metric.reads):
-            continue
-        try:
-            kind: type[Metric] = load("metrics", name)
-            unreported = Measure(name.replace("-", "_"), kind(), measure.sets)
-        except (PluginError, ValidationError):  # it is not installed, or needs settings
-            continue
-        for of_set in schema.sets("forget")[:1]:
-            if of_set in measure.sets:
-                reported = (
-                    item
-                    for item in schema.plan.measures
-                    if type(item.metric) is kind and of_set in item.sets
-                )
-                counterpart = next(reported, unreported)
-                counterparts[f"{measure.name}_{of_set}"] = counterpart, of_set
-    return counterparts
+# One setting
 
 
 @dataclass(frozen=True)
@@ -236,11 +188,15 @@ class UnderAttack:
     bypassed: bool = False
     """True for a method at inference time under an attack that runs the model without it."""
     sign: float = 1.0
-    """−1 where a smaller number means that more is memorised."""
+    """−1 if a smaller number means that more is memorised."""
     measured: Yardstick | None = None
-    """What the numbers are; None if the attack can move no number. Then there are no numbers."""
-    why_not: str = ""
-    """Reason why numbers are missing; empty if none is, and if no reason is known."""
+    """What the numbers are of; None if the attack can move no number. Then there are no numbers."""
+    missing: str = ""
+    """Reason why a seed has no number, or the numbers before are unknown; empty if none is."""
+    read_questions: Callable[[], QuestionGains | None] = field(
+        default=lambda: None, compare=False, repr=False
+    )
+    """Reads the gains by question; None if there are several seeds, or no observations."""
 
     @property
     def before(self) -> float | None:
@@ -255,7 +211,7 @@ class UnderAttack:
     @property
     def after_interval(self) -> Interval | None:
         """Interval over seeds of the number under the attack."""
-        return _interval([shift.after for shift in self.shifts])
+        return interval_of_all([shift.after for shift in self.shifts])
 
     @property
     def gain(self) -> float | None:
@@ -267,109 +223,168 @@ class UnderAttack:
         """The retain model's own gain."""
         return self.retain.gain
 
-    @cached_property
-    def shares(self) -> tuple[float | None, ...]:
-        """Lasting by seed, see the module; None where it is undefined.
+    @property
+    def taught(self) -> float | None:
+        """What the attack teaches a model that never saw the rows: 0 if the retain model loses.
 
-        Of several seeds a ratio of means, linearised: their mean follows from the means that stand
-        beside it, and their spread is that of each seed's own ratio to first order.
+        A model below the retain model has less to lose, so a loss is not subtracted.
         """
-        start, before, gain, null = self.start.before, self.before, self.gain, self.null
-        if start is None or gain is None or before is None or null is None:
-            return (None,) * len(self.shifts)
-        if (self.removed or 0.0) < LEAST_REMOVED:
-            return (None,) * len(self.shifts)
-        lost, taught = start - before, self.sign * max(0.0, self.sign * null)
-        share = (gain - taught) / lost
-        pairs = ((shift.gain or 0.0, start - (shift.before or 0.0)) for shift in self.shifts)
-        return tuple(1 - share - (part - taught - share * down) / lost for part, down in pairs)
+        if self.null is None:
+            return None
+        return self.sign * max(0.0, self.sign * self.null)
 
     @property
-    def lasting(self) -> float | None:
-        """Mean of `shares` over seeds; None if one is undefined."""
-        return mean_of(self.shares)
-
-    @property
-    def lasting_interval(self) -> Interval | None:
-        """Interval over seeds of `lasting`."""
-        return _interval(self.shares)
+    def excess(self) -> float | None:
+        """Mean gain beyond what the attack teaches."""
+        return None if self.gain is None or self.taught is None else self.gain - self.taught
 
     @property
     def removed(self) -> float | None:
-        """Share that the method removed, (s₀ − m₀) / (s₀ − r₀); None if nothing was learned."""
+        """Share that the method has removed of what the start model knows more than the retain
+        model, (s₀ − m₀) / (s₀ − r₀); None if the start model knows no more."""
         start, before, floor = self.start.before, self.before, self.retain.before
         if start is None or before is None or floor is None or self.sign * (start - floor) <= 0:
             return None
         return (start - before) / (start - floor)
 
+    @property
+    def removed_little(self) -> bool:
+        """Whether too little was removed to measure what comes back."""
+        return self.removed is not None and self.removed < LEAST_REMOVED
 
-@dataclass(frozen=True)
-class RelearningCurve:
-    """A setting's number over the steps of an attack that is evaluated at several."""
+    @cached_property
+    def shares(self) -> tuple[float | None, ...]:
+        """Lasting by seed: the share of what was removed that the attack does not give back.
 
-    attack: str
-    steps: tuple[int, ...]
-    """From 0, before the attack."""
-    seeds: tuple[tuple[float | None, ...], ...]
-    """By seed, a number for each step."""
-    retain: tuple[float | None, ...]
-    start: tuple[float | None, ...]
-    """The start model under the same attack."""
-    sign: float = 1.0
-    """−1 where a smaller number means that more is memorised."""
+        lasting = 1 − ((m − m₀) − max(0, r − r₀)) / (s₀ − m₀)
+
+        m, r and s are the numbers of the setting, the retain and the start model, at 0 before the
+        attack. 1: nothing comes back, or no more than the retain model gains. 0: all of it. Not
+        clipped. Of several seeds it is a ratio of means, linearised: the mean of these values
+        follows from the means that stand beside it, and their spread is that of each seed's own
+        ratio to first order.
+
+        Returns:
+            None for each seed if it is undefined.
+        """
+        undefined = (None,) * len(self.shifts)
+        start, mean_before, mean_excess = self.start.before, self.before, self.excess
+        taught = self.taught
+        if start is None or mean_before is None or mean_excess is None or taught is None:
+            return undefined
+        if self.removed is None or self.removed_little:
+            return undefined
+        mean_removed = start - mean_before
+        ratio = mean_excess / mean_removed
+        lasting: list[float] = []
+        for shift in self.shifts:
+            given_back = (shift.gain or 0.0) - taught
+            removed = start - (shift.before or 0.0)
+            lasting.append(1 - ratio - (given_back - ratio * removed) / mean_removed)
+        return tuple(lasting)
 
     @property
-    def mean(self) -> tuple[float | None, ...]:
-        """Means over seeds."""
-        return tuple(mean_of(values) for values in zip(*self.seeds, strict=True))
+    def lasting(self) -> float | None:
+        """Mean of `shares` over seeds; None if it is undefined."""
+        return mean_of(self.shares)
 
     @property
-    def intervals(self) -> tuple[Interval | None, ...]:
-        """Intervals over seeds, for each step."""
-        return tuple(_interval(values) for values in zip(*self.seeds, strict=True))
+    def why_not(self) -> str:
+        """Reason why there is no `lasting`; empty if there is one."""
+        if self.lasting is not None:
+            return ""
+        if self.missing:
+            return self.missing
+        if self.retain.after is None:
+            return f"the retain model was not attacked by {attack_of(self.variant)}"
+        if self.start.before is None:
+            return "the start model was not evaluated"
+        if self.removed_little:
+            least = f"less than {100 * LEAST_REMOVED:.0f} %"
+            return f"it forgot too little ({least}) to measure recovery"
+        return "a number behind it is undefined"
+
+    @cached_property
+    def questions(self) -> QuestionGains | None:
+        """Gains by question of one seed."""
+        return self.read_questions()
 
     @property
-    def area(self) -> float | None:
-        """Area between the curves of the setting and the retain model, see `area_between`."""
-        u, r, (start, *_) = map(self._oriented, (self.mean, self.retain, self.start))
-        return area_between(self.steps, u, r, start)
+    def lasting_interval(self) -> Interval | None:
+        """Interval of `lasting` over seeds; of one seed over questions."""
+        return self.interval_of_worst(points=1)
 
-    @property
-    def steps_to_half(self) -> float | None:
-        """Steps to half of the start model's number, infinity where it is not reached."""
-        result, (start, *_) = self._oriented(self.mean), self._oriented(self.start)
-        return steps_to_half(self.steps, result, start)
+    def interval_of_worst(self, points: int) -> Interval | None:
+        """Return the interval of `lasting` over seeds; of one seed over questions.
 
-    @property
-    def symmetric_robustness(self) -> float | None:
-        """The symmetric form of open-unlearning's R at the last step."""
-        u, r = self._oriented(self.mean), self._oriented(self.retain)
-        return symmetric_relearning_robustness(u[0], u[-1], r[0], r[-1])
+        Over questions, what was removed counts as known, and the level allows for a choice of the
+        worst of several points (Bonferroni).
 
-    def _oriented(self, values: Sequence[float | None]) -> list[float | None]:
-        return [None if value is None else self.sign * value for value in values]
+        Args:
+            points: Number of points of which this one is the worst.
+        """
+        start, before, lasting = self.start.before, self.before, self.lasting
+        if len(self.shares) > 1 or lasting is None or start is None or before is None:
+            return interval_of_all(self.shares)
+        if self.questions is None or self.questions.excess is None:
+            return None
+        level = worst_of_level(points)
+        ends = self.questions.excess_interval(level)
+        if ends is None:
+            return None
+        removed = self.sign * (start - before)
+        spread = float(self.questions.excess.std(ddof=1)) / removed
+        low, high = 1 - ends[1] / removed, 1 - ends[0] / removed
+        count = self.questions.count
+        return Interval(lasting, low, high, spread, count, level, over="questions")
+
+
+def worst_of_level(points: int) -> float:
+    """Return the level of an interval of the worst of several points (Bonferroni)."""
+    return 1 - (1 - LEVEL) / points
 
 
 @dataclass(frozen=True)
 class AttackedSetting:
-    """A setting after one epoch, and the same under attacks."""
+    """A setting after one epoch, and the same setting under attacks."""
 
     setting: Setting
     """Its plain numbers."""
     under: tuple[UnderAttack, ...]
-    """In the table's order; without points before the first step."""
+    """In the table's order; without points before the first step. Empty if it was not attacked."""
     keeps_utility: bool
-    """True if it keeps `UTILITY_SHARE` of what the start model has, without an attack."""
+    """Whether it keeps `UTILITY_SHARE` of what the start model has, without an attack."""
     curves: tuple[RelearningCurve, ...] = ()
+    not_attacked: str = ""
+    """Reason why attacks are missing that other settings had; empty if none is."""
+    utility_unknown: str = ""
+    """Reason why it is not known whether it keeps utility; empty if it is."""
+
+    @property
+    def scored(self) -> tuple[UnderAttack, ...]:
+        """The variants with a number of lasting."""
+        return tuple(under for under in self.under if under.lasting is not None)
 
     @property
     def worst(self) -> UnderAttack | None:
-        """The variant of the smallest lasting; None without one, and without enough utility.
+        """The variant with the smallest lasting; None if there is no score, see `why_not`."""
+        if self.why_not:
+            return None
+        return min(self.scored, key=lambda under: under.lasting or 0.0)
 
-        A model that produces no text any more relearns slowly, and has nothing to protect.
+    @property
+    def most_gained(self) -> UnderAttack | None:
+        """The variant under which most is gained beyond the retain model; also without a score.
+
+        Without the retain model's gains, the variant under which most is gained.
         """
-        result = [(v, i) for i, item in enumerate(self.under) if (v := item.lasting) is not None]
-        return self.under[min(result)[1]] if result and self.keeps_utility else None
+        known = [under for under in self.under if under.gain is not None]
+
+        def gain(under: UnderAttack) -> float:
+            beyond = under.gain if under.excess is None else under.excess
+            return under.sign * (beyond or 0.0)
+
+        return max(known, key=gain, default=None)
 
     @property
     def lasting(self) -> float | None:
@@ -377,50 +392,78 @@ class AttackedSetting:
         return None if self.worst is None else self.worst.lasting
 
     @property
-    def bypassed_by(self) -> tuple[str, ...]:
-        """Attacks that run the model without the method."""
-        return tuple(dict.fromkeys(attack_of(item.variant) for item in self.under if item.bypassed))
+    def lasting_interval(self) -> Interval | None:
+        """Interval of `lasting` over seeds; of one seed over questions."""
+        return None if self.worst is None else self.worst.interval_of_worst(len(self.scored))
 
-    @property
+    @cached_property
     def why_not(self) -> str:
         """Reason why there is no `lasting`; empty if there is one."""
-        if self.worst is not None or not self.under:
-            return ""
+        epoch = self.setting.epoch
+        if not self.under:
+            return self.not_attacked or f"it was not attacked at epoch {epoch}"
+        if self.utility_unknown:
+            return self.utility_unknown
         if not self.keeps_utility:
-            epoch = f"at epoch {self.setting.epoch}, where it was attacked"
-            return f"keeps less than {100 * UTILITY_SHARE:.0f} % of utility {epoch}"
-        if all(item.why_not for item in self.under):
-            return "; ".join(dict.fromkeys(item.why_not for item in self.under))
-        if all(item.null is None for item in self.under):
+            return f"it keeps less than {100 * UTILITY_SHARE:.0f} % of utility at epoch {epoch}"
+        if self.not_attacked:
+            return self.not_attacked
+        if all(under.retain.after is None and not under.missing for under in self.under):
             return "the retain model was not attacked"
-        if all(item.start.before is None for item in self.under):
-            return "the start model was not evaluated"
-        removed = [item.removed for item in self.under if item.removed is not None]
-        if removed and max(removed) < LEAST_REMOVED:
-            return f"less than {100 * LEAST_REMOVED:.0f} % was removed, and could come back"
-        return "a number behind it is undefined"
+        # What the attack cannot move, and what was hardly removed, cannot come back. All other
+        # variants might give back more than those that have a number.
+        open_questions = [
+            under
+            for under in self.under
+            if under.lasting is None and under.measured is not None and not under.removed_little
+        ]
+        unscored = [under for under in self.under if under.lasting is None]
+        if open_questions:
+            return _reasons(open_questions)
+        return "" if self.scored else _reasons(unscored)
+
+    @property
+    def bypassed_by(self) -> tuple[str, ...]:
+        """Attacks that run the model without the method."""
+        bypassed = [attack_of(under.variant) for under in self.under if under.bypassed]
+        return tuple(dict.fromkeys(bypassed))
 
     def at(self, variant: str) -> UnderAttack | None:
-        """The setting under a variant."""
-        return next((item for item in self.under if item.variant == variant), None)
+        """Return the setting under a variant."""
+        return next((under for under in self.under if under.variant == variant), None)
+
+    def only(self, attack: str) -> "AttackedSetting":
+        """Return the setting under one attack."""
+        under = tuple(under for under in self.under if attack_of(under.variant) == attack)
+        curves = tuple(curve for curve in self.curves if curve.attack == attack)
+        return replace(self, under=under, curves=curves)
 
     @property
     def gives_little(self) -> bool:
-        """True if by the interval next to nothing comes back: one seed cannot show that."""
-        interval = None if self.worst is None else self.worst.lasting_interval
-        return interval is not None and 1 - interval.low < LITTLE
+        """Whether next to nothing comes back, by the interval over seeds.
+
+        One seed cannot show that: an interval over questions is of this one model.
+        """
+        interval = self.lasting_interval
+        return interval is not None and interval.over == "seeds" and 1 - interval.low < LITTLE
 
     @property
     def comes_back(self) -> bool:
-        """True if the worst attack gives something back, by more than chance over seeds.
+        """Whether the worst attack gives something back, by more than chance.
 
-        Of fewer than three seeds, the range of values counts; of one seed, its value.
+        Without an interval, the value counts. Of two seeds, the range of values counts.
         """
-        worst = self.worst
-        if worst is None or worst.lasting is None or self.gives_little:
+        lasting, interval = self.lasting, self.lasting_interval
+        if lasting is None or self.gives_little:
             return False
-        interval = worst.lasting_interval
-        return 1 - worst.lasting > LITTLE if interval is None else interval.high < 1
+        return 1 - lasting > LITTLE if interval is None else interval.high < 1
+
+
+def _reasons(under: Iterable[UnderAttack]) -> str:
+    return "; ".join(dict.fromkeys(item.why_not for item in under))
+
+
+# All settings of a panel
 
 
 @dataclass(frozen=True)
@@ -428,10 +471,14 @@ class AttackedPanel(OnPanel):
     """The attacked settings of one model and split."""
 
     column: MetricColumn
-    """The number of memorisation."""
+    """The memorisation number that attacks are measured by, except those that only sample."""
     variants: tuple[str, ...]
     """In the table's order; without points before the first step."""
     settings: tuple[AttackedSetting, ...]
+    """All that were attacked."""
+    best: tuple[AttackedSetting, ...]
+    """The settings of `Panel.best`, in that order. One that was not attacked has a reason in place
+    of a score: another setting's score would not be the method's."""
     retain: Mapping[str, Shift]
     """The retain model by variant."""
     start: Mapping[str, Shift]
@@ -445,51 +492,51 @@ class AttackedPanel(OnPanel):
 
     @property
     def attacks(self) -> Mapping[str, tuple[str, ...]]:
-        """Variants by attack."""
-        result: dict[str, list[str]] = {}
+        """Variants by attack, for example `{"relearning": ("relearning@1", "relearning@13")}`."""
+        variants_of: dict[str, tuple[str, ...]] = {}
         for variant in self.variants:
-            result.setdefault(attack_of(variant), []).append(variant)
-        return {attack: tuple(variants) for attack, variants in result.items()}
+            attack = attack_of(variant)
+            variants_of[attack] = (*variants_of.get(attack, ()), variant)
+        return variants_of
+
+    def of(self, setting: Setting) -> AttackedSetting | None:
+        """Return a setting under attacks, on the same seeds; None if there is none."""
+        runs = {row.run_id for row in setting.rows}
+        for item in (*self.best, *self.settings):
+            if item.setting == setting and {row.run_id for row in item.setting.rows} == runs:
+                return item
+        return None
 
     @property
-    def best(self) -> tuple[AttackedSetting, ...]:
-        """For each method, its best setting among the attacked: by the rule of `best_of`.
+    def shown(self) -> tuple[AttackedSetting, ...]:
+        """The attacked settings whose details are shown: those in `best`.
 
-        A method's best setting of all, if it was attacked. Without one that keeps enough utility,
-        the setting that keeps most.
+        For a method without an attacked one there, the best of its attacked settings, or the one
+        that keeps most utility if none keeps enough.
         """
-        by_family: dict[str, list[AttackedSetting]] = {}
+        attacked = [setting for setting in self.best if setting.under]
+        families = {setting.setting.family for setting in attacked}
+        others: dict[str, list[AttackedSetting]] = defaultdict(list)
         for setting in self.settings:
-            by_family.setdefault(setting.setting.family, []).append(setting)
-        return tuple(max(several, key=_rank) for several in by_family.values())
+            if setting.setting.family not in families:
+                others[setting.setting.family].append(setting)
+        return (*attacked, *(max(settings, key=_rank) for settings in others.values()))
 
     @property
     def most(self) -> AttackedSetting | None:
         """The attacked setting of which most comes back; None if nothing does."""
-        back = [
-            setting for setting in self.settings if setting.comes_back and not setting.bypassed_by
-        ]
-        return min(back, key=lambda item: item.lasting or 0.0, default=None)
+        best = {item.setting: item for item in self.best}
+        settings = [best.get(item.setting, item) for item in self.settings]
+        given_back = [item for item in settings if item.comes_back and not item.bypassed_by]
+        return min(given_back, key=lambda item: item.lasting or 0.0, default=None)
 
 
-def _rank(setting: AttackedSetting) -> tuple[bool, tuple[float, ...]]:
-    forgotten, kept, epoch = merit_of(setting.setting) or (-math.inf, -1.0, 0)
-    return setting.keeps_utility, (forgotten, kept, epoch) if setting.keeps_utility else (
-        kept,
-        epoch,
-    )
-
-
-PlainNumber = Callable[[TableRow, TableRow, str], float | None]
-"""A model's plain number on the rows that an attack asked: plain row, attacked row, column.
-
-The attacked row may be of another model, since an attack asks all models the same rows.
-"""
-
-
-def on_all_rows(plain: TableRow, attacked: TableRow, column: str) -> float | None:  # noqa: ARG001
-    """The plain number as it stands in the table, for attacks that ask all rows."""
-    return plain.metrics.get(column)
+def _rank(setting: AttackedSetting) -> tuple[bool, float, float, float]:
+    """Return a sort key of a method's settings, largest for the best one."""
+    forgotten, kept, minus_epoch = merit_of(setting.setting) or (-math.inf, -1.0, 0)
+    if setting.keeps_utility:
+        return True, forgotten, kept, minus_epoch
+    return False, kept, minus_epoch, 0.0
 
 
 def attacked_panels(
@@ -497,165 +544,303 @@ def attacked_panels(
     attacked: Sequence[TableRow],
     white_box: Callable[[str], bool] = lambda _: False,
     column: str | None = None,
-    plain_number: PlainNumber = on_all_rows,
+    before: Iterable[TableRow] = (),
+    observed: Callable[[TableRow], Evaluation | None] = lambda _: None,
 ) -> tuple[AttackedPanel, ...]:
-    """Compare every attacked setting with both other models, by panel.
+    """Compare every attacked setting with the start and the retain model, by panel.
 
-    panels        of the table of plain evaluations, start and retain models included
-    attacked      `attack_table` of the same records
-    white_box     True for an attack, by name, that runs a model without what is put in front of it
-    column        number of memorisation (default: `memorization_column`)
-    plain_number  see `PlainNumber`, and `asked_rows.PlainNumbers`
+    Args:
+        panels: Panels of the table of plain evaluations, with rows of the start and retain models.
+        attacked: `Table.attacked`.
+        white_box: Tells by name whether an attack runs the bare weights, without a method at
+            inference time.
+        column: Memorisation number; defaults to `memorization_column`.
+        before: `Table.before`.
+        observed: Reads the observations behind a row, for intervals over questions.
+
+    Returns:
+        One value for each panel of which a setting was attacked.
     """
-    rows = [row for panel in panels for row in panel.rows]
-    column = column or memorization_column(rows, attacked)
+    plain_rows = [row for panel in panels for row in panel.rows]
+    column = column or memorization_column(plain_rows, attacked)
     if column is None:
         return ()
-    result = (_attacked(panel, attacked, white_box, column, plain_number) for panel in panels)
-    return tuple(item for item in result if item is not None)
+    numbers_before = NumbersBefore.of(before)
+    found: list[AttackedPanel] = []
+    for panel in panels:
+        rows = [row for row in attacked if row.panel == panel.panel]
+        if any(row.kind == "run" for row in rows):
+            comparison = _PanelUnderAttack(panel, rows, white_box, column, numbers_before, observed)
+            found.append(comparison.result())
+    return tuple(panel for panel in found if panel.settings)
 
 
-def _attacked(
-    panel: Panel,
-    attacked: Sequence[TableRow],
-    white_box: Callable[[str], bool],
-    column: str,
-    plain_number: PlainNumber,
-) -> AttackedPanel | None:
-    """The attacked settings of a panel; None without one."""
-    under = [row for row in attacked if row.panel == panel.panel]
-    if not under:
-        return None
-    # Start and retain models have a record for each attack, so that runs decide the order.
-    ordered = dict.fromkeys(row.variant for row in sorted(under, key=lambda r: r.kind != "run"))
-    variants = tuple(variant for variant in ordered if not is_before_attack(variant))
-    schema = under[0].schema
-    measured = {v: yardstick(schema, column, v, under) for v in variants}
-    # Of any model: an attack asks all models the same rows.
-    row_of_variant = {row.variant: row for row in under}
+class _PanelUnderAttack:
+    """Compares the settings of one panel under attacks with both other models."""
 
-    def shift(
-        plain: TableRow | None, of_model: Mapping[str, TableRow], variant: str, *, bypassed: bool
+    def __init__(
+        self,
+        panel: Panel,
+        attacked: Sequence[TableRow],
+        white_box: Callable[[str], bool],
+        column: str,
+        numbers_before: NumbersBefore,
+        observed: Callable[[TableRow], Evaluation | None],
+    ) -> None:
+        self.panel = panel
+        self.white_box = white_box
+        self.column = column
+        self.numbers_before = numbers_before
+        self.observed = observed
+        self.schema = attacked[0].schema
+        # Start and retain models have a record for each attack, so that runs decide the order.
+        ordered = sorted(attacked, key=lambda row: row.kind != "run")
+        self.variants = tuple(
+            variant
+            for variant in dict.fromkeys(row.variant for row in ordered)
+            if not is_before_attack(variant)
+        )
+        of_runs = {row.variant for row in attacked if row.kind == "run"}
+        self.variants_of_runs = tuple(item for item in self.variants if item in of_runs)
+        self.measured = {
+            variant: yardstick(self.schema, column, variant, attacked) for variant in self.variants
+        }
+        self.rows_of_kind: dict[str, dict[str, TableRow]] = defaultdict(dict)
+        self.rows_of_run: dict[tuple[str, int], dict[str, TableRow]] = defaultdict(dict)
+        for row in attacked:
+            self.rows_of_kind[row.kind][row.variant] = row
+            self.rows_of_run[row.run_id, row.epoch][row.variant] = row
+
+    def result(self) -> AttackedPanel:
+        retain_row = self.panel.row("retain")
+        settings = [self._setting(setting) for setting in self.panel.settings]
+        return AttackedPanel(
+            *self.panel.panel,
+            column=self.schema.column(self.column),
+            variants=self.variants,
+            settings=tuple(setting for setting in settings if setting.under),
+            best=tuple(
+                self._best(best.family, best.setting)
+                for best in self.panel.best
+                if best.setting is not None
+            ),
+            retain=self.retain,
+            start=self.start,
+            measured=self.measured,
+            retain_plain=None if retain_row is None else retain_row.metrics.get(self.column),
+            start_plain=self.panel.at_start(self.column),
+        )
+
+    @cached_property
+    def retain(self) -> dict[str, Shift]:
+        """The retain model by variant."""
+        rows = self.rows_of_kind["retain"]
+        plain = self.panel.row("retain")
+        return {variant: self._shift(plain, rows, variant) for variant in self.variants}
+
+    @cached_property
+    def start(self) -> dict[str, Shift]:
+        """The start model by variant; it may have its numbers only in epoch 0 of a run."""
+        rows = self.rows_of_kind["fine-tuned"]
+        shifts: dict[str, Shift] = {}
+        for variant, measured in self.measured.items():
+            plain = self.panel.row("fine-tuned")
+            if measured is not None:
+                plain = self.panel.start_row(measured.before.name) or plain
+            shifts[variant] = self._shift(plain, rows, variant)
+        return shifts
+
+    def _shift(
+        self,
+        plain: TableRow | None,
+        attacked: Mapping[str, TableRow],
+        variant: str,
+        *,
+        bypassed: bool = False,
     ) -> Shift:
-        """Return a model's numbers before a variant and under it.
+        """Pair a model's number under a variant with its number before the attack.
 
-        plain     row of the model without an attack
-        of_model  its rows under attacks, by variant
+        Args:
+            plain: Row of the model without an attack.
+            attacked: Its rows under attacks, by variant.
+            variant: Name of the variant.
+            bypassed: Whether the attack runs the model without the method.
         """
-        metric = measured[variant]
-        if metric is None:
+        measured = self.measured[variant]
+        if measured is None:
             return Shift(None, None)
-        first = of_model.get(f"{attack_of(variant)}@{START}")
-        row = of_model.get(variant)
-        if first is not None and is_before_attack(first.variant) and not bypassed:
-            before = first.metrics.get(metric.before.name)
-        elif plain is None:
-            before = None
-        else:
-            before = plain_number(plain, row or row_of_variant[variant], metric.before.name)
-        return Shift(before, None if row is None else row.metrics.get(metric.after.name))
+        rows = self._rows(plain, attacked, variant, bypassed=bypassed)
+        before = None
+        if rows.before is not None:
+            numbers = rows.before.metrics
+            if not rows.before.variant:
+                numbers = self.numbers_before(rows.before, variant)
+            before = numbers.get(measured.before.name)
+        after = None if rows.after is None else rows.after.metrics.get(measured.after.name)
+        return Shift(before, after)
 
-    references: dict[str, dict[str, Shift]] = {}
-    for kind in ("retain", "fine-tuned"):
-        of_model = {row.variant: row for row in under if row.kind == kind}
-        references[kind] = {}
-        for variant, metric in measured.items():
-            plain = panel.row(kind)
-            if kind == "fine-tuned" and metric is not None:
-                # The start model may have its numbers only in epoch 0 of a run.
-                plain = panel.start_row(metric.before.name) or plain
-            references[kind][variant] = shift(plain, of_model, variant, bypassed=False)
+    def _rows(
+        self,
+        plain: TableRow | None,
+        attacked: Mapping[str, TableRow],
+        variant: str,
+        *,
+        bypassed: bool,
+    ) -> BeforeAndAfter:
+        first = attacked.get(f"{attack_of(variant)}@{START}")
+        # A method at inference time is gone at the attack's first point already.
+        has_first = first is not None and is_before_attack(first.variant) and not bypassed
+        return BeforeAndAfter(first if has_first else plain, attacked.get(variant))
 
-    by_run: dict[tuple[str, int], dict[str, TableRow]] = {}
-    for row in under:
-        by_run.setdefault((row.run_id, row.epoch), {})[row.variant] = row
-    settings: list[AttackedSetting] = []
-    for setting in panel.settings:
-        of_seeds = [by_run.get((row.run_id, row.epoch), {}) for row in setting.rows]
-        seen = {variant for rows in of_seeds for variant in rows}
-        if not seen:
-            continue
-        results: list[UnderAttack] = []
-        for variant in (item for item in variants if item in seen):
-            # A method at inference time trains nothing, and is gone at the attack's first point.
-            bypassed = setting.learning_rate is None and white_box(attack_of(variant))
-            shifts = tuple(
-                shift(plain, rows, variant, bypassed=bypassed)
-                for rows, plain in zip(of_seeds, setting.rows, strict=True)
+    def _best(self, family: str, setting: Setting) -> AttackedSetting:
+        """Return a method's best setting under attacks, on the seeds that its numbers are of."""
+        attacked = self._setting(setting)
+        if attacked.under:
+            return attacked
+        epochs = {
+            row.epoch
+            for other in self.panel.settings
+            for row in other.rows
+            if other.family == family and self.rows_of_run.get((row.run_id, row.epoch))
+        }
+        reason = f"it was not attacked at epoch {setting.epoch}"
+        if setting.epoch in epochs:
+            reason += f" (other settings of {family} were)"
+        elif epochs:
+            listed = ", ".join(map(str, sorted(epochs)))
+            reason += f" (settings of {family} were at epoch {listed}; `at: every` attacks at each)"
+        return replace(attacked, not_attacked=reason)
+
+    def _setting(self, setting: Setting) -> AttackedSetting:
+        attacked_of_seed = [
+            self.rows_of_run.get((row.run_id, row.epoch), {}) for row in setting.rows
+        ]
+        seen = {variant for rows in attacked_of_seed for variant in rows}
+        under = [
+            self._under(setting, attacked_of_seed, variant)
+            for variant in self.variants
+            if variant in seen
+        ]
+        kept, least = setting.kept, self.panel.least_kept
+        unknown = ""
+        if least is None:
+            unknown = "the start model was not evaluated"
+        elif kept is None:
+            unknown = f"{setting.headline.kept.plain_label} is undefined at epoch {setting.epoch}"
+        return AttackedSetting(
+            setting,
+            tuple(under),
+            keeps_utility=kept is not None and least is not None and kept >= least,
+            curves=tuple(_relearning_curves(under)),
+            not_attacked=self._not_attacked(setting, seen) if seen else "",
+            utility_unknown=unknown,
+        )
+
+    def _not_attacked(self, setting: Setting, seen: set[str]) -> str:
+        """Name what other settings were attacked by and this one was not; empty if nothing."""
+        missing = [variant for variant in self.variants_of_runs if variant not in seen]
+        reasons: list[str] = []
+        for variant in missing:
+            attack, point = attack_of(variant), point_of(variant)
+            if any(attack_of(other) == attack for other in seen):
+                reasons.append(f"{attack} did not reach {point} at epoch {setting.epoch}")
+            else:
+                reasons.append(f"{attack} did not attack it at epoch {setting.epoch}")
+        return "; ".join(dict.fromkeys(reasons))
+
+    def _under(
+        self, setting: Setting, attacked_of_seed: Sequence[Mapping[str, TableRow]], variant: str
+    ) -> UnderAttack:
+        measured = self.measured[variant]
+        bypassed = setting.rows[0].at_inference and self.white_box(attack_of(variant))
+        shifts = tuple(
+            self._shift(plain, rows, variant, bypassed=bypassed)
+            for plain, rows in zip(setting.rows, attacked_of_seed, strict=True)
+        )
+        read_questions: Callable[[], QuestionGains | None] = lambda: None  # noqa: E731
+        if measured is not None and len(shifts) == 1:
+            retain = self._rows(
+                self.panel.row("retain"), self.rows_of_kind["retain"], variant, bypassed=False
             )
-            results.append(
-                UnderAttack(
-                    variant,
-                    shifts,
-                    references["retain"][variant],
-                    references["fine-tuned"][variant],
-                    bypassed,
-                    1.0 if (metric := measured[variant]) is None else metric.sign,
-                    metric,
-                    _why_not(variant, metric, setting, shifts),
-                )
+            read_questions = partial(
+                question_gains,
+                measured.before.name,
+                measured.after.name,
+                measured.sign,
+                self._rows(setting.rows[0], attacked_of_seed[0], variant, bypassed=bypassed),
+                retain,
+                self.observed,
             )
-        kept, least = setting.kept, panel.least_kept
-        able = least is not None and kept is not None and kept >= least
-        settings.append(AttackedSetting(setting, tuple(results), able, tuple(_curves(results))))
-    if not settings:
-        return None
-    retain = panel.row("retain")
-    return AttackedPanel(
-        *panel.panel,
-        schema.column(column),
-        variants,
-        tuple(settings),
-        references["retain"],
-        references["fine-tuned"],
-        measured,
-        None if retain is None else retain.metrics.get(column),
-        panel.at_start(column),
+        return UnderAttack(
+            variant,
+            shifts,
+            self.retain[variant],
+            self.start[variant],
+            bypassed,
+            sign=1.0 if measured is None else measured.sign,
+            measured=measured,
+            missing=self._missing(variant, setting, attacked_of_seed, shifts),
+            read_questions=read_questions,
+        )
+
+    def _missing(
+        self,
+        variant: str,
+        setting: Setting,
+        attacked_of_seed: Sequence[Mapping[str, TableRow]],
+        shifts: Sequence[Shift],
+    ) -> str:
+        """Return the reason why a setting has no number under a variant; empty if none is known."""
+        attack, measured = attack_of(variant), self.measured[variant]
+        if measured is None:
+            return (
+                f"{attack} leaves greedy answers as they are, and no metric compares sampled "
+                "answers with them"
+            )
+        for row, attacked in zip(setting.rows, attacked_of_seed, strict=True):
+            if variant not in attacked:
+                was_attacked = any(attack_of(other) == attack for other in attacked)
+                if was_attacked:
+                    return (
+                        f"{attack} did not reach {point_of(variant)} with seed {row.seed} at epoch "
+                        f"{row.epoch}"
+                    )
+                return f"{attack} did not attack seed {row.seed} at epoch {row.epoch}"
+        plain = [row.metrics.get(measured.before.name) for row in setting.rows]
+        if None not in plain and any(shift.before is None for shift in shifts):
+            label = measured.before.label.lower()
+            return f"{attack} may leave rows out, and {label} without it is known only for all rows"
+        return ""
+
+
+def _relearning_curves(under: Iterable[UnderAttack]) -> list[RelearningCurve]:
+    """Return a setting's curve for each attack that is evaluated after two steps or more."""
+    by_attack: dict[str, dict[int, UnderAttack]] = defaultdict(dict)
+    for item in under:
+        step = step_of(item.variant)
+        if step is not None:
+            by_attack[attack_of(item.variant)][step] = item
+    return [
+        _relearning_curve(attack, by_step)
+        for attack, by_step in by_attack.items()
+        if len(by_step) >= 2
+    ]
+
+
+def _relearning_curve(attack: str, by_step: Mapping[int, UnderAttack]) -> RelearningCurve:
+    steps = sorted(by_step)
+    points = [by_step[step] for step in steps]
+    seed_count = len(points[0].shifts)
+    return RelearningCurve(
+        attack,
+        steps=(0, *steps),
+        seeds=tuple(_along([point.shifts[i] for point in points]) for i in range(seed_count)),
+        retain=_along([point.retain for point in points]),
+        start=_along([point.start for point in points]),
+        sign=points[0].sign,
     )
 
 
-def _why_not(
-    variant: str, metric: Yardstick | None, setting: Setting, shifts: Sequence[Shift]
-) -> str:
-    """Reason why numbers of a variant are missing; empty if none is known."""
-    attack = attack_of(variant)
-    if metric is None:
-        return (
-            f"{attack} leaves greedy answers as they are, and no metric compares sampled answers "
-            "with them"
-        )
-    plain = [row.metrics.get(metric.before.name) for row in setting.rows]
-    if None not in plain and any(shift.before is None for shift in shifts):
-        label = metric.before.label.lower()
-        return f"{attack} may leave rows out, and {label} without it is known only for all rows"
-    return ""
-
-
-def _curves(results: Iterable[UnderAttack]) -> Iterator[RelearningCurve]:
-    """The curves of the attacks with two points or more that are steps."""
-    by_attack: dict[str, dict[int, UnderAttack]] = {}
-    for result in results:
-        if (step := step_of(result.variant)) is not None:
-            by_attack.setdefault(attack_of(result.variant), {})[step] = result
-    for attack, points in by_attack.items():
-        steps = sorted(points)
-        first, along = points[steps[0]], [points[step] for step in steps]
-        if len(steps) < 2:
-            continue
-
-        def curve(shifts: Sequence[Shift]) -> tuple[float | None, ...]:
-            return (shifts[0].before, *(shift.after for shift in shifts))
-
-        yield RelearningCurve(
-            attack,
-            (0, *steps),
-            tuple(curve([point.shifts[i] for point in along]) for i in range(len(first.shifts))),
-            curve([point.retain for point in along]),
-            curve([point.start for point in along]),
-            first.sign,
-        )
-
-
-def _interval(values: Sequence[float | None]) -> Interval | None:
-    result = [value for value in values if value is not None]
-    return t_interval(result) if len(result) == len(values) else None
+def _along(shifts: Sequence[Shift]) -> tuple[float | None, ...]:
+    """Return a model's number before the attack, followed by those at its points."""
+    return (shifts[0].before, *(shift.after for shift in shifts))

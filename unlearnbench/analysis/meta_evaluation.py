@@ -24,14 +24,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unlearnbench.analysis.best_settings import UTILITY_SHARE
-from unlearnbench.analysis.given_back import values_on
-from unlearnbench.analysis.lasting import attack_of, find_variant, point_of
+from unlearnbench.analysis.lasting import find_variant
 from unlearnbench.api.benchmark import SplitKey, split_order, split_percent
 from unlearnbench.api.membership import CONTROL, MembershipInference
-from unlearnbench.api.metric import Better, MetricColumn, number
-from unlearnbench.api.observations import Evaluation
+from unlearnbench.api.metric import Better, MetricColumn
 from unlearnbench.base.errors import RecordError
 from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
+from unlearnbench.results.asked_rows import NumbersBefore
+from unlearnbench.results.attack_variants import attack_of, point_of
 from unlearnbench.results.table import TableRow
 from unlearnbench.stats.harmonic_mean import harmonic_mean
 from unlearnbench.stats.relearning import (
@@ -325,46 +325,39 @@ def chosen_variant(chosen: str | None, attack: str, variants: Sequence[str]) -> 
 
 
 def attacked_runs(results: Results) -> tuple[AttackedRun, ...]:
-    """The runs of a sweep under each attack, after the last epoch at which they were attacked.
+    """Return the runs of a sweep under each attack, after the last epoch that was attacked.
 
-    Raises: DamagedError where an evaluation cannot be read.
+    Raises:
+        DamagedError: If an evaluation cannot be read.
     """
-    by_id = {record.id: record for record in results.records}
     plain = {(row.run_id, row.epoch): row for row in results.rows}
     panels = {panel.panel: panel for panel in results.panels}
-    goals = {(row.panel, row.variant): row for row in results.attacked if row.kind == "retain"}
+    retain_rows = {
+        (row.panel, row.variant): row for row in results.attacked if row.kind == "retain"
+    }
     last = {
         (row.run_id, row.variant): row
         for row in sorted(results.attacked, key=lambda row: row.epoch)
         if row.kind == "run" and (row.run_id, row.epoch) in plain
     }
+    numbers_before = NumbersBefore.of(results.before)
 
     def pair(before: TableRow | None, after: TableRow | None) -> tuple[Values, Values]:
         if before is None or after is None:
             return {}, {}
-        result = by_id[before.run_id].evaluations.get(before.epoch)
-        attacked = by_id[after.run_id].attacked_evaluations.get((after.epoch, after.variant))
-        if result is None or attacked is None:
-            return before.metrics, after.metrics
-        return _on_rows_of(result, attacked, before.schema), after.metrics
+        return numbers_before(before, after.variant), after.metrics
 
     attacked: list[AttackedRun] = []
     for row in last.values():
-        part, panel = plain[row.run_id, row.epoch], panels[row.panel]
-        retain = pair(panel.row("retain"), goals.get((row.panel, row.variant)))
+        before, panel = plain[row.run_id, row.epoch], panels[row.panel]
+        retain_after = retain_rows.get((row.panel, row.variant))
         attacked.append(
-            AttackedRun(part, panel.start.utility, row.variant, *pair(part, row), *retain)
+            AttackedRun(
+                before,
+                panel.start.utility,
+                row.variant,
+                *pair(before, row),
+                *pair(panel.row("retain"), retain_after),
+            )
         )
     return tuple(attacked)
-
-
-def _on_rows_of(plain: Evaluation, under: Evaluation, schema: BenchmarkSchema) -> Values:
-    """The metrics of the sets of `under` in the plain evaluation, over the questions in `under`."""
-    result: dict[str, float | None] = {}
-    for measure in schema.plan.measures:
-        for name in measure.sets:
-            asked = under.sets[name].questions if name in under.sets else ()
-            if (values := values_on(measure, plain.sets.get(name), asked)) is not None and asked:
-                value = measure.metric.value(values)
-                result[f"{measure.name}_{name}"] = number(value, f"`value` of {measure.name}")
-    return result

@@ -13,10 +13,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from unlearnbench.analysis.asked_rows import PlainNumbers
 from unlearnbench.analysis.best_settings import Panel, panel_label, panels
 from unlearnbench.analysis.conclusion import Conclusion, conclude
-from unlearnbench.analysis.given_back import is_white_box
 from unlearnbench.analysis.lasting import AttackedPanel, attacked_panels
 from unlearnbench.analysis.order_confidence import OrderConfidence, assess_order
 from unlearnbench.analysis.selection import is_stale, read_selection
@@ -29,6 +27,8 @@ from unlearnbench.config.profiles import TOFU
 from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
 from unlearnbench.evaluation.privacy_control import control_warning
 from unlearnbench.evaluation.summary import plan_of
+from unlearnbench.results.asked_rows import before_rows
+from unlearnbench.results.attack_variants import is_white_box
 from unlearnbench.results.finalize import mixed_versions, table_of
 from unlearnbench.results.outcomes import WITHOUT_RESULT, outcome
 from unlearnbench.results.records import Record, planned_records, read_records
@@ -140,6 +140,11 @@ class Results:
         """The rows of evaluations under attacks."""
         return self.table.attacked
 
+    @cached_property
+    def before(self) -> tuple[TableRow, ...]:
+        """The plain numbers on the rows that attacks asked, see `Table.before`."""
+        return self.table.before or before_rows(self.rows, self.attacked, self.observed)
+
     @property
     def schema(self) -> BenchmarkSchema:
         """The benchmark of the records."""
@@ -187,10 +192,7 @@ class Results:
     def lasting(self) -> tuple[AttackedPanel, ...]:
         """The attacked settings of valid panels; reads evaluations where attacks leave rows out."""
         return attacked_panels(
-            self.valid_panels,
-            self.attacked,
-            is_white_box,
-            plain_number=PlainNumbers(self.records),
+            self.valid_panels, self.attacked, is_white_box, None, self.before, self.observed
         )
 
     @cached_property

@@ -50,6 +50,8 @@ class Score:
     warnings: Mapping[str, str]
     """Why the number is no success, by kind: `over-forgotten`, `unfamiliar`, `bypassed`."""
     parts: tuple[Part, ...] = ()
+    why_not: str = ""
+    """Reason why there is no number; empty if there is one, and if no reason is known."""
 
     @property
     def warning(self) -> str:

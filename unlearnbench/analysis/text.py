@@ -15,10 +15,11 @@ from unlearnbench.analysis.best_settings import (
     p_value,
     shared_places,
 )
-from unlearnbench.analysis.lasting import step_of
+from unlearnbench.analysis.lasting import worst_of_level
 from unlearnbench.api.benchmark import Headline, HeadlineMetric
 from unlearnbench.base.console import aligned
 from unlearnbench.evaluation.word_check import MOST_ANSWERS
+from unlearnbench.results.attack_variants import step_of
 from unlearnbench.stats.ks_test import SIGNIFICANCE
 from unlearnbench.stats.paired_test import POWER, PairedTest
 from unlearnbench.stats.t_interval import ENOUGH_SEEDS, Interval
@@ -246,78 +247,158 @@ def ranks_summary(claims: OrderConfidence) -> str:
 # Attacks
 
 
-def share_given_back(worst: UnderAttack) -> str:
-    """`42 % [31, 53 %]`: the share that is given back, with its interval or range over seeds."""
-    share, interval = 1 - (worst.lasting or 0.0), worst.lasting_interval
+def share_given_back(attacked: AttackedSetting) -> str:
+    """`42 % [31, 53 %]`: the share that is given back, with its interval or range."""
+    share, interval = 1 - (attacked.lasting or 0.0), attacked.lasting_interval
     if interval is None:
         return f"{round(100 * share)} % (one seed, no interval)"
     ends = f"{round(100 * (1 - interval.high))}, {round(100 * (1 - interval.low))} %"
-    return f"{round(100 * share)} % {f'(min-max {ends})' if interval.is_range else f'[{ends}]'}"
+    if interval.is_range:
+        return f"{round(100 * share)} % (min-max {ends})"
+    over = f" over {interval.n} questions, one seed" if interval.over == "questions" else ""
+    return f"{round(100 * share)} % [{ends}]{over}"
 
 
-def _lasts(panel: AttackedPanel, item: AttackedSetting) -> str:
-    """Sentence on what comes back of a setting under its worst attack, with its numbers."""
-    name, worst = setting_name(item.setting), item.worst
+def _lasts(item: AttackedSetting, name: str = "") -> str:
+    """Return a sentence on what comes back of a setting under its worst attack, with its numbers.
+
+    Args:
+        item: The setting.
+        name: What the sentence calls it, if not by its method, rate and epoch.
+    """
+    name, worst = name or setting_name(item.setting), item.worst
     if item.bypassed_by:
         return (
             f"{name}: bypassed, not robust: it leaves the weights as they are, and "
             f"{' and '.join(item.bypassed_by)} runs the model without it."
         )
     if worst is None:
-        return f"{name}: not scored ({item.why_not or 'a number is undefined'})."
-    sure = ", next to nothing" if item.gives_little else ", not more than by chance"
-    values = worst.before, worst.after, worst.retain.before, worst.retain.after, worst.start.before
+        return f"{name}: not scored: {item.why_not}."
+    returned = (
+        f"Under {variant_label(worst.variant)}, {share_given_back(item)} of what {name}, removed "
+        f"comes back{_how_sure(item)}"
+    )
+    return f"{returned}: {_numbers_of(worst)}."
+
+
+def _how_sure(item: AttackedSetting) -> str:
+    if item.comes_back:
+        return ""
+    return ", next to nothing" if item.gives_little else ", not more than by chance"
+
+
+def _numbers_of(under: UnderAttack) -> str:
+    """Return the numbers of a setting before an attack and under it, with both other models'."""
+    values = under.before, under.after, under.retain.before, under.retain.after, under.start.before
     before, after, retain_before, retain_after, start = (
         "undefined" if value is None else f"{value:.3f}" for value in values
     )
-    returned = (
-        f"Under {variant_label(worst.variant)}, {share_given_back(worst)} of what {name}, removed "
-        f"comes back{'' if item.comes_back else sure}: "
-    )
-    measured = worst.measured
+    measured = under.measured
+    label = "the number" if measured is None else measured.after.label.lower()
     if measured is not None and measured.before != measured.after:
         # Of samples, which are compared with the greedy answer.
         return (
-            f"{returned}{measured.before.label.lower()} of the greedy answer is {before}, and "
-            f"{measured.after.label.lower()} is {after} (retain model, which never saw these rows: "
-            f"{retain_before} and {retain_after}; start model: {start})."
+            f"{measured.before.label.lower()} of the greedy answer is {before}, and {label} is "
+            f"{after} (retain model, which never saw these rows: {retain_before} and "
+            f"{retain_after}; start model: {start})"
         )
     return (
-        f"{returned}{panel.column.label.lower()} goes from {before} to {after} (retain model, "
-        f"which never saw these rows: {retain_before} to {retain_after}; start model: {start})."
+        f"{label} goes from {before} to {after} (retain model, which never saw these rows: "
+        f"{retain_before} to {retain_after}; start model: {start})"
     )
 
 
 def lasting(attacked: AttackedPanel | None, leader: Setting | None) -> str:
-    """Sentence on what comes back of the leading setting, and of the one of which most does.
+    """Return a sentence on what comes back of the leading setting, and of the least robust one.
 
-    attacked  None if no attack was run
-    leader    None if no setting keeps its utility
+    Args:
+        attacked: None if no attack was run.
+        leader: None if no setting keeps its utility.
     """
     if attacked is None:
         advice = "`--set attacks=[relearning]` adds one"
         return f"Whether it lasts is not known: no attack was run ({advice})." if leader else ""
     lines: list[str] = []
-    part, most = None, attacked.most
+    of_leader, most = None, attacked.most
     if leader is not None:
-        best = [item for item in attacked.best if item.under]
-        part = next((item for item in best if item.setting.family == leader.family), None)
-        unknown = f"Whether it lasts is not known: {leader.method} was not attacked."
-        lines.append(unknown if part is None else _lasts(attacked, part))
-    limit = None if part is None else part.lasting
+        of_leader = attacked.of(leader)
+        if of_leader is None or not of_leader.under:
+            reason = "it was not attacked" if of_leader is None else of_leader.why_not
+            lines.append(f"Whether it lasts is not known: {reason}.")
+        else:
+            lines.append(_lasts(of_leader))
+    limit = None if of_leader is None else of_leader.lasting
     if most is not None and (limit is None or limit > (most.lasting or 0.0)):
-        lines.append(f"Most comes back of another setting. {_lasts(attacked, most)}")
+        lines.append(f"Most comes back of another setting. {_lasts(most)}")
     return " ".join(lines)
 
 
 def attack_sentences(panel: AttackedPanel) -> tuple[str, ...]:
-    """List what comes back: most, then of each method's best setting; and the baseline."""
-    best, most = [item for item in panel.best if item.under], panel.most
-    if most is not None and most not in best:
-        best.append(most)
-    best.sort(key=lambda item: (item != most, item.lasting or 0.0, item.setting.family))
-    lines = [_lasts(panel, item) for item in best]
+    """List what comes back: most, then of each method's best setting; and the baseline.
+
+    A method whose best setting was not attacked has a sentence that says so.
+    """
+    listed = [*panel.best]
+    families = {item.setting.family for item in listed}
+    listed += [item for item in panel.shown if item.setting.family not in families]
+    most = panel.most
+    if most is not None and most not in listed:
+        listed.append(most)
+    listed.sort(key=lambda item: (item != most, item.lasting or 0.0, item.setting.family))
+    lines = [_lasts(item) for item in listed]
     return (*lines, _baseline(panel)) if lines else ()
+
+
+def single_attack_sentences(panel: AttackedPanel, attack: str) -> tuple[str, ...]:
+    """List what an attack gives back of a model that was evaluated by itself.
+
+    Args:
+        panel: Panel with one setting, see `Results.lasting`.
+        attack: Name of the attack.
+
+    Returns:
+        The verdict; the change and the retain model's, with intervals over questions.
+    """
+    (setting,) = panel.settings
+    item = setting.only(attack)
+    under = item.worst or item.most_gained
+    if under is None or under.gain is None:
+        reason = item.why_not or "a number behind it is undefined"
+        return (f"{attack}: not scored: {reason}.",)
+    points = sum(point.gain is not None for point in item.under)
+    which = f", the worst of {points} points" if points > 1 else ""
+    label = f"{variant_label(under.variant)}{which}"
+    if item.worst is None:
+        verdict = f"{label}: not scored: {item.why_not}."
+    elif item.comes_back:
+        verdict = (
+            f"{label}: it gives back {share_given_back(item)} of what was removed: "
+            f"{_numbers_of(under)}."
+        )
+    else:
+        verdict = (
+            f"{label}: no sign that anything comes back ({share_given_back(item)} of what was "
+            f"removed): {_numbers_of(under)}."
+        )
+    return verdict, _change(under, points)
+
+
+def _change(under: UnderAttack, points: int) -> str:
+    """Return a sentence on what a model gains under an attack, beyond the retain model's gain."""
+    level = worst_of_level(points)
+    questions = under.questions
+    ends = None if questions is None else questions.gain_interval(level)
+    count = "" if questions is None else f" over {questions.count} questions"
+    gain = under.sign * (under.gain or 0.0)
+    line = f"Gain{count}: {gain:+.3f}{between(ends, '+.3f')}"
+    if under.excess is None or under.null is None:
+        return f"{line}. What a model gains that never knew the rows is not known."
+    beyond = None if questions is None else questions.excess_interval(level)
+    excess = under.sign * under.excess
+    return (
+        f"{line}; the retain model's: {under.sign * under.null:+.3f}; beyond it: "
+        f"{excess:+.3f}{between(beyond, '+.3f')}."
+    )
 
 
 def _baseline(panel: AttackedPanel) -> str:

@@ -187,10 +187,16 @@ class Measure:
     def value(self, seen: SetEvaluation) -> float | None:
         """The value of a set; None where it is undefined. Raises: PluginError as `per_example`."""
         values = self.per_example(seen)
-        if values is None:
-            return None
+        return None if values is None else self.number(values)
+
+    def number(self, per_example: FloatArray) -> float | None:
+        """Return the number of rows with these values [n]; None if it is undefined.
+
+        Raises:
+            PluginError: If the metric fails, or gives no number.
+        """
         with guarded(self.metric, "value"):
-            value: object = self.metric.value(values)
+            value: object = self.metric.value(per_example)
         return number(value, _call(self.metric, "value"))
 
 

@@ -120,6 +120,9 @@ class SetEvaluation:
     compressed_bytes: IntArray | None = None
     """[n] bytes of the text of each true answer's scored tokens after zlib. None where these texts
     are the references, and in records from before there was this column."""
+    places: IntArray | None = None
+    """[n] places of these rows among all rows of the set, if an attack left some out. None if it
+    left none out, and in records from before there was this column."""
 
     @property
     def perturbed(self) -> BoolArray:

@@ -2,9 +2,10 @@
 
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from unlearnbench.api.attack import (
@@ -16,7 +17,7 @@ from unlearnbench.api.attack import (
     variant,
 )
 from unlearnbench.api.benchmark import Dataset, Question, SplitKey
-from unlearnbench.api.observations import Evaluation
+from unlearnbench.api.observations import Evaluation, IntArray
 from unlearnbench.api.plugin_code import plugin_code, source_file
 from unlearnbench.base.deferred_warnings import warn_later
 from unlearnbench.base.distributed import all_gather, world_size
@@ -71,7 +72,8 @@ def evaluations_under(
         if plain is None:
             raise EvaluationError(f"attack {name!r} reads the model's own answers: evaluate first")
         rows = replace(rows, answers=own_answers(plain))
-    sets = _selected(name, attack, evaluator, rows)
+    asked = _asked_rows(name, attack, evaluator, rows)
+    sets = {key: of_set.questions for key, of_set in asked.items()}
     inner = model.model if isinstance(model, ShiftedModel) else model
     shown = inner if attack.white_box else model
     changes = isinstance(attack, WeightAttack)
@@ -85,24 +87,39 @@ def evaluations_under(
             if isinstance(attack, SamplingAttack):
                 result = part.with_samples(result, shown, attack)
             evaluator.batch_tokens = part.batch_tokens  # halved for good where memory was short
-            yield variant(name, point), _with_questions(result, sets)
+            yield variant(name, point), _with_original_rows(result, asked)
 
 
-def _selected(name: str, attack: Attack, evaluator: Evaluator, rows: AttackRows) -> Sets:
-    """The rows that are evaluated, of each set with one of the attack's roles."""
-    with _guarded(name, attack, "selects"):
-        sets = {
-            key: tuple(item.question for item in items if attack.selects(item.question, rows))
-            for key, items in evaluator.sets.items()
-            if evaluator.roles.get(key) in attack.roles
-        }
-    sets = {key: result for key, result in sets.items() if result}
-    if not sets:
+@dataclass(frozen=True)
+class _AskedRows:
+    """The rows of one set that are evaluated under an attack."""
+
+    questions: tuple[Question, ...]
+    """As they are asked without the attack."""
+    places: IntArray | None
+    """Their places in the set; None for all of its rows."""
+
+
+def _asked_rows(
+    name: str, attack: Attack, evaluator: Evaluator, rows: AttackRows
+) -> dict[str, _AskedRows]:
+    """Select the rows that are evaluated, of each set with one of the attack's roles."""
+    asked: dict[str, _AskedRows] = {}
+    for key, items in evaluator.sets.items():
+        if evaluator.roles.get(key) not in attack.roles:
+            continue
+        with _guarded(name, attack, "selects"):
+            places = [i for i, item in enumerate(items) if attack.selects(item.question, rows)]
+        if places:
+            questions = tuple(items[place].question for place in places)
+            is_whole = len(places) == len(items)
+            asked[key] = _AskedRows(questions, None if is_whole else np.array(places, np.int64))
+    if not asked:
         roles = ", ".join(sorted(attack.roles))
         raise EvaluationError(
             f"attack {name!r}: there is no row to evaluate in sets of role {roles}; leave it out"
         )
-    return sets
+    return asked
 
 
 def _reached(
@@ -171,13 +188,20 @@ def _asking(
     return part
 
 
-def _with_questions(evaluation: Evaluation, sets: Sets) -> Evaluation:
-    """The evaluation with the original questions."""
-    part = {
-        key: replace(seen, questions=tuple(question.question for question in sets[key]))
+def _with_original_rows(evaluation: Evaluation, asked: Mapping[str, _AskedRows]) -> Evaluation:
+    """Return the evaluation with the original questions, and the places of its rows.
+
+    Two rows may have the same question, so questions alone do not tell which rows were asked.
+    """
+    sets = {
+        key: replace(
+            seen,
+            questions=tuple(question.question for question in asked[key].questions),
+            places=asked[key].places,
+        )
         for key, seen in evaluation.sets.items()
     }
-    return replace(evaluation, sets=part)
+    return replace(evaluation, sets=sets)
 
 
 def _guarded(name: str, attack: Attack, function: str) -> AbstractContextManager[None]:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Literal
 
 LEVEL = 0.95
 ENOUGH_SEEDS = 3
@@ -22,17 +23,21 @@ class Interval:
     n: int
     """Number of values."""
     level: float = LEVEL
+    over: Literal["seeds", "questions"] = "seeds"
+    """What the values are of. Over questions, the interval is one of `mean_interval`."""
 
     @property
     def is_range(self) -> bool:
         """True if `low` and `high` are the smallest and largest of too few values."""
-        return self.n < ENOUGH_SEEDS
+        return self.over == "seeds" and self.n < ENOUGH_SEEDS
 
     @property
     def name(self) -> str:
         """Description of `low` and `high`."""
         if self.is_range:
             return f"min-max of {self.n} seeds, which is not an interval of the mean"
+        if self.over == "questions":
+            return f"{100 * self.level:.3g} % interval over {self.n} questions, of one seed"
         return f"{100 * self.level:g} % t interval of the mean over {self.n} seeds"
 
 
@@ -57,6 +62,12 @@ def t_interval(values: Sequence[float], level: float = LEVEL) -> Interval | None
         return Interval(mean, float(min(values)), float(max(values)), spread, n, level)
     half = _quantile(n - 1, level) * spread / math.sqrt(n)
     return Interval(mean, mean - half, mean + half, spread, n, level)
+
+
+def interval_of_all(values: Sequence[float | None]) -> Interval | None:
+    """Return `t_interval`; None if one value is missing: it must not disappear from a mean."""
+    numbers = [value for value in values if value is not None]
+    return t_interval(numbers) if len(numbers) == len(values) else None
 
 
 def is_above(higher: Mapping[int, float], lower: Mapping[int, float]) -> bool:

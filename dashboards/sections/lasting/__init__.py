@@ -7,27 +7,24 @@ from functools import lru_cache
 from typing import Any
 
 from unlearnbench.analysis.best_settings import average_seeds
-from unlearnbench.analysis.given_back import (
-    LEAK,
-    LeakCurve,
-    leak_columns,
-    leak_curve,
-    prompts,
-    worst_prompt,
-)
 from unlearnbench.analysis.lasting import (
     AttackedPanel,
     AttackedSetting,
-    RelearningCurve,
     Shift,
     UnderAttack,
     Yardstick,
+)
+from unlearnbench.analysis.relearning_curve import RelearningCurve
+from unlearnbench.analysis.sampled_leaks import LEAK, LeakCurve, leak_columns, leak_curve
+from unlearnbench.analysis.text import attack_sentences, variant_label
+from unlearnbench.analysis.worst_prompt import worst_prompt
+from unlearnbench.api.observations import Evaluation
+from unlearnbench.results.attack_variants import (
     attack_class,
     attack_of,
+    prompt_variants,
     step_of,
 )
-from unlearnbench.analysis.text import attack_sentences, variant_label
-from unlearnbench.api.observations import Evaluation
 from unlearnbench.results.table import TableRow
 
 from ...figures.tradeoff_data import TradeOffPanel
@@ -140,20 +137,19 @@ def leaked(context: PageContext, panel: AttackedPanel) -> dict[Any, tuple[float,
 def variant_answers(context: PageContext) -> Variants:
     """Read the evaluations under attacks that the page embeds: of an attack with steps, the last.
 
-    They are those of each method's best attacked setting, of one seed, and of the start and the
-    retain model, which have the id of their plain record here.
+    They are those of `AttackedPanel.shown`, of one seed, and of the start and the retain model,
+    which have the id of their plain record here.
     """
-    records = {record.id: record for record in context.report.records}
     evaluations: dict[tuple[str, str], Evaluation] = {}
     for panel in context.report.lasting:
         last = {attack: variants[-1] for attack, variants in panel.attacks.items()}
         wanted = {v for v in panel.variants if step_of(v) is None or v == last[attack_of(v)]}
-        runs = {(row.run_id, row.epoch) for item in panel.best for row in item.setting.rows[:1]}
+        runs = {(row.run_id, row.epoch) for item in panel.shown for row in item.setting.rows[:1]}
         plain = {row.kind: row.run_id for row in context.rows_of(panel) if row.kind != "run"}
         for row in of_place(context.report.attacked, panel):
             part = plain.get(row.kind, row.run_id)
             if row.variant in wanted and (row.kind != "run" or (row.run_id, row.epoch) in runs):
-                stored = records[row.run_id].attacked_evaluations.get((row.epoch, row.variant))
+                stored = context.report.observed(row)
                 if stored is not None:
                     evaluations[part, f"{row.epoch} {row.variant}"] = stored
     return evaluations
@@ -181,13 +177,18 @@ def leak_curves(context: PageContext, panel: AttackedPanel) -> Mapping[str, Leak
 def worst_of_prompts(
     context: PageContext, panel: AttackedPanel
 ) -> tuple[str, Mapping[str, float | None]] | None:
-    """The label of the worst of several prompts, and its values by model; None without any."""
-    of = context.columns.schema, panel.column.name, panel.variants
-    by_model = _by_model(context, panel)
-    worst = {model: worst_prompt(*of, by_variant) for model, by_variant in by_model.items()}
+    """Compute the worst of several prompts by model, with its label; None without any."""
+    prompts = prompt_variants(panel.variants)
+    plain_rows = {row.run_id: row for item in panel.shown for row in item.setting.rows[:1]}
+    plain_rows |= {_name(row): row for row in context.rows_of(panel) if row.kind != "run"}
+    worst: dict[str, float | None] = {}
+    for model, by_variant in _by_model(context, panel).items():
+        plain = context.report.observed(plain_rows[model]) if len(prompts) > 1 else None
+        schema, column = context.columns.schema, panel.column.name
+        worst[model] = worst_prompt(schema, column, prompts, by_variant, plain)
     if all(value is None for value in worst.values()):
         return None
-    return f"worst of {len(prompts(panel.variants))} prompts", worst
+    return f"worst of {len(prompts)} prompts", worst
 
 
 def _name(row: TableRow) -> str:
@@ -223,7 +224,7 @@ class Lasting(Section):
             "curves": [item.label for item in columns(panels[0]) if item.attack in stepped],
             "stepped": stepped,
             "brackets": interval_names(
-                u.lasting_interval for p in panels for s in p.settings for u in s.under
+                setting.lasting_interval for panel in panels for setting in panel.settings
             ),
             "change": _change,
             "steps": _steps,

@@ -6,8 +6,9 @@ A mark's `customdata` is the variant whose answers it opens.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from unlearnbench.analysis.given_back import LeakCurve
-from unlearnbench.analysis.lasting import AttackedPanel, AttackedSetting, RelearningCurve
+from unlearnbench.analysis.lasting import AttackedPanel, AttackedSetting
+from unlearnbench.analysis.relearning_curve import RelearningCurve
+from unlearnbench.analysis.sampled_leaks import LeakCurve
 
 from ...figures.marks import SHARE_RANGE, Figure, error_bars, line_style, small_layout, trace
 from ...figures.palette import MUTED, Style, meta
@@ -25,7 +26,7 @@ def relearning(panel: AttackedPanel, attack: str, style: Style) -> Titled:
         for curve in setting.curves:
             if curve.attack == attack:
                 families.setdefault(setting.setting.family, []).append((setting, curve))
-    best = panel.best
+    best = panel.shown
     titled: Titled = []
     for several in families.values():
         # Of a trajectory the last epoch.
@@ -84,7 +85,7 @@ def leaks(panel: AttackedPanel, curves: Mapping[str, LeakCurve], style: Style) -
     titled: Titled = []
     hover = "one of %{x} answers leaks: %{y:.3f}"
     ends = {name: (c.ks, c.leaks) for name, c in curves.items() if name in (START, RETAIN)}
-    for item in panel.best:
+    for item in panel.shown:
         run, family = item.setting.rows[0].run_id, item.setting.family
         if (curve := curves.get(run)) is None:
             continue

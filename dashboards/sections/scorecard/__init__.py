@@ -30,7 +30,7 @@ class ScoreLine:
     scores: tuple[Score, ...]
     """By the panel's questions; none without a setting."""
     lasting: AttackedSetting | None = None
-    """Its best setting among the attacked ones."""
+    """The same setting, on the same seeds, under attacks; None if there were none."""
 
     @property
     def numbers(self) -> tuple[Score, ...]:
@@ -39,13 +39,14 @@ class ScoreLine:
             return self.scores
         shares, interval, warnings = dict[int, float](), None, dict[str, str]()
         if under.worst is not None:
-            interval = under.worst.lasting_interval
+            interval = under.lasting_interval
             pairs = zip(under.setting.rows, under.worst.shares, strict=False)
             shares = {row.seed: share for row, share in pairs if share is not None}
         if by := under.bypassed_by:
             text = f"the model alone answers {' and '.join(by)}, as if nothing were forgotten"
             warnings["bypassed"] = f"bypassed, no robustness: {text}"
-        return (*self.scores, Score(LASTING, under.lasting, shares, interval, warnings))
+        lasting = Score(LASTING, under.lasting, shares, interval, warnings, why_not=under.why_not)
+        return (*self.scores, lasting)
 
 
 @dataclass(frozen=True)
@@ -77,20 +78,20 @@ def _panel(context: PageContext, panel: TradeOffPanel, lines: Sequence[SettingsL
         lambda row: context.evaluation(row.run_id, row.epoch),
     )
     attacked = panel_of(context, panel)
-    best = {} if attacked is None else {item.setting.family: item for item in attacked.best}
-    scored = tuple(
-        ScoreLine(line, scorer.scores(line.setting.rows), best.get(line.family))
-        if line.setting
-        else ScoreLine(line, ())
-        for line in lines
-    )
+    scored: list[ScoreLine] = []
+    for line in lines:
+        if line.setting is None:
+            scored.append(ScoreLine(line, ()))
+        else:
+            lasting = None if attacked is None else attacked.of(line.setting)
+            scored.append(ScoreLine(line, scorer.scores(line.setting.rows), lasting))
     names = [question.columns()[0].name for question in questions(schema)]
     references = {
         name: tuple(row.metrics.get(column) for column in names)
         for name, row in (("retain model", panel.retain), ("start model", panel.fine_tuned))
         if row is not None
     }
-    return ScorePanel(*panel.panel, scored, references, attacked is not None)
+    return ScorePanel(*panel.panel, tuple(scored), references, attacked is not None)
 
 
 class ScorecardSection(Section):
@@ -166,6 +167,12 @@ def _table(context: PageContext, panel: ScorePanel, rule: SettingsTable) -> str:
     notes = [
         f"unlearnbench {version('unlearnbench')}, profile {context.report.profile}",
         *_notes(rule, [item for line in values for item in line]),
+        *(
+            f"{score.label}, {line.setting.method}: no number, because {score.why_not}."
+            for line in panel.lines
+            for score in line.numbers
+            if score.why_not
+        ),
     ]
     return latex(caption, notes, lines, 1, rule_before)
 

@@ -11,7 +11,6 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from unlearnbench.analysis.asked_rows import asked_places
 from unlearnbench.analysis.best_settings import panels
 from unlearnbench.analysis.lasting import attacked_panels
 from unlearnbench.analysis.text import attack_sentences
@@ -27,6 +26,7 @@ from unlearnbench.api.attack import (
     only_samples,
 )
 from unlearnbench.api.benchmark import Question
+from unlearnbench.results.asked_rows import asked_places
 from unlearnbench.testing import SUITES, AttackConformance, check_plugin
 from unlearnbench.testing.attack_checks import TriedAttack
 

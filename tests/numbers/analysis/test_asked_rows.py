@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from unlearnbench.analysis.asked_rows import PlainNumbers, asked_places
 from unlearnbench.analysis.lasting import yardstick
 from unlearnbench.analysis.results import Results
 from unlearnbench.analysis.text import attack_sentences
 from unlearnbench.api.observations import Evaluation, FloatArray, SetEvaluation
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.evaluation.benchmark_schema import recorded_schema
+from unlearnbench.results.asked_rows import NumbersBefore, asked_places, before_rows
 from unlearnbench.results.records import EpochResult, Record
 from unlearnbench.results.table import Numbers
 
@@ -140,15 +140,16 @@ def test_greedy_answers_are_measured_also_where_the_benchmark_does_not_report_it
     scores = np.array([0.1, 0.4, 0.7])
     seen = replace(asked(scores, range(3)), rouge_l_recall=scores)
     evaluation = Evaluation(TOFU.id, {of_set: seen})
-    run = record("run", [{}], evaluations={1: evaluation})
-    run = replace(run, attacked_evaluations={(1, "sampling"): evaluation})
-
     plain = table_row("run", "npo", {}, run_id="run", schema=schema)
     under = replace(plain, variant="sampling", metrics=Numbers({f"expected_best_{of_set}": 0.8}))
     measured = yardstick(schema, "exact_memorization", "sampling", [under])
     assert measured is not None
     assert measured.before.name == column
-    assert PlainNumbers([run])(plain, under, column) == pytest.approx(0.4)
+    (before,) = before_rows([plain], [under], lambda _: evaluation)
+    assert (before.run_id, before.epoch, before.variant) == ("run", 1, "sampling")
+    assert before.metrics[column] == pytest.approx(0.4)
+    assert NumbersBefore.of([before])(plain, "sampling") == before.metrics
+    assert NumbersBefore.of([])(plain, "sampling") == plain.metrics
 
 
 @pytest.mark.parametrize(
@@ -158,6 +159,9 @@ def test_greedy_answers_are_measured_also_where_the_benchmark_does_not_report_it
         ([("a", "x"), ("a", "x y"), ("b", "z")], [("a", "x"), ("a", "x y")], [0, 1]),
         ([("", "one"), ("", "two words"), ("", "one")], [("", "words")], [1]),
         ([("a", "x"), ("a", "y")], [("a", "z")], None),
+        ([("a", "x"), ("a", "x")], [("a", "x")], None),
+        ([("", "x"), ("", "y"), ("", "x")], [("", "x"), ("", "y")], [0, 1]),
+        ([("", "x"), ("", "y"), ("", "x")], [("", "y"), ("", "x")], [1, 2]),
         ([("a", "x")], [("b", "x")], None),
     ],
 )
@@ -170,4 +174,5 @@ def test_rows_with_the_same_question_are_told_apart_by_their_answers(
         made = asked(np.full(len(pairs), 0.5), range(len(pairs)), [answer for _, answer in pairs])
         return replace(made, questions=tuple(question for question, _ in pairs))
 
-    assert asked_places(rows(whole), rows(of)) == expected
+    places = asked_places(rows(whole), rows(of))
+    assert (None if places is None else places.tolist()) == expected

@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from unlearnbench.analysis.best_settings import panels
+from unlearnbench.analysis.best_settings import average_seeds, panels
 from unlearnbench.analysis.lasting import (
     AttackedPanel,
     Shift,
     UnderAttack,
     attacked_panels,
     memorization_column,
-    step_of,
 )
-from unlearnbench.analysis.text import attack_sentences
+from unlearnbench.analysis.text import attack_sentences, lasting
+from unlearnbench.results.attack_variants import step_of
 from unlearnbench.results.table import Numbers, TableRow
 from unlearnbench.stats.t_interval import t_interval
 
@@ -44,6 +44,7 @@ def row(
         numbers |= {"model_utility": utility, "log10_forget_quality": -4.0}
     name = f"{method}-{rate}-{seed}" if run else f"{kind}{variant and '-attacked'}"
     place = {"run_id": name, "learning_rate": rate, "seed": seed, "epoch": epoch} if run else {}
+    place |= {"at_inference": run and rate is None}
     fields: dict[str, Any] = {"run_id": name, "variant": variant, **place}
     return table_row(kind, method if run else kind, numbers, **fields)
 
@@ -117,7 +118,7 @@ def test_the_worst_attack_counts_with_its_interval_over_seeds() -> None:
 def test_the_reason_is_named_where_there_is_no_number() -> None:
     under = variants("run", {"paraphrase": 0.88})
     (setting,) = panel([row("run", 0.85)], under).settings
-    assert setting.why_not == "less than 25 % was removed, and could come back"
+    assert setting.why_not == "it forgot too little (less than 25 %) to measure recovery"
     found = setting.at("paraphrase")
     assert found is not None
     assert found.removed == pytest.approx(0.05 / 0.8)
@@ -300,7 +301,7 @@ def test_the_column_is_the_first_that_has_a_number() -> None:
     assert memorization_column(plain, []) is None
 
 
-def test_each_method_has_its_best_attacked_setting() -> None:
+def test_a_best_setting_that_was_not_attacked_has_no_score_of_another_one() -> None:
     plain = [
         row("run", 0.1, rate=1e-5, utility=0.9),
         row("run", 0.1, rate=2e-5, utility=0.85),
@@ -309,12 +310,89 @@ def test_each_method_has_its_best_attacked_setting() -> None:
     under = [
         one for rate in (2e-5, 3e-5) for one in variants("run", {"paraphrase": 0.1}, rate=rate)
     ]
-    (best,) = panel(plain, under).best
-    assert best.setting.learning_rate == 2e-5, "1e-5 was not attacked, 3e-5 keeps too little"
+    found = panel(plain, under)
+    (best,) = found.best
+    assert best.setting.learning_rate == 1e-5
+    assert (best.lasting, best.under) == (None, ())
+    assert best.why_not == "it was not attacked at epoch 1 (other settings of npo were)"
+    (shown,) = found.shown
+    assert shown.setting.learning_rate == 2e-5, "1e-5 was not attacked, 3e-5 keeps too little"
+    assert attack_sentences(found)[0] == (
+        "npo at learning rate 1e-05, epoch 1: not scored: it was not attacked at epoch 1 (other "
+        "settings of npo were)."
+    )
+    assert text_of_conclusion(found, plain[0]).startswith(
+        "Whether it lasts is not known: it was not attacked at epoch 1"
+    )
     unknown = replace(plain[0], metrics={**plain[0].metrics, "log10_forget_quality": None})
     attacked = variants("run", {"paraphrase": 0.1}, rate=1e-5)
     (best,) = panel([unknown, *plain[1:]], [*under, *attacked]).best
     assert best.setting.learning_rate == 2e-5, "of 1e-5 it is not known what it forgot"
+
+
+def text_of_conclusion(found: AttackedPanel, leader: TableRow) -> str:
+    (setting,) = average_seeds([leader])
+    return lasting(found, setting)
+
+
+def test_the_best_epoch_is_scored_only_if_it_was_attacked_itself() -> None:
+    """With `at: last` the best epoch may be an earlier one."""
+    plain = [
+        replace(row("run", 0.1, epoch=epoch), metrics={**row("run", 0.1).metrics, **numbers})
+        for epoch, numbers in ((2, {"log10_forget_quality": -1.0}), (5, {}))
+    ]
+    found = panel(plain, variants("run", {"paraphrase": 0.1}, epoch=5))
+    (best,) = found.best
+    assert (best.setting.epoch, best.lasting) == (2, None)
+    assert best.why_not == (
+        "it was not attacked at epoch 2 (settings of npo were at epoch 5; `at: every` attacks at "
+        "each)"
+    )
+    assert [item.setting.epoch for item in found.settings] == [5]
+    assert found.settings[0].lasting == 1.0, "shown in the details"
+
+
+def test_an_attack_that_one_seed_lacks_leaves_no_score() -> None:
+    """Another seed may have ended by patience, or been attacked at another epoch."""
+    plain = [row("run", 0.1, seed=seed) for seed in range(2)]
+    under = [
+        *variants("run", {"relearning@13": 0.9, "paraphrase": 0.1}, seed=0),
+        *variants("run", {"paraphrase": 0.1}, seed=1),
+    ]
+    found = panel(plain, under)
+    (setting,) = found.settings
+    assert (setting.lasting, setting.worst) == (None, None)
+    assert setting.why_not == "relearning did not attack seed 1 at epoch 1"
+    assert setting.at("paraphrase") is not None
+    assert "not scored: relearning did not attack seed 1 at epoch 1." in attack_sentences(found)[0]
+    assert found.most is None
+
+
+def test_a_point_that_an_attack_did_not_reach_leaves_no_score() -> None:
+    plain = [row("run", 0.1, seed=seed) for seed in range(2)]
+    under = [
+        *variants("run", {"relearning@1": 0.1, "relearning@13": 0.9}, seed=0),
+        *variants("run", {"relearning@1": 0.1}, seed=1),
+    ]
+    (setting,) = panel(plain, under).settings
+    assert setting.why_not == "relearning did not reach 13 with seed 1 at epoch 1"
+
+
+def test_an_attack_that_other_settings_had_is_not_passed_over() -> None:
+    plain = [row("run", 0.1, method=name) for name in ("npo", "idk")]
+    under = [
+        *variants("run", {"relearning@13": 0.9, "paraphrase": 0.1}, method="idk"),
+        *variants("run", {"paraphrase": 0.1}, method="npo"),
+    ]
+    idk, npo = panel(plain, under).settings
+    assert idk.lasting == pytest.approx(1 - (0.8 - 0.1) / 0.8)
+    assert (npo.lasting, npo.why_not) == (None, "relearning did not attack it at epoch 1")
+
+
+def test_an_undefined_number_under_one_attack_is_not_passed_over() -> None:
+    under = variants("run", {"relearning@13": None, "paraphrase": 0.1})
+    (setting,) = panel([row("run", 0.1)], under).settings
+    assert (setting.lasting, setting.why_not) == (None, "a number behind it is undefined")
 
 
 @pytest.mark.parametrize(

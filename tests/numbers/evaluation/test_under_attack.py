@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -19,6 +20,7 @@ from unlearnbench.base import deferred_warnings
 from unlearnbench.base.errors import EvaluationError
 from unlearnbench.config.profiles import get_profile
 from unlearnbench.evaluation.evaluator import Evaluator
+from unlearnbench.evaluation.observation_file import read_observations, write_observations
 from unlearnbench.models.encoding import TEMPLATES
 from unlearnbench.models.loading import pad_id
 from unlearnbench.runs.under_attack import evaluations_under
@@ -118,6 +120,37 @@ def test_rows_that_are_left_out_are_left_out_of_the_evaluation(sharp: Any, token
     rules = rules.with_sets({"forget": (FORGET[0], *two)}, {"forget": FORGET[:3]})
     (found,) = under(Paraphrase(), sharp, rules).values()
     assert found.sets["forget"].questions == tuple(q.question for q in FORGET[1:3])
+    assert found.sets["forget"].places is not None
+    assert found.sets["forget"].places.tolist() == [1, 2]
+
+
+def test_rows_with_one_question_are_told_apart_by_their_places(
+    sharp: Any, tokenizer: Any, tmp_path: Path
+) -> None:
+    """Their texts are equal, the reference too, and only the second one has another wording."""
+    first = FORGET[0]
+    second = replace(first, paraphrased_question=f"Tell: {first.question}")
+    rows = (first, second, FORGET[1])
+    rules = evaluator(tokenizer).with_sets({"forget": rows}, {"forget": rows})
+    (found,) = under(Paraphrase(), sharp, rules).values()
+    asked = found.sets["forget"]
+    assert (asked.questions, asked.references) == ((first.question,), (first.answer,))
+    assert asked.places is not None
+    assert asked.places.tolist() == [1]
+    write_observations(found, tmp_path / "part.safetensors")
+    stored = read_observations(tmp_path / "part.safetensors").sets["forget"].places
+    assert stored is not None
+    assert stored.tolist() == [1]
+
+
+def test_an_evaluation_of_all_rows_stores_no_places(
+    sharp: Any, tokenizer: Any, tmp_path: Path
+) -> None:
+    """Its file has the bytes that it had before places were stored."""
+    (found,) = under(SamePrompt(), sharp, evaluator(tokenizer)).values()
+    assert found.sets["forget"].places is None
+    write_observations(found, tmp_path / "all.safetensors")
+    assert b"places" not in (tmp_path / "all.safetensors").read_bytes()
 
 
 def test_an_attack_that_is_short_of_memory_has_results_up_to_there(

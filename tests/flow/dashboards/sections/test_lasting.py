@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from unlearnbench.analysis import results
+from unlearnbench.analysis.sampled_leaks import leak_columns
 from unlearnbench.api.attack import PromptAttack
 from unlearnbench.evaluation.benchmark_schema import recorded_schema
+from unlearnbench.results import attack_variants
 
 from .. import attacked_records
 from ..attacked_records import RETAIN, SAMPLES, STEPS, answers_under, under_attacks
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
 
     from ..conftest import Fabric
 
-answers: Any = importlib.import_module("unlearnbench.analysis.given_back")
 lasting: Any = importlib.import_module("unlearnbench_dashboards.sections.lasting")
 scorecard: Any = importlib.import_module("unlearnbench_dashboards.sections.scorecard")
 SECTION: Any = lasting.Lasting()
@@ -119,7 +120,7 @@ def test_a_bound_stands_beside_the_number_that_it_bounds(
     metrics: dict[str, dict[str, float]], bounded: bool
 ) -> None:
     schema = recorded_schema({}, PROFILE, None, metrics)
-    column, bound = answers.leak_columns(schema)
+    column, bound = leak_columns(schema)
     assert (column, bound) == ("leak_at_k_forget", "leak_at_k_bound" if bounded else "")
 
 
@@ -128,7 +129,7 @@ def test_a_bound_of_another_set_is_none() -> None:
     schema = recorded_schema({"source": "muse"}, PROFILE)
     first = schema.sets("forget")[0]
     assert first != "forget"
-    assert answers.leak_columns(schema) == (f"leak_at_k_{first}", "")
+    assert leak_columns(schema) == (f"leak_at_k_{first}", "")
 
 
 def test_of_two_attacks_that_sample_one_is_shown_for_all_models(
@@ -218,7 +219,7 @@ def test_the_worst_prompt_is_taken_question_by_question(
         (1, "second-turn"): answers_under(other, "second-turn"),
     }
     found[-1] = replace(found[-1], attacked_evaluations=changed)
-    monkeypatch.setattr(answers, "attack_class", lambda _: PromptAttack)  # pyright: ignore
+    monkeypatch.setattr(attack_variants, "attack_class", lambda _: PromptAttack)
     context = context_of(*found)
     (panel,) = context.report.lasting
     label, worst = lasting.worst_of_prompts(context, panel)
@@ -250,7 +251,8 @@ def test_the_scorecard_has_it(context: Any) -> None:
     by_family = {line.setting.family: line for line in panel.lines}
     idk = by_family["idk"].lasting
     (attacked,) = context.report.lasting
-    assert idk.lasting == attacked.best[1].lasting
+    (best,) = (item for item in attacked.best if item.setting.family == "idk")
+    assert idk.lasting == best.lasting is not None
     warned = {family: line.numbers[-1].warnings for family, line in by_family.items()}
     assert [family for family, warnings in warned.items() if warnings] == ["eco"]
     assert "the model alone answers relearning" in warned["eco"]["bypassed"]

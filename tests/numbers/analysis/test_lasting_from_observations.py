@@ -1,0 +1,232 @@
+"""Lasting of random records, recomputed from their observations with NumPy alone."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from unlearnbench.analysis.lasting import AttackedSetting
+from unlearnbench.analysis.results import Results
+from unlearnbench.analysis.text import attack_sentences
+from unlearnbench.api.observations import Evaluation, FloatArray, IntArray, SetEvaluation
+from unlearnbench.config.profiles import TOFU
+from unlearnbench.results.records import EpochResult, Record
+
+from .conftest import record
+
+COLUMN = "probability_forget"
+POINTS = {
+    "paraphrase": ("paraphrase",),
+    "quantization": ("quantization@int8", "quantization@nf4"),
+    "relearning": ("relearning@0", "relearning@1", "relearning@13"),
+}
+LEAVE_ROWS_OUT = {"paraphrase", "relearning"}
+LEAST_KEPT, LEAST_REMOVED = 0.8, 0.25
+
+
+def evaluation(
+    probabilities: FloatArray, questions: Sequence[str], places: IntArray | None = None
+) -> Evaluation:
+    """The forget set, whose true answers have these probabilities."""
+    n = len(probabilities)
+    ones, losses = np.ones(n, dtype=np.int64), -np.log(probabilities)
+    texts = tuple(questions if places is None else [questions[i] for i in places])
+    rows = SetEvaluation(
+        *(texts, texts, ("the same answer",) * n, losses, ones, losses, ones),
+        *(np.full((n, 2), 10.0), np.ones((n, 2), dtype=np.int64), np.ones(n), np.ones(n)),
+        places=places,
+    )
+    return Evaluation(TOFU.id, {"forget": rows})
+
+
+@dataclass
+class Model:
+    """A model with what was observed of it; each array is of probabilities."""
+
+    kind: Any
+    plain: FloatArray
+    under: dict[str, FloatArray] = field(default_factory=dict[str, FloatArray])
+    """By variant, of the rows that the attack asked."""
+    kept: float = 0.9
+    rate: float = 1e-5
+    seed: int = 0
+
+    @property
+    def epoch(self) -> int:
+        return int(self.kind == "run")
+
+
+class RandomPanel:
+    """Start and retain models and runs under attacks, some of which are missing."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = np.random.default_rng(seed)
+        n = int(self.rng.integers(6, 25))
+        # Few different texts, the empty one among them, so that rows are not told by their text.
+        self.questions = [f"Who is {i}?" * bool(i) for i in self.rng.integers(0, 4, n)]
+        self.places: dict[str, IntArray] = {}
+        for attack in POINTS:
+            size = int(self.rng.integers(3, n)) if attack in LEAVE_ROWS_OUT else n
+            self.places[attack] = np.sort(self.rng.choice(n, size, replace=False))
+        self.start = self.model("fine-tuned", 0.7, 1.0)
+        self.retain = self.model("retain", 0.0, 0.3)
+        self.runs = [
+            self.model("run", low, low + 0.3, rate=rate, seed=s, kept=kept)
+            for rate in (1e-5, 1e-4)
+            for low, kept in [(self.rng.uniform(0, 0.6), self.rng.choice([0.9, 0.75, 0.5]))]
+            for s in range(int(self.rng.integers(1, 4)))
+        ]
+        if self.rng.random() < 0.4:  # One run lacks an attack, or its last point.
+            lacking = self.rng.choice(len(self.runs))
+            attack = self.rng.choice([*POINTS])
+            for variant in POINTS[attack][-int(self.rng.integers(1, 4)) :]:
+                self.runs[lacking].under.pop(variant, None)
+
+    def model(self, kind: str, low: float, high: float, **more: Any) -> Model:
+        made = Model(kind, self.rng.uniform(low, high, len(self.questions)) + 1e-3, **more)
+        for attack, points in POINTS.items():
+            gain = self.rng.uniform(0, 0.5)
+            before = made.plain[self.places[attack]]
+            for point in points:
+                share = 0.0 if point.endswith("@0") else self.rng.uniform(-0.3, 1) * gain
+                noise = self.rng.uniform(-0.05, 0.05, len(before))
+                made.under[point] = np.clip(before + share + noise, 1e-3, 1.0)
+        return made
+
+    def records(self) -> Iterator[Record]:
+        for model in (self.start, self.retain, *self.runs):
+            yield from self._records(model)
+
+    def _records(self, model: Model) -> Iterator[Record]:
+        numbers = {
+            "model_utility": model.kept,
+            "log10_forget_quality": -5.0,
+            COLUMN: float(model.plain.mean()),
+        }
+        name = f"{model.kind}-{model.rate}-{model.seed}"
+        plain = {model.epoch: evaluation(model.plain, self.questions)}
+        results: list[EpochResult] = []
+        evaluations: dict[tuple[int, str], Evaluation] = {}
+        for variant, values in model.under.items():
+            places = self.places[variant.partition("@")[0]]
+            is_whole = len(places) == len(self.questions)
+            results.append(
+                EpochResult(model.epoch, {COLUMN: float(values.mean())}, 1.0, 1.0, variant)
+            )
+            evaluations[model.epoch, variant] = evaluation(
+                values, self.questions, None if is_whole else places
+            )
+        attacked = {"attacked": tuple(results), "attacked_evaluations": evaluations}
+        run = {"method": "npo", "learning_rate": model.rate, "seed": model.seed}
+        if model.kind == "run":
+            yield record(name, [numbers], "run", evaluations=plain, **run, **attacked)
+        else:
+            yield record(name, [numbers], model.kind, evaluations=plain)
+            yield record(f"{name}-attacked", [], model.kind, **attacked)
+
+    def before(self, model: Model, variant: str) -> FloatArray:
+        attack = variant.partition("@")[0]
+        if attack == "relearning":
+            return model.under["relearning@0"]
+        return model.plain[self.places[attack]]
+
+    def expected(self, runs: Sequence[Model]) -> tuple[float, str] | None:
+        """Lasting and the worst variant of the runs of one setting, by the definition."""
+        wanted = {v for run in self.runs for v in run.under if v != "relearning@0"}
+        if np.mean([run.kept for run in runs]) < LEAST_KEPT * self.start.kept:
+            return None
+        if any(not wanted <= run.under.keys() for run in runs):
+            return None
+        if any("relearning@0" not in run.under and "relearning@1" in wanted for run in runs):
+            return None
+        shares: dict[str, float] = {}
+        for variant in wanted:
+            start, retain = (
+                self.before(other, variant).mean() for other in (self.start, self.retain)
+            )
+            before = np.mean([self.before(run, variant).mean() for run in runs])
+            after = np.mean([run.under[variant].mean() for run in runs])
+            if (start - before) / (start - retain) < LEAST_REMOVED:
+                continue
+            taught = max(0.0, self.retain.under[variant].mean() - retain)
+            shares[variant] = float(1 - (after - before - taught) / (start - before))
+        if not shares:
+            return None
+        worst = min(shares, key=lambda variant: shares[variant])
+        return shares[worst], worst
+
+    def excess(self, run: Model, variant: str) -> FloatArray:
+        """Gain of each question beyond the retain model's."""
+        gains = run.under[variant] - self.before(run, variant)
+        taught = self.retain.under[variant] - self.before(self.retain, variant)
+        result: FloatArray = gains - taught if taught.mean() > 0 else gains
+        return result
+
+
+def by_setting(panel: RandomPanel) -> Mapping[float, list[Model]]:
+    settings: dict[float, list[Model]] = {}
+    for run in panel.runs:
+        settings.setdefault(run.rate, []).append(run)
+    return settings
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_lasting_is_what_the_observations_say(seed: int) -> None:
+    panel = RandomPanel(seed)
+    if any("relearning@0" not in run.under and "relearning@1" in run.under for run in panel.runs):
+        pytest.skip("an attack that trains always has its point 0")
+    (found,) = Results.of(panel.records(), name="").lasting
+    settings = {item.setting.learning_rate: item for item in found.settings}
+    assert found.column.name == COLUMN
+    for rate, runs in by_setting(panel).items():
+        setting, expected = settings[rate], panel.expected(runs)
+        if expected is None:
+            assert (setting.lasting, setting.worst) == (None, None)
+            assert setting.why_not
+            continue
+        assert setting.worst is not None, setting.why_not
+        assert setting.lasting == pytest.approx(expected[0])
+        assert setting.worst.variant == expected[1]
+        if len(runs) == 1:
+            check_questions(setting, panel.excess(runs[0], expected[1]))
+    best = {item.setting.learning_rate: item.lasting for item in found.best}
+    assert best.items() <= {rate: item.lasting for rate, item in settings.items()}.items()
+    assert attack_sentences(found)
+
+
+def check_questions(setting: AttackedSetting, excess: FloatArray) -> None:
+    """Compare the interval with Student's t over questions, widened for the number of points."""
+    interval = setting.lasting_interval
+    assert interval is not None
+    assert (interval.over, interval.n) == ("questions", len(excess))
+    level = 1 - 0.05 / len(setting.scored)
+    low, high = stats.t.interval(level, len(excess) - 1, excess.mean(), stats.sem(excess))
+    assert setting.worst is not None
+    removed = (setting.worst.start.before or 0.0) - (setting.worst.before or 0.0)
+    ends = 1 - high / removed, 1 - low / removed
+    assert (interval.low, interval.high) == pytest.approx(ends)
+    assert interval.low <= (setting.lasting or 0.0) <= interval.high
+    assert setting.comes_back is bool(low > 0)
+    assert not setting.gives_little
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_plain_numbers_are_of_the_rows_that_were_asked(seed: int) -> None:
+    """By their places: several rows have one text, and some have none."""
+    panel = RandomPanel(seed)
+    results = Results.of(panel.records(), name="")
+    places = panel.places["paraphrase"]
+    before = {
+        (row.kind, row.learning_rate, row.seed): row.metrics[COLUMN]
+        for row in results.before
+        if row.variant == "paraphrase"
+    }
+    for model in (panel.start, panel.retain):
+        assert before[model.kind, None, 0] == pytest.approx(model.plain[places].mean())
+    for run in panel.runs:
+        if "paraphrase" in run.under:
+            assert before["run", run.rate, run.seed] == pytest.approx(run.plain[places].mean())
+    assert not [row for row in results.before if row.variant.startswith("quantization")]

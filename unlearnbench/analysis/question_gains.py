@@ -1,0 +1,138 @@
+"""What one run and its retain model gain under an attack, question by question. Pure."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from unlearnbench.api.metric import Measure
+from unlearnbench.api.observations import Evaluation, FloatArray, IntArray
+from unlearnbench.base.errors import PluginError
+from unlearnbench.results.asked_rows import asked_places, measure_of
+from unlearnbench.results.table import TableRow
+from unlearnbench.stats.mean_interval import Ends, difference_bounds, mean_interval
+
+
+class BeforeAndAfter(NamedTuple):
+    """The rows of a model before an attack and under it."""
+
+    before: TableRow | None
+    after: TableRow | None
+
+
+@dataclass(frozen=True, eq=False)
+class QuestionGains:
+    """Gains by question, in the direction of more memorisation."""
+
+    model: FloatArray
+    """[n] of the run."""
+    retain: FloatArray | None
+    """[n] of the retain model on the same rows; None if they are not known."""
+    bounds: Ends
+    """Least and largest gain."""
+
+    @property
+    def count(self) -> int:
+        """Number of questions."""
+        return self.model.size
+
+    def gain_interval(self, level: float) -> Ends | None:
+        """Return an interval of the run's mean gain."""
+        return mean_interval(self.model, self.bounds, level=level)
+
+    @property
+    def excess(self) -> FloatArray | None:
+        """[n] gains beyond the retain model's; its own count only if they are one on average."""
+        if self.retain is None:
+            return None
+        return self.model - self.retain if self.retain.mean() > 0 else self.model
+
+    def excess_interval(self, level: float) -> Ends | None:
+        """Return an interval of the mean of `excess`."""
+        if self.excess is None:
+            return None
+        return mean_interval(self.excess, difference_bounds(self.bounds), level=level)
+
+
+def question_gains(
+    before_column: str,
+    after_column: str,
+    sign: float,
+    model: BeforeAndAfter,
+    retain: BeforeAndAfter,
+    observed: Callable[[TableRow], Evaluation | None],
+) -> QuestionGains | None:
+    """Compute gains by question from observations.
+
+    Args:
+        before_column: Column that the number before the attack is of.
+        after_column: Column that the number under the attack is of.
+        sign: −1 if a smaller number means that more is memorised.
+        model: Rows of one run.
+        retain: Rows of the retain model.
+        observed: Reads the observations behind a row.
+
+    Returns:
+        None if the columns are no means over rows of one set, or if observations are missing.
+    """
+    if model.after is None:
+        return None
+    before = measure_of(model.after.schema, before_column)
+    after = measure_of(model.after.schema, after_column)
+    if before is None or after is None:
+        return None
+    own = _gains(before[0], *after, model, observed)
+    null = _gains(before[0], *after, retain, observed)
+    if own is None:
+        return None
+    same_rows = null is not None and np.array_equal(own.places, null.places)
+    low, high = difference_bounds(after[0].metric.bounds)
+    return QuestionGains(
+        model=sign * own.values,
+        retain=sign * null.values if null is not None and same_rows else None,
+        bounds=(low, high),
+    )
+
+
+class _Gains(NamedTuple):
+    values: FloatArray
+    """[n]"""
+    places: IntArray
+    """[n] places of the rows among all rows of the set."""
+
+
+def _gains(
+    before: Measure,
+    after: Measure,
+    set_name: str,
+    model: BeforeAndAfter,
+    observed: Callable[[TableRow], Evaluation | None],
+) -> _Gains | None:
+    if model.before is None or model.after is None:
+        return None
+    first, last = observed(model.before), observed(model.after)
+    if first is None or last is None or not (set_name in first.sets and set_name in last.sets):
+        return None
+    whole, asked = first.sets[set_name], last.sets[set_name]
+    places = asked_places(whole, asked)
+    # Before the first step of an attack that trains, the same rows are asked as after it.
+    if model.before.variant:
+        places = np.arange(len(asked.answer_loss)) if asked.places is None else asked.places
+    try:
+        values_before, values_after = before.per_example(whole), after.per_example(asked)
+    except PluginError:  # The table warns of a metric that fails.
+        return None
+    if values_before is None or values_after is None or places is None:
+        return None
+    if not model.before.variant:
+        values_before = values_before[places]
+    if not (_is_mean(before, values_before) and _is_mean(after, values_after)):
+        return None
+    return _Gains(values_after - values_before, places)
+
+
+def _is_mean(measure: Measure, values: FloatArray) -> bool:
+    """Whether the metric's number is the mean of these values; False if one is undefined."""
+    number = measure.number(values)
+    return number is not None and bool(np.isclose(number, values.mean()))

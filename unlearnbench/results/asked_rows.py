@@ -1,0 +1,290 @@
+"""Plain numbers of models on the rows that an attack asked: what the models knew before it.
+
+An attack may leave rows out: not every question has a paraphrase, and a text that is continued has
+no second turn. Its numbers are then of some rows, and the plain numbers of the table are of all
+rows. Their difference would contain the difference between the rows.
+
+Rows are told apart by their place in the set and never by their text alone, because two rows may
+ask the same question, and texts that are continued may have none.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import numpy as np
+from pydantic import ValidationError
+
+from unlearnbench.api.metric import UNDER_ATTACK, Measure, Metric
+from unlearnbench.api.observations import Evaluation, IntArray, SetEvaluation
+from unlearnbench.api.registry import load
+from unlearnbench.base.errors import PluginError
+from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
+from unlearnbench.results.attack_variants import (
+    asks_all_models_alike,
+    attack_of,
+    leaves_greedy,
+    may_leave_rows_out,
+)
+from unlearnbench.results.table import Numbers, TableRow
+
+Observed = Callable[[TableRow], Evaluation | None]
+"""Reads the observations behind a row; None if there are none."""
+Places = Mapping[str, IntArray | None]
+"""By set the places of the rows that were asked; None if they cannot be told."""
+
+
+def before_rows(
+    plain: Sequence[TableRow], attacked: Sequence[TableRow], observed: Observed
+) -> tuple[TableRow, ...]:
+    """Compute the numbers of models before attacks, on the rows that the attacks asked.
+
+    Args:
+        plain: Rows of plain evaluations.
+        attacked: Rows of evaluations under attacks.
+        observed: Reads the observations behind any of these rows.
+
+    Returns:
+        A row for each model, epoch and variant whose numbers before the attack are not those of
+        the plain row: the attack may leave rows out, or it samples, and the greedy answers' metric
+        that its samples are compared with is not in the table. `variant` is the attack's. A number
+        is None if it is not known on the rows that were asked: the metric is not a mean over rows
+        of one set, or there are no observations.
+
+    Raises:
+        DamagedError: If a file cannot be read.
+    """
+    panels: dict[object, list[TableRow]] = defaultdict(list)
+    for row in attacked:
+        panels[row.panel].append(row)
+    selections = _Selections(observed)
+    found: list[TableRow] = []
+    for row in plain:
+        under = panels.get(row.panel, [])
+        asked = _attacked_alike(row, under)
+        if not asked:
+            continue
+        # All points of an attack ask the same rows.
+        numbers_of_attack: dict[str, Numbers] = {}
+        for variant, asked_row in asked.items():
+            unreported = _unreported(row) if leaves_greedy(variant, under) else {}
+            if not may_leave_rows_out(variant) and not unreported:
+                continue
+            attack = attack_of(variant)
+            if attack not in numbers_of_attack:
+                numbers = _numbers_before(row, asked_row, unreported, selections, observed)
+                numbers_of_attack[attack] = numbers
+            found.append(replace(row, variant=variant, metrics=numbers_of_attack[attack]))
+    return tuple(found)
+
+
+def _unreported(row: TableRow) -> dict[str, tuple[Measure, str]]:
+    """Return by column the metrics of greedy answers that samples need and a row lacks."""
+    unreported: dict[str, tuple[Measure, str]] = {}
+    for measure, name in greedy_measures(row.schema).values():
+        column = measure.column(name, "forget").name
+        if column not in row.metrics:
+            unreported[column] = measure, name
+    return unreported
+
+
+def _attacked_alike(row: TableRow, attacked: Iterable[TableRow]) -> dict[str, TableRow]:
+    """Return by variant a row of an evaluation that asks the rows that this model was asked.
+
+    Args:
+        row: Row of a plain evaluation.
+        attacked: Rows under attacks of the same model and split.
+    """
+    own: dict[str, TableRow] = {}
+    others: dict[str, TableRow] = {}
+    for candidate in attacked:
+        if row.kind == "run":
+            is_own = (candidate.run_id, candidate.epoch) == (row.run_id, row.epoch)
+        else:
+            # Start and retain models have a record of their own for each attack.
+            is_own = candidate.kind == row.kind
+        if is_own:
+            own.setdefault(candidate.variant, candidate)
+        elif asks_all_models_alike(candidate.variant):
+            others.setdefault(candidate.variant, candidate)
+    # A start model need not be attacked itself, and may be known only as epoch 0 of a run.
+    is_reference = row.kind != "run" or row.epoch == 0
+    return {**others, **own} if is_reference else own
+
+
+def _numbers_before(
+    plain: TableRow,
+    asked: TableRow,
+    unreported: Mapping[str, tuple[Measure, str]],
+    selections: "_Selections",
+    observed: Observed,
+) -> Numbers:
+    is_whole = not may_leave_rows_out(asked.variant)
+    evaluation = observed(plain)
+    if evaluation is None:
+        return Numbers(plain.metrics if is_whole else {})
+    places: Places = {name: np.arange(_size(part)) for name, part in evaluation.sets.items()}
+    if not is_whole:
+        places = selections.places(evaluation, plain, asked)
+        is_whole = bool(places) and all(
+            of_set is not None and len(of_set) == _size(evaluation.sets[name])
+            for name, of_set in places.items()
+        )
+    measures = unreported if is_whole else {**plain.schema.measures, **unreported}
+    numbers: dict[str, float | None] = dict(plain.metrics) if is_whole else {}
+    for column, (measure, name) in measures.items():
+        of_set = places.get(name)
+        if of_set is None or measure.metric.reads & UNDER_ATTACK:
+            continue
+        with suppress(PluginError):  # The table warns of a metric that fails.
+            values = measure.per_example(evaluation.sets[name])
+            numbers[column] = None if values is None else measure.number(values[of_set])
+    return Numbers.finite(numbers)
+
+
+class _Selections:
+    """The rows that attacks ask, each attack's read once for all models that are asked alike."""
+
+    def __init__(self, observed: Observed) -> None:
+        self._observed = observed
+        self._known: dict[object, Places] = {}
+
+    def places(self, whole: Evaluation, plain: TableRow, asked: TableRow) -> Places:
+        """Return the places in `whole`, the evaluation of `plain`, of the rows that were asked."""
+        key: tuple[object, ...] = (plain.panel, attack_of(asked.variant))
+        key += tuple((name, _size(part)) for name, part in whole.sets.items())
+        if not asks_all_models_alike(asked.variant):
+            key += (asked.run_id, asked.epoch)
+        if key not in self._known:
+            evaluation = self._observed(asked)
+            if evaluation is None:
+                return {}  # The observations of another model may tell.
+            self._known[key] = {
+                name: asked_places(whole.sets[name], part)
+                for name, part in evaluation.sets.items()
+                if name in whole.sets
+            }
+        return self._known[key]
+
+
+def asked_places(whole: SetEvaluation, asked: SetEvaluation) -> IntArray | None:
+    """Return the places in `whole` of the rows that were asked; None if they cannot be told.
+
+    Records from before places were stored have their rows in the same order. Rows with the same
+    question are told apart by their reference, which an attack may shorten at its beginning.
+    """
+    if asked.places is not None:
+        at_places = [whole.questions[i : i + 1] for i in asked.places.tolist()]
+        is_of_these_rows = at_places == [(question,) for question in asked.questions]
+        return asked.places if is_of_these_rows else None
+    if asked.questions == whole.questions:
+        return np.arange(_size(whole))
+    return _places_by_text(whole, asked)
+
+
+def _places_by_text(whole: SetEvaluation, asked: SetEvaluation) -> IntArray | None:
+    places_of_question: dict[str, list[int]] = defaultdict(list)
+    for place, question in enumerate(whole.questions):
+        places_of_question[question].append(place)
+    rows_of_question: dict[str, list[int]] = defaultdict(list)
+    for row, question in enumerate(asked.questions):
+        rows_of_question[question].append(row)
+
+    places = np.full(_size(asked), -1, np.int64)
+    for question, rows in rows_of_question.items():
+        candidates = places_of_question.get(question, [])
+        if len(candidates) != len(rows):
+            candidates = _places_by_reference(whole, candidates, asked, rows)
+        if len(candidates) != len(rows):
+            return None
+        places[rows] = candidates
+    return places if (places >= 0).all() else None
+
+
+def _places_by_reference(
+    whole: SetEvaluation, candidates: Sequence[int], asked: SetEvaluation, rows: Sequence[int]
+) -> list[int]:
+    """Return the candidates whose references end as those of the asked rows, in their order.
+
+    Empty if a row has no candidate, or if other candidates would do as well.
+    """
+    if not whole.references or not asked.references:
+        return []
+    endings = [asked.references[row].strip() for row in rows]
+    first = _matched(candidates, endings, whole.references)
+    last = _matched(candidates[::-1], endings[::-1], whole.references)[::-1]
+    return first if first == last else []
+
+
+def _matched(
+    candidates: Sequence[int], endings: Sequence[str], references: Sequence[str]
+) -> list[int]:
+    """Give each ending, in order, the next candidate whose reference ends so; empty without one."""
+    remaining = iter(candidates)
+    found: list[int] = []
+    for ending in endings:
+        place = next((i for i in remaining if references[i].strip().endswith(ending)), None)
+        if place is None:
+            return []
+        found.append(place)
+    return found
+
+
+def _size(part: SetEvaluation) -> int:
+    return len(part.answer_loss)
+
+
+@dataclass(frozen=True)
+class NumbersBefore:
+    """Looks up the numbers of models before attacks."""
+
+    rows: Mapping[tuple[str, int, str], TableRow]
+    """`before_rows` by run, epoch and variant."""
+
+    @classmethod
+    def of(cls, rows: Iterable[TableRow]) -> "NumbersBefore":
+        """Index the rows that `before_rows` returns."""
+        return cls({(row.run_id, row.epoch, row.variant): row for row in rows})
+
+    def __call__(self, plain: TableRow, variant: str) -> Mapping[str, float | None]:
+        """Return the numbers of a plain row on the rows that were asked under a variant."""
+        return self.rows.get((plain.run_id, plain.epoch, variant), plain).metrics
+
+
+def greedy_measures(schema: BenchmarkSchema) -> dict[str, tuple[Measure, str]]:
+    """Return the metric and set of greedy answers that each column of samples is compared with.
+
+    The metric may be one that the benchmark does not report. It is computed from the observations
+    then.
+    """
+    counterparts: dict[str, tuple[Measure, str]] = {}
+    for measure in schema.plan.measures:
+        name = measure.metric.greedy
+        if not name or UNDER_ATTACK.isdisjoint(measure.metric.reads):
+            continue
+        try:
+            kind: type[Metric] = load("metrics", name)
+            unreported = Measure(name.replace("-", "_"), kind(), measure.sets)
+        except (PluginError, ValidationError):  # it is not installed, or needs settings
+            continue
+        for of_set in schema.sets("forget")[:1]:
+            if of_set in measure.sets:
+                reported = (
+                    item
+                    for item in schema.plan.measures
+                    if type(item.metric) is kind and of_set in item.sets
+                )
+                counterpart = next(reported, unreported)
+                counterparts[f"{measure.name}_{of_set}"] = counterpart, of_set
+    return counterparts
+
+
+def measure_of(schema: BenchmarkSchema, column: str) -> tuple[Measure, str] | None:
+    """Return the metric and set of a column, also of one in `greedy_measures`; None without one."""
+    if column in schema.measures:
+        return schema.measures[column]
+    for measure, name in greedy_measures(schema).values():
+        if measure.column(name, "forget").name == column:
+            return measure, name
+    return None

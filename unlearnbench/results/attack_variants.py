@@ -1,0 +1,100 @@
+"""Variants: evaluations under attacks, and what their names say.
+
+`relearning@13` is the attack `relearning` at its point `13`, and `paraphrase` an attack with one
+point. What a point means is declared by the attack, which may not be installed here.
+"""
+
+from collections.abc import Iterable
+
+from unlearnbench.api.attack import Attack, PromptAttack, has_steps, only_samples
+from unlearnbench.api.registry import load
+from unlearnbench.base.errors import PluginError
+from unlearnbench.results.table import TableRow
+
+START = "0"
+"""Point of an attack that trains, before its first step."""
+
+
+def attack_of(variant: str) -> str:
+    """Return the attack, `relearning` of `relearning@13`."""
+    return variant.partition("@")[0]
+
+
+def point_of(variant: str) -> str:
+    """Return the point, `13` of `relearning@13`; empty for an attack with one point."""
+    return variant.partition("@")[2]
+
+
+def attack_class(name: str) -> type[Attack] | None:
+    """Return the class of an attack; None if it is not installed."""
+    try:
+        kind: type[Attack] = load("attacks", name)
+    except PluginError:
+        return None
+    return kind
+
+
+def step_of(variant: str) -> int | None:
+    """Return the optimiser step after which a variant is evaluated; None if its point is no step.
+
+    Digits may also be the depth of a layer or the name of a text. Those of an attack that is not
+    installed here are not known to be steps.
+    """
+    point = point_of(variant)
+    kind = attack_class(attack_of(variant))
+    is_step = kind is not None and has_steps(kind) and point.isdecimal()
+    return int(point) if is_step else None
+
+
+def is_before_attack(variant: str) -> bool:
+    """Whether a variant is the model before the first step of an attack that trains."""
+    return point_of(variant) == START and step_of(variant) == 0
+
+
+def is_white_box(attack: str) -> bool:
+    """Whether an installed attack runs the bare weights, without a method at inference time."""
+    kind = attack_class(attack)
+    return kind is not None and kind.white_box
+
+
+def prompt_variants(variants: Iterable[str]) -> list[str]:
+    """Return the variants whose attacks are installed and ask otherwise."""
+    prompts: list[str] = []
+    for variant in variants:
+        kind = attack_class(attack_of(variant))
+        if kind is not None and issubclass(kind, PromptAttack):
+            prompts.append(variant)
+    return prompts
+
+
+def may_leave_rows_out(variant: str) -> bool:
+    """Whether an attack may ask only some rows; also True if it is not installed here."""
+    kind = attack_class(attack_of(variant))
+    return kind is None or kind.selects is not Attack.selects
+
+
+def asks_all_models_alike(variant: str) -> bool:
+    """Whether the rows that are asked are known not to depend on the model's own answers."""
+    kind = attack_class(attack_of(variant))
+    return kind is not None and not kind.reads_answers
+
+
+def leaves_greedy(variant: str, attacked: Iterable[TableRow]) -> bool:
+    """Whether greedy answers and losses of a variant are those of the plain evaluation.
+
+    An attack that is not installed here counts as one that only samples if it has numbers of
+    samples: they can move whatever else the attack does.
+
+    Args:
+        variant: Name of the variant.
+        attacked: Rows of evaluations under attacks.
+    """
+    kind = attack_class(attack_of(variant))
+    if kind is not None:
+        return only_samples(kind)
+    return any(
+        row.metrics.get(column.name) is not None
+        for row in attacked
+        if row.variant == variant
+        for column in row.schema.plan.under_attack
+    )
