@@ -1,13 +1,14 @@
 """AltPO: prefer the start model's alternative answers to the answers to forget."""
 
 import math
-from typing import ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import field_validator, model_validator
 from torch import Tensor
 from torch.nn.functional import softplus
 
 from unlearnbench.api.hyperparameters import refuse_unused, setting
+from unlearnbench.api.identity import IF_SET
 from unlearnbench.api.method import LossBatch, Method, Needs, Part, Sampling
 
 _PAIR: frozenset[Part] = frozenset({"forget", "alternative"})
@@ -58,8 +59,6 @@ class AltPO(Method):
     needs = Needs(parts=_PAIR, logprobs=_PAIR, alternatives=Sampling(5))
     ranges: ClassVar = {"beta": (0.03, 1.0)}  # ours: the authors try 0.05 to 0.5
 
-    later = frozenset({"asked", "prefix", "stop"})
-
     beta: float = setting(
         0.1,
         "inverse temperature β",
@@ -74,7 +73,7 @@ class AltPO(Method):
     alternatives: int = setting(5, "alternatives to each forget answer", _CONFIG, ge=1)
     temperature: float = setting(1.0, "at which they are sampled", _CONFIG, gt=0)
     max_new_tokens: int = setting(200, "most tokens of an alternative", _CONFIG, ge=1)
-    asked: Literal["instruction", "authors"] = setting(
+    asked: Annotated[Literal["instruction", "authors"], IF_SET] = setting(
         "instruction",
         "the prompt of the start model: `instruction`, or the authors' prompt for Llama-2",
         "ours: their wording is for chat models",
@@ -84,12 +83,12 @@ class AltPO(Method):
         "prompt of the start model; may also contain {answer}, the true one",
         "ours: the question as it is fits every model",
     )
-    prefix: str = setting(
+    prefix: Annotated[str, IF_SET] = setting(
         "",
         "beginning of its reply, which the alternative continues",
         "ours: a model without an instruction needs none",
     )
-    stop: str = setting(
+    stop: Annotated[str, IF_SET] = setting(
         "", "texts before which an alternative ends, separated by |", "ours: as for `prefix`"
     )
 

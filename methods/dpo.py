@@ -1,12 +1,13 @@
 """Direct preference optimisation with a refusal as winner and the true answer as loser."""
 
 import math
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from torch import Tensor
 from torch.nn.functional import softplus
 
 from unlearnbench.api.hyperparameters import setting
+from unlearnbench.api.identity import IF_SET
 from unlearnbench.api.method import LossBatch, Method, Needs
 
 
@@ -31,15 +32,13 @@ class DPO(Method):
     needs = Needs(parts=frozenset({"forget", "refusal"}), logprobs=frozenset({"forget", "refusal"}))
     ranges: ClassVar = {"beta": (0.03, 1.0)}  # ours: that of `npo`
 
-    later = frozenset({"scaled"})
-
     beta: float = setting(
         0.1,
         "inverse temperature β",
         "locuslab/open-unlearning@d3d7cf9 configs/trainer/DPO.yaml",
         gt=0,
     )
-    scaled: bool = setting(
+    scaled: Annotated[bool, IF_SET] = setting(
         False,
         "multiply the loss by 2/β",
         "Rafailov et al. 2023, arXiv:2305.18290, equation 7: no factor",

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import torch
 from pydantic import model_validator
@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from unlearnbench.api.hyperparameters import refuse_unused, setting
+from unlearnbench.api.identity import IF_SET
 from unlearnbench.api.inference_method import Prompt, Prompts, Shift, Wrapper
 
 Corruption = Literal[
@@ -56,9 +57,8 @@ class ECO(Wrapper):
     """
 
     family = "prompts"
-    later = frozenset({"corruption", "absolute"})
 
-    corruption: Corruption = setting(
+    corruption: Annotated[Corruption, IF_SET] = setting(
         "rand_noise_first_n",
         "what is done to which dimensions",
         "chrisliu298/llm-unlearn-eco@9b0ba1a config/task_config/tofu.yaml, the first of its four",
@@ -66,7 +66,7 @@ class ECO(Wrapper):
     sigma: float = setting(
         10.0, "standard deviation σ of noise, in units of s", "ours: in the middle of 1 to 30", ge=0
     )
-    absolute: bool = setting(
+    absolute: Annotated[bool, IF_SET] = setting(
         False, "σ is in the embeddings' own units", "ours: the same σ for all models"
     )
     dims: int = setting(

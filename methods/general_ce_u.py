@@ -1,11 +1,12 @@
 """General CE-U: one cross entropy that learns, unlearns, or anything between, by a score."""
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import model_validator
 from torch import Tensor
 
 from unlearnbench.api.hyperparameters import refuse_unused, setting
+from unlearnbench.api.identity import IF_SET
 from unlearnbench.api.method import LossBatch, Method, Needs, Part, Sampling, Terms
 
 from .grpo import withheld
@@ -47,7 +48,6 @@ class GeneralCEU(Method):
         samples=Sampling(8),
         scores=frozenset({"forget", "retain", "sample"}),
     )
-    later = frozenset({"scores", "retain_scores", "samples", "max_new_tokens"})
 
     ignore_first_answer_tokens: int = setting(
         1,
@@ -56,12 +56,12 @@ class GeneralCEU(Method):
         _PAPER,
         ge=0,
     )
-    scores: Literal["constant", "column", "reward"] = setting(
+    scores: Annotated[Literal["constant", "column", "reward"], IF_SET] = setting(
         "constant",
         "where scores of the forget side come from",
         "Yang 2025, arXiv:2503.01224: 0 for all rows to forget",
     )
-    retain_scores: Literal["constant", "column"] = setting(
+    retain_scores: Annotated[Literal["constant", "column"], IF_SET] = setting(
         "constant",
         "where scores of the retain rows come from",
         "Yang 2025, arXiv:2503.01224: 1 for all that is kept",
@@ -77,10 +77,12 @@ class GeneralCEU(Method):
         "constant scores are logits (+inf learns, -inf unlearns)",
         "ours: a score that does not depend on the scale of the logits",
     )
-    samples: int = setting(
+    samples: Annotated[int, IF_SET] = setting(
         8, "answers sampled to each question, with scores: reward", _AS_GRPO, ge=1
     )
-    max_new_tokens: int = setting(64, "most tokens of a sampled answer", _AS_GRPO, ge=1)
+    max_new_tokens: Annotated[int, IF_SET] = setting(
+        64, "most tokens of a sampled answer", _AS_GRPO, ge=1
+    )
 
     @model_validator(mode="after")
     def _in_range(self) -> Self:

@@ -3,12 +3,13 @@
 from collections.abc import Hashable
 from dataclasses import replace
 from functools import lru_cache
-from typing import ClassVar, Literal, cast
+from typing import Annotated, ClassVar, Literal, cast
 
 import torch
 from torch import Tensor
 
 from unlearnbench.api.hyperparameters import setting
+from unlearnbench.api.identity import IF_SET
 from unlearnbench.api.method import (
     LossBatch,
     Method,
@@ -59,7 +60,6 @@ class RMU(Method):
 
     family = "hidden states"
     needs = Needs(parts=frozenset({"forget", "retain"}), states=frozenset({"forget", "retain"}))
-    later = frozenset({"adaptive"})
     learning_rate = 5e-5  # centerforaisafety/wmdp, for Zephyr-7B
     ranges: ClassVar = {"steering": (1.0, 100.0)}  # ours, within filyp/open-unlearning@5955f30
 
@@ -70,7 +70,7 @@ class RMU(Method):
         ge=1,
     )
     steering: float = setting(6.5, "length c of the target state", _ZEPHYR, gt=0)
-    adaptive: bool = setting(
+    adaptive: Annotated[bool, IF_SET] = setting(
         False, "c is a multiple of the row's own states in the start model", _ZEPHYR
     )
     retain_weight: float = setting(1200.0, "weight α of the retain rows", _ZEPHYR, ge=0)

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from unlearnbench.api.identity import IF_SET
 from unlearnbench.base.errors import PluginError
 
 OWN_KEYS = ("method", "retain", "modifiers", "learning_rates", "training")
@@ -30,25 +31,36 @@ class HyperParameters(BaseModel):
     reserved: ClassVar[tuple[str, ...]] = _RESERVED
     """Names that its fields cannot have."""
     later: ClassVar[frozenset[str]] = frozenset()
-    """Hyper-parameters added after runs were published: they enter a run's identity only where they
-    differ from their defaults, so that ids of earlier runs do not change."""
+    """Earlier versions named fields here that count in ids only if they are set; see `IF_SET`."""
 
     ranges: ClassVar[Mapping[str, tuple[float, float]]] = {}
     """Lowest and highest value of the hyper-parameters that `tune` draws, uniform in the logarithm
     where the lowest is above 0."""
 
     def resolved(self) -> dict[str, Any]:
-        """Hyper-parameters by name, without those in `later` that have their defaults."""
-        fields = type(self).model_fields
-        return {
-            key: value
-            for key, value in self.model_dump().items()
-            if key not in self.later or value != fields[key].get_default()
-        }
+        """Return the hyperparameters that belong to a run's id, by name.
+
+        All of them do, except those that are declared as `IF_SET` and have their defaults: fields
+        that were added after runs had been published.
+        """
+        values: dict[str, Any] = {}
+        for name, value in self.model_dump().items():
+            info = type(self).model_fields[name]
+            is_default = not info.is_required() and value == info.get_default()
+            if not (is_default and IF_SET in info.metadata):
+                values[name] = value
+        return values
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
         """Refuse fields with reserved names, which no configuration could set."""
+        if cls.later:
+            # Ids of earlier runs would change without a word.
+            raise PluginError(
+                f"{cls.__name__}.later has no effect any more: declare each of these fields as "
+                "`Annotated[…, IF_SET]`, from unlearnbench.api.identity, so that ids of earlier "
+                "runs stay"
+            )
         reserved = ", ".join(cls.reserved)
         for key in cls.model_fields.keys() & set(cls.reserved):
             raise PluginError(

@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -27,6 +27,7 @@ from pydantic_core import PydanticKnownError
 from unlearnbench.api.attack import Attack
 from unlearnbench.api.benchmark import Benchmark
 from unlearnbench.api.hyperparameters import HyperParameters
+from unlearnbench.api.identity import ALWAYS, RUNS, Id, Place, Rule, identity_of
 from unlearnbench.api.plugin_code import plugin_code
 from unlearnbench.api.registry import Kind, file_digest, load
 from unlearnbench.base.errors import PluginError, UnlearnbenchError
@@ -187,23 +188,30 @@ MetricEntries = Annotated[Mapping[str, Mapping[str, Any]], PlainValidator(_read_
 """Settings by metric, see `metric_plan.MetricChoices`."""
 
 
+def _without_epochs(place: Place) -> Any:
+    return {name: value for name, value in place.value.items() if name != "at"}
+
+
+WITHOUT_EPOCHS: Final = Rule("without the epochs at which runs are attacked", _without_epochs)
+"""Start and retain models are attacked as they are."""
+
+
 class AttackSpec(Settings):
     """One attack with every setting resolved; part of the identity of a run under it."""
 
-    name: str
-    settings: dict[str, Any]
+    name: Annotated[str, ALWAYS]
+    settings: Annotated[dict[str, Any], ALWAYS.of(*RUNS), WITHOUT_EPOCHS.of(Id.ATTACK)]
     """As JSON, every field of the attack."""
-    version: int = 1
-    source: str | None = None
+    version: Annotated[int, ALWAYS] = 1
+    source: Annotated[str | None, ALWAYS] = None
     """Content hash of the plug-in file; None for an installed attack."""
-    content: str = ""
+    content: Annotated[str, ALWAYS] = ""
     """Hash of files that the settings name."""
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Values that the numbers of a model under the attack depend on: all but `at`."""
-        settings = {k: v for k, v in self.settings.items() if k != "at"}
-        return self.model_dump(mode="json") | {"settings": settings}
+        """The values that the numbers of a start or retain model under the attack depend on."""
+        return identity_of(self, Id.ATTACK)
 
 
 def attack_spec(name: str, attack: Attack) -> AttackSpec:

@@ -5,12 +5,22 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from pydantic import Field
 
 from unlearnbench.api import registry
 from unlearnbench.api.benchmark import SplitKey, split_label, split_text
+from unlearnbench.api.identity import (
+    ALWAYS,
+    IF_SET,
+    LEFT_OUT,
+    NEVER,
+    Id,
+    Place,
+    Rule,
+    identity_of,
+)
 from unlearnbench.base.errors import ConfigError, Problem
 from unlearnbench.base.hashing import content_hash, json_ready
 from unlearnbench.base.redaction import redact, redact_tree
@@ -25,77 +35,105 @@ from unlearnbench.config.schema import (
     SweepConfig,
 )
 from unlearnbench.config.search_space import Point, PointSequence, points_of
-from unlearnbench.config.section import IF_SET, NEVER, Settings
+from unlearnbench.config.section import Settings
 from unlearnbench.config.step_schedule import Schedule
 from unlearnbench.config.training_settings import TrainingSettings
+
+
+def _unless_it_follows(place: Place) -> Any:
+    """Leave out the number of epochs of a run that is evaluated only after the last one.
+
+    With `epochs_as: runs`, a setting has a run for each number of epochs. Its rows differ in their
+    epoch, so they are never averaged.
+    """
+    is_at_end = place.read("evaluate_at") == [place.read("epochs")]
+    return LEFT_OUT if is_at_end else place.value
+
+
+UNLESS_IT_FOLLOWS: Final = Rule(
+    "unless the epoch of a row tells it", _unless_it_follows, reads=("epochs", "evaluate_at")
+)
 
 
 class RunSpec(Settings):
     """One run: everything that its numbers depend on, and where to find it."""
 
     data: Annotated[BenchmarkSection, NEVER]  # `data_fingerprint` represents it
-    data_fingerprint: str
+    data_fingerprint: Annotated[str, ALWAYS.because("the rows of the benchmark have changed")]
     """Hash of the rows themselves: a file can change while its path stays the same."""
-    model: ModelSettings
-    content: dict[str, str] = Field(default_factory=dict)
-    """Hashes of the folders and logs that `model` names, by its setting (`retain.retain90`); empty
-    in specs of versions that had their paths in the id."""
-    forget_fraction: SplitKey
+    model: Annotated[ModelSettings, ALWAYS]
+    content: Annotated[
+        dict[str, str],
+        NEVER.because("a model folder or a log that the configuration names has changed"),
+    ] = Field(default_factory=dict)
+    """Hashes of the folders and logs that `model` names, by its setting (`retain.retain90`). They
+    stand in place of their paths, see `BY_CONTENT`. Empty in specs of versions that had the paths
+    in the id."""
+    forget_fraction: Annotated[SplitKey, ALWAYS]
     """The fraction of the rows to forget, or the name of the split."""
-    method: MethodSpec
-    learning_rate: float | None
+    method: Annotated[MethodSpec, ALWAYS]
+    learning_rate: Annotated[float | None, ALWAYS]
     """None for a method that trains nothing."""
-    epochs: int
-    evaluate_at: tuple[int, ...]
+    epochs: Annotated[int, ALWAYS.of(Id.RUN, Id.STATED), UNLESS_IT_FOLLOWS.of(Id.SETTING)]
+    evaluate_at: Annotated[
+        tuple[int, ...], ALWAYS.of(Id.RUN, Id.STATED), UNLESS_IT_FOLLOWS.of(Id.SETTING)
+    ]
     """Epochs after which the model is evaluated."""
-    seed: int
-    training: TrainingSettings
-    evaluation: EvaluationSettings
+    seed: Annotated[int, ALWAYS.of(Id.RUN, Id.STATED)]
+    training: Annotated[TrainingSettings, ALWAYS]
+    evaluation: Annotated[EvaluationSettings, ALWAYS]
     attacks: Annotated[tuple[AttackSpec, ...], IF_SET] = ()
     """Under which the run is evaluated, too."""
-    attack_training: Annotated[dict[str, Any], IF_SET] = Field(default_factory=dict)
+    attack_training: Annotated[
+        dict[str, Any], IF_SET.because("attacks train with other settings")
+    ] = Field(default_factory=dict)
     """By which these train, where the run's own training has others."""
-    template_digest: Annotated[str, IF_SET] = ""
+    template_digest: Annotated[str, IF_SET.because("the rendered chat template has changed")] = ""
     """See `loading.template_digest`: of a chat template or llama-2; empty for others."""
-    turn_digest: Annotated[str, IF_SET] = ""
+    turn_digest: Annotated[
+        str, IF_SET.because("answers now end where the chat template ends a turn")
+    ] = ""
     """See `ModelSources.turn_digest`: of what ends turns and answers; empty if it is EOS alone."""
-    leaves_out_label: Annotated[bool, IF_SET] = False
+    leaves_out_label: Annotated[
+        bool, IF_SET.because("the label of the prompt is no longer part of the loss")
+    ] = False
     """The label of the template is no part of the loss. False in specs of versions that counted its
     tokens as the first of the answer."""
-    takes_roles_apart: Annotated[bool, IF_SET] = False
+    takes_roles_apart: Annotated[
+        bool,
+        IF_SET.because("modifiers now see the gradient of one role where the loss joins both"),
+    ] = False
     """Whether a mean over forget and retain rows together is divided by role for a modifier that
     asks for the gradient of one role. False in specs of versions that gave it both gradients."""
-    removes_dropout: Annotated[bool, IF_SET] = False
+    removes_dropout: Annotated[
+        bool,
+        IF_SET.because("dropout is now removed for losses that compare with the start model"),
+    ] = False
     """Whether the model has dropout, and trains without it. False in specs of versions that always
     kept it."""
-    corrections: Annotated[tuple[str, ...], IF_SET] = ()
+    corrections: Annotated[
+        tuple[str, ...],
+        IF_SET.because("earlier versions computed wrong numbers for the model's architecture"),
+    ] = ()
     """Corrected faults that concern the model's architecture, see `models/corrections.py`. Empty in
     specs of versions that had the faults."""
-    starts_exactly: Annotated[bool, IF_SET] = False
+    starts_exactly: Annotated[
+        bool,
+        IF_SET.because("the retain gradient of the first step is now 0, and was rounding errors"),
+    ] = False
     """Whether the gradient of a divergence from the start model is exactly 0 in the first step, see
     `method_specs.starts_exactly`. False in specs of versions in which it was rounding errors."""
-    profile_version: Annotated[int, IF_SET] = 1
+    profile_version: Annotated[int, IF_SET.because("the evaluation profile has a new version")] = 1
     """Version of the evaluation's profile."""
-    after: Annotated[str, IF_SET] = Field(default="", exclude_if=lambda run: not run)
+    after: Annotated[str, IF_SET.because("the run that they continue is repeated")] = Field(
+        default="", exclude_if=lambda run: not run
+    )
     """Id of the run from whose model this one goes on; empty: it starts from the start model."""
 
     @property
     def identity(self) -> dict[str, Any]:
         """The values that the id is the hash of, ready for JSON."""
-        fields = self.identity_fields()
-        evaluation = fields["evaluation"]
-        if self.learning_rate is None:
-            evaluation.pop("patience", None)  # one evaluation cannot end early
-        if not evaluation.keys() & {"stop_below", "patience"}:
-            # They are read from the same observations, unless one ends a run.
-            evaluation.pop("metrics", None)
-        if self.training.precision == "bf16" and self.evaluation.precision is None:
-            # Earlier versions evaluated under training's autocast, which gives other numbers.
-            evaluation["precision"] = self.model.dtype
-        identity: dict[str, Any] = redact_tree(json_ready(fields))
-        for setting, content in identity.pop("content").items():
-            key, _, split = setting.partition(".")
-            (identity["model"][key] if split else identity["model"])[split or key] = content
+        identity: dict[str, Any] = redact_tree(identity_of(self))
         return identity
 
     @property

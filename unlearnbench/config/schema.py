@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
     AfterValidator,
@@ -20,6 +20,7 @@ from pydantic import (
 )
 
 from unlearnbench.api.benchmark import SplitKey
+from unlearnbench.api.identity import ALWAYS, IF_SET, LEFT_OUT, NEVER, RUNS, Id, Place, Rule
 from unlearnbench.api.profile import QuestionKey
 from unlearnbench.api.registry import load, load_method
 from unlearnbench.base.errors import PluginError
@@ -39,12 +40,12 @@ from unlearnbench.config.precision import Attention, Dtype, Precision, Template
 from unlearnbench.config.profiles import ProfileName
 from unlearnbench.config.resources import RaySettings, Resources, TrackingSettings
 from unlearnbench.config.search import Range, SearchSettings, SelectSettings
-from unlearnbench.config.section import IF_SET, NEVER, Settings
+from unlearnbench.config.section import Settings
 from unlearnbench.config.step_schedule import ScheduleName
 from unlearnbench.config.training_settings import (
+    IF_WEIGHTS_DECAY,
     MAX_LENGTH,
     TrainingSettings,
-    decays_by_kind,
 )
 
 RetainTermName = Literal["nll", "kl"]
@@ -56,52 +57,132 @@ MANY = 1_000_000
 """Bound on sizes that memory or time depend on, far above any in use."""
 
 
+AFTER_BASE: Final = ALWAYS.of(*RUNS, Id.PREPARED)
+"""The tiny base model does not depend on it."""
+OF_WEIGHTS: Final = ALWAYS.of(*RUNS, Id.PREPARED)
+"""Ids of evaluations have the hash of the weights in its place."""
+OF_PROFILE: Final = ALWAYS.of(*RUNS)
+"""Ids of evaluations have the hash of the profile in its place."""
+
+
+def _by_content(place: Place) -> Any:
+    contents: Mapping[str, str] = {}
+    if place.kind is not Id.STATED:
+        contents = place.read("content") or {}
+    if not isinstance(place.value, Mapping):
+        return contents.get(place.name, place.value)
+    return {
+        key: contents.get(f"{place.name}.{key}", location) for key, location in place.value.items()
+    }
+
+
+BY_CONTENT: Final = Rule("by its content", _by_content, reads=("content",))
+"""The hash of a folder or log stands in place of its path, if the hash is known."""
+
+
+def _if_not_digested(place: Place) -> Any:
+    # The digest of the rendered text represents chat templates and llama-2. A plain text has none.
+    return place.value if place.value in LABELLED else LEFT_OUT
+
+
+IF_NOT_DIGESTED: Final = Rule("only if no digest represents the template", _if_not_digested)
+
+
+def _if_trained(place: Place) -> Any:
+    is_trained = place.read("learning_rate") is not None
+    return place.value if is_trained and place.value != place.default else LEFT_OUT
+
+
+IF_TRAINED: Final = Rule("only if set, and the run trains", _if_trained, reads=("learning_rate",))
+"""A method that trains nothing has one evaluation, after which nothing can end early."""
+
+
+def _if_a_run_may_end_early(place: Place) -> Any:
+    is_trained = place.read("learning_rate") is not None
+    has_patience = place.section.get("patience") is not None and is_trained
+    may_end = has_patience or place.section.get("stop_below") is not None
+    return place.value if may_end and place.value != place.default else LEFT_OUT
+
+
+IF_A_RUN_MAY_END_EARLY: Final = Rule(
+    "only if set, and a run may end early", _if_a_run_may_end_early, reads=("learning_rate",)
+)
+"""Metrics are read from the same observations, whichever are asked for. They change a run only if
+one of them can end the run."""
+
+
+def _in_effect(place: Place) -> Any:
+    if place.value is not None:
+        return place.value
+    # Earlier versions evaluated under training's autocast, which gives other numbers.
+    return place.read("model.dtype") if place.read("training.precision") == "bf16" else LEFT_OUT
+
+
+IN_EFFECT: Final = Rule(
+    "if set; the weights' own if the run trains in bf16", _in_effect, reads=("model", "training")
+)
+
+
 class Architecture(Settings):
     """A small Llama, built and trained here (`base: tiny`)."""
 
-    vocabulary: int = Field(default=2048, ge=300, le=MANY, description="byte-level BPE tokens")
-    hidden_size: int = Field(
+    vocabulary: Annotated[int, ALWAYS] = Field(
+        default=2048, ge=300, le=MANY, description="byte-level BPE tokens"
+    )
+    hidden_size: Annotated[int, ALWAYS] = Field(
         default=128, ge=16, le=MANY, description="width, a multiple of twice `heads`"
     )
-    layers: int = Field(default=6, ge=1, le=MOST_EPOCHS, description="decoder layers")
-    heads: int = Field(default=4, ge=1, le=MANY, description="attention heads of a layer")
-    intermediate_size: int = Field(
+    layers: Annotated[int, ALWAYS] = Field(
+        default=6, ge=1, le=MOST_EPOCHS, description="decoder layers"
+    )
+    heads: Annotated[int, ALWAYS] = Field(
+        default=4, ge=1, le=MANY, description="attention heads of a layer"
+    )
+    intermediate_size: Annotated[int, ALWAYS] = Field(
         default=384, ge=16, le=MANY, description="width of the feed-forward layers"
     )
-    context: int = Field(default=512, ge=32, le=MANY, description="longest sequence in tokens")
+    context: Annotated[int, ALWAYS] = Field(
+        default=512, ge=32, le=MANY, description="longest sequence in tokens"
+    )
 
 
 class Preparation(Settings):
     """Training of the fine-tuned model and the retain models from a base model."""
 
-    epochs: int = Field(
+    epochs: Annotated[int, AFTER_BASE] = Field(
         default=5, ge=1, le=MOST_EPOCHS, description="passes over the rows of the benchmark"
     )
-    base_epochs: int = Field(
+    base_epochs: Annotated[int, ALWAYS] = Field(
         default=12, ge=1, le=MOST_EPOCHS, description="tiny: passes over facts and other authors"
     )
-    optimizer: Literal["adamw", "muon"] = Field(
+    optimizer: Annotated[Literal["adamw", "muon"], ALWAYS] = Field(
         default="adamw", description="muon: orthogonalised momentum, for matrices"
     )
-    learning_rate: float = Field(default=1e-5, gt=0, description="highest rate of the schedule")
-    embedding_learning_rate: float = Field(
+    learning_rate: Annotated[float, ALWAYS] = Field(
+        default=1e-5, gt=0, description="highest rate of the schedule"
+    )
+    embedding_learning_rate: Annotated[float, ALWAYS] = Field(
         default=2e-3, gt=0, description="muon: AdamW's rate for embeddings and norms"
     )
-    schedule: ScheduleName = Field(
+    schedule: Annotated[ScheduleName, ALWAYS] = Field(
         default="linear", description="of the learning rate after its warm-up"
     )
-    warmup: float = Field(
+    warmup: Annotated[float, ALWAYS] = Field(
         default=0.05, ge=0, lt=1, description="share of the steps; not of tofu, which has its own"
     )
-    batch_size: int = Field(default=32, ge=1, description="rows of an optimiser step")
-    micro_batch_size: int | None = Field(
+    batch_size: Annotated[int, ALWAYS] = Field(
+        default=32, ge=1, description="rows of an optimiser step"
+    )
+    micro_batch_size: Annotated[int | None, ALWAYS] = Field(
         default=None, ge=1, description="rows of a forward pass; default: all of a step"
     )
-    weight_decay: float = Field(default=0.01, ge=0, description="decoupled, as AdamW's")
-    decay_norms_and_biases: Annotated[bool, IF_SET] = Field(
+    weight_decay: Annotated[float, ALWAYS] = Field(
+        default=0.01, ge=0, description="decoupled, as AdamW's"
+    )
+    decay_norms_and_biases: Annotated[bool, IF_WEIGHTS_DECAY] = Field(
         default=True, description="false: weight decay leaves them out, as in `training`"
     )
-    max_grad_norm: float = Field(
+    max_grad_norm: Annotated[float, ALWAYS] = Field(
         default=1.0, gt=0, description="norm that a step's gradient is clipped to"
     )
     max_length: Annotated[int, IF_SET] = Field(
@@ -110,15 +191,13 @@ class Preparation(Settings):
     precision: Annotated[Literal["fp32", "bf16"], IF_SET] = Field(
         default="fp32", description="bf16: autocast"
     )
-    rehearse_facts: bool = Field(
+    rehearse_facts: Annotated[bool, AFTER_BASE] = Field(
         default=False,
         description="mix the true facts into fine-tuning, so that a tiny model remembers them",
     )
-    seed: int = Field(default=0, ge=0, description="of the weights and of the order of rows")
-
-    def identity_fields(self, values: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return the fields that ids are made from; see `decays_by_kind`."""
-        return decays_by_kind(super().identity_fields(values))
+    seed: Annotated[int, ALWAYS] = Field(
+        default=0, ge=0, description="of the weights and of the order of rows"
+    )
 
 
 TINY_PREPARATION = Preparation(
@@ -136,10 +215,14 @@ TINY_PREPARATION = Preparation(
 class LoRA(Settings):
     """Low-rank adapters (peft) in place of training all weights."""
 
-    rank: int = Field(default=8, ge=1, description="rank of each update")
-    alpha: int = Field(default=16, ge=1, description="an update is scaled by alpha / rank")
-    dropout: float = Field(default=0.0, ge=0, lt=1, description="of an adapter's input")
-    target_modules: tuple[str, ...] | Literal["all-linear"] = Field(
+    rank: Annotated[int, ALWAYS] = Field(default=8, ge=1, description="rank of each update")
+    alpha: Annotated[int, ALWAYS] = Field(
+        default=16, ge=1, description="an update is scaled by alpha / rank"
+    )
+    dropout: Annotated[float, ALWAYS] = Field(
+        default=0.0, ge=0, lt=1, description="of an adapter's input"
+    )
+    target_modules: Annotated[tuple[str, ...] | Literal["all-linear"], ALWAYS] = Field(
         default="all-linear", description="ends of the names of the layers that are adapted"
     )
     target_parameters: Annotated[tuple[str, ...], IF_SET] = Field(
@@ -152,57 +235,63 @@ class LoRA(Settings):
 class ModelSettings(Settings):
     """One model: its sources, architecture, preparation and precision."""
 
-    name: str = Field(min_length=1, description="name in tables and plots")
-    base: str = Field(
+    name: Annotated[str, ALWAYS.of(*RUNS)] = Field(
+        min_length=1, description="name in tables and plots"
+    )
+    base: Annotated[str, BY_CONTENT.of(*RUNS, Id.PREPARED)] = Field(
         min_length=1, description="`tiny`, a folder, or a hub id, also as id@revision"
     )
-    fine_tuned: str | None = Field(
+    fine_tuned: Annotated[str | None, BY_CONTENT.of(*RUNS)] = Field(
         default=None,
         description="published model that has learned the full set: folder, hub id, id@revision",
     )
-    retain: dict[str, str] = Field(
+    retain: Annotated[dict[str, str], BY_CONTENT.of(*RUNS)] = Field(
         default_factory=dict,
         description="by split (`retain90: …`): published retain model as above, or its log",
     )
-    revision: str | None = Field(default=None, description="of `base` alone: commit or tag")
+    revision: Annotated[str | None, OF_WEIGHTS] = Field(
+        default=None, description="of `base` alone: commit or tag"
+    )
     adapter_base: Annotated[str | None, NEVER] = Field(
         default=None,
         description="base of those of `base`, `fine_tuned` and `retain` that are folders of LoRA "
         "adapters, in place of the one that adapter_config.json names: folder, hub id, id@revision",
     )
-    architecture: Architecture = Field(
+    architecture: Annotated[Architecture, OF_WEIGHTS] = Field(
         default=Architecture(), description="of `base: tiny`; other models bring theirs"
     )
-    preparation: Preparation = Field(
+    preparation: Annotated[Preparation, OF_WEIGHTS] = Field(
         default=Preparation(),
         description="training of the start and retain models that are not published",
     )
-    template: Template = Field(
+    template: Annotated[Template, OF_WEIGHTS, IF_NOT_DIGESTED.of(Id.EVALUATION)] = Field(
         default="auto",
         description="how question and answer become text; auto: chat template or plain",
     )
-    template_args: Annotated[dict[str, str | int | bool], IF_SET] = Field(
+    template_args: Annotated[dict[str, str | int | bool], IF_SET.of(*RUNS, Id.PREPARED)] = Field(
         default_factory=dict,
         description="chat template: its variables (`date_string`), and `system_prompt`",
     )
-    eos_as_padding: Annotated[bool, IF_SET] = Field(
+    eos_as_padding: Annotated[bool, IF_SET.of(*RUNS, Id.PREPARED, Id.ATTACK)] = Field(
         default=False,
         description="train as open-unlearning does: EOS that serves as padding is masked inside "
         "texts, too, and another is learned behind a chat template's last line break",
     )
-    dtype: Dtype = Field(default="float32", description="type of the weights")
-    attention: Attention = Field(
+    dtype: Annotated[Dtype, OF_WEIGHTS, IF_SET.of(Id.EVALUATION)] = Field(
+        default="float32", description="type of the weights"
+    )
+    attention: Annotated[Attention, OF_WEIGHTS] = Field(
         default="sdpa",
         description="implementation, by transformers' name; with sdpa, models without SDPA use "
         "eager; flash_attention_2 pads rows, which takes longer than packed ones",
     )
-    trust_remote_code: bool = Field(
+    trust_remote_code: Annotated[bool, OF_WEIGHTS] = Field(
         default=False, description="run Python code that comes with the model"
     )
     gradient_checkpointing: Annotated[bool, NEVER] = Field(
         default=False, description="compute activations again in place of storing them"
     )
-    lora: LoRA | None = Field(
+    lora: Annotated[LoRA | None, OF_WEIGHTS] = Field(
         default=None, description="train low-rank adapters in place of all weights"
     )
     resources: Annotated[Resources | None, NEVER] = Field(
@@ -236,10 +325,14 @@ class Patience(Settings):
     out and choose epochs afterwards. The mean at a late epoch is over the seeds that reached it.
     """
 
-    metric: str = Field(description="a column of results.csv")
-    epochs: int = Field(ge=1, description="evaluated epochs without improvement that end a run")
-    min_delta: float = Field(default=0.0, ge=0, description="least improvement that counts")
-    mode: Literal["max", "min"] | None = Field(
+    metric: Annotated[str, ALWAYS] = Field(description="a column of results.csv")
+    epochs: Annotated[int, ALWAYS] = Field(
+        ge=1, description="evaluated epochs without improvement that end a run"
+    )
+    min_delta: Annotated[float, ALWAYS] = Field(
+        default=0.0, ge=0, description="least improvement that counts"
+    )
+    mode: Annotated[Literal["max", "min"] | None, ALWAYS] = Field(
         default=None,
         description="direction that is better; default: the metric's own, else max",
     )
@@ -276,14 +369,16 @@ class Patience(Settings):
 class EvaluationSettings(Settings):
     """Rules and precision of evaluations, and early stopping."""
 
-    profile: ProfileName = Field(default="tofu", description="named set of evaluation rules")
-    max_length: int | None = Field(
+    profile: Annotated[ProfileName, OF_PROFILE] = Field(
+        default="tofu", description="named set of evaluation rules"
+    )
+    max_length: Annotated[int | None, OF_PROFILE] = Field(
         default=None, ge=8, description="prompt and answer in tokens, in place of the profile's"
     )
-    rows: int | None = Field(
+    rows: Annotated[int | None, OF_PROFILE] = Field(
         default=None, ge=1, description="first rows of each set, in place of the profile's"
     )
-    question_key: Annotated[QuestionKey | None, IF_SET] = Field(
+    question_key: Annotated[QuestionKey | None, IF_SET.of(*RUNS)] = Field(
         default=None,
         description="question column of forget and retain sets, in place of the profile's",
     )
@@ -292,7 +387,7 @@ class EvaluationSettings(Settings):
         ge=64,
         description="tokens of a batch; default: a fast size for the device; changes no number",
     )
-    precision: Annotated[Precision | None, IF_SET] = Field(
+    precision: Annotated[Precision | None, IN_EFFECT.of(*RUNS), IF_SET.of(Id.EVALUATION)] = Field(
         default=None,
         description="of evaluations, the fine-tuned and retain models' too; bf16: autocast, where "
         "weights are float32; default: bf16 on GPUs, the weights' own on CPUs",
@@ -303,18 +398,18 @@ class EvaluationSettings(Settings):
         le=MOST_EPOCHS,
         description="epochs between two evaluations of a run; the last one is evaluated, too",
     )
-    stop_below: Annotated[float | None, IF_SET] = Field(
+    stop_below: Annotated[float | None, IF_SET.of(*RUNS)] = Field(
         default=None,
         gt=0,
         le=1,
         description="end a run whose Model Utility is below this share of the fine-tuned model's",
     )
-    patience: Annotated[Patience | None, IF_SET] = Field(
+    patience: Annotated[Patience | None, IF_TRAINED.of(*RUNS)] = Field(
         default=None,
         description="end a run whose metric has not improved for so many evaluated epochs: "
         "{metric: …, epochs: …}",
     )
-    metrics: Annotated[MetricEntries, IF_SET] = Field(
+    metrics: Annotated[MetricEntries, IF_A_RUN_MAY_END_EARLY.of(*RUNS)] = Field(
         default={},
         description="metrics to report besides those that always are, or with other settings: "
         "[fluency, …], or {mia-min-k: {share: 0.2}, …}; names: `unlearnbench metrics list`",
@@ -324,10 +419,12 @@ class EvaluationSettings(Settings):
 class RetainSpec(Settings):
     """A retain term added to a method's own loss: `retain: {term: kl, weight: 1.0}`."""
 
-    term: RetainTermName = Field(
+    term: Annotated[RetainTermName, ALWAYS] = Field(
         description="nll: cross-entropy of the retain rows; kl: divergence from the start model"
     )
-    weight: float = Field(default=1.0, gt=0, description="factor of the retain term")
+    weight: Annotated[float, ALWAYS] = Field(
+        default=1.0, gt=0, description="factor of the retain term"
+    )
 
 
 HyperParameter = bool | int | float | str
@@ -338,10 +435,10 @@ class MethodSpec(Settings):
 
     model_config = ConfigDict(allow_inf_nan=True)
 
-    name: str
-    hyperparameters: dict[str, HyperParameter] = Field(default_factory=dict)
-    retain: RetainSpec | None = None
-    source: str | None = None
+    name: Annotated[str, ALWAYS]
+    hyperparameters: Annotated[dict[str, HyperParameter], ALWAYS] = Field(default_factory=dict)
+    retain: Annotated[RetainSpec | None, ALWAYS] = None
+    source: Annotated[str | None, ALWAYS] = None
     """Content hash of the plug-in file; None for an installed method."""
     modifiers: Annotated[dict[str, str | None], IF_SET] = Field(
         default_factory=dict, exclude_if=lambda few: not few

@@ -10,31 +10,17 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
+from unlearnbench.api.identity import Id, identity_of, reasons_of
 from unlearnbench.base.errors import RecordError
 from unlearnbench.config.plan import RunSpec
 from unlearnbench.results.records import Record, read_records
 
-# Fields of `RunSpec` that are derived from a configuration's surroundings, and what has changed if
-# they differ. All other fields are stated by the configuration: if one of them differs, the runs
-# are different settings, and neither repeats the other.
-REASON_OF_FIELD = {
-    "data_fingerprint": "the rows of the benchmark have changed",
-    "content": "a model folder or a log that the configuration names has changed",
-    "template_digest": "the rendered chat template has changed",
-    "turn_digest": "answers now end where the chat template ends a turn",
-    "leaves_out_label": "the label of the prompt is no longer part of the loss",
-    "takes_roles_apart": "modifiers now see the gradient of one role where the loss joins both",
-    "removes_dropout": "dropout is now removed for losses that compare with the start model",
-    "corrections": "earlier versions computed wrong numbers for the model's architecture",
-    "starts_exactly": "the retain gradient of the first step is now 0, and was rounding errors",
-    "profile_version": "the evaluation profile has a new version",
-    "attack_training": "attacks train with other settings",
-    "after": "the run that they continue is repeated",
-}
+REASON_OF_FIELD = reasons_of(RunSpec)
+"""What has changed if a field differs that no configuration states. If another field differs, the
+runs are different settings, and neither repeats the other."""
 OTHER_REASON = "this version of unlearnbench computes them by other rules"
 
 
@@ -118,15 +104,7 @@ def _readable_runs(records: Iterable[Record]) -> Iterator[tuple[Record, RunSpec]
 
 def _stated_setting(run: RunSpec) -> str:
     """Return what the configuration states of a run, as text that is equal for equal settings."""
-    # Content hashes stand in place of paths in the identity. Without them it has the paths.
-    stated: dict[str, Any] = run.model_copy(update={"content": {}}).identity
-    for name in REASON_OF_FIELD:
-        stated.pop(name, None)
-    # Ids have these settings only through `removes_dropout` and `leaves_out_label`. Whoever changes
-    # them asks for another setting.
-    stated["dropout"] = run.training.dropout
-    stated["ignore_label"] = run.training.ignore_label
-    return json.dumps(stated, sort_keys=True)
+    return json.dumps(identity_of(run, Id.STATED), sort_keys=True)
 
 
 def _reasons(old: RunSpec, new: RunSpec) -> Iterator[str]:

@@ -14,26 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from unlearnbench.api.benchmark import SplitKey, split_label
-from unlearnbench.base.errors import UnlearnbenchError
-from unlearnbench.base.hashing import content_hash
+from unlearnbench.api.identity import Id, StoredIdentities, hash_of_entries
 from unlearnbench.config.plan import RunSpec
-from unlearnbench.config.schema import EvaluationSettings, ModelSettings
-from unlearnbench.config.section import NEVER, Settings
-from unlearnbench.config.training_settings import TrainingSettings
 from unlearnbench.results.records import Record
 
-_SECTIONS: Mapping[str, type[Settings]] = {
-    "model": ModelSettings,
-    "training": TrainingSettings,
-    "evaluation": EvaluationSettings,
-}
-_NO_PART_OF_IDS = frozenset(
-    f"{section}.{name}"
-    for section, settings in _SECTIONS.items()
-    for name, field in settings.model_fields.items()
-    if NEVER in field.metadata
-)
-"""Dotted names of settings that change no number, such as `evaluation.batch_tokens`."""
 _IN_ROWS = frozenset(
     {
         "method.name",
@@ -42,18 +26,15 @@ _IN_ROWS = frozenset(
         "model.name",
         "forget_fraction",
         "learning_rate",
-        "seed",
-        "evaluate_at",
     }
 )
 """Dotted names of settings that a table shows in columns of their own."""
-_OWN = ("seed", "method", "learning_rate", "epochs", "evaluate_at", "after")
-"""Names of values in which the runs of one method in a sweep may differ."""
 DEFAULT = "default"
 """Stands for a setting that a spec leaves out because it has its default."""
-_FOLLOWING = frozenset({"leaves_out_label", "after"})
+_FOLLOWING = frozenset({"leaves_out_label", "evaluate_at", "after"})
 """Settings that usually follow from others of the same run: from the template and a hyperparameter,
-and from the setting itself, which goes on from its own run on the split before."""
+from the number of epochs, and from the setting itself, which goes on from its own run on the split
+before."""
 
 
 @dataclass(frozen=True)
@@ -110,18 +91,17 @@ def run_settings(records: Iterable[Record]) -> dict[str, RunSettings]:
     are one setting if the runs before them are one, so `records` should include those.
     """
     runs = {record.id: record for record in records if record.kind == "run"}
+    identities = StoredIdentities(RunSpec, Id.SETTING)
+    entries = {run.id: identities.entries(run.spec) for run in runs.values()}
+    ids: dict[str, str] = {}
+    for run in runs.values():
+        _add_id(run, runs, entries, ids)
     groups: dict[tuple[str, SplitKey, str], list[Record]] = defaultdict(list)
     for run in runs.values():
         groups[*run.panel, run.method].append(run)
-    identities: dict[str, _Identity] = {}
-    for group in groups.values():
-        identities |= _identities(group)
-    ids: dict[str, str] = {}
-    for run in runs.values():
-        _add_id(run, runs, identities, ids)
     settings: dict[str, RunSettings] = {}
     for group in groups.values():
-        differing = _differing_settings(group, runs, identities, ids)
+        differing = _differing_settings(group, runs, entries, ids)
         for run, settings_of_run in zip(group, differing, strict=True):
             flat = hyperparameters_of(run)
             for name, value in settings_of_run.items():
@@ -130,145 +110,63 @@ def run_settings(records: Iterable[Record]) -> dict[str, RunSettings]:
     return settings
 
 
-@dataclass(frozen=True)
-class _Identity:
-    """The values that the id of a run is made from."""
-
-    shared: Mapping[str, Any]
-    """Those that all runs of one method in a sweep share: data, model, training, evaluation."""
-    shared_hash: str
-    own: Mapping[str, Any]
-    """Those by the names in `_OWN`."""
-
-    @classmethod
-    def of(cls, values: Mapping[str, Any]) -> _Identity:
-        """Sort the values."""
-        shared = {key: value for key, value in values.items() if key not in _OWN}
-        own = {key: value for key, value in values.items() if key in _OWN}
-        return cls(shared, content_hash(shared), own)
-
-    @property
-    def after(self) -> str:
-        """Id of the run that this one goes on from; empty if there is none."""
-        return str(self.own.get("after", ""))
-
-    @property
-    def setting(self) -> dict[str, Any]:
-        """The values that runs on other seeds have as well; `shared` by its hash."""
-        setting = {k: v for k, v in self.own.items() if k not in ("seed", "evaluate_at")}
-        if list(self.own.get("evaluate_at") or ()) == [self.own.get("epochs")]:
-            # Evaluated only after its last epoch, which tells its number of epochs. With
-            # `epochs_as: runs`, a setting has a run for each number of epochs.
-            setting.pop("epochs", None)
-        return setting | {"shared": self.shared_hash}
-
-
-def _identities(runs: Sequence[Record]) -> dict[str, _Identity]:
-    """Return the values that the ids of runs of one method, model and split are made from.
-
-    If one of the specs cannot be read, all of them are taken as they are stored. Specs of other
-    versions, or of plug-ins that are not installed here, cannot be read.
-    """
-    try:
-        first = _read_identity(runs[0].spec)
-        if _differ_only_in_own(runs, first):
-            # Reading a spec takes longer than anything else here.
-            return {
-                run.id: _Identity(
-                    first.shared,
-                    first.shared_hash,
-                    {key: run.spec[key] for key in _OWN if run.spec.get(key)},
-                )
-                for run in runs
-            }
-        return {run.id: _read_identity(run.spec) for run in runs}
-    except (ValueError, TypeError, KeyError, UnlearnbenchError):
-        return {run.id: _Identity.of(_stored_identity(run.spec)) for run in runs}
-
-
-def _read_identity(spec: Mapping[str, Any]) -> _Identity:
-    values = RunSpec.model_validate_json(json.dumps(spec)).identity
-    # As in specs, where a key without a value is left out.
-    return _Identity.of({k: v for k, v in values.items() if k not in _OWN or v})
-
-
-def _differ_only_in_own(runs: Sequence[Record], first: _Identity) -> bool:
-    """Whether the specs of runs are equal except for values that ids contain as they are stored.
-
-    Args:
-        runs: At least one.
-        first: Identity of the first run.
-    """
-    stored = runs[0].spec
-    if any(stored.get(key) != value for key, value in first.own.items()):
-        return False
-    shared = {key: value for key, value in stored.items() if key not in _OWN}
-    trains = stored.get("learning_rate") is not None
-    return all(
-        {key: value for key, value in run.spec.items() if key not in _OWN} == shared
-        and (run.spec.get("learning_rate") is not None) is trains
-        for run in runs
-    )
-
-
-def _stored_identity(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a stored spec without the settings that change no number."""
-    identity: dict[str, Any] = {}
-    for section, value in spec.items():
-        if section == "data":  # its fingerprint stands beside it
-            continue
-        identity[section] = value
-        if section in _SECTIONS and isinstance(value, Mapping):
-            identity[section] = {
-                name: below
-                for name, below in value.items()
-                if f"{section}.{name}" not in _NO_PART_OF_IDS
-            }
-    return identity
+_Entries = Mapping[str, tuple[Any, str]]
+"""Entries of a setting's identity with their canonical JSON, by field; see `StoredIdentities`."""
 
 
 def _add_id(
     run: Record,
     runs: Mapping[str, Record],
-    identities: Mapping[str, _Identity],
+    entries: Mapping[str, _Entries],
     ids: dict[str, str],
 ) -> None:
     """Add the id of a run's setting to `ids`, after those of the runs that it goes on from."""
     waiting = [run]
     while waiting:
         current = waiting[-1]
-        identity = identities[current.id]
-        before = runs.get(identity.after)
+        of_setting = dict(entries[current.id])
+        before = runs.get(_run_before(of_setting))
         if before is not None and before.id not in ids and before not in waiting:
             waiting.append(before)
             continue
         waiting.pop()
-        setting = identity.setting
         if before is not None:
-            setting["after"] = ids.get(before.id, before.id)
-        ids[current.id] = content_hash(setting)
+            id_before = ids.get(before.id, before.id)
+            of_setting["after"] = id_before, id_before
+        ids[current.id] = hash_of_entries(of_setting)
+
+
+def _run_before(entries: _Entries) -> str:
+    """Return the id of the run that one goes on from; empty if there is none."""
+    return str(entries["after"][0]) if "after" in entries else ""
 
 
 def _differing_settings(
     group: Sequence[Record],
     runs: Mapping[str, Record],
-    identities: Mapping[str, _Identity],
+    entries: Mapping[str, _Entries],
     ids: Mapping[str, str],
 ) -> list[dict[str, Any]]:
     """Return the settings in which runs of one method, model and split differ, run by run.
 
     Settings that a table shows anyway are left out: hyperparameters, retain term, learning rate.
     """
-    several = len({identities[run.id].shared_hash for run in group}) > 1
+    texts: dict[str, set[str]] = defaultdict(set)
+    for run in group:
+        for name, (_, text) in entries[run.id].items():
+            texts[name].add(text)
+    several = {
+        name
+        for name in texts
+        if len(texts[name]) > 1 or any(name not in entries[run.id] for run in group)
+    }
     shown: list[dict[str, Any]] = []
     for run in group:
-        identity = identities[run.id]
-        setting = identity.setting
-        del setting["shared"]
-        before = runs.get(identity.after)
-        if before is not None:
+        setting = {name: entry for name, (entry, _) in entries[run.id].items() if name in several}
+        before = runs.get(_run_before(entries[run.id]))
+        if before is not None and "after" in setting:
             setting["after"] = f"{split_label(before.forget_fraction)} {ids[before.id][:8]}"
-        shown.append(dict(_leaves({**identity.shared, **setting} if several else setting)))
+        shown.append(dict(_leaves(setting)))
     names = {name for values in shown for name in values}
     differing = sorted(
         name

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from unlearnbench.api.benchmark import Dataset, Question, SplitKey, split_name
+from unlearnbench.api.identity import Id, identity_of
 from unlearnbench.api.profile import Profile
 from unlearnbench.base.hashing import content_hash
 from unlearnbench.config.entries import AttackSpec
@@ -60,14 +61,9 @@ class ModelSources:
     @cached_property
     def _base_hash(self) -> str:
         settings = self.settings
-        preparation = settings.preparation.identity_fields()
         ingredients = [
-            settings.architecture.model_dump(),
-            {
-                key: item
-                for key, item in preparation.items()
-                if key not in ("epochs", "rehearse_facts")
-            },
+            identity_of(settings.architecture, Id.BASE),
+            identity_of(settings.preparation, Id.BASE),
             settings.template,
             list(self.text()),
             _content(self.base_rows()),
@@ -85,11 +81,9 @@ class ModelSources:
         if name == "base":
             return self.cache / "models" / f"base-{self._base_hash}"
         base = self.folder("base").name if self.is_tiny else self.base().identity()
-        settings = self.settings.identity_fields()
-        for key in ("name", "retain", "fine_tuned"):
-            del settings[key]
-        if not self.is_tiny and self.base().folder is not None:
-            settings["base"] = base
+        is_folder = not self.is_tiny and self.base().folder is not None
+        content = {"base": base} if is_folder else {}
+        settings = identity_of(self.settings, Id.PREPARED, content=content)
         rows = _content(self.tuning_rows(name))
         ingredients: list[Any] = [name, base, settings, rows]
         if self.template_digest:
@@ -259,12 +253,10 @@ class ModelSources:
             identity.append(self.template_digest)
         if generation := self.generation(target, profile_of(settings)):
             identity.append(f"turns {content_hash(generation)}")
-        if settings.precision:
-            identity.append(f"precision {settings.precision}")
-        if not prepared and model.dtype != "float32":
-            identity.append(f"dtype {model.dtype}")
-        if not prepared and model.template == "phi":  # a fixed one, which has no digest
-            identity.append("template phi")
+        named = [*identity_of(settings, Id.EVALUATION).items()]
+        if not prepared:  # a prepared model's folder is named by all of its settings
+            named += sorted(identity_of(model, Id.EVALUATION).items())
+        identity += [f"{name} {value}" for name, value in named]
         # A prepared model's folder is named by all of its corrections, see `folder`. Published
         # weights were not merged here.
         if not prepared and MASKS in self.corrections:
@@ -275,9 +267,7 @@ class ModelSources:
         self, identity: list[str | float], attack: AttackSpec, settings: TrainingSettings
     ) -> str:
         """Id of the record of a start or retain model under an attack that trains by `settings`."""
-        trained = settings.of_attacks
-        if self.settings.eos_as_padding:
-            trained["eos_as_padding"] = True
+        trained = settings.of_attacks | identity_of(self.settings, Id.ATTACK)
         if self.turn_end:
             trained["turn_end"] = self.turn_end
         # All other corrections concern plain evaluations, too, and are in `identity`.

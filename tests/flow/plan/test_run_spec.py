@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from unlearnbench.api.identity import Id, identity_of
 from unlearnbench.base.hashing import content_hash
 from unlearnbench.config import method_specs
 from unlearnbench.config.loader import load_config
@@ -101,7 +102,7 @@ def test_which_weights_decay_is_in_ids_if_any_does() -> None:
     assert with_training(weight_decay=0.1, decay_norms_and_biases=False) != decayed
 
     def prepared(**changes: float) -> dict[str, object]:
-        return Preparation.model_validate(changes).identity_fields()
+        return identity_of(Preparation.model_validate(changes), Id.PREPARED)
 
     assert prepared(weight_decay=0.0, decay_norms_and_biases=False) == prepared(weight_decay=0.0)
     assert prepared(decay_norms_and_biases=False) != prepared()

@@ -1,0 +1,196 @@
+"""One declaration beside each field decides what belongs to ids, and no id has changed by it."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+from pydantic import BaseModel
+
+from unlearnbench.api.hyperparameters import HyperParameters
+from unlearnbench.api.identity import (
+    ALWAYS,
+    IF_SET,
+    NEVER,
+    RUNS,
+    Id,
+    Place,
+    Rule,
+    StoredIdentities,
+    hash_of_entries,
+    identity_of,
+    rules_of_field,
+    settings_below,
+    stored_identity,
+)
+from unlearnbench.base.errors import PluginError
+from unlearnbench.base.hashing import content_hash
+from unlearnbench.benchmarks.synthetic import Synthetic
+from unlearnbench.config.entries import AttackSpec
+from unlearnbench.config.plan import RunSpec
+from unlearnbench.config.schema import EvaluationSettings, ModelSettings
+from unlearnbench.config.section import Settings
+from unlearnbench.config.training_settings import TrainingSettings
+from unlearnbench.models.rows_loading import load_benchmark
+from unlearnbench.runs.model_sources import ModelSources
+
+from .random_specs import ATTACKS, a_prepared_model, a_spec
+
+GOLDEN = json.loads(
+    (Path(__file__).parents[2] / "data" / "random_ids.json").read_text(encoding="utf-8")
+)
+"""Ids of random specs and models by version 308dd8a, which had seven mechanisms for ids."""
+
+
+def settings_in(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
+    """Yield settings and all those below them that belong to an id."""
+    yield model
+    for info in model.model_fields.values():
+        below = settings_below(info)
+        if below is not None and any(rule.kinds for rule in rules_of_field(info)):
+            yield from settings_in(below)
+
+
+@pytest.mark.parametrize("model", dict.fromkeys(settings_in(RunSpec)))
+def test_each_field_declares_its_part_in_ids(model: type[BaseModel]) -> None:
+    without = [name for name, info in model.model_fields.items() if not rules_of_field(info)]
+    assert not without, "api/identity.py says what to write"
+    for name, info in model.model_fields.items():
+        kinds = [kind for rule in rules_of_field(info) for kind in rule.kinds]
+        assert len(kinds) == len({*kinds}), f"{name}: two declarations for one kind of ids"
+
+
+def test_a_field_without_a_declaration_is_an_error() -> None:
+    class Undeclared(Settings):
+        old: Annotated[int, ALWAYS] = 1
+        new: int = 1
+
+    with pytest.raises(TypeError, match="declare its part in ids"):
+        identity_of(Undeclared())
+
+
+def test_a_rule_reads_only_what_it_declares() -> None:
+    def entry(place: Place) -> Any:
+        return place.read("training.precision")
+
+    class Careless(Settings):
+        value: Annotated[int, Rule("careless", entry)] = 1
+
+    class Careful(Settings):
+        value: Annotated[int, Rule("careful", entry, reads=("training",))] = 1
+
+    with pytest.raises(LookupError, match="does not declare that it reads 'training'"):
+        identity_of(Careless(), training={"precision": "bf16"})
+    assert identity_of(Careful(), training={"precision": "bf16"}) == {"value": "bf16"}
+    assert identity_of(Careful()) == {"value": None}
+
+
+def test_a_field_may_count_in_some_kinds_of_ids_only() -> None:
+    class Some(Settings):
+        mode: Annotated[str, ALWAYS.of(*RUNS), IF_SET.of(Id.EVALUATION)] = "plain"
+        hint: Annotated[int, NEVER] = 0
+        rows: Annotated[str, IF_SET.because("the rows have changed")] = ""
+
+    some = Some(rows="abcd", hint=3)
+    assert identity_of(some, Id.RUN) == {"mode": "plain", "rows": "abcd"}
+    assert identity_of(some, Id.STATED) == {"mode": "plain"}
+    assert identity_of(some, Id.EVALUATION) == {"rows": "abcd"}
+    assert identity_of(Some(mode="chat"), Id.EVALUATION) == {"mode": "chat"}
+
+
+def test_ids_of_random_runs_are_those_of_the_version_before() -> None:
+    ids = [RunSpec.model_validate_json(json.dumps(a_spec(seed))).id for seed in range(400)]
+    assert len({*ids}) == 400
+    assert ids == GOLDEN["runs"]
+
+
+def test_ids_of_random_start_and_retain_models_are_those_of_the_version_before() -> None:
+    rows = load_benchmark(Synthetic(authors=10, questions_per_author=2), (0.1,))
+    ids: list[list[str]] = []
+    for seed in range(60):
+        model, evaluation, training = map(json.dumps, a_prepared_model(seed))
+        sources = ModelSources(ModelSettings.model_validate_json(model), rows, Path("cache"))
+        rules = EvaluationSettings.model_validate_json(evaluation)
+        identity = sources.evaluation_identity("full", 0.1, "rows", rules)
+        under = [
+            sources.attack_id(
+                identity,
+                AttackSpec.model_validate_json(json.dumps(attack)),
+                TrainingSettings.model_validate_json(training),
+            )
+            for attack in ATTACKS
+        ]
+        folders = [sources.folder(name).name for name in ("base", "full", "retain90")]
+        ids.append([*folders, content_hash(identity), *under])
+    assert ids == GOLDEN["models"]
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_a_stored_spec_has_the_identity_of_the_run(kind: Id) -> None:
+    stored = StoredIdentities(RunSpec, kind)
+    for seed in range(200):
+        spec = a_spec(seed)
+        spec["method"]["hyperparameters"].pop("text", None)  # secrets are removed when it is stored
+        run = RunSpec.model_validate_json(json.dumps(spec))
+        identity = identity_of(run, kind)
+        whole = run.model_dump(mode="json")
+        assert stored_identity(RunSpec, whole, kind) == identity
+        entries = stored.entries(whole)
+        assert {name: entry for name, (entry, _) in entries.items()} == identity
+
+
+def test_a_spec_of_an_earlier_version_has_the_defaults_of_later_fields() -> None:
+    stored = StoredIdentities(RunSpec, Id.SETTING)
+    for seed in range(100):
+        spec = a_spec(seed)
+        whole = RunSpec.model_validate_json(json.dumps(spec)).model_dump(mode="json")
+        if spec["model"]["base"] == "tiny":  # defaults of its preparation are those of tiny models
+            spec["model"]["preparation"] = whole["model"]["preparation"]
+        assert hash_of_entries(stored.entries(spec)) == hash_of_entries(stored.entries(whole))
+
+
+def test_runs_are_of_one_setting_only_if_they_are_equal_apart_from_the_seed() -> None:
+    stored = StoredIdentities(RunSpec, Id.SETTING)
+    ids: dict[str, str] = {}
+    for number in range(400):
+        run = RunSpec.model_validate_json(json.dumps(a_spec(number)))
+        settings = set[str]()
+        for seed in (0, 1):
+            spec = run.model_copy(update={"seed": seed})
+            settings.add(hash_of_entries(stored.entries(spec.to_json())))
+        (setting,) = settings
+        ids[setting] = run.model_copy(update={"seed": 0}).id
+    assert len(ids) == len({*ids.values()})
+
+
+def test_runs_that_are_evaluated_at_other_epochs_are_not_averaged() -> None:
+    """One seed may have a run of each."""
+    spec = a_spec(0) | {"epochs": 4}
+    stored = StoredIdentities(RunSpec, Id.SETTING)
+    at = [[1, 2, 3, 4], [2, 4], [4]]
+    ids = {hash_of_entries(stored.entries(spec | {"evaluate_at": epochs})) for epochs in at}
+    assert len(ids) == 3
+    # With `epochs_as: runs`, a setting has a run for each number of epochs.
+    alone = {
+        hash_of_entries(stored.entries(spec | {"epochs": count, "evaluate_at": [count]}))
+        for count in (1, 2, 3)
+    }
+    assert len(alone) == 1
+
+
+def test_a_field_that_was_added_to_a_plug_in_counts_only_if_it_is_set() -> None:
+    class Plug(HyperParameters):
+        old: float = 1.0
+        new: Annotated[bool, IF_SET] = False
+
+    assert Plug().resolved() == {"old": 1.0}
+    assert Plug(new=True).resolved() == {"old": 1.0, "new": True}
+
+
+def test_the_earlier_declaration_of_plug_ins_is_refused() -> None:
+    with pytest.raises(PluginError, match="later has no effect any more"):
+
+        class Plug(HyperParameters):  # pyright: ignore[reportUnusedClass]
+            later = frozenset({"new"})
+            new: bool = False

@@ -1,0 +1,357 @@
+"""Which settings belong to ids: each field declares it, and one function reads the declarations.
+
+An id is a hash of the values that numbers depend on, so that equal work is found again and nothing
+else is taken for it. Each field of the settings says beside its type whether it counts:
+
+    batch_size: Annotated[int, ALWAYS]
+    deterministic: Annotated[bool, IF_SET] = False
+    batch_tokens: Annotated[int | None, NEVER] = None
+
+If you add a field, choose by what it does:
+
+- It changes no number: `NEVER`.
+- It changes numbers: `IF_SET`, with a default under which every number is as before. Ids of what
+  was computed before the field existed stay as they are. `ALWAYS` would change all of them.
+- It changes numbers only together with another setting: a `Rule` of your own. See
+  `IF_WEIGHTS_DECAY` in `config/training_settings.py`.
+- It belongs to some kinds of ids and not to others: `IF_SET.of(Id.RUN, …)`. A field may have one
+  declaration for some kinds and another one for other kinds.
+- It is derived from files or from the version of the program, and no configuration states it:
+  `IF_SET.because("the rows have changed")`. The reason is shown if runs are repeated.
+
+A field without a declaration is an error. The fields of plug-ins need none: they always count. They
+may have `IF_SET`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from functools import lru_cache
+from typing import Any, Final, get_args
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import to_jsonable_python
+
+from unlearnbench.base.hashing import content_hash, json_ready
+
+
+class Id(Enum):
+    """What an id is of."""
+
+    RUN = auto()
+    """A run."""
+    SETTING = auto()
+    """The setting of a run: all but its seed. Means are taken over the runs of one setting."""
+    STATED = auto()
+    """What a configuration states of a run, without what is derived from files and versions."""
+    PREPARED = auto()
+    """A start or retain model that is trained here."""
+    BASE = auto()
+    """The tiny model that prepared models begin from."""
+    EVALUATION = auto()
+    """The evaluation of a start or retain model, whose weights are named by their own hash."""
+    ATTACK = auto()
+    """The evaluation of a start or retain model under an attack, beside its plain evaluation."""
+
+
+RUNS: Final = (Id.RUN, Id.SETTING, Id.STATED)
+"""The kinds of ids of runs."""
+
+
+class _LeftOut(Enum):
+    """Stands for a field that does not count."""
+
+    LEFT_OUT = auto()
+
+
+LEFT_OUT: Final = _LeftOut.LEFT_OUT
+"""Entry of a field that does not count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A field with its value, as rules see it. All values are ready for JSON."""
+
+    name: str
+    value: Any
+    default: Any
+    """`LEFT_OUT` if the field is required."""
+    section: Mapping[str, Any]
+    """Values of the settings that the field belongs to, by name."""
+    kind: Id
+    whole: Mapping[str, Any]
+    """Values of the run, or of whatever else the id is made for."""
+    reads: tuple[str, ...]
+    """Names of the values of `whole` that the rule has declared."""
+
+    def read(self, path: str) -> Any:
+        """Return a value of the run, such as `training.precision`; None if the run has none.
+
+        Raises:
+            LookupError: If the rule has not declared that it reads the value.
+        """
+        name, *below = path.split(".")
+        if name not in self.reads:
+            raise LookupError(f"the rule of {self.name!r} does not declare that it reads {name!r}")
+        value = self.whole.get(name)
+        for key in below:
+            value = value.get(key) if isinstance(value, Mapping) else None
+        return value
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Whether a field counts in ids, and what stands there for it."""
+
+    words: str
+    """The rule for people: `only if set`."""
+    entry: Callable[[Place], Any]
+    """Returns the value that stands in the id, or `LEFT_OUT`."""
+    reads: tuple[str, ...] = ()
+    """Names of the values of a run that the rule reads besides the field's own section."""
+    kinds: frozenset[Id] = frozenset(Id)
+    """Kinds of ids in which the field counts by this rule."""
+    reason: str = ""
+    """What has happened if the field of a repeated run differs; empty if a configuration states
+    the field."""
+
+    def of(self, *kinds: Id) -> Rule:
+        """Return the rule for these kinds of ids only."""
+        return replace(self, kinds=frozenset(kinds))
+
+    def because(self, reason: str) -> Rule:
+        """Return the rule of a field that no configuration states.
+
+        Args:
+            reason: What has happened if the field differs, a sentence without a full stop.
+        """
+        return replace(self, kinds=self.kinds - {Id.STATED}, reason=reason)
+
+
+def _the_value(place: Place) -> Any:
+    return place.value
+
+
+def _the_value_if_set(place: Place) -> Any:
+    return LEFT_OUT if place.value == place.default else place.value
+
+
+ALWAYS: Final = Rule("always", _the_value)
+"""It changes numbers, and did so when ids were first made."""
+IF_SET: Final = Rule("only if set", _the_value_if_set)
+"""It is left out at its default, as in ids from before the field existed."""
+NEVER: Final = Rule("never", _the_value, kinds=frozenset())
+"""It changes no number, or another field has its effect."""
+
+
+def identity_of(value: BaseModel, kind: Id = Id.RUN, **beside: Any) -> dict[str, Any]:
+    """Return the values that an id is made from, ready for JSON.
+
+    Args:
+        value: Settings.
+        kind: What the id is of.
+        beside: Further values that rules read, by name.
+    """
+    values = json_ready(value.model_dump(mode="json"))
+    return stored_identity(type(value), values, kind, **beside)
+
+
+def stored_identity(
+    model: type[BaseModel], values: Mapping[str, Any], kind: Id, **beside: Any
+) -> dict[str, Any]:
+    """Return `identity_of` of settings that were stored as JSON, without reading them.
+
+    Settings of other versions, or of plug-ins that are not installed here, cannot be read. A field
+    that is missing has its default. A key that is no field always counts.
+    """
+    completed = _completed(model, values)
+    return _entries(model, completed, kind, {**completed, **beside})
+
+
+class StoredIdentities:
+    """Entries of many settings that were stored as JSON, most of which are equal.
+
+    Runs of one sweep have the same model, training and evaluation, so each different entry is
+    computed once.
+    """
+
+    def __init__(self, model: type[BaseModel], kind: Id) -> None:
+        self._model, self._kind = model, kind
+        # An entry depends on its own value, and on those that its rule reads.
+        self._reads = {name: field.reads for name, field in _counted(model, kind).items()}
+        self._needed = {name for reads in self._reads.values() for name in reads} | {*self._reads}
+        self._known: dict[tuple[str, ...], tuple[Any, str]] = {}
+
+    def entries(self, values: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
+        """Return the entries of `stored_identity`, each with its canonical JSON, by field."""
+        fields = _names(self._model)
+        unknown = [name for name in values if name not in fields]
+        texts = {
+            name: json.dumps(value)
+            for name, value in values.items()
+            if name in self._needed or name not in fields
+        }
+        entries: dict[str, tuple[Any, str]] = {}
+        for name in (*self._reads, *unknown):
+            reads = self._reads.get(name, ())
+            key = (name, texts.get(name, ""), *[texts.get(other, "") for other in reads])
+            known = self._known.get(key)
+            if known is None:
+                needed = {part: values[part] for part in (name, *reads) if part in values}
+                entry = stored_identity(self._model, needed, self._kind).get(name, LEFT_OUT)
+                text = "" if entry is LEFT_OUT else json.dumps(entry, sort_keys=True)
+                known = self._known[key] = entry, text
+            if known[0] is not LEFT_OUT:
+                entries[name] = known
+        return entries
+
+
+def hash_of_entries(entries: Mapping[str, tuple[Any, str]]) -> str:
+    """Return a hash that is equal for equal entries of `StoredIdentities`."""
+    return content_hash({name: text for name, (_, text) in entries.items()})
+
+
+def reasons_of(model: type[BaseModel]) -> dict[str, str]:
+    """Return the reasons of the fields that no configuration states, by field."""
+    reasons: dict[str, str] = {}
+    for name, info in model.model_fields.items():
+        for declared in rules_of_field(info):
+            if declared.reason:
+                reasons[name] = declared.reason
+    return reasons
+
+
+def rules_of_field(info: FieldInfo) -> tuple[Rule, ...]:
+    """Return the declarations of a field."""
+    return tuple(mark for mark in info.metadata if isinstance(mark, Rule))
+
+
+def settings_below(info: FieldInfo) -> type[BaseModel] | None:
+    """Return the settings that a field has: `LoRA` for `LoRA | None` or `tuple[LoRA, ...]`."""
+    waiting = [info.annotation]
+    while waiting:
+        annotation = waiting.pop()
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            return annotation
+        waiting += get_args(annotation)
+    return None
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """A field that counts in ids of a kind."""
+
+    rule: Rule
+    default: Any
+    below: type[BaseModel] | None
+    reads: tuple[str, ...]
+    """Other values of the run that its rule and those of the settings below it read."""
+
+
+@lru_cache(maxsize=256)
+def _counted(model: type[BaseModel], kind: Id) -> dict[str, _Counted]:
+    """Return the fields that count in ids of a kind, by name.
+
+    Raises:
+        TypeError: If a field has no declaration.
+    """
+    counted: dict[str, _Counted] = {}
+    for name, info in model.model_fields.items():
+        declared = rules_of_field(info)
+        if not declared:
+            raise TypeError(f"{model.__name__}.{name}: declare its part in ids, see {__name__}")
+        its_rule = next((rule for rule in declared if kind in rule.kinds), None)
+        if its_rule is None:
+            continue
+        below = settings_below(info)
+        reads = {*its_rule.reads}
+        if below is not None:
+            reads = reads.union(*(field.reads for field in _counted(below, kind).values()))
+        others = tuple(sorted(reads - {name}))
+        counted[name] = _Counted(its_rule, _default_of(info), below, others)
+    return counted
+
+
+@lru_cache(maxsize=256)
+def _names(model: type[BaseModel]) -> frozenset[str]:
+    """Return the names of all fields."""
+    return frozenset(model.model_fields)
+
+
+@lru_cache(maxsize=256)
+def _defaults(model: type[BaseModel]) -> dict[str, Any]:
+    """Return the defaults of all fields that have one, ready for JSON."""
+    defaults = {name: _default_of(info) for name, info in model.model_fields.items()}
+    return {name: default for name, default in defaults.items() if default is not LEFT_OUT}
+
+
+@lru_cache(maxsize=256)
+def _sections(model: type[BaseModel]) -> dict[str, type[BaseModel]]:
+    """Return the fields that have settings of their own, and count in any ids."""
+    below = {
+        name: settings_below(info)
+        for name, info in model.model_fields.items()
+        if any(declared.kinds for declared in rules_of_field(info))
+    }
+    return {name: settings for name, settings in below.items() if settings is not None}
+
+
+def _default_of(info: FieldInfo) -> Any:
+    if info.is_required():
+        return LEFT_OUT
+    return json_ready(to_jsonable_python(info.get_default(call_default_factory=True)))
+
+
+def _completed(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return stored settings with the defaults of the fields that they do not have."""
+    completed = {**_defaults(model), **values}
+    for name, below in _sections(model).items():
+        value = completed.get(name)
+        if isinstance(value, Mapping):
+            completed[name] = _completed(below, value)
+        elif isinstance(value, list | tuple):
+            completed[name] = [
+                _completed(below, part) if isinstance(part, Mapping) else part for part in value
+            ]
+    return completed
+
+
+def _entries(
+    model: type[BaseModel], values: Mapping[str, Any], kind: Id, whole: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the entries of completed settings.
+
+    Args:
+        model: Their type.
+        values: The settings.
+        kind: What the id is of.
+        whole: The run, or whatever else the settings are part of.
+    """
+    entries: dict[str, Any] = {}
+    for name, field in _counted(model, kind).items():
+        if name not in values:
+            continue
+        entry = values[name]
+        if field.rule.entry is not _the_value:
+            reads = field.rule.reads
+            place = Place(name, entry, field.default, values, kind, whole, reads)
+            entry = field.rule.entry(place)
+        if entry is LEFT_OUT:
+            continue
+        if field.below is not None and isinstance(entry, Mapping):
+            entry = _entries(field.below, entry, kind, whole)
+        elif field.below is not None and isinstance(entry, list):
+            below = field.below
+            entry = [
+                _entries(below, part, kind, whole) if isinstance(part, Mapping) else part
+                for part in entry
+            ]
+        entries[name] = entry
+    fields = _names(model)
+    if not values.keys() <= fields:  # values of other versions
+        entries |= {name: value for name, value in values.items() if name not in fields}
+    return entries
