@@ -1,6 +1,8 @@
 """Figures from Python and from the command line."""
 
+import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,6 +45,18 @@ def test_d_is_the_records(sweep: Path, epoch: int | None, shown: int) -> None:
     assert abs(bar.y[1] - bar.y[0]) == pytest.approx(distance)
     with pytest.raises(RecordError, match="0 runs have an id that begins with 'aa'"):
         truth_ratios(sweep, "aa")
+
+
+def test_d_is_to_the_retain_model_of_the_plan(sweep: Path, tmp_path: Path) -> None:
+    """Another one is in the folder from an earlier plan, as after its model was replaced."""
+    folder = tmp_path / "sweep"
+    shutil.copytree(sweep, folder)
+    write_record(reference("retain", 0.9, off(1.0), id="a000"), folder)
+    plan = {"name": "s", "config": {}, "runs": [{"id": "cc00"}], "references": ["aa00", "bb00"]}
+    (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
+    both = [truth_ratios(place, "cc") for place in (sweep, folder)]
+    shown, expected = ([trace.y for trace in figure.data] for figure in both)
+    assert shown == expected
 
 
 class TestCommands:

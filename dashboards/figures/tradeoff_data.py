@@ -14,6 +14,7 @@ from operator import attrgetter
 from unlearnbench.analysis import best_settings as analysis
 from unlearnbench.analysis.best_settings import COLLAPSE_SHARE, Panel, Setting
 from unlearnbench.results.table import TableRow
+from unlearnbench.stats.ks_test import lowest_log10_p
 from unlearnbench.stats.pareto_front import pareto_front
 
 
@@ -74,7 +75,7 @@ class TradeOffPanel(Panel):
     @property
     def floor(self) -> float | None:
         """log10 of the smallest p that n questions on either side can give."""
-        return None if self.questions is None else ks_floor(self.questions)
+        return None if self.questions is None else lowest_log10_p(self.questions)
 
     @property
     def origin(self) -> tuple[float, float] | None:
@@ -120,12 +121,3 @@ def panels(rows: Iterable[TableRow]) -> tuple[TradeOffPanel, ...]:
     """Make one panel per model and forget fraction, in the table's order."""
     result = analysis.panels(rows)
     return tuple(TradeOffPanel(item.model, item.forget_fraction, item.rows) for item in result)
-
-
-def ks_floor(n: int) -> float:
-    """Compute log10 p of the exact two-sample KS test, n against n, at complete separation.
-
-    2 of the C(2n, n) orderings are as extreme: n = 40 gives 1.9e-23.
-    """
-    log_orderings = math.lgamma(2 * n + 1) - 2 * math.lgamma(n + 1)
-    return (math.log(2) - log_orderings) / math.log(10)

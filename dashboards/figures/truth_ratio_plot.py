@@ -14,37 +14,12 @@ from unlearnbench.config.profiles import profile_of_id
 from unlearnbench.evaluation.summary import truth_ratios
 from unlearnbench.results.records import Record
 from unlearnbench.results.table import TableRow
+from unlearnbench.stats.ks_test import largest_gap, sorted_log10
 
 from ..formatting import rate_text
 from .marks import SHARE_RANGE, Figure, note, small_layout, trace
 from .notebook import fit
 from .palette import INK, MUTED, PALETTE, Style, faded, meta
-
-
-def largest_gap(unlearned: FloatArray, retain: FloatArray) -> tuple[float, float, float]:
-    """Find the largest distance D of two models' distribution functions, which the KS test uses.
-
-    unlearned, retain  truth ratios [n]
-
-    Returns log10 R in the middle of the first interval on which the distance is D, and the shares
-    of the unlearned model's and of the retain model's ratios up to there.
-    """
-    points = np.unique(np.concatenate([unlearned, retain]))
-    shares = [
-        np.searchsorted(np.sort(ratios), points, side="right") / len(ratios)
-        for ratios in (unlearned, retain)
-    ]
-    at = int(np.abs(shares[0] - shares[1]).argmax())
-    # Both functions are constant up to the next point; the distance at the last point is 0.
-    middle = logarithms(points[at : at + 2]).mean()
-    return float(middle), float(shares[0][at]), float(shares[1][at])
-
-
-def logarithms(ratios: FloatArray) -> FloatArray:
-    """Sort log10 R [n]; ratios that underflowed or overflowed are put at the last normal float."""
-    tiny, huge = np.finfo(np.float64).tiny, np.finfo(np.float64).max
-    ascending: FloatArray = np.log10(np.sort(np.clip(ratios, tiny, huge)))
-    return ascending
 
 
 def ratios_of(evaluation: Evaluation | None, profile: str) -> FloatArray | None:
@@ -90,17 +65,18 @@ def draw(
     layout["yaxis"] |= {"range": SHARE_RANGE, "tickformat": ".0%"}
     layout["yaxis"]["title"] = {"text": "questions up to R"}
     if goal is not None and len(goal) == len(array):
-        at, *shares = largest_gap(array, goal)
-        low, high = sorted(shares)
+        gap = largest_gap(array, goal)
+        at = gap.log10_place
+        low, high = sorted((gap.share, gap.other_share))
         lines.append(
-            trace([10**at] * 2, [low, high], "D", f"D = {high - low:.4f}")
+            trace([10**at] * 2, [low, high], "D", f"D = {gap.statistic:.4f}")
             | {"mode": "lines", "line": {"color": INK, "width": 2, "dash": "dot"}}
             | {"meta": meta("reference")}
         )
         # Where no curve passes: left of and above the bar, or right of and below it.
         side = ("right", "bottom") if high < 0.9 else ("left", "top")
         anchors = {"xref": "x", "yref": "y", "xanchor": side[0], "yanchor": side[1]}
-        text = f"D = {high - low:.3f}"
+        text = f"D = {gap.statistic:.3f}"
         layout["annotations"] = [note("gap", text, at, high if high < 0.9 else low, **anchors)]
     return {"data": lines, "layout": layout}
 
@@ -155,7 +131,7 @@ def _only(record: Record) -> FloatArray | None:
 def _line(
     ratios: FloatArray, name: str, colour: str, width: float, tags: Mapping[str, Any]
 ) -> Figure:
-    x = (10 ** logarithms(ratios)).tolist()
+    x = (10 ** sorted_log10(ratios)).tolist()
     heights = (np.arange(len(x) + 1) / len(x)).tolist()
     hover = "R = %{x:.3g}: %{y:.0%} of the questions, %{fullData.name}"
     line = {"color": colour, "width": width, "shape": "hv"}

@@ -26,7 +26,7 @@ from unlearnbench.api import registry
 from unlearnbench.api.benchmark import SplitKey, split_label
 from unlearnbench.base.errors import RecordError, did_you_mean
 from unlearnbench.results.finalize import table_of
-from unlearnbench.results.records import Record, evaluated_epoch, read_records
+from unlearnbench.results.records import Record, evaluated_epoch
 from unlearnbench.results.table import TableRow, to_csv
 
 __all__ = [
@@ -149,13 +149,19 @@ def truth_ratios(
 ) -> Any:
     """The two distributions that Forget Quality compares, with D marked, as a `plotly` Figure.
 
-    run    beginning of the id of a run in a sweep's folder
-    epoch  of the run (default: its last)
+    Args:
+        folder: A sweep's folder.
+        run: Beginning of the id of a run, as in `results.csv`.
+        epoch: Epoch of the run. Defaults to its last.
+        width: See the module.
 
-    Raises: RecordError if the run, the epoch or the retain model's record does not exist.
+    Raises:
+        RecordError: If the run, the epoch or the retain model's record does not exist.
     """
-    records = read_records(folder)
-    runs = [record for record in records if record.kind == "run" and record.id.startswith(run)]
+    results = Results.read(folder)
+    runs = [
+        record for record in results.records if record.kind == "run" and record.id.startswith(run)
+    ]
     if len(runs) != 1:
         raise RecordError(
             f"{folder}: {len(runs)} runs have an id that begins with {run!r}; ids are in "
@@ -163,18 +169,22 @@ def truth_ratios(
         )
     record = runs[0]
     chosen = evaluated_epoch(record, epoch)
-    siblings = [r for r in records if (r.panel, r.profile) == (record.panel, record.profile)]
-    goal, start = (
-        next((r for r in siblings if r.kind == kind and r.evaluations), None)
-        for kind in ("retain", "fine-tuned")
+    # The models that the table compares the run with.
+    panel = next(panel for panel in results.panels if panel.panel == record.panel)
+    records = {other.id: other for other in results.records}
+    retain, start = (
+        None if row is None else records[row.run_id]
+        for row in (panel.row("retain"), panel.row("fine-tuned"))
     )
-    if goal is None:
+    if retain is None or not retain.evaluations:
         raise RecordError(
             f"{folder}: no evaluated retain model of {record.model}, "
             f"{split_label(record.forget_fraction)}"
         )
+    if start is not None and not start.evaluations:
+        start = None
     draw = registry.load("dashboards", "truth-ratios")
-    return draw(record, chosen, goal, start, every=table_of(siblings).rows, width=width)
+    return draw(record, chosen, retain, start, every=results.rows, width=width)
 
 
 def paper() -> Any:

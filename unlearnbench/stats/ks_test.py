@@ -6,6 +6,7 @@ Own code: `scipy.stats.ks_2samp` underflows to 0 for the small p-values that are
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -145,6 +146,55 @@ def ks_test(array: FloatArray, other: FloatArray) -> KSTest | None:
         statistic=distance / n,
         n=n,
     )
+
+
+class LargestGap(NamedTuple):
+    """Where the distribution functions of two samples are furthest apart."""
+
+    log10_place: float
+    """log10 of the middle of the first interval on which the distance is D."""
+    share: float
+    """Share of the first sample's values up to there."""
+    other_share: float
+    """Share of the second sample's values up to there."""
+
+    @property
+    def statistic(self) -> float:
+        """D, as of `ks_test`."""
+        return abs(self.share - self.other_share)
+
+
+def largest_gap(array: FloatArray, other: FloatArray) -> LargestGap:
+    """Find the largest distance D of two samples' distribution functions, which the test uses.
+
+    Args:
+        array: Positive values [n].
+        other: Values of the other sample [m].
+    """
+    points = np.unique(np.concatenate([array, other]))
+    share, other_share = (
+        np.searchsorted(np.sort(values), points, side="right") / len(values)
+        for values in (array, other)
+    )
+    at = int(np.abs(share - other_share).argmax())
+    # Both functions are constant up to the next point. The distance at the last point is 0.
+    middle = sorted_log10(points[at : at + 2]).mean()
+    return LargestGap(float(middle), float(share[at]), float(other_share[at]))
+
+
+def sorted_log10(values: FloatArray) -> FloatArray:
+    """Sort log10 of values [n]. Values that underflowed or overflowed become the last float."""
+    smallest, largest = np.finfo(np.float64).tiny, np.finfo(np.float64).max
+    ascending: FloatArray = np.log10(np.sort(np.clip(values, smallest, largest)))
+    return ascending
+
+
+def lowest_log10_p(n: int) -> float:
+    """log10 of the p-value at complete separation, n against n: 40 give log10(1.9e-23).
+
+    2 of the C(2n, n) orderings are as extreme.
+    """
+    return log10_of_quotient(*exact_p_value(n, n))
 
 
 @lru_cache(maxsize=4096)  # a sweep has few different n and distances

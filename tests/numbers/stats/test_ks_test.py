@@ -8,7 +8,14 @@ import pytest
 from scipy.stats import ks_2samp
 
 from unlearnbench.stats import FloatArray
-from unlearnbench.stats.ks_test import critical_count, ks_power, ks_test
+from unlearnbench.stats.ks_test import (
+    critical_count,
+    ks_power,
+    ks_test,
+    largest_gap,
+    lowest_log10_p,
+    sorted_log10,
+)
 
 
 @pytest.mark.parametrize(
@@ -136,3 +143,35 @@ def test_forget_quality_takes_infinite_ratios_and_leaves_nan_undefined() -> None
     assert ks_test(np.array([np.nan, 1.0, 1.0]), finite) is None
     assert ks_test(finite, np.array([np.nan, 1.0, 1.0])) is None
     assert ks_test(finite[:0], finite[:0]) is None
+
+
+@pytest.mark.parametrize("n", [5, 40, 300])
+def test_the_lowest_p_is_the_exact_tests_at_complete_separation(n: int) -> None:
+    p = ks_2samp(range(n), range(1000, 1000 + n), method="exact").pvalue
+    assert lowest_log10_p(n) == pytest.approx(math.log10(p), rel=1e-9)
+
+
+def test_the_largest_gap_worked_by_hand() -> None:
+    # Below 10 lie 1 of 4 ratios of the one and 3 of 4 of the other, up to the next ratio, 100.
+    gap = largest_gap(np.array([1.0, 100, 200, 300]), np.array([2.0, 3, 10, 1000]))
+    assert gap == pytest.approx((1.5, 0.25, 0.75))  # halfway from 10 to 100, in decades
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_largest_gap_is_where_scipy_finds_it(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    one, other = rng.lognormal(0.0, 1.0, 40), np.round(rng.lognormal(0.4, 1.0, 40), 1)
+    gap = largest_gap(one, other)
+    found = ks_2samp(one, other, method="exact")
+    assert gap.statistic == pytest.approx(found.statistic, abs=1e-12)
+    tested = ks_test(one, other)
+    assert tested is not None
+    assert gap.statistic == pytest.approx(tested.statistic, abs=1e-12)
+    place = 10**gap.log10_place
+    assert gap[1:] == ((one <= place).mean(), (other <= place).mean())
+    assert largest_gap(one, one).statistic == 0
+
+
+def test_underflow_and_overflow_stand_at_the_last_float() -> None:
+    logs = sorted_log10(np.array([math.inf, 1.0, 0.0]))
+    assert logs.tolist() == pytest.approx([-307.65, 0.0, 308.25], abs=0.01)
