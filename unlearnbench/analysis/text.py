@@ -248,25 +248,21 @@ def ranks_summary(claims: OrderConfidence) -> str:
 
 
 def share_given_back(attacked: AttackedSetting) -> str:
-    """`42 % [31, 53 %]`: the share that is given back, with its interval or range."""
+    """Return `42 % [31, 53 %]`, the share that is given back with its interval or range."""
     share, interval = 1 - (attacked.lasting or 0.0), attacked.lasting_interval
     if interval is None:
         return f"{round(100 * share)} % (one seed, no interval)"
     ends = f"{round(100 * (1 - interval.high))}, {round(100 * (1 - interval.low))} %"
     if interval.is_range:
         return f"{round(100 * share)} % (min-max {ends})"
-    over = f" over {interval.n} questions, one seed" if interval.over == "questions" else ""
-    return f"{round(100 * share)} % [{ends}]{over}"
+    over = " over questions" if interval.over == "questions" else ""
+    return f"{round(100 * share)} % [{ends}{over}]"
 
 
-def _lasts(item: AttackedSetting, name: str = "") -> str:
-    """Return a sentence on what comes back of a setting under its worst attack, with its numbers.
-
-    Args:
-        item: The setting.
-        name: What the sentence calls it, if not by its method, rate and epoch.
-    """
-    name, worst = name or setting_name(item.setting), item.worst
+def _lasts(item: AttackedSetting) -> str:
+    """Return a sentence on what comes back of a setting under its worst attack."""
+    name = setting_name(item.setting)
+    worst = item.worst
     if item.bypassed_by:
         return (
             f"{name}: bypassed, not robust: it leaves the weights as they are, and "

@@ -221,6 +221,10 @@ class Lasting(Section):
             "bounded": bool(leak_columns(context.columns.schema)[1]),
             "measure": panels[0].column.label,
             "sampled": _sampled(panels[0]),
+            "all_sample": all(
+                item is not None and item.before != item.after
+                for item in panels[0].measured.values()
+            ),
             "curves": [item.label for item in columns(panels[0]) if item.attack in stepped],
             "stepped": stepped,
             "brackets": interval_names(

@@ -10,7 +10,7 @@ from scipy import stats
 
 from unlearnbench.analysis.lasting import AttackedSetting
 from unlearnbench.analysis.results import Results
-from unlearnbench.analysis.text import attack_sentences
+from unlearnbench.analysis.text import attack_sentences, single_attack_sentences
 from unlearnbench.api.observations import Evaluation, FloatArray, IntArray, SetEvaluation
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.results.records import EpochResult, Record
@@ -230,3 +230,68 @@ def test_plain_numbers_are_of_the_rows_that_were_asked(seed: int) -> None:
         if "paraphrase" in run.under:
             assert before["run", run.rate, run.seed] == pytest.approx(run.plain[places].mean())
     assert not [row for row in results.before if row.variant.startswith("quantization")]
+
+
+class Single:
+    """A model that was evaluated by itself, plain and under two points of one attack."""
+
+    def __init__(self, *, before: float = 0.2, after: float = 0.6, kept: float = 0.9) -> None:
+        noise = np.linspace(-0.05, 0.05, 12)
+        self.panel = RandomPanel(0)
+        self.panel.questions = [f"Who is {i}?" for i in range(12)]
+        self.panel.places = {"quantization": np.arange(12)}
+        weak, strong = POINTS["quantization"]
+
+        def model(kind: str, low: float, high: float, kept: float = 0.9) -> Model:
+            spread = noise if kind == "run" else noise / 2
+            under = {weak: low + spread, strong: high - spread}
+            return Model(kind, low + spread, under, kept=kept)
+
+        self.panel.start = model("fine-tuned", 0.9, 0.9)
+        self.panel.retain = model("retain", 0.1, 0.2)
+        self.panel.runs = [model("run", before, after, kept)]
+
+    def sentences(self, *without: str) -> tuple[str, ...]:
+        records = [one for one in self.panel.records() if one.kind not in without]
+        (found,) = Results.of(records, name="").lasting
+        return single_attack_sentences(found, "quantization")
+
+
+def test_an_attack_on_one_model_says_what_it_gives_back_with_an_interval() -> None:
+    single = Single()
+    verdict, change = single.sentences()
+    worst = "quantization, nf4, the worst of 2 points"
+    excess = single.panel.excess(single.panel.runs[0], "quantization@nf4")
+    low, high = stats.t.interval(1 - 0.05 / 2, 11, excess.mean(), stats.sem(excess))
+    percent = f"{round(100 * low / 0.7)}, {round(100 * high / 0.7)} % over questions"
+    assert verdict == (
+        f"{worst}: it gives back 43 % [{percent}] of what was removed: probability, forget goes "
+        "from 0.200 to 0.600 (retain model, which never saw these rows: 0.100 to 0.200; start "
+        "model: 0.900)."
+    )
+    assert change.startswith("Gain over 12 questions: +0.400 [")
+    assert f"; the retain model's: +0.100; beyond it: +0.300 [{low:+.3f}, {high:+.3f}]." in change
+
+
+@pytest.mark.parametrize(
+    ("single", "without", "reason"),
+    [
+        (Single(kept=0.6), (), "it keeps less than 80 % of utility at epoch 1"),
+        (Single(before=0.75, after=0.9), (), "it forgot too little (less than 25 %) to measure"),
+        (Single(), ("retain",), "the retain model was not attacked"),
+        (Single(), ("fine-tuned",), "the start model was not evaluated"),
+    ],
+)
+def test_an_attack_on_one_model_is_not_scored_where_the_page_does_not(
+    single: Single, without: Sequence[str], reason: str
+) -> None:
+    verdict, change = single.sentences(*without)
+    assert f": not scored: {reason}" in verdict
+    assert "gives back" not in verdict
+    assert change.startswith("Gain over 12 questions: +")
+
+
+def test_no_more_than_the_retain_model_gains_is_no_sign() -> None:
+    verdict, change = Single(after=0.301).sentences()
+    assert ": no sign that anything comes back (0 % [" in verdict
+    assert "beyond it: +0.001 [-" in change

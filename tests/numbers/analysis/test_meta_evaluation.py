@@ -243,6 +243,39 @@ def test_before_the_attack_counts_the_rows_that_it_is_evaluated_on() -> None:
     assert [one[NAME] for one in numbers] == pytest.approx([0.3, 0.45, 0.1, 0.2])
 
 
+def test_rows_without_a_question_are_told_apart_by_their_places() -> None:
+    """As in MUSE, where texts are continued: the attack asks the last two of them."""
+
+    def as_texts(record: Record) -> Record:
+        def without_questions(stored: Evaluation, places: Any = None) -> Evaluation:
+            rows = stored.sets["forget"]
+            changed = replace(rows, questions=("",) * len(rows.questions), places=places)
+            return replace(stored, sets={"forget": changed})
+
+        plain = {epoch: without_questions(stored) for epoch, stored in record.evaluations.items()}
+        under = {
+            key: without_questions(stored, np.array([N - 2, N - 1]))
+            for key, stored in record.attacked_evaluations.items()
+        }
+        return replace(record, evaluations=plain, attacked_evaluations=under)
+
+    variant = "paraphrase"
+
+    def paraphrased(record: Record) -> Record:
+        results = tuple(replace(one, variant=variant) for one in record.attacked)
+        under = {
+            (epoch, variant): stored for (epoch, _), stored in record.attacked_evaluations.items()
+        }
+        return replace(record, attacked=results, attacked_evaluations=under)
+
+    records = [
+        as_texts(paraphrased(one)) for one in (relearned(RUN, 2, 0.45), RETAIN, UNDER, START)
+    ]
+    found = only_run(*records)
+    numbers = (found.before, found.after, found.retain_before, found.retain_after)
+    assert [one[NAME] for one in numbers] == pytest.approx([0.6, 0.45, 0.7, 0.2])
+
+
 def test_of_several_attacked_epochs_the_last_counts() -> None:
     found = only_run(relearned(relearned(RUN, 1, 0.9), 2, 0.45), RETAIN, UNDER, START)
     assert (found.row.epoch, found.after[NAME]) == (2, 0.45)

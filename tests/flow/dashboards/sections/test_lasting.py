@@ -11,9 +11,12 @@ import pytest
 
 from unlearnbench.analysis import results
 from unlearnbench.analysis.sampled_leaks import leak_columns
+from unlearnbench.analysis.worst_prompt import worst_prompt
 from unlearnbench.api.attack import PromptAttack
+from unlearnbench.api.observations import Evaluation
 from unlearnbench.evaluation.benchmark_schema import recorded_schema
 from unlearnbench.results import attack_variants
+from unlearnbench.testing import made_up_set
 
 from .. import attacked_records
 from ..attacked_records import RETAIN, SAMPLES, STEPS, answers_under, under_attacks
@@ -230,6 +233,101 @@ def test_the_worst_prompt_is_taken_question_by_question(
     assert worst[run.id] > max(values.mean() for values in by_prompt)
     assert worst["retain model"] < worst[run.id]
     assert SECTION.values(context)["panels"][0][-1] == (label, worst)
+
+
+def test_the_worst_prompt_counts_each_row_also_of_equal_questions() -> None:
+    """Row by row 0.9, 0.8 and 0.3; by text, both rows with one question would be one."""
+    schema = recorded_schema({}, PROFILE)
+
+    def asked(probabilities: list[float], places: list[int] | None) -> Evaluation:
+        n = len(probabilities)
+        texts = tuple(("Who?", "Who?", "When?")[i] for i in places or range(3))
+        seen = replace(
+            made_up_set(n=n),
+            questions=texts,
+            answer_loss=-np.log(np.array(probabilities)),
+            places=None if places is None else np.array(places),
+        )
+        return Evaluation(PROFILE, {"forget": seen})
+
+    prompts = {"paraphrase": asked([0.5, 0.3], [1, 2]), "template@a": asked([0.9, 0.8, 0.2], None)}
+    plain = asked([0.1, 0.1, 0.1], None)
+    worst = worst_prompt(schema, "probability_forget", prompts, prompts, plain)
+    assert worst == pytest.approx((0.9 + 0.8 + 0.3) / 3)
+    assert worst_prompt(schema, "probability_forget", prompts, prompts, None) is None
+
+
+def attacked_at(records: tuple[Record, ...], variant: str, seed: int) -> list[Record]:
+    """The records without an attack of one seed."""
+    return [
+        replace(
+            record,
+            attacked=tuple(
+                one
+                for one in record.attacked
+                if record.kind != "run"
+                or record.seed != seed
+                or one.variant.partition("@")[0] != variant
+            ),
+        )
+        for record in records
+    ]
+
+
+def test_no_view_has_a_score_if_a_seed_lacks_an_attack(records: tuple[Record, ...]) -> None:
+    report = context_of(*attacked_at(records, "relearning", 1)).report
+    reason = "relearning did not attack seed 1 at epoch 1"
+    assert f"not scored: {reason}." in " ".join(report.conclusions[0].sentences)
+    assert f'<td class="none" colspan="2" title="{reason}">{reason}</td>' in SECTION.render(report)
+    assert f'<span class="none">{reason}</span>' in scorecard.ScorecardSection().render(report)
+    latex = scorecard.scorecard_latex(report)
+    assert f"Lasting, idk: no number, because {reason}." in latex
+    (row,) = (line for line in latex.splitlines() if line.startswith("idk &"))
+    assert row.rstrip(" \\").endswith("--")
+
+
+def test_the_scorecard_has_no_number_of_another_setting(fabric: Fabric) -> None:
+    """The best epoch is the first, and the attack came after the second."""
+    both = ((0.8, -3.0), (0.8, -5.0))
+    runs = [fabric.run("idk", points=both, seed=seed) for seed in range(3)]
+    references = [fabric.reference("fine-tuned"), fabric.reference("retain")]
+    context = context_of(*under_attacks([*references, *runs]))
+    ((line,),) = (panel.lines for panel in scorecard.score_panels(context))
+    assert line.setting.setting.epoch == 1
+    assert line.lasting.setting == line.setting.setting
+    (attacked,) = context.report.lasting
+    assert [item.setting.epoch for item in attacked.settings if item.lasting is not None] == [2]
+    reason = "it was not attacked at epoch 1 (settings of idk were at epoch 2;"
+    assert reason in scorecard.scorecard_latex(context.report)
+    assert reason in scorecard.ScorecardSection().render(context.report)
+    (conclusion,) = context.report.conclusions
+    assert f"Whether it lasts is not known: {reason}" in conclusion.lasts
+
+
+def test_if_only_samples_attack_all_views_name_the_number_of_samples(fabric: Fabric) -> None:
+    def with_best(record: Record) -> Record:
+        numbers = {"fine-tuned": (0.9, 0.95), "retain": (0.2, 0.3), "run": (0.3, 0.7)}
+        rouge, best = numbers[record.kind]
+        plain = tuple(
+            replace(one, metrics={**one.metrics, "rouge_forget": rouge}) for one in record.epochs
+        )
+        attacked = tuple(
+            replace(one, metrics={**one.metrics, "expected_best_forget": best})
+            for one in record.attacked
+        )
+        return replace(record, epochs=plain, attacked=attacked)
+
+    runs = [fabric.run("idk", points=ONE, seed=seed) for seed in range(3)]
+    references = [fabric.reference("fine-tuned"), fabric.reference("retain")]
+    records = map(with_best, under_attacks([*references, *runs], ["sampling"]))
+    report = context_of(*records).report
+    (panel,) = report.lasting
+    assert panel.column.name == "rouge_forget"
+    (conclusion,) = report.conclusions
+    assert "best of k samples, rouge-l, forget is 0.700" in conclusion.lasts
+    html = SECTION.render(report)
+    for text in (html, conclusion.lasts):
+        assert "xtraction strength" not in text
 
 
 def test_answers_are_those_of_the_best_settings_and_both_references(context: Any) -> None:
