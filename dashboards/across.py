@@ -8,7 +8,7 @@ from unlearnbench.analysis.best_settings import panel_label
 from unlearnbench.analysis.results import Results
 
 from .figures.palette import Style
-from .figures.tradeoff_data import TradeOffPanel, panels
+from .figures.tradeoff_data import TradeOffPanel, drawn_panels
 from .figures.tradeoff_plot import draw
 from .page_data import embedded, joined, plotly, render
 
@@ -25,11 +25,11 @@ def build(name: str, sweeps: Mapping[str, Results], pages: Mapping[str, str]) ->
     shown: dict[str, TradeOffPanel] = {}
     faults, of = dict[str, str](), dict[str, str]()
     for benchmark, results in sweeps.items():
-        several = panels(results.rows)
+        several = drawn_panels(results.panels)
         for panel in several:
             more = f" {panel_label(panel.model, panel.forget_fraction)}" if several[1:] else ""
             shown[benchmark + more], of[benchmark + more] = panel, benchmark
-            if not any(best.setting for best in panel.best):
+            if not any(best.ranked for best in panel.best):
                 fault = panel.start.fault or "no setting keeps enough"
                 faults[benchmark + more] = fault.partition(":")[0]  # its page has all of it
     style = Style.of([row for results in sweeps.values() for row in results.rows])

@@ -85,7 +85,8 @@ def _data(context: PageContext) -> dict[str, Any]:
     own = [column.name for column in columns.own]
     fields = (*FIRST, *own, *LAST)
     rates = {r.learning_rate for r in report.rows if r.kind == "run"}
-    first = max(context.best, key=lambda item: merit_of(item) or (), default=None)
+    ranked = [item.ranked for panel in context.panels for item in panel.best if item.ranked]
+    first = max(ranked, key=lambda item: merit_of(item) or (), default=None)
     return {
         "palette": [list(pair) for pair in PALETTE],
         "families": style.slots,

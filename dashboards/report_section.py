@@ -18,7 +18,7 @@ from unlearnbench.results.records import Record
 from unlearnbench.results.table import TableRow
 
 from .figures.palette import Style
-from .figures.tradeoff_data import TradeOffPanel, panels
+from .figures.tradeoff_data import TradeOffPanel, drawn_panels
 from .metric_columns import PageColumns
 from .page_data import compressed, files_of, joined, render, to_json
 
@@ -39,7 +39,7 @@ class PageContext:
     def of(cls, report: Results) -> PageContext:
         """Return the context of a report; that of the last one is kept."""
         if not _latest or _latest[0].report is not report:
-            shown = panels(report.rows)
+            shown = drawn_panels(report.panels)
             columns = PageColumns.of(report.rows, report.schema)
             _latest[:] = [cls(report, Style.of(report.rows, report.records), shown, columns)]
         return _latest[0]

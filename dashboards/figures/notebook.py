@@ -13,7 +13,7 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from unlearnbench.analysis.best_settings import headline_of_rows, panel_label
+from unlearnbench.analysis.best_settings import Choice, EarlyEnd, headline_of_rows, panel_label
 from unlearnbench.api.benchmark import split_order
 from unlearnbench.base.errors import UnlearnbenchError, did_you_mean
 from unlearnbench.evaluation.benchmark_schema import filled_columns
@@ -62,16 +62,20 @@ def pareto(
     *,
     every: Sequence[TableRow] | None = None,
     width: str | float | None = None,
+    choices: Sequence[Choice] = (),
+    ends: Sequence[EarlyEnd] = (),
 ) -> go.Figure:
     """Draw what is kept against what is forgotten: rows are models, columns splits.
 
-    table  `Results.read(folder).rows`, or a part of them
-    every  the whole table, whose colours and shapes a part of it keeps (default: this part)
-    width  see `fit`
+    table    `Results.read(folder).rows`, or a part of them
+    every    the whole table, whose colours and shapes a part of it keeps (default: this part)
+    width    see `fit`
+    choices  `Results.choices`, which are ringed in place of the best of all settings
+    ends     `Results.ends`: runs that ended early
     """
     headline = headline_of_rows(table)
     style = Style.of(table if every is None else every)
-    shown = panels(table)
+    shown = panels(table, choices, ends)
     models = list(dict.fromkeys(p.model for p in shown))
     fractions = sorted({p.forget_fraction for p in shown}, key=split_order)
     cells: Cells = {}
@@ -96,6 +100,7 @@ def trajectories(
     *,
     every: Sequence[TableRow] | None = None,
     width: str | float | None = None,
+    ends: Sequence[EarlyEnd] = (),
 ) -> go.Figure:
     """Draw metrics by epoch: a row per model and forget fraction, a column per metric.
 
@@ -116,7 +121,7 @@ def trajectories(
     style = Style.of(table if every is None else every)
     cols = min(len(metrics), 2) if _is_narrow(width) else len(metrics)
     lines = -(-len(metrics) // max(cols, 1))
-    shown = panels(table)
+    shown = panels(table, ends=ends)
     cells: Cells = {}
     for i, panel in enumerate(shown):
         where = "" if len(shown) == 1 else f"<br>{panel.place}"

@@ -12,7 +12,7 @@ from itertools import groupby
 from operator import attrgetter
 
 from unlearnbench.analysis import best_settings as analysis
-from unlearnbench.analysis.best_settings import COLLAPSE_SHARE, Panel, Setting
+from unlearnbench.analysis.best_settings import COLLAPSE_SHARE, Choice, EarlyEnd, Panel, Setting
 from unlearnbench.results.table import TableRow
 from unlearnbench.stats.ks_test import lowest_log10_p
 from unlearnbench.stats.pareto_front import pareto_front
@@ -117,7 +117,22 @@ def position(point: TableRow | Setting) -> tuple[float, float] | None:
     return None if kept is None or forgotten is None else (kept, forgotten)
 
 
-def panels(rows: Iterable[TableRow]) -> tuple[TradeOffPanel, ...]:
-    """Make one panel per model and forget fraction, in the table's order."""
-    result = analysis.panels(rows)
-    return tuple(TradeOffPanel(item.model, item.forget_fraction, item.rows) for item in result)
+def panels(
+    rows: Iterable[TableRow], choices: Iterable[Choice] = (), ends: Iterable[EarlyEnd] = ()
+) -> tuple[TradeOffPanel, ...]:
+    """Make one panel per model and forget fraction, in the table's order.
+
+    Args:
+        rows: Of plain evaluations.
+        choices: What `select` or `tune` has chosen.
+        ends: Runs that ended early.
+    """
+    return drawn_panels(analysis.panels(rows, choices, ends))
+
+
+def drawn_panels(panels: Iterable[Panel]) -> tuple[TradeOffPanel, ...]:
+    """Make the panels to draw from panels, with their choices."""
+    return tuple(
+        TradeOffPanel(panel.model, panel.forget_fraction, panel.rows, panel.choices, panel.ends)
+        for panel in panels
+    )

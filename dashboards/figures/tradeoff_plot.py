@@ -186,15 +186,16 @@ def _references(panel: TradeOffPanel, shown: Extent) -> list[Figure]:
 def _best(panel: TradeOffPanel, style: Style, shown: Extent) -> list[Figure]:
     """Draw a ring around each method's best setting; the best of these has its name."""
     placed = [
-        (item.family, item.setting, xy)
+        (item, item.setting, xy)
         for item in panel.best
         if item.setting is not None and (xy := position(item.setting)) is not None
     ]
-    top = next((item.family for item in panel.best if item.setting), "")
+    top = next((item for item in panel.best if item.ranked), None)
     figures: list[Figure] = []
-    for family, setting, xy in placed:
+    for best, setting, xy in placed:
+        family = best.family
         colour = style.colour(family)
-        text = f"<b>{html.escape(family, quote=False)}</b>" if family == top else ""
+        text = f"<b>{html.escape(best.name, quote=False)}</b>" if best is top else ""
         figures.append(
             _mark(text, f"best: {setting.method}", xy, "bottom", shown)
             | {

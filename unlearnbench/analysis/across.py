@@ -16,7 +16,10 @@ from unlearnbench.stats.t_interval import Interval, t_interval
 class Standing:
     """One method on every panel."""
 
+    method: str
+    """Its name; the entry's if several entries of a method have choices."""
     family: str
+    """The method, by which it is coloured and filtered."""
     places: Mapping[str, float]
     """By panel, from 1; methods that are equal share the mean of their places. Only panels that it
     was run on."""
@@ -28,26 +31,25 @@ class Standing:
 
 def places(judged: Sequence[Best]) -> dict[str, float]:
     """The place of each method on one panel, by its best setting; those without one are last."""
-    merits = [(merit_of(item.setting) if item.setting else None, item.family) for item in judged]
-    ordered = sorted(
-        ((merit[:2] if merit else (), family) for merit, family in merits), reverse=True
-    )
+    merits = [(merit_of(item.ranked) if item.ranked else None, item.name) for item in judged]
+    ordered = sorted(((merit[:2] if merit else (), name) for merit, name in merits), reverse=True)
     result, taken = dict[str, float](), 0
     for _, group in groupby(ordered, key=itemgetter(0)):
-        families = [family for _, family in group]
-        result |= dict.fromkeys(families, taken + (len(families) + 1) / 2)
-        taken += len(families)
+        names = [name for _, name in group]
+        result |= dict.fromkeys(names, taken + (len(names) + 1) / 2)
+        taken += len(names)
     return result
 
 
 def standings(panels: Mapping[str, Sequence[Best]]) -> tuple[Standing, ...]:
     """Every method, those with the best mean place first; those that lack a panel at the end."""
     by_panel = {name: places(judged) for name, judged in panels.items()}
-    families = sorted({family for ranked in by_panel.values() for family in ranked})
+    family_of_method = {best.name: best.family for judged in panels.values() for best in judged}
     result: list[Standing] = []
-    for family in families:
-        part = {name: ranked[family] for name, ranked in by_panel.items() if family in ranked}
+    for method, family in sorted(family_of_method.items()):
+        part = {name: ranked[method] for name, ranked in by_panel.items() if method in ranked}
         whole, values = len(part) == len(by_panel), [*part.values()]
         mean = fmean(values) if whole else None
-        result.append(Standing(family, part, mean, t_interval(values) if whole else None))
-    return tuple(sorted(result, key=lambda s: (s.mean is None, s.mean or 0.0, s.family)))
+        interval = t_interval(values) if whole else None
+        result.append(Standing(method, family, part, mean, interval))
+    return tuple(sorted(result, key=lambda s: (s.mean is None, s.mean or 0.0, s.method)))

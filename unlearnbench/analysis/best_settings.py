@@ -1,15 +1,18 @@
 """Best settings of methods: averages over seeds, the start model, and the rule of choice.
 
-Pure. The rule behind every «best» is stated in `Panel.best` and nowhere else.
+Pure. The rule behind every «best» is stated in `Panel.best` and nowhere else. In a sweep with
+`select` or `tune`, a method's best is the setting that was chosen on some seeds, with its runs on
+the other ones. `selection.py` makes these choices.
 """
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
 from statistics import fmean
+from typing import Any
 
 from unlearnbench.api.benchmark import (
     Headline,
@@ -20,6 +23,8 @@ from unlearnbench.api.benchmark import (
 from unlearnbench.config.profiles import UNLEARNBENCH
 from unlearnbench.evaluation.benchmark_schema import default_headline
 from unlearnbench.evaluation.word_check import MOST_ANSWERS
+from unlearnbench.results.records import Record
+from unlearnbench.results.run_settings import run_settings
 from unlearnbench.results.table import Numbers, TableRow
 from unlearnbench.stats.t_interval import Interval, is_above, t_interval
 
@@ -80,6 +85,8 @@ class Setting(OnPanel):
     """One per seed."""
     metrics: Mapping[str, float | None]
     """Means; None if any seed has no number: a collapsed seed must not disappear in a mean."""
+    why_not: str = ""
+    """Why no mean is defined although there are rows: another seed ended before this epoch."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Setting) and self.key == other.key
@@ -115,31 +122,162 @@ class Setting(OnPanel):
 
     def spread(self, metric: str) -> tuple[float, float] | None:
         """Smallest and largest value over the seeds; None for fewer than two numbers."""
-        values = [v for r in self.rows if (v := r.metrics[metric]) is not None]
+        values = list(self.by_seed(metric).values())
         return (min(values), max(values)) if len(values) > 1 else None
 
     def by_seed(self, metric: str) -> dict[int, float]:
-        """The numbers of the seeds that have one."""
+        """The numbers of the seeds that have one; empty if the setting has no mean."""
+        if self.why_not:
+            return {}
         return {r.seed: v for r in self.rows if (v := r.metrics[metric]) is not None}
 
     def interval(self, metric: str) -> Interval | None:
         """The mean's t interval over seeds; None for one seed, or if one has no number."""
+        if self.why_not:
+            return None
         numbers = [v for r in self.rows if (v := r.metrics[metric]) is not None]
         return t_interval(numbers) if len(numbers) == len(self.rows) else None
 
 
 @dataclass(frozen=True)
+class EarlyEnd:
+    """A run that ended early, and has no number after some epoch."""
+
+    run_id: str
+    setting: tuple[str, SplitKey, str, float | None, str]
+    """Model, split, method, learning rate and `TableRow.setting_id`."""
+    seed: int
+    due: frozenset[int]
+    """Epochs after which the run would have been evaluated; empty if that is not known."""
+    last: int
+    """The last epoch at which the run has a number; 0 without one."""
+    text: str
+    """What happened, in a sentence: `seed 2 collapsed at epoch 3`."""
+
+    def lacks(self, epoch: int) -> bool:
+        """Whether the run has no number at an epoch because it ended early."""
+        return epoch > self.last and (not self.due or epoch in self.due)
+
+
+def early_ends(records: Iterable[Record], rows: Iterable[TableRow]) -> tuple[EarlyEnd, ...]:
+    """List the runs that collapsed, were stopped by a search, or ran out of patience.
+
+    A run that failed is not listed. It says nothing about its setting, and is tried again.
+
+    Args:
+        records: All records of a table.
+        rows: The rows of the table.
+    """
+    records = list(records)
+    ended = [record for record in records if record.kind == "run" and _how_ended(record)]
+    if not ended:
+        return ()
+    setting_ids = {row.run_id: row.setting_id for row in rows if row.kind == "run"}
+    if any(record.id not in setting_ids for record in ended):
+        # A run that collapsed before its first evaluation has no row.
+        setting_ids |= {id_: settings.id for id_, settings in run_settings(records).items()}
+    ends: list[EarlyEnd] = []
+    for record in ended:
+        last = max((result.epoch for result in record.epochs), default=0)
+        due = frozenset(record.spec.get("evaluate_at") or ())
+        setting = (*record.panel, record.method, record.learning_rate, setting_ids[record.id])
+        how = _how_ended(record)
+        ends.append(EarlyEnd(record.id, setting, record.seed, due, last, how))
+    return tuple(ends)
+
+
+def _how_ended(record: Record) -> str:
+    """What ended a run early: `seed 2 collapsed at epoch 3`; empty if nothing did."""
+    last = max((result.epoch for result in record.epochs), default=0)
+    if record.status == "collapsed":
+        # The last step may be in an epoch that was not evaluated any more.
+        begun = max((step.epoch for step in record.steps), default=0)
+        return f"seed {record.seed} collapsed at epoch {max(last, begun, 1)}"
+    if record.status == "stopped":
+        return f"seed {record.seed} was stopped by the search after epoch {last}"
+    if record.ended:
+        return f"seed {record.seed} ran out of patience after epoch {last}"
+    return ""
+
+
+@dataclass(frozen=True)
+class Choice(OnPanel):
+    """What `select` or `tune` has chosen for a method on one model and split, or why nothing."""
+
+    family: str
+    """Method with its retain term, without hyperparameters."""
+    entry: str
+    """Name of the entry whose trials it was chosen from; the method's, unless several entries of
+    the method have choices."""
+    label: str
+    """Label of the chosen setting; the entry's name if nothing was chosen."""
+    epoch: int | None
+    """The chosen epoch."""
+    runs: frozenset[str]
+    """Ids of the runs of the chosen setting on the seeds that report it."""
+    trials: frozenset[str]
+    """Ids of the runs that it was chosen from."""
+    chosen_on: tuple[int, ...]
+    """Seeds of the choice."""
+    candidates: int = 0
+    """Number of settings that have numbers for all seeds of the choice."""
+    worth: tuple[float, ...] = ()
+    """Sort key on the seeds of the choice, largest for the best entry of a method."""
+    why_not: str = ""
+    """Why nothing was chosen, or why the choice has no runs."""
+    has_moved: bool = False
+    """Whether the sweep ran another choice on the seeds that report it. A choice moves if the
+    numbers that it was made by change, for example with the code of a metric."""
+    sweep: str = ""
+    """Name of the sweep."""
+    sweep_id: str = ""
+    """Hash that tells the sweep apart from others of its name on a leaderboard."""
+    sweep_runs: frozenset[str] = frozenset()
+    """Ids of all runs of the sweep. The page's own rule does not apply to them."""
+
+
+@dataclass(frozen=True)
 class Best(OnPanel):
-    """A method's best setting on one model and split; None if no setting keeps the utility."""
+    """A method's best setting on one model and split."""
 
     method: str
+    """Label of the setting; the method's without one."""
     family: str
     setting: Setting | None
+    """None if no setting keeps the utility, and for a choice that has no numbers."""
+    label: str = ""
+    """Name of the entry, if several of a method have a best setting; empty otherwise."""
+    keeps: bool = True
+    """Whether it keeps enough utility. A choice may keep less on the seeds that report it, and then
+    has no place among the methods."""
+    why_not: str = ""
+    """Why there is no setting, or why the setting has no number or no place; else empty."""
+    choice: Choice | None = None
+    """What it was chosen by; None if it is the best by the page's rule."""
+
+    @property
+    def ranked(self) -> Setting | None:
+        """The setting if it has a place among the methods."""
+        return self.setting if self.keeps else None
+
+    @property
+    def name(self) -> str:
+        """What tells it apart from the others of its panel: the method, or the entry."""
+        return self.label or self.family
 
 
-def average_seeds(rows: Iterable[TableRow]) -> tuple[Setting, ...]:
-    """Average the runs that differ only in their seed; in the table's order."""
+def average_seeds(rows: Iterable[TableRow], ends: Iterable[EarlyEnd] = ()) -> tuple[Setting, ...]:
+    """Average the runs that differ only in their seed; in the table's order.
+
+    Args:
+        rows: Rows of runs; those of other models are left out.
+        ends: Runs that ended early. A setting has no mean at an epoch that one of its seeds did not
+            reach, since the mean of the others would hide the seed.
+    """
     runs = [r for r in rows if r.kind == "run"]
+    ends_of_setting: dict[tuple[Any, ...], list[EarlyEnd]] = defaultdict(list)
+    for end in ends:
+        ends_of_setting[end.setting].append(end)
     groups = groupby(
         sorted(runs, key=lambda r: (*r.setting, r.epoch, r.seed, r.run_id)),
         key=lambda r: (*r.setting, r.epoch),
@@ -148,6 +286,8 @@ def average_seeds(rows: Iterable[TableRow]) -> tuple[Setting, ...]:
     for _, group in groups:
         members = tuple(group)
         first = members[0]
+        setting = (*first.panel, first.family, first.learning_rate, first.setting_id)
+        why_not = _missing_seeds(members, ends_of_setting.get(setting, ()))
         settings.append(
             Setting(
                 model=first.model,
@@ -157,13 +297,26 @@ def average_seeds(rows: Iterable[TableRow]) -> tuple[Setting, ...]:
                 learning_rate=first.learning_rate,
                 epoch=first.epoch,
                 rows=members,
-                metrics=first.metrics if len(members) == 1 else _means(members),
+                metrics=_means(members, is_defined=not why_not),
+                why_not=why_not,
             )
         )
     return tuple(settings)
 
 
-def _means(rows: Sequence[TableRow]) -> Numbers:
+def _missing_seeds(rows: Sequence[TableRow], ends: Sequence[EarlyEnd]) -> str:
+    """Which other seeds of a setting ended before the epoch of some rows; empty if none did."""
+    seeds = {row.seed for row in rows}
+    epoch = rows[0].epoch
+    missing = [end for end in ends if end.seed not in seeds and end.lacks(epoch)]
+    return "; ".join(dict.fromkeys(end.text for end in sorted(missing, key=lambda end: end.seed)))
+
+
+def _means(rows: Sequence[TableRow], *, is_defined: bool) -> Mapping[str, float | None]:
+    if not is_defined:
+        return Numbers(dict.fromkeys(rows[0].metrics))
+    if len(rows) == 1:
+        return rows[0].metrics
     return Numbers({name: mean_of([row.metrics[name] for row in rows]) for name in rows[0].metrics})
 
 
@@ -288,6 +441,10 @@ class Panel(OnPanel):
     """The rows of one model and split, and what follows from them, each computed once."""
 
     rows: tuple[TableRow, ...]
+    choices: tuple[Choice, ...] = ()
+    """What `select` or `tune` has chosen here; empty without such a rule."""
+    ends: tuple[EarlyEnd, ...] = ()
+    """Runs that ended early."""
 
     @cached_property
     def headline(self) -> Headline:
@@ -296,8 +453,8 @@ class Panel(OnPanel):
 
     @cached_property
     def settings(self) -> tuple[Setting, ...]:
-        """Every setting after each epoch, averaged over seeds."""
-        return average_seeds(self.rows)
+        """Every setting after each epoch, averaged over all its seeds."""
+        return average_seeds(self.rows, self.ends)
 
     @cached_property
     def start(self) -> Start:
@@ -325,21 +482,88 @@ class Panel(OnPanel):
     def best(self) -> tuple[Best, ...]:
         """Each method's best setting, the best method first.
 
-        It is the one that forgets most, by the headline (of TOFU, log10 Forget Quality and Model
-        Utility), among those that keep at least `UTILITY_SHARE` of what the start model has:
-        without that condition, models that no longer produce text can be the best. Ties as in
-        `best_of`. No setting is the best from a start model with a fault.
+        If `select` or `tune` has chosen settings on some seeds, these are the best, with their runs
+        on the other seeds and at the chosen epoch. Without numbers on these seeds, a method has a
+        choice and no setting. Each entry of a method has its own choice.
+
+        Otherwise it is the setting that forgets most, by the headline (of TOFU, log10 Forget
+        Quality and Model Utility), among those that keep at least `UTILITY_SHARE` of what the start
+        model has: without that condition, models that no longer produce text can be the best. Ties
+        as in `best_of`. No setting is the best from a start model with a fault.
+
+        A choice that keeps less than that on the seeds that report it stands behind those that keep
+        enough.
         """
-        groups: dict[str, list[Setting]] = defaultdict(list)
-        for setting in self.settings:
-            groups[setting.family].append(setting)
-        bests: list[Best] = []
+        bests = [self._chosen(choice) for choice in self.choices]
+        by_rule: dict[str, list[Setting]] = defaultdict(list)
+        for setting in self._judged:
+            by_rule[setting.family].append(setting)
+        bests += [self._best_by_rule(family, settings) for family, settings in by_rule.items()]
+        ordered = sorted(
+            bests, key=lambda best: (not best.keeps, *best_first(best.setting, best.name))
+        )
+        return _told_apart(ordered)
+
+    @cached_property
+    def _judged(self) -> tuple[Setting, ...]:
+        """The settings that the page's own rule applies to: those of sweeps that choose nothing."""
+        if not self.choices:
+            return self.settings
+        choosing = frozenset[str]().union(*(choice.sweep_runs for choice in self.choices))
+        return average_seeds((row for row in self.rows if row.run_id not in choosing), self.ends)
+
+    def _best_by_rule(self, family: str, settings: Sequence[Setting]) -> Best:
+        """The best setting of a method by the page's rule."""
         least = None if self.start.fault else self.least_kept
-        for family, settings in groups.items():
-            best = None if least is None else best_of(settings, least)
-            label = family if best is None else best.method
-            bests.append(Best(*self.panel, label, family, best))
-        return tuple(sorted(bests, key=lambda best: best_first(best.setting, best.family)))
+        best = None if least is None else best_of(settings, least)
+        if best is not None:
+            return Best(*self.panel, best.method, family, best)
+        return Best(*self.panel, family, family, None, why_not=self._why_no_best(settings))
+
+    def _why_no_best(self, settings: Sequence[Setting]) -> str:
+        """Why no setting of a method is its best."""
+        if reason := self.not_judged:
+            return reason
+        short = self.headline.kept.plain_short
+        share = f"{100 * UTILITY_SHARE:g} % of the start model's {short}"
+        ended = dict.fromkeys(setting.why_not for setting in settings if setting.why_not)
+        reason = f"no setting keeps at least {share}"
+        return f"{reason}; settings without a mean: {', '.join(ended)}" if ended else reason
+
+    @property
+    def not_judged(self) -> str:
+        """Why no method can have a best setting here; empty if methods can."""
+        if not self.start.utility:
+            return "not judged: no start model"
+        return self.start.fault and f"not judged: {self.start.fault.partition(':')[0]}"
+
+    def _chosen(self, choice: Choice) -> Best:
+        """A choice with its numbers on the seeds that report it."""
+        label = "" if choice.entry == choice.family else choice.entry
+        best = Best(
+            *self.panel,
+            choice.label,
+            choice.family,
+            None,
+            label=label,
+            why_not=self.not_judged or choice.why_not,
+            choice=choice,
+        )
+        rows = [row for row in self.rows if row.run_id in choice.runs and row.epoch == choice.epoch]
+        ends = [end for end in self.ends if end.run_id in choice.runs]
+        if best.why_not:
+            return best
+        if not rows:
+            return replace(best, why_not=_why_no_rows(choice, ends))
+        (setting, *_) = average_seeds(rows, ends)
+        kept = setting.kept
+        keeps = self.least_kept is not None and kept is not None and kept >= self.least_kept
+        why_not = setting.why_not
+        if not keeps and not why_not:
+            seeds = ", ".join(str(row.seed) for row in setting.rows)
+            share = f"{100 * UTILITY_SHARE:g} % of the start model's"
+            why_not = f"keeps less than {share} {self.headline.kept.plain_short} on seeds {seeds}"
+        return replace(best, method=setting.method, setting=setting, keeps=keeps, why_not=why_not)
 
     def row(self, kind: str) -> TableRow | None:
         """The first row of the start model (`fine-tuned`) or the retain model."""
@@ -359,17 +583,53 @@ class Panel(OnPanel):
         return None if row is None else row.metrics.get(column)
 
 
-def panels(rows: Iterable[TableRow]) -> tuple[Panel, ...]:
-    """The panels of a table, by model and split."""
+def _why_no_rows(choice: Choice, ends: Sequence[EarlyEnd]) -> str:
+    """Why a choice that has runs has no number at its epoch."""
+    lost = [end.text for end in ends if choice.epoch is not None and end.lacks(choice.epoch)]
+    if lost:
+        return f"chosen; {'; '.join(dict.fromkeys(lost))}"
+    return "chosen; no run on the other seeds has ended yet"
+
+
+def _told_apart(bests: Sequence[Best]) -> tuple[Best, ...]:
+    """Add the sweep's name to those of one name, as on a leaderboard of several sweeps."""
+    counts = Counter(best.name for best in bests)
+    told: list[Best] = []
+    for best in bests:
+        if counts[best.name] > 1 and best.choice is not None:
+            label = f"{best.name} ({best.choice.sweep})"
+            told.append(replace(best, label=label))
+        else:
+            told.append(best)
+    return tuple(told)
+
+
+def panels(
+    rows: Iterable[TableRow], choices: Iterable[Choice] = (), ends: Iterable[EarlyEnd] = ()
+) -> tuple[Panel, ...]:
+    """The panels of a table, by model and split.
+
+    Args:
+        rows: The rows of plain evaluations.
+        choices: What `select` or `tune` has chosen on all panels.
+        ends: Runs that ended early, see `early_ends`.
+    """
     by_panel: dict[PanelKey, list[TableRow]] = defaultdict(list)
     for row in rows:
         by_panel[row.panel].append(row)
-    return tuple(Panel(*key, tuple(by_panel[key])) for key in sorted(by_panel, key=panel_order))
+    choices_of_panel: dict[PanelKey, list[Choice]] = defaultdict(list)
+    for choice in choices:
+        choices_of_panel[choice.panel].append(choice)
+    ends = tuple(ends)
+    return tuple(
+        Panel(*key, tuple(by_panel[key]), tuple(choices_of_panel[key]), ends)
+        for key in sorted(by_panel, key=panel_order)
+    )
 
 
-def best_per_method(rows: Iterable[TableRow]) -> tuple[Best, ...]:
+def best_per_method(panels: Iterable[Panel]) -> tuple[Best, ...]:
     """`Panel.best` of all panels."""
-    return tuple(best for panel in panels(rows) for best in panel.best)
+    return tuple(best for panel in panels for best in panel.best)
 
 
 def p_value(log10: float) -> str:

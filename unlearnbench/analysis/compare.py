@@ -13,13 +13,13 @@ plus `tolerance`, utilities are not equal: then one side must both keep more and
 much, otherwise there is no comparison.
 
 If a sweep's `select` rule chose a side's setting on some seeds, that setting alone takes part, with
-its runs on the other seeds.
+its runs on the other seeds. No other setting takes its place, also if it was not attacked.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import cycle, islice
@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unlearnbench.analysis.best_settings import (
+    Best,
     OnPanel,
     Panel,
     PanelKey,
@@ -41,7 +42,7 @@ from unlearnbench.analysis.best_settings import (
     panel_order,
     panels,
 )
-from unlearnbench.analysis.text import share_kept
+from unlearnbench.analysis.text import setting_name, share_kept
 from unlearnbench.api.benchmark import Headline
 from unlearnbench.api.observations import Evaluation, FloatArray
 from unlearnbench.base.errors import EvaluationError, RecordError, did_you_mean
@@ -75,8 +76,11 @@ class Contender:
     """Rows of all records of the sweep, start and retain models included."""
     records: Mapping[str, Record]
     """Records of the sweep by id."""
-    selection: Mapping[str, Any] | None = None
-    """The sweep's `selection.json`, if it has one."""
+    chosen: Mapping[PanelKey, tuple[Best, ...]] = field(
+        default_factory=dict[PanelKey, tuple[Best, ...]]
+    )
+    """What `select` or `tune` has chosen for it, one for each of its entries; none for panels
+    without a choice."""
     variant: str = ""
     """The attack under which its runs are compared."""
     _read: dict[tuple[str, int], Evaluation] = field(
@@ -114,45 +118,57 @@ class Contender:
 
     def settings(self, key: PanelKey) -> tuple[Setting, ...]:
         """Its settings on one panel, averaged over seeds; only the chosen one after `select`."""
-        panel, choice = self.panels[key], self.choice(key)
-        if choice is None:
-            return panel.settings
-        return average_seeds(row for row in panel.rows if _reported(row, choice))
+        best = self.choice(key)
+        if best is None:
+            return self.panels[key].settings
+        setting = self._under_attack(best)
+        return () if isinstance(setting, str) else (setting,)
 
-    def choice(self, key: PanelKey) -> Mapping[str, Any] | None:
-        """The choice of `select` on one panel, if it was also run on other seeds.
+    def choice(self, key: PanelKey) -> Best | None:
+        """The choice of `select` or `tune` on one panel; None without one.
 
-        Of several entries of a method, the choice that is the best by the rule.
+        Of several entries of a method, the choice that is the best on the seeds of the choice.
         """
-        choices = self._choices(key)
-        if len(choices) < 2:
-            return choices[0] if choices else None
-        headline = headline_of_rows(self.panels[key].rows)
+        chosen = self.chosen.get(key, ())
+        return max(chosen, key=_worth, default=None)
 
-        def worth(choice: Mapping[str, Any]) -> tuple[float, float, float]:
-            forgotten, kept = (choice[m.column] for m in (headline.forgotten, headline.kept))
-            return choice["hypervolume"] or 0.0, headline.forgotten.oriented(forgotten), kept
+    def why_no_choice(self, key: PanelKey) -> str:
+        """Why the choice on one panel cannot be compared; empty if it can, and without one."""
+        best = self.choice(key)
+        if best is None:
+            return ""
+        setting = self._under_attack(best)
+        return setting if isinstance(setting, str) else ""
 
-        return max(choices, key=worth)
-
-    def _choices(self, key: PanelKey) -> list[Mapping[str, Any]]:
-        """The choices of `select` on one panel, by entry, that were run on other seeds."""
-        rows = self.panels[key].rows
-        families = {row.family for row in rows}
-        return [
-            choice
-            for choice in (self.selection or {}).get("choices", [])
-            if (choice["model"], choice["forget_fraction"]) == key
-            and {choice["method"]} == families
-            and any(_reported(row, choice) for row in rows)
+    def _under_attack(self, best: Best) -> Setting | str:
+        """A choice on the seeds that report it, as it is compared; or why there is none."""
+        if best.setting is None or best.setting.why_not:
+            return f"{self.name} has no numbers to compare: {best.method}: {best.why_not}"
+        if not self.variant:
+            return best.setting
+        rows = {(row.run_id, row.epoch): row for row in self.panels[best.panel].rows}
+        attacked = [rows.get((row.run_id, row.epoch)) for row in best.setting.rows]
+        without = [
+            str(row.seed)
+            for row, under in zip(best.setting.rows, attacked, strict=True)
+            if under is None
         ]
+        if without:
+            return (
+                f"{self.name}'s chosen setting, {setting_name(best.setting)}, was not evaluated "
+                f"under {self.variant} on seeds {', '.join(without)}. No other setting takes its "
+                "place"
+            )
+        (setting,) = average_seeds(row for row in attacked if row is not None)
+        return setting
 
     def pool(self, chosen: Setting) -> Pool:
         """The settings that `chosen`, one of its own, was chosen from."""
-        choice = self.choice(chosen.panel)
-        if choice is not None and self.selection is not None:
-            tried = sum(each["candidates"] for each in self._choices(chosen.panel))
-            return Pool(tried, (), tuple(self.selection["chosen_on_seeds"]))
+        best = self.choice(chosen.panel)
+        if best is not None and best.choice is not None:
+            choices = (each.choice for each in self.chosen[chosen.panel])
+            tried = sum(choice.candidates for choice in choices if choice is not None)
+            return Pool(tried, (), best.choice.chosen_on)
         floor, settings = (
             self.sweep_panels[chosen.panel].least_kept or 0.0,
             self.settings(chosen.panel),
@@ -213,8 +229,27 @@ Match = tuple[Setting, Setting]
 much."""
 
 
-def _reported(row: TableRow, choice: Mapping[str, Any]) -> bool:
-    return row.run_id in choice["reported_runs"] and row.epoch == choice["epoch"]
+def _worth(best: Best) -> tuple[float, ...]:
+    """Sort key of the choices of one method, see `Choice.worth`."""
+    return () if best.choice is None else best.choice.worth
+
+
+def chosen_for(panel: Panel, run_ids: Collection[str]) -> tuple[Best, ...]:
+    """The choices on a panel that some runs stand for.
+
+    Runs stand for a choice if they report it, or if they are all trials that it was made from. For
+    example, `npo lr 1e-05` may be a trial that was not chosen, and is then compared as it is.
+    """
+    evaluated = {row.run_id for row in panel.rows}
+    chosen: list[Best] = []
+    for best in panel.best:
+        if best.choice is None:
+            continue
+        trials = best.choice.trials & evaluated
+        has_all_trials = bool(trials) and trials <= set(run_ids)
+        if has_all_trials or not best.choice.runs.isdisjoint(run_ids):
+            chosen.append(best)
+    return tuple(chosen)
 
 
 def _is_near(setting: Setting, chosen: Setting) -> bool:
@@ -239,17 +274,20 @@ def find_contender(name: str, label: str, results: Results, variant: str = "") -
     Raises: RecordError that lists the methods.
     """
     name = " ".join(name.split())
-    rows = _under(results, variant) if variant else results.rows
-    by_name: dict[str, list[TableRow]] = {}
+    by_name: dict[str, set[str]] = {}
     ids: set[str] = set()
-    for row in (row for row in rows if row.kind == "run"):
+    for row in (row for row in results.rows if row.kind == "run"):
         rate = "" if row.learning_rate is None else f" lr {row.learning_rate:g}"
         for item in {row.family, row.method, row.family + rate, row.method + rate, row.run_id}:
-            by_name.setdefault(item, []).append(row)
+            by_name.setdefault(item, set()).add(row.run_id)
         if name and row.run_id.startswith(name):
             ids.add(row.run_id)
-    result = by_name.get(name) or (by_name[ids.pop()] if len(ids) == 1 else None)
-    if result is None:
+    for panel in results.panels:
+        for best in panel.best:
+            if best.choice is not None and best.label:
+                by_name.setdefault(best.name, set()).update(best.choice.trials | best.choice.runs)
+    run_ids = by_name.get(name) or (ids if len(ids) == 1 else None)
+    if run_ids is None:
         lost = [outcome(record) for record in results.without_result if _is_called(record, name)]
         if lost:
             raise RecordError(
@@ -259,8 +297,13 @@ def find_contender(name: str, label: str, results: Results, variant: str = "") -
             f"{label}: no method, setting or run {name!r}{did_you_mean(name, by_name)}; methods: "
             f"{', '.join(results.families) or 'none was evaluated'}"
         )
+    rows = _under(results, variant) if variant else results.rows
+    own = tuple(row for row in rows if row.kind == "run" and row.run_id in run_ids)
+    if not own:
+        raise RecordError(f"{label}: no run of {name!r} was evaluated under {variant}")
     records = {record.id: record for record in results.records}
-    return Contender(label, tuple(result), rows, records, results.selection, variant)
+    chosen = {panel.panel: chosen_for(panel, run_ids) for panel in results.panels}
+    return Contender(label, own, rows, records, chosen, variant)
 
 
 def _is_called(record: Record, name: str) -> bool:
@@ -301,11 +344,16 @@ def match(a: Contender, b: Contender, key: PanelKey, tolerance: float) -> Match 
     able: list[list[Setting]] = []
     bests: list[Setting] = []
     for side in (a, b):
+        if reason := side.why_no_choice(key):
+            return reason
         floor, settings = side.sweep_panels[key].least_kept, side.settings(key)
         best = None if floor is None else best_of(settings, floor)
         if floor is None or best is None:
-            headline = side.sweep_panels[key].headline
-            return f"No setting of {side.name} keeps {share_kept(headline)}"
+            share = share_kept(side.sweep_panels[key].headline)
+            if (choice := side.choice(key)) is not None and choice.setting is not None:
+                name = setting_name(choice.setting)
+                return f"{side.name}'s chosen setting, {name}, does not keep {share}"
+            return f"No setting of {side.name} keeps {share}"
         able.append([s for s in settings if (merit := merit_of(s)) and merit[1] >= floor])
         bests.append(best)
     first, second = (best.kept or 0.0 for best in bests)

@@ -12,9 +12,11 @@ from dataclasses import dataclass, replace
 from unlearnbench.analysis import text
 from unlearnbench.analysis.across import Standing, standings
 from unlearnbench.analysis.best_settings import (
+    Best,
     OnPanel,
     Panel,
     Setting,
+    average_seeds,
     merit_of,
     shared_places,
 )
@@ -39,13 +41,18 @@ class RankedMethod:
     """One method on one panel."""
 
     method: str
-    """Label without hyper-parameters."""
+    """Label without hyper-parameters; the entry's name if several entries have choices."""
     best: Setting | None
     """None if no setting keeps its utility."""
     place: int | None
     """Place of the best setting, as `shared_places` has it."""
     hypervolume: float | None
-    """Hypervolume of its settings and epochs above the start model's corner; None without one."""
+    """Hypervolume of its settings and epochs above the start model's corner; None without one. If
+    `select` or `tune` has chosen a setting, of the epochs of its runs on the other seeds."""
+    why_not: str = ""
+    """Why there is no best setting."""
+    chosen_on: tuple[int, ...] = ()
+    """Seeds that the setting was chosen on; empty if it is the best by the page's rule."""
 
     @property
     def forgotten(self) -> float | None:
@@ -109,14 +116,16 @@ def assess_order(panels: Sequence[Panel], records: Iterable[Record]) -> OrderCon
 
 
 def _order(panel: Panel, records: Mapping[str, Record]) -> PanelOrder:
-    places = iter(shared_places([item.setting for item in panel.best if item.setting]))
+    places = iter(shared_places([item.ranked for item in panel.best if item.ranked]))
     corner = panel.start.corner
     methods = tuple(
         RankedMethod(
-            best.family,
-            best.setting,
-            next(places) if best.setting else None,
-            None if corner is None else hypervolume(_points(panel.settings, best.family), corner),
+            best.name,
+            best.ranked,
+            next(places) if best.ranked else None,
+            None if corner is None else hypervolume(_points(panel, best), corner),
+            best.why_not,
+            () if best.choice is None else best.choice.chosen_on,
         )
         for best in panel.best
     )
@@ -132,9 +141,16 @@ def _order(panel: Panel, records: Mapping[str, Record]) -> PanelOrder:
     )
 
 
-def _points(settings: Iterable[Setting], family: str) -> list[tuple[float, float]]:
+def _points(panel: Panel, best: Best) -> list[tuple[float, float]]:
     """(kept, forgotten) of all settings and epochs of a method, larger is better in both."""
-    merits = [merit_of(setting) for setting in settings if setting.family == family]
+    choice = best.choice
+    if choice is None:
+        settings = [item for item in panel.settings if item.family == best.family]
+    else:
+        rows = (row for row in panel.rows if row.run_id in choice.runs)
+        ends = (end for end in panel.ends if end.run_id in choice.runs)
+        settings = [*average_seeds(rows, ends)]
+    merits = [merit_of(setting) for setting in settings]
     return [(merit[1], merit[0]) for merit in merits if merit is not None]
 
 
@@ -160,7 +176,7 @@ class Rivals:
     """The leading method of a panel and its tests against the others; methods by their family."""
 
     leader: str
-    """Method whose best setting has forgotten most, by the headline."""
+    """Method, or entry, whose best setting has forgotten most, by the headline."""
     same: tuple[str, ...]
     """Methods than which it does not forget significantly more; ordered by the headline, as all."""
     apart: tuple[str, ...]
@@ -177,16 +193,21 @@ def rivals(panel: Panel, records: Iterable[Record]) -> Rivals | None:
     The leader is tested against each other method as in `compare`: at equal utility, and adjusted
     for the number of its own settings; where the headline has no test, over seeds.
     """
-    families = [best.family for best in panel.best if best.setting is not None]
-    if not families:
+    ranked = [best for best in panel.best if best.ranked is not None]
+    if not ranked:
         return None
     current = {record.id: record for record in records if record.panel == panel.panel}
     whole = Contender("", panel.rows, panel.rows, current)  # so that each evaluation is read once
     leader, *others = (
-        replace(whole, name=name, rows=tuple(row for row in panel.rows if row.family == name))
-        for name in families
+        replace(
+            whole,
+            name=best.name,
+            rows=tuple(row for row in panel.rows if row.family == best.family),
+            chosen={} if best.choice is None else {panel.panel: (best,)},
+        )
+        for best in ranked
     )
-    swaps = max(SWAPS, round(2 * len(families) / SIGNIFICANCE))
+    swaps = max(SWAPS, round(2 * len(ranked) / SIGNIFICANCE))
     tested: dict[str, PanelComparison] = {}
     untested: dict[str, str] = {}
     for other in others:

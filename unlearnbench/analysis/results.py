@@ -13,11 +13,27 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from unlearnbench.analysis.best_settings import Panel, panel_label, panels
+from unlearnbench.analysis.best_settings import (
+    Choice,
+    EarlyEnd,
+    Panel,
+    early_ends,
+    panel_label,
+    panels,
+)
 from unlearnbench.analysis.conclusion import Conclusion, conclude
 from unlearnbench.analysis.lasting import AttackedPanel, attacked_panels
 from unlearnbench.analysis.order_confidence import OrderConfidence, assess_order
-from unlearnbench.analysis.selection import is_stale, read_selection
+from unlearnbench.analysis.selection import (
+    SELECTION_FILE,
+    ChoicePlan,
+    choices_of,
+    choices_on_board,
+    moved_choices,
+    no_choices_yet,
+    selection_of,
+    stored_choices,
+)
 from unlearnbench.api.benchmark import Headline
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.base.errors import PluginError, RecordError
@@ -56,8 +72,10 @@ class Results:
     """Number of records in the folder that are not in the plan, and so not in `rows`."""
     links: Mapping[str, str] = field(default_factory=dict)
     """Address of each run in MLflow by record id, if logged to a server."""
-    selection: Mapping[str, Any] | None = None
-    """Content of `selection.json`, if a `select` rule has chosen something."""
+    choice_plan: ChoicePlan | None = None
+    """What `select` or `tune` chooses from; None in a sweep without such a rule."""
+    stored_selection: Mapping[str, Any] | None = None
+    """Content of the stored `selection.json`, for plans of earlier versions."""
 
     @classmethod
     def of(
@@ -72,7 +90,7 @@ class Results:
     ) -> Results:
         """Results of `records`; of those in the plan alone, if the ids `planned` are given.
 
-        more  `description`, `links` and `selection`
+        more  other fields
         """
         records = tuple(records)
         ids = None if planned is None else frozenset(planned)
@@ -103,7 +121,7 @@ class Results:
             )
         plan = _read_json(folder / PLAN_FILE)
         config: Mapping[str, Any] = plan.get("config", {})
-        links, selection = stored_links(folder).get("runs", {}), read_selection(folder)
+        links = stored_links(folder).get("runs", {})
         return cls.of(
             records,
             name=plan.get("name", folder.resolve().name),
@@ -111,7 +129,8 @@ class Results:
             planned=[run["id"] for run in plan["runs"]] if plan else None,
             references=plan.get("references"),
             description=config.get("description", ""),
-            selection=None if plan and is_stale(selection, plan) else selection,
+            choice_plan=ChoicePlan.read(plan),
+            stored_selection=_read_json(folder / SELECTION_FILE) or None,
             links={run: link for run, link in links.items() if str(link).startswith("http")},
         )
 
@@ -176,7 +195,45 @@ class Results:
     @cached_property
     def panels(self) -> tuple[Panel, ...]:
         """The models and splits, with their settings, start model and best settings."""
-        return panels(self.rows)
+        return panels(self.rows, self.choices, self.ends)
+
+    @cached_property
+    def ends(self) -> tuple[EarlyEnd, ...]:
+        """The runs that collapsed, were stopped by a search, or ran out of patience."""
+        return early_ends(self.records, self.rows)
+
+    @cached_property
+    def selection(self) -> Mapping[str, Any] | None:
+        """What `select` or `tune` has chosen: the content of `selection.json`.
+
+        None without such a rule, and as long as trials have not ended.
+        """
+        plan = self.choice_plan
+        if plan is None or plan.missing(self.records):
+            return None
+        selection = None
+        if self.needs_stored_selection:
+            selection = stored_choices(self.stored_selection, self.rows, self.records, plan)
+        return selection or selection_of(self.rows, self.records, plan)
+
+    @property
+    def needs_stored_selection(self) -> bool:
+        """Whether only the stored `selection.json` says what was chosen for which entry.
+
+        Plans of earlier versions do not say which entries the runs of a search are of.
+        """
+        plan = self.choice_plan
+        return plan is not None and plan.is_searched and not plan.says_why
+
+    @cached_property
+    def choices(self) -> tuple[Choice, ...]:
+        """The choices of all panels; those that its lines state, on a leaderboard."""
+        plan, selection = self.choice_plan, self.selection
+        if plan is None:
+            return choices_on_board(self.records)
+        if selection is None:
+            return no_choices_yet(self.rows, self.records, plan)
+        return choices_of(selection, self.rows, self.records, plan)
 
     @cached_property
     def valid_panels(self) -> tuple[Panel, ...]:
@@ -218,7 +275,14 @@ class Results:
             if r.kind == "fine-tuned" and r.epochs
         )
         mixed = mixed_versions(self.records)
-        lines = (self.schema.warning, mixed, *self._several_starts(), *controls, *self.unobserved())
+        lines = (
+            self.schema.warning,
+            mixed,
+            *self._several_starts(),
+            *moved_choices(self.choices),
+            *controls,
+            *self.unobserved(),
+        )
         return tuple(dict.fromkeys(line for line in lines if line))
 
     def _several_starts(self) -> Iterator[str]:

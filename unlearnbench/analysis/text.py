@@ -92,8 +92,8 @@ def _named(methods: Sequence[str]) -> str:
 def best_lines(panel: Panel, most: int) -> list[str]:
     """The `most` best methods as a table, with the start model; empty without a best setting."""
     start, headline, forgotten = panel.start, panel.headline, panel.headline.forgotten
-    settings = [best.setting for best in panel.best if best.setting is not None]
-    if start.fault or not settings:
+    bests = [best for best in panel.best if best.setting is not None]
+    if start.fault or not bests:
         return []
 
     def cells(kept: float | None, quality: float | None) -> list[str]:
@@ -102,17 +102,38 @@ def best_lines(panel: Panel, most: int) -> list[str]:
 
     numbers = [headline.kept.plain_short, forgotten.plain_short, *(["p"] if forgotten.test else [])]
     rows = [["method", "rate", "epoch", *numbers, "seeds", "place"]]
-    for setting, location in zip(settings[:most], shared_places(settings), strict=False):
+    # The methods without a place come last.
+    places = iter(shared_places([best.ranked for best in bests if best.ranked is not None]))
+    for best in bests[:most]:
+        setting = best.setting
+        if setting is None:
+            continue
         rate = "-" if setting.learning_rate is None else f"{setting.learning_rate:g}"
         shown = cells(setting.kept, setting.forgotten)
-        ends = str(len(setting.rows)), str(location)
-        rows.append([setting.method, rate, str(setting.epoch), *shown, *ends])
+        place = "-" if best.ranked is None else str(next(places))
+        rows.append(
+            [setting.method, rate, str(setting.epoch), *shown, str(len(setting.rows)), place]
+        )
     rows.append(["start", "-", "0", *cells(start.utility, start.quality), "-", "-"])
     if all(row[-2] in ("1", "-") for row in rows[1:]):
         rows = [row[:-2] for row in rows]
-    heading = f"best of {panel.place}: {best_rule(headline)}"
     right = [False, *[True] * (len(rows[0]) - 1)]
-    return [heading, *(f"  {line}" for line in aligned(rows, right))]
+    lines = [best_heading(panel), *(f"  {line}" for line in aligned(rows, right))]
+    unranked = [best for best in panel.best if best.choice is not None and best.why_not]
+    return [*lines, *(f"  {best.method}: {best.why_not}" for best in unranked)]
+
+
+def best_heading(panel: Panel) -> str:
+    """The title of a table of best settings, with the rule behind them."""
+    if not panel.choices:
+        return f"best of {panel.place}: {best_rule(panel.headline)}"
+    return f"choices of {panel.place}, made on {seeds_of_choice(panel)}, on the other seeds"
+
+
+def seeds_of_choice(panel: Panel) -> str:
+    """The seeds that `select` or `tune` has chosen on: `seed 0`, or `seeds 0, 1`."""
+    seeds = sorted({seed for choice in panel.choices for seed in choice.chosen_on})
+    return f"seed{'s' * (len(seeds) != 1)} {', '.join(map(str, seeds))}"
 
 
 def best_found(panel: Panel, leader: RankedMethod | None, lost: Sequence[RunOutcome] = ()) -> str:
@@ -135,24 +156,24 @@ def best_found(panel: Panel, leader: RankedMethod | None, lost: Sequence[RunOutc
         return f"No best setting: no run has a {forgotten.name}{lacking}."
     best = None if leader is None else leader.best
     if leader is None or best is None:
-        trained = [setting for setting in panel.settings if setting.epoch]
-        able = [setting for setting in trained if setting.forgotten is not None]
-        having = "" if len(able) == len(trained) else f" with a {forgotten.name}"
-        text = f"No setting{having} keeps {share_kept(headline)} ({start.utility:.2f})."
-        known = [(item.kept, item) for item in able or trained if item.kept is not None]
-        if not known:
-            return f"{text} None of them has a number for {kept}."
-        most, setting = max(known, key=itemgetter(0))
-        return f"{text} {setting_name(setting)}, keeps most: {kept} {most:.2f}."
+        return _no_choice_ranked(panel) if panel.choices else _none_keeps(panel, start.utility)
     quality, utility = best.forgotten or 0.0, best.kept or 0.0
+    what = "choice" if leader.chosen_on else "setting"
     if start.quality is not None and start.unmoved(quality):
         return (
-            f"No method forgot: no setting that keeps {share_kept(headline)} has a "
+            f"No method forgot: no {what} that keeps {share_kept(headline)} has a "
             f"{forgotten.better} {forgotten.name} than the start model "
             f"({quality_text(forgotten, start.quality)}). Try higher rates, or more epochs."
         )
-    rule = best_rule(headline, value=quality_text(forgotten, quality))
-    text = f"{setting_name(best)}, has {rule}"
+    value = quality_text(forgotten, quality)
+    text = f"{setting_name(best)}, has {best_rule(headline, value=value)}"
+    if leader.chosen_on:
+        seeds = ", ".join(map(str, leader.chosen_on))
+        text = (
+            f"{setting_name(best)}, chosen on seed{'s' * (len(leader.chosen_on) != 1)} {seeds}, "
+            f"has the {forgotten.best_word} {forgotten.name} ({value}) on the other seeds, among "
+            f"choices that keep {share_kept(headline)}"
+        )
     if start.utility:
         share = f"{100 * utility / start.utility:.0f} %"
         text += f" (it keeps {share}, {utility:.3f} of {start.utility:.3f})"
@@ -167,6 +188,30 @@ def best_found(panel: Panel, leader: RankedMethod | None, lost: Sequence[RunOutc
     low, high = (p_value(end) if test else forgotten.text(end) for end in ends)
     name = "p" if test else forgotten.name
     return f"{text}. Over its {leader.seeds} seeds {name} is between {low} and {high}."
+
+
+def _none_keeps(panel: Panel, utility: float) -> str:
+    """Say that no setting keeps enough, and which one keeps most."""
+    headline = panel.headline
+    trained = [setting for setting in panel.settings if setting.epoch]
+    able = [setting for setting in trained if setting.forgotten is not None]
+    having = "" if len(able) == len(trained) else f" with a {headline.forgotten.name}"
+    kept = headline.kept.plain_short
+    text = f"No setting{having} keeps {share_kept(headline)} ({utility:.2f})."
+    known = [(item.kept, item) for item in able or trained if item.kept is not None]
+    if not known:
+        return f"{text} None of them has a number for {kept}."
+    most, setting = max(known, key=itemgetter(0))
+    return f"{text} {setting_name(setting)}, keeps most: {kept} {most:.2f}."
+
+
+def _no_choice_ranked(panel: Panel) -> str:
+    """Say why no method has a choice that can be ranked; methods of one reason together."""
+    methods_of_reason: dict[str, list[str]] = {}
+    for best in panel.best:
+        methods_of_reason.setdefault(best.why_not, []).append(best.name)
+    reasons = [f"{reason} ({_named(names)})" for reason, names in methods_of_reason.items()]
+    return f"No method has a place: {'; '.join(reasons)}."
 
 
 def _none_evaluated(lost: Sequence[RunOutcome]) -> str:
@@ -201,8 +246,12 @@ def doubts(order: PanelOrder) -> Iterator[str]:
             yield f"It forgets significantly more than {others} tested: {_named(rivals.apart)}."
         if more := [name for name in rivals.untested if name != rivals.runner_up]:
             yield f"No comparison at equal utility was possible with {_named(more)}."
-    if without := [method.method for method in order.methods if method.best is None]:
-        yield f"No setting keeps {share_kept(leader.best.headline)}: {_named(without)}."
+    without = [method for method in order.methods if method.best is None]
+    if by_rule := [method.method for method in without if not method.chosen_on]:
+        yield f"No setting keeps {share_kept(leader.best.headline)}: {_named(by_rule)}."
+    for method in without:
+        if method.chosen_on:
+            yield f"{method.method} has no place: {method.why_not}."
     if leader.seeds == 1:
         yield "Only one seed was run: the order may change with another."
     else:
@@ -232,8 +281,8 @@ def ranks_summary(claims: OrderConfidence) -> str:
     source = f"{count} panels (models × splits)"
     if count < 2:
         source = "one panel: they hold for this model and split only"
-    ranked = [item.family for item in claims.ranks if item.mean is not None]
-    others = [item.family for item in claims.ranks if item.mean is None]
+    ranked = [item.method for item in claims.ranks if item.mean is not None]
+    others = [item.method for item in claims.ranks if item.mean is None]
     text = f"Ranks of {len(ranked)} methods by their best settings, from {source}."
     without = Counter(m.method for p in claims.panels for m in p.methods if m.best is None)
     if last := [name for name in ranked if without[name]]:

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from unlearnbench.analysis.best_settings import Setting, average_seeds, best_of, panels
-from unlearnbench.analysis.selection import entry_name
-from unlearnbench.config.search import Range, SelectSettings
+from unlearnbench.config.search import SelectSettings
 from unlearnbench.results.records import Record
 from unlearnbench.results.table import TableRow
 from unlearnbench.stats.sampled_scores import expected_best
@@ -51,7 +50,8 @@ def to_csv(choices: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
     writer.writerow((*_CHOICE, *_TRIALS, *map("_".join, numbers), "edges", *best))
     for choice in choices:
         tuning = choice["tuning"]
-        of_choice = {**choice, "entry": entry_name(choice)}
+        # Selections of earlier versions have no entries.
+        of_choice = {**choice, "entry": choice.get("entry") or choice["method"]}
         writer.writerow(
             (
                 *map(of_choice.get, _CHOICE),
@@ -62,15 +62,6 @@ def to_csv(choices: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
             )
         )
     return text.getvalue()
-
-
-def shares(values: Mapping[str, Any], axes: Mapping[str, Any]) -> dict[str, float]:
-    """Where chosen values are in their ranges, from 0 to 1, by axis."""
-    return {
-        name: axis.share(float(values[name]))
-        for name, axis in axes.items()
-        if isinstance(axis, Range) and values.get(name) is not None
-    }
 
 
 def summary(

@@ -70,7 +70,7 @@ def show(
       unlearnbench leaderboard show ours.jsonl theirs.jsonl --page board.html
     """
     from unlearnbench.report.best_table import best_table
-    from unlearnbench.report.leaderboard import tables
+    from unlearnbench.report.leaderboard import boards
     from unlearnbench.results.outcomes import WITHOUT_RESULT, outcome
 
     register_plugins(plugins)
@@ -88,14 +88,14 @@ def show(
         )
         console.note(f"page  {publish(report, Path(), Path(page))}")
     lost = [outcome(record) for record in board.records if record.status in WITHOUT_RESULT]
-    by_profile = tables(board.records)
+    by_profile = boards(board.records)
     evaluated = {
-        profile: rows
-        for profile, rows in by_profile.items()
-        if any(row.kind == "run" for row in rows)
+        profile: results
+        for profile, results in by_profile.items()
+        if any(row.kind == "run" for row in results.rows)
     }
-    for profile, rows in (evaluated or by_profile).items():
-        table = best_table(rows, without_result=lost)
+    for profile, results in (evaluated or by_profile).items():
+        table = best_table(results, without_result=lost)
         console.print(f"best of each method, by {profile}\n\n{table}")
     return SOME_FAILED if board.refused else 0
 

@@ -63,7 +63,7 @@ def report(
     source = sweep_folder(folder)
     made = Results.read(source)
     if best:
-        console.out.write(best_table(made.rows, best, map(outcome, made.without_result)))
+        console.out.write(best_table(made, best, map(outcome, made.without_result)))
     if latex:
         text = load("dashboards", "scorecard-latex")(made)
         if not text:

@@ -38,6 +38,7 @@ from unlearnbench.config.search_space import Point, PointSequence, points_of
 from unlearnbench.config.section import Settings
 from unlearnbench.config.step_schedule import Schedule
 from unlearnbench.config.training_settings import TrainingSettings
+from unlearnbench.config.trial import Trial, Trials, add_trials, entries_of
 
 
 def _unless_it_follows(place: Place) -> Any:
@@ -197,6 +198,11 @@ SCHEMA = 1
 PLAN_FILE = "plan.json"
 SEQUENCE = "sequence"
 """Key in `plan.json` of quasi-random searches; plans of earlier versions do not have it."""
+TRIAL = "trial"
+"""Key of a run in `plan.json` that says why the run is there, see `config/trial.py`. Plans of
+earlier versions do not have it."""
+UNKNOWN_RUNS = "unknown_runs"
+"""Key in `plan.json` of `Plan.unknown_runs`; left out if there are none."""
 ONCE = ((1,),)
 """Epochs at which a model that is not trained is evaluated; epoch 0 is the start model."""
 
@@ -251,6 +257,14 @@ class Plan:
     that finished runs stay finished when a branch moves on."""
     sequence: PointSequence = "sobol"
     """Points of a quasi-random search. A sweep goes on with the points that it began with."""
+    trials: Mapping[str, Mapping[str, Trial]] = field(
+        default_factory=dict[str, Mapping[str, Trial]]
+    )
+    """The entries that try the setting of a run, by the run's id and the entry's name."""
+    reports: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    """For runs on the seeds that report a choice: ids of the trials that were chosen, by id."""
+    unknown_runs: int = 0
+    """Number of settings that a search may still suggest."""
 
     @property
     def folder(self) -> Path:
@@ -318,10 +332,20 @@ class Plan:
             "config": redact_tree(json_ready(self.config.model_dump(mode="json"))),
             **({SEQUENCE: self.sequence} if self.config.search.kind == "quasi-random" else {}),
             **({} if self.references is None else {"references": list(self.references)}),
-            "runs": [
-                {"id": run.id, "title": run.title, "spec": run.to_json()} for run in self.runs
-            ],
+            **({UNKNOWN_RUNS: self.unknown_runs} if self.unknown_runs else {}),
+            "runs": [self._run_to_json(run) for run in self.runs],
         }
+
+    def _run_to_json(self, run: RunSpec) -> dict[str, Any]:
+        """A run in `plan.json`."""
+        id_ = run.id
+        trials = self.trials.get(id_, {})
+        reason: dict[str, Any] = {}
+        if trials:
+            reason["entries"] = {name: trial.to_json() for name, trial in trials.items()}
+        if reported := self.reports.get(id_):
+            reason["reports"] = list(reported)
+        return {"id": id_, "title": run.title, TRIAL: reason, "spec": run.to_json()}
 
 
 def make_plan(
@@ -363,22 +387,29 @@ def make_plan(
         sequence=sequence,
         corrections=corrections or {},
     )
-    points = [point for grid in config.methods for point in points_of(grid, config, sequence)]
+    points = [
+        (entry, point)
+        for entry in entries_of(config)
+        for point in points_of(entry.grid, config, sequence)
+    ]
     settings = itertools.product(config.models, config.split_keys, enumerate(points))
     runs: dict[str, RunSpec] = {}
+    trials: Trials = {}
     before: dict[tuple[str, int], list[RunSpec]] = {}
-    for model, key, (number, point) in settings:
+    for model, key, (number, (entry, point)) in settings:
         made = empty.runs_of(model, key, point)
         if config.requests == "in-sequence":
             if previous := before.get((model.name, number)):
                 pairs = zip(made, previous, strict=True)
                 made = [run.model_copy(update={"after": other.id}) for run, other in pairs]
             before[model.name, number] = made
-        runs |= {run.id: run for run in made}
+        made_by_id = {run.id: run for run in made}
+        runs |= made_by_id
+        add_trials(trials, entry, point, made_by_id)
     if not runs and config.search.kind != "optuna":
         problem = "a sweep of zero runs: give each axis of the grid at least one value"
         raise ConfigError([Problem(config.name, "methods", problem)])
-    return replace(empty, runs=tuple(runs.values()))
+    return replace(empty, runs=tuple(runs.values()), trials=trials)
 
 
 def _evaluations(config: SweepConfig) -> list[tuple[int, ...]]:

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from unlearnbench.analysis.best_settings import Best, Setting, best_per_method, headline_of_rows
+from unlearnbench.analysis.best_settings import Best, Setting, best_per_method
+from unlearnbench.analysis.results import Results
 from unlearnbench.analysis.text import best_rule
 from unlearnbench.api.benchmark import Headline, HeadlineMetric, split_percent
 from unlearnbench.base.errors import RecordError
 from unlearnbench.results.outcomes import RunOutcome
-from unlearnbench.results.table import TableRow
 from unlearnbench.stats.t_interval import ENOUGH_SEEDS
 
 _ESCAPES = {
@@ -58,23 +58,44 @@ TableFormat = Literal["latex", "markdown", "csv"]
 
 
 def best_table(
-    rows: Sequence[TableRow],
-    kind: TableFormat = "markdown",
-    without_result: Iterable[RunOutcome] = (),
+    results: Results, kind: TableFormat = "markdown", without_result: Iterable[RunOutcome] = ()
 ) -> str:
     """Write the best setting of each method, best first, with intervals over seeds.
 
-    rows            of a sweep, as `Results.read(folder).rows` or a part of them
-    without_result  runs that failed or collapsed, to be named where none was evaluated
+    Args:
+        results: Of a sweep, or of the lines of a leaderboard.
+        kind: Format of the table.
+        without_result: Runs that failed or collapsed, to be named if none was evaluated.
 
-    Raises: RecordError where no run was evaluated.
+    Raises:
+        RecordError: If no run was evaluated.
     """
-    headline = headline_of_rows(rows)
-    best = best_per_method(rows)
+    best = best_per_method(results.panels)
     if not best:
         reasons = "; ".join(map(str, without_result)) or "none has ended yet"
         raise RecordError(f"no run was evaluated, so there is no best setting to print: {reasons}")
-    return write_table(best, headline, best_rule(headline), kind)
+    return write_table(best, results.headline, shown_rule(results), kind)
+
+
+def shown_rule(results: Results) -> str:
+    """The rule behind the best settings of some results."""
+    if any(panel.choices for panel in results.panels):
+        return choice_rule(results)
+    return best_rule(results.headline)
+
+
+def choice_rule(results: Results) -> str:
+    """The rule of a sweep that chooses on some seeds."""
+    seeds = sorted({seed for choice in results.choices for seed in choice.chosen_on})
+    on = f"seed{'s' * (len(seeds) != 1)} {', '.join(map(str, seeds))}"
+    if results.selection is not None:
+        return f"{results.selection['rule']}; numbers are of the other seeds"
+    if results.choice_plan is not None:
+        return f"the sweep chooses on {on} when its trials have ended"
+    return (
+        f"settings that sweeps have chosen on {on}, with numbers of the other seeds; of other "
+        f"sweeps, {best_rule(results.headline)}"
+    )
 
 
 def write_table(best: Sequence[Best], headline: Headline, rule: str, kind: TableFormat) -> str:
@@ -142,7 +163,9 @@ def _sentences(best: Sequence[Best], headline: Headline, rule: str) -> list[str]
     sentences += [f"Brackets: {name}." for name in names]
     if any(len(item.rows) < ENOUGH_SEEDS for item in settings):
         sentences.append("Fewer than three seeds: small differences may be chance.")
-    if len(settings) < len(best):
+    reasons = {f"{item.method}: {item.why_not}." for item in best if item.choice and item.why_not}
+    sentences += sorted(reasons)
+    if any(item.setting is None and not (item.choice and item.why_not) for item in best):
         sentences.append("Empty: no setting by this rule, or no valid start model.")
     return sentences
 

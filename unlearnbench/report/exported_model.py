@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from jinja2 import Environment, StrictUndefined
 
-from unlearnbench.analysis.best_settings import UTILITY_SHARE, Setting, best_of
-from unlearnbench.analysis.compare import find_contender, with_retain_term
+from unlearnbench.analysis.best_settings import UTILITY_SHARE, PanelKey, Setting, best_of
+from unlearnbench.analysis.compare import Contender, find_contender, with_retain_term
 from unlearnbench.analysis.results import Results
 from unlearnbench.api.registry import names
 from unlearnbench.base import hub
@@ -56,7 +56,8 @@ def choose(folder: Path, run: str, epoch: str = "best") -> Choice:
 
     run    a method, a setting's label (each with an optional ` lr RATE`), a run's id, or the
            beginning of one; of a method the best setting, with its first seed
-    epoch  `best`: of those that keep enough utility the one that forgot most; `last`, or a number
+    epoch  `best`: of those that keep enough utility the one that forgot most, or what `select` or
+           `tune` has chosen, on its first reporting seed; `last`, or a number
 
     Raises: RecordError where there is none, or where the name fits several models or splits.
     """
@@ -66,6 +67,9 @@ def choose(folder: Path, run: str, epoch: str = "best") -> Choice:
         ids = ", ".join(sorted({row.run_id for row in side.rows})[:8])
         raise RecordError(f"{folder}: {run!r} ran on several models or splits; name a run: {ids}")
     ((key, panel),) = side.panels.items()
+    setting = None
+    if epoch == "best":
+        setting = _chosen(folder, run, side, key)
     settings = [setting for setting in panel.settings if setting.epoch > 0]
     if epoch != "best":
         known = sorted({setting.epoch for setting in settings})
@@ -76,7 +80,7 @@ def choose(folder: Path, run: str, epoch: str = "best") -> Choice:
                 f"{folder}: {run!r} was not evaluated after epoch {epoch}; choose best, last"
                 f"{''.join(f', {number}' for number in known)}"
             )
-    setting = settings[0] if epoch != "best" and len(settings) == 1 else None
+        setting = settings[0] if len(settings) == 1 else None
     setting = setting or best_of(
         settings, np.inf if (floor := side.sweep_panels[key].least_kept) is None else floor
     )
@@ -88,8 +92,30 @@ def choose(folder: Path, run: str, epoch: str = "best") -> Choice:
     row = min(setting.rows, key=lambda item: item.seed)
     record = next(item for item in results.records if item.id == row.run_id)
     # With its other seeds, which the run's own id leaves out.
-    whole = next(s for panel in results.panels for s in panel.settings if s == setting)
+    chosen = side.choice(key)
+    if epoch == "best" and chosen is not None and chosen.setting is not None:
+        whole = chosen.setting
+    else:
+        whole = next(s for panel in results.panels for s in panel.settings if s == setting)
     return Choice(record, row, whole, results)
+
+
+def _chosen(folder: Path, run: str, side: Contender, key: PanelKey) -> Setting | None:
+    """What `select` or `tune` has chosen for a method; None without such a rule.
+
+    Raises: RecordError if there is a rule and no model of its choice.
+    """
+    best = side.choice(key)
+    if best is None:
+        return None
+    if best.setting is None:
+        raise RecordError(
+            f"{folder}: {run!r}: {best.why_not}; name a run by its id, with --epoch last or a "
+            "number"
+        )
+    rows = tuple(row for row in side.rows if row in best.setting.rows)
+    # One of several seeds may be named by its id.
+    return replace(best.setting, rows=rows or best.setting.rows)
 
 
 def check_place(to: Path) -> None:

@@ -117,11 +117,21 @@ def pareto(
 
     One figure: a row of panels per model, a column per split; below each other in a column.
 
+    Each method's best setting is ringed. Of a folder it is the choice of `select` or `tune` if the
+    sweep has such a rule; records and rows do not say what was chosen.
+
     methods, fraction, rate  what of the table is drawn, see `select`
     """
-    whole = rows_of(table)
+    results = Results.read(table) if isinstance(table, str | Path) else None
+    whole = rows_of(table) if results is None else results.rows
     draw = registry.load("dashboards", "pareto")
-    return draw(select(whole, methods, fraction, rate), every=whole, width=width)
+    return draw(
+        select(whole, methods, fraction, rate),
+        every=whole,
+        width=width,
+        choices=() if results is None else results.choices,
+        ends=() if results is None else results.ends,
+    )
 
 
 def trajectories(
@@ -139,9 +149,16 @@ def trajectories(
 
     The other options are those of `pareto`.
     """
-    whole = rows_of(table)
+    results = Results.read(table) if isinstance(table, str | Path) else None
+    whole = rows_of(table) if results is None else results.rows
     draw = registry.load("dashboards", "trajectories")
-    return draw(select(whole, methods, fraction, rate), metrics, every=whole, width=width)
+    return draw(
+        select(whole, methods, fraction, rate),
+        metrics,
+        every=whole,
+        width=width,
+        ends=() if results is None else results.ends,
+    )
 
 
 def truth_ratios(

@@ -2,7 +2,8 @@
 
 A line is the record without steps, host and evaluations; there is no text of questions or answers.
 Its numbers are those of the sweep's table when the line was exported, so that a board shows the
-same numbers as the page of each sweep.
+same numbers as the page of each sweep. A run of a sweep that chooses (`select`, `tune`) states the
+choices that it was a trial of, or reports, so that a board shows the same settings, too.
 
 The hash of a line detects damage, not numbers that were invented.
 """
@@ -15,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from unlearnbench.analysis.results import Results
+from unlearnbench.analysis.selection import CHOICES, choices_by_run
 from unlearnbench.base.hashing import decode_floats, document_hash, sealed_json
 from unlearnbench.config.metric_plan import NO_CHOICES
 from unlearnbench.evaluation.benchmark_schema import default_headline
-from unlearnbench.results.finalize import table_of
 from unlearnbench.results.records import EpochResult, Record, parse_record, record_document
 from unlearnbench.results.rules import record_schema
-from unlearnbench.results.table import Table, TableRow
+from unlearnbench.results.table import Table
 
 _PRIVATE = ("host", "process", "interruptions")
 """Provenance that stays with its group."""
@@ -70,7 +71,13 @@ def exported(folder: Path) -> Board:
     """
     results = Results.read(folder)
     records = [record for record in results.records if record.status != "failed"]
-    return Board(tuple(with_numbers(records, results.table)))
+    choices = choices_by_run(results.choices)
+    return Board(
+        tuple(
+            _stating(record, choices.get(record.id, {}))
+            for record in with_numbers(records, results.table)
+        )
+    )
 
 
 def with_numbers(records: Iterable[Record], table: Table) -> Iterator[Record]:
@@ -119,7 +126,11 @@ def merge(lines: Iterable[tuple[str, str]]) -> Board:
     kept: dict[str, _Line] = {}
     for line in sorted(read, key=lambda line: line.order):
         first = kept.setdefault(line.record.id, line)
-        if _numbers(line.record) != _numbers(first.record):
+        if _numbers(line.record) == _numbers(first.record):
+            # Sweeps may share runs, and each line states the choices of its own sweep.
+            stated = {**_stated(line.record), **_stated(first.record)}
+            kept[line.record.id] = replace(first, record=_stating(first.record, stated))
+        else:
             refused.append(
                 f"{line.location}: record {line.record.id}: left out: {_why_refused(line, first)}"
             )
@@ -163,13 +174,26 @@ def _with_usual(lines: list[_Line], key: str) -> tuple[list[_Line], list[str]]:
     return kept, refused
 
 
+def _stated(record: Record) -> Mapping[str, Any]:
+    """The choices that a line states, by sweep."""
+    stated: Mapping[str, Any] = record.provenance.get(CHOICES, {})
+    return stated
+
+
+def _stating(record: Record, choices: Mapping[str, Any]) -> Record:
+    """A record that states choices; as it is if there are none."""
+    if not choices:
+        return record
+    return replace(record, provenance={**record.provenance, CHOICES: dict(choices)})
+
+
 def _group(record: Record, key: str) -> tuple[Any, ...]:
     """Records that need the same `key`; a retain model has weights of its own."""
     return record.model, record.forget_fraction, key == "weights" and record.kind == "retain"
 
 
-def tables(records: Iterable[Record]) -> dict[str, tuple[TableRow, ...]]:
-    """Return a table for each profile: numbers by different evaluation rules do not compare.
+def boards(records: Iterable[Record]) -> dict[str, Results]:
+    """Return results for each profile: numbers by different evaluation rules do not compare.
 
     And for each pair of headline metrics that is not TOFU's: `a and b, tofu@1a2b3c4d`.
     """
@@ -178,7 +202,7 @@ def tables(records: Iterable[Record]) -> dict[str, tuple[TableRow, ...]]:
         headline = record_schema(record, NO_CHOICES).headline
         pair = "" if headline == default_headline() else f"{' and '.join(headline.columns)}, "
         groups[pair + record.profile].append(record)
-    return {name: table_of(group).rows for name, group in sorted(groups.items())}
+    return {name: Results.of(group, name=name) for name, group in sorted(groups.items())}
 
 
 def _line(record: Record) -> str:

@@ -1,4 +1,4 @@
-"""Views of a sweep's results as files: `results.csv`, `attacks.csv`, `report.html`.
+"""Views of a sweep's results as files: `results.csv`, `selection.json`, `report.html` and others.
 
 The page is drawn by an entry point of the group `unlearnbench.dashboards`.
 """
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from unlearnbench.analysis.conclusion import CONCLUSION_FILE, conclusions_json
 from unlearnbench.analysis.results import Results
+from unlearnbench.analysis.selection import SELECTION_FILE, selection_json
 from unlearnbench.analysis.tuning import to_csv as tuning_csv
 from unlearnbench.analysis.tuning import tuned
 from unlearnbench.api.registry import load
@@ -63,11 +64,15 @@ def publish(results: Results, folder: Path, out: Path | None = None) -> Path:
         ATTACKS: to_csv(results.attacked) if results.attacked else "",
         TUNING: tuning_csv(choices, columns) if choices else "",
     }
+    if out is None:
+        selection = results.selection
+        tables[SELECTION_FILE] = "" if selection is None else selection_json(selection)
     for name, text in tables.items():
         file = folder / name if out is None else out.with_suffix(f".{name}")
         if text:
-            write_file(file, text, "the table", REPEAT)
-        elif out is None:
+            what = "the choices" if name == SELECTION_FILE else "the table"
+            write_file(file, text, what, REPEAT)
+        elif out is None and not (name == SELECTION_FILE and results.needs_stored_selection):
             file.unlink(missing_ok=True)  # of an earlier plan
     write_file(page, load("dashboards", "page")(results), "the page", REPEAT)
     if out is None:

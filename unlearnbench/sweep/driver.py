@@ -202,7 +202,6 @@ class _Execution:
         if self._follow_up.ready_to_select(self._ended):
             self._follow_up.select()
             self._run_planned(None)  # the selected settings are reported on whole runs
-            self._follow_up.write_selection()
         return self._plan
 
     def _run_planned(self, scheduler: Scheduler | None) -> None:

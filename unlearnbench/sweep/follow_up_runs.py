@@ -5,10 +5,9 @@ search has suggested, a line each, and a record of a run that fits a study is on
 even if another command planned that run.
 """
 
-import itertools
 import json
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,18 +15,16 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from unlearnbench.analysis.selection import ChosenSetting, choose, report_chosen, write_selection
-from unlearnbench.analysis.tuning import shares, summary
+from unlearnbench.analysis.selection import ChoicePlan, chosen_settings
 from unlearnbench.api.benchmark import SplitKey, split_order
 from unlearnbench.base.hashing import json_ready
 from unlearnbench.config.plan import Plan, RunSpec
-from unlearnbench.config.schema import MethodGrid, MethodSpec, ModelSettings
-from unlearnbench.config.search import SelectSettings
-from unlearnbench.config.search_space import Point, Space, entry_labels, points_of
+from unlearnbench.config.schema import MethodSpec, ModelSettings
+from unlearnbench.config.search_space import Point, Space, entry_labels
+from unlearnbench.config.trial import Entry, Trials, add_trials, entries_of
 from unlearnbench.results.finalize import table_of
 from unlearnbench.results.records import Record, planned_records, read_records
 from unlearnbench.results.sweep_folder import claim_folder
-from unlearnbench.results.table import TableRow
 
 SEARCH_FILE = "search.jsonl"
 PLAN_SECONDS = 60.0
@@ -140,11 +137,9 @@ class FollowUpRuns:
     def __init__(self, plan: Plan, folder: Path) -> None:
         self.folder = folder
         self.studies = studies_of(plan)
-        self.choices: tuple[ChosenSetting, ...] | None = None
-        """None before `select`."""
         self._initial, self.config = plan, plan.config
-        self._reported: dict[str, list[RunSpec]] = {}
-        """By id of a chosen run: the same run on the other seeds."""
+        self._reports: dict[str, tuple[list[str], RunSpec]] = {}
+        """By id of a run that reports a choice: ids of the chosen trials, and the run."""
         self._written = time.monotonic()
         if self.studies:
             for line in _lines(folder / SEARCH_FILE):
@@ -159,8 +154,14 @@ class FollowUpRuns:
 
     def current_plan(self) -> Plan:
         """The plan with the runs that results have added so far."""
-        reported = {run.id: run for runs in self._reported.values() for run in runs}
-        return replace(self._initial, runs=tuple((self._candidates() | reported).values()))
+        reporting = {run_id: run for run_id, (_, run) in self._reports.items()}
+        return replace(
+            self._initial,
+            runs=tuple((self._candidates() | reporting).values()),
+            trials=self.trials,
+            reports={run_id: tuple(chosen) for run_id, (chosen, _) in self._reports.items()},
+            unknown_runs=sum(study.left for study in self.studies),
+        )
 
     def _candidates(self) -> dict[str, RunSpec]:
         """Planned and suggested runs by id, among which the best are selected."""
@@ -169,43 +170,29 @@ class FollowUpRuns:
         return {run.id: run for run in (*self._initial.runs, *suggested)}
 
     @cached_property
-    def _named_entries(self) -> tuple[tuple[MethodGrid, Mapping[str, str]], ...]:
-        """The method entries, each with its names by label, see `entry_labels`."""
-        methods = self.config.methods
-        return tuple(zip(methods, entry_labels(methods), strict=True))
+    def _entries(self) -> tuple[Entry, ...]:
+        """The method entries of the configuration."""
+        return entries_of(self.config)
 
     @cached_property
-    def entries(self) -> dict[str, tuple[str, ...]]:
-        """Names of the entries that each run is a trial of, by its id; none of a grid's runs.
-
-        A run is a trial of two entries if both have drawn its setting, and not if it only lies in
-        the ranges of both.
-        """
-        plan, config = self._initial, self.config
-        entries: dict[str, tuple[str, ...]] = {}
-        if config.search.trials is None:
-            return entries
-        for grid in config.methods:
-            for point in points_of(grid, config, plan.sequence):
-                for model, fraction in itertools.product(config.models, config.split_keys):
-                    self._add_trial(entries, grid, plan.runs_of(model, fraction, point))
+    def trials(self) -> Trials:
+        """The trials of the runs, with those of the settings that a search has suggested."""
+        trials: Trials = {run_id: dict(of_run) for run_id, of_run in self._initial.trials.items()}
         for study in self.studies:
             for point in study.points:
-                self._add_trial(entries, study.space.grid, study.runs(point))
-        return entries
+                self._add_trials(trials, study, point)
+        return trials
 
-    def _add_trial(
-        self, entries: dict[str, tuple[str, ...]], grid: MethodGrid, runs: Iterable[RunSpec]
-    ) -> None:
-        """Note that some runs are a trial of an entry."""
-        names = next(names for entry, names in self._named_entries if entry is grid)
-        for run in runs:
-            of_run = (*entries.get(run.id, ()), names[run.method.label])
-            entries[run.id] = tuple(dict.fromkeys(of_run))
+    def _add_trials(self, trials: Trials, study: Study, point: Point) -> None:
+        """Note that the entry of a study tries a setting."""
+        entry = next(entry for entry in self._entries if entry.grid is study.space.grid)
+        add_trials(trials, entry, point, [run.id for run in study.runs(point)])
 
     def entry_of(self, run_id: str) -> str:
         """Name of the entry that a run is a trial of; empty for runs of a grid or of no entry."""
-        return next(iter(self.entries.get(run_id, ())), "")
+        if self.config.search.trials is None:
+            return ""
+        return next(iter(self.trials.get(run_id, ())), "")
 
     def _add_suggestion(self, line: Mapping[str, Any]) -> None:
         """Add a setting that an earlier command's search suggested."""
@@ -248,7 +235,7 @@ class FollowUpRuns:
             # The newline first: the last line may have been cut by a kill.
             file.write(f"\n{json.dumps(line)}" if file.tell() else json.dumps(line))
         study.add(point)
-        self._add_trial(self.entries, study.space.grid, study.runs(point))
+        self._add_trials(self.trials, study, point)
         if time.monotonic() - self._written > PLAN_SECONDS:
             claim_folder(self.current_plan())
             self._written = time.monotonic()
@@ -263,106 +250,26 @@ class FollowUpRuns:
         )
 
     def select(self) -> None:
-        """Select the best settings; the plan then has their runs on the other seeds."""
-        select, candidates = self.config.select, self._candidates()
-        if select is None:
-            return
-        seeds = [seed for seed in self.config.seeds if seed not in select.seeds]
-        self.choices = choose(table_of(self._records(candidates)).rows, select, self.entries)
-        untuned = {run.id for *_, runs in self._untuned() for run in runs} & candidates.keys()
-        for chosen in {run for choice in self.choices for run in choice.runs} | untuned:
-            # The chosen runs of several seeds have the same runs on the other seeds.
-            self._reported[chosen] = [
-                candidates[chosen].model_copy(update={"seed": seed}) for seed in seeds
-            ]
+        """Select the best settings; the plan then has their runs on the other seeds.
 
-    def _records(self, runs: Collection[str]) -> list[Record]:
-        """The records of these runs, and of the reference models."""
-        return [*planned_records(read_records(self.folder), runs, self._initial.references)]
-
-    def write_selection(self) -> None:
-        """Write the selected settings and their results on the other seeds."""
-        select = self.config.select
-        if select is None or self.choices is None:
-            return
-        runs = {key: [run.id for run in runs] for key, runs in self._reported.items()}
-        rows = table_of(self._records({item for many in runs.values() for item in many})).rows
-        tried = self._records(self._candidates())
-        before = table_of(tried).rows
-        reported = [
-            report_chosen(choice, rows, runs)
-            | {"tuning": self._tuning(choice, select, tried, before)}
-            | {"untuned": self._report_untuned(choice, select, before, rows, runs)}
-            for choice in self.choices
-        ]
-        headline = self.config.data.headline
-        write_selection(self.folder, select, self.config.seeds, reported, headline)
-
-    def _tuning(
-        self,
-        choice: ChosenSetting,
-        select: SelectSettings,
-        tried: Sequence[Record],
-        before: Sequence[TableRow],
-    ) -> dict[str, Any]:
-        """What the trials of a choice were worth, and where in its ranges it is.
-
-        before  the table of the records `tried`
+        The defaults of a quasi-random search are reported on these seeds as well.
         """
-        trials: dict[str, set[str]] = {}
-        edges: dict[str, float] = {}
-        for run in self._candidates().values():
-            of = run.model.name, run.forget_fraction, run.method.label
-            names = self.entries.get(run.id) or (run.method.label,)
-            if of == (*choice.panel, choice.method) and choice.entry in names:
-                point = run.method, run.learning_rate
-                trials.setdefault(repr(point), set()).add(run.id)
-                for space in self._spaces_of(choice) if run.id in choice.runs else ():
-                    if values := space.values(point):
-                        edges = shares(values, space.axes)
-        rows = [row for row in before if row.panel == choice.panel]
-        return summary([*map(frozenset, trials.values())], rows, tried, select) | {"edges": edges}
-
-    def _spaces_of(self, choice: ChosenSetting) -> Iterator[Space]:
-        """The space of the entry that a choice is of; those of all its entries for a method."""
-        for grid, names in self._named_entries:
-            name = names.get(choice.method)
-            if name is not None and choice.entry in (name, choice.method):
-                yield Space(grid, self.config)
-
-    def _untuned(self) -> Iterator[tuple[ModelSettings, SplitKey, str, list[RunSpec]]]:
-        """The runs of each entry's defaults and its name, where they were the first trial."""
-        if self.config.search.kind != "quasi-random":
+        plan = ChoicePlan.read(self.current_plan().to_json())
+        if plan is None:
             return
-        for model, fraction in itertools.product(self.config.models, self.config.split_keys):
-            for grid, names in self._named_entries:
-                point = Space(grid, self.config).untuned
-                runs = self._initial.runs_of(model, fraction, point)
-                yield model, fraction, names[point[0].label], runs
-
-    def _report_untuned(
-        self,
-        choice: ChosenSetting,
-        select: SelectSettings,
-        before: Sequence[TableRow],
-        rows: Sequence[TableRow],
-        runs: Mapping[str, Sequence[str]],
-    ) -> dict[str, Any] | None:
-        """The numbers of the entry's defaults; None where they were not tried.
-
-        before, rows  tables on the seeds of the choice, and on the others
-        """
-        for model, fraction, entry, specs in self._untuned():
-            of = model.name, fraction, specs[0].method.label, entry
-            if of == (*choice.panel, choice.method, choice.entry):
-                ids = {run.id for run in specs}
-                subset = [row for row in before if row.run_id in ids or row.kind != "run"]
-                for item in choose(subset, select):
-                    # Where no epoch keeps enough, as it ends.
-                    ended = replace(item, runs=(*ids,), epoch=specs[0].epochs)
-                    numbers = report_chosen(item if item.runs else ended, rows, runs)
-                    return dict(numbers["reported"])
-        return None
+        candidates = self._candidates()
+        records = planned_records(
+            read_records(self.folder), candidates.keys(), self._initial.references
+        )
+        choices = chosen_settings(table_of(records).rows, plan)
+        chosen = {run_id for choice in choices for run_id in choice.runs}
+        untuned = {run.id for run in plan.trials if run.is_untuned}
+        for run_id in sorted((chosen | untuned) & candidates.keys()):
+            for seed in plan.reporting_seeds:
+                run = candidates[run_id].model_copy(update={"seed": seed})
+                # The chosen runs of several seeds have the same runs on the other seeds.
+                trials, _ = self._reports.setdefault(run.id, ([], run))
+                trials.append(run_id)
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:

@@ -1,7 +1,7 @@
-"""Best settings: one table by the sweep's own rule, if it has one, and one by the page's."""
+"""Best settings: by the sweep's own rule if it has one, else by the page's."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any
 
@@ -9,15 +9,18 @@ from markupsafe import Markup
 
 from unlearnbench.analysis.best_settings import (
     Best,
-    Panel,
     Setting,
-    average_seeds,
     best_first,
     panel_order,
 )
-from unlearnbench.analysis.selection import entry_name
-from unlearnbench.analysis.text import best_rule, share_kept
-from unlearnbench.report.best_table import Column, TableFormat, columns, write_table
+from unlearnbench.analysis.text import best_rule
+from unlearnbench.report.best_table import (
+    Column,
+    TableFormat,
+    choice_rule,
+    columns,
+    write_table,
+)
 from unlearnbench.results.outcomes import outcome
 from unlearnbench.stats.t_interval import ENOUGH_SEEDS
 
@@ -30,12 +33,16 @@ FORMATS: Mapping[str, TableFormat] = {"CSV": "csv", "Markdown": "markdown", "LaT
 
 @dataclass(frozen=True)
 class SettingsLine(Best):
-    """A method on one model and split."""
+    """A method, or one of its entries, on one model and split."""
 
     tried: int = 1
     """Number of candidates; by the page's rule, every epoch of a setting is one."""
-    why_not: str = ""
-    """Reason why there is no setting."""
+
+    @classmethod
+    def of(cls, best: Best, tried: int) -> "SettingsLine":
+        """Make the line of a best setting."""
+        fields_of_best = {item.name: getattr(best, item.name) for item in fields(Best)}
+        return cls(**fields_of_best, tried=tried)
 
 
 @dataclass(frozen=True)
@@ -53,47 +60,41 @@ class SettingsTable:
 
 
 @lru_cache(maxsize=1)
-def settings_tables(context: PageContext) -> tuple[SettingsTable, ...]:
-    """Collect the tables by the sweep's rule, if it has chosen, and by the page's rule."""
+def settings_table(context: PageContext) -> SettingsTable:
+    """The best setting of each method: by the sweep's rule if it has one, else by the page's."""
     report = context.report
-    by_rule = SettingsTable(
+    lines = _ordered([*_best_lines(context), *_unevaluated(context)])
+    if not any(panel.choices for panel in context.panels):
+        return SettingsTable(
+            name="best",
+            title="Best setting of each method",
+            rule=(
+                "among all learning rates, hyper-parameters and epochs, "
+                f"{best_rule(report.headline)}"
+            ),
+            seeds=tuple(sorted({r.seed for r in report.rows if r.kind == "run"})),
+            lines=lines,
+        )
+    settings = [line.setting for line in lines if line.setting is not None]
+    return SettingsTable(
         name="best",
         title="Best setting of each method",
-        rule=f"among all learning rates, hyper-parameters and epochs, {best_rule(report.headline)}",
-        seeds=tuple(sorted({r.seed for r in report.rows if r.kind == "run"})),
-        lines=_ordered([*_judged(context), *_unevaluated(context)]),
-    )
-    if (selection := report.selection) is None:
-        return (by_rule,)
-    on = ", ".join(map(str, selection["chosen_on_seeds"]))
-    declared = SettingsTable(
-        name="declared",
-        title=f"Best settings by the sweep's own rule, chosen on seeds {on}",
-        rule=selection["rule"],
-        seeds=tuple(selection["reported_on_seeds"]),
-        lines=_ordered([_declared(context, choice) for choice in selection["choices"]]),
+        rule=choice_rule(report),
+        seeds=tuple(sorted({row.seed for setting in settings for row in setting.rows})),
+        lines=lines,
         chosen_apart=True,
     )
-    return declared, by_rule
 
 
-def _judged(context: PageContext) -> list[SettingsLine]:
-    why_not = f"no setting keeps {share_kept(context.report.headline)}"
+def _best_lines(context: PageContext) -> list[SettingsLine]:
     lines: list[SettingsLine] = []
     for panel in context.panels:
         for best in panel.best:
-            of = [s for s in panel.settings if s.family == best.family and s.epoch > 0]
-            reason = _fault(panel) or ("" if best.setting else why_not)
-            lines.append(
-                SettingsLine(*panel.panel, best.method, best.family, best.setting, len(of), reason)
-            )
+            tried = len([s for s in panel.settings if s.family == best.family and s.epoch > 0])
+            if best.choice is not None:
+                tried = best.choice.candidates
+            lines.append(SettingsLine.of(best, tried))
     return lines
-
-
-def _fault(panel: Panel) -> str:
-    if not panel.start.utility:
-        return "not judged: no start model"
-    return panel.start.fault and f"not judged: {panel.start.fault.partition(':')[0]}"
 
 
 def _unevaluated(context: PageContext) -> list[SettingsLine]:
@@ -112,28 +113,11 @@ def _unevaluated(context: PageContext) -> list[SettingsLine]:
     return [line for key, line in lines.items() if key not in seen]
 
 
-def _declared(context: PageContext, choice: Mapping[str, Any]) -> SettingsLine:
-    location = choice["model"], choice["forget_fraction"]
-    ids, epoch = {*choice["reported_runs"]}, choice["epoch"]
-    rows = [r for r in context.report.rows if r.run_id in ids and r.epoch == epoch]
-    fault = next((_fault(panel) for panel in context.panels if panel.panel == location), "")
-    setting = None if fault else next(iter(average_seeds(rows)), None)
-    reason = fault or choice["why_not"] or "chosen; no run on the other seeds has ended yet"
-    return SettingsLine(
-        *location,
-        choice["setting"] or entry_name(choice),
-        choice["method"],
-        setting,
-        choice["candidates"],
-        "" if setting else reason,
-    )
-
-
 def _ordered(lines: list[SettingsLine]) -> tuple[SettingsLine, ...]:
     """Sort by model and split, then the best first."""
 
     def key(line: SettingsLine) -> Any:
-        return panel_order(line.panel), best_first(line.setting, line.family)
+        return panel_order(line.panel), not line.keeps, best_first(line.setting, line.name)
 
     return tuple(sorted(lines, key=key))
 
@@ -152,20 +136,21 @@ class BestSettings(Section):
     name, title, order, folder = "best", "Best settings", 40, "best_settings"
 
     def values(self, context: PageContext) -> Mapping[str, Any]:
-        """Make the tables."""
-        tables = settings_tables(context)
-        settings = [line.setting for table in tables for line in table.lines if line.setting]
+        """Make the table."""
+        table = settings_table(context)
+        settings = [line.setting for line in table.lines if line.setting]
         column = context.report.headline.forgotten.column
         return {
-            "tables": [(table, _html_table(table, context)) for table in tables],
+            "table": table,
+            "html": _html_table(table, context),
             "brackets": interval_names(setting.interval(column) for setting in settings),
             "few": any(len(setting.rows) < ENOUGH_SEEDS for setting in settings),
         }
 
     def data(self, context: PageContext) -> Any:
-        """Collect the tables as they are copied, by name and format."""
-        tables = settings_tables(context)
-        return {table.name: texts(table, context) for table in tables}
+        """Collect the table as it is copied, by name and format."""
+        table = settings_table(context)
+        return {table.name: texts(table, context)}
 
 
 def _html_table(table: SettingsTable, context: PageContext) -> HtmlTable:
@@ -175,7 +160,9 @@ def _html_table(table: SettingsTable, context: PageContext) -> HtmlTable:
     def method(line: SettingsLine) -> Markup:
         if line.setting is None:
             return Markup("{} <small>{}</small>").format(line.method, line.why_not)
-        return button(line.setting, unmoved=starts[line.panel].unmoved(line.setting.forgotten))
+        unmoved = starts[line.panel].unmoved(line.setting.forgotten)
+        note = Markup(" <small>{}</small>").format(line.why_not) if line.why_not else ""
+        return button(line.setting, unmoved=unmoved) + note
 
     tried = Column("Tried", lambda line: str(line.tried))
     return HtmlTable(

@@ -63,8 +63,8 @@ def examples(context: PageContext) -> tuple[Example, ...]:
 
 def _example(context: PageContext, index: int, panel: TradeOffPanel) -> Example | None:
     """None without a best setting, and where its record has no texts of the forget set."""
-    best = next((item for item in panel.best if item.setting), None)
-    row = None if best is None or best.setting is None else best.setting.rows[0]
+    best = next((item.ranked for item in panel.best if item.ranked), None)
+    row = None if best is None else best.rows[0]
     part = _answers(context, row)
     if row is None or part is None:
         return None

@@ -34,7 +34,7 @@ class HowSure(Section):
         if not claims.panels:
             return None
         lines, several = rank_lines(claims), len(claims.panels) > 1
-        columns = [Column("Method", lambda item: item.rank.family, align="")]
+        columns = [Column("Method", lambda item: item.rank.method, align="")]
         if several:
             columns.append(
                 Column("Mean rank", _mean_rank, lambda item: item.rank.mean, "num strong")
@@ -62,7 +62,7 @@ def rank_lines(claims: OrderConfidence) -> tuple[RankLine, ...]:
     """Sort the methods by mean rank; methods without one come last."""
     standings = [{method.method: method for method in panel.methods} for panel in claims.panels]
     return tuple(
-        RankLine(rank, tuple(panel.get(rank.family) for panel in standings))
+        RankLine(rank, tuple(panel.get(rank.method) for panel in standings))
         for rank in claims.ranks
     )
 

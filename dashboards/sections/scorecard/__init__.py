@@ -15,7 +15,7 @@ from unlearnbench.report.best_table import latex, tex
 from ...figures.tradeoff_data import TradeOffPanel
 from ...formatting import interval_names
 from ...report_section import PageContext, Section, of_place
-from ..best_settings import SettingsLine, SettingsTable, button, settings_tables
+from ..best_settings import SettingsLine, SettingsTable, button, settings_table
 from ..lasting import panel_of
 
 LASTING = "Lasting"
@@ -63,7 +63,7 @@ class ScorePanel(OnPanel):
 @lru_cache(maxsize=1)
 def score_panels(context: PageContext) -> tuple[ScorePanel, ...]:
     """Score the best settings of every panel with a run."""
-    chosen = settings_tables(context)[0].lines
+    chosen = settings_table(context).lines
     return tuple(
         _panel(context, panel, lines)
         for panel in context.panels
@@ -140,7 +140,7 @@ def scorecard_latex(report: Results) -> str:
 
 def latex_tables(context: PageContext) -> tuple[str, ...]:
     """Write the scorecard of every panel."""
-    rule = settings_tables(context)[0]
+    rule = settings_table(context)
     return tuple(_table(context, panel, rule) for panel in score_panels(context))
 
 

@@ -47,10 +47,10 @@ def _of_panel(context: PageContext, panel: TradeOffPanel) -> list[Figure]:
         row = best.setting.rows[0]
         slot = context.style.slots[best.family]
         tags = meta("curve", best.family, row.learning_rate, slot=slot, alpha=1.0)
-        figure = draw(best.family, part, tags, references)
+        figure = draw(best.name, part, tags, references)
         figure["family"] = best.family
         figure["layout"]["title"]["text"] = (
-            f"{best.family}, lr {rate_text(row.learning_rate)}, epoch {row.epoch}"
+            f"{best.name}, lr {rate_text(row.learning_rate)}, epoch {row.epoch}"
         )
         figures.append(figure)
     return figures

@@ -2,14 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from unlearnbench.analysis.compare import Comparison, Contender, compare
 from unlearnbench.analysis.results import Results
-from unlearnbench.analysis.selection import choose, describe_rule, report_chosen, write_selection
+from unlearnbench.analysis.selection import choose, describe_rule, report_chosen
 from unlearnbench.analysis.text import compare_rule, verdict
 from unlearnbench.api.benchmark import Headline, HeadlineMetric
 from unlearnbench.api.metric import MetricColumn
@@ -112,16 +111,15 @@ def test_order_is_by_value_with_intervals_over_seeds() -> None:
     assert "so of one place: near and strong" in checked(" ".join(panel.sentences))
 
 
-def test_selection_prefers_low_values_and_names_the_columns(tmp_path: Path) -> None:
+def test_selection_prefers_low_values_and_names_the_columns() -> None:
     select = SelectSettings(seeds=(0,))
     choices = {one.method: one for one in choose(ROWS, select)}
     assert (choices["weak"].kept, choices["weak"].forgotten) == (0.82, 0.50)
     assert "no setting keeps" in choices["broken"].why_not
-    found = report_chosen(choices["strong"], ROWS, {"strong-0": ["strong-1", "strong-2"]})
+    found = report_chosen(choices["strong"], ROWS, ["strong-1", "strong-2"])
     assert found["extraction_strength_forget"] == 0.10
     assert found["reported"]["extraction_strength_forget"]["mean"] == pytest.approx(0.115)
-    path = write_selection(tmp_path, select, (0, 1, 2), [found], MADE_UP)
-    assert "lowest Extraction strength, forget" in checked(path.read_text())
+    assert "lowest Extraction strength, forget" in checked(describe_rule(select, MADE_UP))
     area = SelectSettings(rule="hypervolume", reference=(0.1, 0.45), seeds=(0,))
     by_area = {one.method: one for one in choose(ROWS, area)}
     assert by_area["strong"].hypervolume == pytest.approx(0.7 * 0.35)

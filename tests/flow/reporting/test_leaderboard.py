@@ -13,7 +13,7 @@ from unlearnbench.analysis.best_settings import average_seeds
 from unlearnbench.cli.main import main
 from unlearnbench.config.loader import load_config
 from unlearnbench.config.plan import make_plan
-from unlearnbench.report.leaderboard import Board, merge, tables
+from unlearnbench.report.leaderboard import Board, boards, merge
 from unlearnbench.results.finalize import table_of
 from unlearnbench.results.records import Record, run_record, write_record
 from unlearnbench.results.table import TableRow
@@ -88,7 +88,8 @@ def test_a_record_of_other_data_is_refused() -> None:
 
 def test_runs_that_trained_differently_are_other_settings() -> None:
     wide = SPEC | {"training": {"batch_size": 64}}
-    (rows,) = tables([a_record("aa"), a_record("bb", seed=1, spec=wide)]).values()
+    (shown,) = boards([a_record("aa"), a_record("bb", seed=1, spec=wide)]).values()
+    rows = shown.rows
     assert [row.hyperparameters for row in rows] == [
         {"beta": 0.1, "training.batch_size": 32},
         {"beta": 0.1, "training.batch_size": 64},
@@ -100,7 +101,8 @@ def test_runs_of_other_code_or_with_other_hyper_parameters_are_other_settings() 
     code = SPEC | {"method": method | {"source": "0a1b"}}
     more = SPEC | {"method": method | {"hyperparameters": {"beta": 0.1, "gamma": 2.0}}}
     records = [a_record("aa"), a_record("bb", seed=1, spec=code), a_record("cc", seed=2, spec=more)]
-    (rows,) = tables(records).values()
+    (shown,) = boards(records).values()
+    rows = shown.rows
     assert len({row.method for row in rows if row.kind == "run"}) == 3
 
 
@@ -149,7 +151,8 @@ def test_a_board_averages_the_seeds_of_requests_in_sequence_as_the_page_does() -
     records = sequence((0.05, 0.1, 0.2))
     board = merged(*lines_of(*records))
     assert board.refused == ()
-    (rows,) = tables(board.records).values()
+    (shown,) = boards(board.records).values()
+    rows = shown.rows
     assert numbers_of_settings(rows) == numbers_of_settings(table_of(records).rows)
     assert {len(setting.rows) for setting in average_seeds(rows)} == {3}
     assert not any("after" in row.method for row in rows)
@@ -178,7 +181,8 @@ def test_a_board_has_the_settings_of_the_page(seed: int) -> None:
         records.append(run_record(run, status="finished", epochs=tuple(epochs)))
     board = merged(*lines_of(*records))
     assert board.refused == ()
-    (rows,) = tables(board.records).values()
+    (shown,) = boards(board.records).values()
+    rows = shown.rows
     settings = numbers_of_settings(rows)
     assert settings == numbers_of_settings(table_of(records).rows)
     assert all(len(ids) == len(changes["seeds"]) for ids, _, _ in settings.values())
@@ -186,7 +190,8 @@ def test_a_board_has_the_settings_of_the_page(seed: int) -> None:
 
 def test_runs_after_other_requests_are_other_settings() -> None:
     records = {record.id: record for record in sequence((0.05, 0.2)) + sequence((0.1, 0.2))}
-    (rows,) = tables(records.values()).values()
+    (shown,) = boards(records.values()).values()
+    rows = shown.rows
     last = [setting for setting in average_seeds(rows) if setting.forget_fraction == 0.2]
     assert {len(setting.rows) for setting in last} == {3}
     for setting in last:
@@ -204,6 +209,7 @@ def test_settings_that_change_no_number_make_no_setting() -> None:
         spec["evaluation"] |= {"batch_tokens": 4096, "every": 3}
         del spec["training"]["optimizer"], spec["template_digest"]
         others.append(replace(record, spec=spec))
-    (rows,) = tables(first + others).values()
+    (shown,) = boards(first + others).values()
+    rows = shown.rows
     assert {len(setting.rows) for setting in average_seeds(rows)} == {2}
     assert numbers_of_settings(rows) == numbers_of_settings(table_of(first + second).rows)

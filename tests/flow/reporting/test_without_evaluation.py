@@ -185,7 +185,6 @@ def test_a_choice_among_runs_without_evaluations_is_reported(
         lost = replace(a_record(spec, "collapsed", points=()), error=REASON, steps=STEPS)
         write_record(a_record(spec) if number < evaluated else lost, folder)
     follow_up.select()
-    follow_up.write_selection()
     (folder / "plan.json").write_text(json.dumps(follow_up.current_plan().to_json()))
     for command in (["--latex", str(tmp_path / "a.tex")], ["--table", "latex"], []):
         status = main(["report", str(folder), *command])

@@ -16,7 +16,7 @@ from unlearnbench.config.plan import RunSpec, make_plan
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.config.search import Scheduler
 from unlearnbench.config.search_space import entry_labels
-from unlearnbench.results.records import EpochResult, Record, read_records, write_record
+from unlearnbench.results.records import EpochResult, Record, write_record
 from unlearnbench.sweep.follow_up_runs import FollowUpRuns, stages_of
 from unlearnbench.sweep.trials import halving_groups
 
@@ -72,11 +72,13 @@ def selection(config: SweepConfig, folder: Path) -> list[Mapping[str, Any]]:
     finish(drained(search, 1000), folder)
     follow_up = FollowUpRuns(follow_up.current_plan(), folder)
     follow_up.select()
-    finish(follow_up.current_plan().runs, folder)
-    follow_up.write_selection()
-    choices: list[Mapping[str, Any]] = json.loads((folder / "selection.json").read_text())[
-        "choices"
-    ]
+    plan = follow_up.current_plan()
+    finish(plan.runs, folder)
+    (folder / "plan.json").write_text(json.dumps(plan.to_json()), encoding="utf-8")
+    chosen = Results.read(folder).selection
+    assert chosen is not None
+    (folder / "selection.json").write_text(json.dumps(chosen), encoding="utf-8")
+    choices: list[Mapping[str, Any]] = chosen["choices"]
     return choices
 
 
@@ -197,16 +199,12 @@ def test_halving_compares_the_runs_of_one_entry(tmp_path: Path) -> None:
 def test_compare_takes_the_better_choice_of_a_method(tmp_path: Path) -> None:
     """And corrects for the trials of both entries."""
     choices = selection(a_config(TWO, SEARCHES["random"]), tmp_path)
-    results = Results.of(
-        read_records(tmp_path),
-        name="small",
-        selection={"choices": choices, "chosen_on_seeds": [0]},
-    )
+    results = Results.read(tmp_path)
     side = find_contender("npo", "npo", results)
     best = max(choices, key=lambda choice: float(choice["log10_forget_quality"]))
     choice = side.choice(("tiny", 0.1))
     assert choice is not None
-    assert choice["entry"] == best["entry"]
+    assert choice.name == best["entry"]
     (setting,) = side.settings(("tiny", 0.1))
     assert side.pool(setting).tried == 6
     one = find_contender(f"npo ({best['setting'].partition('(')[2]}", "one", results)

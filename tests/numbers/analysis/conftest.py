@@ -1,6 +1,6 @@
 """Records of small sweeps with given utilities and truth ratios."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -8,8 +8,10 @@ import numpy as np
 
 from unlearnbench.analysis.compare import Comparison, Contender, compare, find_contender, match
 from unlearnbench.analysis.results import Results
+from unlearnbench.analysis.selection import ChoicePlan, PlannedRun
 from unlearnbench.api.observations import SETS, Evaluation, FloatArray, SetEvaluation
 from unlearnbench.config.profiles import TOFU
+from unlearnbench.config.search import SelectSettings
 from unlearnbench.evaluation.summary import forget_ratios
 from unlearnbench.results.records import EpochResult, Record
 from unlearnbench.results.table import Numbers, TableRow
@@ -74,6 +76,49 @@ def run(
     stored = enumerate((evaluation(ratios) for _, ratios in epochs), start=int(kind == "run"))
     made = {"method": method, "spec": {"method": {"name": method}}, "evaluations": dict(stored)}
     return record(name, numbers, kind, **(made | more))
+
+
+def choice_plan(
+    records: Iterable[Record],
+    select: SelectSettings | None = None,
+    seeds: Sequence[int] = (0, 1, 2),
+    entries: Mapping[str, Mapping[str, Mapping[str, Any]]] | None = None,
+) -> ChoicePlan:
+    """The plan of these runs, in a sweep that chooses.
+
+    Args:
+        records: Runs, and other models, which a plan does not list.
+        select: Its rule. Defaults to a choice on seed 0.
+        seeds: All seeds of the sweep.
+        entries: Trials as in `plan.json`, by run id and entry. Without them it is a plain grid.
+    """
+    runs: list[PlannedRun] = []
+    for record in records:
+        if record.kind != "run":
+            continue
+        spec = {
+            **record.spec,
+            "method": [record.method, record.spec.get("method")],
+            "panel": record.panel,
+            "learning_rate": record.learning_rate,
+            "epochs": max(record.spec.get("evaluate_at", (1,))),
+            "seed": record.seed,
+        }
+        trial = {"entries": entries[record.id]} if entries and record.id in entries else {}
+        runs.append(PlannedRun(record.id, spec, trial))
+    rule = SelectSettings(seeds=(0,)) if select is None else select
+    return ChoicePlan(rule, tuple(seeds), tuple(runs), entries is not None, name="small")
+
+
+def choosing(
+    records: Sequence[Record],
+    select: SelectSettings | None = None,
+    seeds: Sequence[int] = (0, 1, 2),
+    entries: Mapping[str, Mapping[str, Mapping[str, Any]]] | None = None,
+) -> Results:
+    """Results of a sweep that chooses, see `choice_plan`."""
+    plan = choice_plan(records, select, seeds, entries)
+    return Results.of(records, name="small", choice_plan=plan)
 
 
 def table_row(kind: str, method: str, metrics: Mapping[str, float | None], **more: Any) -> TableRow:

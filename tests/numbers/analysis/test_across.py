@@ -32,7 +32,7 @@ def test_mean_places() -> None:
     second = judged(a=(-2.0, 0.5), b=(-1.0, 0.5), d=(-3.0, 0.5))
     third = judged(a=(-1.0, 0.5), b=(-2.0, 0.5))
     result = standings({"x": first, "y": second, "z": third})
-    assert [(s.family, s.mean) for s in result] == [
+    assert [(s.method, s.mean) for s in result] == [
         ("a", pytest.approx(4 / 3)),
         ("b", pytest.approx(5 / 3)),
         ("c", None),

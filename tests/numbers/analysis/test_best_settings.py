@@ -30,7 +30,7 @@ def test_a_seed_without_a_number_leaves_its_setting_without_one() -> None:
     rows = table_of([pointed("a", ((0.8, -1.0),)), pointed("b", ((None, None),), seed=1)]).rows
     (setting,) = average_seeds(rows)
     assert setting.metrics["model_utility"] is None
-    assert best_per_method([*table_of([START]).rows, *rows])[0].setting is None
+    assert best_per_method(panels([*table_of([START]).rows, *rows]))[0].setting is None
 
 
 def test_best_has_the_highest_quality_with_enough_utility() -> None:
@@ -39,7 +39,7 @@ def test_best_has_the_highest_quality_with_enough_utility() -> None:
     rows = table_of(
         [START, GOAL, pointed("a", points), pointed("b", ((0.88, -9.0),), rate=1e-4)]
     ).rows
-    (best,) = best_per_method(rows)
+    (best,) = best_per_method(panels(rows))
     assert best.setting is not None
     assert (best.setting.learning_rate, best.setting.epoch) == (1e-5, 2)
 
@@ -47,13 +47,13 @@ def test_best_has_the_highest_quality_with_enough_utility() -> None:
 @pytest.mark.parametrize(("utility", "is_best"), [(0.8, True), (0.799, False)])
 def test_exactly_eighty_percent_is_enough(utility: float, is_best: bool) -> None:
     start = pointed("s", ((1.0, -9.0),), kind="fine-tuned")
-    (best,) = best_per_method(table_of([start, pointed("a", ((utility, -5.0),))]).rows)
+    (best,) = best_per_method(panels(table_of([start, pointed("a", ((utility, -5.0),))]).rows))
     assert (best.setting is not None) is is_best
 
 
 def test_nothing_is_best_from_a_start_model_that_has_nothing_to_forget() -> None:
     start = pointed("s", ((1.0, -0.5),), kind="fine-tuned")
-    (best,) = best_per_method(table_of([start, pointed("a", ((0.9, -0.1),))]).rows)
+    (best,) = best_per_method(panels(table_of([start, pointed("a", ((0.9, -0.1),))]).rows))
     assert best.setting is None
 
 
@@ -70,7 +70,7 @@ def test_epoch_0_replaces_a_missing_start_model_and_is_never_best() -> None:
 def test_hyper_parameter_settings_of_a_method_compete_and_the_best_method_is_first() -> None:
     records = [START, *(pointed(f"b{b}", ((0.8, -b),), beta=b) for b in (2.0, 5.0))]
     others = [pointed("x", ((0.8, -1.0),), method="x"), pointed("y", ((0.1, -1.0),), method="y")]
-    best = best_per_method(table_of([*records, *others]).rows)
+    best = best_per_method(panels(table_of([*records, *others]).rows))
     assert [one.method for one in best] == ["x", "npo (beta=2)", "y"]
 
 

@@ -35,6 +35,7 @@ from .conftest import (
     TINY,
     N,
     attacked_by,
+    choosing,
     chosen,
     compared,
     evaluation,
@@ -143,14 +144,17 @@ class TestChoice:
         assert (b.tried, paired(panel).choices) == (11, (1, 9))
 
     def test_a_choice_on_other_seeds_is_compared_on_its_own(self) -> None:
-        seeds = [run("many", [(0.81, off(0.5, 40 + s))], seed=s) for s in range(1, 4)]
+        def merit(one: Record) -> tuple[float, float]:
+            metrics = one.epochs[0].metrics
+            return metrics["log10_forget_quality"] or 0.0, metrics["model_utility"] or 0.0
+
+        rate = max(self.MANY, key=merit).learning_rate
+        seeds = [
+            run("many", [(0.81, off(0.5, 40 + s))], seed=s, learning_rate=rate) for s in range(1, 4)
+        ]
         records = (*REFERENCES, *NEAR, *self.MANY, *seeds)
-        choice = {
-            **{"model": "tiny", "forget_fraction": 0.1, "method": "many", "epoch": 1},
-            **{"candidates": 9, "reported_runs": [r.id for r in seeds]},
-        }
-        selection = {"chosen_on_seeds": [0], "choices": [choice]}
-        many = replace(side("many", records), selection=selection)
+        sweep = choosing((*REFERENCES, *self.MANY, *seeds), seeds=range(4))
+        many = find_contender("many", "many", sweep)
         (panel,) = compare(side("near", records), many).panels
         assert panel.b is not None
         assert (panel.b.tried, panel.b.chosen_on) == (9, (0,))

@@ -1,20 +1,13 @@
 """The best setting of each method, chosen on some seeds and reported on the others."""
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from unlearnbench.analysis.selection import (
     choose,
-    describe_rule,
-    is_stale,
-    read_selection,
     report_chosen,
-    write_selection,
 )
-from unlearnbench.benchmarks.tofu_metrics import HEADLINE
 from unlearnbench.config.search import SelectSettings
 from unlearnbench.results.table import TableRow
 
@@ -104,18 +97,7 @@ def test_the_setting_that_spans_most() -> None:
     assert "give select.reference" in choose(rows[1:], select)[0].why_not
 
 
-def test_a_selection_is_of_the_plan_with_its_rule_and_its_runs() -> None:
-    rule = FIRST.model_dump(mode="json")
-    selection = {"select": rule, "choices": [{"reported_runs": ["a"]}]}
-    plan = {"config": {"select": rule}, "runs": [{"id": "a"}, {"id": "b"}]}
-    assert not is_stale(selection, plan)
-    assert not is_stale(None, plan)
-    assert is_stale(selection, plan | {"config": {"select": rule | {"utility": 0.1}}})
-    assert is_stale(selection, plan | {"config": {"select": None}})
-    assert is_stale(selection, plan | {"runs": [{"id": "b"}]})
-
-
-def test_reported_on_the_other_seeds_at_the_chosen_epoch(tmp_path: Path) -> None:
+def test_reported_on_the_other_seeds_at_the_chosen_epoch() -> None:
     rows = [
         START,
         row("npo", 1e-5, 0, 1, (0.5, -5.0)),
@@ -124,7 +106,7 @@ def test_reported_on_the_other_seeds_at_the_chosen_epoch(tmp_path: Path) -> None
         row("npo", 1e-5, 1, 2, (0.1, -1.0)),
     ]
     (choice,) = choose(rows, FIRST)
-    followed = {"npo-1e-05-0": ["npo-1e-05-1", "npo-1e-05-2"]}
+    followed = ["npo-1e-05-1", "npo-1e-05-2"]
 
     def reported(rows: list[TableRow]) -> tuple[Any, ...]:
         found = report_chosen(choice, rows, followed)["reported"]
@@ -139,14 +121,3 @@ def test_reported_on_the_other_seeds_at_the_chosen_epoch(tmp_path: Path) -> None
     assert reported(rows[:2]) == ([], (None, None), (None, None))
     fallen = [*rows[:3], row("npo", 1e-5, 2, 1, (None, -8.0))]
     assert reported(fallen)[1] == (None, None), "collapse is not averaged away"
-
-    assert read_selection(tmp_path) is None
-    found = report_chosen(choice, rows, followed)
-    path = write_selection(tmp_path, FIRST, (0, 1, 2), [found], HEADLINE)
-    stored = json.loads(path.read_text(encoding="utf-8"))
-    assert stored == read_selection(tmp_path)
-    assert stored["rule"] == describe_rule(FIRST, HEADLINE)
-    assert (stored["chosen_on_seeds"], stored["reported_on_seeds"]) == ([0], [1, 2])
-    (one,) = stored["choices"]
-    assert (one["runs"], one["reported_runs"]) == (["npo-1e-05-0"], followed["npo-1e-05-0"])
-    assert one["reported"]["log10_forget_quality"]["mean"] == -7.0

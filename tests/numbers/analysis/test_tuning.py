@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from unlearnbench.analysis.tuning import shares, summary, to_csv, tuned
+from unlearnbench.analysis.tuning import summary, to_csv, tuned
 from unlearnbench.config.plan import make_plan
 from unlearnbench.config.search import Range, SearchSettings, SelectSettings
+from unlearnbench.config.trial import position_in
 from unlearnbench.results.finalize import table_of
 from unlearnbench.results.records import EpochResult
 from unlearnbench.training.step_result import StepResult
@@ -18,7 +19,7 @@ from ...flow.sweep.test_follow_up_runs import a_config, a_record
 
 def test_shares_are_in_the_logarithm_where_draws_are() -> None:
     axes = {"rate": Range(low=1e-6, high=1e-2, log=True), "beta": Range(low=0.0, high=2.0)}
-    found = shares({"rate": 1e-4, "beta": 0.5, "kind": "x"}, axes | {"kind": ("x", "y")})
+    found = position_in({"rate": 1e-4, "beta": 0.5, "kind": "x"}, axes | {"kind": ("x", "y")})
     assert found == pytest.approx({"rate": 0.5, "beta": 0.25})
 
 

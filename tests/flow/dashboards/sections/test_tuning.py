@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ..conftest import report_of
+from ....numbers.analysis.conftest import choosing
 
 if TYPE_CHECKING:
     from ..conftest import Fabric
@@ -19,20 +19,14 @@ SECTION: Any = module.Tuning()
 @pytest.mark.parametrize("has_defaults", [True, False])
 def test_defaults_are_named_only_if_they_were_tried(fabric: Fabric, has_defaults: bool) -> None:
     """A random search and Optuna do not begin with them."""
-    run = fabric.run("npo")
-    numbers = {"model_utility": {"mean": 0.5}, "log10_forget_quality": {"mean": -3.0}}
-    tuning = {"trials": 2, "failed": 0, "best_of": [-4.0, -3.0], "edges": {}, "tokens_back": 9}
-    choice = {
-        "model": run.model,
-        "forget_fraction": run.forget_fraction,
-        "method": "npo",
-        "entry": "npo",
-        "reported": numbers,
-        "untuned": numbers if has_defaults else None,
-        "tuning": tuning,
-    }
-    records = (fabric.reference("fine-tuned"), run)
-    html = SECTION.render(report_of(records, selection={"choices": [choice]}))
+    runs = [fabric.run("npo", seed=seed) for seed in range(2)]
+    trial = {"untuned": True} if has_defaults else {}
+    report = choosing(
+        [fabric.reference("fine-tuned"), *runs],
+        seeds=(0, 1),
+        entries={runs[0].id: {"npo": trial}},
+    )
+    html = SECTION.render(report)
     assert "Each entry had the same number of trials on some seeds" in html
     assert ("its defaults were the first" in html) is has_defaults
     assert ("the choice and the untuned defaults were run again" in html) is has_defaults
