@@ -19,7 +19,7 @@ import pytest
 from tests.factories.random_folders import RandomFolder, draw, write
 from unlearnbench.analysis.results import Results
 from unlearnbench.base.console import Console
-from unlearnbench.report.leaderboard import exported, merge, tables
+from unlearnbench.report.leaderboard import boards, exported, merge
 from unlearnbench.report.report import write_report
 from unlearnbench.report.sweep_tracker import SweepTracker, replay
 from unlearnbench.report.tracked_runs import variant_group
@@ -121,7 +121,8 @@ def test_leaderboard_lines(made: RandomFolder, table: Numbers) -> None:
     assert recorded == expected
     shown = Results.of(board.records, name="leaderboard")
     assert numbers_of((*shown.rows, *shown.attacked)) == expected
-    (rows,) = tables(board.records).values()
+    (shown,) = boards(board.records).values()
+    rows = shown.rows
     assert numbers_of(rows) == {key: value for key, value in expected.items() if not key[2]}
 
 
