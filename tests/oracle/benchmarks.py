@@ -108,6 +108,21 @@ RELATIVE = {"forget-quality", "mia-reference", "forgotten", "kept", "memorizatio
 RELATIVE |= {"private", "privleak"}
 """Scores that compare a model with the retain model or the start model."""
 
+COLUMNS_OF_SCORES: Mapping[str, set[str]] = {
+    "forget-quality": {"forget_quality", "log10_forget_quality", "ks_statistic", "ks_n"},
+    "sampling-bounds": {
+        *("leak_rate_bound", "leak_at_k_bound"),
+        *("expected_rouge_bound", "rouge_deviation_bound"),
+    },
+}
+"""Columns of scores that are not called like the score."""
+READS: Mapping[str, set[str]] = {
+    "private": {"mia_loss", "mia_zlib", "mia_min_k", "mia_min_k_plus_plus"},
+    "privleak": {"mia_min_k"},
+    "kept": {"model_utility", "repetition_forget"},
+}
+"""Columns that scores read and that may have settings."""
+
 ON_EVERY_BENCHMARK: Mapping[str, frozenset[str]] = {
     "exact-memorization": frozenset({"forget", "retain"}),
     "extraction-strength": frozenset({"forget", "retain"}),
@@ -173,6 +188,35 @@ class Benchmark:
         for use in self.uses(chosen):
             found |= {column: of_set for of_set, column in use.columns.items()}
         return found
+
+    def columns_of(self, chosen: Mapping[str, Settings]) -> dict[str, set[str]]:
+        """Return the columns of each metric. Those of a score begin with its name."""
+        columns: dict[str, set[str]] = {}
+        for use in self.uses(chosen):
+            name = use.metric.replace("-", "_")
+            of_score = COLUMNS_OF_SCORES.get(use.metric, {name, f"{name}_tpr", f"{name}_control"})
+            columns.setdefault(use.metric, set()).update(use.columns.values() or of_score)
+        return columns
+
+    def changed_columns(
+        self, before: Mapping[str, Settings], now: Mapping[str, Settings]
+    ) -> set[str]:
+        """Return the columns whose metrics have other settings now, or read such a column."""
+        names = {
+            name
+            for name in {*before, *now}
+            if dict(before.get(name, {})) != dict(now.get(name, {}))
+        }
+        columns = self.columns_of(before)
+        for name, of_metric in self.columns_of(now).items():
+            columns.setdefault(name, set()).update(of_metric)
+        changed = {column for name in names for column in columns.get(name, ())}
+        uses = {use.metric: use for use in self.uses(now)}
+        for name, parts in READS.items():
+            of_kept = uses["kept"].settings.get("of", ()) if name == "kept" else ()
+            if changed & {*parts, *of_kept}:
+                changed |= columns.get(name, set())
+        return changed
 
     def rows_of(self, column: str, chosen: Mapping[str, Settings]) -> tuple[Use, str] | None:
         """Return the metric of rows and the set behind a column; None if it is not such a mean."""

@@ -21,7 +21,7 @@ from tests.oracle.benchmarks import ROW_METRICS, Use
 from tests.oracle.means import Bounds, Setting, interval_of, mean_of
 from tests.oracle.numbers import mean_of_rows
 from tests.oracle.places import Judge
-from tests.oracle.read import SetObservations, Split
+from tests.oracle.read import SetObservations, Sets, Split
 from tests.oracle.rows import Row, Rows
 
 MEMORISATION = (
@@ -42,9 +42,10 @@ ONLY_SAMPLES = {"sampling"}
 """Attacks that put the same questions to the same model, and only sample its answers."""
 ASKS_SOME_ROWS = {
     *("paraphrase", "assistant-prefix", "second-turn", "combined"),
-    *("in-context", "system-prompt", "template"),
+    *("in-context", "system-prompt", "template", "relearning"),
 }
-"""Attacks without a point before them that may leave rows out."""
+"""Attacks that may leave rows out. One that trains has its numbers before at point `0`, unless it
+is of a method at inference time, which the attack runs without."""
 WHITE_BOX = {"quantization", "relearning", "fine-tuning", "logit-lens"}
 """Attacks that run the weights without a method at inference time."""
 
@@ -174,6 +175,15 @@ class PanelUnderAttack:
         return [row for row in self.rows.all if row.variant and row.record.panel == self.panel]
 
     @cached_property
+    def _observations_of_panel(self) -> Sets | None:
+        """Plain observations of any model: all have the same rows."""
+        for row in self.rows.plain:
+            sets = row.record.observations(row.epoch)
+            if row.record.panel == self.panel and sets is not None:
+                return sets
+        return None
+
+    @cached_property
     def variants_of_runs(self) -> list[str]:
         """Variants that a run of the panel was evaluated under, without those before an attack."""
         names = dict.fromkeys(row.variant for row in self._attacked if row.record.kind == "run")
@@ -279,11 +289,14 @@ class PanelUnderAttack:
     def _on_asked_rows(self, plain: Row, attacked: Row, column: str) -> float | None:
         whole = plain.record.observations(plain.epoch)
         asked = attacked.record.observations(attacked.epoch, attacked.variant)
-        if whole is None or asked is None:
+        of_any_model = whole or self._observations_of_panel
+        if asked is None or of_any_model is None:
             return None
-        shared = [name for name in asked if name in whole]
-        if all(asked[name].size == whole[name].size for name in shared):
+        shared = [name for name in asked if name in of_any_model]
+        if all(asked[name].size == of_any_model[name].size for name in shared):
             return plain.get(column) if column in plain.values else self._computed(plain, column)
+        if whole is None:
+            return None
         found = self._rows_of(column)
         if found is None:
             return None  # not a mean over rows

@@ -68,7 +68,7 @@ class Rows:
             for epoch, variant in record.evaluations:
                 model = model_of(record, epoch, variant)
                 if model is None:
-                    values = _finite(record.stated[epoch, variant])
+                    values = self._stated(record, epoch, variant)
                 else:
                     of_retain = self.folder.reference("retain", record.panel, variant)
                     of_start = self.folder.reference("fine-tuned", record.panel, variant)
@@ -77,6 +77,15 @@ class Rows:
                     values = self.benchmark.values(model, retain, start, chosen)
                 rows.append(Row(record, epoch, variant, values))
         return tuple(rows)
+
+    def _stated(self, record: Record, epoch: int, variant: str) -> Values:
+        """Return the numbers in a record, without those of metrics that have other settings now."""
+        section = record.spec.get("evaluation", {}) if record.kind == "run" else record.spec
+        before = section.get("metrics") or {}
+        now = self.folder.chosen_metrics
+        changed = self.benchmark.changed_columns(before, now)
+        stated = record.stated[epoch, variant]
+        return _finite({name: value for name, value in stated.items() if name not in changed})
 
     @cached_property
     def plain(self) -> tuple[Row, ...]:
