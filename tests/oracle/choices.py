@@ -30,6 +30,9 @@ class Choice:
     chosen: Setting | None
     reported: Setting | None
     """The chosen setting on the other seeds; None if no row of them exists."""
+    worth: tuple[float, ...] = ()
+    """What choices of one method are ordered by, larger is better: the spanned area if the rule is
+    `hypervolume`, then what was forgotten and kept on the seeds of the choice."""
 
 
 def choices_of_panel(
@@ -68,7 +71,8 @@ def choices_of_panel(
                 if (setting.text, setting.epoch) == (chosen.text, chosen.epoch):
                     reported = setting
         candidates = len({setting.text for setting in complete})
-        found.append(Choice(method, entry, candidates, chosen, reported))
+        worth = () if chosen is None else _worth(chosen, complete, select, judge)
+        found.append(Choice(method, entry, candidates, chosen, reported, worth))
     return found
 
 
@@ -102,6 +106,18 @@ def _choose(settings: Sequence[Setting], select: Mapping[str, Any], judge: Judge
 
     best = max(settings, key=merit)
     return best if merit(best)[0] > 0 else None
+
+
+def _worth(
+    chosen: Setting, settings: Sequence[Setting], select: Mapping[str, Any], judge: Judge
+) -> tuple[float, ...]:
+    kept, forgotten = _point(chosen, judge)
+    area = 0.0
+    corner = _corner(select, judge)
+    if select["rule"] == "hypervolume" and corner is not None:
+        points = [_point(setting, judge) for setting in settings if setting.text == chosen.text]
+        area = hypervolume(points, corner)
+    return area, forgotten, kept
 
 
 def _corner(select: Mapping[str, Any], judge: Judge) -> tuple[float, float] | None:

@@ -12,11 +12,13 @@ and `""` without one. A *panel* is a model and a split. A *column* is a number's
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from tests.oracle.choices import Choice, choices_of_panel
+from tests.oracle.comparison import PanelComparer
 from tests.oracle.lasting import PanelUnderAttack
 from tests.oracle.means import Setting, SettingsOfRuns
 from tests.oracle.places import judge_of
@@ -177,6 +179,9 @@ class Claims:
     numbers: Mapping[NumberKey, float | None]
     """Every number of `results.csv` (variant `""`) and `attacks.csv`."""
     panels: tuple[PanelClaim, ...]
+    comparer: Callable[[tuple[str, Split], str], PanelComparer]
+    """Compares methods on a panel under a variant (`""` without an attack):
+    `claims.comparer(panel, "").compare("npo", "ce-u")`."""
     boards: Mapping[str, tuple[BoardLineClaim, ...]]
     """Lines of the leaderboard that is exported from this folder alone, by profile."""
     tracked: Mapping[str, Mapping[tuple[str, int], float]]
@@ -200,6 +205,7 @@ class Claims:
             columns=rows.columns,
             numbers=numbers,
             panels=panels,
+            comparer=partial(PanelComparer, rows, settings),
             boards=_boards(rows, panels),
             tracked={record.id: tracked_metrics(rows, record) for record in rows.folder.records},
         )

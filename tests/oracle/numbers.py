@@ -559,18 +559,17 @@ def membership(
     others = settings.get("others", "holdout")
     control = settings.get("control", default_control)
 
-    def scores(set_name: str) -> Array | None:
-        if set_name not in model.sets:
-            return None
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return rows(model.sets[set_name], settings)
-
+    scores: dict[str, Array | None] = {}
+    for name_of_set in (members, others, control):
+        if name_of_set in model.sets:
+            with np.errstate(divide="ignore", invalid="ignore"):
+                scores[name_of_set] = rows(model.sets[name_of_set], settings)
     values: Values = {
-        name: area_under_curve(scores(members), scores(others)),
-        f"{name}_tpr": true_positive_rate(scores(members), scores(others)),
+        name: area_under_curve(scores.get(members), scores.get(others)),
+        f"{name}_tpr": true_positive_rate(scores.get(members), scores.get(others)),
     }
     if control:
-        values[f"{name}_control"] = area_under_curve(scores(control), scores(others))
+        values[f"{name}_control"] = area_under_curve(scores.get(control), scores.get(others))
     return values
 
 
