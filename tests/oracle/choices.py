@@ -50,13 +50,14 @@ def choices_of_panel(
     choosing = {*select["seeds"]}
     entries = _entries(plan)
     groups: dict[tuple[str, str], list[Setting]] = defaultdict(list)
-    for setting in settings.of([row for row in rows if row.record.seed in choosing]):
+    on_seeds_of_choice = [row for row in rows if row.record.seed in choosing]
+    for setting in settings.of(on_seeds_of_choice, choosing):
         run = setting.rows[0].record
         for entry in entries.get(run.id) or [run.method]:
             groups[run.method, entry].append(setting)
 
     reporting = {*plan["config"]["seeds"]} - choosing
-    on_other_seeds = settings.of([row for row in rows if row.record.seed in reporting])
+    on_other_seeds = settings.of([row for row in rows if row.record.seed in reporting], reporting)
     found: list[Choice] = []
     for (method, entry), of_entry in groups.items():
         complete = [

@@ -21,7 +21,7 @@ from tests.oracle.choices import Choice, choices_of_panel
 from tests.oracle.comparison import PanelComparer
 from tests.oracle.lasting import PanelUnderAttack
 from tests.oracle.means import Setting, SettingsOfRuns
-from tests.oracle.places import judge_of
+from tests.oracle.places import Judge, judge_of
 from tests.oracle.read import read_folder
 from tests.oracle.rows import Rows
 from tests.oracle.sentences import numbers_in_sentences
@@ -111,6 +111,9 @@ class EntryClaim:
     shown: SettingClaim | None
     """What every view shows: the best setting, or under `select` or `tune` the choice, on its
     reporting seeds. None without one, and if no reporting run has a row at the chosen epoch."""
+    tied: tuple[tuple[frozenset[str], int], ...]
+    """Keys of other settings that are exactly as good as `shown`. No rule says which one is shown.
+    Empty under `select` and `tune`."""
     chosen: SettingClaim | None
     """The choice on the seeds of the choice; None without `select` or `tune`, and without a
     choice."""
@@ -259,6 +262,7 @@ def _panel(rows: Rows, settings: SettingsOfRuns, panel: tuple[str, Split]) -> Pa
                 method=competitor.method,
                 entry=competitor.entry,
                 shown=None if shown is None else _setting(shown, rows.columns),
+                tied=_tied(competitor, all_settings, judge),
                 chosen=competitor.chosen(rows.columns),
                 candidates=0 if competitor.choice is None else competitor.choice.candidates,
                 place=None if shown is None else place_of.get(id(shown)),
@@ -298,6 +302,21 @@ class _Competitor:
         if self.choice is None or self.choice.chosen is None:
             return None
         return _setting(self.choice.chosen, columns)
+
+
+def _tied(
+    competitor: _Competitor, settings: Sequence[Setting], judge: Judge
+) -> tuple[tuple[frozenset[str], int], ...]:
+    shown = competitor.shown
+    if shown is None or competitor.choice is not None:
+        return ()
+    return tuple(
+        (frozenset(row.record.id for row in setting.rows), setting.epoch)
+        for setting in settings
+        if setting.method == shown.method
+        and judge.merit(setting) == judge.merit(shown)
+        and (setting.text, setting.epoch) != (shown.text, shown.epoch)
+    )
 
 
 def _setting(setting: Setting, columns: Sequence[str]) -> SettingClaim:

@@ -143,7 +143,9 @@ class PanelComparer:
         places = {(row.record.id, row.epoch) for row in best.reported.rows}
         reported = [row for row in rows if (row.record.id, row.epoch) in places]
         tried = sum(choice.candidates for choice in choices)
-        return _Contender(method, tuple(self.settings.of(reported)), tried, is_chosen=True)
+        seeds = {row.record.seed for row in reported}
+        settings = tuple(self.settings.of(reported, seeds))
+        return _Contender(method, settings, tried, is_chosen=True)
 
     def _compared(
         self, contenders: Sequence[_Contender], matched: tuple[Setting, Setting], judge: Judge

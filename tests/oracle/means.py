@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import mean, stdev
@@ -113,33 +113,38 @@ class SettingsOfRuns:
         """A text by run that is equal for the seeds of one setting."""
         return settings_of(self.runs)
 
-    def of(self, rows: Iterable[Row]) -> list[Setting]:
+    def of(self, rows: Iterable[Row], seeds: Collection[int] | None = None) -> list[Setting]:
         """Return the settings among some rows.
 
         A run that collapsed, was stopped or ran out of patience before an epoch has no row there,
         and the mean is undefined. A run that failed is no evidence about its setting: it is tried
         again, and the mean is over the others.
+
+        Args:
+            rows: Plain rows of runs, or rows under one variant.
+            seeds: Seeds that the means are over. Defaults to all.
         """
         groups: dict[tuple[str, int], list[Row]] = defaultdict(list)
-        seeds_of: dict[str, set[int]] = defaultdict(set)
         for row in rows:
-            text = self.texts[row.record.id]
-            groups[text, row.epoch].append(row)
-            seeds_of[text].add(row.record.seed)
+            groups[self.texts[row.record.id], row.epoch].append(row)
         found: list[Setting] = []
         for (text, epoch), members in groups.items():
             ordered = sorted(members, key=lambda row: (row.record.seed, row.record.id))
-            present = {row.record.seed for row in members}
-            found.append(Setting(text, epoch, tuple(ordered), self._missing(text, epoch, present)))
+            missing = self._missing(text, epoch, seeds)
+            found.append(Setting(text, epoch, tuple(ordered), missing))
         return found
 
-    def _missing(self, text: str, epoch: int, present: set[int]) -> dict[int, str]:
+    @cached_property
+    def _places(self) -> set[tuple[str, int]]:
+        return {(row.record.id, row.epoch) for row in self.rows}
+
+    def _missing(self, text: str, epoch: int, seeds: Collection[int] | None) -> dict[int, str]:
         missing: dict[int, str] = {}
         for run in self.runs:
-            is_planned = epoch in run.spec["evaluate_at"]
-            is_other_seed = self.texts[run.id] == text and run.seed not in present
+            is_seed = self.texts[run.id] == text and (seeds is None or run.seed in seeds)
+            was_due = epoch in run.spec["evaluate_at"] and (run.id, epoch) not in self._places
             reason = _early_end(run)
-            if is_other_seed and is_planned and reason:
+            if is_seed and was_due and reason:
                 missing[run.seed] = reason
         return missing
 
