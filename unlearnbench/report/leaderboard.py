@@ -20,9 +20,9 @@ from unlearnbench.analysis.selection import CHOICES, choices_by_run
 from unlearnbench.base.hashing import decode_floats, document_hash, sealed_json
 from unlearnbench.config.metric_plan import NO_CHOICES
 from unlearnbench.evaluation.benchmark_schema import default_headline
-from unlearnbench.results.records import EpochResult, Record, parse_record, record_document
+from unlearnbench.results.records import Record, parse_record, record_document
 from unlearnbench.results.rules import record_schema
-from unlearnbench.results.table import Table
+from unlearnbench.results.table_records import with_numbers
 
 _PRIVATE = ("host", "process", "interruptions")
 """Provenance that stays with its group."""
@@ -78,24 +78,6 @@ def exported(folder: Path) -> Board:
             for record in with_numbers(records, results.table)
         )
     )
-
-
-def with_numbers(records: Iterable[Record], table: Table) -> Iterator[Record]:
-    """Yield the records with the numbers that a table has for them."""
-    metrics = {
-        (row.run_id, row.epoch, row.variant): row.metrics for row in (*table.rows, *table.attacked)
-    }
-
-    def of_table(record: Record, results: Iterable[EpochResult]) -> tuple[EpochResult, ...]:
-        return tuple(
-            replace(result, metrics=metrics[record.id, result.epoch, result.variant])
-            for result in results
-        )
-
-    for record in records:
-        epochs = of_table(record, record.epochs)
-        attacked = of_table(record, record.attacked)
-        yield replace(record, epochs=epochs, attacked=attacked)
 
 
 def read_lines(path: Path) -> Iterator[tuple[str, str]]:

@@ -3,6 +3,9 @@
 A setting is run on all its seeds, and Optuna gets their mean after the last epoch. Failed runs give
 it no value; collapsed ones count as the worst seen. Each study is of one method entry on one model
 and split.
+
+All means are of numbers in the sweep's table. A search that goes on after the settings or the code
+of a metric have changed would otherwise compare numbers of two definitions.
 """
 
 from __future__ import annotations
@@ -18,7 +21,10 @@ from unlearnbench.base.hashing import content_hash
 from unlearnbench.config.plan import RunSpec
 from unlearnbench.config.search import Metric, Range, SearchSettings, weighted
 from unlearnbench.config.search_space import Point, Space
+from unlearnbench.results.finalize import table_of
 from unlearnbench.results.records import Record, read_records
+from unlearnbench.results.rules import named_metrics
+from unlearnbench.results.table_records import with_numbers
 from unlearnbench.sweep.follow_up_runs import FollowUpRuns, Study
 from unlearnbench.sweep.sweep_state import SweepState
 
@@ -36,8 +42,9 @@ class Search:
         self.runs = {run.id: run for run in planned}
         """Every run that has been in the queue, by its id."""
         self._queue = deque(planned)
+        self._metrics = named_metrics(follow_up.config.model_dump(mode="json"))
         self._records = {r.id: r for r in read_records(follow_up.folder) if r.kind == "run"}
-        ended = {i: r for i, r in self._records.items() if i not in self.runs}
+        ended = self._ended_runs()
         settings = follow_up.config.search
         self.studies = [OptunaStudy(study, settings, ended) for study in follow_up.studies]
         self._placeholders = {id(item): deque(item.study.placeholders()) for item in self.studies}
@@ -67,7 +74,7 @@ class Search:
                 self.state.progress.forecast.replace(placeholders.popleft(), run)
             record = self._records.get(run.id)
             if record is not None:
-                study.add_record(record)
+                study.add_record(self._as_in_table(record))
             elif run.id not in self.runs:
                 self.runs[run.id] = run
                 self._queue.append(run)
@@ -75,8 +82,27 @@ class Search:
     def add_record(self, record: Record) -> None:
         """Pass the record of a run that has ended to the studies."""
         self._records[record.id] = record
+        current = self._as_in_table(record)
         for study in self.studies:
-            study.add_record(record)
+            study.add_record(current)
+
+    def _as_in_table(self, record: Record) -> Record:
+        """Return a record with the numbers that the table has for it."""
+        compared = [other for other in self.state.references if other.panel == record.panel]
+        table = table_of([*compared, record], self._metrics)
+        (current,) = with_numbers([record], table)
+        return current
+
+    def _ended_runs(self) -> dict[str, Record]:
+        """Return the plan's runs that earlier commands have recorded, with the table's numbers."""
+        planned = {run.id for run in self.follow_up.current_plan().runs}
+        ended = [
+            record
+            for id_, record in self._records.items()
+            if id_ in planned and id_ not in self.runs
+        ]
+        table = table_of([*self.state.references, *ended], self._metrics)
+        return {record.id: record for record in with_numbers(ended, table)}
 
 
 class OptunaStudy:

@@ -82,6 +82,8 @@ class SweepState:
         """Reason by run."""
         self.seconds: dict[str, float] = {}
         """Training and evaluation time, by finished run."""
+        self.references: tuple[Record, ...] = ()
+        """Start and retain models of the plan that are recorded."""
         self._outcomes: dict[str, RunOutcome] = {}
         self._epochs: defaultdict[str, dict[int, EpochResult]] = defaultdict(dict)
         self._tracked: set[str] = set()
@@ -103,8 +105,8 @@ class SweepState:
         # All of them: the last command may have been killed between a record and its tracking.
         finished = [r for r in read_records(self.folder) if r.status not in unfinished]
         planned = planned_records(finished, {run.id for run in plan.runs}, plan.references)
-        references = [record for record in planned if record.kind != "run"]
-        outdated = self.tracker.compare_with(references)
+        self.references = tuple(record for record in planned if record.kind != "run")
+        outdated = self.tracker.compare_with(self.references)
         for record in sorted(planned, key=lambda r: r.kind == "run"):  # references first
             if record.id not in self._tracked or record.panel in outdated:
                 self._track(record)

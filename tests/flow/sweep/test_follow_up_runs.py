@@ -8,14 +8,26 @@ from typing import Any, Literal, cast
 
 import pytest
 
+from tests.factories.recorder import Recorder, World
+from tests.factories.rows import RowPlan, rows_of
 from unlearnbench.base.console import Console
+from unlearnbench.config.loader import load_config
 from unlearnbench.config.method_specs import method_spec
 from unlearnbench.config.plan import RunSpec, make_plan
+from unlearnbench.config.resources import TrackingSettings
 from unlearnbench.config.schema import MethodGrid, ModelSettings, SweepConfig
 from unlearnbench.config.search import Range, SearchSettings, SelectSettings
 from unlearnbench.evaluation.benchmark_schema import default_headline
 from unlearnbench.report.sweep_tracker import SweepTracker
-from unlearnbench.results.records import EpochResult, Record, run_record, write_record
+from unlearnbench.results.finalize import table_of
+from unlearnbench.results.records import (
+    EpochResult,
+    Record,
+    read_record,
+    read_records,
+    run_record,
+    write_record,
+)
 from unlearnbench.results.remote_copies import Storage
 from unlearnbench.sweep.follow_up_runs import FollowUpRuns
 from unlearnbench.sweep.optuna_search import OptunaStudy, Search, mean_values
@@ -145,6 +157,46 @@ def test_a_study_gets_the_mean_of_seeds_and_failures(tmp_path: Path) -> None:
     assert states == expected, (
         "the study that suggested them: a collapse is as bad as the worst seen"
     )
+
+
+def test_a_search_that_goes_on_reads_the_table(tmp_path: Path) -> None:
+    """The settings of its objective have changed since: records have it by the earlier ones."""
+    config = load_config("quickstart").model_copy(
+        update={
+            "output": str(tmp_path),
+            "methods": a_config(tmp_path).methods[:1],
+            "learning_rates": Range(low=1e-6, high=1e-3, log=True),
+            "forget_fractions": (0.2,),
+            "seeds": (0,),
+            "epochs": 1,
+            "attacks": (),
+            "search": SearchSettings(kind="optuna", trials=3, metric="mia_min_k"),
+        }
+    )
+    evaluation = config.evaluation.model_copy(update={"metrics": {"mia-min-k": {"share": 1.0}}})
+    config = config.model_copy(update={"evaluation": evaluation})
+    world = World({0.2: rows_of("synthetic", 0.2, RowPlan())})
+    recorder = Recorder(config, world, tmp_path, metrics={"mia-min-k": {"share": 0.05}})
+    recorder.write_references()
+    follow_up, search = searching(config, tmp_path)
+    runs = [search.next() for _ in range(3)]
+    records = [recorder.write_run(run) for run in runs if run is not None]
+    plan = replace(follow_up.current_plan(), references=recorder.reference_ids())
+    table = table_of(read_records(tmp_path), evaluation.metrics)
+    now = {row.run_id: row.metrics["mia_min_k"] for row in table.rows}
+    then = {record.id: record.epochs[-1].metrics["mia_min_k"] for record in records}
+    assert all(now[id_] != value for id_, value in then.items())
+
+    state = a_state(tmp_path)
+    state.tracker = SweepTracker(TrackingSettings(enabled=False), tmp_path, config)
+    state.track_finished(plan)
+    expected = [("COMPLETE", [now[record.id]]) for record in records]
+    resumed = Search(FollowUpRuns(plan, tmp_path), (), state)
+    assert states_of(resumed.studies[0]) == expected
+    search.state = state
+    for record in records:
+        search.add_record(read_record(tmp_path / "records" / record.id))
+    assert states_of(search.studies[0]) == expected
 
 
 def test_one_metric_or_a_weighted_sum_of_some(tmp_path: Path) -> None:
