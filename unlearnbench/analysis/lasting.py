@@ -22,7 +22,8 @@ the worst counts. A setting has none
 - if it has removed less than `LEAST_REMOVED` of what could be removed, since a share of that is
   noise;
 - if a variant is missing that its other seeds or other settings have, since the worst of the
-  others would claim too much.
+  others would claim too much;
+- if one of its seeds ended before the epoch, since the mean of the others would hide that seed.
 """
 
 import math
@@ -33,6 +34,7 @@ from functools import cached_property, partial
 
 from unlearnbench.analysis.best_settings import (
     UTILITY_SHARE,
+    Best,
     OnPanel,
     Panel,
     Setting,
@@ -193,6 +195,8 @@ class UnderAttack:
     """What the numbers are of; None if the attack can move no number. Then there are no numbers."""
     missing: str = ""
     """Reason why a seed has no number, or the numbers before are unknown; empty if none is."""
+    lacks_seeds: bool = False
+    """Whether other seeds ended before this epoch, so that no mean is defined."""
     read_questions: Callable[[], QuestionGains | None] = field(
         default=lambda: None, compare=False, repr=False
     )
@@ -201,22 +205,27 @@ class UnderAttack:
     @property
     def before(self) -> float | None:
         """Mean over seeds; None if one has no number."""
-        return mean_of([shift.before for shift in self.shifts])
+        return self._mean([shift.before for shift in self.shifts])
 
     @property
     def after(self) -> float | None:
         """Mean over seeds; None if one has no number."""
-        return mean_of([shift.after for shift in self.shifts])
+        return self._mean([shift.after for shift in self.shifts])
 
     @property
     def after_interval(self) -> Interval | None:
         """Interval over seeds of the number under the attack."""
+        if self.after is None:
+            return None
         return interval_of_all([shift.after for shift in self.shifts])
 
     @property
     def gain(self) -> float | None:
         """Mean gain over seeds."""
-        return mean_of([shift.gain for shift in self.shifts])
+        return self._mean([shift.gain for shift in self.shifts])
+
+    def _mean(self, values: Sequence[float | None]) -> float | None:
+        return None if self.lacks_seeds else mean_of(values)
 
     @property
     def null(self) -> float | None:
@@ -479,6 +488,8 @@ class AttackedPanel(OnPanel):
     best: tuple[AttackedSetting, ...]
     """The settings of `Panel.best`, in that order. One that was not attacked has a reason in place
     of a score: another setting's score would not be the method's."""
+    without_best: tuple[Best, ...]
+    """The methods, or entries, that have no best setting, with the reason."""
     retain: Mapping[str, Shift]
     """The retain model by variant."""
     start: Mapping[str, Shift]
@@ -489,6 +500,8 @@ class AttackedPanel(OnPanel):
     """The retain model's number without an attack, over all rows."""
     start_plain: float | None = None
     """The start model's number without an attack, over all rows."""
+    chosen_families: frozenset[str] = frozenset()
+    """Methods whose settings `select` or `tune` has chosen."""
 
     @property
     def attacks(self) -> Mapping[str, tuple[str, ...]]:
@@ -524,9 +537,16 @@ class AttackedPanel(OnPanel):
 
     @property
     def most(self) -> AttackedSetting | None:
-        """The attacked setting of which most comes back; None if nothing does."""
+        """The attacked setting of which most comes back; None if nothing does.
+
+        If `select` or `tune` has chosen a setting of a method, only that one counts.
+        """
         best = {item.setting: item for item in self.best}
-        settings = [best.get(item.setting, item) for item in self.settings]
+        settings = [
+            best.get(item.setting, item)
+            for item in self.settings
+            if item.setting in best or item.setting.family not in self.chosen_families
+        ]
         given_back = [item for item in settings if item.comes_back and not item.bypassed_by]
         return min(given_back, key=lambda item: item.lasting or 0.0, default=None)
 
@@ -624,11 +644,13 @@ class _PanelUnderAttack:
                 for best in self.panel.best
                 if best.setting is not None
             ),
+            without_best=tuple(best for best in self.panel.best if best.setting is None),
             retain=self.retain,
             start=self.start,
             measured=self.measured,
             retain_plain=None if retain_row is None else retain_row.metrics.get(self.column),
             start_plain=self.panel.at_start(self.column),
+            chosen_families=frozenset(choice.family for choice in self.panel.choices),
         )
 
     @cached_property
@@ -725,6 +747,8 @@ class _PanelUnderAttack:
         unknown = ""
         if least is None:
             unknown = "the start model was not evaluated"
+        elif setting.why_not:
+            unknown = setting.why_not
         elif kept is None:
             unknown = f"{setting.headline.kept.plain_label} is undefined at epoch {setting.epoch}"
         return AttackedSetting(
@@ -758,7 +782,7 @@ class _PanelUnderAttack:
             for plain, rows in zip(setting.rows, attacked_of_seed, strict=True)
         )
         read_questions: Callable[[], QuestionGains | None] = lambda: None  # noqa: E731
-        if measured is not None and len(shifts) == 1:
+        if measured is not None and len(shifts) == 1 and not setting.why_not:
             retain = self._rows(
                 self.panel.row("retain"), self.rows_of_kind["retain"], variant, bypassed=False
             )
@@ -780,6 +804,7 @@ class _PanelUnderAttack:
             sign=1.0 if measured is None else measured.sign,
             measured=measured,
             missing=self._missing(variant, setting, attacked_of_seed, shifts),
+            lacks_seeds=bool(setting.why_not),
             read_questions=read_questions,
         )
 

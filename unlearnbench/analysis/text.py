@@ -381,16 +381,16 @@ def lasting(attacked: AttackedPanel | None, leader: Setting | None) -> str:
 def attack_sentences(panel: AttackedPanel) -> tuple[str, ...]:
     """List what comes back: most, then of each method's best setting; and the baseline.
 
-    A method whose best setting was not attacked has a sentence that says so.
+    A method without a best setting, or whose best setting was not attacked, has a sentence that
+    says so.
     """
     listed = [*panel.best]
-    families = {item.setting.family for item in listed}
-    listed += [item for item in panel.shown if item.setting.family not in families]
     most = panel.most
     if most is not None and most not in listed:
         listed.append(most)
     listed.sort(key=lambda item: (item != most, item.lasting or 0.0, item.setting.family))
     lines = [_lasts(item) for item in listed]
+    lines += [f"{best.name}: not scored: {best.why_not}." for best in panel.without_best]
     return (*lines, _baseline(panel)) if lines else ()
 
 

@@ -1,12 +1,12 @@
 """Forgetting under attacks, against the retain model's own gain."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from unlearnbench.analysis.best_settings import average_seeds, panels
+from unlearnbench.analysis.best_settings import Choice, EarlyEnd, average_seeds, panels
 from unlearnbench.analysis.lasting import (
     AttackedPanel,
     Shift,
@@ -387,6 +387,76 @@ def test_an_attack_that_other_settings_had_is_not_passed_over() -> None:
     idk, npo = panel(plain, under).settings
     assert idk.lasting == pytest.approx(1 - (0.8 - 0.1) / 0.8)
     assert (npo.lasting, npo.why_not) == (None, "relearning did not attack it at epoch 1")
+
+
+def choice(epoch: int = 1, runs: Collection[str] = ("npo-1e-05-1", "npo-1e-05-2")) -> Choice:
+    """The setting npo at 1e-5, chosen on seed 0."""
+    return Choice(
+        *("tiny", 0.1),
+        family="npo",
+        entry="npo",
+        label="npo",
+        epoch=epoch,
+        runs=frozenset(runs),
+        trials=frozenset({"npo-1e-05-0", "npo-0.0001-0"}),
+        chosen_on=(0,),
+        sweep_runs=frozenset({*(f"npo-1e-05-{seed}" for seed in range(3)), "npo-0.0001-0"}),
+    )
+
+
+def chosen_panel(made: Choice) -> AttackedPanel:
+    """Three seeds of the chosen setting, and a trial of another one of which all comes back."""
+    plain = [*(row("run", 0.1, seed=seed) for seed in range(3)), row("run", 0.1, rate=1e-4)]
+    under = [
+        *variants("run", {"paraphrase": 0.2}, seed=0),
+        *variants("run", {"paraphrase": 0.4}, seed=1),
+        *variants("run", {"paraphrase": 0.6}, seed=2),
+        *variants("run", {"paraphrase": 0.9}, rate=1e-4),
+    ]
+    (found,) = attacked_panels(panels([*PLAIN, *plain], [made]), [*REFERENCES, *under])
+    return found
+
+
+def test_a_chosen_setting_lasts_as_its_reporting_seeds_say() -> None:
+    found = chosen_panel(choice())
+    (best,) = found.best
+    assert [one.seed for one in best.setting.rows] == [1, 2]
+    assert best.lasting == pytest.approx(1 - 0.4 / 0.8), "the mean of seeds 1 and 2"
+    assert found.of(best.setting) is best
+    assert found.most is best, "a trial is not what the method was chosen for"
+    assert [line.count("comes back") for line in attack_sentences(found)[:-1]] == [1]
+
+
+def test_a_choice_whose_epoch_was_not_attacked_has_no_score() -> None:
+    plain = [row("run", 0.1, seed=seed, epoch=epoch) for seed in range(3) for epoch in (1, 2)]
+    under = [one for s in range(3) for one in variants("run", {"paraphrase": 0.4}, seed=s, epoch=2)]
+    (found,) = attacked_panels(panels([*PLAIN, *plain], [choice()]), [*REFERENCES, *under])
+    (best,) = found.best
+    assert (best.setting.epoch, best.lasting) == (1, None)
+    assert best.why_not.startswith("it was not attacked at epoch 1 (settings of npo were at epoch")
+    assert [one.seed for one in best.setting.rows] == [1, 2]
+
+
+def test_a_choice_without_numbers_is_named_with_the_reason() -> None:
+    found = chosen_panel(choice(runs=("npo-1e-05-7",)))
+    assert found.best == ()
+    assert found.most is None
+    assert attack_sentences(found)[0] == (
+        "npo: not scored: chosen; no run on the other seeds has ended yet."
+    )
+
+
+def test_a_seed_that_ended_before_the_epoch_leaves_no_score() -> None:
+    plain = [row("run", 0.1, seed=seed) for seed in range(2)]
+    under = [one for seed in range(2) for one in variants("run", {"paraphrase": 0.4}, seed=seed)]
+    setting = ("tiny", 0.1, "npo", 1e-5, "")
+    text = "seed 2 collapsed at epoch 1"
+    end = EarlyEnd("npo-1e-05-2", setting, seed=2, due=frozenset({1}), last=0, text=text)
+    (found,) = attacked_panels(panels([*PLAIN, *plain], (), [end]), [*REFERENCES, *under])
+    (setting_under,) = found.settings
+    assert (setting_under.lasting, setting_under.why_not) == (None, text)
+    assert setting_under.under[0].after is None, "a seed does not disappear from a mean"
+    assert setting_under.under[0].after_interval is None
 
 
 def test_an_undefined_number_under_one_attack_is_not_passed_over() -> None:
