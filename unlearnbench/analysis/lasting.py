@@ -41,7 +41,13 @@ from unlearnbench.analysis.best_settings import (
     mean_of,
     merit_of,
 )
-from unlearnbench.analysis.question_gains import BeforeAndAfter, QuestionGains, question_gains
+from unlearnbench.analysis.question_gains import (
+    BeforeAndAfter,
+    GainsOfModel,
+    QuestionGains,
+    gains_of,
+    question_gains,
+)
 from unlearnbench.analysis.relearning_curve import RelearningCurve
 from unlearnbench.api.metric import MetricColumn
 from unlearnbench.api.observations import Evaluation
@@ -520,7 +526,7 @@ class AttackedPanel(OnPanel):
                 return item
         return None
 
-    @property
+    @cached_property
     def shown(self) -> tuple[AttackedSetting, ...]:
         """The attacked settings whose details are shown: those in `best`.
 
@@ -535,7 +541,7 @@ class AttackedPanel(OnPanel):
                 others[setting.setting.family].append(setting)
         return (*attacked, *(max(settings, key=_rank) for settings in others.values()))
 
-    @property
+    @cached_property
     def most(self) -> AttackedSetting | None:
         """The attacked setting of which most comes back; None if nothing does.
 
@@ -547,8 +553,10 @@ class AttackedPanel(OnPanel):
             for item in self.settings
             if item.setting in best or item.setting.family not in self.chosen_families
         ]
-        given_back = [item for item in settings if item.comes_back and not item.bypassed_by]
-        return min(given_back, key=lambda item: item.lasting or 0.0, default=None)
+        scored = [item for item in settings if item.lasting is not None and not item.bypassed_by]
+        # Intervals over questions are read from files, so as few as possible are asked for.
+        scored.sort(key=lambda item: item.lasting or 0.0)
+        return next((item for item in scored if item.comes_back), None)
 
 
 def _rank(setting: AttackedSetting) -> tuple[bool, float, float, float]:
@@ -625,6 +633,8 @@ class _PanelUnderAttack:
         self.measured = {
             variant: yardstick(self.schema, column, variant, attacked) for variant in self.variants
         }
+        self.gains_of_retain: dict[str, GainsOfModel | None] = {}
+        """By variant, as soon as they are asked for."""
         self.rows_of_kind: dict[str, dict[str, TableRow]] = defaultdict(dict)
         self.rows_of_run: dict[tuple[str, int], dict[str, TableRow]] = defaultdict(dict)
         for row in attacked:
@@ -783,18 +793,8 @@ class _PanelUnderAttack:
         )
         read_questions: Callable[[], QuestionGains | None] = lambda: None  # noqa: E731
         if measured is not None and len(shifts) == 1 and not setting.why_not:
-            retain = self._rows(
-                self.panel.row("retain"), self.rows_of_kind["retain"], variant, bypassed=False
-            )
-            read_questions = partial(
-                question_gains,
-                measured.before.name,
-                measured.after.name,
-                measured.sign,
-                self._rows(setting.rows[0], attacked_of_seed[0], variant, bypassed=bypassed),
-                retain,
-                self.observed,
-            )
+            rows = self._rows(setting.rows[0], attacked_of_seed[0], variant, bypassed=bypassed)
+            read_questions = partial(self._questions, variant, rows)
         return UnderAttack(
             variant,
             shifts,
@@ -807,6 +807,21 @@ class _PanelUnderAttack:
             lacks_seeds=bool(setting.why_not),
             read_questions=read_questions,
         )
+
+    def _questions(self, variant: str, rows: BeforeAndAfter) -> QuestionGains | None:
+        """Compute the gains by question of one run under a variant."""
+        measured = self.measured[variant]
+        if measured is None:
+            return None
+        columns = measured.before.name, measured.after.name
+        if variant not in self.gains_of_retain:
+            retain = self._rows(
+                self.panel.row("retain"), self.rows_of_kind["retain"], variant, bypassed=False
+            )
+            self.gains_of_retain[variant] = gains_of(*columns, retain, self.observed)
+        own = gains_of(*columns, rows, self.observed)
+        null = self.gains_of_retain[variant]
+        return None if own is None else question_gains(own, null, measured.sign)
 
     def _missing(
         self,

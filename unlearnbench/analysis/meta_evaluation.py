@@ -31,7 +31,7 @@ from unlearnbench.api.metric import Better, MetricColumn
 from unlearnbench.base.errors import RecordError
 from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
 from unlearnbench.results.asked_rows import NumbersBefore
-from unlearnbench.results.attack_variants import attack_of, point_of
+from unlearnbench.results.attack_variants import attack_of, is_before_attack, point_of
 from unlearnbench.results.table import TableRow
 from unlearnbench.stats.harmonic_mean import harmonic_mean
 from unlearnbench.stats.relearning import (
@@ -341,10 +341,18 @@ def attacked_runs(results: Results) -> tuple[AttackedRun, ...]:
         if row.kind == "run" and (row.run_id, row.epoch) in plain
     }
     numbers_before = NumbersBefore.of(results.before)
+    first_points = {
+        (row.run_id, row.epoch, attack_of(row.variant)): row
+        for row in results.attacked
+        if is_before_attack(row.variant)
+    }
 
     def pair(before: TableRow | None, after: TableRow | None) -> tuple[Values, Values]:
         if before is None or after is None:
             return {}, {}
+        first = first_points.get((after.run_id, after.epoch, attack_of(after.variant)))
+        if first is not None:
+            return first.metrics, after.metrics
         return numbers_before(before, after.variant), after.metrics
 
     attacked: list[AttackedRun] = []

@@ -55,81 +55,79 @@ class QuestionGains:
         return mean_interval(self.excess, difference_bounds(self.bounds), level=level)
 
 
-def question_gains(
+def question_gains(own: "GainsOfModel", null: "GainsOfModel | None", sign: float) -> QuestionGains:
+    """Combine the gains of a run with those of the retain model on the same rows.
+
+    Args:
+        own: Gains of the run.
+        null: Gains of the retain model; None if they are not known.
+        sign: −1 if a smaller number means that more is memorised.
+    """
+    has_same_rows = null is not None and np.array_equal(own.places, null.places)
+    retain = sign * null.values if null is not None and has_same_rows else None
+    return QuestionGains(sign * own.values, retain, own.bounds)
+
+
+class GainsOfModel(NamedTuple):
+    """The gains of one model under an attack."""
+
+    values: FloatArray
+    """[n] by question."""
+    places: IntArray
+    """[n] places of the rows among all rows of the set."""
+    bounds: Ends
+    """Least and largest gain."""
+
+
+def gains_of(
     before_column: str,
     after_column: str,
-    sign: float,
-    model: BeforeAndAfter,
-    retain: BeforeAndAfter,
+    rows: BeforeAndAfter,
     observed: Callable[[TableRow], Evaluation | None],
-) -> QuestionGains | None:
-    """Compute gains by question from observations.
+) -> GainsOfModel | None:
+    """Compute the gains of one model by question.
 
     Args:
         before_column: Column that the number before the attack is of.
         after_column: Column that the number under the attack is of.
-        sign: −1 if a smaller number means that more is memorised.
-        model: Rows of one run.
-        retain: Rows of the retain model.
+        rows: Rows of the model.
         observed: Reads the observations behind a row.
 
     Returns:
         None if the columns are no means over rows of one set, or if observations are missing.
     """
-    if model.after is None:
+    if rows.before is None or rows.after is None:
         return None
-    before = measure_of(model.after.schema, before_column)
-    after = measure_of(model.after.schema, after_column)
-    if before is None or after is None:
+    measure_before = measure_of(rows.after.schema, before_column)
+    measure_after = measure_of(rows.after.schema, after_column)
+    if measure_before is None or measure_after is None:
         return None
-    own = _gains(before[0], *after, model, observed)
-    null = _gains(before[0], *after, retain, observed)
-    if own is None:
-        return None
-    same_rows = null is not None and np.array_equal(own.places, null.places)
-    low, high = difference_bounds(after[0].metric.bounds)
-    return QuestionGains(
-        model=sign * own.values,
-        retain=sign * null.values if null is not None and same_rows else None,
-        bounds=(low, high),
-    )
-
-
-class _Gains(NamedTuple):
-    values: FloatArray
-    """[n]"""
-    places: IntArray
-    """[n] places of the rows among all rows of the set."""
-
-
-def _gains(
-    before: Measure,
-    after: Measure,
-    set_name: str,
-    model: BeforeAndAfter,
-    observed: Callable[[TableRow], Evaluation | None],
-) -> _Gains | None:
-    if model.before is None or model.after is None:
-        return None
-    first, last = observed(model.before), observed(model.after)
+    before, _ = measure_before
+    after, set_name = measure_after
+    first, last = observed(rows.before), observed(rows.after)
     if first is None or last is None or not (set_name in first.sets and set_name in last.sets):
         return None
     whole, asked = first.sets[set_name], last.sets[set_name]
-    places = asked_places(whole, asked)
-    # Before the first step of an attack that trains, the same rows are asked as after it.
-    if model.before.variant:
-        places = np.arange(len(asked.answer_loss)) if asked.places is None else asked.places
     try:
         values_before, values_after = before.per_example(whole), after.per_example(asked)
     except PluginError:  # The table warns of a metric that fails.
         return None
-    if values_before is None or values_after is None or places is None:
+    if values_before is None or values_after is None:
         return None
-    if not model.before.variant:
+    if rows.before.variant:
+        # Before the first step of an attack that trains, the same rows are asked as after it.
+        places = np.arange(len(values_after)) if asked.places is None else asked.places
+    else:
+        asked_of_whole = asked_places(whole, asked)
+        if asked_of_whole is None:
+            return None
+        places = asked_of_whole
         values_before = values_before[places]
     if not (_is_mean(before, values_before) and _is_mean(after, values_after)):
         return None
-    return _Gains(values_after - values_before, places)
+    return GainsOfModel(
+        values_after - values_before, places, difference_bounds(after.metric.bounds)
+    )
 
 
 def _is_mean(measure: Measure, values: FloatArray) -> bool:

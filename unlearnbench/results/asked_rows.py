@@ -22,8 +22,10 @@ from unlearnbench.api.registry import load
 from unlearnbench.base.errors import PluginError
 from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
 from unlearnbench.results.attack_variants import (
+    START,
     asks_all_models_alike,
     attack_of,
+    is_before_attack,
     leaves_greedy,
     may_leave_rows_out,
 )
@@ -48,9 +50,10 @@ def before_rows(
     Returns:
         A row for each model, epoch and variant whose numbers before the attack are not those of
         the plain row: the attack may leave rows out, or it samples, and the greedy answers' metric
-        that its samples are compared with is not in the table. `variant` is the attack's. A number
-        is None if it is not known on the rows that were asked: the metric is not a mean over rows
-        of one set, or there are no observations.
+        that its samples are compared with is not in the table. There is none if the attack has
+        evaluated the model before its first step, as those that train do. `variant` is the
+        attack's. A number is None if it is not known on the rows that were asked: the metric is not
+        a mean over rows of one set, or there are no observations.
 
     Raises:
         DamagedError: If a file cannot be read.
@@ -68,15 +71,28 @@ def before_rows(
         # All points of an attack ask the same rows.
         numbers_of_attack: dict[str, Numbers] = {}
         for variant, asked_row in asked.items():
+            attack = attack_of(variant)
             unreported = _unreported(row) if leaves_greedy(variant, under) else {}
             if not may_leave_rows_out(variant) and not unreported:
                 continue
-            attack = attack_of(variant)
+            if _has_point_before(row, asked.get(f"{attack}@{START}")):
+                continue
             if attack not in numbers_of_attack:
                 numbers = _numbers_before(row, asked_row, unreported, selections, observed)
                 numbers_of_attack[attack] = numbers
             found.append(replace(row, variant=variant, metrics=numbers_of_attack[attack]))
     return tuple(found)
+
+
+def _has_point_before(plain: TableRow, first: TableRow | None) -> bool:
+    """Whether an attack has evaluated a model before its first step.
+
+    Without a method at inference time, which is gone at this point already if the attack runs the
+    bare weights.
+    """
+    if first is None or plain.at_inference or not is_before_attack(first.variant):
+        return False
+    return first.run_id == plain.run_id if plain.kind == "run" else first.kind == plain.kind
 
 
 def _unreported(row: TableRow) -> dict[str, tuple[Measure, str]]:

@@ -128,7 +128,7 @@ class Table:
     that model under the same attack."""
     before: tuple[TableRow, ...] = ()
     """Plain numbers on the rows that an attack asked: one row for each model, epoch and variant
-    that left rows out, or may have. They are in no CSV."""
+    that left rows out, or may have, see `asked_rows.before_rows`. They are in no CSV."""
     schema: BenchmarkSchema = field(default_factory=default_schema, compare=False, repr=False)
     """Schema of the benchmark."""
     notes: tuple[str, ...] = ()

@@ -26,6 +26,7 @@ from unlearnbench.results.attack_variants import (
     step_of,
 )
 from unlearnbench.results.table import TableRow
+from unlearnbench.stats.t_interval import Interval
 
 from ...figures.tradeoff_data import TradeOffPanel
 from ...formatting import interval_names, signed
@@ -227,8 +228,9 @@ class Lasting(Section):
             ),
             "curves": [item.label for item in columns(panels[0]) if item.attack in stepped],
             "stepped": stepped,
+            "interval": _interval,
             "brackets": interval_names(
-                setting.lasting_interval for panel in panels for setting in panel.settings
+                _interval(panel, setting) for panel in panels for setting in panel.settings
             ),
             "change": _change,
             "steps": _steps,
@@ -265,6 +267,17 @@ def _sampled(panel: AttackedPanel) -> Yardstick | None:
     """What attacks that only sample are measured by; None without one."""
     measured = (item for item in panel.measured.values() if item is not None)
     return next((item for item in measured if item.before != item.after), None)
+
+
+def _interval(panel: AttackedPanel, setting: AttackedSetting) -> Interval | None:
+    """The interval of Lasting in the table.
+
+    Intervals over questions are read from files, which would take long for all settings of a large
+    sweep. Only settings whose details are shown have them.
+    """
+    if len(setting.setting.rows) == 1 and setting not in panel.shown:
+        return None
+    return setting.lasting_interval
 
 
 def _change(gain: float | None) -> str:
