@@ -8,6 +8,8 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from unlearnbench.api.benchmark import SplitKey, split_percent
+from unlearnbench.results.setting_value import UNSET
+from unlearnbench.results.setting_value import value_text as exact_text
 from unlearnbench.stats.t_interval import Interval
 
 
@@ -59,7 +61,20 @@ def short(value: float | None, digits: int = 4) -> float | None:
 
 def value_text(value: Any) -> str:
     """Format the value of a setting: texts as they are, everything else as JSON."""
+    if value is UNSET:
+        return str(value)
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def value_texts(values: Iterable[Any]) -> dict[str, str]:
+    """Format values so that no two of them look alike.
+
+    Returns:
+        The texts by the values as JSON (`setting_value.value_text`).
+    """
+    short = {exact_text(value): value_text(value) for value in values}
+    is_distinct = len({*short.values()}) == len(short)
+    return short if is_distinct else {text: text for text in short}
 
 
 def prose(text: str) -> Markup:

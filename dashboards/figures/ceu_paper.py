@@ -56,7 +56,6 @@ def _row(line: Mapping[str, str]) -> TableRow:
         forget_fraction=fraction,
         method=method,
         family=method,
-        hyperparameters={},
         learning_rate=float(match["rate"]) if match else None,
         seed=0,
         epoch=int(line["point"]) if kind == "run" else 0,

@@ -12,7 +12,7 @@ from unlearnbench.config.method_specs import modifiers_from_spec
 from unlearnbench.config.plan import RunSpec, make_plan
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.config.search_space import Space, points_of
-from unlearnbench.results.run_settings import flat_hyperparameters
+from unlearnbench.results.setting_value import SettingValue
 
 HERE = Path(__file__).parent
 CONFIG = """\
@@ -62,7 +62,9 @@ def test_lists_span_the_grid_and_labels_name_modifiers(load: Load) -> None:
     made = modifiers_from_spec(first)
     assert [type(one).__name__ for one in made] == ["Projection", "Sharpness"]
     assert made[1].resolved() == {"rho": 0.01}
-    assert flat_hyperparameters(first.model_dump())["sharpness.rho"] == 0.01
+    setting = SettingValue.of(first.model_dump())
+    assert setting.modifiers["sharpness"] == {"rho": 0.01}
+    assert setting.flat["sharpness.rho"] == 0.01
 
 
 def test_ids_depend_on_modifiers_and_not_on_their_order(load: Load) -> None:

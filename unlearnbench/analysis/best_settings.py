@@ -279,8 +279,8 @@ def average_seeds(rows: Iterable[TableRow], ends: Iterable[EarlyEnd] = ()) -> tu
     for end in ends:
         ends_of_setting[end.setting].append(end)
     groups = groupby(
-        sorted(runs, key=lambda r: (*r.setting, r.epoch, r.seed, r.run_id)),
-        key=lambda r: (*r.setting, r.epoch),
+        sorted(runs, key=lambda r: (*r.place_of_setting, r.epoch, r.seed, r.run_id)),
+        key=lambda r: (*r.place_of_setting, r.epoch),
     )
     settings: list[Setting] = []
     for _, group in groups:

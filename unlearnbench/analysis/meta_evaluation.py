@@ -187,7 +187,7 @@ def meta_evaluation(
 
 def _distinct(rows: Sequence[TableRow], kind: str) -> tuple[TableRow, ...]:
     """The models of a pool, each once: a row of each record, unless another is equal."""
-    ordered = sorted(rows, key=lambda row: (*row.setting, row.seed, row.epoch))
+    ordered = sorted(rows, key=lambda row: (*row.place_of_setting, row.seed, row.epoch))
     last = {row.run_id: row for row in ordered if row.kind == kind}
     # Two records of one model, of two sweeps for example, are equal in every number.
     by_numbers = {tuple(sorted(row.metrics.items())): row for row in reversed(last.values())}

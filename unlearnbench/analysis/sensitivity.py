@@ -5,14 +5,13 @@ setting and does not select an epoch. Collapsed ones take no part: that their nu
 is no robustness.
 """
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from unlearnbench.analysis.best_settings import COLLAPSE_SHARE, OnPanel, Panel, Setting
-from unlearnbench.results.run_settings import DEFAULT
+from unlearnbench.results.setting_value import UNSET, Path, names_of, value_text
 
 RATE = "learning rate"
 """Name of the learning rate among the hyper-parameters."""
@@ -24,12 +23,14 @@ class Dependence:
 
     name: str
     """Name of the hyper-parameter: `beta`, or `learning rate`."""
+    path: Path
+    """Where it stands, see `SettingValue.values`; empty for the learning rate."""
     lines: tuple[tuple[Setting, ...], ...]
     """By the values of all others; each ascending in this one."""
 
     def value(self, setting: Setting) -> Any:
         """The value of a setting."""
-        return value_of(setting, self.name)
+        return value_of(setting, self.path)
 
 
 class Span(NamedTuple):
@@ -81,36 +82,39 @@ def sensitivities(panels: Iterable[Panel]) -> tuple[MethodSensitivity, ...]:
     return tuple(result)
 
 
-def value_of(setting: Setting, name: str) -> Any:
-    """Return the value of a hyperparameter, or of the learning rate.
+def value_of(setting: Setting, path: Path) -> Any:
+    """Return the value of a hyperparameter, or of the learning rate, whose path is empty.
 
     A hyperparameter that was added later is stored only if it differs from its default.
     """
-    if name == RATE:
+    if not path:
         return setting.learning_rate
-    return setting.rows[0].hyperparameters.get(name, DEFAULT)
+    return setting.rows[0].setting.values.get(path, UNSET)
 
 
 def _dependences(settings: Sequence[Setting]) -> tuple[Dependence, ...]:
-    names = [
-        RATE,
-        *sorted({name for setting in settings for name in setting.rows[0].hyperparameters}),
-    ]
-    varied = [name for name in names if len({_key(setting, name) for setting in settings}) > 1]
+    names: dict[Path, str] = {(): RATE}
+    named = names_of(setting.rows[0].setting for setting in settings)
+    names |= dict(sorted(named.items(), key=lambda item: item[1]))
+    varied = [path for path in names if len({_key(setting, path) for setting in settings}) > 1]
     dependences: list[Dependence] = []
-    for name in varied:
+    for path in varied:
+        others = [other for other in varied if other != path]
         lines: dict[tuple[str, ...], list[Setting]] = defaultdict(list)
         for setting in settings:
-            lines[tuple(_key(setting, other) for other in varied if other != name)].append(setting)
-        ordered = (
-            tuple(sorted(line, key=lambda s: _order(value_of(s, name)))) for line in lines.values()
-        )
-        dependences.append(Dependence(name, tuple(line for line in ordered if len(line) > 1)))
-    return tuple(item for item in dependences if item.lines)
+            lines[tuple(_key(setting, other) for other in others)].append(setting)
+        ordered = [
+            tuple(sorted(line, key=lambda setting: _order(value_of(setting, path))))
+            for line in lines.values()
+            if len(line) > 1
+        ]
+        if ordered:
+            dependences.append(Dependence(names[path], path, tuple(ordered)))
+    return tuple(dependences)
 
 
-def _key(setting: Setting, name: str) -> str:
-    return json.dumps(value_of(setting, name), sort_keys=True, default=str)
+def _key(setting: Setting, path: Path) -> str:
+    return value_text(value_of(setting, path))
 
 
 def _order(value: Any) -> tuple[bool, float, str]:

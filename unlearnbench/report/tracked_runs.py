@@ -21,7 +21,7 @@ from unlearnbench.api.tracker import MetricPoint, TrackedRun
 from unlearnbench.base.hashing import content_hash
 from unlearnbench.base.redaction import redact
 from unlearnbench.results.records import Record
-from unlearnbench.results.run_settings import free_name
+from unlearnbench.results.setting_value import SettingValue, free_name
 from unlearnbench.results.table import Table, TableRow
 
 LONGEST = 500
@@ -140,15 +140,14 @@ def _parameters(spec: Mapping[str, Any], taken: Mapping[str, Any]) -> dict[str, 
         taken: Parameters of other names.
     """
     model: Mapping[str, Any] = spec.get("model") or {}
-    method: Mapping[str, Any] = spec.get("method") or {}
-    retain: Mapping[str, Any] = method.get("retain") or {}
+    setting = SettingValue.of(spec.get("method") or {})
     # Section, key in the section, name of the parameter, value.
     settings = [
         *(("model", key, key, model.get(key)) for key in ("base", "dtype")),
         *(("model.lora", k, f"lora_{k}", v) for k, v in (model.get("lora") or {}).items()),
         *(("training", k, k, v) for k, v in (spec.get("training") or {}).items()),
-        *(("method", k, k, v) for k, v in (method.get("hyperparameters") or {}).items()),
-        *(("retain", k, f"retain_{k}", v) for k, v in retain.items()),
+        *(("method", name, name, value) for name, value in setting.own.items()),
+        *(("retain", k, f"retain_{k}", v) for k, v in (setting.retain or {}).items()),
     ]
     parameters: dict[str, Any] = {}
     for section, key, name, value in settings:

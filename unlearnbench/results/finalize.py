@@ -13,8 +13,9 @@ from unlearnbench.evaluation.word_check import KEY as UNCOUNTED
 from unlearnbench.results.epoch_metrics import changed_columns, numbers, references_of
 from unlearnbench.results.records import EpochResult, Record
 from unlearnbench.results.rules import schema_of
-from unlearnbench.results.run_settings import RunSettings, run_settings
-from unlearnbench.results.table import Labels, Numbers, Table, TableRow, in_order
+from unlearnbench.results.run_settings import run_settings
+from unlearnbench.results.setting_value import NO_SETTING, Labels
+from unlearnbench.results.table import Numbers, Table, TableRow, in_order
 
 
 def table_of(records: Iterable[Record], metrics: MetricChoices | None = None) -> Table:
@@ -76,25 +77,22 @@ def _rows(
     settings, labels = run_settings(records), Labels()
     for record in records:
         if record.kind == "run":
-            labels.add_values(record.method, settings[record.id].hyperparameters)
+            labels.add(record.method, settings[record.id])
     # What a retain model alone has, since it was read and not stored, is no column of a table.
     shown = (result.metrics if record.kind == "retain" else of for record, result, of in results)
     columns = filled_columns((dict.fromkeys(schema.plan.own), *shown), schema.plan)
     rows: list[TableRow] = []
     for record, result, values in results:
         is_run = record.kind == "run"
-        of_run = settings[record.id] if is_run else RunSettings("", {})
+        of_run = settings[record.id] if is_run else NO_SETTING
         rows.append(
             TableRow(
                 run_id=record.id,
                 kind=record.kind,
                 model=record.model,
                 forget_fraction=record.forget_fraction,
-                method=labels.label(record.method, of_run.hyperparameters)
-                if is_run
-                else record.kind,
+                method=labels.label(record.method, of_run) if is_run else record.kind,
                 family=record.method if is_run else record.kind,
-                hyperparameters=of_run.hyperparameters,
                 learning_rate=record.learning_rate,
                 seed=record.seed,
                 epoch=result.epoch,
@@ -102,7 +100,7 @@ def _rows(
                 metrics=Numbers({name: values[name] for name in columns}),
                 schema=schema,
                 variant=result.variant,
-                setting_id=of_run.id,
+                setting=of_run,
                 uncounted=record.provenance.get(UNCOUNTED, {}),
                 at_inference=_acts_at_inference(record),
             )

@@ -1,90 +1,39 @@
-"""Settings of runs: which runs differ only in their seeds, and distinct names for all values.
+"""Settings of runs: which runs differ only in their seeds, and in what all others differ.
 
 Seeds are averaged, so two runs count as one setting only if their specs would give them one id at
-the same seed. Names matter because tables, labels and trackers put the values of several sections
-side by side: a method's own `retain_weight` and the weight of an added retain term, for example.
+the same seed.
 """
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from unlearnbench.api.benchmark import SplitKey, split_label
 from unlearnbench.api.identity import Id, StoredIdentities, hash_of_entries
 from unlearnbench.config.plan import RunSpec
 from unlearnbench.results.records import Record
+from unlearnbench.results.setting_value import UNSET, Path, SettingValue, value_text
 
-_IN_ROWS = frozenset(
+_IN_ROWS = frozenset[Path](
     {
-        "method.name",
-        "method.hyperparameters",
-        "method.retain",
-        "model.name",
-        "forget_fraction",
-        "learning_rate",
+        ("method", "name"),
+        ("method", "hyperparameters"),
+        ("method", "retain"),
+        ("model", "name"),
+        ("forget_fraction",),
+        ("learning_rate",),
     }
 )
-"""Dotted names of settings that a table shows in columns of their own."""
-DEFAULT = "default"
-"""Stands for a setting that a spec leaves out because it has its default."""
+"""Settings that a table shows in columns of their own."""
 _FOLLOWING = frozenset({"leaves_out_label", "evaluate_at", "after"})
 """Settings that usually follow from others of the same run: from the template and a hyperparameter,
 from the number of epochs, and from the setting itself, which goes on from its own run on the split
 before."""
 
 
-@dataclass(frozen=True)
-class RunSettings:
-    """What distinguishes a run from the other runs of a table."""
-
-    id: str
-    """Hash of everything that the numbers depend on, except the seed. Equal for the seeds of one
-    setting, and only for them."""
-    hyperparameters: Mapping[str, Any]
-    """Hyperparameters and retain term by name, then all other settings in which the runs of this
-    method, model and split differ (`training.batch_size`)."""
-
-
-def free_name(name: str, taken: Collection[str], section: str, key: str | None = None) -> str:
-    """Return `name`, or its name within a section where another setting is called `name`.
-
-    Args:
-        name: `retain_weight`.
-        taken: Names of other settings.
-        section: Where the setting stands in the configuration: `retain`.
-        key: Its name there: `weight`, for `retain.weight`. Defaults to `name`.
-    """
-    if name not in taken:
-        return name
-    qualified = f"{section}.{name if key is None else key}"
-    # Only a modifier that is called like the section has settings of such a name.
-    return free_name(qualified, taken, section)
-
-
-def flat_hyperparameters(method: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the hyperparameters and the retain term of a method's specification in one mapping.
-
-    The weight of the term is called `retain_weight`, or `retain.weight` for methods that have a
-    hyperparameter called `retain_weight`.
-    """
-    flat = dict(method.get("hyperparameters") or {})
-    if retain := method.get("retain"):
-        flat[free_name("retain", flat, "retain", "term")] = retain["term"]
-        flat[free_name("retain_weight", flat, "retain", "weight")] = retain["weight"]
-    return flat
-
-
-def hyperparameters_of(record: Record) -> dict[str, Any]:
-    """Return `flat_hyperparameters` of a run; nothing for other models."""
-    method = record.spec.get("method")
-    return flat_hyperparameters(method) if record.kind == "run" and method else {}
-
-
-def run_settings(records: Iterable[Record]) -> dict[str, RunSettings]:
+def run_settings(records: Iterable[Record]) -> dict[str, SettingValue]:
     """Return the settings of the runs among some records, by record id.
 
     Runs of requests in sequence name the run that they go on from, which has their own seed. They
@@ -99,14 +48,12 @@ def run_settings(records: Iterable[Record]) -> dict[str, RunSettings]:
     groups: dict[tuple[str, SplitKey, str], list[Record]] = defaultdict(list)
     for run in runs.values():
         groups[*run.panel, run.method].append(run)
-    settings: dict[str, RunSettings] = {}
+    settings: dict[str, SettingValue] = {}
     for group in groups.values():
         differing = _differing_settings(group, runs, entries, ids)
-        for run, settings_of_run in zip(group, differing, strict=True):
-            flat = hyperparameters_of(run)
-            for name, value in settings_of_run.items():
-                flat[free_name(name, flat, "run")] = value
-            settings[run.id] = RunSettings(ids[run.id], flat)
+        for run, others in zip(group, differing, strict=True):
+            method = run.spec.get("method") or {}
+            settings[run.id] = SettingValue.of(method, run.learning_rate, others, ids[run.id])
     return settings
 
 
@@ -146,7 +93,7 @@ def _differing_settings(
     runs: Mapping[str, Record],
     entries: Mapping[str, _Entries],
     ids: Mapping[str, str],
-) -> list[dict[str, Any]]:
+) -> list[dict[Path, Any]]:
     """Return the settings in which runs of one method, model and split differ, run by run.
 
     Settings that a table shows anyway are left out: hyperparameters, retain term, learning rate.
@@ -160,40 +107,38 @@ def _differing_settings(
         for name in texts
         if len(texts[name]) > 1 or any(name not in entries[run.id] for run in group)
     }
-    shown: list[dict[str, Any]] = []
+    shown: list[dict[Path, Any]] = []
     for run in group:
         setting = {name: entry for name, (entry, _) in entries[run.id].items() if name in several}
         before = runs.get(_run_before(entries[run.id]))
         if before is not None and "after" in setting:
             setting["after"] = f"{split_label(before.forget_fraction)} {ids[before.id][:8]}"
         shown.append(dict(_leaves(setting)))
-    names = {name for values in shown for name in values}
-    differing = sorted(
-        name
-        for name in names
-        if len({json.dumps(values.get(name, DEFAULT), sort_keys=True) for values in shown}) > 1
-    )
-    needed = [name for name in differing if name not in _FOLLOWING]
+    paths = sorted({path for values in shown for path in values})
+    differing = [
+        path for path in paths if len({value_text(values.get(path, UNSET)) for values in shown}) > 1
+    ]
+    needed = [path for path in differing if path[0] not in _FOLLOWING]
     described = {
-        (
-            run.learning_rate,
-            json.dumps(hyperparameters_of(run), sort_keys=True),
-            *(json.dumps(values.get(name, DEFAULT), sort_keys=True) for name in needed),
-        )
+        SettingValue.of(run.spec.get("method") or {}, run.learning_rate, _those(needed, values))
         for run, values in zip(group, shown, strict=True)
     }
     if len(described) < len({ids[run.id] for run in group}):
         needed = differing
-    return [{name: values.get(name, DEFAULT) for name in needed} for values in shown]
+    return [_those(needed, values) for values in shown]
 
 
-def _leaves(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (dotted name, value) of every setting that a table has no column for."""
+def _those(paths: Iterable[Path], values: Mapping[Path, Any]) -> dict[Path, Any]:
+    return {path: values.get(path, UNSET) for path in paths}
+
+
+def _leaves(settings: Mapping[str, Any], above: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """Yield (path, value) of every setting that a table has no column for."""
     for key, value in settings.items():
-        name = f"{above}{key}"
-        if name in _IN_ROWS:
+        path = (*above, key)
+        if path in _IN_ROWS:
             continue
         if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{name}.")
+            yield from _leaves(value, path)
         else:
-            yield name, json.dumps(value) if isinstance(value, list | tuple) else value
+            yield path, value

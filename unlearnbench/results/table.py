@@ -10,8 +10,7 @@ import csv
 import io
 import json
 import math
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +21,7 @@ from unlearnbench.evaluation.benchmark_schema import (
     default_schema,
     filled_columns,
 )
+from unlearnbench.results.setting_value import NO_SETTING, SettingValue
 
 FIRST = ("method", "model", "forget_fraction", "learning_rate", "seed", "epoch")
 LAST = ("kind", "status", "run_id", "hyperparameters")
@@ -64,8 +64,6 @@ class TableRow:
     """Label; names the hyperparameters in which the sweep's settings of the method differ."""
     family: str
     """Label without hyper-parameters: what settings of one method have in common."""
-    hyperparameters: Mapping[str, Any]
-    """Hyperparameters, retain term, and other settings in which runs differ; see `RunSettings`."""
     learning_rate: float | None
     seed: int
     epoch: int
@@ -76,8 +74,8 @@ class TableRow:
     """Schema of the benchmark."""
     variant: str = ""
     """Attack and point (`relearning@13`) in the table of evaluations under attacks."""
-    setting_id: str = ""
-    """Hash of all that the numbers of a run depend on, except its seed; see `RunSettings.id`."""
+    setting: SettingValue = NO_SETTING
+    """Everything that a run depends on, except its seed. Empty for start and retain models."""
     uncounted: Mapping[str, float] = field(
         default_factory=dict[str, float], compare=False, repr=False
     )
@@ -98,7 +96,17 @@ class TableRow:
         return self.model, self.forget_fraction
 
     @property
-    def setting(self) -> tuple[Any, ...]:
+    def setting_id(self) -> str:
+        """Hash of everything that the numbers depend on, except the seed."""
+        return self.setting.id
+
+    @property
+    def hyperparameters(self) -> Mapping[str, Any]:
+        """The setting's values by name, as files have them."""
+        return self.setting.flat
+
+    @property
+    def place_of_setting(self) -> tuple[Any, ...]:
         """Values that all seeds and epochs of a setting share, in sorting order."""
         rate = -math.inf if self.learning_rate is None else self.learning_rate
         kind = KINDS.index(self.kind)
@@ -141,7 +149,7 @@ def in_order(rows: Iterable[TableRow]) -> tuple[TableRow, ...]:
 
 
 def _place(row: TableRow) -> tuple[Any, ...]:
-    return (*row.setting, row.seed, row.epoch, row.run_id, _order_of(row.variant))
+    return (*row.place_of_setting, row.seed, row.epoch, row.run_id, _order_of(row.variant))
 
 
 def _order_of(variant: str) -> tuple[str, bool, float, str]:
@@ -151,62 +159,6 @@ def _order_of(variant: str) -> tuple[str, bool, float, str]:
         return name, False, float(point), point
     except ValueError:
         return name, True, 0.0, point
-
-
-class Labels:
-    """Labels of methods, with the hyperparameters in which their settings differ.
-
-    Settings with different hyperparameters have different labels.
-    """
-
-    def __init__(self) -> None:
-        self._settings: dict[str, dict[str, Mapping[str, Any]]] = defaultdict(dict)
-        self._labels: dict[str, dict[str, str]] = {}
-        """By family and the hyperparameters as JSON; made when a label of the family is needed."""
-
-    def add_values(self, family: str, hyperparameters: Mapping[str, Any]) -> None:
-        """Take the values of one setting into account; `family` as in `label`."""
-        self._settings[family].setdefault(_as_json(hyperparameters), hyperparameters)
-        self._labels.pop(family, None)
-
-    def label(self, family: str, hyperparameters: Mapping[str, Any]) -> str:
-        """Label of a method, from its label without hyperparameters."""
-        if family not in self._labels:
-            self._labels[family] = _labels_of(family, self._settings[family])
-        return self._labels[family].get(_as_json(hyperparameters), family)
-
-
-def _labels_of(family: str, settings: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Return the label of each setting of a family; keys as in `settings`."""
-    names = sorted({name for setting in settings.values() for name in setting})
-    # A hyperparameter that was added later is stored only if it differs from its default.
-    differing = [
-        name
-        for name in names
-        if len({_as_json(setting.get(name, _ABSENT)) for setting in settings.values()}) > 1
-    ]
-
-    def label(setting: Mapping[str, Any], text: Callable[[Any], str]) -> str:
-        values = [f"{name}={text(setting[name])}" for name in differing if name in setting]
-        return f"{family} ({', '.join(values)})" if values else family
-
-    labels = {key: label(setting, _short) for key, setting in settings.items()}
-    if len({*labels.values()}) < len(labels):
-        # Values may look alike: 0.12345671 and 0.12345672, or the number 1 and the text "1".
-        labels = {key: label(setting, _as_json) for key, setting in settings.items()}
-    return labels
-
-
-_ABSENT: list[Any] = []
-"""Equals no hyperparameter, since these are numbers, texts, true or false."""
-
-
-def _short(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _as_json(value: Any) -> str:
-    return json.dumps(value, sort_keys=True)
 
 
 def to_csv(rows: Iterable[TableRow]) -> str:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from unlearnbench.analysis.best_settings import Panel
 from unlearnbench.analysis.conclusion import Conclusion
@@ -20,8 +20,7 @@ from unlearnbench.base.console import WARNING_STYLE, Console, append_log_line, f
 from unlearnbench.base.redaction import redact
 from unlearnbench.config.plan import RunSpec
 from unlearnbench.results.records import EpochResult
-from unlearnbench.results.run_settings import flat_hyperparameters
-from unlearnbench.results.table import Labels
+from unlearnbench.results.setting_value import Labels, SettingValue
 from unlearnbench.results.time_to_go import Clock, Forecast
 
 if TYPE_CHECKING:
@@ -98,7 +97,7 @@ class Progress:
         self._running = set()
         self._labels = Labels()
         for run in (*runs, *(run for run, _ in known)):
-            self._labels.add_values(*_method(run))
+            self._labels.add(*_method(run))
         self._several_models = len({run.model.name for run in runs}) > 1
         self._several_seeds = len({run.seed for run in runs}) > 1
         done = f", {finished} are done already" if finished else ""
@@ -110,7 +109,7 @@ class Progress:
     def started(self, run: RunSpec) -> None:
         """Show that a run was given to a worker."""
         self.forecast.begin(run)
-        self._labels.add_values(*_method(run))  # a search has drawn it
+        self._labels.add(*_method(run))  # a search has drawn it
         self._running.add(run.id)
         self._update_runs()
 
@@ -256,9 +255,9 @@ class Progress:
                 self._bar = None
 
 
-def _method(run: RunSpec) -> tuple[str, dict[str, Any]]:
-    """Label and hyper-parameters of a run's method, as `Labels` takes them."""
-    return run.method.label, flat_hyperparameters(run.method.model_dump())
+def _method(run: RunSpec) -> tuple[str, SettingValue]:
+    """Return a run's method and its setting, as `Labels` takes them."""
+    return run.method.label, SettingValue.of(run.method.model_dump(mode="json"))
 
 
 def no_result(panels: Sequence[Panel]) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from unlearnbench.analysis.best_settings import Setting
 from unlearnbench.analysis.sensitivity import RATE, Dependence, MethodSensitivity, sensitivities
 from unlearnbench.api.benchmark import HeadlineMetric
 from unlearnbench.report.best_table import Column
+from unlearnbench.results.setting_value import value_text as exact_text
 
 from ...figures.marks import (
     Figure,
@@ -20,7 +21,7 @@ from ...figures.marks import (
     trace,
 )
 from ...figures.palette import DASHES, Style, meta
-from ...formatting import rate_text, value_text
+from ...formatting import rate_text, value_text, value_texts
 from ...html_table import HtmlTable, number_column
 from ...report_section import PageContext, Section, of_place
 
@@ -109,7 +110,10 @@ def draw(
     layout = small_layout(f"{method.family}: {of.short}", by.name, **axis)
     if start is not None:
         layout["shapes"] = [level("start", start, "dot")]
-    lines = [_line(method, by, line, of, style, number) for number, line in enumerate(by.lines)]
+    shown = value_texts(values)
+    lines = [
+        _line(method, by, line, of, style, number, shown) for number, line in enumerate(by.lines)
+    ]
     return {"data": lines, "layout": layout}
 
 
@@ -120,12 +124,17 @@ def _line(
     of: HeadlineMetric,
     style: Style,
     number: int,
+    shown: Mapping[str, str],
 ) -> Figure:
+    """Draw the settings of one line.
+
+    shown  texts of values that are no numbers, see `value_texts`
+    """
     first, colour = line[0], style.colour(method.family)
     values = [by.value(item) for item in line]
     rate = "" if by.name == RATE else f", rate {rate_text(first.learning_rate)}"
     return trace(
-        [value if type(value) in (int, float) else value_text(value) for value in values],
+        [value if type(value) in (int, float) else shown[exact_text(value)] for value in values],
         [item.metrics[of.column] for item in line],
         f"{method.family if by.name == RATE and len(by.lines) == 1 else first.method}{rate}",
         f"%{{fullData.name}}<br>{escape(by.name)} %{{x}}: %{{y:.4g}}%{{customdata}}",

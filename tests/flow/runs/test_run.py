@@ -21,7 +21,7 @@ from unlearnbench.config.schema import (
 )
 from unlearnbench.results.finalize import table_of
 from unlearnbench.results.records import read_record, read_records, write_record
-from unlearnbench.results.run_settings import hyperparameters_of
+from unlearnbench.results.setting_value import SettingValue
 from unlearnbench.runs import workspace
 from unlearnbench.runs.prerequisites import execute_task, preparation_tasks
 from unlearnbench.runs.run import Run, run_epochs, run_single, stopped_record
@@ -242,7 +242,8 @@ def test_a_run_with_modifiers_is_resumed_with_the_same_numbers(place: Path) -> N
     folder = place / "runs" / "small"
     undisturbed = run_single(run, config, folder, lambda _: None)
     assert undisturbed.method == "npo+nll+mask+sharpness"
-    assert hyperparameters_of(undisturbed)["sharpness.rho"] == 0.1
+    setting = SettingValue.of(undisturbed.spec["method"])
+    assert setting.modifiers == {"mask": {}, "sharpness": {"rho": 0.1}}
     shutil.rmtree(folder / "records" / run.id)
     interrupted = run_epochs(run, config, folder)
     next(interrupted)

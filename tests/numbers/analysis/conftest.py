@@ -126,7 +126,7 @@ def table_row(kind: str, method: str, metrics: Mapping[str, float | None], **mor
     is_run = kind == "run"
     fields: dict[str, Any] = {
         **{"run_id": method, "model": "tiny", "forget_fraction": 0.1, "family": method},
-        **{"hyperparameters": {}, "learning_rate": 1e-5 if is_run else None, "seed": 0},
+        **{"learning_rate": 1e-5 if is_run else None, "seed": 0},
         **{"epoch": int(is_run), "status": "finished"},
     }
     return TableRow(kind=kind, method=method, metrics=Numbers(metrics), **(fields | more))

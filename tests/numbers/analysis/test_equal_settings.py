@@ -24,7 +24,8 @@ from unlearnbench.config.schema import MethodSpec, RetainSpec, RetainTermName
 from unlearnbench.report.tracked_runs import LONGEST, RowsOfRun, tracked_run
 from unlearnbench.results.finalize import table_of
 from unlearnbench.results.records import Record, run_record
-from unlearnbench.results.run_settings import DEFAULT, flat_hyperparameters, run_settings
+from unlearnbench.results.run_settings import run_settings
+from unlearnbench.results.setting_value import UNSET, SettingValue
 from unlearnbench.results.table import TableRow, to_csv
 
 from .conftest import pointed
@@ -227,19 +228,19 @@ def values_but(record: Record, name: str) -> Any:
 
 def test_a_methods_own_weight_stands_beside_that_of_its_retain_term() -> None:
     own = {"hyperparameters": {"retain_weight": 0.5}, "retain": {"term": "kl", "weight": 2.0}}
-    assert flat_hyperparameters(own) == {
+    assert SettingValue.of(own).flat == {
         "retain_weight": 0.5,
         "retain": "kl",
         "retain.weight": 2.0,
     }
     plain = {"hyperparameters": {"beta": 0.1}, "retain": {"term": "nll", "weight": 2.0}}
-    assert flat_hyperparameters(plain) == {"beta": 0.1, "retain": "nll", "retain_weight": 2.0}
+    assert SettingValue.of(plain).flat == {"beta": 0.1, "retain": "nll", "retain_weight": 2.0}
     # A modifier of one's own may be called like a section.
     named = {
         "hyperparameters": {"retain_weight": 0.5, "retain.weight": 3.0},
         "retain": {"term": "kl", "weight": 2.0},
     }
-    assert len(flat_hyperparameters(named)) == 4
+    assert len(SettingValue.of(named).flat) == 4
 
 
 def test_a_hyperparameter_is_told_from_training_settings_of_its_name() -> None:
@@ -306,7 +307,7 @@ def test_a_hyperparameter_that_is_stored_only_off_its_default_has_both_values() 
     assert {row.method for row in rows} == {"dpo", "dpo (scaled=True)"}
     (method,) = sensitivities([replace(NO_ROWS, rows=rows)])
     (dependence,) = method.dependences
-    assert [dependence.value(setting) for setting in dependence.lines[0]] == [True, DEFAULT]
+    assert [dependence.value(setting) for setting in dependence.lines[0]] == [True, UNSET]
 
 
 def test_long_values_stay_different_in_a_tracker() -> None:

@@ -8,6 +8,7 @@ from unlearnbench.analysis.best_settings import panels
 from unlearnbench.analysis.sensitivity import RATE, MethodSensitivity
 from unlearnbench.analysis.sensitivity import sensitivities as of_panels
 from unlearnbench.api.benchmark import SplitKey
+from unlearnbench.results.setting_value import SettingValue
 from unlearnbench.results.table import TableRow
 
 from .conftest import table_row
@@ -26,7 +27,7 @@ def row(
         f"{family} (beta={beta:g})",
         {Q: quality, U: 1 - 1e3 * rate * beta},
         run_id=f"{family}-{rate}-{beta}-{seed}-{split}",
-        hyperparameters={"beta": beta, "fixed": 1},
+        setting=SettingValue.of({"hyperparameters": {"beta": beta, "fixed": 1}}),
         seed=seed,
         epoch=epoch,
         **fields,
@@ -58,7 +59,7 @@ def test_ranges_are_those_of_means_over_seeds_after_the_last_epoch() -> None:
         fmean(
             r.metrics[Q] or 0.0
             for r in rows
-            if (r.learning_rate, r.hyperparameters["beta"], r.epoch) == (rate, beta, 3)
+            if (r.learning_rate, r.setting.fields["beta"], r.epoch) == (rate, beta, 3)
         )
         for rate in RATES
         for beta in BETAS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -57,3 +58,19 @@ def test_values_of_a_hyperparameter_have_a_line_per_rate(fabric: Fabric) -> None
     assert len(by["beta"]["data"]) == 4
     names = {one["name"] for one in by["beta"]["data"]}
     assert "npo (beta=0, mode=a), rate 1e-5" in names
+
+
+def test_values_that_look_alike_have_places_of_their_own(fabric: Fabric) -> None:
+    runs = [
+        replace(fabric.run("npo", 1e-5, hyperparameters={"mode": mode}), id=f"run{number}")
+        for number, mode in enumerate(("1", 1, "true", True))
+    ]
+    (figure, _) = SECTION.data(context_of(*runs))[0]
+    assert figure["layout"]["xaxis"]["type"] == "category"
+    assert figure["data"][0]["x"] == [1, "true", '"1"', '"true"']
+
+
+def test_a_default_that_is_not_stored_has_a_place(fabric: Fabric) -> None:
+    runs = [fabric.run("dpo", 1e-5, hyperparameters=values) for values in ({}, {"scaled": True})]
+    (figure, _) = SECTION.data(context_of(*runs))[0]
+    assert figure["data"][0]["x"] == ["true", "default"]

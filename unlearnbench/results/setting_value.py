@@ -1,0 +1,246 @@
+"""The setting of a run as a structured value.
+
+A setting is everything that a run depends on except its seed. It has the method with its fields,
+the retain term and the modifiers with theirs, the learning rate, and all other settings in which
+the runs of a table differ. Two of these may have one name, such as the `retain_weight` of a method
+and the weight of an added retain term. Each value therefore has a path, which says where it stands
+in the specification of a run: `("method", "hyperparameters", "retain_weight")` and
+`("method", "retain", "weight")`.
+
+CSV files, labels and trackers put values side by side under one name each. These names are made
+here, and only from the structured value.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cached_property
+from typing import Any, Final
+
+from unlearnbench.base.hashing import content_hash
+
+Path = tuple[str, ...]
+"""Where a value stands in the specification of a run: `("training", "batch_size")`."""
+FIELDS: Final[Path] = ("method", "hyperparameters")
+"""Path of the method's fields and of the settings of modifiers: `sam.rho`."""
+RETAIN: Final[Path] = ("method", "retain")
+"""Path of the retain term."""
+
+
+class _Unset(Enum):
+    """Stands for a value that a specification leaves out because it has its default."""
+
+    UNSET = "default"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+UNSET: Final = _Unset.UNSET
+"""Value of a setting that a specification leaves out. It equals no text, not even "default"."""
+
+
+@dataclass(frozen=True, eq=False)
+class SettingValue:
+    """The setting of a run. Start and retain models have an empty one.
+
+    Two settings are equal if they have one id and the same values of the same types. The numbers 1
+    and 1.0, true and the text "1" are four different values.
+    """
+
+    id: str = ""
+    """Hash of everything that the numbers depend on, except the seed. Equal for the seeds of one
+    setting, and only for them."""
+    fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Hyperparameters of the method, by name."""
+    retain: Mapping[str, Any] | None = None
+    """Retain term: `{"term": "kl", "weight": 2.0}`."""
+    modifiers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    """Settings of each modifier, in the order in which modifiers are applied."""
+    learning_rate: float | None = None
+    """None for a method that trains nothing."""
+    others: Mapping[Path, Any] = field(default_factory=dict[Path, Any])
+    """All other settings in which the runs of this method, model and split differ. `UNSET` stands
+    for the default of a setting that ids leave out."""
+
+    @classmethod
+    def of(
+        cls,
+        method: Mapping[str, Any],
+        learning_rate: float | None = None,
+        others: Mapping[Path, Any] | None = None,
+        setting_id: str = "",
+    ) -> SettingValue:
+        """Make the value from the specification of a method, which is ready for JSON."""
+        modifiers: dict[str, dict[str, Any]] = {name: {} for name in method.get("modifiers") or {}}
+        fields: dict[str, Any] = {}
+        for key, value in (method.get("hyperparameters") or {}).items():
+            modifier, _, name = key.rpartition(".")
+            if modifier:
+                modifiers.setdefault(modifier, {})[name] = value
+            else:
+                fields[key] = value
+        retain = method.get("retain")
+        return cls(setting_id, fields, retain, modifiers, learning_rate, others or {})
+
+    @cached_property
+    def own(self) -> dict[str, Any]:
+        """Fields of the method, and settings of modifiers as `sam.rho`."""
+        own = dict(self.fields)
+        for modifier, settings in self.modifiers.items():
+            own |= {f"{modifier}.{name}": value for name, value in settings.items()}
+        return own
+
+    @cached_property
+    def values(self) -> dict[Path, Any]:
+        """All values but the learning rate, by path."""
+        values: dict[Path, Any] = {(*FIELDS, name): value for name, value in self.own.items()}
+        values |= {(*RETAIN, name): value for name, value in (self.retain or {}).items()}
+        return values | dict(self.others)
+
+    @cached_property
+    def text(self) -> str:
+        """All values but the learning rate as text, which is equal only for equal values."""
+        parts = [[*path, "", value_text(value)] for path, value in sorted(self.values.items())]
+        return json.dumps([parts, sorted(self.modifiers), self.retain is None])
+
+    @cached_property
+    def names(self) -> dict[Path, str]:
+        """A name for each value, no two of which are the same."""
+        return names_of([self])
+
+    @cached_property
+    def flat(self) -> dict[str, Any]:
+        """The values by name, ready for JSON: a column of `results.csv`.
+
+        The weight of a retain term is called `retain_weight`, or `retain.weight` for methods that
+        have a hyperparameter called `retain_weight`.
+        """
+        flat: dict[str, Any] = {}
+        for path, name in self.names.items():
+            value = self.values[path]
+            is_list = path in self.others and isinstance(value, list | tuple)
+            flat[name] = json.dumps(value) if is_list else value
+            if value is UNSET:
+                flat[name] = str(UNSET)
+        return flat
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, SettingValue):
+            return NotImplemented
+        mine = self.id, self.text, value_text(self.learning_rate)
+        return mine == (other.id, other.text, value_text(other.learning_rate))
+
+    def __hash__(self) -> int:
+        return hash((self.id, self.text))
+
+
+NO_SETTING: Final = SettingValue()
+"""The setting of start and retain models."""
+
+
+def value_text(value: Any) -> str:
+    """Return a value as JSON, or `default` without quotes for `UNSET`."""
+    return str(value) if value is UNSET else json.dumps(value, sort_keys=True)
+
+
+def free_name(name: str, taken: Collection[str], section: str, key: str | None = None) -> str:
+    """Return `name`, or its name within a section if another setting is called `name`.
+
+    Args:
+        name: `retain_weight`.
+        taken: Names of other settings.
+        section: Where the setting stands in the configuration: `retain`.
+        key: Its name there: `weight`, for `retain.weight`. Defaults to `name`.
+    """
+    if name not in taken:
+        return name
+    qualified = f"{section}.{name if key is None else key}"
+    # Only a modifier that is called like the section has settings of such a name.
+    return free_name(qualified, taken, section)
+
+
+def names_of(settings: Iterable[SettingValue]) -> dict[Path, str]:
+    """Return a name for each value of some settings, no two of which are the same."""
+    paths = dict.fromkeys(path for setting in settings for path in setting.values)
+    fields = [path for path in paths if path[:2] == FIELDS]
+    retain = [path for path in paths if path[:2] == RETAIN]
+    names = {path: path[-1] for path in fields}
+    for path in retain:
+        key = path[-1]
+        name = "retain" if key == "term" else f"retain_{key}"
+        names[path] = free_name(name, {*names.values()}, "retain", key)
+    for path in paths:
+        if path not in names:
+            names[path] = free_name(".".join(path), {*names.values()}, "run")
+    return names
+
+
+class Labels:
+    """Labels of methods, with the values in which their settings differ.
+
+    Different settings have different labels, except for the learning rate, which tables show in a
+    column of its own.
+    """
+
+    def __init__(self) -> None:
+        self._settings: dict[str, dict[str, SettingValue]] = {}
+        """By family and the setting as text."""
+        self._labels: dict[str, dict[str, str]] = {}
+        """By the same keys; made when a label of the family is needed."""
+
+    def add(self, family: str, setting: SettingValue) -> None:
+        """Take a setting into account.
+
+        Args:
+            family: The method with its retain term and modifiers: `npo+nll`.
+            setting: One of its settings.
+        """
+        self._settings.setdefault(family, {}).setdefault(setting.text, setting)
+        self._labels.pop(family, None)
+
+    def label(self, family: str, setting: SettingValue) -> str:
+        """Return the label of a setting: `npo+nll (beta=0.1)`."""
+        if family not in self._labels:
+            self._labels[family] = _labels_of(family, self._settings.get(family, {}))
+        return self._labels[family].get(setting.text, family)
+
+
+def _labels_of(family: str, settings: Mapping[str, SettingValue]) -> dict[str, str]:
+    """Return the label of each setting of a family; keys as in `settings`."""
+    names = names_of(settings.values())
+    texts: dict[Path, set[str]] = {path: set() for path in names}
+    for setting in settings.values():
+        for path in names:
+            # A hyperparameter that was added later is stored only if it differs from its default.
+            is_there = path in setting.values
+            texts[path].add(value_text(setting.values[path]) if is_there else "")
+    differing = sorted((path for path in names if len(texts[path]) > 1), key=names.__getitem__)
+
+    def label(setting: SettingValue, *, in_full: bool) -> str:
+        values = [
+            f"{names[path]}={_short(setting.values[path], in_full=in_full)}"
+            for path in differing
+            if path in setting.values
+        ]
+        return f"{family} ({', '.join(values)})" if values else family
+
+    labels = {key: label(setting, in_full=False) for key, setting in settings.items()}
+    if len({*labels.values()}) < len(labels):
+        # Values may look alike: 0.12345671 and 0.12345672, or the number 1 and the text "1".
+        labels = {key: label(setting, in_full=True) for key, setting in settings.items()}
+    if len({*labels.values()}) < len(labels):
+        # Names and texts may have signs in them that a label has between values.
+        labels = {key: f"{text} #{content_hash(key)[:8]}" for key, text in labels.items()}
+    return labels
+
+
+def _short(value: Any, *, in_full: bool) -> str:
+    if in_full:
+        return value_text(value)
+    if isinstance(value, list | tuple):
+        return json.dumps(value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
