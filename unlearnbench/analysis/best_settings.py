@@ -478,6 +478,10 @@ class Panel(OnPanel):
         """The utility that a method's best setting must keep; None without a start model."""
         return None if self.start.utility is None else UTILITY_SHARE * self.start.utility
 
+    def share_kept(self, kept: float | None) -> float | None:
+        """The share of the start model's utility that this utility is; None without either."""
+        return None if kept is None or not self.start.utility else kept / self.start.utility
+
     @cached_property
     def best(self) -> tuple[Best, ...]:
         """Each method's best setting, the best method first.

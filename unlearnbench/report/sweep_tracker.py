@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import shlex
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from operator import methodcaller
@@ -33,7 +33,7 @@ from unlearnbench.config.entries import earlier_section
 from unlearnbench.config.plan import PLAN_FILE
 from unlearnbench.config.resources import TrackingSettings
 from unlearnbench.config.schema import SweepConfig
-from unlearnbench.report.tracked_runs import RowsByRun, RowsOfRun, tracked_run
+from unlearnbench.report.tracked_runs import RowsByRun, RowsOfRun, chosen_epochs, tracked_run
 from unlearnbench.results.finalize import table_of
 from unlearnbench.results.records import Record
 from unlearnbench.results.rules import named_metrics
@@ -72,6 +72,8 @@ class SweepTracker:
         self.config = config
         self.references: Sequence[Record] = ()
         """Start and retain models that the records are compared with, see `compare_with`."""
+        self.chosen: Mapping[str, int] | None = None if config.select is None else {}
+        """The chosen epoch of each run that reports a choice; None for a sweep without a rule."""
         self.logged = 0
         """Number of records that were logged newly or again."""
         self.trouble: str | None = None
@@ -119,30 +121,35 @@ class SweepTracker:
         now = {record.id: record.panel for record in self.references}
         return {panel for _, panel in before.items() ^ now.items()}
 
+    def choose(self, chosen: Mapping[str, int] | None) -> set[str]:
+        """Set what `select` or `tune` has chosen, as `chosen_epochs` returns it.
+
+        Returns:
+            The ids of the runs that are chosen now and were not before, or the other way round.
+        """
+        before = self.chosen or {}
+        self.chosen = chosen
+        return {run_id for run_id, _ in before.items() ^ (chosen or {}).items()}
+
     def log(self, record: Record) -> None:
         """Log a record. Returns at once."""
         references = self.references
+        chosen = self.chosen
 
         def job(tracker: Tracker) -> None:
             others = [r for r in references if r.panel == record.panel and r.id != record.id]
             table = table_of([*others, record], self._metrics)
-            self._log(tracker, record, RowsByRun(table).of(record))
+            self._log(tracker, record, RowsByRun(table, chosen).of(record))
 
         self._put(job)
 
-    def log_results(self, results: Results, ids: Collection[str] | None = None) -> None:
-        """Log the records of a whole sweep. Returns at once.
-
-        Args:
-            results: Of the sweep.
-            ids: Records that are logged. Defaults to all.
-        """
-        rows = RowsByRun(results.table)
+    def log_results(self, results: Results) -> None:
+        """Log the records of a whole sweep. Returns at once."""
+        self.choose(chosen_epochs(results))
+        rows = RowsByRun(results.table, self.chosen)
         # Runs are compared with start and retain models, which come first for readers of a log.
         for record in sorted(results.records, key=lambda record: record.kind == "run"):
-            if ids is None or record.id in ids:
-                of_record = rows.of(record)
-                self._put(partial(self._log, record=record, rows=of_record))
+            self._put(partial(self._log, record=record, rows=rows.of(record)))
 
     def settle(self) -> None:
         """Wait until all records so far are logged, and write their links."""

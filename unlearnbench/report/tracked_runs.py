@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from unlearnbench.analysis.best_settings import Panel
+from unlearnbench.analysis.results import Results
 from unlearnbench.api.benchmark import SplitKey, split_label
 from unlearnbench.api.metric import MetricColumn
 from unlearnbench.api.tracker import MetricPoint, TrackedRun
@@ -46,12 +47,41 @@ class RowsOfRun:
     """Of its evaluations under attacks."""
     start: tuple[TableRow, ...] = ()
     """Of the start model of its model and split, which a best epoch is judged by."""
+    chooses: bool = False
+    """Whether the sweep has a rule (`select`, `tune`). Only the runs of a choice have a best epoch
+    then."""
+    chosen_epoch: int | None = None
+    """The epoch that was chosen, if the run reports a choice."""
+
+
+def chosen_epochs(results: Results) -> dict[str, int] | None:
+    """Return the chosen epoch of each run that reports a choice of `select` or `tune`.
+
+    Returns:
+        None for a sweep without such a rule.
+    """
+    if results.choice_plan is None:
+        return None
+    return {
+        row.run_id: row.epoch
+        for panel in results.panels
+        for best in panel.best
+        if best.choice is not None and best.setting is not None
+        for row in best.setting.rows
+    }
 
 
 class RowsByRun:
     """The rows of a table, looked up by record."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Table, chosen: Mapping[str, int] | None = None) -> None:
+        """Sort the rows of a table by run.
+
+        Args:
+            table: All numbers.
+            chosen: As `chosen_epochs` returns it. None for a sweep without a rule.
+        """
+        self._chosen = chosen
         self._plain: dict[str, list[TableRow]] = defaultdict(list)
         self._attacked: dict[str, list[TableRow]] = defaultdict(list)
         self._start: dict[tuple[str, SplitKey], list[TableRow]] = defaultdict(list)
@@ -68,6 +98,8 @@ class RowsByRun:
             plain=tuple(self._plain.get(record.id, ())),
             attacked=tuple(self._attacked.get(record.id, ())),
             start=tuple(self._start.get(record.panel, ())),
+            chooses=self._chosen is not None,
+            chosen_epoch=None if self._chosen is None else self._chosen.get(record.id),
         )
 
 
@@ -103,6 +135,7 @@ def tracked_run(record: Record, rows: RowsOfRun, folder: Path, sweep: str) -> Tr
         "device": made.get("device"),
         "error": (record.error or "").strip().partition("\n")[0] or None,
         "git_commit": (made.get("git") or {}).get("commit"),
+        "chosen": None if rows.chosen_epoch is None else "yes",
         "unlearnbench.run_id": record.id,
     }
     started = milliseconds(made.get("started"))
@@ -238,20 +271,27 @@ def _under_attacks(rows: Iterable[TableRow]) -> Iterator[_Point]:
 
 
 def _best_epoch(record: Record, rows: RowsOfRun) -> Iterator[_Point]:
-    """Yield the numbers of a run's best epoch by the rule of every table; none if none is good."""
-    panel = Panel(*record.panel, (*rows.start, *rows.plain))
-    best = next((item.setting for item in panel.best if item.setting), None)
-    if record.kind != "run" or best is None:
+    """Yield the numbers of a run's best epoch.
+
+    In a sweep that chooses settings, it is the chosen epoch of the runs that report a choice, and
+    other runs have none. Otherwise it is the best of the run by the rule of every table.
+    """
+    if record.kind != "run":
         return
-    epoch = best.epoch
-    yield _Point("best/epoch", float(epoch), epoch)
+    panel = Panel(*record.panel, (*rows.start, *rows.plain))
+    if rows.chooses:
+        best = next((row for row in rows.plain if row.epoch == rows.chosen_epoch), None)
+    else:
+        best = next((item.setting.rows[0] for item in panel.best if item.setting), None)
+    if best is None:
+        return
+    yield _Point("best/epoch", float(best.epoch), best.epoch)
     columns = [*best.headline.columns[:2]]
     if test := best.headline.forgotten.test:
         columns.append(test.p_value)
     for column in columns:
-        yield _Point(f"best/{column}", best.metrics.get(column), epoch)
-    if best.kept is not None and panel.start.utility:
-        yield _Point("best/utility_kept", best.kept / panel.start.utility, epoch)
+        yield _Point(f"best/{column}", best.metrics.get(column), best.epoch)
+    yield _Point("best/utility_kept", panel.share_kept(best.kept), best.epoch)
 
 
 def _costs(record: Record) -> Iterator[_Point]:

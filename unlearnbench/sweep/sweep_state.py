@@ -9,10 +9,12 @@ from pathlib import Path
 
 from unlearnbench.analysis.best_settings import Panel
 from unlearnbench.analysis.results import Results
+from unlearnbench.analysis.selection import ChoicePlan
 from unlearnbench.base.errors import RecordError
 from unlearnbench.config.plan import Plan, RunSpec
 from unlearnbench.report.mlflow import ui_command
 from unlearnbench.report.sweep_tracker import SweepTracker
+from unlearnbench.report.tracked_runs import chosen_epochs
 from unlearnbench.results.outcomes import RunOutcome, outcome
 from unlearnbench.results.records import (
     EpochResult,
@@ -107,8 +109,10 @@ class SweepState:
         planned = planned_records(finished, {run.id for run in plan.runs}, plan.references)
         self.references = tuple(record for record in planned if record.kind != "run")
         outdated = self.tracker.compare_with(self.references)
+        chosen_otherwise = self.tracker.choose(_chosen_epochs(plan, planned))
         for record in sorted(planned, key=lambda r: r.kind == "run"):  # references first
-            if record.id not in self._tracked or record.panel in outdated:
+            is_new = record.id not in self._tracked
+            if is_new or record.panel in outdated or record.id in chosen_otherwise:
                 self._track(record)
         self.seconds |= {record.id: record.seconds for record in finished}
         return {record.id for record in finished}
@@ -188,3 +192,19 @@ class SweepState:
             seconds=seconds,
             no_result=no_result(panels),
         )
+
+
+def _chosen_epochs(plan: Plan, records: Sequence[Record]) -> dict[str, int] | None:
+    """Return the chosen epoch of each run that reports a choice; None without a rule."""
+    if plan.config.select is None:
+        return None
+    document = plan.to_json()
+    with suppress(RecordError):  # the report says so, at the end
+        results = Results.of(
+            records,
+            name=plan.config.name,
+            config=document["config"],
+            choice_plan=ChoicePlan.read(document),
+        )
+        return chosen_epochs(results)
+    return {}

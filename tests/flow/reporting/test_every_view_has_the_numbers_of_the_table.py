@@ -130,6 +130,7 @@ def test_mlflow_from_the_folder(made: RandomFolder, table: Numbers, tmp_path: Pa
     uri = f"sqlite:///{tmp_path}/store.db"
     replay(made.folder, uri)
     assert numbers_in_store(uri, table) == table
+    assert_best_epochs(uri, Results.read(made.folder))
     assert replay(made.folder, uri).logged == 0
 
 
@@ -155,6 +156,7 @@ def test_mlflow_while_the_sweep_runs(made: RandomFolder, table: Numbers, tmp_pat
         hidden.rmdir()
     assert tracker.trouble is None
     assert numbers_in_store(uri, table) == table
+    assert_best_epochs(uri, Results.read(made.folder))
     assert replay(made.folder, uri).logged == 0, "the same numbers"
 
 
@@ -184,6 +186,37 @@ def numbers_in_store(uri: str, table: Numbers) -> Numbers:
                 assert key not in found, "a number is there once"
                 found[key] = point.value
     return found
+
+
+def assert_best_epochs(uri: str, results: Results) -> None:
+    """In a sweep that chooses, only the runs of the page's best settings have a best epoch."""
+    from mlflow import MlflowClient
+
+    client: Any = MlflowClient(uri)
+    runs = {
+        run.data.tags["unlearnbench.run_id"]: run.data
+        for run in client.search_runs([e.experiment_id for e in client.search_experiments()])
+        if run.data.tags["kind"] == "run"
+    }
+    if results.choice_plan is None:
+        assert not any("chosen" in data.tags for data in runs.values())
+        return
+    reported = {
+        row.run_id: row
+        for panel in results.panels
+        for best in panel.best
+        if best.setting is not None
+        for row in best.setting.rows
+    }
+    assert {id_ for id_, data in runs.items() if data.tags.get("chosen") == "yes"} == {*reported}
+    for id_, data in runs.items():
+        found = {name: value for name, value in data.metrics.items() if name.startswith("best/")}
+        assert bool(found) == (id_ in reported)
+        if id_ in reported:
+            row = reported[id_]
+            assert found["best/epoch"] == row.epoch
+            kept = row.headline.kept.column
+            assert found.get(f"best/{kept}") == row.kept
 
 
 def test_folders_have_what_the_tests_need(made: RandomFolder, table: Numbers) -> None:

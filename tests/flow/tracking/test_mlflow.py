@@ -16,7 +16,7 @@ from unlearnbench.api.tracker import TrackedSweep
 from unlearnbench.config.profiles import TOFU as PROFILE
 from unlearnbench.evaluation.summary import plan_of
 from unlearnbench.report.mlflow import MlflowTracker
-from unlearnbench.report.sweep_tracker import FILES, replay
+from unlearnbench.report.sweep_tracker import FILES, SweepTracker, replay
 
 from ...forked import start, wait
 
@@ -92,6 +92,13 @@ def store(tmp_path_factory: pytest.TempPathFactory, kit: Any, seen: Any) -> Any:
     for name in FILES:
         (folder / name).write_text("{}", encoding="utf-8")
     replay(folder)
+    config = kit.config()
+    with SweepTracker(config.tracking, folder, config) as tracker:
+        tracker.compare_with(records[:1])
+        tracker.choose({"aaaa": 2})  # as in a sweep with `select`
+        tracker.log(records[1])
+        tracker.settle()
+        tracker.log_files(())
     return seen(f"sqlite:///{folder}/mlflow.db")
 
 
