@@ -19,7 +19,7 @@ its runs on the other seeds. No other setting takes its place, also if it was no
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import cycle, islice
@@ -30,6 +30,7 @@ import numpy as np
 
 from unlearnbench.analysis.best_settings import (
     Best,
+    EarlyEnd,
     OnPanel,
     Panel,
     PanelKey,
@@ -83,6 +84,8 @@ class Contender:
     without a choice."""
     variant: str = ""
     """The attack under which its runs are compared."""
+    ends: tuple[EarlyEnd, ...] = ()
+    """Runs of the sweep that ended early, and those that the attack lacks at an epoch."""
     _read: dict[tuple[str, int], Evaluation] = field(
         default_factory=dict[tuple[str, int], Evaluation]
     )
@@ -109,12 +112,12 @@ class Contender:
     @cached_property
     def panels(self) -> Mapping[PanelKey, Panel]:
         """Its own runs by panel."""
-        return {panel.panel: panel for panel in panels(self.rows)}
+        return {panel.panel: panel for panel in panels(self.rows, (), self.ends)}
 
     @cached_property
     def sweep_panels(self) -> Mapping[PanelKey, Panel]:
         """The panels of the sweep."""
-        return {panel.panel: panel for panel in panels(self.sweep)}
+        return {panel.panel: panel for panel in panels(self.sweep, (), self.ends)}
 
     def settings(self, key: PanelKey) -> tuple[Setting, ...]:
         """Its settings on one panel, averaged over seeds; only the chosen one after `select`."""
@@ -303,7 +306,10 @@ def find_contender(name: str, label: str, results: Results, variant: str = "") -
         raise RecordError(f"{label}: no run of {name!r} was evaluated under {variant}")
     records = {record.id: record for record in results.records}
     chosen = {panel.panel: chosen_for(panel, run_ids) for panel in results.panels}
-    return Contender(label, own, rows, records, chosen, variant)
+    ends = results.ends
+    if variant:
+        ends = (*ends, *_not_attacked(results, variant))
+    return Contender(label, own, rows, records, chosen, variant, ends)
 
 
 def _is_called(record: Record, name: str) -> bool:
@@ -322,6 +328,31 @@ def _under(results: Results, variant: str) -> tuple[TableRow, ...]:
             kept = {row.headline.kept.column: part.kept}
             rows.append(replace(row, metrics={**row.metrics, **kept}))
     return tuple(rows)
+
+
+def _not_attacked(results: Results, variant: str) -> Iterator[EarlyEnd]:
+    """Yield the runs that an attack lacks at an epoch at which it has other runs of their setting.
+
+    A mean over the other seeds would hide them.
+    """
+    runs = [row for row in results.rows if row.kind == "run"]
+    attacked = {(row.run_id, row.epoch) for row in results.attacked if row.variant == variant}
+    settings = {
+        (*row.place_of_setting, row.epoch) for row in runs if (row.run_id, row.epoch) in attacked
+    }
+    for row in runs:
+        if (*row.place_of_setting, row.epoch) in settings and (
+            row.run_id,
+            row.epoch,
+        ) not in attacked:
+            yield EarlyEnd(
+                row.run_id,
+                (*row.panel, row.family, row.learning_rate, row.setting_id),
+                row.seed,
+                due=frozenset({row.epoch}),
+                last=row.epoch - 1,
+                text=f"{variant} did not attack seed {row.seed} at epoch {row.epoch}",
+            )
 
 
 def with_retain_term(name: str, families: Sequence[str]) -> str:
@@ -353,7 +384,7 @@ def match(a: Contender, b: Contender, key: PanelKey, tolerance: float) -> Match 
             if (choice := side.choice(key)) is not None and choice.setting is not None:
                 name = setting_name(choice.setting)
                 return f"{side.name}'s chosen setting, {name}, does not keep {share}"
-            return f"No setting of {side.name} keeps {share}"
+            return f"No setting of {side.name} keeps {share}{_without_mean(settings)}"
         able.append([s for s in settings if (merit := merit_of(s)) and merit[1] >= floor])
         bests.append(best)
     first, second = (best.kept or 0.0 for best in bests)
@@ -371,6 +402,12 @@ def match(a: Contender, b: Contender, key: PanelKey, tolerance: float) -> Match 
             )
         candidate = other
     return (best, candidate) if keeper == 0 else (candidate, best)
+
+
+def _without_mean(settings: Iterable[Setting]) -> str:
+    """Why some settings have no mean, in brackets; empty if all have one."""
+    reasons = dict.fromkeys(setting.why_not for setting in settings if setting.why_not)
+    return f" (settings without a mean: {'; '.join(reasons)})" if reasons else ""
 
 
 def _forgotten(setting: Setting) -> float:

@@ -197,7 +197,8 @@ def rivals(panel: Panel, records: Iterable[Record]) -> Rivals | None:
     if not ranked:
         return None
     current = {record.id: record for record in records if record.panel == panel.panel}
-    whole = Contender("", panel.rows, panel.rows, current)  # so that each evaluation is read once
+    # One for all methods, so that each evaluation is read once.
+    whole = Contender("", panel.rows, panel.rows, current, ends=panel.ends)
     leader, *others = (
         replace(
             whole,

@@ -127,7 +127,11 @@ def leaked(context: PageContext, panel: AttackedPanel) -> dict[Any, tuple[float,
     for row in rows:
         if row.kind != "run" and (leak := row.metrics[column]) is not None:
             means[_name(row)] = leak, row.metrics.get(bound)
-    seeds = {item.setting.key: len(item.setting.rows) for item in panel.settings}
+    seeds = {
+        item.setting.key: len(item.setting.rows)
+        for item in panel.settings
+        if not item.setting.why_not
+    }
     for item in average_seeds(rows):
         if len(item.rows) == seeds.get(item.key) and (leak := item.metrics[column]) is not None:
             means[item.key] = leak, item.metrics.get(bound)

@@ -303,6 +303,31 @@ def test_under_an_attack_a_run_keeps_what_it_keeps_without() -> None:
         under.evaluation(NEAR[0].id, 1)
 
 
+def test_a_seed_that_an_attack_lacks_does_not_disappear_from_a_mean() -> None:
+    records = attacked_by([*REFERENCES, *NEAR, *FAR], 2.0, "relearning@13")
+    lacking = [
+        replace(one, attacked=(), attacked_evaluations={}) if one.id == NEAR[1].id else one
+        for one in records
+    ]
+    results = Results.of(lacking, name="")
+    near, far = (find_contender(name, name, results, "relearning@13") for name in ("near", "far"))
+    (panel,) = compare(near, far, 0.02).panels
+    assert (panel.a, panel.b) == (None, None)
+    assert panel.why_not == (
+        "No setting of near keeps at least 80 % of the start model's utility (settings without a "
+        "mean: relearning@13 did not attack seed 1 at epoch 2)"
+    )
+
+
+def test_a_seed_that_collapsed_does_not_disappear_from_a_mean() -> None:
+    """The mean of the other two would be the better one for the collapse."""
+    ended = run("near", [(0.88, off(1.5, 2))], seed=2, status="collapsed")
+    near = [replace(one, spec={**one.spec, "evaluate_at": [1, 2]}) for one in (*NEAR[:2], ended)]
+    (panel,) = compared("near", "far", [*REFERENCES, *near, *FAR]).panels
+    assert panel.a is not None
+    assert (panel.a.epoch, panel.a.seeds) == (1, (0, 1, 2))
+
+
 A, KEPT = run("a", [(0.89, off(0.2))]), run("a", [(0.87, off(0.5))])
 
 
