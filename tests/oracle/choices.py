@@ -48,6 +48,9 @@ def choices_of_panel(
     """
     select = plan["config"]["select"]
     choosing = {*select["seeds"]}
+    if _has_trials_to_go(settings, plan, choosing):
+        methods = {row.record.method for row in rows}
+        return [Choice(method, method, 0, None, None) for method in sorted(methods)]
     entries = _entries(plan)
     groups: dict[tuple[str, str], list[Setting]] = defaultdict(list)
     on_seeds_of_choice = [row for row in rows if row.record.seed in choosing]
@@ -75,6 +78,15 @@ def choices_of_panel(
         worth = () if chosen is None else _worth(chosen, complete, select, judge)
         found.append(Choice(method, entry, candidates, chosen, reported, worth))
     return found
+
+
+def _has_trials_to_go(
+    settings: SettingsOfRuns, plan: Mapping[str, Any], choosing: set[int]
+) -> bool:
+    """Whether a trial has no record yet, so that nothing is chosen: it might be the best."""
+    recorded = {run.id for run in settings.runs}
+    trials = {run["id"] for run in plan["runs"] if run["spec"]["seed"] in choosing}
+    return bool(trials - recorded) or plan.get("unknown_runs", 0) > 0
 
 
 def _entries(plan: Mapping[str, Any]) -> dict[str, list[str]]:
