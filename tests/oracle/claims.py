@@ -61,6 +61,8 @@ class SettingClaim:
     """Their seeds."""
     means: Mapping[str, MeanClaim]
     """By column of `results.csv`."""
+    by_seed: Mapping[str, tuple[float, ...]]
+    """Numbers of the seeds by column, in the order of seeds; empty if a seed is missing."""
     missing: Mapping[int, str]
     """Why the means are undefined, by seed: `collapsed`, `stopped` or `patience` of a run that
     ended earlier."""
@@ -327,6 +329,7 @@ def _setting(setting: Setting, columns: Sequence[str]) -> SettingClaim:
         runs=tuple(row.record.id for row in setting.rows),
         seeds=setting.seeds,
         means={name: MeanClaim(setting.mean(name), setting.interval(name)) for name in columns},
+        by_seed={name: tuple(setting.by_seed(name).values()) for name in columns},
         missing=setting.missing,
     )
 

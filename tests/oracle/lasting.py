@@ -79,7 +79,7 @@ class UnderVariant:
     """A setting under one variant."""
 
     pairs: tuple[Pair, ...]
-    """One for each seed."""
+    """One for each seed, also for a seed that ended before the epoch."""
     retain: Pair
     start: Pair
     sign: float
@@ -258,6 +258,8 @@ class PanelUnderAttack:
             first = None if is_bypassed else self._row(plain, f"{attack_of(variant)}@0")
             before = self._before(plain, first, row, variant, measured[0])
             pairs.append(Pair(before, None if row is None else row.get(measured[1])))
+        # A seed that ended before the epoch has no number, and must not disappear in a mean.
+        pairs += [Pair(None, None)] * len(setting.missing)
         return UnderVariant(
             tuple(pairs),
             self.reference("retain", variant),

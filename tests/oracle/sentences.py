@@ -5,8 +5,13 @@ Only the numbers are known here, not the words around them. A sentence rounds th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import re
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
+
+from tests.oracle.numbers import ks_p_value
+from tests.oracle.places import LEVEL
 
 if TYPE_CHECKING:
     from tests.oracle.benchmarks import Headline
@@ -20,8 +25,10 @@ def numbers_in_sentences(
     """Return the numbers by sentence: `found`, `sure` and `lasts`.
 
     found: what the first method has forgotten (of a test, the p-value), per cent of the start
-    model's number that it keeps, both numbers of what is kept, and the ends over its seeds.
-    sure: its seeds. lasts: per cent that comes back under the worst attack with the ends of its
+    model's number that it keeps, both numbers of what is kept, and smallest and largest number of
+    what is forgotten over its seeds, if the test does not distinguish it from the retain model.
+    sure: its seeds if there are several; of a test, the questions and the least D that is
+    significant. lasts: per cent that comes back under the worst attack with the ends of its
     interval, the number before and under it, the retain model's, and the start model's before it.
     """
     leader = next((entry for entry in panel.entries if entry.place is not None), None)
@@ -38,6 +45,10 @@ def numbers_in_sentences(
         return 10**value if headline.has_test else value
 
     found = [shown(forgotten), 100 * kept / judge.start_kept, kept, judge.start_kept]
+    over_seeds = leader.shown.by_seed[panel.forgotten]
+    passes = not headline.has_test or forgotten > math.log10(LEVEL)
+    if len(over_seeds) > 1 and passes:
+        found += [shown(min(over_seeds)), shown(max(over_seeds))]
     lasts: list[float] = []
     if leader.lasting is not None and leader.lasting.variant is not None:
         lasting, variant = leader.lasting, leader.lasting.variant
@@ -52,9 +63,17 @@ def numbers_in_sentences(
             lasting.start[variant][0],
         )
         lasts += [number for number in numbers if number is not None]
+    sure: list[float] = []
+    if len(leader.shown.seeds) > 1:
+        sure.append(len(leader.shown.seeds))
+    questions = panel.retain.get("ks_n")
+    if headline.has_test and questions is not None:
+        n = round(questions)
+        significant = [count for count in range(n + 1) if ks_p_value(n, count) <= LEVEL]
+        sure += [n, min(significant) / n] if significant else [n]
     return {
         "found": tuple(found),
-        "sure": (float(len(leader.shown.seeds)),),
+        "sure": tuple(sure),
         "lasts": tuple(lasts),
     }
 
@@ -64,3 +83,20 @@ def _is_unmoved(forgotten: float, headline: Headline, judge: Judge) -> bool:
     if judge.start_forgotten is None:
         return False
     return headline.sign * forgotten <= headline.sign * judge.start_forgotten
+
+
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e-?\d+)?")
+
+
+def missing_numbers(text: str, numbers: Iterable[float]) -> list[float]:
+    """Return the numbers that a text does not show, in the digits of some number in the text."""
+    shown = _NUMBER.findall(text.replace("−", "-"))
+    return [number for number in numbers if not any(_is_rounded(number, part) for part in shown)]
+
+
+def _is_rounded(number: float, shown: str) -> bool:
+    """Whether a number in a text is another number, rounded to the digits of the text."""
+    digits, _, exponent = shown.partition("e")
+    places = len(digits.partition(".")[2]) - int(exponent or 0)
+    half_a_digit = 0.5 * 10.0**-places
+    return abs(float(shown) - number) <= half_a_digit * (1 + 1e-6)
