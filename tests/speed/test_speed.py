@@ -23,7 +23,7 @@ from unlearnbench.losses.predictions import Predictions, Reference
 from unlearnbench.results.records import EpochResult, Record, run_record
 
 from ..flow.sweep.noop_sweep import noop_config
-from . import decoding, evaluation, losses, modifiers, peer, step, sweep, timer
+from . import decoding, evaluation, losses, modifiers, peer, step, sweep, tables, timer
 from .models import random_model
 from .plain_evaluator import PlainEvaluator, PlainResult
 from .plain_losses import PlainPredictions
@@ -346,3 +346,9 @@ def test_a_modifier_that_evaluates_twice_takes_longer(capsys: pytest.CaptureFixt
     plain, sam = (line.split() for line in capsys.readouterr().out.splitlines())
     assert (plain[0], plain[-1], sam[0]) == ("plain", "1.00", "sam")
     assert float(sam[-1]) > 1
+
+
+def test_the_table_of_a_large_sweep(capsys: pytest.CaptureFixture[str]) -> None:
+    found = measured(capsys, tables.main, "--runs", "40")
+    assert found["rows"] == 2 * 2 + 40 * 6
+    assert sum(found["cpu_seconds"].values()) < 10, "10,000 runs take about this time"

@@ -45,10 +45,11 @@ from unlearnbench.evaluation.privacy_control import control_warning
 from unlearnbench.evaluation.summary import plan_of
 from unlearnbench.results.asked_rows import before_rows
 from unlearnbench.results.attack_variants import is_white_box
-from unlearnbench.results.finalize import mixed_versions, table_of
+from unlearnbench.results.finalize import finalize
 from unlearnbench.results.outcomes import WITHOUT_RESULT, outcome
 from unlearnbench.results.records import Record, planned_records, read_records
-from unlearnbench.results.rules import named_metrics
+from unlearnbench.results.rules import named_metrics, rules_of
+from unlearnbench.results.stored_table import NOTHING_STORED, StoredTable, read_table
 from unlearnbench.results.table import Table, TableRow
 
 LINKS_FILE = "links.json"
@@ -83,6 +84,7 @@ class Results:
         records: Iterable[Record],
         *,
         name: str,
+        known: StoredTable = NOTHING_STORED,
         config: Mapping[str, Any] | None = None,
         planned: Iterable[str] | None = None,
         references: Collection[str] | None = None,
@@ -90,7 +92,8 @@ class Results:
     ) -> Results:
         """Results of `records`; of those in the plan alone, if the ids `planned` are given.
 
-        more  other fields
+        known  an earlier table of them
+        more   other fields
         """
         records = tuple(records)
         ids = None if planned is None else frozenset(planned)
@@ -99,7 +102,7 @@ class Results:
         return cls(
             name=name,
             records=tuple(sorted(shown, key=lambda r: r.id)),
-            table=table_of(shown, chosen),
+            table=finalize(shown, rules_of(shown, chosen), known),
             config=config or {},
             planned=None if ids is None else len(ids),
             unplanned=len(records) - len(shown),
@@ -125,6 +128,7 @@ class Results:
         return cls.of(
             records,
             name=plan.get("name", folder.resolve().name),
+            known=read_table(folder),
             config=config,
             planned=[run["id"] for run in plan["runs"]] if plan else None,
             references=plan.get("references"),
@@ -274,10 +278,9 @@ class Results:
             for r in self.records
             if r.kind == "fine-tuned" and r.epochs
         )
-        mixed = mixed_versions(self.records)
         lines = (
             self.schema.warning,
-            mixed,
+            *self.table.notes,
             *self._several_starts(),
             *moved_choices(self.choices),
             *controls,

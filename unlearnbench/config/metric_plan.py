@@ -91,6 +91,30 @@ class MetricPlan:
         )
         return replace(self, measures=measures, summaries=summaries)
 
+    def without(self, metrics: Set[str]) -> MetricPlan:
+        """Return the plan without some metrics, and without the summaries that read them.
+
+        The benchmark's own metrics stay.
+        """
+        removed = self.affected(metrics) - self.own
+        measures: list[Measure] = []
+        for measure in self.measures:
+            sets = tuple(on for on in measure.sets if f"{measure.name}_{on}" not in removed)
+            if sets:
+                measures.append(replace(measure, sets=sets))
+        summaries = {
+            name: summary
+            for name, summary in self.summaries.items()
+            if not removed & {column.name for column in summary.columns()}
+        }
+        return replace(
+            self,
+            measures=tuple(measures),
+            summaries=summaries,
+            columns=tuple(column for column in self.columns if column.name not in removed),
+            under_attack=tuple(item for item in self.under_attack if item.name not in removed),
+        )
+
     @property
     def extra(self) -> frozenset[Reads]:
         """Observations that are made because one of the metrics reads them."""

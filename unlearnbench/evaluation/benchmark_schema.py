@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
-from functools import cached_property, lru_cache
+from dataclasses import asdict, dataclass, replace
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -30,50 +30,6 @@ from unlearnbench.evaluation.summary import plan_of
 
 KEY = "benchmark"
 """Key in `plan.json`."""
-VERSIONS = "metric_versions"
-"""Key in the provenance of a record."""
-
-
-@dataclass(frozen=True)
-class StoredBenchmark:
-    """The entry in `plan.json`: what tables and pages need to know of a benchmark."""
-
-    name: str
-    roles: dict[str, Role]
-    references: tuple[Reference, ...]
-    headline: Headline
-    columns: tuple[MetricColumn, ...]
-    under_attack: tuple[MetricColumn, ...]
-    own: tuple[str, ...]
-    """Names of the columns whose metrics the benchmark names itself."""
-
-    @classmethod
-    def of(cls, benchmark: Benchmark, profile: Profile, chosen: MetricChoices) -> StoredBenchmark:
-        """The entry of a benchmark under a profile, with the metrics that a configuration names."""
-        plan = plan_of(profile, benchmark, chosen)
-        return cls(
-            benchmark.source,
-            dict(benchmark.roles),
-            tuple(sorted(benchmark.references)),
-            benchmark.headline,
-            plan.columns,
-            plan.under_attack,
-            tuple(sorted(plan.own)),
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """Every field; infinite bounds as `decode_floats` reads them."""
-        ready: dict[str, Any] = json_ready(asdict(self), lambda number: {"$float": repr(number)})
-        return ready
-
-    @classmethod
-    def read(cls, plan: Path) -> StoredBenchmark | None:
-        """Read the entry from a sweep's plan; None where there is none to read."""
-        try:
-            document = json.loads(plan.read_text(encoding="utf-8"), object_hook=decode_floats)
-            return TypeAdapter(cls).validate_python(document[KEY])
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
-            return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,16 +37,52 @@ class BenchmarkSchema:
     """Sets, metrics and headline of the benchmark of some records."""
 
     name: str
-    """Empty where the records do not name it."""
+    """Empty if the records do not name it."""
     roles: Mapping[str, Role]
     """The evaluation sets in the order of a table, and what each is for."""
     references: frozenset[Reference]
     """Models that exist besides those of the runs."""
     headline: Headline
     plan: MetricPlan
-    """Without its plug-in: the columns alone, of which nothing is computed."""
+    """Its columns, and how they are computed. If the plug-in is `missing`, the plan has only the
+    columns, and nothing can be computed."""
     missing: str = ""
-    """Why its plug-in cannot be used here; empty if it can."""
+    """Why the benchmark's plug-in cannot be used here; empty if it can."""
+    unusable: tuple[str, ...] = ()
+    """Names of metrics that the configuration names and that cannot be used here."""
+
+    @classmethod
+    def of(
+        cls,
+        benchmark: Benchmark,
+        profile: Profile,
+        chosen: MetricChoices,
+        *,
+        name: str | None = None,
+        unusable: tuple[str, ...] = (),
+    ) -> BenchmarkSchema:
+        """Return the schema of a benchmark under a profile.
+
+        Args:
+            benchmark: Its plug-in.
+            profile: Evaluation rules.
+            chosen: Metrics that a configuration names.
+            name: As the records name the benchmark. Defaults to the name of its plug-in.
+            unusable: Metrics that the configuration names besides, and that cannot be used.
+        """
+        plan = plan_of(profile, benchmark, chosen)
+        if unusable:
+            # Such a metric may be on offer, with settings that it does not take any more. Its
+            # numbers by other settings would be wrong.
+            plan = plan.without(frozenset(unusable))
+        return cls(
+            benchmark.source if name is None else name,
+            benchmark.roles,
+            frozenset(benchmark.references),
+            benchmark.headline,
+            plan,
+            unusable=unusable,
+        )
 
     @property
     def warning(self) -> str:
@@ -120,55 +112,122 @@ class BenchmarkSchema:
         """The evaluation sets with a role."""
         return tuple(name for name, its in self.roles.items() if its == role)
 
+    def to_json(self) -> dict[str, Any]:
+        """Return what tables and pages need to know, for `plan.json` and `table.json`.
 
-def version_entry(
-    benchmark: Benchmark, profile: Profile, chosen: MetricChoices = NO_CHOICES
-) -> dict[str, Any]:
-    """Entry of a record's provenance: versions other than 1, by column, of its metrics.
+        Infinite bounds are written as `decode_floats` reads them.
+        """
+        entry = {
+            "name": self.name,
+            "roles": dict(self.roles),
+            "references": sorted(self.references),
+            "headline": asdict(self.headline),
+            "columns": [asdict(column) for column in self.plan.columns],
+            "under_attack": [asdict(column) for column in self.plan.under_attack],
+            # Names of the columns whose metrics the benchmark names itself.
+            "own": sorted(self.plan.own),
+        }
+        ready: dict[str, Any] = json_ready(entry, lambda number: {"$float": repr(number)})
+        return ready
 
-    chosen  metrics that the configuration names
-    """
-    plan = plan_of(profile, benchmark, chosen)
-    versions = {f"{m.name}_{on}": m.metric.version for m in plan.measures for on in m.sets}
-    for summary in plan.summaries.values():
-        versions |= {column.name: summary.version for column in summary.columns()}
-    later = {name: version for name, version in versions.items() if version != 1}
-    return {VERSIONS: later} if later else {}
+    @classmethod
+    def from_json(cls, entry: Mapping[str, Any]) -> BenchmarkSchema:
+        """Return the schema in a file, without what computes its columns.
+
+        Args:
+            entry: As `to_json` makes it, read with `decode_floats`.
+
+        Raises:
+            ValueError: If a part has another form.
+            KeyError: If a part is missing.
+        """
+        columns = _read_as(tuple[MetricColumn, ...], entry["columns"])
+        under_attack = _read_as(tuple[MetricColumn, ...], entry["under_attack"])
+        own = _read_as(frozenset[str], entry["own"])
+        return cls(
+            name=_read_as(str, entry["name"]),
+            roles=_read_as(dict[str, Role], entry["roles"]),
+            references=_read_as(frozenset[Reference], entry["references"]),
+            headline=_read_as(Headline, entry["headline"]),
+            plan=MetricPlan((), {}, columns, own, under_attack=under_attack),
+        )
+
+    @classmethod
+    def read(cls, plan: Path) -> BenchmarkSchema | None:
+        """Read the schema in a sweep's plan; None if there is none to read."""
+        try:
+            document = json.loads(plan.read_text(encoding="utf-8"), object_hook=decode_floats)
+            return cls.from_json(document[KEY])
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            return None
+
+
+@cache
+def _reader(form: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(form)
+
+
+def _read_as(form: Any, value: Any) -> Any:
+    """Return a value from a file in the form of a type. Raises: ValueError."""
+    return _reader(form).validate_python(value)
 
 
 def recorded_schema(
     section: Mapping[str, Any],
     profile: str,
-    stored: StoredBenchmark | None = None,
+    stored: BenchmarkSchema | None = None,
     chosen: MetricChoices = NO_CHOICES,
 ) -> BenchmarkSchema:
-    """The benchmark of a record.
+    """Return the benchmark of a record.
 
-    section  the `data` of its spec
-    profile  its evaluation rules
-    stored   the entry in the plan of its sweep
-    chosen   metrics that a configuration names; of those that are not installed here there is no
-             plan
+    Args:
+        section: The `data` of its spec.
+        profile: Id of its evaluation rules.
+        stored: The schema in the plan of its sweep.
+        chosen: Metrics that a configuration names. Those that cannot be used here are named in
+            `unusable`, and have no columns.
 
-    Raises: PluginError where the plug-in cannot be used, and the plan has no entry.
+    Raises:
+        PluginError: If the benchmark's plug-in cannot be used, and nothing is stored.
     """
-    rules, name = _profile(profile), str(section.get("source") or "")
+    rules = _profile(profile)
+    name = str(section.get("source") or "")
     try:
-        on_offer = offers("benchmarks")
-        benchmark = _made(name or "tofu", json.dumps(json_ready(section)), on_offer)
+        benchmark = benchmark_of_section(section)
     except PluginError as error:
         if stored is None or stored.name != name:
             raise
-        plan = MetricPlan(
-            (), {}, stored.columns, frozenset(stored.own), under_attack=stored.under_attack
-        )
-        references = frozenset(stored.references)
-        return BenchmarkSchema(name, stored.roles, references, stored.headline, plan, str(error))
+        return replace(stored, missing=str(error))
     try:
-        plan = plan_of(rules, benchmark, chosen)
+        return BenchmarkSchema.of(benchmark, rules, chosen, name=name)
     except PluginError:
-        plan = plan_of(rules, benchmark)
-    return BenchmarkSchema(name, benchmark.roles, benchmark.references, benchmark.headline, plan)
+        usable = {
+            metric: settings
+            for metric, settings in chosen.items()
+            if _is_usable(metric, settings, rules, benchmark)
+        }
+    unusable = tuple(sorted(chosen.keys() - usable.keys()))
+    return BenchmarkSchema.of(benchmark, rules, usable, name=name, unusable=unusable)
+
+
+def _is_usable(
+    metric: str, settings: Mapping[str, Any], profile: Profile, benchmark: Benchmark
+) -> bool:
+    try:
+        plan_of(profile, benchmark, {metric: settings})
+    except PluginError:
+        return False
+    return True
+
+
+def benchmark_of_section(section: Mapping[str, Any]) -> Benchmark:
+    """Return the benchmark with the settings of a record's `data`; TOFU if it names none.
+
+    Raises:
+        PluginError: If it cannot be used here.
+    """
+    name = str(section.get("source") or "tofu")
+    return _made(name, json.dumps(json_ready(section)), offers("benchmarks"))
 
 
 def default_schema() -> BenchmarkSchema:

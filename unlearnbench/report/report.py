@@ -15,8 +15,7 @@ from unlearnbench.api.registry import load
 from unlearnbench.base.deferred_warnings import warn_later
 from unlearnbench.base.errors import RecordError
 from unlearnbench.base.outputs import write_file
-from unlearnbench.results.epoch_metrics import store_numbers
-from unlearnbench.results.rules import named_metrics
+from unlearnbench.results.stored_table import write_table
 from unlearnbench.results.table import ATTACKS, to_csv
 
 TUNING = "tuning.csv"
@@ -78,5 +77,5 @@ def publish(results: Results, folder: Path, out: Path | None = None) -> Path:
     if out is None:
         text = conclusions_json(results.conclusions)
         write_file(folder / CONCLUSION_FILE, text, "the conclusions", REPEAT)
-        store_numbers(results.records, named_metrics(results.config) if results.config else None)
+        write_table(results.table, folder)
     return page

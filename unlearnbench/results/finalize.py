@@ -1,134 +1,456 @@
-"""Every number of every record, computed in one place: records in, one table out."""
+"""Every number of every record, computed in one place: records in, one table out.
 
+A number depends on what was observed of its model; on what was observed of the retain model and of
+the start model of its panel; and on the rules (`rules.py`). Under an attack, the retain and start
+models are those under the same attack at the same point. The key of a row is the hash of all that.
+A row whose key is known is taken from the stored table as a whole, and any other row is computed as
+a whole. So it does not matter in which order models were evaluated, or when a metric was added.
+
+A process that writes a record says by which inputs its numbers were computed (`inputs_entry`). If
+these are today's, the recorded numbers are taken, and no file is read.
+
+The order of the steps:
+
+1. `references_of`: the evaluations of start and retain models that others are compared with
+2. for each result of each record: recorded numbers, known numbers, or a computation that is due
+3. the computations, in groups that share retain and start model
+4. notes on numbers that could not be computed, and on numbers that have moved
+5. the rows in their order, with the columns that are worth showing
+"""
+
+import hashlib
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from unlearnbench.api.benchmark import SplitKey, split_order, split_percent
-from unlearnbench.base.errors import RecordError
+from unlearnbench.api.observations import Evaluation
+from unlearnbench.base.errors import RecordError, UnlearnbenchError
+from unlearnbench.base.hashing import content_hash
 from unlearnbench.config.metric_plan import MetricChoices
-from unlearnbench.evaluation.benchmark_schema import VERSIONS, BenchmarkSchema, filled_columns
+from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
 from unlearnbench.evaluation.precision import distinct_precisions
+from unlearnbench.evaluation.summary import values_of
 from unlearnbench.evaluation.word_check import KEY as UNCOUNTED
-from unlearnbench.results.epoch_metrics import changed_columns, numbers, references_of
-from unlearnbench.results.records import EpochResult, Record
-from unlearnbench.results.rules import schema_of
+from unlearnbench.results.moved_numbers import MovedNumbers
+from unlearnbench.results.records import EpochResult, Record, StoredEvaluations, StoredFile
+from unlearnbench.results.rules import OBSERVED_BY, RecordRules, Rules, recorded_metrics, rules_of
 from unlearnbench.results.run_settings import run_settings
 from unlearnbench.results.setting_value import NO_SETTING, Labels
-from unlearnbench.results.table import Numbers, Table, TableRow, in_order
+from unlearnbench.results.stored_table import NOTHING_STORED, StoredTable
+from unlearnbench.results.table import (
+    Numbers,
+    Table,
+    TableRow,
+    in_order,
+    with_shown_columns,
+)
+
+NUMBERS = "numbers"
+"""Key in the provenance of a record: hash of what its numbers were computed by, besides its own
+observations."""
+Observations = StoredFile | Evaluation
+"""What was observed of a model: a file of a record, or an evaluation in memory."""
+Place = tuple[str, str, SplitKey, str]
+"""Place of a model that others are compared with: kind, model, split, and variant or empty."""
+
+
+@dataclass(frozen=True, eq=False)
+class EvaluatedResult:
+    """A result of a record, and what was observed for it."""
+
+    record: Record
+    result: EpochResult
+    observations: Observations | None
+    """None if they are not stored, as those of a leaderboard's line."""
+
+    @property
+    def place(self) -> tuple[str, int, str]:
+        """Record id, epoch and variant."""
+        return self.record.id, self.result.epoch, self.result.variant
+
+
+References = Mapping[Place, EvaluatedResult]
+"""Start and retain models, plain and under attacks."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Inputs:
+    """What the numbers of a row are computed from."""
+
+    own: Observations | None
+    retain: Observations | None
+    start: Observations | None
+
+    @classmethod
+    def of(cls, evaluated: EvaluatedResult, references: References) -> "_Inputs":
+        """Look up the models that a result is compared with.
+
+        The retain model and the start model are also compared with themselves.
+        """
+        others: dict[str, Observations | None] = {}
+        record = evaluated.record
+        for kind in ("retain", "fine-tuned"):
+            place = kind, *record.panel, evaluated.result.variant
+            other = evaluated if record.kind == kind else references.get(place)
+            others[kind] = None if other is None else other.observations
+        return cls(evaluated.observations, others["retain"], others["fine-tuned"])
+
+    def key(self, rules: RecordRules) -> str:
+        """Return the key of the row; empty if the numbers cannot be computed from files."""
+        if not rules.key or not isinstance(self.own, StoredFile):
+            return ""
+        digests = " ".join(map(_digest, (self.own, self.retain, self.start)))
+        return hashlib.sha256(f"{rules.key} {digests}".encode()).hexdigest()[:16]
+
+
+def _digest(observations: Observations | None) -> str:
+    return observations.digest if isinstance(observations, StoredFile) else "-"
 
 
 def table_of(records: Iterable[Record], metrics: MetricChoices | None = None) -> Table:
-    """Return the table of some records.
+    """Return the table of some records, see `finalize`.
 
     Args:
-        records: In any order.
+        records: In any order, with the start and retain models that they are compared with.
         metrics: Those that the configuration names now, and their settings. Defaults to those that
             it named when the records were made.
+    """
+    records = tuple(records)
+    return finalize(records, rules_of(records, metrics))
+
+
+def finalize(records: Iterable[Record], rules: Rules, known: StoredTable = NOTHING_STORED) -> Table:
+    """Return the table of some records: a row for each model, evaluated epoch and attack.
+
+    Args:
+        records: In any order, with the start and retain models that they are compared with.
+        rules: What the numbers are computed by.
+        known: An earlier table of these records.
 
     Raises:
-        RecordError: If the records were evaluated by different rules.
+        RecordError: If the records were evaluated by different profiles or precisions.
     """
     records = tuple(records)
     _refuse_mixed(records)
-    schema = schema_of(records, metrics)
-    return Table(
-        rows=_plain_rows(records, schema, metrics),
-        attacked=_attacked_rows(records, schema, metrics),
-        schema=schema,
-    )
+    return _Finalization(records, rules, known).table()
 
 
-def _plain_rows(
-    records: Sequence[Record], schema: BenchmarkSchema, metrics: MetricChoices | None
-) -> tuple[TableRow, ...]:
-    references = references_of(records)
-    results = [
-        (record, result, values[result.epoch])
-        for record in records
-        for values in (numbers(record, references, metrics),)
-        for result in record.epochs
-    ]
-    return _rows(records, results, schema)
+def references_of(records: Iterable[Record]) -> References:
+    """Return the start and retain models among some records.
 
-
-def _attacked_rows(
-    records: Sequence[Record], schema: BenchmarkSchema, metrics: MetricChoices | None
-) -> tuple[TableRow, ...]:
-    results: list[tuple[Record, EpochResult, Numbers]] = []
-    for record in records:
-        # Evaluations under attacks are not computed again by other settings.
-        stale = frozenset[str]() if metrics is None else changed_columns(record, metrics)
-        for item in record.attacked:
-            current = {name: v for name, v in item.metrics.items() if name not in stale}
-            results.append((record, item, Numbers.finite(current)))
-    return _rows(records, results, schema) if results else ()
-
-
-def _rows(
-    records: Sequence[Record],
-    results: Sequence[tuple[Record, EpochResult, Numbers]],
-    schema: BenchmarkSchema,
-) -> tuple[TableRow, ...]:
-    """The rows of some results in their order, with the columns that are worth showing.
-
-    records  of the table, also those without a result: labels depend on all of them
+    If there are two for one place, it is not known which of them counts, and there is none.
     """
-    settings, labels = run_settings(records), Labels()
+    found: dict[Place, list[EvaluatedResult]] = defaultdict(list)
     for record in records:
         if record.kind == "run":
-            labels.add(record.method, settings[record.id])
-    # What a retain model alone has, since it was read and not stored, is no column of a table.
-    shown = (result.metrics if record.kind == "retain" else of for record, result, of in results)
-    columns = filled_columns((dict.fromkeys(schema.plan.own), *shown), schema.plan)
-    rows: list[TableRow] = []
-    for record, result, values in results:
-        is_run = record.kind == "run"
-        of_run = settings[record.id] if is_run else NO_SETTING
-        rows.append(
-            TableRow(
-                run_id=record.id,
-                kind=record.kind,
-                model=record.model,
-                forget_fraction=record.forget_fraction,
-                method=labels.label(record.method, of_run) if is_run else record.kind,
-                family=record.method if is_run else record.kind,
-                learning_rate=record.learning_rate,
-                seed=record.seed,
-                epoch=result.epoch,
-                status=record.status,
-                metrics=Numbers({name: values[name] for name in columns}),
-                schema=schema,
-                variant=result.variant,
-                setting=of_run,
-                uncounted=record.provenance.get(UNCOUNTED, {}),
-                at_inference=_acts_at_inference(record),
-            )
+            continue
+        for evaluated in results_of(record):
+            found[record.kind, *record.panel, evaluated.result.variant].append(evaluated)
+    return {place: several[0] for place, several in found.items() if len(several) == 1}
+
+
+def results_of(record: Record) -> Iterator[EvaluatedResult]:
+    """Yield the results of a record, first the plain ones, each with what was observed for it."""
+    for result in record.epochs:
+        yield EvaluatedResult(record, result, _observations(record.evaluations, result.epoch))
+    for result in record.attacked:
+        key = result.epoch, result.variant
+        observations = _observations(record.attacked_evaluations, key)
+        yield EvaluatedResult(record, result, observations)
+
+
+def _observations(evaluations: Mapping[Any, Evaluation], key: Any) -> Observations | None:
+    if isinstance(evaluations, StoredEvaluations):
+        return evaluations.files.get(key)
+    return evaluations.get(key)
+
+
+def inputs_entry(rules_key: str, record: Record, references: Iterable[Record]) -> dict[str, str]:
+    """Return the entry of a new record's provenance that says how its numbers were computed.
+
+    Args:
+        rules_key: Key of the rules by which the process that makes the record computes.
+        record: The new record.
+        references: Records of the start and retain models that it is compared with.
+    """
+    return {NUMBERS: _inputs_hash(rules_key, record, references_of(references))}
+
+
+def _inputs_hash(rules_key: str, record: Record, references: References) -> str:
+    variants = sorted({result.variant for result in (*record.epochs, *record.attacked)})
+    digests: list[str] = []
+    for variant in variants:
+        for kind in ("retain", "fine-tuned"):
+            if kind != record.kind:
+                reference = references.get((kind, *record.panel, variant))
+                digests.append("-" if reference is None else _digest(reference.observations))
+    return content_hash([rules_key, variants, digests])
+
+
+@dataclass
+class _Row:
+    """A row of the table while it is made."""
+
+    evaluated: EvaluatedResult
+    rules: RecordRules
+    inputs: _Inputs
+    key: str
+    numbers: Numbers | None = None
+    """None as long as they are due to be computed."""
+
+    @property
+    def record(self) -> Record:
+        """The record that the row is of."""
+        return self.evaluated.record
+
+    @property
+    def result(self) -> EpochResult:
+        """The recorded result."""
+        return self.evaluated.result
+
+    @property
+    def group(self) -> tuple[Any, ...]:
+        """Equal for rows that are compared with the same retain and start model."""
+        return (*self.record.panel, self.result.variant)
+
+    @property
+    def label(self) -> str:
+        """`record 5f0c, epoch 3 under noise@1`."""
+        under = f" under {self.result.variant}" if self.result.variant else ""
+        return f"record {self.record.id}, epoch {self.result.epoch}{under}"
+
+    def recorded_numbers(self) -> Numbers:
+        """Return the recorded numbers, without those of metrics that had other settings."""
+        stale = self.columns_of_changed_settings(recorded_metrics(self.record))
+        if not stale:
+            return Numbers.finite(self.result.metrics)
+        kept = {name: value for name, value in self.result.metrics.items() if name not in stale}
+        return Numbers.finite(kept)
+
+    def columns_of_changed_settings(self, before: MetricChoices) -> frozenset[str]:
+        """Return the columns of metrics whose settings differ from earlier ones."""
+        now = self.rules.metrics
+        if before == now:
+            return frozenset()
+        names = before.keys() | now.keys()
+        changed = {name for name in names if before.get(name, {}) != now.get(name, {})}
+        return self.rules.schema.plan.affected(changed)
+
+
+class _Finalization:
+    """One call of `finalize`."""
+
+    def __init__(self, records: Sequence[Record], rules: Rules, known: StoredTable) -> None:
+        self._records = records
+        self._rules = rules
+        self._known = known
+        self._moved = MovedNumbers()
+        self._problems: list[str] = []
+        """Reasons of numbers that could not be computed, one for each row."""
+        self._without_observations = 0
+        """Number of rows as recorded, since nothing but numbers is stored."""
+        self._observed_by_other_code: dict[str, list[str]] = defaultdict(list)
+        """Ids of records by metrics that observe by other code now."""
+        self._rules_keys: set[str] = set()
+
+    def table(self) -> Table:
+        """Compute what is not known, and make the table."""
+        rows = self._planned_rows()
+        due = [row for row in rows if row.numbers is None]
+        # Rows of one group follow each other, so that retain and start model are read once.
+        for row in sorted(due, key=lambda row: (str(row.group), row.evaluated.place)):
+            row.numbers = self._computed(row)
+        labelled = _Labelled(self._records, self._rules.schema)
+        # Plain numbers on the rows that an attack asked belong here, too: `Table.before`.
+        made = in_order(map(labelled.row, rows))
+        rules_key = content_hash(sorted(self._rules_keys))
+        moved = self._moved.merged_with(self._known.moved_under(rules_key))
+        return Table(
+            rows=with_shown_columns([row for row in made if not row.variant], labelled.schema),
+            attacked=with_shown_columns([row for row in made if row.variant], labelled.schema),
+            schema=labelled.schema,
+            notes=tuple(note for note in (moved.note, *self._notes()) if note),
+            moved=moved,
+            metrics=self._rules.metrics,
+            rules_key=rules_key,
         )
-    return in_order(rows)
+
+    def _planned_rows(self) -> list[_Row]:
+        """Return the rows of all results, with the numbers that need no computation."""
+        references = references_of(self._records)
+        rows: list[_Row] = []
+        for record in self._records:
+            rules = self._rules.of(record)
+            self._rules_keys.add(rules.key)
+            self._compare_observing_code(record, rules)
+            stored = record.provenance.get(NUMBERS)
+            is_current = bool(
+                stored and rules.key and stored == _inputs_hash(rules.key, record, references)
+            )
+            for evaluated in results_of(record):
+                inputs = _Inputs.of(evaluated, references)
+                row = _Row(evaluated, rules, inputs, inputs.key(rules))
+                row.numbers = self._taken(row, is_current=is_current)
+                rows.append(row)
+        return rows
+
+    def _taken(self, row: _Row, *, is_current: bool) -> Numbers | None:
+        """Return the numbers of a row that need no computation; None if they need one."""
+        if is_current:
+            return Numbers.finite(row.result.metrics)
+        if row.key in self._known.by_key:
+            return self._known.by_key[row.key]
+        if row.key in _computed_here:
+            numbers = _computed_here[row.key]
+            self._note_changes(row, numbers)
+            return numbers
+        if row.rules.obstacle:
+            if isinstance(row.inputs.own, StoredFile) and not row.rules.schema.missing:
+                self._problems.append(f"{row.label}: {row.rules.obstacle}")
+            # The stored table may have columns that are newer than the record.
+            return self._known.by_place.get(row.evaluated.place) or row.recorded_numbers()
+        observations = row.evaluated.observations
+        if observations is None:
+            is_on_disk = isinstance(row.record.evaluations, StoredEvaluations)
+            self._without_observations += is_on_disk
+            return row.recorded_numbers()
+        if isinstance(observations, Evaluation) and row.result.metrics:
+            # This process made the record, with its numbers, by the code that it still runs.
+            return row.recorded_numbers()
+        return None
+
+    def _computed(self, row: _Row) -> Numbers:
+        """Compute the numbers of a row. If that is impossible, a note says so."""
+        schema = row.rules.schema
+        try:
+            values = values_of(
+                schema.plan,
+                schema.sets("forget"),
+                schema.headline.forgotten.name,
+                _read_own(row.inputs.own),
+                _read_reference(row.inputs.retain),
+                _read_reference(row.inputs.start),
+            )
+        except (UnlearnbenchError, OSError, LookupError, ValueError) as error:
+            # Damage is reported where the observations themselves are needed. Other versions may
+            # have had other sets.
+            self._problems.append(f"{row.label}: {error}")
+            row.key = ""
+            return row.recorded_numbers()
+        # The plug-in of a metric may not be given now. Its recorded columns stay.
+        unknown = {
+            name: value for name, value in row.result.metrics.items() if name not in schema.columns
+        }
+        numbers = Numbers.finite(unknown | values)
+        if row.key and row.record.kind != "run":
+            _computed_here[row.key] = numbers
+        self._note_changes(row, numbers)
+        return numbers
+
+    def _note_changes(self, row: _Row, numbers: Numbers) -> None:
+        """Compare numbers with those that were shown before, or else recorded."""
+        before = self._known.by_place.get(row.evaluated.place)
+        settings = recorded_metrics(row.record)
+        if before is None:
+            before = Numbers.finite(row.result.metrics)
+        elif self._known.metrics is not None:
+            settings = self._known.metrics
+        self._moved.add(before, numbers, row.columns_of_changed_settings(settings))
+
+    def _compare_observing_code(self, record: Record, rules: RecordRules) -> None:
+        if not record.evaluations and not record.attacked_evaluations:
+            return
+        stored: Mapping[str, str] = record.provenance.get(OBSERVED_BY, {})
+        for name, digest in stored.items():
+            if rules.observing.get(name, digest) != digest:
+                self._observed_by_other_code[name].append(record.id)
+
+    def _notes(self) -> Iterator[str]:
+        if self._problems:
+            yield (
+                f"numbers of {len(self._problems)} evaluations are shown as recorded, because they "
+                f"cannot be computed ({min(self._problems)})"
+            )
+        if self._without_observations:
+            yield (
+                f"numbers of {self._without_observations} evaluations are shown as recorded, "
+                "because what was observed is not stored here"
+            )
+        for name, ids in sorted(self._observed_by_other_code.items()):
+            yield (
+                f"{name}: its code has changed since {len(ids)} of {len(self._records)} records "
+                f"({min(ids)} for one) were evaluated, and what it observes cannot be observed "
+                "again without the models; delete these folders in records/ and start the sweep "
+                "again, or give the sweep another name"
+            )
+
+
+_computed_here: dict[str, Numbers] = {}
+"""Numbers of start and retain models that this process has computed, by the keys of their rows.
+While a sweep runs, the same models stand beside each run that ends."""
+
+
+def _read_own(observations: Observations | None) -> Evaluation:
+    assert observations is not None, "rows without observations are as recorded"
+    return observations.read() if isinstance(observations, StoredFile) else observations
+
+
+@lru_cache(maxsize=4)
+def _read_file(file: StoredFile) -> Evaluation:
+    return file.read()
+
+
+def _read_reference(observations: Observations | None) -> Evaluation | None:
+    """Read a model that others are compared with. It is the same object for the next one of them.
+
+    What is computed of the model by itself is kept with the object.
+    """
+    return _read_file(observations) if isinstance(observations, StoredFile) else observations
+
+
+class _Labelled:
+    """Makes rows with the names of settings, which depend on all records."""
+
+    def __init__(self, records: Sequence[Record], schema: BenchmarkSchema) -> None:
+        self.schema = schema
+        self._settings = run_settings(records)
+        self._labels = Labels()
+        for record in records:
+            if record.kind == "run":
+                self._labels.add(record.method, self._settings[record.id])
+
+    def row(self, row: _Row) -> TableRow:
+        """Return the row of the table."""
+        record = row.record
+        is_run = record.kind == "run"
+        setting = self._settings[record.id] if is_run else NO_SETTING
+        return TableRow(
+            run_id=record.id,
+            kind=record.kind,
+            model=record.model,
+            forget_fraction=record.forget_fraction,
+            method=self._labels.label(record.method, setting) if is_run else record.kind,
+            family=record.method if is_run else record.kind,
+            learning_rate=record.learning_rate,
+            seed=record.seed,
+            epoch=row.result.epoch,
+            status=record.status,
+            metrics=row.numbers or Numbers(),
+            schema=self.schema,
+            variant=row.result.variant,
+            setting=setting,
+            uncounted=record.provenance.get(UNCOUNTED, {}),
+            at_inference=_acts_at_inference(record),
+            key=row.key,
+        )
 
 
 def _acts_at_inference(record: Record) -> bool:
     """Whether a record is of a run whose method leaves the weights as they are."""
     return record.kind == "run" and "method" in record.spec and record.learning_rate is None
-
-
-def mixed_versions(records: Iterable[Record]) -> str:
-    """A line about the metrics of which the records have numbers of several versions; else ""."""
-    evaluated = [record for record in records if record.epochs]
-    stored = {record.id: record.provenance.get(VERSIONS, {}) for record in evaluated}
-    mixed: list[str] = []
-    for name in sorted({name for versions in stored.values() for name in versions}):
-        having = (record.id for record in evaluated if name in record.epochs[-1].metrics)
-        versions = sorted({stored[id_].get(name, 1) for id_ in having})
-        if len(versions) > 1:
-            mixed.append(f"{name} ({' and '.join(map(str, versions))})")
-    if not mixed:
-        return ""
-    return (
-        f"numbers of different versions of a metric do not compare: {', '.join(mixed)}; evaluate "
-        "again, in a new folder, to have one version"
-    )
 
 
 def _refuse_mixed(records: Sequence[Record]) -> None:

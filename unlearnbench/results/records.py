@@ -34,7 +34,7 @@ from unlearnbench.base.redaction import redact_tree
 from unlearnbench.config.plan import PLAN_FILE, RunSpec
 from unlearnbench.config.precision import precision_of_spec
 from unlearnbench.config.profiles import profile_of
-from unlearnbench.evaluation.benchmark_schema import StoredBenchmark
+from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
 from unlearnbench.evaluation.observation_file import read_observations, write_observations
 from unlearnbench.training.step_result import StepResult
 
@@ -109,7 +109,7 @@ class Record:
         default_factory=dict, repr=False, compare=False
     )
     """By epoch and variant; read from disk when used."""
-    benchmark: Annotated[StoredBenchmark | None, _UNREAD] = field(
+    benchmark: Annotated[BenchmarkSchema | None, _UNREAD] = field(
         default=None, repr=False, compare=False
     )
     """From the plan of its sweep."""
@@ -335,7 +335,7 @@ def read_records(folder: str | Path) -> tuple[Record, ...]:
     places = _places(Path(folder))
     names = {location.name for location in places}
     result = [read_record(p) for p in places if p.name.partition(".")[0] not in names - {p.name}]
-    benchmark = StoredBenchmark.read(places[0].parent.parent / PLAN_FILE) if places else None
+    benchmark = BenchmarkSchema.read(places[0].parent.parent / PLAN_FILE) if places else None
     whole = (replace(record, benchmark=benchmark) for record in result)
     return tuple(sorted(whole, key=_order))
 

@@ -1,19 +1,35 @@
-"""What the numbers of a table are computed by: benchmark, profile and metrics of its records."""
+"""What the numbers of a table are computed by: benchmark, profile and metrics, and their code.
+
+A record stores observations. A number also depends on the rules by which it is computed from
+them: on the evaluation profile, on the benchmark with its settings (`data`), on the metrics with
+theirs (`evaluation.metrics`), and on the code of all three. `RecordRules.key` is the hash of all
+that. Only the metrics of the table's own plan count, so that installing another plug-in changes no
+key.
+"""
 
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
-from unlearnbench.base.errors import RecordError
-from unlearnbench.base.hashing import json_ready
-from unlearnbench.config.metric_plan import NO_CHOICES, MetricChoices
+from unlearnbench.api.metric import Metric, Summary
+from unlearnbench.base.errors import EvaluationError, RecordError
+from unlearnbench.base.hashing import content_hash, json_ready
+from unlearnbench.config.metric_plan import NO_CHOICES, MetricChoices, MetricPlan
+from unlearnbench.config.profiles import profile_of_id
 from unlearnbench.evaluation.benchmark_schema import (
     BenchmarkSchema,
+    benchmark_of_section,
     default_schema,
     recorded_schema,
 )
+from unlearnbench.results.code_digest import own_code, plugin_code_digest
 from unlearnbench.results.records import Record
+
+OBSERVED_BY = "observed_by"
+"""Key in the provenance of a record: digests of the code of metrics that observe, by name."""
 
 
 def named_metrics(config: Mapping[str, Any]) -> MetricChoices:
@@ -33,19 +49,118 @@ def record_schema(record: Record, chosen: MetricChoices) -> BenchmarkSchema:
     return recorded_schema(section, record.profile, record.benchmark, chosen)
 
 
-def schema_of(records: Sequence[Record], metrics: MetricChoices | None = None) -> BenchmarkSchema:
-    """The benchmark of the records of one table: the one that most of them name.
+@dataclass(frozen=True, eq=False)
+class RecordRules:
+    """What the numbers of a record are computed by."""
 
-    metrics  that the configuration names now; default: those that it named for the records
+    schema: BenchmarkSchema
+    metrics: MetricChoices
+    """Metrics that the configuration names, with their settings."""
+    key: str
+    """Hash of everything that numbers depend on besides the observations. Empty if nothing can be
+    computed here, see `obstacle`."""
+    obstacle: str = ""
+    """Why nothing can be computed here: the benchmark's plug-in is missing, or this version does
+    not know the evaluation profile."""
 
-    Raises: RecordError where evaluated ones are ranked by different numbers.
+    @cached_property
+    def observing(self) -> Mapping[str, str]:
+        """Digests of the code of the metrics that make observations of their own, by their names.
+
+        Their observations are made while a model is at hand. If this code changes, records that
+        were made before can be healed only by evaluating the models again.
+        """
+        return {
+            measure.name: _code_of(measure.metric)
+            for measure in self.schema.plan.measures
+            if measure.metric.observes
+        }
+
+
+def record_rules(
+    section: Mapping[str, Any],
+    profile: str,
+    metrics: MetricChoices,
+    stored: BenchmarkSchema | None = None,
+) -> RecordRules:
+    """Return the rules of a record.
+
+    Args:
+        section: The `data` of its spec.
+        profile: Id of its evaluation rules.
+        metrics: Metrics that the configuration names, with their settings.
+        stored: The schema in the plan of its sweep.
+
+    Raises:
+        PluginError: If its benchmark cannot be used here, and no schema is stored.
     """
+    schema = recorded_schema(section, profile, stored, metrics)
+    if schema.missing:
+        return RecordRules(schema, metrics, "", schema.missing)
+    try:
+        profile_of_id(profile)
+    except EvaluationError as error:
+        return RecordRules(schema, metrics, "", str(error))
+    benchmark = benchmark_of_section(section)
+    # A metric that is named but cannot be used changes no number while that is so.
+    usable = {name: metrics[name] for name in metrics.keys() - {*schema.unusable}}
+    inputs = [
+        profile,
+        benchmark.model_dump(mode="json"),
+        usable,
+        plugin_code_digest(type(benchmark)),
+        _metrics_of(schema.plan),
+        own_code(),
+    ]
+    return RecordRules(schema, metrics, content_hash(inputs))
+
+
+@dataclass(frozen=True, eq=False)
+class Rules:
+    """What all numbers of a table are computed by."""
+
+    schema: BenchmarkSchema
+    """The benchmark that most records name. Rows are labelled and ranked by it."""
+    metrics: MetricChoices | None
+    """Metrics that the configuration names now. None: those that it named for each record."""
+    _by_sections: dict[tuple[str, str, str], RecordRules] = field(
+        default_factory=dict[tuple[str, str, str], RecordRules], init=False, repr=False
+    )
+    """By profile, and by the sections of a record that decide."""
+
+    def of(self, record: Record) -> RecordRules:
+        """Return the rules of a record, see `record_rules`."""
+        metrics = recorded_metrics(record) if self.metrics is None else self.metrics
+        section = record.spec.get("data", {})
+        sections = record.profile, _as_json(section), _as_json(metrics)
+        if sections not in self._by_sections:
+            self._by_sections[sections] = record_rules(
+                section, record.profile, metrics, record.benchmark
+            )
+        return self._by_sections[sections]
+
+
+def rules_of(records: Sequence[Record], metrics: MetricChoices | None = None) -> Rules:
+    """Return the rules of some records.
+
+    Args:
+        records: At best those of one sweep. Without any, the benchmark is TOFU.
+        metrics: Those that the configuration names now, and their settings. Defaults to those that
+            it named when the records were made.
+
+    Raises:
+        RecordError: If the benchmarks of evaluated records are ranked by different numbers.
+    """
+    return Rules(_schema_of(records, metrics), metrics)
+
+
+def _schema_of(records: Sequence[Record], metrics: MetricChoices | None) -> BenchmarkSchema:
     if not records:
         return default_schema()
+    evaluated = [record for record in records if record.epochs]
     by_section: dict[str, list[Record]] = defaultdict(list)
-    for record in sorted((r for r in records if r.epochs), key=lambda r: r.id) or records:
-        section = json_ready(record.spec.get("data", {}))
-        by_section[json.dumps(section, sort_keys=True)].append(record)
+    for record in sorted(evaluated or records, key=lambda record: record.id):
+        by_section[_as_json(record.spec.get("data", {}))].append(record)
     schemas: dict[str, BenchmarkSchema] = {}
     for first, *_ in by_section.values():
         chosen = recorded_metrics(first) if metrics is None else metrics
@@ -61,3 +176,28 @@ def schema_of(records: Sequence[Record], metrics: MetricChoices | None = None) -
         )
     most = max(by_section, key=lambda section: (section != "{}", len(by_section[section])))
     return schemas[by_section[most][0].id]
+
+
+def _metrics_of(plan: MetricPlan) -> list[list[Any]]:
+    """Return name, version, code and sets of every metric of a plan."""
+    metrics: list[list[Any]] = []
+    for measure in plan.measures:
+        metric = measure.metric
+        metrics.append([measure.name, metric.version, _code_of(metric), measure.sets])
+    for name, summary in plan.summaries.items():
+        metrics.append([name, summary.version, _code_of(summary)])
+    return metrics
+
+
+def _code_of(metric: Metric | Summary) -> str:
+    return plugin_code_digest(type(metric))
+
+
+def _as_json(value: Any) -> str:
+    return json.dumps(json_ready(value), sort_keys=True)
+
+
+def observed_by_entry(rules: RecordRules) -> dict[str, Any]:
+    """Return the entry of a new record's provenance on metrics that observe, if there are any."""
+    observing = rules.observing
+    return {OBSERVED_BY: observing} if observing else {}

@@ -17,20 +17,20 @@ from typing import Any
 
 from unlearnbench.api.benchmark import split_label, split_text
 from unlearnbench.base.atomic import PART
-from unlearnbench.base.deferred_warnings import warn_later
 from unlearnbench.base.errors import DamagedError, RecordError
 from unlearnbench.base.locks import flock
 from unlearnbench.base.outputs import write_file
 from unlearnbench.config.plan import PLAN_FILE, Plan
 from unlearnbench.config.profiles import profile_of
-from unlearnbench.evaluation.benchmark_schema import KEY, StoredBenchmark
+from unlearnbench.evaluation.benchmark_schema import KEY, BenchmarkSchema
 from unlearnbench.results.records import DAMAGED, StoredEvaluations, read_record
+from unlearnbench.results.stored_table import TABLE_FILE
 
 LOCK_FILE = ".lock"
 FIX = "choose another with --set name=… or --set output=…"
 VIEWS = {
     *("report.html", "results.csv", "attacks.csv", "sweep.log", "selection.json", "search.jsonl"),
-    *("state", "mlflow.db", "mlflow.json", "links.json", "mlruns", "mlartifacts"),
+    *(TABLE_FILE, "state", "mlflow.db", "mlflow.json", "links.json", "mlruns", "mlartifacts"),
 }
 """Other files of a sweep than its plan and records; none of them identifies it."""
 
@@ -46,11 +46,10 @@ def claim_folder(plan: Plan, *, extend: bool = False) -> Path:
     """
     folder = plan.folder
     check_owner(plan)
-    _warn_of_changed_metrics(plan)
     # Renamed into place, so that a kill leaves the old plan or the new one, never half of one.
     config = plan.config
     rules, chosen = profile_of(config.evaluation), config.evaluation.metrics
-    entry = {KEY: StoredBenchmark.of(config.data, rules, chosen).to_json()}
+    entry = {KEY: BenchmarkSchema.of(config.data, rules, chosen).to_json()}
     document: dict[str, Any] = plan.to_json() | entry
     with suppress(OSError, ValueError, KeyError, TypeError):
         written = json.loads((folder / PLAN_FILE).read_text(encoding="utf-8")) if extend else {}
@@ -60,23 +59,6 @@ def claim_folder(plan: Plan, *, extend: bool = False) -> Path:
     text = json.dumps(document, indent=1, allow_nan=False)
     write_file(folder / PLAN_FILE, text, "the plan", "what is recorded is kept")
     return folder
-
-
-def _warn_of_changed_metrics(plan: Plan) -> None:
-    """Warn of plug-in files of metrics, and of the benchmark, that differ from those of the plan in
-    the folder.
-    """
-    try:
-        written = json.loads((plan.folder / PLAN_FILE).read_text(encoding="utf-8"))["metric_files"]
-        changed = [n for n, text in plan.metric_files.items() if written.get(n, text) != text]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return  # none yet, or damaged
-    for name in changed:
-        warn_later(
-            f"{name!r}: its file has changed since this sweep began; finished runs, start and "
-            "retain models keep their numbers, so choose another folder with --set name=… to make "
-            "all of them again"
-        )
 
 
 def check_owner(plan: Plan) -> None:

@@ -10,17 +10,19 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from unlearnbench.api.benchmark import Headline, SplitKey, split_order
 from unlearnbench.base.hashing import json_ready
+from unlearnbench.config.metric_plan import MetricChoices
 from unlearnbench.evaluation.benchmark_schema import (
     BenchmarkSchema,
     default_schema,
     filled_columns,
 )
+from unlearnbench.results.moved_numbers import MovedNumbers
 from unlearnbench.results.setting_value import NO_SETTING, SettingValue
 
 FIRST = ("method", "model", "forget_fraction", "learning_rate", "seed", "epoch")
@@ -141,6 +143,28 @@ class Table:
     """Schema of the benchmark."""
     notes: tuple[str, ...] = ()
     """Sentences on numbers that could not be computed, or that have moved."""
+    moved: MovedNumbers = field(default_factory=MovedNumbers, compare=False, repr=False)
+    """Numbers that have moved, which `notes` tells in words."""
+    metrics: MetricChoices | None = field(default=None, compare=False, repr=False)
+    """Metrics that the configuration names; None if those that it named for each record count."""
+    rules_key: str = field(default="", compare=False, repr=False)
+    """Hash of the rules that the numbers were computed by."""
+
+
+def with_shown_columns(rows: Sequence[TableRow], schema: BenchmarkSchema) -> tuple[TableRow, ...]:
+    """Return the rows with the columns that are worth showing, see `filled_columns`."""
+    if not rows:
+        return ()
+    own = dict.fromkeys(schema.plan.own)
+    columns = filled_columns((own, *(row.metrics for row in rows)), schema.plan)
+    shown: list[TableRow] = []
+    for row in rows:
+        # Rows of a stored table have these columns already, and there may be many of them.
+        if tuple(row.metrics) != columns:
+            metrics = Numbers({name: row.metrics.get(name) for name in columns})
+            row = replace(row, metrics=metrics)
+        shown.append(row)
+    return tuple(shown)
 
 
 def in_order(rows: Iterable[TableRow]) -> tuple[TableRow, ...]:

@@ -143,6 +143,8 @@ class RunState:
         default_factory=dict[tuple[int, str], Evaluation]
     )
     """By epoch and variant, which is empty without an attack."""
+    rules_key: str = ""
+    """Key of the rules by which the results were computed; empty if it is not known."""
 
     def up_to(self, epoch: int) -> RunState:
         """The state as it was after `epoch`."""
@@ -154,6 +156,7 @@ class RunState:
             tuple(result for result in self.results if result.epoch <= epoch),
             tuple(result for result in self.attacked if result.epoch <= epoch),
             {key: seen for key, seen in self.evaluations.items() if key[0] <= epoch},
+            self.rules_key,
         )
 
     def evaluated(self, result: EpochResult, evaluation: Evaluation) -> RunState:

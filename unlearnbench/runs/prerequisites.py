@@ -16,7 +16,6 @@ from unlearnbench.base.provenance import provenance
 from unlearnbench.config.plan import PreparationTask, RunSpec
 from unlearnbench.config.precision import precision_of_spec
 from unlearnbench.config.schema import SweepConfig
-from unlearnbench.evaluation.benchmark_schema import version_entry
 from unlearnbench.evaluation.logs import read_log
 from unlearnbench.evaluation.precision import check_precision
 from unlearnbench.evaluation.privacy_control import control_warning
@@ -174,12 +173,14 @@ def _record(space: Workspace, task: PreparationTask, fraction: SplitKey) -> None
             begin=started,
         )
         | space.evaluator(task.model, fraction).padding_entry
-        | uncounted_entry(space.evaluator(task.model, fraction), space.metrics)
-        | version_entry(space.config.data, space.profile, chosen),
+        | uncounted_entry(space.evaluator(task.model, fraction), space.metrics),
         **results,
     )
     if is_main_process():
-        write_record(record, space.folder)
+        # A plain retain model is compared with nothing but itself, see `_evaluated`.
+        is_alone = kind == "retain" and not task.attack
+        references = () if is_alone else None
+        write_record(space.with_inputs(record, space.rules.key, references), space.folder)
     barrier()
 
 
@@ -191,7 +192,7 @@ def _evaluated(space: Workspace, task: PreparationTask, fraction: SplitKey) -> d
     evaluation = model_evaluation(space, model, source, fraction, is_start=is_start)
     retain: Evaluation | None = evaluation
     start: Evaluation | None = None
-    if is_start:  # a retain model's is made before: `numbers` gives what is relative to the start
+    if is_start:  # a retain model's is made before: `finalize` adds what is relative to the start
         retain, start = space.evaluation(model, "retain", fraction), evaluation
     metrics = space.summary(evaluation, retain, start)
     if is_start and (line := control_warning(metrics, model, fraction)):

@@ -25,7 +25,7 @@ from unlearnbench.models.device import cuda_variables, deterministic, use_device
 from unlearnbench.models.loading import Source, quiet_transformers
 from unlearnbench.models.lora import load_any_model
 from unlearnbench.models.rows_loading import fingerprint
-from unlearnbench.results.epoch_metrics import references_of
+from unlearnbench.results.finalize import references_of
 from unlearnbench.results.records import Record, read_record
 from unlearnbench.runs.build_trainer import build_trainer
 from unlearnbench.runs.request_sequence import save_weights
@@ -122,9 +122,14 @@ def _reference(
     name, split = spec.model.name, spec.forget_fraction
     target = "full" if kind == "fine-tuned" else split_name("retain", split)
     stored = space.evaluation_record(name, target, split)
-    item = references_of(records).get((kind, name, split))
-    item = read_record(stored) if stored.is_dir() else item
-    return item.evaluations[min(item.evaluations)] if item and item.evaluations else None
+    if stored.is_dir():
+        record = read_record(stored)
+    else:
+        only = references_of(records).get((kind, name, split, ""))
+        if only is None:
+            return None
+        record = only.record
+    return record.evaluations[min(record.evaluations)] if record.evaluations else None
 
 
 def _config(spec: RunSpec, config: SweepConfig) -> SweepConfig:

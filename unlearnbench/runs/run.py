@@ -42,7 +42,6 @@ from unlearnbench.config.entries import AttackSpec
 from unlearnbench.config.method_specs import method_from_spec
 from unlearnbench.config.plan import RunSpec
 from unlearnbench.config.schema import SweepConfig
-from unlearnbench.evaluation.benchmark_schema import version_entry
 from unlearnbench.evaluation.precision import needs_stored_weights
 from unlearnbench.evaluation.word_check import uncounted_entry
 from unlearnbench.models.device import cuda_variables, deterministic, use_device
@@ -157,7 +156,8 @@ def stopped_record(spec: RunSpec, config: SweepConfig, folder: Path) -> Record |
     if not state.epoch:
         return None
     made = _provenance(spec, space, state.started)
-    return run_record(spec, status="stopped", provenance=made, **state.of_record())
+    record = run_record(spec, status="stopped", provenance=made, **state.of_record())
+    return space.with_inputs(record, state.rules_key)
 
 
 def _provenance(spec: RunSpec, space: Workspace, begin: float) -> dict[str, Any]:
@@ -170,8 +170,7 @@ def _provenance(spec: RunSpec, space: Workspace, begin: float) -> dict[str, Any]
     )
     evaluator = space.evaluator(spec.model.name, spec.forget_fraction)
     made |= evaluator.padding_entry
-    made |= uncounted_entry(evaluator, space.metrics)
-    return made | version_entry(space.config.data, space.profile, space.config.evaluation.metrics)
+    return made | uncounted_entry(evaluator, space.metrics)
 
 
 class Run:
@@ -199,14 +198,25 @@ class Run:
             stored = broadcast_from_main(lambda: RunState.load(self._folder))
             self._trainer, epoch = self._checkpoints.resumed(build, stored.epoch)
             self.state = stored.up_to(epoch)
-            # The configuration may name other metrics now.
-            results = [replace(r, metrics=self._metrics(r.epoch)) for r in self.state.results]
-            self.state = replace(self.state, results=(*results,))
+            # The configuration may name other metrics now, and code may have changed.
+            self.state = replace(
+                self.state,
+                results=tuple(map(self._with_metrics, self.state.results)),
+                attacked=tuple(map(self._with_metrics, self.state.attacked)),
+            )
+        self.state = replace(self.state, rules_key=space.rules.key)
         self._stored = {*self.state.evaluations}
 
-    def _metrics(self, epoch: int) -> dict[str, float | None]:
-        evaluation = self.state.evaluations[epoch, ""]
-        return self.space.summary(evaluation, self._retain, self._start)
+    def _with_metrics(self, result: EpochResult) -> EpochResult:
+        """Compute the metrics of a stored result again."""
+        evaluation = self.state.evaluations[result.epoch, result.variant]
+        retain, start = self._retain, self._start
+        if result.variant:
+            model, split = self._panel
+            attack = self.space.attack(result.variant.partition("@")[0])
+            retain = self.space.evaluation(model, "retain", split, attack, result.variant)
+            start = self.space.evaluation(model, "full", split, attack, result.variant)
+        return replace(result, metrics=self.space.summary(evaluation, retain, start))
 
     def _build_trainer(self, method: Method) -> Trainer:
         trainer = build_trainer(self.spec, self.space, method)
@@ -417,5 +427,6 @@ class Run:
             self.spec, status=status, provenance=made, error=error, ended=ended, **kept
         )
         if is_main_process():
+            record = self.space.with_inputs(record, self.state.rules_key)
             self.space.storage.push(write_record(record, self.space.folder))
         barrier()

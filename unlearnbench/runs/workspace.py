@@ -1,5 +1,8 @@
 """Data, models and evaluators of a configuration, loaded once in a process."""
 
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,8 +29,10 @@ from unlearnbench.models.loading import (
     template_of,
 )
 from unlearnbench.models.rows_loading import fingerprint, load_benchmark
-from unlearnbench.results.records import read_record
+from unlearnbench.results.finalize import inputs_entry
+from unlearnbench.results.records import Record, read_record
 from unlearnbench.results.remote_copies import storage_of
+from unlearnbench.results.rules import RecordRules, observed_by_entry, record_rules
 from unlearnbench.runs.model_sources import ModelSources
 from unlearnbench.runs.prepared_models import ModelPreparer
 from unlearnbench.training.fine_tuning import FineTuner
@@ -54,6 +59,12 @@ class Workspace:
         self._tuners: dict[str, FineTuner] = {}
         self._start: tuple[str, Any] | None = None
         self._compared: dict[str, Evaluation] = {}
+
+    @cached_property
+    def rules(self) -> RecordRules:
+        """What the numbers of records are computed by."""
+        section = self.config.data.model_dump(mode="json")
+        return record_rules(section, self.profile.id, self.config.evaluation.metrics)
 
     @property
     def metrics(self) -> MetricPlan:
@@ -230,6 +241,39 @@ class Workspace:
             elif (0, variant) in stored.attacked_evaluations:
                 self._compared[key] = stored.attacked_evaluations[0, variant]
         return self._compared.get(key)
+
+    def reference_records(self, model: str, fraction: SplitKey) -> tuple[Record, ...]:
+        """Return the records of the start and retain model, plain and under attacks.
+
+        Those that are not made yet are left out.
+        """
+        targets = ["full"]
+        if "retain" in self.config.data.references:
+            targets.append(split_name("retain", fraction))
+        records: list[Record] = []
+        for target in targets:
+            folders = [self.evaluation_record(model, target, fraction)]
+            for attack in self.config.attacks:
+                folders.append(self.attack_record(model, target, fraction, attack))
+            records += [read_record(folder) for folder in folders if folder.is_dir()]
+        return tuple(records)
+
+    def with_inputs(
+        self, record: Record, rules_key: str, references: Iterable[Record] | None = None
+    ) -> Record:
+        """Return a record that says how its numbers were computed, see `finalize`.
+
+        Args:
+            record: A new one.
+            rules_key: Key of the rules by which its numbers were computed.
+            references: The start and retain models that it was compared with. Defaults to
+                `reference_records`.
+        """
+        if references is None:
+            references = self.reference_records(*record.panel)
+        entry: dict[str, Any] = inputs_entry(rules_key, record, references)
+        entry |= observed_by_entry(self.rules)
+        return replace(record, provenance={**record.provenance, **entry})
 
     def fetch_models(self, model: str, *targets: str) -> None:
         """Copy from the storage the base and `targets` (`full`, retain models) that it has."""

@@ -20,8 +20,9 @@ from unlearnbench.api import registry
 from unlearnbench.api.benchmark import Headline, HeadlineMetric
 from unlearnbench.api.metric import Better, MetricColumn
 from unlearnbench.api.observations import AnswerTokens, Evaluation, SetEvaluation, SetName
+from unlearnbench.config.metric_plan import MetricPlan
 from unlearnbench.config.profiles import TOFU
-from unlearnbench.evaluation.benchmark_schema import StoredBenchmark, filled_columns
+from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema, filled_columns
 from unlearnbench.results.records import EpochResult, Record
 from unlearnbench.training.step_result import StepResult
 
@@ -147,14 +148,12 @@ def of_poems(records: Iterable[Record]) -> tuple[Record, ...]:
         for name, label in labels.items()
         for on, better in ends.items()
     )
-    stored = StoredBenchmark(
+    stored = BenchmarkSchema(
         name="poems",
         roles={"known": "retain", "gone": "forget", "unseen_lines": "holdout"},
-        references=("start",),
+        references=frozenset({"start"}),
         headline=POEMS,
-        columns=columns,
-        under_attack=(),
-        own=("rouge_known", "exact_memorization_gone"),
+        plan=MetricPlan((), {}, columns, frozenset(("rouge_known", "exact_memorization_gone"))),
     )
 
     def numbers(stored: Mapping[str, float | None]) -> dict[str, float | None]:

@@ -265,9 +265,8 @@ def test_every_warning_is_on_the_page_once(fabric: Fabric) -> None:
     weak = {"mia_loss_control": 0.5, "mia_zlib_control": 0.5}
     start = fabric.reference("fine-tuned")
     epoch = replace(start.epochs[0], metrics={**start.epochs[0].metrics, **weak})
-    later = {"metric_versions": {"rouge_forget": 2}}
-    runs = [fabric.run(), replace(fabric.run(seed=1), provenance=later)]
-    report = report_of([replace(start, epochs=(epoch,)), *runs])
+    starts = [replace(start, id=id_, epochs=(epoch,)) for id_ in ("first", "second")]
+    report = report_of([*starts, fabric.run()])
     page = Page(build(report))
     assert len(report.warnings) == 2
     assert [page.words.count(line) for line in report.warnings] == [1, 1]

@@ -13,8 +13,9 @@ from unlearnbench.analysis.text import compare_rule, verdict
 from unlearnbench.api.benchmark import Headline, HeadlineMetric
 from unlearnbench.api.metric import MetricColumn
 from unlearnbench.base.errors import RecordError
+from unlearnbench.config.metric_plan import MetricPlan
 from unlearnbench.config.search import SelectSettings
-from unlearnbench.evaluation.benchmark_schema import StoredBenchmark
+from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
 from unlearnbench.results.finalize import table_of
 from unlearnbench.results.records import EpochResult, Record
 
@@ -32,19 +33,22 @@ METHODS = {
 """(ROUGE-L of the retain set, extraction strength of the forget set) by seed."""
 
 
-STORED = StoredBenchmark(
+STORED = BenchmarkSchema(
     name="made-up",
     roles={"forget": "forget", "retain": "retain"},
-    references=("start",),
+    references=frozenset({"start"}),
     headline=MADE_UP,
-    columns=(
-        MetricColumn("rouge_retain", "ROUGE-L, retain", "higher", set="retain"),
-        MetricColumn(
-            "extraction_strength_forget", "Extraction strength, forget", "lower", set="forget"
+    plan=MetricPlan(
+        (),
+        {},
+        (
+            MetricColumn("rouge_retain", "ROUGE-L, retain", "higher", set="retain"),
+            MetricColumn(
+                "extraction_strength_forget", "Extraction strength, forget", "lower", set="forget"
+            ),
         ),
+        frozenset(MADE_UP.columns),
     ),
-    under_attack=(),
-    own=MADE_UP.columns,
 )
 
 

@@ -163,8 +163,19 @@ def test_both_are_swept_to_the_table_to_mlflow_and_to_the_page(
     assert command("sweep", "own.yaml", *FILES) == 0
     output = capsys.readouterr()
     assert "2 runs, all finished" in output.out
-    for name in ("last-token", "riddles"):
-        assert f"{name!r}: its file has changed since this sweep began" in output.err
+    assert "moved" not in output.err, "comments change no number"
+    assert table(folder) == rows
+
+    Path("last_token.py").write_text(LAST_TOKEN.replace("float(one[-1])", "1 - float(one[-1])"))
+    assert command("report", "runs/own", *FILES) == 0
+    assert "numbers have moved" in capsys.readouterr().err
+    for before, after in zip(rows, table(folder), strict=True):
+        for name in rows[0]:
+            is_changed = name.startswith("last_token_")
+            value = str(1 - float(before[name])) if is_changed else before[name]
+            assert after[name] == value
+    Path("last_token.py").write_text(LAST_TOKEN)
+    assert command("report", "runs/own", *FILES) == 0
     assert table(folder) == rows
 
     # Pages and tables need neither file: what they declare is in the sweep's folder.

@@ -18,6 +18,7 @@ from unlearnbench.results.records import Record, run_record, write_record
 from unlearnbench.sweep.follow_up_runs import FollowUpRuns
 from unlearnbench.training.step_result import StepResult
 
+from ...made_up_numbers import write_with_made_up_numbers
 from ...numbers.analysis.conftest import REFERENCES, off, run
 from ..sweep.test_follow_up_runs import a_config, a_record
 
@@ -72,8 +73,7 @@ def sweep(folder: Path, *panels: str) -> Plan:
                     },
                 )
             )
-    for record in records:
-        write_record(record, folder)
+    write_with_made_up_numbers(records, folder)
     references = tuple(record.id for record in records if record.kind != "run")
     (folder / "plan.json").write_text(json.dumps(replace(plan, references=references).to_json()))
     return plan

@@ -14,8 +14,10 @@ from unlearnbench.config.profiles import TOFU
 from unlearnbench.config.resources import TrackingSettings
 from unlearnbench.config.schema import MethodGrid, MethodSpec, ModelSettings, SweepConfig
 from unlearnbench.report.mlflow import ENVIRONMENT
-from unlearnbench.results.records import EpochResult, Record, write_record
+from unlearnbench.results.records import EpochResult, Record
 from unlearnbench.training.step_result import StepResult
+
+from ...made_up_numbers import write_with_made_up_numbers
 
 QUIET = [
     # MLflow 3.17 asks SQLAlchemy 2.1 for a loader that the latter is about to drop.
@@ -138,8 +140,7 @@ class Kit:
             "runs": [{"id": record.id} for record in records if record.kind == "run"],
         }
         (folder / "plan.json").write_text(json.dumps(document), encoding="utf-8")
-        for record in records:
-            write_record(record, folder)
+        write_with_made_up_numbers(records, folder)
         return folder
 
 

@@ -23,10 +23,11 @@ from unlearnbench.analysis.text import verdict
 from unlearnbench.base.errors import EvaluationError, RecordError
 from unlearnbench.cli.main import main
 from unlearnbench.config.profiles import OPEN_UNLEARNING, TOFU
-from unlearnbench.results.records import Record, write_record
+from unlearnbench.results.records import Record
 from unlearnbench.stats.ks_test import ks_test
 from unlearnbench.stats.paired_test import PairedTest
 
+from ...made_up_numbers import write_with_made_up_numbers
 from .conftest import (
     FAR,
     GOAL,
@@ -217,8 +218,8 @@ def test_the_command_compares_folders_also_under_an_attack(
     hidden = attacked_by([*REFERENCES, *NEAR], 2.0, "relearning@13")
     lasting = attacked_by([*REFERENCES, *FAR], 0.0, "relearning@13")
     for folder, records in (("mine", hidden), ("yours", lasting)):
-        for record in records:
-            write_record(replace(record, id=record.id.replace(".", "-")), tmp_path / folder)
+        named = [replace(record, id=record.id.replace(".", "-")) for record in records]
+        write_with_made_up_numbers(named, tmp_path / folder)
     words = ["compare", "near", f"{tmp_path}/yours:far", "--in", f"{tmp_path}/mine", "--json"]
 
     def compared_by(*more: str) -> Any:

@@ -1,0 +1,118 @@
+"""Numbers that have changed since they were recorded or shown: which columns, and by how much.
+
+If metrics or their code change, the numbers of an old folder are computed again. Whoever has quoted
+them must learn that they have moved.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+_RELATIVE = 1e-9
+"""Largest relative difference that another machine or library may make."""
+_ABSOLUTE = 1e-12
+
+
+@dataclass
+class MovedColumn:
+    """How the numbers of one column have moved."""
+
+    rows: int = 0
+    """Number of rows whose number is another one now."""
+    largest: float = 0.0
+    """Largest absolute difference."""
+    undefined: int = 0
+    """Number of rows that had a number, and have none now."""
+
+    @property
+    def text(self) -> str:
+        """`by up to 0.021 in 80 rows`."""
+        parts: list[str] = []
+        if self.rows:
+            parts.append(f"by up to {self.largest:.2g} in {_rows(self.rows)}")
+        if self.undefined:
+            parts.append(f"no number any more in {_rows(self.undefined)}")
+        return ", ".join(parts)
+
+
+def _rows(count: int) -> str:
+    return f"{count} row{'' if count == 1 else 's'}"
+
+
+@dataclass
+class MovedNumbers:
+    """The columns whose numbers have moved."""
+
+    columns: dict[str, MovedColumn] = field(default_factory=dict[str, MovedColumn])
+    """By name."""
+
+    def add(
+        self,
+        before: Mapping[str, float | None],
+        now: Mapping[str, float | None],
+        leave_out: Collection[str] = (),
+    ) -> None:
+        """Compare the numbers of a row.
+
+        A number where there was none is no change: it is of a newer metric, or of a model that was
+        evaluated before the one that it is compared with.
+
+        Args:
+            before: Earlier numbers by column.
+            now: Today's numbers by column.
+            leave_out: Columns whose change the user asked for.
+        """
+        for name, earlier in before.items():
+            number = now.get(name)
+            if earlier is None or name in leave_out or _is_equal(earlier, number):
+                continue
+            column = self.columns.setdefault(name, MovedColumn())
+            if number is None:
+                column.undefined += 1
+            else:
+                column.rows += 1
+                column.largest = max(column.largest, abs(number - earlier))
+
+    def merged_with(self, others: MovedNumbers) -> MovedNumbers:
+        """Return the changes of both."""
+        merged = MovedNumbers()
+        for columns in (self.columns, others.columns):
+            for name, column in columns.items():
+                both = merged.columns.setdefault(name, MovedColumn())
+                both.rows += column.rows
+                both.undefined += column.undefined
+                both.largest = max(both.largest, column.largest)
+        return merged
+
+    @property
+    def note(self) -> str:
+        """One sentence for the user; empty if nothing has moved."""
+        if not self.columns:
+            return ""
+        listed = "; ".join(f"{name} {column.text}" for name, column in sorted(self.columns.items()))
+        return (
+            "numbers have moved since they were recorded or last shown, because metrics, their "
+            f"code or the models that they compare with have changed: {listed}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the columns by name, as `from_json` reads them."""
+        return {name: vars(column) for name, column in sorted(self.columns.items())}
+
+    @classmethod
+    def from_json(cls, columns: Mapping[str, Any]) -> MovedNumbers:
+        """Return what `to_json` has written.
+
+        Raises:
+            TypeError: If it has another form.
+        """
+        return cls({name: MovedColumn(**column) for name, column in columns.items()})
+
+
+def _is_equal(earlier: float, number: float | None) -> bool:
+    return number is not None and (
+        earlier == number or math.isclose(earlier, number, rel_tol=_RELATIVE, abs_tol=_ABSOLUTE)
+    )
