@@ -417,6 +417,7 @@ def _add_events(made: _Draw, document: Mapping[str, Any]) -> None:
     if "no attack" not in made.features:
         made.has("the retain model was not attacked", 0.06)
     made.has("NaN for one question", 0.12)
+    made.has("places of asked rows are not stated", 0.3)
     made.has("an older metric's number", 0.12)
     made.has("a metric newer than the records", 0.15)
     if document["evaluation"]["metrics"]:
@@ -436,7 +437,12 @@ def write(drawn: Drawn, root: Path) -> RandomFolder:
     if "a metric switched on later" in drawn.features:
         metrics = _earlier_metrics(metrics)
     recorder = Recorder(
-        config, world, folder, metrics=metrics, recorded=_recorded_by_older_code(drawn)
+        config,
+        world,
+        folder,
+        metrics=metrics,
+        recorded=_recorded_by_older_code(drawn),
+        states_places="places of asked rows are not stated" not in drawn.features,
     )
     left_out: set[tuple[str, str]] = set()
     if "the retain model was not attacked" in drawn.features:

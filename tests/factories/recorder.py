@@ -30,7 +30,7 @@ from tests.factories.rows import MadeUpRows
 from unlearnbench.api.attack import Attack, SamplingAttack, WeightAttack, has_steps, variant
 from unlearnbench.api.benchmark import Question, SplitKey, split_name
 from unlearnbench.api.metric import Role
-from unlearnbench.api.observations import Evaluation
+from unlearnbench.api.observations import Evaluation, SetEvaluation
 from unlearnbench.base.hashing import content_hash
 from unlearnbench.config.entries import AttackSpec, attack_from_spec
 from unlearnbench.config.metric_plan import MetricChoices
@@ -151,6 +151,7 @@ class Recorder:
         *,
         metrics: MetricChoices | None = None,
         recorded: Callable[[str, dict[str, float | None]], dict[str, float | None]] | None = None,
+        states_places: bool = True,
     ) -> None:
         """Prepare to write records.
 
@@ -162,6 +163,8 @@ class Recorder:
                 that it names now.
             recorded: Changes the numbers that are written into a record, by its id and their
                 columns: an older version lacked a metric, or computed another number.
+            states_places: Whether evaluations of some rows say which rows these are. Those of
+                earlier versions do not.
         """
         self.config = config
         self.world = world
@@ -169,6 +172,7 @@ class Recorder:
         self.metrics = config.evaluation.metrics if metrics is None else metrics
         self.profile = profile_of(config.evaluation)
         self._recorded = recorded or (lambda _, values: values)
+        self._states_places = states_places
         self._evaluations: dict[tuple[str, str, SplitKey, str], Evaluation] = {}
         """Of start and retain models: by kind, model, split and variant."""
         self._rows_of_attack: dict[tuple[str, str, SplitKey], Mapping[str, list[int]]] = {}
@@ -444,13 +448,11 @@ class Recorder:
             )
             if changes_nothing:
                 # The same questions to the same model have the same answers.
-                sets = {key: subset(plain.sets[key], keep) for key, keep in asked.items()}
-                evaluation = replace(plain, sets=sets)
+                evaluation = self._of_asked_rows(plain, asked)
             else:
                 all_rows = {key: self.world.rows[split].sets[key] for key in asked}
                 whole = self._observe(of_point, split, all_rows, asked=name)
-                sets = {key: subset(whole.sets[key], keep) for key, keep in asked.items()}
-                evaluation = replace(whole, sets=sets)
+                evaluation = self._of_asked_rows(whole, asked)
             if isinstance(attack, SamplingAttack):
                 all_rows = {key: self.world.rows[split].sets[key] for key in asked}
                 sampled = self._observe(
@@ -464,6 +466,15 @@ class Recorder:
                     },
                 )
             yield name, evaluation
+
+    def _of_asked_rows(self, whole: Evaluation, asked: Mapping[str, list[int]]) -> Evaluation:
+        """Return the part of an evaluation that an attack asks."""
+        sets: dict[str, SetEvaluation] = {}
+        for name, keep in asked.items():
+            is_whole = len(keep) == len(whole.sets[name].answer_loss)
+            places = None if is_whole or not self._states_places else np.array(keep, np.int64)
+            sets[name] = replace(subset(whole.sets[name], keep), places=places)
+        return replace(whole, sets=sets)
 
     def _asked(self, spec: AttackSpec, attack: Attack, split: SplitKey) -> Mapping[str, list[int]]:
         """Return the indices of the rows that an attack asks, by set."""

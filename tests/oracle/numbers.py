@@ -578,9 +578,9 @@ def mia_reference(
 ) -> Values:
     """Mean loss less the retain model's on the same row (Watson et al. 2022, arXiv:2111.08440).
 
-    The retain model itself has no number, because all of its differences are 0.
+    All differences of the retain model itself are 0, so its area is 0.5.
     """
-    if retain is None or retain.sets is model.sets:
+    if retain is None:
         return {}
 
     def difference(seen: SetObservations, name: str) -> Array | None:
