@@ -344,7 +344,11 @@ class PanelUnderAttack:
         if len(under) < len(self.variants_of_runs):
             return "missing attack"
         without = [item for item in under.values() if item.score is None]
-        unclear = [item for item in without if item.can_move and not item.removed_too_little]
+        unclear = [
+            item
+            for item in without
+            if item.can_move and not (item.has_all_seeds and item.removed_too_little)
+        ]
         if unclear:
             return self._reason_of(unclear[0])
         if len(without) == len(under):

@@ -319,6 +319,17 @@ class UnderAttack:
             return f"it forgot too little ({least}) to measure recovery"
         return "a number behind it is undefined"
 
+    @property
+    def may_give_back_more(self) -> bool:
+        """Whether a variant without a number might give back more than those that have one.
+
+        An attack that can move no number does not, and neither does one under which hardly anything
+        had been removed, if that is known of all seeds.
+        """
+        if self.measured is None:
+            return False
+        return bool(self.missing) or not self.removed_little
+
     @cached_property
     def questions(self) -> QuestionGains | None:
         """Gains by question of one seed."""
@@ -425,14 +436,8 @@ class AttackedSetting:
             return self.not_attacked
         if all(under.retain.after is None and not under.missing for under in self.under):
             return "the retain model was not attacked"
-        # What the attack cannot move, and what was hardly removed, cannot come back. All other
-        # variants might give back more than those that have a number.
-        open_questions = [
-            under
-            for under in self.under
-            if under.lasting is None and under.measured is not None and not under.removed_little
-        ]
         unscored = [under for under in self.under if under.lasting is None]
+        open_questions = [under for under in unscored if under.may_give_back_more]
         if open_questions:
             return _reasons(open_questions)
         return "" if self.scored else _reasons(unscored)

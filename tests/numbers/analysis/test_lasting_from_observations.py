@@ -11,7 +11,7 @@ from scipy import stats
 from unlearnbench.analysis.lasting import AttackedSetting
 from unlearnbench.analysis.results import Results
 from unlearnbench.analysis.text import attack_sentences, single_attack_sentences
-from unlearnbench.api.observations import Evaluation, FloatArray, IntArray, SetEvaluation
+from unlearnbench.api.observations import Evaluation, FloatArray, IntArray, Samples, SetEvaluation
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.results.records import EpochResult, Record
 
@@ -22,34 +22,52 @@ POINTS = {
     "paraphrase": ("paraphrase",),
     "quantization": ("quantization@int8", "quantization@nf4"),
     "relearning": ("relearning@0", "relearning@1", "relearning@13"),
+    "sampling": ("sampling",),
 }
+SAMPLES = 16
+"""Sampled answers to each question, which is also the k of the metric: the best of all counts."""
 LEAVE_ROWS_OUT = {"paraphrase", "relearning"}
 LEAST_KEPT, LEAST_REMOVED = 0.8, 0.25
 
 
 def evaluation(
-    probabilities: FloatArray, questions: Sequence[str], places: IntArray | None = None
+    probabilities: FloatArray,
+    questions: Sequence[str],
+    rouge: FloatArray,
+    places: IntArray | None = None,
+    best: FloatArray | None = None,
 ) -> Evaluation:
-    """The forget set, whose true answers have these probabilities."""
+    """The forget set with the probabilities of its true answers and ROUGE-L of the greedy ones.
+
+    best  ROUGE-L of the best sampled answer to each question
+    """
     n = len(probabilities)
+    samples = None
+    if best is not None:
+        scores = best[:, None] * np.linspace(0, 1, SAMPLES)  # [n, s]
+        samples = Samples((("",) * SAMPLES,) * n, scores)
     ones, losses = np.ones(n, dtype=np.int64), -np.log(probabilities)
     texts = tuple(questions if places is None else [questions[i] for i in places])
     rows = SetEvaluation(
         *(texts, texts, ("the same answer",) * n, losses, ones, losses, ones),
-        *(np.full((n, 2), 10.0), np.ones((n, 2), dtype=np.int64), np.ones(n), np.ones(n)),
+        *(np.full((n, 2), 10.0), np.ones((n, 2), dtype=np.int64), np.ones(n), rouge),
         places=places,
+        samples=samples,
     )
     return Evaluation(TOFU.id, {"forget": rows})
 
 
 @dataclass
 class Model:
-    """A model with what was observed of it; each array is of probabilities."""
+    """A model with what was observed of it."""
 
     kind: Any
     plain: FloatArray
+    """Probabilities."""
+    rouge: FloatArray
+    """ROUGE-L of the greedy answers."""
     under: dict[str, FloatArray] = field(default_factory=dict[str, FloatArray])
-    """By variant, of the rows that the attack asked."""
+    """By variant, of the rows that the attack asked: probabilities, or the best of samples."""
     kept: float = 0.9
     rate: float = 1e-5
     seed: int = 0
@@ -86,10 +104,11 @@ class RandomPanel:
                 self.runs[lacking].under.pop(variant, None)
 
     def model(self, kind: str, low: float, high: float, **more: Any) -> Model:
-        made = Model(kind, self.rng.uniform(low, high, len(self.questions)) + 1e-3, **more)
+        probabilities, rouge = self.rng.uniform(low, high, (2, len(self.questions))) + 1e-3
+        made = Model(kind, probabilities, rouge, **more)
         for attack, points in POINTS.items():
             gain = self.rng.uniform(0, 0.5)
-            before = made.plain[self.places[attack]]
+            before = rouge if attack == "sampling" else probabilities[self.places[attack]]
             for point in points:
                 share = 0.0 if point.endswith("@0") else self.rng.uniform(-0.3, 1) * gain
                 noise = self.rng.uniform(-0.05, 0.05, len(before))
@@ -105,20 +124,24 @@ class RandomPanel:
             "model_utility": model.kept,
             "log10_forget_quality": -5.0,
             COLUMN: float(model.plain.mean()),
+            "rouge_forget": float(model.rouge.mean()),
         }
         name = f"{model.kind}-{model.rate}-{model.seed}"
-        plain = {model.epoch: evaluation(model.plain, self.questions)}
+        plain = {model.epoch: evaluation(model.plain, self.questions, model.rouge)}
         results: list[EpochResult] = []
         evaluations: dict[tuple[int, str], Evaluation] = {}
         for variant, values in model.under.items():
             places = self.places[variant.partition("@")[0]]
-            is_whole = len(places) == len(self.questions)
-            results.append(
-                EpochResult(model.epoch, {COLUMN: float(values.mean())}, 1.0, 1.0, variant)
-            )
-            evaluations[model.epoch, variant] = evaluation(
-                values, self.questions, None if is_whole else places
-            )
+            metrics = {COLUMN: float(values.mean())}
+            seen = evaluation(values, self.questions, np.ones(len(places)), places)
+            if variant == "sampling":  # The greedy answers are as without it.
+                best = {"expected_best_forget": float(values.mean())}
+                metrics = numbers | best
+                seen = evaluation(model.plain, self.questions, model.rouge, best=values)
+            elif len(places) == len(self.questions):
+                seen = evaluation(values, self.questions, np.ones(len(places)))
+            results.append(EpochResult(model.epoch, metrics, 1.0, 1.0, variant))
+            evaluations[model.epoch, variant] = seen
         attacked = {"attacked": tuple(results), "attacked_evaluations": evaluations}
         run = {"method": "npo", "learning_rate": model.rate, "seed": model.seed}
         if model.kind == "run":
@@ -131,6 +154,8 @@ class RandomPanel:
         attack = variant.partition("@")[0]
         if attack == "relearning":
             return model.under["relearning@0"]
+        if attack == "sampling":
+            return model.rouge
         return model.plain[self.places[attack]]
 
     def expected(self, runs: Sequence[Model]) -> tuple[float, str] | None:
@@ -245,7 +270,7 @@ class Single:
         def model(kind: str, low: float, high: float, kept: float = 0.9) -> Model:
             spread = noise if kind == "run" else noise / 2
             under = {weak: low + spread, strong: high - spread}
-            return Model(kind, low + spread, under, kept=kept)
+            return Model(kind, low + spread, low + spread, under, kept=kept)
 
         self.panel.start = model("fine-tuned", 0.9, 0.9)
         self.panel.retain = model("retain", 0.1, 0.2)
