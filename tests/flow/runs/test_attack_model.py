@@ -13,9 +13,18 @@ import pytest
 from unlearnbench.api import registry
 from unlearnbench.config.entries import attack_spec
 from unlearnbench.config.method_specs import method_spec
-from unlearnbench.config.schema import MethodGrid
-from unlearnbench.results.finalize import table_of
-from unlearnbench.results.records import EpochResult, Record, read_record, read_records
+from unlearnbench.config.schema import EvaluationSettings, MethodGrid
+from unlearnbench.results.finalize import (
+    _read_file,  # pyright: ignore[reportPrivateUsage]
+    table_of,
+)
+from unlearnbench.results.records import (
+    EpochResult,
+    Record,
+    StoredFile,
+    read_record,
+    read_records,
+)
 from unlearnbench.runs import attack_model, workspace
 from unlearnbench.runs import run as run_module
 from unlearnbench.runs.run import run_epochs, run_single
@@ -202,6 +211,81 @@ def test_an_attack_that_is_killed_goes_on_with_the_same_numbers(
     assert timeless(again.attacked) == timeless(whole.attacked)
     assert without_times(again).epochs == without_times(whole).epochs
     assert done == ["noise@0", "noise@1", "noise@10"], "a finished attack is not repeated"
+
+
+def records_read_for(records: Sequence[Record], metrics: Any = None) -> set[str]:
+    """Kinds of the records whose observations are read for a table."""
+    kinds = {record.id: record.kind for record in records}
+    read: set[str] = set()
+    plain: Any = StoredFile.read
+
+    def reads(self: StoredFile) -> Any:
+        read.add(kinds[self.path.parent.name.partition(".")[0]])
+        return plain(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StoredFile, "read", reads)
+        patch.setattr("unlearnbench.results.finalize._computed_here", {})
+        _read_file.cache_clear()
+        table_of(records, metrics)
+    return read
+
+
+def test_records_say_by_what_their_numbers_were_computed(place: Path, noise: str) -> None:
+    """So only retain models are computed again: the start models were evaluated after them."""
+    metrics: Any = {"mia-min-k": {"share": 0.3}}
+    evaluation = EvaluationSettings(rows=4, max_length=96, metrics=metrics)
+    run(place, attacks=specs(noise), evaluation=evaluation)
+    folder = place / "runs" / "small"
+    records = read_records(folder)
+    assert records_read_for(records) == {"retain", "fine-tuned"}
+    assert records_read_for(records, metrics) == {"retain", "fine-tuned"}
+    assert records_read_for([r for r in records if r.kind == "run"]) == {"run"}
+    table = table_of(records)
+    retain = [row for row in (*table.rows, *table.attacked) if row.kind == "retain"]
+    assert all(row.metrics["forgotten"] is not None for row in retain)
+    assert table.notes == ()
+
+
+WORDS = '''
+import numpy as np
+from unlearnbench.api.metric import Metric
+
+class Words(Metric):
+    """Words of an answer."""
+
+    factor: float = 1.0
+    label, bounds = "Words", (0.0, 1e9)
+    roles = frozenset({"forget"})
+
+    def per_example(self, seen):
+        words = [1 + len(text.split()) for text in seen.generated]
+        return self.factor * np.array(words, dtype=float)
+'''
+
+
+@pytest.mark.usefixtures("checkpoint_every_epoch")
+def test_a_run_that_goes_on_has_todays_numbers_also_under_attacks(
+    place: Path, noise: str, tmp_path: Path
+) -> None:
+    (tmp_path / "words.py").write_text(WORDS)
+    registry.register_file(tmp_path / "words.py")
+
+    def config(factor: float) -> Any:
+        metrics: Any = {"words": {"factor": factor}}
+        evaluation = EvaluationSettings(rows=4, max_length=96, metrics=metrics)
+        return config_of(place, attacks=specs(noise, at="every"), evaluation=evaluation)
+
+    folder, (spec,) = place / "runs" / "small", runs_of(config(1.0))
+    fresh = run_single(spec, config(1.0), folder, lambda _: None)
+    shutil.rmtree(folder / "records" / spec.id)
+    interrupted = run_epochs(spec, config(2.0), folder)
+    next(interrupted)
+    next(interrupted)
+    del interrupted
+    again = run_single(spec, config(1.0), folder, lambda _: None)
+    assert timeless(again.attacked) == timeless(fresh.attacked)
+    assert len(again.attacked) == 9
 
 
 def test_a_method_at_inference_time_is_bypassed_by_who_holds_the_weights(

@@ -19,8 +19,9 @@ from unlearnbench.config.schema import (
     MethodGrid,
     RetainSpec,
 )
-from unlearnbench.results.finalize import table_of
+from unlearnbench.results.finalize import inputs_entry, table_of
 from unlearnbench.results.records import read_record, read_records, write_record
+from unlearnbench.results.rules import rules_of
 from unlearnbench.results.setting_value import SettingValue
 from unlearnbench.runs import workspace
 from unlearnbench.runs.prerequisites import execute_task, preparation_tasks
@@ -199,6 +200,10 @@ def test_a_run_that_is_stopped_leaves_a_record(place: Path) -> None:
     assert list(stopped.epochs) == reached
     assert [step.step for step in stopped.steps] == [1, 2, 3, 4]
     kept = write_record(stopped, folder)
+    references = [record for record in read_records(folder) if record.kind != "run"]
+    key = rules_of([stopped]).of(stopped).key
+    by_todays_rules = inputs_entry(key, stopped, references)
+    assert by_todays_rules.items() <= stopped.provenance.items()
     shutil.rmtree(folder / "state" / spec.id)
     whole = run_single(spec, config, folder, lambda _: None)
     assert not kept.exists()
