@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping
+from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
@@ -19,7 +20,9 @@ def rate_text(rate: float | None) -> str:
     if rate is None:
         return "none"
     mantissa, _, exponent = f"{rate:e}".partition("e")
-    return f"{float(mantissa):g}e{int(exponent)}"
+    text = f"{float(mantissa):g}e{int(exponent)}"
+    # All digits, if six do not tell the rate from others.
+    return text if float(text) == rate else f"{Decimal(repr(rate)):e}"
 
 
 def split_cell(split: SplitKey) -> str:

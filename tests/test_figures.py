@@ -107,6 +107,16 @@ class TestSelection:
         with_term = [replace(row, family="npo+nll", method="npo+nll") for row in other]
         assert [r.family for r in select([*with_term], ["npo"])] == ["npo+nll"] * 2
 
+    def test_a_rate_that_looks_like_another_one_is_not_chosen_with_it(self, sweep: Path) -> None:
+        rows = rows_of(sweep)
+        near = tuple(
+            replace(row, run_id="dd00", learning_rate=1.0000001e-4)
+            for row in rows
+            if row.kind == "run"
+        )
+        assert select((*rows, *near), rate=1e-4) == rows
+        assert select(rows, rate=1.0000001e-4) == rows, "six digits are enough without another"
+
     def test_a_folder_and_its_records_give_the_same_rows(self, sweep: Path) -> None:
         rows = rows_of(sweep)
         assert len(rows) == 4

@@ -47,6 +47,7 @@ from unlearnbench.analysis.text import setting_name, share_kept
 from unlearnbench.api.benchmark import Headline
 from unlearnbench.api.observations import Evaluation, FloatArray
 from unlearnbench.base.errors import EvaluationError, RecordError, did_you_mean
+from unlearnbench.base.number_text import float_text
 from unlearnbench.evaluation.precision import check_precision
 from unlearnbench.evaluation.summary import first_difference, forget_ratios
 from unlearnbench.results.outcomes import outcome
@@ -280,7 +281,7 @@ def find_contender(name: str, label: str, results: Results, variant: str = "") -
     by_name: dict[str, set[str]] = {}
     ids: set[str] = set()
     for row in (row for row in results.rows if row.kind == "run"):
-        rate = "" if row.learning_rate is None else f" lr {row.learning_rate:g}"
+        rate = "" if row.learning_rate is None else f" lr {float_text(row.learning_rate)}"
         for item in {row.family, row.method, row.family + rate, row.method + rate, row.run_id}:
             by_name.setdefault(item, set()).add(row.run_id)
         if name and row.run_id.startswith(name):
@@ -314,7 +315,7 @@ def find_contender(name: str, label: str, results: Results, variant: str = "") -
 
 def _is_called(record: Record, name: str) -> bool:
     """Whether `name` stands for a run without a row, as in `find_contender`."""
-    rate = "" if record.learning_rate is None else f" lr {record.learning_rate:g}"
+    rate = "" if record.learning_rate is None else f" lr {float_text(record.learning_rate)}"
     return name in (record.method, record.method + rate) or record.id.startswith(name or " ")
 
 
@@ -675,7 +676,7 @@ def training_differences(records: Mapping[str, Record]) -> tuple[str, ...]:
             training: Any = record.spec.get("training") or {}
             settings |= {f"training.{key}": value for key, value in training.items()}
         for key, value in settings.items():
-            text = f"{value:g}" if isinstance(value, float) else json.dumps(value)
+            text = float_text(value) if isinstance(value, float) else json.dumps(value)
             values.setdefault(key, {})[name] = text
     return tuple(
         _difference(setting, by_method)

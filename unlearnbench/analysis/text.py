@@ -18,6 +18,7 @@ from unlearnbench.analysis.best_settings import (
 from unlearnbench.analysis.lasting import worst_of_level
 from unlearnbench.api.benchmark import Headline, HeadlineMetric
 from unlearnbench.base.console import aligned
+from unlearnbench.base.number_text import float_text
 from unlearnbench.evaluation.word_check import MOST_ANSWERS
 from unlearnbench.results.attack_variants import step_of
 from unlearnbench.stats.ks_test import SIGNIFICANCE
@@ -40,7 +41,7 @@ NAMED = 4
 def rate_of(setting: Setting) -> str:
     """`npo at learning rate 1e-05`."""
     rate = setting.learning_rate
-    return setting.method + ("" if rate is None else f" at learning rate {rate:g}")
+    return setting.method + ("" if rate is None else f" at learning rate {float_text(rate)}")
 
 
 def setting_name(setting: Setting) -> str:
@@ -108,7 +109,7 @@ def best_lines(panel: Panel, most: int) -> list[str]:
         setting = best.setting
         if setting is None:
             continue
-        rate = "-" if setting.learning_rate is None else f"{setting.learning_rate:g}"
+        rate = "-" if setting.learning_rate is None else float_text(setting.learning_rate)
         shown = cells(setting.kept, setting.forgotten)
         place = "-" if best.ranked is None else str(next(places))
         rows.append(

@@ -23,6 +23,7 @@ from unlearnbench.api.identity import (
 )
 from unlearnbench.base.errors import ConfigError, Problem
 from unlearnbench.base.hashing import content_hash, json_ready
+from unlearnbench.base.number_text import float_text
 from unlearnbench.base.redaction import redact, redact_tree
 from unlearnbench.config.entries import AttackSpec, BenchmarkSection
 from unlearnbench.config.method_specs import removes_dropout, starts_exactly, takes_roles_apart
@@ -159,7 +160,7 @@ class RunSpec(Settings):
                 self.method.label,
                 self.model.name,
                 split_label(self.forget_fraction),
-                *(() if rate is None else (f"lr {rate:g}", epochs)),
+                *(() if rate is None else (f"lr {float_text(rate)}", epochs)),
                 f"seed {self.seed}",
             )
         )

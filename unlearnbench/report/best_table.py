@@ -12,6 +12,7 @@ from unlearnbench.analysis.results import Results
 from unlearnbench.analysis.text import best_rule
 from unlearnbench.api.benchmark import Headline, HeadlineMetric, split_percent
 from unlearnbench.base.errors import RecordError
+from unlearnbench.base.number_text import float_text
 from unlearnbench.results.outcomes import RunOutcome
 from unlearnbench.stats.t_interval import ENOUGH_SEEDS
 
@@ -126,7 +127,7 @@ def columns(lines: Sequence[Best], headline: Headline) -> list[Column]:
         )
 
     def rate(setting: Setting) -> str:
-        return "" if setting.learning_rate is None else f"{setting.learning_rate:g}"
+        return "" if setting.learning_rate is None else float_text(setting.learning_rate)
 
     model = Column("Model", lambda line: line.model, align="")
     split = Column("Forget", lambda line: split_percent(line.forget_fraction))

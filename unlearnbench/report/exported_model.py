@@ -20,6 +20,7 @@ from unlearnbench.api.registry import names
 from unlearnbench.base import hub
 from unlearnbench.base.atomic import atomic_folder
 from unlearnbench.base.errors import ModelError, OutputError, RecordError
+from unlearnbench.base.number_text import float_text
 from unlearnbench.base.outputs import check_folder
 from unlearnbench.base.provenance import git_state
 from unlearnbench.config.schema import SweepConfig
@@ -47,7 +48,7 @@ class Choice:
     def title(self) -> str:
         """Name for people: `npo+nll · tiny · lr 0.001 · seed 0 · epoch 3`."""
         row = self.row
-        rate = "" if row.learning_rate is None else f" · lr {row.learning_rate:g}"
+        rate = "" if row.learning_rate is None else f" · lr {float_text(row.learning_rate)}"
         return f"{row.method} · {row.model}{rate} · seed {row.seed} · epoch {row.epoch}"
 
 

@@ -25,6 +25,7 @@ from unlearnbench.analysis.results import Results
 from unlearnbench.api import registry
 from unlearnbench.api.benchmark import SplitKey, split_label
 from unlearnbench.base.errors import RecordError, did_you_mean
+from unlearnbench.base.number_text import float_text
 from unlearnbench.results.finalize import table_of
 from unlearnbench.results.records import Record, evaluated_epoch
 from unlearnbench.results.table import TableRow, to_csv
@@ -88,11 +89,13 @@ def select(
         runs = [row for row in runs if wanted & {row.family, row.method}]
     if rate is not None:
         rates = sorted({row.learning_rate for row in runs if row.learning_rate is not None})
-        near = [None, *(item for item in rates if math.isclose(item, rate, rel_tol=1e-6))]
-        if len(near) == 1:
-            listed = ", ".join(f"{item:g}" for item in rates)
-            raise RecordError(f"no learning rate {rate:g} in this table; rates: {listed}")
-        runs = [row for row in runs if row.learning_rate in near]
+        near = [item for item in rates if math.isclose(item, rate, rel_tol=1e-6)]
+        if rate in near:  # another rate may look like it
+            near = [rate]
+        if not near:
+            listed = ", ".join(map(float_text, rates))
+            raise RecordError(f"no learning rate {float_text(rate)} in this table; rates: {listed}")
+        runs = [row for row in runs if row.learning_rate in (None, *near)]
     if fraction is not None and not any(row.forget_fraction == fraction for row in rows):
         splits = dict.fromkeys(str(row.forget_fraction) for row in rows)
         raise RecordError(f"no split {fraction!r} in this table; splits: {', '.join(splits)}")

@@ -20,6 +20,7 @@ from unlearnbench.api.benchmark import SplitKey, split_label
 from unlearnbench.api.metric import MetricColumn
 from unlearnbench.api.tracker import MetricPoint, TrackedRun
 from unlearnbench.base.hashing import content_hash
+from unlearnbench.base.number_text import float_text
 from unlearnbench.base.redaction import redact
 from unlearnbench.results.records import Record
 from unlearnbench.results.setting_value import SettingValue, free_name
@@ -204,7 +205,7 @@ def _name(record: Record) -> str:
         split_label(record.forget_fraction),
     ]
     if record.learning_rate is not None:
-        parts.append(f"lr {record.learning_rate:g}")
+        parts.append(f"lr {float_text(record.learning_rate)}")
     parts.append(f"seed {record.seed}")
     return " · ".join(parts)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unlearnbench.api.benchmark import split_percent
+from unlearnbench.base.number_text import float_text
 
 if TYPE_CHECKING:
     from unlearnbench.results.records import Record
@@ -38,7 +39,7 @@ class RunOutcome:
 
 def outcome(record: Record) -> RunOutcome:
     """RunOutcome of a run."""
-    rate = "" if record.learning_rate is None else f" at {record.learning_rate:g}"
+    rate = "" if record.learning_rate is None else f" at {float_text(record.learning_rate)}"
     title = (
         f"{record.method}{rate}, {record.model}, {split_percent(record.forget_fraction)}, "
         f"seed {record.seed}"

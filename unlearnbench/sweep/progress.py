@@ -17,6 +17,7 @@ from unlearnbench.analysis.conclusion import Conclusion
 from unlearnbench.analysis.text import best_lines
 from unlearnbench.api.benchmark import Headline, split_percent
 from unlearnbench.base.console import WARNING_STYLE, Console, append_log_line, format_duration
+from unlearnbench.base.number_text import float_text
 from unlearnbench.base.redaction import redact
 from unlearnbench.config.plan import RunSpec
 from unlearnbench.results.records import EpochResult
@@ -204,7 +205,7 @@ class Progress:
         if self._several_models:
             parts.append(run.model.name)
         if run.learning_rate is not None:
-            parts.append(f"lr {run.learning_rate:g}")
+            parts.append(f"lr {float_text(run.learning_rate)}")
         parts.append(split_percent(run.forget_fraction))
         if self._several_seeds:
             parts.append(f"seed {run.seed}")
@@ -257,7 +258,9 @@ class Progress:
 
 def _method(run: RunSpec) -> tuple[str, SettingValue]:
     """Return a run's method and its setting, as `Labels` takes them."""
-    return run.method.label, SettingValue.of(run.method.model_dump(mode="json"))
+    method = run.method.model_dump(mode="json")
+    # With `epochs_as: runs`, a setting has a run for each number of epochs.
+    return run.method.label, SettingValue.of(method, others={("epochs",): run.epochs})
 
 
 def no_result(panels: Sequence[Panel]) -> tuple[str, ...]:

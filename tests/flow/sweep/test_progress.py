@@ -87,3 +87,29 @@ def test_a_useless_start_model_is_a_warning_before_the_runs_and_after_them(
     assert len(warnings) == 2
     assert all(why in warning for warning in warnings)
     assert "best" not in err.getvalue(), "no winner in its place"
+
+
+def test_lines_name_the_epochs_of_runs_that_differ_in_them() -> None:
+    """With `epochs_as: runs` there is a run for each number of epochs."""
+    config = SweepConfig(
+        name="small",
+        models=(ModelSettings(name="tiny", base="tiny"),),
+        forget_fractions=(0.1,),
+        methods=(MethodGrid(specs=(MethodSpec(name="npo"),)),),
+        learning_rates=(1e-5, 1.00000001e-5),
+        epochs=2,
+        epochs_as="runs",
+    )
+    runs = make_plan(config, "data").runs
+    err = StringIO()
+    with Progress(Console(err=err), default_headline(), Clock()) as progress:
+        progress.running(runs, finished=0, slots=1)
+        for run in runs:
+            progress.failed(run, "no")
+    names = [line.partition("] ")[2] for line in err.getvalue().splitlines()[1:]]
+    assert names == [
+        "npo (epochs=1)  lr 1e-05  forget 10 %  failed: no",
+        "npo (epochs=2)  lr 1e-05  forget 10 %  failed: no",
+        "npo (epochs=1)  lr 1.00000001e-05  forget 10 %  failed: no",
+        "npo (epochs=2)  lr 1.00000001e-05  forget 10 %  failed: no",
+    ]

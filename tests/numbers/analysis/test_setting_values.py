@@ -15,8 +15,11 @@ from typing import Any
 
 import pytest
 
-from unlearnbench.analysis.best_settings import average_seeds
+from unlearnbench.analysis.best_settings import Best, average_seeds, panels
+from unlearnbench.analysis.text import setting_name
+from unlearnbench.base.number_text import float_text
 from unlearnbench.config.schema import MethodSpec
+from unlearnbench.report.best_table import write_table
 from unlearnbench.results.finalize import table_of
 from unlearnbench.results.records import Record
 from unlearnbench.results.setting_value import (
@@ -29,7 +32,7 @@ from unlearnbench.results.setting_value import (
 )
 from unlearnbench.results.table import to_csv
 
-from .conftest import pointed
+from .conftest import REFERENCES, pointed
 
 ALIKE: tuple[Any, ...] = (
     *(1, 1.0, True, "1", "1.0", "true", "True"),
@@ -145,6 +148,31 @@ def test_a_label_is_of_one_setting_and_a_setting_has_one_label(seed: int) -> Non
     assert all(len(labels) == 1 for labels in labels_of_setting.values())
     for row in rows:
         assert len({*row.setting.names.values()}) == len(row.setting.values)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_setting_has_a_name_of_its_own_in_sentences_and_tables(seed: int) -> None:
+    records = random_records(seed)
+    every = panels(table_of([*REFERENCES, *records]).rows)
+    settings = [setting for panel in every for setting in panel.settings]
+    assert len({setting_name(setting) for setting in settings}) == len(settings)
+    lines = [Best(*setting.panel, setting.method, setting.family, setting) for setting in settings]
+    for kind in ("latex", "markdown", "csv"):
+        text = write_table(lines, every[0].headline, "rule", kind)
+        described = [line for line in text.splitlines() if "mine" in line]
+        assert len({*described}) == len(described) == len(settings), kind
+
+
+def test_rates_that_look_alike_have_texts_of_their_own() -> None:
+    draw = random.Random(0)
+    for _ in range(500):
+        rate = draw.choice((1e-5, 2e-4, 3.0, 0.1, draw.random() * 10.0 ** -draw.randrange(9)))
+        near = draw.choice((math.nextafter(rate, 1.0), rate * (1 + 1e-9), rate * (1 + 1e-5)))
+        assert float(float_text(rate)) == rate
+        assert float_text(near) != float_text(rate)
+    assert [float_text(rate) for rate in (1e-5, 2e-4, 0.001, 3.0)] == [
+        *("1e-05", "0.0002", "0.001", "3")
+    ]
 
 
 @pytest.mark.parametrize("seed", range(30))
