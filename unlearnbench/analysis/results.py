@@ -43,7 +43,6 @@ from unlearnbench.config.profiles import TOFU
 from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
 from unlearnbench.evaluation.privacy_control import control_warning
 from unlearnbench.evaluation.summary import plan_of
-from unlearnbench.results.asked_rows import before_rows
 from unlearnbench.results.attack_variants import is_white_box
 from unlearnbench.results.finalize import finalize
 from unlearnbench.results.outcomes import WITHOUT_RESULT, outcome
@@ -163,10 +162,10 @@ class Results:
         """The rows of evaluations under attacks."""
         return self.table.attacked
 
-    @cached_property
+    @property
     def before(self) -> tuple[TableRow, ...]:
         """The plain numbers on the rows that attacks asked, see `Table.before`."""
-        return self.table.before or before_rows(self.rows, self.attacked, self.observed)
+        return self.table.before
 
     @property
     def schema(self) -> BenchmarkSchema:

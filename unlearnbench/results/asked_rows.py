@@ -8,10 +8,13 @@ Rows are told apart by their place in the set and never by their text alone, bec
 ask the same question, and texts that are continued may have none.
 """
 
+import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 from pydantic import ValidationError
@@ -29,16 +32,21 @@ from unlearnbench.results.attack_variants import (
     leaves_greedy,
     may_leave_rows_out,
 )
+from unlearnbench.results.code_digest import code_digest
 from unlearnbench.results.table import Numbers, TableRow
 
 Observed = Callable[[TableRow], Evaluation | None]
 """Reads the observations behind a row; None if there are none."""
+NOTHING_KNOWN: Mapping[str, Numbers] = {}
 Places = Mapping[str, IntArray | None]
 """By set the places of the rows that were asked; None if they cannot be told."""
 
 
 def before_rows(
-    plain: Sequence[TableRow], attacked: Sequence[TableRow], observed: Observed
+    plain: Sequence[TableRow],
+    attacked: Sequence[TableRow],
+    observed: Observed,
+    known: Mapping[str, Numbers] = NOTHING_KNOWN,
 ) -> tuple[TableRow, ...]:
     """Compute the numbers of models before attacks, on the rows that the attacks asked.
 
@@ -46,6 +54,7 @@ def before_rows(
         plain: Rows of plain evaluations.
         attacked: Rows of evaluations under attacks.
         observed: Reads the observations behind any of these rows.
+        known: Numbers of an earlier call by `TableRow.key`, which are not computed again.
 
     Returns:
         A row for each model, epoch and variant whose numbers before the attack are not those of
@@ -77,11 +86,29 @@ def before_rows(
                 continue
             if _has_point_before(row, asked.get(f"{attack}@{START}")):
                 continue
+            key = _key(row, asked_row, unreported)
             if attack not in numbers_of_attack:
-                numbers = _numbers_before(row, asked_row, unreported, selections, observed)
-                numbers_of_attack[attack] = numbers
-            found.append(replace(row, variant=variant, metrics=numbers_of_attack[attack]))
+                numbers_of_attack[attack] = known.get(key) or _numbers_before(
+                    row, asked_row, unreported, selections, observed
+                )
+            numbers = numbers_of_attack[attack]
+            found.append(replace(row, variant=variant, metrics=numbers, key=key))
     return tuple(found)
+
+
+def _key(plain: TableRow, asked: TableRow, unreported: Iterable[str]) -> str:
+    """Return the key of a row; empty if one of the other rows has none."""
+    if not plain.key or not asked.key:
+        return ""
+    text = " ".join([_own_code(), plain.key, asked.key, *sorted(unreported)])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@lru_cache(maxsize=1)
+def _own_code() -> str:
+    """Return the digest of this module, which decides which rows were asked."""
+    file = Path(__file__)
+    return code_digest([(file.name, file.read_bytes())])
 
 
 def _has_point_before(plain: TableRow, first: TableRow | None) -> bool:

@@ -13,7 +13,8 @@ The order of the steps:
 
 1. `references_of`: the evaluations of start and retain models that others are compared with
 2. for each result of each record: recorded numbers, known numbers, or a computation that is due
-3. the computations, in groups that share retain and start model
+3. the computations, in groups that share retain and start model; then the numbers before attacks on
+   the rows that these asked (`asked_rows.py`)
 4. notes on numbers that could not be computed, and on numbers that have moved
 5. the rows in their order, with the columns that are worth showing
 """
@@ -34,6 +35,7 @@ from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
 from unlearnbench.evaluation.precision import distinct_precisions
 from unlearnbench.evaluation.summary import values_of
 from unlearnbench.evaluation.word_check import KEY as UNCOUNTED
+from unlearnbench.results.asked_rows import before_rows
 from unlearnbench.results.moved_numbers import MovedNumbers
 from unlearnbench.results.records import EpochResult, Record, StoredEvaluations, StoredFile
 from unlearnbench.results.rules import OBSERVED_BY, RecordRules, Rules, recorded_metrics, rules_of
@@ -255,6 +257,10 @@ class _Finalization:
         self._observed_by_other_code: dict[str, list[str]] = defaultdict(list)
         """Ids of records by metrics that observe by other code now."""
         self._rules_keys: set[str] = set()
+        self._evaluated: dict[tuple[str, int, str], EvaluatedResult] = {}
+        """Results by their place."""
+        self._unread: dict[tuple[str, int, str], str] = {}
+        """Reasons why observations before attacks could not be read, by the place of a result."""
 
     def table(self) -> Table:
         """Compute what is not known, and make the table."""
@@ -264,19 +270,32 @@ class _Finalization:
         for row in sorted(due, key=lambda row: (str(row.group), row.evaluated.place)):
             row.numbers = self._computed(row)
         labelled = _Labelled(self._records, self._rules.schema)
-        # Plain numbers on the rows that an attack asked belong here, too: `Table.before`.
         made = in_order(map(labelled.row, rows))
+        plain = with_shown_columns([row for row in made if not row.variant], labelled.schema)
+        attacked = with_shown_columns([row for row in made if row.variant], labelled.schema)
+        self._evaluated = {row.evaluated.place: row.evaluated for row in rows}
+        before = before_rows(plain, attacked, self._observed, self._known.by_key)
         rules_key = content_hash(sorted(self._rules_keys))
         moved = self._moved.merged_with(self._known.moved_under(rules_key))
         return Table(
-            rows=with_shown_columns([row for row in made if not row.variant], labelled.schema),
-            attacked=with_shown_columns([row for row in made if row.variant], labelled.schema),
+            rows=plain,
+            attacked=attacked,
+            before=before,
             schema=labelled.schema,
             notes=tuple(note for note in (moved.note, *self._notes()) if note),
             moved=moved,
             metrics=self._rules.metrics,
             rules_key=rules_key,
         )
+
+    def _observed(self, row: TableRow) -> Evaluation | None:
+        """Read what was observed for a row; None if nothing is stored, or if it is damaged."""
+        evaluated = self._evaluated[row.run_id, row.epoch, row.variant]
+        try:
+            return _read_reference(evaluated.observations)
+        except (UnlearnbenchError, OSError) as error:
+            self._unread.setdefault(evaluated.place, str(error))
+            return None
 
     def _planned_rows(self) -> list[_Row]:
         """Return the rows of all results, with the numbers that need no computation."""
@@ -373,6 +392,11 @@ class _Finalization:
             yield (
                 f"numbers of {len(self._problems)} evaluations are shown as recorded, because they "
                 f"cannot be computed ({min(self._problems)})"
+            )
+        if self._unread:
+            yield (
+                f"numbers before attacks are not known of {len(self._unread)} evaluations, because "
+                f"they cannot be read ({min(self._unread.values())})"
             )
         if self._without_observations:
             yield (

@@ -159,10 +159,12 @@ def _stored_table(document: Mapping[str, Any]) -> StoredTable:
     plain, attacked, _ = document["counts"]
     by_key: dict[str, Numbers] = {}
     by_place: dict[tuple[str, int, str], Numbers] = {}
-    for row in document["rows"][: plain + attacked]:
+    for index, row in enumerate(document["rows"]):
         model, epoch, variant, key, *values = row
         numbers = Numbers(zip(columns, values, strict=True))
-        by_place[ids[model], epoch, variant] = numbers
+        # Plain numbers on the rows that an attack asked have the place of those under the attack.
+        if index < plain + attacked:
+            by_place[ids[model], epoch, variant] = numbers
         if key:
             by_key[key] = numbers
     metrics = json.loads(json.dumps(document["metrics"]), object_hook=decode_floats)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,9 @@ from unlearnbench.analysis.results import Results
 from unlearnbench.analysis.text import attack_sentences, single_attack_sentences
 from unlearnbench.api.observations import Evaluation, FloatArray, IntArray, Samples, SetEvaluation
 from unlearnbench.config.profiles import TOFU
-from unlearnbench.results.records import EpochResult, Record
+from unlearnbench.results import asked_rows
+from unlearnbench.results.records import EpochResult, Record, write_record
+from unlearnbench.results.stored_table import write_table
 
 from .conftest import record
 
@@ -126,7 +129,7 @@ class RandomPanel:
             COLUMN: float(model.plain.mean()),
             "rouge_forget": float(model.rouge.mean()),
         }
-        name = f"{model.kind}-{model.rate}-{model.seed}"
+        name = f"{model.kind}-{round(1 / model.rate)}-{model.seed}"
         plain = {model.epoch: evaluation(model.plain, self.questions, model.rouge)}
         results: list[EpochResult] = []
         evaluations: dict[tuple[int, str], Evaluation] = {}
@@ -255,6 +258,42 @@ def test_plain_numbers_are_of_the_rows_that_were_asked(seed: int) -> None:
         if "paraphrase" in run.under:
             assert before["run", run.rate, run.seed] == pytest.approx(run.plain[places].mean())
     assert not [row for row in results.before if row.variant.startswith("quantization")]
+
+
+def test_numbers_before_attacks_are_stored_with_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    panel = RandomPanel(3)
+    for one in panel.records():
+        write_record(one, tmp_path)
+    first = Results.read(tmp_path)
+    assert {row.variant for row in first.before} == {"paraphrase"}
+    assert all(row.key for row in first.before)
+    assert len({row.key for row in first.before}) == len(first.before)
+    write_table(first.table, tmp_path)
+
+    def fail(*_: Any) -> Any:
+        raise AssertionError("they are in the stored table")
+
+    monkeypatch.setattr(asked_rows, "_numbers_before", fail)
+    again = Results.read(tmp_path)
+    assert [(row.run_id, row.key, row.metrics[COLUMN]) for row in again.before] == [
+        (row.run_id, row.key, row.metrics[COLUMN]) for row in first.before
+    ]
+    assert [item.lasting for item in again.lasting[0].settings] == [
+        item.lasting for item in first.lasting[0].settings
+    ]
+
+
+def test_a_file_that_cannot_be_read_is_named_in_a_note(tmp_path: Path) -> None:
+    for one in RandomPanel(3).records():
+        write_record(one, tmp_path)
+    folder = next((tmp_path / "records").glob("run-*"))
+    (folder / "epoch-1.safetensors").write_bytes(b"damaged")
+    results = Results.read(tmp_path)
+    (note,) = (note for note in results.table.notes if "before attacks" in note)
+    assert note.startswith("numbers before attacks are not known of 1 evaluations, because")
+    assert "epoch-1.safetensors" in note
 
 
 class Single:
