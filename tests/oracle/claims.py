@@ -88,6 +88,9 @@ class LastingClaim:
     """Kind of reason why there is no score: `not attacked`, `utility`, `missing attack`, `ended
     early`, `no yardstick`, `rows left out`, `retain not attacked`, `start not evaluated`, `too
     little removed`, `undefined`. None with a score."""
+    bypassed_by: frozenset[str]
+    """Variants that run the weights without the method, which works at inference time. Views say
+    that, instead of a score."""
     by_variant: Mapping[str, float | None]
     """Mean over seeds by variant, without points before the first step of an attack."""
     before: Mapping[str, float | None]
@@ -356,6 +359,7 @@ def _lasting(attacked: PanelUnderAttack, setting: Setting) -> LastingClaim:
         variant=worst,
         interval=None if worst is None else under[worst].interval,
         reason=lasting.reason,
+        bypassed_by=frozenset(variant for variant, item in under.items() if item.is_bypassed),
         by_variant={variant: item.score for variant, item in under.items()},
         before={variant: item.before for variant, item in under.items()},
         after={variant: item.after for variant, item in under.items()},

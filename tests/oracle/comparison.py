@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -124,7 +124,7 @@ class PanelComparer:
         if not rows:
             return None
         if not self.rows.folder.config.get("select"):
-            settings = tuple(self.settings.of(rows))
+            settings = self._settings(rows)
             tried = sum(judge.merit(setting) is not None for setting in settings)
             return _Contender(method, settings, tried, is_chosen=False)
         # The choice is made on plain numbers, whatever attack is looked at.
@@ -143,9 +143,25 @@ class PanelComparer:
         places = {(row.record.id, row.epoch) for row in best.reported.rows}
         reported = [row for row in rows if (row.record.id, row.epoch) in places]
         tried = sum(choice.candidates for choice in choices)
-        seeds = {row.record.seed for row in reported}
-        settings = tuple(self.settings.of(reported, seeds))
+        seeds = {row.record.seed for row in best.reported.rows}
+        settings = self._settings(reported, seeds)
         return _Contender(method, settings, tried, is_chosen=True)
+
+    def _settings(
+        self, rows: Sequence[Row], seeds: Collection[int] | None = None
+    ) -> tuple[Setting, ...]:
+        """Return settings. A seed that the attack did not reach must not disappear in a mean."""
+        found: list[Setting] = []
+        for setting in self.settings.of(rows, seeds):
+            missing = dict(setting.missing)
+            for row in self.settings.rows:
+                place = self.settings.texts[row.record.id], row.epoch
+                seed = row.record.seed
+                is_due = place == (setting.text, setting.epoch) and (seeds is None or seed in seeds)
+                if is_due and seed not in setting.seeds:
+                    missing[seed] = "not attacked"
+            found.append(replace(setting, missing=missing))
+        return tuple(found)
 
     def _compared(
         self, contenders: Sequence[_Contender], matched: tuple[Setting, Setting], judge: Judge

@@ -87,6 +87,8 @@ class UnderVariant:
     can_move: bool
     """Whether the variant can move a number."""
     has_all_seeds: bool
+    is_bypassed: bool = False
+    """Whether the attack runs the weights without a method at inference time."""
 
     @property
     def before(self) -> float | None:
@@ -268,6 +270,7 @@ class PanelUnderAttack:
             sign=-self.judge.headline.sign if self._is_headline(measured) else 1.0,
             can_move=measured is not None,
             has_all_seeds=None not in rows,
+            is_bypassed=is_bypassed,
         )
 
     def _is_headline(self, measured: tuple[str, str] | None) -> bool:

@@ -50,8 +50,9 @@ def numbers_in_sentences(
     if len(over_seeds) > 1 and passes:
         found += [shown(min(over_seeds)), shown(max(over_seeds))]
     lasts: list[float] = []
-    if leader.lasting is not None and leader.lasting.variant is not None:
-        lasting, variant = leader.lasting, leader.lasting.variant
+    lasting = leader.lasting
+    variant = None if lasting is None or lasting.bypassed_by else lasting.variant
+    if lasting is not None and variant is not None:
         assert lasting.score is not None
         lasts.append(100 * (1 - lasting.score))
         if lasting.interval is not None:
