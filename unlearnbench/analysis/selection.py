@@ -198,7 +198,7 @@ def _choice(
         method=best.family,
         candidates=tried,
         setting=best.method,
-        hyperparameters=best.rows[0].hyperparameters,
+        hyperparameters=best.rows[0].setting.flat,
         learning_rate=best.learning_rate,
         epoch=best.epoch,
         kept=best.kept,

@@ -128,6 +128,20 @@ class SettingValue:
                 flat[name] = str(UNSET)
         return flat
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the value ready for JSON; a default that is left out has no `value`."""
+        others: list[dict[str, Any]] = []
+        for path, value in self.others.items():
+            others.append({"path": path} | ({} if value is UNSET else {"value": value}))
+        return {
+            "id": self.id,
+            "fields": self.fields,
+            "retain": self.retain,
+            "modifiers": self.modifiers,
+            "learning_rate": self.learning_rate,
+            "others": others,
+        }
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, SettingValue):
             return NotImplemented

@@ -35,11 +35,10 @@ _MODEL_FIELDS = (
     "forget_fraction",
     "method",
     "family",
-    "hyperparameters",
+    "setting",
     "learning_rate",
     "seed",
     "status",
-    "setting_id",
     "at_inference",
     "uncounted",
 )
@@ -90,7 +89,8 @@ def _text_of(table: Table) -> str:
     for row in rows:
         if row.run_id not in models:
             place_of_model[row.run_id] = len(models)
-            models[row.run_id] = [getattr(row, name) for name in _MODEL_FIELDS]
+            of_model = {name: getattr(row, name) for name in _MODEL_FIELDS}
+            models[row.run_id] = [*(of_model | {"setting": row.setting.to_json()}).values()]
         metrics = row.metrics
         numbers.append(
             [

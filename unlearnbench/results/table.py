@@ -103,11 +103,6 @@ class TableRow:
         return self.setting.id
 
     @property
-    def hyperparameters(self) -> Mapping[str, Any]:
-        """The setting's values by name, as files have them."""
-        return self.setting.flat
-
-    @property
     def place_of_setting(self) -> tuple[Any, ...]:
         """Values that all seeds and epochs of a setting share, in sorting order."""
         rate = -math.inf if self.learning_rate is None else self.learning_rate
@@ -198,7 +193,8 @@ def to_csv(rows: Iterable[TableRow]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow((*FIRST, *((VARIANT,) if attacked else ()), *columns, *LAST))
     for row in rows:
-        settings = json.dumps(json_ready(row.hyperparameters), sort_keys=True)
+        values = row.setting.flat
+        settings = json.dumps(json_ready(values), sort_keys=True) if values else ""
         writer.writerow(
             (
                 row.method,
@@ -209,7 +205,7 @@ def to_csv(rows: Iterable[TableRow]) -> str:
                 row.kind,
                 row.status,
                 row.run_id,
-                settings if row.hyperparameters else "",
+                settings,
             )
         )
     return text.getvalue()

@@ -196,7 +196,7 @@ class FollowUpRuns:
 
     def _add_suggestion(self, line: Mapping[str, Any]) -> None:
         """Add a setting that an earlier command's search suggested."""
-        point = _point(line)
+        point = stored_point(line)
         current = self._studies_at(line["model"], line["forget_fraction"])
         # Spaces of two entries may overlap: prefer the one whose search suggested the setting.
         for study in sorted(current, key=lambda study: study.space.key != line["space"]):
@@ -209,7 +209,7 @@ class FollowUpRuns:
             return
         current = self._studies_at(record.model, record.forget_fraction)
         try:
-            point = _point(record.spec)
+            point = stored_point(record.spec)
         except (ValidationError, KeyError, TypeError):  # of another version of its method
             return
         if any(point in study.points for study in current):
@@ -282,12 +282,6 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
         yield line
 
 
-def _point(document: Mapping[str, Any]) -> Point:
-    """Read the setting of a run from JSON, where infinite floats are text."""
-    method = document["method"]
-    values = {
-        key: float(value) if value in ("inf", "-inf") else value
-        for key, value in method["hyperparameters"].items()
-    }
-    spec = MethodSpec.model_validate(method | {"hyperparameters": values})
-    return spec, document["learning_rate"]
+def stored_point(document: Mapping[str, Any]) -> Point:
+    """Read the setting of a run from JSON."""
+    return MethodSpec.model_validate(document["method"]), document["learning_rate"]

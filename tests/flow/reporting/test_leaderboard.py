@@ -90,7 +90,7 @@ def test_runs_that_trained_differently_are_other_settings() -> None:
     wide = SPEC | {"training": {"batch_size": 64}}
     (shown,) = boards([a_record("aa"), a_record("bb", seed=1, spec=wide)]).values()
     rows = shown.rows
-    assert [row.hyperparameters for row in rows] == [
+    assert [row.setting.flat for row in rows] == [
         {"beta": 0.1, "training.batch_size": 32},
         {"beta": 0.1, "training.batch_size": 64},
     ]
@@ -195,7 +195,7 @@ def test_runs_after_other_requests_are_other_settings() -> None:
     last = [setting for setting in average_seeds(rows) if setting.forget_fraction == 0.2]
     assert {len(setting.rows) for setting in last} == {3}
     for setting in last:
-        assert len({row.hyperparameters["after"] for row in setting.rows}) == 1
+        assert len({row.setting.flat["after"] for row in setting.rows}) == 1
         before = {records[row.run_id].spec["after"] for row in setting.rows}
         assert len({records[id_].forget_fraction for id_ in before}) == 1
 

@@ -8,14 +8,16 @@ from typing import Any
 import pytest
 
 from unlearnbench.analysis.selection import choose
+from unlearnbench.base.hashing import json_ready
 from unlearnbench.config.loader import load_config
+from unlearnbench.config.method_specs import method_from_spec
 from unlearnbench.config.plan import RunSpec, make_plan
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.config.search import Range, SelectSettings
 from unlearnbench.config.search_space import Space
 from unlearnbench.results.finalize import table_of
 from unlearnbench.results.records import planned_records, read_records, write_record
-from unlearnbench.sweep.follow_up_runs import FollowUpRuns
+from unlearnbench.sweep.follow_up_runs import FollowUpRuns, stored_point
 
 from .test_follow_up_runs import a_record, drained, searching
 
@@ -180,3 +182,29 @@ def test_a_value_that_an_earlier_version_rounded_is_one_of_the_range() -> None:
     assert beta.contains(10.125)
     assert not beta.contains(10.13)
     assert not beta.contains(10.0625)
+
+
+def test_the_text_of_an_infinite_number_stays_text_if_the_field_takes_text(tmp_path: Path) -> None:
+    """JSON has the same text for the number; the field tells which of them it is."""
+    path = tmp_path / "sweep.yaml"
+    path.write_text(
+        """\
+name: mine
+data: {source: synthetic}
+models: [{name: tiny, base: tiny}]
+forget_fractions: [0.1]
+search: {kind: optuna, trials: 1}
+learning_rates: [1.0e-4]
+methods:
+  - {method: altpo, stop: inf, beta: {low: 0.1, high: 1.0}}
+  - {method: general-ce-u, raw: true, forget_score: -.inf, retain_score: {low: 0.1, high: 1.0}}
+""",
+        encoding="utf-8",
+    )
+    config = load_config(str(path))
+    for grid in config.methods:
+        spec = grid.specs[0]
+        stored = json.loads(json.dumps(json_ready(spec.model_dump(mode="json"))))
+        again, rate = stored_point({"method": stored, "learning_rate": 1e-4})
+        assert (again, rate) == (spec, 1e-4)
+        assert method_from_spec(again) == method_from_spec(spec)

@@ -175,7 +175,7 @@ def test_different_settings_have_different_names_in_every_view(seed: int) -> Non
     columns: dict[tuple[str, str, float | None], set[str]] = defaultdict(set)
     for row in table_of(records).rows:
         labels[row.method, row.learning_rate].add(specs[row.run_id])
-        settings = json.dumps(dict(row.hyperparameters), sort_keys=True)
+        settings = json.dumps(dict(row.setting.flat), sort_keys=True)
         columns[row.family, settings, row.learning_rate].add(specs[row.run_id])
     assert all(len(of_label) == 1 for of_label in labels.values())
     assert all(len(of_settings) == 1 for of_settings in columns.values())

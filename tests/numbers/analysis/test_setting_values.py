@@ -241,6 +241,29 @@ def test_a_name_is_of_one_value_in_all_settings_that_are_compared() -> None:
     assert labels.label("x+kl", without) == "x+kl"
 
 
+def test_a_stored_setting_tells_what_was_left_out() -> None:
+    method = {
+        "hyperparameters": {"beta": 0.1, "sam.rho": 0.05},
+        "retain": {"term": "kl", "weight": 2.0},
+        "modifiers": {"sam": None},
+    }
+    others: dict[tuple[str, ...], Any] = {
+        ("training", "batch_size"): 8,
+        ("training", "deterministic"): UNSET,
+    }
+    assert json.loads(json.dumps(SettingValue.of(method, 1e-5, others, "ab12").to_json())) == {
+        "id": "ab12",
+        "fields": {"beta": 0.1},
+        "retain": {"term": "kl", "weight": 2.0},
+        "modifiers": {"sam": {"rho": 0.05}},
+        "learning_rate": 1e-5,
+        "others": [
+            {"path": ["training", "batch_size"], "value": 8},
+            {"path": ["training", "deterministic"]},
+        ],
+    }
+
+
 def test_start_and_retain_models_have_an_empty_setting() -> None:
     assert SettingValue() == NO_SETTING
     assert not NO_SETTING.flat
