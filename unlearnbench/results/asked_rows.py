@@ -88,9 +88,12 @@ def before_rows(
                 continue
             key = _key(row, asked_row, unreported)
             if attack not in numbers_of_attack:
-                numbers_of_attack[attack] = known.get(key) or _numbers_before(
-                    row, asked_row, unreported, selections, observed
-                )
+                numbers = known.get(key)
+                if numbers is None:
+                    numbers = _numbers_before(row, asked_row, unreported, selections, observed)
+                # A stored row has a gap for each column of other rows.
+                defined = {name: value for name, value in numbers.items() if value is not None}
+                numbers_of_attack[attack] = Numbers(defined)
             numbers = numbers_of_attack[attack]
             found.append(replace(row, variant=variant, metrics=numbers, key=key))
     return tuple(found)

@@ -182,13 +182,14 @@ def check_random_folder(number: int, root: Path) -> None:
         assert computed[place] == pytest.approx(numbers, rel=1e-12, nan_ok=True), place
 
     rules = rules_of(results.records, results.table.metrics)
-    every = {row.key: Numbers(row.metrics) for row in (*table.rows, *table.attacked)}
+    every = {row.key: Numbers(row.metrics) for row in (*table.rows, *table.attacked, *table.before)}
     assert "" not in every
     for share in (0.0, 0.3, 0.7, 1.0):
         some = {key: numbers for key, numbers in every.items() if rng.random() < share}
         shuffled = rng.sample(results.records, len(results.records))
         again = finalize(shuffled, rules, StoredTable(by_key=some))
         assert (again.rows, again.attacked) == (table.rows, table.attacked)
+        assert again.before == table.before
         assert [row.key for row in again.rows] == [row.key for row in table.rows]
 
     write_report(made.folder)
@@ -196,6 +197,7 @@ def check_random_folder(number: int, root: Path) -> None:
     assert stored.by_key.keys() == every.keys()
     again = finalize(results.records, rules, stored)
     assert (again.rows, again.attacked) == (table.rows, table.attacked)
+    assert again.before == table.before
     assert again.notes == table.notes
 
 
