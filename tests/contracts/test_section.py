@@ -8,7 +8,7 @@ import pytest
 
 from unlearnbench.analysis.results import Results
 from unlearnbench.base.errors import PluginError
-from unlearnbench.report.report import write_report
+from unlearnbench.report.report import finish
 
 ROOT = Path(__file__).resolve().parents[2]
 OLD = ROOT / "tests" / "data" / "sweep_0_2"
@@ -38,7 +38,7 @@ def test_it_stands_on_the_page_in_its_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(guide_code(), tmp_path / "site", monkeypatch)
-    page = write_report(OLD, tmp_path / "page.html").read_text(encoding="utf-8")
+    page = finish(OLD, tmp_path / "page.html").page.read_text(encoding="utf-8")
     order = re.findall(r'<section id="([\w-]+)"', page)
     assert order.index("best") < order.index("hours") < order.index("numbers")
     body = page.partition('<section id="hours"')[2].partition("</section>")[0]
@@ -52,7 +52,7 @@ def test_one_that_needs_what_is_not_there_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(guide_code().replace('"rows"', '"attacked"'), tmp_path / "site", monkeypatch)
-    page = write_report(OLD, tmp_path / "page.html").read_text(encoding="utf-8")
+    page = finish(OLD, tmp_path / "page.html").page.read_text(encoding="utf-8")
     assert 'id="hours"' not in page
 
 
@@ -69,4 +69,4 @@ def test_a_mistake_is_one_line(
 ) -> None:
     install(guide_code().replace(old, new), tmp_path / "site", monkeypatch)
     with pytest.raises(PluginError, match=message):
-        write_report(OLD, tmp_path / "page.html")
+        finish(OLD, tmp_path / "page.html")

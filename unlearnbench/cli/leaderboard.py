@@ -79,14 +79,14 @@ def show(
     board, console = _read(files), Console()
     if page:
         from unlearnbench.analysis.results import Results
-        from unlearnbench.report.report import publish
+        from unlearnbench.report.report import write_views
 
         report = Results.of(
             board.records,
             name="leaderboard",
             description="Records that several sweeps have put together.",
         )
-        console.note(f"page  {publish(report, Path(), Path(page))}")
+        console.note(f"page  {write_views(report, Path(), Path(page))}")
     lost = [outcome(record) for record in board.records if record.status in WITHOUT_RESULT]
     by_profile = boards(board.records)
     evaluated = {

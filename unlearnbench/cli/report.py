@@ -53,7 +53,7 @@ def report(
     register_plugins(plugins)
     from unlearnbench.analysis.results import Results
     from unlearnbench.report.best_table import best_table
-    from unlearnbench.report.report import publish, write_across
+    from unlearnbench.report.report import finish, write_across
     from unlearnbench.results.outcomes import outcome
 
     several = not Path(folder, "records").is_dir() and any(Path(folder).glob("*/records"))
@@ -74,7 +74,7 @@ def report(
         console.print(f"LaTeX {latex}")
     if (best or latex) and not (out or show):
         return
-    page = publish(made, source, target)
+    page = finish(source, target, made).page
     console.print(f"page  {page}")
     for line in made.warnings:
         console.warn(line)

@@ -3,6 +3,7 @@
 The page is drawn by an entry point of the group `unlearnbench.dashboards`.
 """
 
+from dataclasses import dataclass
 from os.path import relpath as relative
 from pathlib import Path
 
@@ -12,28 +13,45 @@ from unlearnbench.analysis.selection import SELECTION_FILE, selection_json
 from unlearnbench.analysis.tuning import to_csv as tuning_csv
 from unlearnbench.analysis.tuning import tuned
 from unlearnbench.api.registry import load
-from unlearnbench.base.deferred_warnings import warn_later
 from unlearnbench.base.errors import RecordError
 from unlearnbench.base.outputs import write_file
 from unlearnbench.results.stored_table import write_table
 from unlearnbench.results.table import ATTACKS, to_csv
 
+TABLE = "results.csv"
 TUNING = "tuning.csv"
 REPEAT = "no record is lost: `unlearnbench report FOLDER` writes page and table again"
 """Advice if either cannot be written."""
 
 
-def write_report(folder: Path, out: Path | None = None) -> Path:
-    """Write page and tables of a sweep's folder; return the page's path.
+@dataclass(frozen=True)
+class Report:
+    """The files of a sweep's end, and what they show."""
 
-    out  path of the page (default: `report.html` in `folder`, with `results.csv`); the table is
-         written beside it as `.csv`, and that of attacks, if there were any, as `.attacks.csv`
-         (default: `attacks.csv`)
+    page: Path
+    results: Results
+
+
+def finish(folder: Path, out: Path | None = None, results: Results | None = None) -> Report:
+    """Write every file that shows the results of a sweep, all from one `Results`.
+
+    A sweep does this at its end, and the command `report` at any time, so that both give the same
+    files. The folder gets `table.json`, `results.csv`, `attacks.csv` after attacks,
+    `selection.json` and `tuning.csv` after a choice, `conclusion.json` and `report.html`.
+
+    Args:
+        folder: The sweep's folder.
+        out: Page to write instead. The tables are then written beside it, and nothing else:
+            `page.csv`, `page.attacks.csv`, `page.tuning.csv`.
+        results: Of the folder, if they are already read.
+
+    Raises:
+        RecordError: If the folder has no record, or if its records do not compare.
+        OutputError: If a file cannot be written.
     """
-    results = Results.read(folder)
-    for line in results.unobserved():
-        warn_later(line)
-    return publish(results, folder, out)
+    if results is None:
+        results = Results.read(folder)
+    return Report(write_views(results, folder, out), results)
 
 
 def write_across(folder: Path, out: Path | None = None) -> Path:
@@ -52,30 +70,45 @@ def write_across(folder: Path, out: Path | None = None) -> Path:
     return page
 
 
-def publish(results: Results, folder: Path, out: Path | None = None) -> Path:
-    """Write results as `write_report` does."""
-    page = folder / "report.html" if out is None else out
-    table_file = folder / "results.csv" if out is None else out.with_suffix(".csv")
-    write_file(table_file, to_csv(results.rows), "the table", REPEAT)
-    choices, headline = tuned(results.selection), results.headline
-    columns = headline.kept.column, headline.forgotten.column
-    tables = {
+def write_views(results: Results, folder: Path, out: Path | None = None) -> Path:
+    """Write results as `finish` does, and return the path of the page."""
+    tables = _tables(results)
+    if out is not None:
+        for name, text in tables.items():
+            suffix = ".csv" if name == TABLE else f".{name}"
+            if text:
+                write_file(out.with_suffix(suffix), text, "the table", REPEAT)
+        write_file(out, load("dashboards", "page")(results), "the page", REPEAT)
+        return out
+
+    write_table(results.table, folder)
+    for name, text in tables.items():
+        _replace(folder / name, text, "the table")
+    if results.selection is not None:
+        _replace(folder / SELECTION_FILE, selection_json(results.selection), "the choices")
+    elif not results.needs_stored_selection:
+        _replace(folder / SELECTION_FILE, "", "the choices")
+    page = folder / "report.html"
+    write_file(page, load("dashboards", "page")(results), "the page", REPEAT)
+    conclusions = conclusions_json(results.conclusions)
+    write_file(folder / CONCLUSION_FILE, conclusions, "the conclusions", REPEAT)
+    return page
+
+
+def _tables(results: Results) -> dict[str, str]:
+    """Return the CSV files by name; empty texts for those that this sweep does not have."""
+    choices = tuned(results.selection)
+    columns = results.headline.kept.column, results.headline.forgotten.column
+    return {
+        TABLE: to_csv(results.rows),
         ATTACKS: to_csv(results.attacked) if results.attacked else "",
         TUNING: tuning_csv(choices, columns) if choices else "",
     }
-    if out is None:
-        selection = results.selection
-        tables[SELECTION_FILE] = "" if selection is None else selection_json(selection)
-    for name, text in tables.items():
-        file = folder / name if out is None else out.with_suffix(f".{name}")
-        if text:
-            what = "the choices" if name == SELECTION_FILE else "the table"
-            write_file(file, text, what, REPEAT)
-        elif out is None and not (name == SELECTION_FILE and results.needs_stored_selection):
-            file.unlink(missing_ok=True)  # of an earlier plan
-    write_file(page, load("dashboards", "page")(results), "the page", REPEAT)
-    if out is None:
-        text = conclusions_json(results.conclusions)
-        write_file(folder / CONCLUSION_FILE, text, "the conclusions", REPEAT)
-        write_table(results.table, folder)
-    return page
+
+
+def _replace(file: Path, text: str, subject: str) -> None:
+    """Write a file; without a text, remove it, because it is of an earlier plan."""
+    if text:
+        write_file(file, text, subject, REPEAT)
+    else:
+        file.unlink(missing_ok=True)

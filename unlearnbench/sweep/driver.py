@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from unlearnbench.analysis.conclusion import read_conclusions
 from unlearnbench.base.console import Console
 from unlearnbench.base.deferred_warnings import drain
 from unlearnbench.base.errors import TRANSIENT, UnlearnbenchError
@@ -162,15 +161,15 @@ def run_sweep(
             with ExitStack() as stack:
                 plan = _Execution(plan, pipeline, state, stack).run()
             tracker.settle()  # the page shows where its runs are in MLflow
-            page = pipeline.report(folder)
-            for line in drain():
+            report = pipeline.report(folder)
+            for line in (*drain(), *report.results.warnings):
                 progress.warn(line)
             files = [file for name in FILES if (file := folder / name).is_file()]
             storage.put([folder / PLAN_FILE, *files])
             tracker.log_files(files, complete=not state.failed)
-        seconds, panels = time.monotonic() - begin, state.panels()
-        progress.concluded(panels, read_conclusions(folder), seconds)
-    return state.result(plan.runs, page, panels, seconds)
+        seconds = time.monotonic() - begin
+        progress.concluded(report.results.panels, report.results.conclusions, seconds)
+    return state.result(plan.runs, report.page, report.results.panels, seconds)
 
 
 class _Execution:

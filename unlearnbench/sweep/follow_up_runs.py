@@ -24,6 +24,7 @@ from unlearnbench.config.search_space import Point, Space, entry_labels
 from unlearnbench.config.trial import Entry, Trials, add_trials, entries_of
 from unlearnbench.results.finalize import table_of
 from unlearnbench.results.records import Record, planned_records, read_records
+from unlearnbench.results.rules import named_metrics
 from unlearnbench.results.sweep_folder import claim_folder
 
 SEARCH_FILE = "search.jsonl"
@@ -261,7 +262,8 @@ class FollowUpRuns:
         records = planned_records(
             read_records(self.folder), candidates.keys(), self._initial.references
         )
-        choices = chosen_settings(table_of(records).rows, plan)
+        table = table_of(records, named_metrics(self.config.model_dump(mode="json")))
+        choices = chosen_settings(table.rows, plan)
         chosen = {run_id for choice in choices for run_id in choice.runs}
         untuned = {run.id for run in plan.trials if run.is_untuned}
         for run_id in sorted((chosen | untuned) & candidates.keys()):

@@ -4,14 +4,20 @@ Ray unpickles them in every process, also in the coordinator of several, which c
 each function imports what it calls.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from unlearnbench.base.deferred_warnings import warn_later
 from unlearnbench.config.plan import Plan, PreparationTask, RunSpec
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.results.records import EpochResult, Record
+
+if TYPE_CHECKING:
+    from unlearnbench.report.report import Report
 
 
 def _plan(config: SweepConfig) -> Plan:
@@ -46,10 +52,10 @@ def _run_epochs(run: RunSpec, config: SweepConfig, folder: Path) -> Iterator[Epo
     return run_epochs(run, config, folder)
 
 
-def _report(folder: Path) -> Path:
-    from unlearnbench.report.report import write_report
+def _report(folder: Path) -> Report:
+    from unlearnbench.report.report import finish
 
-    return write_report(folder)
+    return finish(folder)
 
 
 def _stopped(run: RunSpec, config: SweepConfig, folder: Path) -> Record | None:
@@ -69,7 +75,7 @@ class Pipeline:
     """Does a task unless it is done; returns the seconds of work."""
     run_epochs: Callable[[RunSpec, SweepConfig, Path], Iterator[EpochResult]] = _run_epochs
     """Yields after each evaluated epoch, and writes the record before it ends."""
-    report: Callable[[Path], Path] = _report
-    """Writes page and table of a folder; returns the page."""
+    report: Callable[[Path], Report] = _report
+    """Writes page and tables of a folder."""
     stopped: Callable[[RunSpec, SweepConfig, Path], Record | None] = _stopped
     """The record of a run that was stopped, built from its saved state; None where it has none."""

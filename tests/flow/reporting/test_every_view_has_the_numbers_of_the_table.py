@@ -20,7 +20,7 @@ from tests.factories.random_folders import RandomFolder, draw, write
 from unlearnbench.analysis.results import Results
 from unlearnbench.base.console import Console
 from unlearnbench.report.leaderboard import boards, exported, merge
-from unlearnbench.report.report import write_report
+from unlearnbench.report.report import finish
 from unlearnbench.report.sweep_tracker import SweepTracker, replay
 from unlearnbench.report.tracked_runs import variant_group
 from unlearnbench.results.records import read_records
@@ -74,7 +74,7 @@ def numbers_of(rows: Iterable[TableRow]) -> Numbers:
 
 
 def test_csv_files(made: RandomFolder, table: Numbers, tmp_path: Path) -> None:
-    page = write_report(made.folder, tmp_path / "page.html")
+    page = finish(made.folder, tmp_path / "page.html").page
     found: dict[tuple[str, int, str, str], float] = {}
     for path in (page.with_suffix(".csv"), page.with_suffix(".attacks.csv")):
         text = path.read_text(encoding="utf-8") if path.exists() else ""
@@ -87,7 +87,7 @@ def test_csv_files(made: RandomFolder, table: Numbers, tmp_path: Path) -> None:
 
 
 def test_the_page(made: RandomFolder, table: Numbers, tmp_path: Path) -> None:
-    page = Page(write_report(made.folder, tmp_path / "page.html").read_text(encoding="utf-8"))
+    page = Page(finish(made.folder, tmp_path / "page.html").page.read_text(encoding="utf-8"))
     columns = page.data["columns"]
     further = page.lazy_data("numbers")
     found: dict[tuple[str, int, str, str], float] = {}

@@ -13,7 +13,7 @@ import pytest
 
 from unlearnbench.analysis.results import Results
 from unlearnbench.base.errors import RecordError
-from unlearnbench.report.report import write_report
+from unlearnbench.report.report import finish
 from unlearnbench.results.finalize import table_of
 from unlearnbench.results.records import EpochResult, Record, write_record
 from unlearnbench.results.table import FIRST, LAST, to_csv
@@ -117,7 +117,7 @@ class TestFolder:
 
     def test_page_and_table_lie_in_the_folder(self, tmp_path: Path) -> None:
         folder = self.sweep(tmp_path, START, pointed("a"))
-        page = write_report(folder)
+        page = finish(folder).page
         assert page == folder / "report.html"
         assert "quick" in page.read_text(encoding="utf-8")
         written = (folder / "results.csv").read_text(encoding="utf-8")
@@ -138,7 +138,7 @@ class TestAttacks:
     def test_the_table_of_attacks_has_the_variant_after_the_epoch(self, tmp_path: Path) -> None:
         for one in (START, GOAL, pointed("run"), self.UNDER):
             write_record(one, tmp_path)
-        write_report(tmp_path)
+        finish(tmp_path)
         text = (tmp_path / "attacks.csv").read_text()
         (line,) = csv.DictReader(io.StringIO(text))
         assert list(line)[: len(FIRST) + 1] == [*FIRST, "variant"]
@@ -146,9 +146,9 @@ class TestAttacks:
             *("fine-tuned", "relearning@13", "0.75"),
         )
         plain = (tmp_path / "results.csv").read_text()
-        write_report(tmp_path, tmp_path / "page.html")
+        finish(tmp_path, tmp_path / "page.html")
         assert (tmp_path / "page.attacks.csv").read_text() == text
         assert plain == to_csv(table_of([START, GOAL, pointed("run")]).rows), "as without attacks"
         shutil.rmtree(tmp_path / "records" / self.UNDER.place)
-        write_report(tmp_path)
+        finish(tmp_path)
         assert not (tmp_path / "attacks.csv").exists(), "it is of what is gone"

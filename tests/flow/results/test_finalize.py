@@ -27,7 +27,7 @@ from unlearnbench.config.plan import make_plan
 from unlearnbench.config.profiles import profile_of
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.evaluation.summary import plan_of
-from unlearnbench.report.report import write_report
+from unlearnbench.report.report import finish
 from unlearnbench.results.finalize import finalize, references_of, table_of
 from unlearnbench.results.records import Record, StoredFile, read_records, write_record
 from unlearnbench.results.rules import rules_of
@@ -98,7 +98,7 @@ def table_rows(folder: Path, name: str = "results.csv") -> list[dict[str, str]]:
 
 def reported(folder: Path) -> list[dict[str, str]]:
     """Write the report, and return all rows, plain and under attacks."""
-    write_report(folder)
+    finish(folder)
     return [*table_rows(folder), *table_rows(folder, "attacks.csv")]
 
 
@@ -192,7 +192,7 @@ def check_random_folder(number: int, root: Path) -> None:
         assert again.before == table.before
         assert [row.key for row in again.rows] == [row.key for row in table.rows]
 
-    write_report(made.folder)
+    finish(made.folder)
     stored = read_table(made.folder)
     assert stored.by_key.keys() == every.keys()
     again = finalize(results.records, rules, stored)
@@ -398,7 +398,7 @@ def test_numbers_that_moved_are_told_until_the_rules_change_again(
         (note,) = Results.read(folder).table.notes
         assert "model_utility by up to 0.25 in 6 rows" in note
         assert note in Results.read(folder).warnings
-        write_report(folder)
+        finish(folder)
     assert note in json.loads((folder / TABLE_FILE).read_text(encoding="utf-8"))["notes"]
     assert "numbers have moved since" in (folder / "report.html").read_text(encoding="utf-8")
     monkeypatch.setattr("unlearnbench.results.rules.own_code", lambda: "other code")
@@ -485,7 +485,7 @@ def test_a_damaged_table_is_as_good_as_none(tmp_path: Path) -> None:
 
 def test_a_table_names_its_columns_for_other_programs(tmp_path: Path) -> None:
     folder = a_folder(tmp_path)
-    write_report(folder)
+    finish(folder)
     document = json.loads((folder / TABLE_FILE).read_text(encoding="utf-8"))
     schema = {column["name"]: column for column in document["schema"]["columns"]}
     assert schema["rouge_forget"]["better"] == "lower"

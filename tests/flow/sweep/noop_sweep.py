@@ -13,7 +13,7 @@ from unlearnbench.config.plan import Plan, PreparationTask, RunSpec, make_plan
 from unlearnbench.config.schema import MethodGrid, ModelSettings, SweepConfig
 from unlearnbench.evaluation.benchmark_schema import default_schema
 from unlearnbench.report.mlflow import STORE
-from unlearnbench.report.report import write_report
+from unlearnbench.report.report import finish
 from unlearnbench.results.records import EpochResult, read_records, run_record, write_record
 from unlearnbench.sweep.pipeline import Pipeline
 
@@ -55,7 +55,7 @@ def _run_epochs(run: RunSpec, config: SweepConfig, folder: Path) -> Iterator[Epo
     write_record(run_record(run, status="finished", epochs=(result,)), folder)
 
 
-NOOP = Pipeline(_plan, _tasks, _execute, _run_epochs, write_report)
+NOOP = Pipeline(_plan, _tasks, _execute, _run_epochs, finish)
 
 
 def noop_sweep(folder: Path, runs: int) -> dict[str, int]:

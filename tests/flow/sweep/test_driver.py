@@ -12,9 +12,11 @@ from typing import Any, cast
 
 import pytest
 
+from unlearnbench.analysis.results import Results
 from unlearnbench.base.console import Console
 from unlearnbench.base.errors import UnlearnbenchError
 from unlearnbench.config.plan import Plan, PreparationTask, RunSpec, make_plan
+from unlearnbench.config.profiles import TOFU
 from unlearnbench.config.resources import RaySettings, TrackingSettings
 from unlearnbench.config.schema import (
     MethodGrid,
@@ -22,6 +24,7 @@ from unlearnbench.config.schema import (
     ModelSettings,
     SweepConfig,
 )
+from unlearnbench.report.report import Report
 from unlearnbench.results.records import (
     EpochResult,
     read_records,
@@ -127,14 +130,14 @@ def fake_pipeline(
             yield results[-1]
         mark("end", run.id)
         made = {"threads": os.environ["OMP_NUM_THREADS"], "folder": str(Path.cwd())}
-        ended: dict[str, Any] = {"status": "finished", "profile": "tofu", "provenance": made}
+        ended: dict[str, Any] = {"status": "finished", "profile": TOFU.id, "provenance": made}
         write_record(run_record(run, epochs=tuple(results), **ended), folder)
 
-    def report(folder: Path) -> Path:
+    def report(folder: Path) -> Report:
         page = folder / "report.html"
         page.write_text(str(len(read_records(folder))), encoding="utf-8")
         page.with_name("results.csv").touch()
-        return page
+        return Report(page, Results.read(folder))
 
     return Pipeline(plan, tasks, execute, run_epochs, report)
 

@@ -18,6 +18,7 @@ from unlearnbench.config.profiles import get_profile
 from unlearnbench.config.resources import RaySettings, TrackingSettings
 from unlearnbench.config.schema import MethodGrid, ModelSettings, SweepConfig
 from unlearnbench.config.search import Range, Scheduler, SearchSettings, SelectSettings
+from unlearnbench.report.report import finish
 from unlearnbench.results.records import EpochResult, Record, read_records, run_record, write_record
 from unlearnbench.sweep import run_sweep
 from unlearnbench.sweep.follow_up_runs import FollowUpRuns
@@ -103,15 +104,10 @@ def fake_pipeline(marks: Path, fail_above: float = 1.0) -> Pipeline:
         finally:
             (marks / f"open.{run.id}.{os.getpid()}").unlink()
 
-    def report(folder: Path) -> Path:
-        page = folder / "report.html"
-        page.touch()
-        return page
-
     def execute(_task: Any, _config: SweepConfig, _folder: Path) -> float:
         return 0.0
 
-    return Pipeline(plan, tasks, execute, run_epochs, report)
+    return Pipeline(plan, tasks, execute, run_epochs, finish)
 
 
 def sweep(config: SweepConfig, pipeline: Pipeline) -> tuple[SweepResult, list[str]]:

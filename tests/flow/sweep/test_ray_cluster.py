@@ -14,12 +14,15 @@ from typing import Any
 
 import pytest
 
+from unlearnbench.analysis.results import Results
 from unlearnbench.base.console import Console
 from unlearnbench.base.errors import UnlearnbenchError
 from unlearnbench.base.provenance import git_state
 from unlearnbench.config.plan import RunSpec, make_plan
+from unlearnbench.config.profiles import TOFU
 from unlearnbench.config.resources import RaySettings, Resources, TrackingSettings
 from unlearnbench.config.schema import MethodGrid, MethodSpec, ModelSettings, SweepConfig
+from unlearnbench.report.report import Report
 from unlearnbench.results.records import EpochResult, Record, read_records, run_record, write_record
 from unlearnbench.sweep import run_sweep
 from unlearnbench.sweep.pipeline import Pipeline
@@ -135,15 +138,15 @@ def fake_pipeline(marks: Path, seconds: float, together: int = 1) -> Pipeline:
             results.append(EpochResult(epoch, metrics, seconds, 0.0))
             yield results[-1]
         place = {"git": git_state(), "folder": str(Path.cwd())}
-        found = {"status": "finished", "profile": "tofu", "provenance": place}
+        found = {"status": "finished", "profile": TOFU.id, "provenance": place}
         record = write_record(run_record(run, epochs=tuple(results), **found), folder)
         storage_of(config, folder).push(record)
         mark("end")
 
-    def report(folder: Path) -> Path:
+    def report(folder: Path) -> Report:
         (folder / "results.csv").touch()
         (folder / "report.html").touch()
-        return folder / "report.html"
+        return Report(folder / "report.html", Results.read(folder))
 
     return Pipeline(
         plan=lambda config: make_plan(config, "data"),

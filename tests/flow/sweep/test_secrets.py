@@ -12,7 +12,7 @@ from unlearnbench.base.console import Console
 from unlearnbench.config.plan import RunSpec
 from unlearnbench.config.resources import TrackingSettings
 from unlearnbench.config.schema import SweepConfig
-from unlearnbench.report.report import write_report
+from unlearnbench.report.report import finish
 from unlearnbench.results.records import EpochResult
 from unlearnbench.sweep import run_sweep
 
@@ -46,7 +46,7 @@ def test_a_sweep_leaves_no_secret_and_resumes(tmp_path: Path) -> None:
         }
     )
     err = StringIO()
-    pipeline = replace(NOOP, run_epochs=looking, report=write_report)
+    pipeline = replace(NOOP, run_epochs=looking, report=finish)
     result = run_sweep(config, Console(err=err), pipeline)
     assert not result.failed, err.getvalue()
     assert "127.0.0.1:9: [Errno 111] Connection refused" in err.getvalue()
