@@ -4,25 +4,16 @@ A score with its question, its parts and the models that it is relative to are d
 (`Summary.question`). All numbers are those of the records; tests of them read the evaluations.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
-import numpy as np
-
 from unlearnbench.analysis.best_settings import mean_of
-from unlearnbench.api.membership import MembershipInference
-from unlearnbench.api.metric import EvaluatedModel, MetricColumn, MetricInputs, Role, Summary
-from unlearnbench.api.observations import Evaluation
+from unlearnbench.analysis.over_questions import Ends, Observed, OverQuestions
+from unlearnbench.api.metric import MetricColumn, Role, Summary
 from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
 from unlearnbench.results.table import TableRow
-from unlearnbench.stats.mean_interval import FEW, difference_bounds, mean_interval
-from unlearnbench.stats.roc import mean_auc_interval
 from unlearnbench.stats.t_interval import Interval, is_above, t_interval
-
-_Z = 1.96
-"""Quantile of the normal distribution: beyond so many standard errors is beyond chance."""
-Ends = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -97,86 +88,68 @@ def questions(schema: BenchmarkSchema) -> tuple[Summary, ...]:
 
 
 class Scorer:
-    """Scores the settings of one model and split.
-
-    retain, start  the rows of both other models, where they were evaluated
-    evaluation     reads the evaluation of a row
-    """
+    """Scores of the settings of one model and split."""
 
     def __init__(
         self,
         schema: BenchmarkSchema,
         retain: TableRow | None,
         start: TableRow | None,
-        evaluation: Callable[[TableRow], Evaluation | None],
+        observed: Observed,
     ) -> None:
-        self._schema, self._evaluation = schema, evaluation
-        self._measures = schema.measures
-        self._retain, self._start = map(self._model, (retain, start))
-        self._of_retain, self._of_start = (
-            {} if row is None else row.metrics for row in (retain, start)
-        )
+        """Take the models that settings are compared with.
 
-    def _model(self, row: TableRow | None) -> EvaluatedModel | None:
-        evaluation = None if row is None else self._evaluation(row)
-        if row is None or evaluation is None:
-            return None
-        return EvaluatedModel(evaluation.sets, row.metrics)
+        Args:
+            schema: Schema of the benchmark.
+            retain: Row of the retain model, if it was evaluated.
+            start: Row of the start model, if it was evaluated.
+            observed: Reads the evaluation behind a row.
+        """
+        self._schema = schema
+        self._over_questions = OverQuestions(schema, observed, retain=retain, start=start)
+        self._numbers_of_retain = {} if retain is None else retain.metrics
+        self._numbers_of_start = {} if start is None else start.metrics
 
     def scores(self, rows: Sequence[TableRow]) -> tuple[Score, ...]:
         """Score a setting, given as the rows of its seeds."""
-        seen = [e for row in rows if (e := self._evaluation(row)) is not None]
-        if len(seen) < len(rows):
-            seen = []  # Intervals and warnings are of all seeds, as the numbers beside them.
-        return tuple(self._score(question, rows, seen) for question in questions(self._schema))
+        return tuple(self._score(question, rows) for question in questions(self._schema))
 
-    def _score(self, score: Summary, rows: Sequence[TableRow], seen: Sequence[Evaluation]) -> Score:
-        column, plan = score.columns()[0], self._schema.plan
-        rivals = [  # other scores that share a part with this one
+    def _score(self, score: Summary, rows: Sequence[TableRow]) -> Score:
+        column = score.columns()[0]
+        # Other numbers that are made of some of the same parts.
+        rivals = [
             summary.columns()[0].name
-            for summary in plan.summaries.values()
+            for summary in self._schema.plan.summaries.values()
             if not summary.question and {*summary.parts()} & {*score.parts()}
         ]
-        parts: list[Part] = []
-        for part in (*score.parts(), *rivals):
-            value = mean_of([row.metrics.get(part) for row in rows])
-            parts.append(
-                Part(
-                    self._schema.column(part),
-                    value,
-                    None if value is None else self._interval(part, seen),
-                    self._of_start.get(part),
-                    self._of_retain.get(part),
-                )
-            )
+        parts = [self._part(name, rows) for name in (*score.parts(), *rivals)]
         mean = mean_of([row.metrics.get(column.name) for row in rows])
-        by_seed = {r.seed: v for r in rows if (v := r.metrics.get(column.name)) is not None}
+        by_seed: dict[int, float] = {}
+        for row in rows:
+            value = row.metrics.get(column.name)
+            if value is not None:
+                by_seed[row.seed] = value
         interval = None if mean is None else t_interval([*by_seed.values()])
-        warnings = dict(self._warnings({*score.parts()}, parts, seen))
+        warnings = dict(self._warnings({*score.parts()}, parts, rows))
         return Score(column.label, mean, by_seed, interval, warnings, tuple(parts))
 
-    def _interval(self, part: str, seen: Sequence[Evaluation]) -> Ends | None:
-        for summary in self._schema.plan.summaries.values():
-            if (
-                isinstance(summary, MembershipInference)
-                and summary.columns()[0].name == part
-                and seen
-            ):
-                found = [
-                    summary.pair(MetricInputs(EvaluatedModel(item.sets), self._retain, self._start))
-                    for item in seen
-                ]
-                pairs = [pair for pair in found if pair is not None]
-                return mean_auc_interval(pairs) if len(pairs) == len(found) else None
-        return None
+    def _part(self, name: str, rows: Sequence[TableRow]) -> Part:
+        value = mean_of([row.metrics.get(name) for row in rows])
+        return Part(
+            self._schema.column(name),
+            value,
+            None if value is None else self._over_questions.area_interval(rows, name),
+            self._numbers_of_start.get(name),
+            self._numbers_of_retain.get(name),
+        )
 
     def _warnings(
-        self, made_of: set[str], parts: Sequence[Part], seen: Sequence[Evaluation]
-    ) -> Iterable[tuple[str, str]]:
+        self, made_of: set[str], parts: Sequence[Part], rows: Sequence[TableRow]
+    ) -> Iterator[tuple[str, str]]:
         """Describe where the model is beyond the retain model, by kind."""
         lead = parts[0]
-        if lead.value is not None and lead.retain is not None and self._is_beyond(lead, seen):
-            measure, name = self._measures[lead.column.name]
+        if lead.value is not None and lead.retain is not None and self._is_beyond(lead, rows):
+            measure, name = self._schema.measures[lead.column.name]
             sentences = [
                 f"over-forgotten: {measure.metric.label.lower()} on the {set_title(name)} is "
                 f"{lead.value:.3f}, below the retain model's {lead.retain:.3f}"
@@ -206,27 +179,9 @@ class Scorer:
                 f"them away as well: {', '.join(below)}",
             )
 
-    def _is_beyond(self, part: Part, seen: Sequence[Evaluation]) -> bool:
-        """True if a low value is wanted, and it is below the retain model's by more than chance.
-
-        Question by question: mean over seeds minus the retain model's value, against the standard
-        error of the mean difference.
-        """
-        known = part.column.name in self._measures and part.column.better == "lower"
-        if not known or self._retain is None or not seen:
+    def _is_beyond(self, part: Part, rows: Sequence[TableRow]) -> bool:
+        """Whether a low value is wanted, and it is below the retain model's beyond chance."""
+        if part.column.better != "lower":
             return False
-        measure, name = self._measures[part.column.name]
-        sets = [item.get(name) for item in (*(e.sets for e in seen), self._retain.sets)]
-        values = [None if item is None else measure.per_example(item) for item in sets]
-        result = [value for value in values if value is not None]
-        if len(result) < len(values) or len({item.shape for item in result}) > 1:
-            return False
-        *subset, aim = result
-        differences = np.mean(subset, axis=0) - aim  # [n]
-        if differences.size < 2 or not np.isfinite(differences).all():
-            return False
-        if differences.size < FEW:  # a normal interval of a few is too narrow
-            ends = mean_interval(differences, difference_bounds(measure.metric.bounds))
-            return ends is not None and ends[1] < 0
-        error = differences.std(ddof=1) / np.sqrt(differences.size)
-        return bool(differences.mean() < -_Z * error)
+        difference = self._over_questions.difference(rows, part.column.name)
+        return difference is not None and difference.is_below

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from unlearnbench.analysis.best_settings import (
     shared_places,
 )
 from unlearnbench.analysis.lasting import worst_of_level
+from unlearnbench.analysis.over_questions import KEPT_SHARE
 from unlearnbench.api.benchmark import Headline, HeadlineMetric
 from unlearnbench.base.console import aligned
 from unlearnbench.base.number_text import float_text
@@ -27,12 +28,12 @@ from unlearnbench.stats.t_interval import ENOUGH_SEEDS, Interval
 
 if TYPE_CHECKING:
     from unlearnbench.analysis.compare import PanelComparison, Side
-    from unlearnbench.analysis.given_back import Gain
     from unlearnbench.analysis.lasting import AttackedPanel, AttackedSetting, UnderAttack
-    from unlearnbench.analysis.model_verdict import ModelVerdict
     from unlearnbench.analysis.order_confidence import OrderConfidence, PanelOrder, RankedMethod
+    from unlearnbench.analysis.over_questions import Ends, OverQuestions
     from unlearnbench.api.metric import MetricColumn
     from unlearnbench.results.outcomes import RunOutcome
+    from unlearnbench.results.table import TableRow
 
 NAMED = 4
 """Most methods that a sentence names."""
@@ -407,15 +408,16 @@ def single_attack_sentences(panel: AttackedPanel, attack: str) -> tuple[str, ...
     """
     (setting,) = panel.settings
     item = setting.only(attack)
+    # A model that is judged by itself has no epochs, so that naming one would only puzzle.
+    reason = item.why_not.removesuffix(f" at epoch {item.setting.epoch}")
     under = item.worst or item.most_gained
     if under is None or under.gain is None:
-        reason = item.why_not or "a number behind it is undefined"
-        return (f"{attack}: not scored: {reason}.",)
+        return (f"{attack}: not scored: {reason or 'a number behind it is undefined'}.",)
     points = sum(point.gain is not None for point in item.under)
     which = f", the worst of {points} points" if points > 1 else ""
     label = f"{variant_label(under.variant)}{which}"
     if item.worst is None:
-        verdict = f"{label}: not scored: {item.why_not}."
+        verdict = f"{label}: not scored: {reason}."
     elif item.comes_back:
         verdict = (
             f"{label}: it gives back {share_given_back(item)} of what was removed: "
@@ -427,6 +429,33 @@ def single_attack_sentences(panel: AttackedPanel, attack: str) -> tuple[str, ...
             f"removed): {_numbers_of(under)}."
         )
     return verdict, _change(under, points)
+
+
+def start_fault_sentence(attack: str, fault: str) -> str:
+    """Return a sentence on why an attack on one model is not scored.
+
+    Args:
+        attack: Name of the attack.
+        fault: `Start.fault` of the start model, of which the first sentence is the reason. The
+            others are advice for a sweep.
+    """
+    reason = fault.partition(". ")[0].removesuffix(".")
+    return f"{attack}: not scored: {reason}. Give the model before unlearning with --start."
+
+
+def unknown_under_attack(*, has_retain: bool, has_start: bool) -> tuple[str, ...]:
+    """List what attacks on one model leave unknown without a retain or a start model."""
+    lines: list[str] = []
+    if not has_retain:
+        lines.append(
+            "Not known: what the attack teaches a model that never saw the forget rows (--retain)."
+        )
+    if not has_start:
+        lines.append(
+            "Not known: how much of the forget rows was removed, and how much utility is kept "
+            "(--start)."
+        )
+    return tuple(lines)
 
 
 def _change(under: UnderAttack, points: int) -> str:
@@ -602,15 +631,31 @@ def between(ends: tuple[float, float] | None, form: str = ".3f") -> str:
     return "" if ends is None else f" [{ends[0]:{form}}, {ends[1]:{form}}]"
 
 
-def model_sentences(of: ModelVerdict) -> tuple[str, ...]:
-    """Answer whether a model has forgotten, is private, and keeps the rest, as far as known."""
-    return tuple(filter(None, (" ".join(_forgotten(of)), _private(of), _kept(of), _lacking(of))))
+def model_sentences(
+    row: TableRow, over_questions: OverQuestions, intervals: Mapping[str, Ends], profile: str
+) -> tuple[str, ...]:
+    """Answer whether a model has forgotten, is private, and keeps the rest, as far as known.
+
+    Args:
+        row: The model.
+        over_questions: The models that it is compared with, and tests over questions.
+        intervals: `OverQuestions.intervals` of the row.
+        profile: Id of the evaluation rules.
+    """
+    lines = (
+        " ".join(_forgotten(row, over_questions)),
+        _private(row, over_questions),
+        _kept(row, over_questions.kept_share(row), intervals, profile),
+        _lacking(over_questions),
+    )
+    return tuple(line for line in lines if line)
 
 
-def _forgotten(of: ModelVerdict) -> Iterator[str]:
-    test = of.benchmark.headline.forgotten.test
-    if of.retain is not None and test is not None:
-        p, distance = of.values.get(test.p_value), of.values.get(test.distance)
+def _forgotten(row: TableRow, over_questions: OverQuestions) -> Iterator[str]:
+    test = row.headline.forgotten.test
+    if over_questions.retain is not None and test is not None:
+        p = row.metrics.get(test.p_value)
+        distance = row.metrics.get(test.distance)
         if p is not None and distance is not None:
             answer, verb = "No", "distinguishes"
             if p > test.level:
@@ -619,88 +664,61 @@ def _forgotten(of: ModelVerdict) -> Iterator[str]:
                 f"Forgotten? {answer}: {test.label} p = {p:.2g} {verb} it from the retain "
                 f"model (D = {distance:.3g})."
             )
-            if of.sensitivity:
-                yield of.sensitivity.summary
-    if of.memorization is not None:
-        label, model, retain, ends = of.memorization
+            if over_questions.sensitivity:
+                yield over_questions.sensitivity.summary
+    memorization = over_questions.memorization(row)
+    if memorization is not None:
         more = "no difference beyond chance"
-        if ends[0] > 0 or ends[1] < 0:
-            more = f"{'more' if ends[0] > 0 else 'less'} is memorised than there"
+        if memorization.is_above:
+            more = "more is memorised than there"
+        elif memorization.is_below:
+            more = "less is memorised than there"
         yield (
-            f"{label}: {model:.3f}, the retain model's {retain:.3f}; difference "
-            f"{model - retain:+.3f}{between(ends, '+.3f')}, {more}."
+            f"{memorization.label}: {memorization.value:.3f}, the retain model's "
+            f"{memorization.retain:.3f}; difference {memorization.value - memorization.retain:+.3f}"
+            f"{between(memorization.interval, '+.3f')}, {more}."
         )
 
 
-def _private(of: ModelVerdict) -> str:
-    if of.strongest_attack is None:
+def _private(row: TableRow, over_questions: OverQuestions) -> str:
+    attack = over_questions.strongest_attack(row)
+    if attack is None:
         return ""
-    label, _, area, aim, ends = of.strongest_attack
-    goal, whose = (0.5, "½, chance") if aim is None else (aim, f"{aim:.2f}, the retain model's")
+    whose = "½, chance" if attack.retain is None else f"{attack.retain:.2f}, the retain model's"
     answer = "Not known"
-    if ends is not None:
-        answer = "Perhaps" if ends[0] <= goal <= ends[1] else "No"
+    if attack.interval is not None:
+        low, high = attack.interval
+        answer = "Perhaps" if low <= attack.aim <= high else "No"
     return (
-        f"Private? {answer}: of all membership attacks {label} is farthest off, "
-        f"AUC {area:.2f}{between(ends, '.2f')}; the aim is {whose}."
+        f"Private? {answer}: of all membership attacks {attack.label} is farthest off, "
+        f"AUC {attack.area:.2f}{between(attack.interval, '.2f')}; the aim is {whose}."
     )
 
 
-def _kept(of: ModelVerdict) -> str:
-    kept, ends = of.benchmark.headline.kept, of.intervals.get("kept_share")
-    if (value := of.values.get(kept.column)) is None:
+def _kept(row: TableRow, share: float | None, intervals: Mapping[str, Ends], profile: str) -> str:
+    kept = row.headline.kept
+    if row.kept is None:
         return ""
-    if max(of.uncounted.values(), default=0.0) >= MOST_ANSWERS and value == 0:
+    if max(row.uncounted.values(), default=0.0) >= MOST_ANSWERS and row.kept == 0:
         return (
-            f"Kept? Not known: {kept.plain_label} is 0 because profile {of.profile.name} does not "
-            f"count the words of the true answers of {', '.join(of.uncounted)}."
+            f"Kept? Not known: {kept.plain_label} is 0 because profile {profile.partition('@')[0]} "
+            f"does not count the words of the true answers of {', '.join(row.uncounted)}."
         )
-    text = f"Kept? {kept.plain_label} {value:.3f}{between(of.intervals.get(kept.column))}"
-    if ends is None or of.kept_share is None:
+    text = f"Kept? {kept.plain_label} {row.kept:.3f}{between(intervals.get(kept.column))}"
+    ends = intervals.get(KEPT_SHARE)
+    if ends is None or share is None:
         return f"{text}."
-    share, low, high = (f"{100 * part:.0f}" for part in (of.kept_share, *ends))
-    return f"{text}, which is {share} % [{low}, {high} %] of the start model's."
+    percent, low, high = (f"{100 * value:.0f}" for value in (share, *ends))
+    return f"{text}, which is {percent} % [{low}, {high} %] of the start model's."
 
 
-def _lacking(of: ModelVerdict) -> str:
+def _lacking(over_questions: OverQuestions) -> str:
     never_saw = "is it forgotten and private, against a model that never saw the forget rows"
     needed = {
-        f"pass --retain to answer: {never_saw}": of.retain,
-        "pass --start to answer: how much is kept of the model before unlearning": of.start,
+        f"pass --retain to answer: {never_saw}": over_questions.retain,
+        "pass --start to answer: how much is kept of the model before unlearning": (
+            over_questions.start
+        ),
     }
     lacking = "; ".join(text for text, given in needed.items() if given is None)
     return f"Not known: {lacking}." if lacking else ""
-
-
-def gain_sentences(gain: Gain) -> tuple[str, ...]:
-    """State what came back under an attack, its interval, and whether it is beyond the null."""
-    before = "" if gain.before is None or gain.before_label else f"{gain.before:.3f} → "
-    name = f"{gain.variant}{f', the largest of {gain.points} points' * (gain.points > 1)}"
-    text = f"{name}: {gain.label} {before}{gain.after:.3f} over {gain.n} questions"
-    if gain.before_label:
-        text += f" ({gain.before_label} of the greedy answers: {gain.before or 0.0:.3f})"
-    form = ".3f"
-    if gain.before is not None:
-        form = "+.3f"
-        text += f", a change of {gain.gain:+.3f}"
-    text += between(gain.interval, form)
-    if gain.retain_gain is None or gain.excess is None:
-        return (
-            f"{text}.",
-            "What a model gains that never knew the rows is not known without a retain model.",
-        )
-    beyond = f"{gain.excess:+.3f}{between(gain.excess_interval, '+.3f')} beyond the retain model"
-    if gain.excess_interval is None:
-        verdict = "Too few questions for an interval"
-    elif gain.before is None:
-        # Without a number before the attack, nothing can have come back by it.
-        sign = "It knows" if gain.comes_back else "No sign that it knows"
-        verdict = f"{sign} more than a model that never saw the rows"
-    elif gain.comes_back:
-        verdict = "It gives back what it was to forget"
-    else:
-        verdict = "No sign that anything comes back"
-    way = ""
-    if gain.share is not None:
-        way = f", {100 * gain.share:.0f} % of the way to the start model's {gain.start or 0.0:.3f}"
-    return f"{text}; the retain model's {gain.retain_gain:{form}}.", f"{verdict}: {beyond}{way}."

@@ -75,9 +75,9 @@ def check(
           --retain retain90/TOFU_EVAL.json
     """
     from unlearnbench.analysis.anchors import LOG_TOLERANCE, check_anchor, find_anchor
-    from unlearnbench.config.profiles import get_profile
-    from unlearnbench.evaluation.summary import summarize
     from unlearnbench.models.loading import Source, quiet_transformers
+    from unlearnbench.results.finalize import table_of
+    from unlearnbench.results.single import PLAIN, ModelRole, records_of
     from unlearnbench.runs.evaluate_model import data_settings, evaluate_model
 
     anchor = find_anchor(anchor_id)
@@ -107,9 +107,13 @@ def check(
     evaluation = _published(log, anchor) if log else evaluated(anchor.checkpoint)
     if retain and retained is None:
         retained = evaluated(retain)
-    benchmark = None if log else data_settings(data)
-    values = summarize(evaluation, retained, get_profile(anchor.profile), benchmark=benchmark)
-    checks = check_anchor(anchor, values, LOG_TOLERANCE if log else None)
+    benchmark = data_settings("tofu" if log else data)
+    models = {ModelRole.MODEL: {PLAIN: evaluation}}
+    if retained is not None:
+        models[ModelRole.RETAIN] = {PLAIN: retained}
+    records = records_of(models, benchmark, anchor.key)
+    (row,) = (row for row in table_of(records).rows if row.kind == "run")
+    checks = check_anchor(anchor, row.metrics, LOG_TOLERANCE if log else None)
     return _print_checks(anchor, checks, as_json=as_json)
 
 

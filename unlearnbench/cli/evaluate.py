@@ -6,13 +6,12 @@ import json
 import textwrap
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from unlearnbench.api import registry
 from unlearnbench.base.console import Console, progress_bar
-from unlearnbench.base.errors import EvaluationError, shortened
+from unlearnbench.base.errors import EvaluationError
 from unlearnbench.base.hashing import json_ready
 from unlearnbench.base.outputs import check_file, check_folder
 from unlearnbench.cli.command import argument, command, new_group, option
@@ -28,15 +27,19 @@ from unlearnbench.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from unlearnbench.analysis.given_back import AttackFindings
-    from unlearnbench.analysis.model_verdict import ModelVerdict
-    from unlearnbench.api.benchmark import Benchmark
+    from unlearnbench.analysis.lasting import AttackedSetting
+    from unlearnbench.analysis.results import Results
+    from unlearnbench.api.benchmark import Benchmark, SplitKey
+    from unlearnbench.api.metric import MetricColumn
     from unlearnbench.api.observations import Evaluation, Statistics
     from unlearnbench.api.profile import Profile
     from unlearnbench.config.entries import AttackSpec
     from unlearnbench.evaluation.harness_tasks import TaskScores
+    from unlearnbench.results.table import TableRow
 
 _WIDTH = 100
+_SPLIT_OF_LOGS = "log"
+"""Name of the split of logs, which do not say what share was to be forgotten. It is not shown."""
 _LOPSIDED = 0.2
 """Share of half an interval's width by which a value may be off its middle, to be shown with ±."""
 
@@ -113,7 +116,8 @@ def evaluate(
     if questions:
         write_questions(evaluation, questions, benchmark, evaluations.get("retain"))
         console.note(f"questions: {questions}")
-    return _print_verdict(evaluations, rules, benchmark, scores, as_json=as_json)
+    results = _results(models, options.forget, benchmark)
+    return _print_verdict(results, scores, as_json=as_json)
 
 
 @command(app, "score")
@@ -170,7 +174,8 @@ def score(
         Console().note(f"warning: {notice}")
     others = {"retain": retain, "start": start}
     logs = {name: read_log(path, profile=rules) for name, path in others.items() if path}
-    return _print_verdict({"model": evaluation} | logs, rules, benchmark, {}, as_json=as_json)
+    models = {"model": {"": evaluation}} | {name: {"": item} for name, item in logs.items()}
+    return _print_verdict(_results(models, _SPLIT_OF_LOGS, benchmark), {}, as_json=as_json)
 
 
 @command(app, "attack")
@@ -209,13 +214,10 @@ def attack(
       unlearnbench attack ./my-model --attack relearning --set relearning.learning_rate=1e-4
       unlearnbench attack ./my-model --plugin my_attack.py --out attacked
     """
-    from unlearnbench.analysis.given_back import attack_findings
     from unlearnbench.base.atomic import write_text
     from unlearnbench.base.deferred_warnings import drain
     from unlearnbench.config.profiles import get_profile
     from unlearnbench.evaluation.observation_file import SUFFIX, write_observations
-    from unlearnbench.evaluation.summary import plan_of
-    from unlearnbench.runs.attack_model import variants_of
     from unlearnbench.runs.evaluate_model import data_settings
 
     if out:
@@ -226,11 +228,9 @@ def attack(
     models = _evaluated(_named(model, retain, start), specs, options, benchmark, rules)
     if models is None:
         return 0
-    plan = plan_of(rules, benchmark)
-    findings = [
-        (spec, attack_findings(plan, benchmark.roles, models, variants_of(spec))) for spec in specs
-    ]
-    document = _document(models, findings, rules, benchmark)
+    results = _results(models, options.forget, benchmark)
+    judged = [_AttackedModel(results, spec) for spec in specs]
+    document = _document(results, judged)
     if out:
         for name, variants in models.items():
             folder = Path(out) if name == "model" else Path(out, name)
@@ -246,9 +246,13 @@ def attack(
         value = kept.text(document["plain"]["model"].get(kept.column))
         console.print(_rules(models["model"][""]))
         console.print(f"{kept.plain_label} without an attack: {value}")
-        for spec, item in findings:
-            _print_attack(spec.name, item, console)
-    for line in drain():
+        for item in judged:
+            _print_attack(item, console)
+        if document["unknown"]:
+            console.print()
+        for line in document["unknown"]:
+            console.print(textwrap.fill(line, _WIDTH, break_on_hyphens=False))
+    for line in filter(None, (*drain(), *results.table.notes)):
         console.note(f"warning: {line}")
     return 0
 
@@ -275,6 +279,7 @@ def _evaluated(
     from unlearnbench.evaluation.summary import plan_of
     from unlearnbench.evaluation.word_check import rouge_sets, uncounted_notice, uncounted_shares
     from unlearnbench.models.loading import Source
+    from unlearnbench.results.single import check_profile
 
     models: dict[str, dict[str, Evaluation]] = {"model": {}}
     resolve_precision("cpu", options.dtype, options.precision)
@@ -285,7 +290,7 @@ def _evaluated(
             raise EvaluationError(f"{source} is a log; give the model")
         else:
             models[name] = {"": read_log(source, profile=rules)}
-            _check_profile(source, models[name][""], rules.id)
+            check_profile(source, models[name][""], rules.id)
     if options.adapter_base and not any(Source(place).is_adapter for place in sources.values()):
         raise EvaluationError(
             "--adapter-base: none of the models is the folder of an adapter, so it has no effect; "
@@ -339,32 +344,6 @@ def _specs(
     return attack_specs({name: given.get(name, {}) for name in chosen})
 
 
-def _check_profile(source: str, evaluation: Evaluation, expected: str) -> None:
-    """Raise EvaluationError unless an evaluation has the profile of the model's."""
-    if evaluation.profile != expected:
-        raise EvaluationError(
-            f"{source}: by profile {shortened(evaluation.profile)[1:-1]}, and the model by "
-            f"{expected}: numbers of different profiles do not compare; evaluate both by the same "
-            "one (--profile)"
-        )
-
-
-def _check_start(evaluation: Evaluation, start: Evaluation) -> None:
-    """Raise EvaluationError unless the start model was evaluated as the model was."""
-    from unlearnbench.evaluation.precision import check_precision
-    from unlearnbench.evaluation.summary import first_difference
-
-    _check_profile("--start", start, evaluation.profile)
-    check_precision("the model", evaluation.precision, "the start model", start.precision)
-    for name in evaluation.sets.keys() & start.sets.keys():
-        questions, others = evaluation.sets[name].questions, start.sets[name].questions
-        if len(questions) != len(others) or first_difference(questions, others) is not None:
-            raise EvaluationError(
-                f"--start: evaluated on {len(others)} {name} questions, the model on "
-                f"{len(questions)}, and they must be the same; evaluate both on the same split"
-            )
-
-
 def _rules(evaluation: Evaluation) -> str:
     """Profile, precision and sizes of an evaluation."""
     sizes = (f"{len(seen.answer_loss)} {_spaced(name)}" for name, seen in evaluation.sets.items())
@@ -374,46 +353,105 @@ def _rules(evaluation: Evaluation) -> str:
     return f"rules: profile {evaluation.profile}{unlike}{precision}; {', '.join(sizes)} questions"
 
 
-def _print_verdict(
-    evaluations: Mapping[str, Evaluation],
-    rules: Profile,
-    benchmark: Benchmark,
-    tasks: TaskScores,
-    *,
-    as_json: bool,
-) -> int:
-    from unlearnbench.analysis.model_verdict import ModelVerdict
+def _results(
+    models: Mapping[str, Mapping[str, Evaluation]], split: SplitKey, benchmark: Benchmark
+) -> Results:
+    """Compute all numbers of the model and of its retain and start model, as of a sweep.
+
+    Args:
+        models: Evaluations of the `model`, and those of its `retain` and `start` model if they are
+            given, by variant.
+        split: Division into forget and retain rows.
+        benchmark: On whose sets the models were evaluated.
+    """
+    from unlearnbench.analysis.results import Results
+    from unlearnbench.results.single import ModelRole, records_of
+
+    roles = {ModelRole(name): variants for name, variants in models.items()}
+    return Results.of(records_of(roles, benchmark, split), name="model")
+
+
+class _JudgedModel:
+    """The row of a model, those of the models beside it, and intervals over questions."""
+
+    def __init__(self, results: Results) -> None:
+        from unlearnbench.analysis.over_questions import OverQuestions
+
+        row_of_kind = {row.kind: row for row in results.rows}
+        self.row: TableRow = row_of_kind["run"]
+        self.retain: TableRow | None = row_of_kind.get("retain")
+        self.start: TableRow | None = row_of_kind.get("fine-tuned")
+        evaluation = results.observed(self.row)
+        if evaluation is None:
+            raise AssertionError("a model that is judged has its evaluation in memory")
+        self.evaluation: Evaluation = evaluation
+        self.over_questions = OverQuestions(
+            results.schema, results.observed, retain=self.retain, start=self.start
+        )
+        self.intervals: Mapping[str, tuple[float, float]] = self.over_questions.intervals(self.row)
+
+    @property
+    def others(self) -> Mapping[str, TableRow]:
+        """The rows of the models beside it by role."""
+        rows = {"retain": self.retain, "start": self.start}
+        return {role: row for role, row in rows.items() if row is not None}
+
+
+def _print_verdict(results: Results, tasks: TaskScores, *, as_json: bool) -> int:
+    """Print all numbers of a model and the verdict on it."""
     from unlearnbench.analysis.text import model_sentences
     from unlearnbench.base.deferred_warnings import drain
     from unlearnbench.evaluation.privacy_control import failed_control
 
-    evaluation, console = evaluations["model"], Console()
-    if "start" in evaluations:
-        _check_start(evaluation, evaluations["start"])
-    verdict = ModelVerdict(rules, benchmark, **{**evaluations})
-    values, sentences = verdict.values, model_sentences(verdict)
-    warnings = [*drain(), failed_control(verdict.of_start)]
+    console = Console()
+    judged = _JudgedModel(results)
+    evaluation = judged.evaluation
+    sentences = model_sentences(
+        judged.row, judged.over_questions, judged.intervals, results.profile
+    )
+    warnings = [*drain(), *results.table.notes]
+    if judged.start is not None:
+        warnings.append(failed_control(judged.start.metrics))
     for line in filter(None, warnings):
         console.note(f"warning: {line}")
     if as_json:
-        counts = {name: len(seen.answer_loss) for name, seen in evaluation.sets.items()}
-        about = {"profile": evaluation.profile, "precision": evaluation.precision}
-        about |= {"questions": counts} | json_ready(values, lambda _: None)
-        given: dict[str, Any] = {}
+        document: dict[str, Any] = {
+            "profile": evaluation.profile,
+            "precision": evaluation.precision,
+            "questions": {name: len(seen.answer_loss) for name, seen in evaluation.sets.items()},
+            **_numbers(judged.row),
+        }
+        if judged.others:
+            document["models"] = {role: _numbers(row) for role, row in judged.others.items()}
         if tasks:
-            given["tasks"] = {
+            document["tasks"] = {
                 task: {name: score._asdict() for name, score in scores.items()}
                 for task, scores in tasks.items()
             }
-        console.print_json(about | given | {"intervals": verdict.intervals, "verdict": sentences})
+        document |= {"intervals": judged.intervals, "verdict": sentences}
+        console.print_json(document)
     else:
         console.print(f"{_rules(evaluation)}\n")
-        _print_metrics(verdict, console)
+        _print_metrics(judged, console)
         console.print("\n" + "\n".join(sentences))
         _print_tasks(tasks, console)
     if evaluation.statistics:
         _print_statistics(evaluation.statistics, console)
     return 0
+
+
+def _numbers(row: TableRow) -> dict[str, float | None]:
+    """The numbers of a row by column, in the order of a table; None if undefined.
+
+    Columns that only an attack makes are left out if they have no number.
+    """
+    plan = row.schema.plan
+    numbers = {column.name: row.metrics.get(column.name) for column in plan.columns}
+    for column in plan.under_attack:
+        value = row.metrics.get(column.name)
+        if value is not None:
+            numbers[column.name] = value
+    return numbers
 
 
 def _print_tasks(tasks: TaskScores, console: Console) -> None:
@@ -428,52 +466,79 @@ def _print_tasks(tasks: TaskScores, console: Console) -> None:
         console.table(columns, rows)
 
 
-def _print_metrics(verdict: ModelVerdict, console: Console) -> None:
+def _print_metrics(judged: _JudgedModel, console: Console) -> None:
     """Print the scores that answer a question, all other numbers, and the metrics by set."""
-    plan, values = verdict.plan, verdict.values
+    plan = judged.row.schema.plan
     labels = {column.name: _plain(column.label) for column in plan.columns}
+    rows_of_models = [judged.row, *judged.others.values()]
+    headings_of_others = [f"{role} model's" for role in judged.others]
+
+    def numbers_of(column: str) -> list[float | None]:
+        return [_rounded(row.metrics.get(column)) for row in rows_of_models]
+
     # First what is relative to the retain model: what was to be forgotten; then what is kept.
     ordered = sorted(plan.summaries.values(), key=lambda item: "retain" not in item.relative_to)
     scores = {item.columns()[0].name: item for item in ordered if item.question}
-    rows = [
-        (labels[name], _rounded(values.get(name)), item.question, " and ".join(item.relative_to))
+    score_lines = [
+        (labels[name], *numbers_of(name), item.question, " and ".join(item.relative_to))
         for name, item in scores.items()
     ]
-    console.table(("score", "value", "question (1 is best)", "relative to models"), rows)
+    console.table(
+        ("score", "value", *headings_of_others, "question (1 is best)", "relative to models"),
+        score_lines,
+    )
     console.print()
-    known = {name: values[name] for name in labels if values.get(name) is not None}
-    others = [column.name for column in plan.columns if not column.set]
-    numbers = [
-        (labels[name], *(_rounded(of.get(name)) for of in (values, verdict.of_retain)))
-        for name in others
+
+    known = [name for name in labels if judged.row.metrics.get(name) is not None]
+    of_no_set = [column.name for column in plan.columns if not column.set]
+    lines = [
+        (labels[name], *numbers_of(name))
+        for name in of_no_set
         if name in known and name not in scores
     ]
-    console.table(("metric", "value", "retain model's"), numbers)
+    console.table(("metric", "value", *headings_of_others), lines)
     console.print()
-    sets = [
-        name
-        for name in verdict.benchmark.roles
-        if name in verdict.model.sets and any(c.set == name for c in plan.columns)
-    ]
-    by_set: dict[str, list[str]] = {}
-    for measure in plan.measures:
-        cells = [_with_half_width(verdict, f"{measure.name}_{name}") for name in sets]
-        if any(cells):
-            by_set[measure.name] = [measure.metric.label, *cells]
-    counts = {name: len(seen.answer_loss) for name, seen in verdict.model.sets.items()}
-    headings = [f"{_spaced(name)} (n = {counts[name]})" for name in sets]
-    columns = ("metric, ± 95 % of questions", *headings)
-    console.table(columns, [*by_set.values()])
-    if missing := [labels[name] for name in labels if name not in known]:
+
+    _print_metrics_by_set(judged, console)
+    missing = [label for name, label in labels.items() if name not in known]
+    if missing:
         console.note(f"not measured: {'; '.join(missing)}")
 
 
-def _with_half_width(verdict: ModelVerdict, column: str) -> str:
+def _print_metrics_by_set(judged: _JudgedModel, console: Console) -> None:
+    """Print the metrics of each set with their intervals, and below those of the other models."""
+    schema = judged.row.schema
+    sets = [
+        name
+        for name in schema.roles
+        if name in judged.evaluation.sets and any(c.set == name for c in schema.plan.columns)
+    ]
+    # Measures of one name stand in one line: each is of other sets.
+    names = {measure.name: measure.metric.label for measure in schema.plan.measures}
+    lines: list[tuple[str, ...]] = []
+    for name, label in names.items():
+        columns = [f"{name}_{on}" for on in sets]
+        cells = [_with_half_width(judged, column) for column in columns]
+        if not any(cells):
+            continue
+        lines.append((label, *(("model",) if judged.others else ()), *cells))
+        for role, row in judged.others.items():
+            values = [row.metrics.get(column) for column in columns]
+            texts = ["" if value is None else f"{value:.3f}" for value in values]
+            lines.append(("", f"{role} model", *texts))
+    counts = {name: len(seen.answer_loss) for name, seen in judged.evaluation.sets.items()}
+    headings = [f"{_spaced(name)} (n = {counts[name]})" for name in sets]
+    of = ("of",) if judged.others else ()
+    console.table(("metric, ± 95 % of questions", *of, *headings), lines)
+
+
+def _with_half_width(judged: _JudgedModel, column: str) -> str:
     """A table's cell: `0.842 ±0.031`, or `1.000 [0.158, 1.000]` if the ends are not alike.
 
     The number alone without an interval.
     """
-    value, ends = verdict.values.get(column), verdict.intervals.get(column)
+    value = judged.row.metrics.get(column)
+    ends = judged.intervals.get(column)
     if value is None:
         return ""
     if ends is None:
@@ -488,62 +553,178 @@ def _ends_text(ends: tuple[float, float] | None) -> str | None:
     return None if ends is None else f"[{ends[0]:.3f}, {ends[1]:.3f}]"
 
 
-def _document(
-    models: Mapping[str, Mapping[str, Evaluation]],
-    findings: Sequence[tuple[AttackSpec, AttackFindings]],
-    rules: Profile,
-    benchmark: Benchmark,
-) -> dict[str, Any]:
-    """Everything about attacks as JSON: metrics of each evaluation, and each largest gain."""
-    from unlearnbench.evaluation.summary import summarize
+class _AttackedModel:
+    """A model under one attack, beside the models that it is compared with."""
 
-    def metrics(variant: str, name: str) -> dict[str, float | None]:
-        """The metrics of a model, relative to the others under the same attack."""
-        retain, start = (models.get(other, {}).get(variant) for other in ("retain", "start"))
-        values = summarize(models[name][variant], retain, rules, start, benchmark)
-        return {key: value for key, value in values.items() if value is not None}
+    def __init__(self, results: Results, spec: AttackSpec) -> None:
+        from unlearnbench.analysis.text import single_attack_sentences, start_fault_sentence
+        from unlearnbench.results.asked_rows import NumbersBefore
+        from unlearnbench.results.attack_variants import attack_of
 
-    plain = models["model"][""]
-    attacked = [name for name in models if name != "start"]
-    derived = ("gain", "retain_gain", "excess", "share", "comes_back")
+        self.spec = spec
+        self.plain: Mapping[str, TableRow] = _rows_of_models(results)
+        self.rows: dict[str, dict[str, TableRow]] = {}
+        """By variant, the row of each attacked model."""
+        for row in results.attacked:
+            if attack_of(row.variant) == spec.name:
+                self.rows.setdefault(row.variant, {})[row.run_id] = row
+        evaluations = (results.observed(row) for row in results.attacked if row.run_id == "model")
+        self.sets = {name for seen in evaluations if seen is not None for name in seen.sets}
+        self.numbers_before = NumbersBefore.of(results.before)
+
+        self.setting: AttackedSetting | None = None
+        """The model under the attack; None if nothing can be said about it."""
+        fault = results.panels[0].start.fault
+        of_model = any("model" in rows for rows in self.rows.values())
+        if not of_model or not (results.lasting or fault):
+            self.sentences: tuple[str, ...] = (
+                f"{spec.name}: no metric of the forget set could be measured under it",
+            )
+        elif fault:
+            self.sentences = (start_fault_sentence(spec.name, fault),)
+        else:
+            (panel,) = results.lasting
+            (setting,) = panel.settings
+            self.setting = setting.only(spec.name)
+            self.sentences = single_attack_sentences(panel, spec.name)
+
+    def before(self, model: str, column: str) -> float | None:
+        """The number of a model without the attack, on the rows that the attack asked."""
+        plain = self.plain[model]
+        variant = next(iter(self.rows), "")
+        return self.numbers_before(plain, variant).get(column)
+
+    def columns(self) -> list[MetricColumn]:
+        """The metrics of the attacked sets with a number, the most telling ones first."""
+        from unlearnbench.analysis.lasting import MEMORIZATION
+
+        schema = self.plain["model"].schema
+        order = {name: rank for rank, name in enumerate(("expected_best", *MEMORIZATION))}
+        columns = [
+            column
+            for column in (*schema.plan.columns, *schema.plan.under_attack)
+            if column.set in self.sets and self._has_number(column.name)
+        ]
+
+        def rank(column: MetricColumn) -> int:
+            return order.get(column.name.removesuffix(f"_{column.set}"), len(order))
+
+        return sorted(columns, key=rank)
+
+    def _has_number(self, column: str) -> bool:
+        of_model = [rows["model"] for rows in self.rows.values() if "model" in rows]
+        return any(row.metrics.get(column) is not None for row in of_model)
+
+    def document(self) -> dict[str, Any]:
+        """Numbers under the attack, and what comes back, as JSON."""
+        return {
+            "attack": self.spec.name,
+            "version": self.spec.version,
+            "settings": {key: v for key, v in self.spec.settings.items() if key != "at"},
+            "variants": {
+                variant: {model: _known_numbers(row) for model, row in rows.items()}
+                for variant, rows in self.rows.items()
+            },
+            "lasting": None if self.setting is None else _lasting_document(self.setting),
+            "verdict": self.sentences,
+        }
+
+
+def _rows_of_models(results: Results) -> dict[str, TableRow]:
+    """The plain rows of the model, and of its retain and start model, in this order."""
+    from unlearnbench.results.single import ModelRole
+
+    row_of_model = {row.run_id: row for row in results.rows}
+    return {role.value: row_of_model[role] for role in ModelRole if role in row_of_model}
+
+
+def _document(results: Results, judged: Sequence[_AttackedModel]) -> dict[str, Any]:
+    """Everything about attacks as JSON: the numbers of each evaluation, and what comes back."""
+    from unlearnbench.analysis.text import unknown_under_attack
+
+    rows_of_models = _rows_of_models(results)
+    plain = results.observed(rows_of_models["model"])
+    sets = {} if plain is None else plain.sets
     document: dict[str, Any] = {
-        "profile": plain.profile,
-        "precision": plain.precision,
-        "questions": {name: len(seen.answer_loss) for name, seen in plain.sets.items()},
-        "plain": {name: metrics("", name) for name in models},
-        "attacks": [
-            {
-                "attack": spec.name,
-                "version": spec.version,
-                "settings": {key: v for key, v in spec.settings.items() if key != "at"},
-                "variants": {v: {name: metrics(v, name) for name in attacked} for v in item.points},
-                "largest_gain": item.gain
-                and asdict(item.gain) | {key: getattr(item.gain, key) for key in derived},
-            }
-            for spec, item in findings
-        ],
+        "profile": results.profile,
+        "precision": None if plain is None else plain.precision,
+        "questions": {name: len(seen.answer_loss) for name, seen in sets.items()},
+        "plain": {model: _known_numbers(row) for model, row in rows_of_models.items()},
+        "attacks": [item.document() for item in judged],
+        "unknown": unknown_under_attack(
+            has_retain="retain" in rows_of_models, has_start="start" in rows_of_models
+        ),
     }
     ready: dict[str, Any] = json_ready(document, lambda _: None)
     return ready
 
 
-def _print_attack(name: str, item: AttackFindings, console: Console) -> None:
-    """Print a table and the verdict on an attack."""
-    from unlearnbench.analysis.text import gain_sentences
+def _known_numbers(row: TableRow) -> dict[str, float]:
+    return {name: value for name, value in _numbers(row).items() if value is not None}
 
-    rows: list[tuple[Any, ...]] = []
-    for metric in item.metrics:
-        for model in metric.values:
-            numbers = metric.numbers(model)
-            cells = (_rounded(numbers.get(variant)) for variant in ("", *item.points))
-            of = ("", f"{model} model") if model != "model" else (metric.column.label, model)
-            rows.append((*of, *cells))
-    points = (variant.removeprefix(name) or variant for variant in item.points)
+
+def _lasting_document(setting: AttackedSetting) -> dict[str, Any] | None:
+    """What comes back at the worst point of an attack, as JSON; None if nothing is measured.
+
+    Gains are in the direction of more memorisation.
+    """
+    from unlearnbench.analysis.lasting import worst_of_level
+
+    under = setting.worst or setting.most_gained
+    if under is None or under.measured is None:
+        return None
+
+    def oriented(gain: float | None) -> float | None:
+        return None if gain is None else under.sign * gain
+
+    points = sum(point.gain is not None for point in setting.under)
+    level = worst_of_level(points)
+    questions = under.questions
+    interval = setting.lasting_interval
+    return {
+        "variant": under.variant,
+        "points": points,
+        "column": under.measured.after.name,
+        "column_before": under.measured.before.name,
+        "before": under.before,
+        "after": under.after,
+        "retain_before": under.retain.before,
+        "retain_after": under.retain.after,
+        "start": under.start.before,
+        "gain": oriented(under.gain),
+        "retain_gain": oriented(under.null),
+        "excess": oriented(under.excess),
+        "n": None if questions is None else questions.count,
+        "level": level,
+        "interval": None if questions is None else questions.gain_interval(level),
+        "excess_interval": None if questions is None else questions.excess_interval(level),
+        "removed": under.removed,
+        "lasting": setting.lasting,
+        "lasting_interval": None if interval is None else (interval.low, interval.high),
+        "comes_back": None if setting.lasting is None else setting.comes_back,
+        "why_not": setting.why_not or None,
+    }
+
+
+def _print_attack(judged: _AttackedModel, console: Console) -> None:
+    """Print a table and the verdict on an attack."""
+    name = judged.spec.name
+    lines: list[tuple[Any, ...]] = []
+    for column in judged.columns():
+        for model in judged.plain:
+            cells = [_rounded(judged.before(model, column.name))]
+            for rows in judged.rows.values():
+                row = rows.get(model)
+                cells.append(None if row is None else _rounded(row.metrics.get(column.name)))
+            if model == "model":
+                lines.append((column.label, model, *cells))
+            else:
+                lines.append(("", f"{model} model", *cells))
+    points = (variant.removeprefix(name) or variant for variant in judged.rows)
     console.print()
-    console.table(("metric", "of", "plain", *points), rows, title=name)
+    console.table(("metric", "of", "plain", *points), lines, title=name)
     console.print()
-    lines = (f"{name}: no metric of the forget set could be measured under it",)
-    for line in gain_sentences(item.gain) if item.gain else lines:
+    for line in judged.sentences:
         console.print(textwrap.fill(line, _WIDTH, break_on_hyphens=False))
 
 

@@ -84,7 +84,7 @@ def values_of(
             "the evaluation", evaluation.profile, "the retain model's", retain.profile
         )
         check_precision("the model", evaluation.precision, "the retain model", retain.precision)
-        _check_same_questions(evaluation, retain, forget, subject)
+        check_same_questions(evaluation, retain, forget, subject)
     others = (None if item is None else _known(plan, item) for item in (retain, start))
     return plan.values(evaluation.sets, *others)
 
@@ -128,10 +128,22 @@ def forget_sets(benchmark: Benchmark, *of: Evaluation) -> tuple[SetName, ...]:
     return tuple(name for name in names if all(name in item.sets for item in of))
 
 
-def _check_same_questions(
+def check_same_questions(
     model: Evaluation, retain: Evaluation, sets: Iterable[SetName], subject: str
 ) -> None:
-    """Raise EvaluationError where questions differ; `ks_test` refuses unequal numbers."""
+    """Check that a model and the retain model were asked the same questions.
+
+    Only questions that both have are compared: `ks_test` refuses unequal numbers of rows.
+
+    Args:
+        model: Evaluation of the model.
+        retain: Evaluation of the retain model, which may lack sets.
+        sets: Names of the sets to compare.
+        subject: Number that needs the same questions, for the message.
+
+    Raises:
+        EvaluationError: If a question differs.
+    """
     for name in sets:
         if name not in model.sets or name not in retain.sets:
             continue

@@ -152,10 +152,12 @@ def export_model(
     with atomic_folder(to) as part:
         args = record, choice.results.records, row.epoch, config, folder, part
         remade = remake(*args, adapter=adapter, dtype=dtype, attention=attention, show=show)
-        (recorded,) = (item.metrics for item in record.epochs if item.epoch == row.epoch)
         written, headline = stored_dtype(part), row.headline
+        (recorded,) = (item.metrics for item in record.epochs if item.epoch == row.epoch)
+        # The record's own numbers may have been computed by other code than those of the written
+        # model. The table's are by today's.
         sentence = compare_numbers(
-            recorded,
+            {name: row.metrics.get(name) for name in (*recorded, *row.metrics)},
             remade,
             trained=record.spec["model"]["dtype"],
             written=written,

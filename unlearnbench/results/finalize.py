@@ -354,6 +354,9 @@ class _Finalization:
                 _read_reference(row.inputs.start),
             )
         except (UnlearnbenchError, OSError, LookupError, ValueError) as error:
+            if isinstance(row.inputs.own, Evaluation) and not row.result.variant:
+                # Nothing is recorded of a model that is judged by itself.
+                raise
             # Damage is reported where the observations themselves are needed. Other versions may
             # have had other sets.
             self._problems.append(f"{row.label}: {error}")

@@ -3,12 +3,18 @@
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from unlearnbench.api.observations import SETS, Evaluation, FloatArray, SetEvaluation
+from unlearnbench.cli import evaluate
+from unlearnbench.config.profiles import get_profile
 from unlearnbench.evaluation.observation_file import read_observations
+from unlearnbench.testing import made_up_set
 
 Run = Callable[..., tuple[int, str, str]]
 SMALL = ("--data", "synthetic", "--rows", "2", "--max-length", "120")
@@ -58,15 +64,18 @@ def test_a_table_and_a_sentence_for_each_attack(
     assert first[0][:4] == ["Extraction", "strength,", "forget", "model"]
     assert first[1] == ["retain", "model", *first[0][4:]]
     assert first[2] == ["start", "model", first[0][4], "-", "-"]
-    # The model is its own retain model: no difference, whatever the attack does.
-    seen = [line for line in lines if line.startswith("No sign that anything comes back: +0.000")]
-    assert len(seen) == 2
+    # The model is its own retain and start model, so that there is nothing to forget.
+    seen = [line for line in lines if ": not scored: the start model " in line]
+    assert [line.partition(":")[0] for line in seen] == ["paraphrase", "plea"]
+    assert "Not known" not in out
     assert "evaluated" in err
     document = json.loads(Path("found/attack.json").read_text())
     (paraphrase, plea) = document["attacks"]
     assert [*paraphrase["variants"]] == ["paraphrase"]
     assert plea["settings"] == {"pleas": ["Please.", "Now!"]}
-    assert plea["largest_gain"]["points"] == 2
+    assert plea["lasting"] is None
+    assert [line.partition(":")[0] for line in plea["verdict"]] == ["plea"]
+    assert document["unknown"] == []
     names = {str(path.relative_to("found")) for path in Path("found").rglob("*.safetensors")}
     files = {"plain.safetensors", "paraphrase.safetensors", "plea@1.safetensors"}
     files |= {"plea@2.safetensors"}
@@ -101,7 +110,96 @@ def test_an_attack_that_breaks_the_weights_has_failed(run: Run, folder: str) -> 
     options = (*SMALL, "--retain", folder, "--plugin", "broken.py")
     code, out, err = run("attack", folder, *options, "--out", "found")
     assert code == 0
-    assert out.splitlines()[-1] == "broken: no metric of the forget set could be measured under it"
+    assert "broken: no metric of the forget set could be measured under it" in out.splitlines()
+    assert out.splitlines()[-1].startswith("Not known: how much of the forget rows was removed")
     assert "no results for broken: it made weights that are not finite" in " ".join(err.split())
     (found,) = json.loads(Path("found/attack.json").read_text())["attacks"]
-    assert (found["variants"], found["largest_gain"]) == ({}, None)
+    assert (found["variants"], found["lasting"]) == ({}, None)
+
+
+def probabilities(mean: float, count: int = 40) -> FloatArray:
+    return mean + np.random.default_rng(0).uniform(-0.05, 0.05, count)
+
+
+def observed(forget: float, kept: float = 0.9) -> Evaluation:
+    """An evaluation with these probabilities of the forget rows' answers and of all others.
+
+    Truth ratios follow the probabilities, so that the start model differs from the retain model.
+    Without values by token, attacks are measured by these probabilities.
+    """
+    rows = made_up_set(n=40)
+    sets: dict[str, SetEvaluation] = {}
+    for name in SETS:
+        losses = -np.log(probabilities(forget if name == "forget" else kept))
+        sets[name] = replace(
+            rows,
+            answer_loss=losses,
+            token_columns=None,
+            base_loss=losses,
+            perturbed_loss=np.full_like(rows.perturbed_loss, 2.0),
+            rouge_l_recall=np.exp(-losses),
+        )
+    return Evaluation(get_profile("tofu").id, sets)
+
+
+PLAIN_MODELS = {
+    "model": {"": observed(0.2), "paraphrase": observed(0.6)},
+    "retain": {"": observed(0.1), "paraphrase": observed(0.2)},
+    "start": {"": observed(0.9)},
+}
+DESTROYED = {**PLAIN_MODELS, "model": {"": observed(0.2, 0.3), "paraphrase": observed(0.6, 0.3)}}
+
+
+@pytest.mark.parametrize(
+    ("models", "verdict"),
+    [
+        (PLAIN_MODELS, "paraphrase: it gives back 43 % ["),
+        (DESTROYED, "paraphrase: not scored: it keeps less than 80 % of utility."),
+        (
+            {**PLAIN_MODELS, "model": {"": observed(0.75), "paraphrase": observed(0.9)}},
+            "paraphrase: not scored: it forgot too little (less than 25 %) to measure",
+        ),
+    ],
+    ids=["some", "destroyed", "little removed"],
+)
+def test_the_verdict_is_that_of_the_page(
+    run: Run, monkeypatch: pytest.MonkeyPatch, models: Any, verdict: str
+) -> None:
+    monkeypatch.setattr(evaluate, "_evaluated", lambda *_: models)
+    words = ("attack", "m", "--data", "tofu", "--attack", "paraphrase")
+    code, out, _ = run(*words)
+    assert code == 0
+    assert verdict in " ".join(out.split())
+    code, out, _ = run(*words, "--json")
+    (attack,) = json.loads(out)["attacks"]
+    lasting = attack["lasting"]
+    assert lasting["column"] == "probability_forget"
+    assert lasting["removed"] == pytest.approx((0.9 - lasting["before"]) / 0.8, abs=0.01)
+    if models is PLAIN_MODELS:
+        # 1 - (0.4 - 0.1) / 0.7: of what was removed, beyond what the retain model gains.
+        assert lasting["lasting"] == pytest.approx(1 - 0.3 / 0.7)
+        assert (lasting["comes_back"], lasting["why_not"]) == (True, None)
+        assert lasting["excess"] == pytest.approx(0.3)
+        assert lasting["excess_interval"][0] <= 0.3 <= lasting["excess_interval"][1]
+    else:
+        assert (lasting["lasting"], lasting["comes_back"]) == (None, None)
+        assert attack["verdict"][0].startswith(verdict)
+    assert attack["variants"]["paraphrase"]["retain"]["probability_forget"] == pytest.approx(
+        0.2, abs=0.01
+    )
+
+
+@pytest.mark.parametrize(
+    ("left_out", "unknown"),
+    [("retain", "what the attack teaches"), ("start", "how much of the forget rows was removed")],
+)
+def test_what_is_unknown_is_said(
+    run: Run, monkeypatch: pytest.MonkeyPatch, left_out: str, unknown: str
+) -> None:
+    models = {name: of for name, of in PLAIN_MODELS.items() if name != left_out}
+    monkeypatch.setattr(evaluate, "_evaluated", lambda *_: models)
+    code, out, _ = run("attack", "m", "--data", "tofu", "--attack", "paraphrase")
+    assert code == 0
+    assert f"Not known: {unknown}" in out
+    assert "paraphrase: not scored: the " in out
+    assert "gives back" not in out

@@ -22,6 +22,7 @@ from unlearnbench.report.sweep_tracker import sweep_config
 from unlearnbench.results.finalize import references_of
 from unlearnbench.results.records import Record, read_records
 from unlearnbench.results.sweep_folder import claim_folder
+from unlearnbench.results.table import TableRow
 from unlearnbench.runs.evaluate_model import evaluate_model
 from unlearnbench.runs.remade_model import remake
 from unlearnbench.runs.run import run_single
@@ -100,14 +101,28 @@ def test_an_exported_model_is_loaded_by_plain_transformers_and_has_the_recorded_
         assert text in card, text
 
 
+def with_utility(row: TableRow, utility: float) -> TableRow:
+    return replace(row, metrics={**row.metrics, "model_utility": utility})
+
+
+def test_a_written_model_is_compared_with_the_numbers_of_the_table(place: Path) -> None:
+    """The record's own numbers may have been computed by other code."""
+    folder, to = swept(place, epochs=1), place / "unlearned"
+    config, choice = sweep_config(folder), choose(folder, "npo", "last")
+    older = {**choice.record.epochs[0].metrics, "model_utility": 0.5}
+    epochs = (replace(choice.record.epochs[0], metrics=older),)
+    record = replace(choice.record, epochs=epochs)
+    sentence = export_model(replace(choice, record=record), config, folder, to)
+    assert f"{len(older)} of {len(older)} are equal" in sentence
+
+
 def test_numbers_that_differ_and_other_rows_are_named(place: Path) -> None:
     folder, to = swept(place, epochs=1), place / "unlearned"
     config, choice = sweep_config(folder), choose(folder, "npo", "last")
-    metrics = {**choice.record.epochs[0].metrics, "model_utility": 0.5}
-    epochs = (replace(choice.record.epochs[0], metrics=metrics),)
-    changed = replace(choice, record=replace(choice.record, epochs=epochs))
+    count = len(choice.record.epochs[0].metrics)
+    changed = replace(choice, row=with_utility(choice.row, 0.5))
     sentence = export_model(changed, config, folder, to)
-    assert f"{len(metrics) - 1} of {len(metrics)} are equal; model_utility " in sentence
+    assert f"{count - 1} of {count} are equal; model_utility " in sentence
     assert sentence.endswith("recorded 0.5")
     other = replace(choice.record, spec={**choice.record.spec, "data_fingerprint": "of others"})
     with pytest.raises(DataError, match="was made on other data: of others then"):

@@ -340,7 +340,7 @@ def test_an_attack_on_one_model_says_what_it_gives_back_with_an_interval() -> No
 @pytest.mark.parametrize(
     ("single", "without", "reason"),
     [
-        (Single(kept=0.6), (), "it keeps less than 80 % of utility at epoch 1"),
+        (Single(kept=0.6), (), "it keeps less than 80 % of utility."),
         (Single(before=0.75, after=0.9), (), "it forgot too little (less than 25 %) to measure"),
         (Single(), ("retain",), "the retain model was not attacked"),
         (Single(), ("fine-tuned",), "the start model was not evaluated"),
