@@ -209,14 +209,35 @@ class Claims:
         of_runs = tuple(row for row in rows.plain if row.record.kind == "run")
         settings = SettingsOfRuns(runs, of_runs)
         panels = tuple(_panel(rows, settings, panel) for panel in rows.panels)
+        chosen_epochs = _chosen_epochs(rows, settings) if folder_chooses(rows) else None
         return cls(
             columns=rows.columns,
             numbers=numbers,
             panels=panels,
             comparer=partial(PanelComparer, rows, settings),
             boards=_boards(rows, panels),
-            tracked={record.id: tracked_metrics(rows, record) for record in rows.folder.records},
+            tracked={
+                record.id: tracked_metrics(rows, record, chosen_epochs)
+                for record in rows.folder.records
+            },
         )
+
+
+def folder_chooses(rows: Rows) -> bool:
+    """Whether the folder's sweep has `select` or `tune`."""
+    return bool(rows.folder.config.get("select"))
+
+
+def _chosen_epochs(rows: Rows, settings: SettingsOfRuns) -> dict[str, int]:
+    """Return the chosen epoch of each run that reports a choice."""
+    epochs: dict[str, int] = {}
+    for panel in rows.panels:
+        of_panel = [row for row in settings.rows if row.record.panel == panel]
+        judge = judge_of(rows, panel)
+        for choice in choices_of_panel(of_panel, settings, rows.folder.plan, judge):
+            for row in () if choice.reported is None else choice.reported.rows:
+                epochs[row.record.id] = row.epoch
+    return epochs
 
 
 def _panel(rows: Rows, settings: SettingsOfRuns, panel: tuple[str, Split]) -> PanelClaim:
@@ -231,7 +252,7 @@ def _panel(rows: Rows, settings: SettingsOfRuns, panel: tuple[str, Split]) -> Pa
             attacked = None
 
     competitors: list[_Competitor] = []
-    if rows.folder.config.get("select"):
+    if folder_chooses(rows):
         for choice in choices_of_panel(of_panel, settings, rows.folder.plan, judge):
             shown = None if judge.fault or not judge.start_kept else choice.reported
             competitors.append(_Competitor(choice.method, choice.entry, shown, choice))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from tests.oracle.means import Setting
 from tests.oracle.places import Judge, judge_of
@@ -13,12 +14,20 @@ P_VALUE = "forget_quality"
 """Column of the p-value of a headline with a test."""
 
 
-def tracked_metrics(rows: Rows, record: Record) -> dict[tuple[str, int], float]:
+def tracked_metrics(
+    rows: Rows, record: Record, chosen_epochs: Mapping[str, int] | None
+) -> dict[tuple[str, int], float]:
     """Return the metrics of a record's models by name and epoch.
 
     A number of one evaluation set is `<set>/<metric>`, and one under an attack is
-    `under.<variant>/<column>`. `best/…` is of the run's best epoch, by the rule of every table.
-    Undefined numbers are left out.
+    `under.<variant>/<column>`. `best/…` is of the run's best epoch, by the rule of every table. In
+    a sweep with `select` or `tune` it is of the chosen epoch, and only runs that report a choice
+    have it. Undefined numbers are left out.
+
+    Args:
+        rows: Of the folder.
+        record: One of its records.
+        chosen_epochs: By run that reports a choice, its epoch; None in a sweep without choices.
     """
     sets = rows.benchmark.columns_by_set(rows.folder.chosen_metrics)
     of_record = [row for row in rows.all if row.record.id == record.id]
@@ -29,7 +38,14 @@ def tracked_metrics(rows: Rows, record: Record) -> dict[tuple[str, int], float]:
                 metrics[_name(row, column, sets.get(column)), row.epoch] = value
     if record.kind == "run":
         judge = judge_of(rows, record.panel)
-        metrics |= _best(judge, [row for row in of_record if not row.variant])
+        plain = [row for row in of_record if not row.variant]
+        if chosen_epochs is None:
+            best = _best(judge, plain)
+        else:
+            epoch = chosen_epochs.get(record.id)
+            best = next((row for row in plain if row.epoch == epoch), None)
+        if best is not None:
+            metrics |= _numbers_of_best(judge, best)
     return metrics
 
 
@@ -43,22 +59,24 @@ def _name(row: Row, column: str, of_set: str | None) -> str:
     return f"{of_set}/{column.removesuffix(f'_{of_set}')}"
 
 
-def _best(judge: Judge, rows: list[Row]) -> dict[tuple[str, int], float]:
-    """Return the numbers of a run's best epoch; nothing if no epoch keeps enough."""
-    if judge.fault or judge.least_kept is None or not judge.start_kept:
-        return {}
+def _best(judge: Judge, rows: list[Row]) -> Row | None:
+    """Return a run's row of its best epoch; None if no epoch keeps enough."""
+    if judge.fault or judge.least_kept is None:
+        return None
     epochs = [Setting("", row.epoch, (row,)) for row in rows]
     best = judge.best(epochs, judge.least_kept)
-    if best is None:
-        return {}
+    return None if best is None else best.rows[0]
+
+
+def _numbers_of_best(judge: Judge, row: Row) -> dict[tuple[str, int], float]:
     headline = judge.headline
     columns = [headline.kept, headline.forgotten, *([P_VALUE] if headline.has_test else [])]
-    metrics = {("best/epoch", best.epoch): float(best.epoch)}
+    metrics = {("best/epoch", row.epoch): float(row.epoch)}
     for column in columns:
-        value = best.mean(column)
+        value = row.get(column)
         if value is not None:
-            metrics[f"best/{column}", best.epoch] = value
-    kept = best.mean(headline.kept)
-    if kept is not None:
-        metrics["best/utility_kept", best.epoch] = kept / judge.start_kept
+            metrics[f"best/{column}", row.epoch] = value
+    kept = row.get(headline.kept)
+    if kept is not None and judge.start_kept:
+        metrics["best/utility_kept", row.epoch] = kept / judge.start_kept
     return metrics
