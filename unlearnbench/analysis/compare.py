@@ -110,6 +110,11 @@ class Contender:
             return [epoch for epoch, of in record.attacked_evaluations if of == self.variant]
         return [*record.evaluations]
 
+    @property
+    def chooses(self) -> bool:
+        """Whether its sweep has chosen its setting on some seeds."""
+        return any(self.chosen.values())
+
     @cached_property
     def panels(self) -> Mapping[PanelKey, Panel]:
         """Its own runs by panel."""

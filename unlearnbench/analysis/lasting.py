@@ -765,7 +765,8 @@ class _PanelUnderAttack:
         elif setting.why_not:
             unknown = setting.why_not
         elif kept is None:
-            unknown = f"{setting.headline.kept.plain_label} is undefined at epoch {setting.epoch}"
+            undefined = f"{setting.headline.kept.plain_label} is undefined at epoch {setting.epoch}"
+            unknown = setting.why_not or undefined
         return AttackedSetting(
             setting,
             tuple(under),

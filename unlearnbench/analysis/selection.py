@@ -30,7 +30,7 @@ from unlearnbench.analysis.best_settings import (
     merit_of,
     panels,
 )
-from unlearnbench.analysis.text import best_rule, share_kept
+from unlearnbench.analysis.text import best_rule, counted, share_kept
 from unlearnbench.analysis.tuning import summary
 from unlearnbench.api.benchmark import Headline
 from unlearnbench.base.errors import RecordError
@@ -576,26 +576,17 @@ def choices_of(
                 sweep_runs=plan.run_ids,
             )
         )
-    return tuple(choices)
+    return (*choices, *_without_choice(choices, rows, plan, NO_NUMBERS))
 
 
-def _worth(chosen: Mapping[str, Any], headline: Headline) -> tuple[float, ...]:
-    """Sort key of the choices of one method, by their numbers on the seeds of the choice."""
-    forgotten, kept = (chosen.get(m.column) for m in (headline.forgotten, headline.kept))
-    if forgotten is None or kept is None:
-        return ()
-    return chosen.get("hypervolume") or 0.0, headline.forgotten.oriented(forgotten), kept
-
-
-def no_choices_yet(
-    rows: Iterable[TableRow], records: Iterable[Record], plan: ChoicePlan
+def _without_choice(
+    choices: Iterable[Choice], rows: Iterable[TableRow], plan: ChoicePlan, why_not: str
 ) -> tuple[Choice, ...]:
-    """The methods of a sweep that has to choose, and whose trials have not all ended."""
-    missing = plan.missing(records)
-    why_not = f"nothing is chosen yet: {missing} of the trials have not ended"
+    """The methods that have rows and no choice, each as a choice of nothing."""
+    known = {(choice.panel, choice.family) for choice in choices}
     runs_of_family: dict[tuple[PanelKey, str], set[str]] = defaultdict(set)
     for row in rows:
-        if row.kind == "run":
+        if row.kind == "run" and (row.panel, row.family) not in known:
             runs_of_family[row.panel, row.family].add(row.run_id)
     return tuple(
         Choice(
@@ -614,6 +605,24 @@ def no_choices_yet(
         )
         for (panel, family), run_ids in runs_of_family.items()
     )
+
+
+def _worth(chosen: Mapping[str, Any], headline: Headline) -> tuple[float, ...]:
+    """Sort key of the choices of one method, by their numbers on the seeds of the choice."""
+    forgotten, kept = (chosen.get(m.column) for m in (headline.forgotten, headline.kept))
+    if forgotten is None or kept is None:
+        return ()
+    return chosen.get("hypervolume") or 0.0, headline.forgotten.oriented(forgotten), kept
+
+
+def no_choices_yet(
+    rows: Iterable[TableRow], records: Iterable[Record], plan: ChoicePlan
+) -> tuple[Choice, ...]:
+    """The methods of a sweep that has to choose, and whose trials have not all ended."""
+    missing = plan.missing(records)
+    have = "has" if missing == 1 else "have"
+    why_not = f"nothing is chosen yet: {counted(missing, 'trial')} {have} not ended"
+    return _without_choice((), rows, plan, why_not)
 
 
 def moved_choices(choices: Iterable[Choice]) -> tuple[str, ...]:

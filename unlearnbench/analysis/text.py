@@ -508,13 +508,25 @@ def _baseline(panel: AttackedPanel) -> str:
 # Comparison of two methods
 
 
-def compare_rule(tolerance: float, headline: Headline) -> str:
-    """The rule of a comparison, printed below it."""
+def compare_rule(tolerance: float, headline: Headline, *, chooses: bool = False) -> str:
+    """The rule of a comparison, printed below it.
+
+    Args:
+        tolerance: Most that equal utilities differ.
+        headline: Of the benchmark.
+        chooses: Whether the sweep of a side has chosen its setting on some seeds.
+    """
     kept = headline.kept.plain_short
-    return (
+    text = (
         f"A side's best setting has {best_rule(headline)}. Both sides must have about the same "
         f"{kept} (within {tolerance:g}): the higher {kept} of the two best settings counts, and "
         "the other method is represented by its best setting with at least that."
+    )
+    if not chooses:
+        return text
+    return (
+        f"{text} A side whose sweep has chosen its setting on some seeds takes part with this "
+        "setting only, on the other seeds."
     )
 
 

@@ -57,8 +57,10 @@ def compare(
     tests = sum(panel.test is not None for panel in result.panels)
     verdicts = [verdict(panel, result.a, result.b, tests) for panel in result.panels]
     headline, console = result.headline, Console()
+    chooses = first.chooses or second.chooses
+    rule = compare_rule(result.tolerance, headline, chooses=chooses)
     if as_json:
-        more = {"rule": compare_rule(result.tolerance, headline), "under": under}
+        more = {"rule": rule, "under": under}
         console.print_json(_json(result, verdicts) | more)
         return
     for lines in verdicts:
@@ -73,7 +75,7 @@ def compare(
         )
         console.table(columns, rows)
         console.print()
-    console.print(_filled(compare_rule(result.tolerance, headline)))
+    console.print(_filled(rule))
 
 
 def _filled(text: str) -> str:

@@ -93,10 +93,10 @@ def choice_rule(results: Results) -> str:
         return f"{results.selection['rule']}; numbers are of the other seeds"
     if results.choice_plan is not None:
         return f"the sweep chooses on {on} when its trials have ended"
-    return (
-        f"settings that sweeps have chosen on {on}, with numbers of the other seeds; of other "
-        f"sweeps, {best_rule(results.headline)}"
-    )
+    chosen = f"settings that sweeps have chosen on {on}, with numbers of the other seeds"
+    if all(best.choice is not None for best in best_per_method(results.panels)):
+        return chosen
+    return f"{chosen}; of other sweeps, {best_rule(results.headline)}"
 
 
 def write_table(best: Sequence[Best], headline: Headline, rule: str, kind: TableFormat) -> str:

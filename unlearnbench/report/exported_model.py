@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.resources import files
@@ -13,7 +13,14 @@ from typing import Any
 import numpy as np
 from jinja2 import Environment, StrictUndefined
 
-from unlearnbench.analysis.best_settings import UTILITY_SHARE, PanelKey, Setting, best_of
+from unlearnbench.analysis.best_settings import (
+    UTILITY_SHARE,
+    Panel,
+    PanelKey,
+    Setting,
+    average_seeds,
+    best_of,
+)
 from unlearnbench.analysis.compare import Contender, find_contender, with_retain_term
 from unlearnbench.analysis.results import Results
 from unlearnbench.api.registry import names
@@ -71,7 +78,7 @@ def choose(folder: Path, run: str, epoch: str = "best") -> Choice:
     setting = None
     if epoch == "best":
         setting = _chosen(folder, run, side, key)
-    settings = [setting for setting in panel.settings if setting.epoch > 0]
+    settings = [setting for setting in _settings(side, panel) if setting.epoch > 0]
     if epoch != "best":
         known = sorted({setting.epoch for setting in settings})
         wanted = str(known[-1]) if epoch == "last" and known else epoch
@@ -92,13 +99,29 @@ def choose(folder: Path, run: str, epoch: str = "best") -> Choice:
         )
     row = min(setting.rows, key=lambda item: item.seed)
     record = next(item for item in results.records if item.id == row.run_id)
-    # With its other seeds, which the run's own id leaves out.
-    chosen = side.choice(key)
-    if epoch == "best" and chosen is not None and chosen.setting is not None:
-        whole = chosen.setting
-    else:
-        whole = next(s for panel in results.panels for s in panel.settings if s == setting)
-    return Choice(record, row, whole, results)
+    return Choice(record, row, _with_other_seeds(setting, side, key, results), results)
+
+
+def _settings(side: Contender, panel: Panel) -> Sequence[Setting]:
+    """The settings that are meant: only the chosen one after `select` or `tune`, if it has runs."""
+    best = side.choice(panel.panel)
+    if best is None or best.choice is None:
+        return panel.settings
+    rows = [row for row in panel.rows if row.run_id in best.choice.runs]
+    return average_seeds(rows) or panel.settings
+
+
+def _with_other_seeds(
+    setting: Setting, side: Contender, key: PanelKey, results: Results
+) -> Setting:
+    """A setting with the seeds that the name of one run leaves out."""
+    panel = next(panel for panel in results.panels if panel.panel == key)
+    best = side.choice(key)
+    reporting = frozenset[str]() if best is None or best.choice is None else best.choice.runs
+    settings = panel.settings
+    if any(row.run_id in reporting for row in setting.rows):
+        settings = average_seeds(row for row in panel.rows if row.run_id in reporting)
+    return next(other for other in settings if other == setting)
 
 
 def _chosen(folder: Path, run: str, side: Contender, key: PanelKey) -> Setting | None:
