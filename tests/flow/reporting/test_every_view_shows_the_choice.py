@@ -24,9 +24,10 @@ from unlearnbench.report.exported_model import choose
 from unlearnbench.report.leaderboard import Board, boards, exported, merge
 from unlearnbench.report.report import write_report
 from unlearnbench.report.tracked_runs import RowsByRun, chosen_epochs, tracked_run
-from unlearnbench.results.records import Record, write_record
+from unlearnbench.results.records import Record
 from unlearnbench.stats.t_interval import t_interval
 
+from ...made_up_numbers import write_with_made_up_numbers
 from ...numbers.analysis.conftest import REFERENCES, TINY, attacked_by, off
 from ...numbers.analysis.conftest import run as record_of_run
 
@@ -53,6 +54,7 @@ def a_folder(
     records: Iterable[Record] = RUNS,
     planned: Sequence[Record] | None = None,
     entries: Mapping[str, str] | None = None,
+    references: Sequence[Record] = (),
 ) -> Path:
     """A sweep's folder that chooses on seed 0.
 
@@ -61,11 +63,11 @@ def a_folder(
         records: Runs with a record.
         planned: Runs of the plan. Defaults to those with a record.
         entries: Entry of a trial by run id. By default the sweep is a grid.
+        references: Further records of start and retain models.
     """
     records = [with_spec(record) for record in records]
     planned = records if planned is None else [with_spec(record) for record in planned]
-    for record in (*REFERENCES, *records):
-        write_record(replace(record, id=record.id), folder)
+    write_with_made_up_numbers([*REFERENCES, *references, *records], folder)
     runs: list[dict[str, Any]] = []
     for record in planned:
         names = [] if entries is None or record.id not in entries else [entries[record.id]]
@@ -77,7 +79,7 @@ def a_folder(
     plan = {
         "name": folder.name,
         "config": config,
-        "references": [record.id for record in REFERENCES],
+        "references": [record.id for record in (*REFERENCES, *references)],
         "runs": runs,
     }
     (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
@@ -173,8 +175,7 @@ def test_leaderboard_alone_and_merged(folder: Path, tmp_path: Path) -> None:
     assert line == page
     plain = tmp_path / "plain"
     free = [run("far", [(0.8, off(0.4, s))], seed=s, learning_rate=3e-4) for s in (0, 1)]
-    for record in (*REFERENCES, *map(with_spec, free)):
-        write_record(record, plain)
+    write_with_made_up_numbers([*REFERENCES, *map(with_spec, free)], plain)
     several = [*exported(folder).text.splitlines(), *exported(plain).text.splitlines()]
     merged: Board = merge(("b", line) for line in reversed(several))
     (shown,) = boards(merged.records).values()
@@ -247,14 +248,8 @@ def test_compare_under_an_attack_needs_all_seeds(tmp_path: Path) -> None:
     partly = [record if record.id == others[1].id else under[record.id] for record in others]
 
     def compared(runs: Sequence[Record], name: str) -> Any:
-        folder = a_folder(tmp_path / name, runs)
-        for record in attacked:
-            if record.kind == "retain" and not record.epochs:
-                write_record(record, folder)
-        plan = json.loads((folder / "plan.json").read_text())
-        plan["references"] += [r.id for r in attacked if r.kind == "retain" and not r.epochs]
-        (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
-        results = Results.read(folder)
+        retain = [record for record in attacked if record.kind == "retain" and not record.epochs]
+        results = Results.read(a_folder(tmp_path / name, runs, references=retain))
         near, far = (find_contender(one, one, results, "relearning@13") for one in last)
         (panel,) = compare(near, far).panels
         return panel
