@@ -22,7 +22,7 @@ from unlearnbench.cli.main import main
 from unlearnbench.report.best_table import best_table
 from unlearnbench.report.exported_model import choose
 from unlearnbench.report.leaderboard import Board, boards, exported, merge
-from unlearnbench.report.report import write_report
+from unlearnbench.report.report import finish
 from unlearnbench.report.tracked_runs import RowsByRun, chosen_epochs, tracked_run
 from unlearnbench.results.records import Record
 from unlearnbench.stats.t_interval import t_interval
@@ -291,7 +291,7 @@ def test_a_choice_without_runs_has_no_number_anywhere(tmp_path: Path) -> None:
     near, far = (find_contender(name, name, results) for name in ("near", "far"))
     (panel,) = compare(near, far).panels
     assert panel.why_not == f"near has no numbers to compare: near: {reason}"
-    write_report(folder)
+    finish(folder)
     assert reason in (folder / "report.html").read_text(encoding="utf-8")
 
 
@@ -302,7 +302,7 @@ def test_nothing_is_chosen_while_trials_run(tmp_path: Path) -> None:
     (best,) = (best for panel in results.panels for best in panel.best)
     assert best.why_not == "nothing is chosen yet: 1 trial has not ended"
     (folder / "selection.json").write_text("{}", encoding="utf-8")
-    write_report(folder)
+    finish(folder)
     assert not (folder / "selection.json").exists(), "of an earlier plan"
 
 
@@ -375,7 +375,7 @@ def test_a_seed_that_collapsed_leaves_the_choice_without_a_number(tmp_path: Path
     assert selection is not None
     reported = {choice["method"]: choice["reported"] for choice in selection["choices"]}
     assert reported["near"]["log10_forget_quality"]["mean"] is None
-    write_report(folder)
+    finish(folder)
     assert "seed 2 collapsed at epoch 1" in (folder / "report.html").read_text(encoding="utf-8")
 
 
