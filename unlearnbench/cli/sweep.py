@@ -175,18 +175,19 @@ def _rows_of(record: Record, planned: Plan, folder: Path) -> list[TableRow]:
 
     Other runs of the folder are not read, because there may be thousands.
     """
-    from unlearnbench.results.finalize import table_of
+    from unlearnbench.results.finalize import finalize
     from unlearnbench.results.records import read_record, read_records
-    from unlearnbench.results.rules import named_metrics
+    from unlearnbench.results.rules import named_metrics, rules_of
+    from unlearnbench.results.stored_table import read_table
 
     if planned.references is None:
         others = [other for other in read_records(folder) if other.kind != "run"]
     else:
         places = [folder / "records" / id_ for id_ in planned.references]
         others = [read_record(place) for place in places if place.is_dir()]
-    compared = [other for other in others if other.panel == record.panel]
+    records = [*(other for other in others if other.panel == record.panel), record]
     metrics = named_metrics(planned.config.model_dump(mode="json"))
-    table = table_of([*compared, record], metrics)
+    table = finalize(records, rules_of(records, metrics), read_table(folder))
     return [row for row in table.rows if row.run_id == record.id]
 
 

@@ -34,9 +34,10 @@ from unlearnbench.config.plan import PLAN_FILE
 from unlearnbench.config.resources import TrackingSettings
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.report.tracked_runs import RowsByRun, RowsOfRun, chosen_epochs, tracked_run
-from unlearnbench.results.finalize import table_of
+from unlearnbench.results.finalize import finalize
 from unlearnbench.results.records import Record
-from unlearnbench.results.rules import named_metrics
+from unlearnbench.results.rules import named_metrics, rules_of
+from unlearnbench.results.stored_table import NOTHING_STORED, read_table
 
 CLOSE_SECONDS = 60.0
 """Longest wait at the end of a sweep for records that are not logged yet."""
@@ -80,6 +81,7 @@ class SweepTracker:
         """Error that ended tracking."""
         self.address: str | None = None
         """Address of the sweep, once `settle` has written the links."""
+        self._known = NOTHING_STORED
         self._ids: dict[str, None] = {}
         self._metrics = named_metrics(config.model_dump(mode="json"))
         self._warn = warn
@@ -101,6 +103,7 @@ class SweepTracker:
             self._tracker = load("trackers", self.settings.tracker)()
             sweep = _tracked_sweep(self.settings, self.folder, self.config)
             self._put(lambda tracker: tracker.start(sweep))
+            self._put(self._read_known)
             self._put(lambda tracker: tracker.artefact(self.folder / PLAN_FILE))
         return self
 
@@ -138,7 +141,8 @@ class SweepTracker:
 
         def job(tracker: Tracker) -> None:
             others = [r for r in references if r.panel == record.panel and r.id != record.id]
-            table = table_of([*others, record], self._metrics)
+            records = [*others, record]
+            table = finalize(records, rules_of(records, self._metrics), self._known)
             self._log(tracker, record, RowsByRun(table, chosen).of(record))
 
         self._put(job)
@@ -191,6 +195,10 @@ class SweepTracker:
             self._warn(
                 f"{self.trouble}; no run is lost: records are complete, and `{command}` logs them"
             )
+
+    def _read_known(self, _: Tracker) -> None:
+        """Read the table of earlier commands, whose numbers need not be computed again."""
+        self._known = read_table(self.folder)
 
     def _log(self, tracker: Tracker, record: Record, rows: RowsOfRun) -> None:
         run = tracked_run(record, rows, self.folder, self.config.name)

@@ -21,9 +21,10 @@ from unlearnbench.base.hashing import content_hash
 from unlearnbench.config.plan import RunSpec
 from unlearnbench.config.search import Metric, Range, SearchSettings, weighted
 from unlearnbench.config.search_space import Point, Space
-from unlearnbench.results.finalize import table_of
+from unlearnbench.results.finalize import finalize, table_of
 from unlearnbench.results.records import Record, read_records
-from unlearnbench.results.rules import named_metrics
+from unlearnbench.results.rules import named_metrics, rules_of
+from unlearnbench.results.stored_table import read_table
 from unlearnbench.results.table_records import with_numbers
 from unlearnbench.sweep.follow_up_runs import FollowUpRuns, Study
 from unlearnbench.sweep.sweep_state import SweepState
@@ -101,7 +102,9 @@ class Search:
             for id_, record in self._records.items()
             if id_ in planned and id_ not in self.runs
         ]
-        table = table_of([*self.state.references, *ended], self._metrics)
+        records = [*self.state.references, *ended]
+        known = read_table(self.follow_up.folder)
+        table = finalize(records, rules_of(records, self._metrics), known)
         return {record.id: record for record in with_numbers(ended, table)}
 
 

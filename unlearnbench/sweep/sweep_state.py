@@ -26,6 +26,7 @@ from unlearnbench.results.records import (
     write_record,
 )
 from unlearnbench.results.remote_copies import Storage
+from unlearnbench.results.stored_table import read_table
 from unlearnbench.sweep.failure_texts import plain_text, reason_in
 from unlearnbench.sweep.progress import Progress, no_result
 
@@ -109,7 +110,7 @@ class SweepState:
         planned = planned_records(finished, {run.id for run in plan.runs}, plan.references)
         self.references = tuple(record for record in planned if record.kind != "run")
         outdated = self.tracker.compare_with(self.references)
-        chosen_otherwise = self.tracker.choose(_chosen_epochs(plan, planned))
+        chosen_otherwise = self.tracker.choose(_chosen_epochs(plan, planned, self.folder))
         for record in sorted(planned, key=lambda r: r.kind == "run"):  # references first
             is_new = record.id not in self._tracked
             if is_new or record.panel in outdated or record.id in chosen_otherwise:
@@ -194,7 +195,7 @@ class SweepState:
         )
 
 
-def _chosen_epochs(plan: Plan, records: Sequence[Record]) -> dict[str, int] | None:
+def _chosen_epochs(plan: Plan, records: Sequence[Record], folder: Path) -> dict[str, int] | None:
     """Return the chosen epoch of each run that reports a choice; None without a rule."""
     if plan.config.select is None:
         return None
@@ -203,6 +204,7 @@ def _chosen_epochs(plan: Plan, records: Sequence[Record]) -> dict[str, int] | No
         results = Results.of(
             records,
             name=plan.config.name,
+            known=read_table(folder),
             config=document["config"],
             choice_plan=ChoicePlan.read(document),
         )
