@@ -394,11 +394,11 @@ def test_numbers_that_moved_are_told_until_the_rules_change_again(
         return values | {"model_utility": None if kept is None else kept - 0.25}
 
     folder = a_folder(tmp_path, recorded=older)
-    for _ in range(2):  # with and without the stored table
-        (note,) = Results.read(folder).table.notes
-        assert "model_utility by up to 0.25 in 6 rows" in note
-        assert note in Results.read(folder).warnings
-        finish(folder)
+    (note,) = Results.read(folder).table.notes
+    assert "model_utility by up to 0.25 in 6 rows" in note
+    finish(folder)
+    assert note in Results.read(folder).warnings, "also by the stored table"
+    finish(folder)
     assert note in json.loads((folder / TABLE_FILE).read_text(encoding="utf-8"))["notes"]
     assert "numbers have moved since" in (folder / "report.html").read_text(encoding="utf-8")
     monkeypatch.setattr("unlearnbench.results.rules.own_code", lambda: "other code")
