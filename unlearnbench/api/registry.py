@@ -148,6 +148,31 @@ def find(kind: Kind, name: str) -> Offer:
 
 def load(kind: Kind, name: str) -> Any:
     """Import a plugin: a class, a package of YAML files, or a dashboard's function."""
+    installed = _installed(kind, (*sys.path,))
+    file = _files.get(name)
+    # Views ask for the class of an attack in each row of a table, and looking an offer up takes a
+    # tenth of a millisecond.
+    known = _loaded.get((kind, name))
+    if known is None or known.installed is not installed or known.file is not file:
+        known = _Loaded(_load(kind, name), installed, file)
+        _loaded[kind, name] = known
+    return known.value
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """A plug-in that was imported, as long as the same ones are on offer."""
+
+    value: Any
+    installed: tuple[Offer, ...]
+    file: _PluginFile | None
+    """The file of this name."""
+
+
+_loaded: dict[tuple[Kind, str], _Loaded] = {}
+
+
+def _load(kind: Kind, name: str) -> Any:
     offer = find(kind, name)
     if name in _files and _files[name].kind == kind:
         return _files[name].value

@@ -67,21 +67,22 @@ def before_rows(
     Raises:
         DamagedError: If a file cannot be read.
     """
-    panels: dict[object, list[TableRow]] = defaultdict(list)
+    rows_of_panel: dict[object, list[TableRow]] = defaultdict(list)
     for row in attacked:
-        panels[row.panel].append(row)
+        rows_of_panel[row.panel].append(row)
+    panels = {panel: _AttackedRows(rows) for panel, rows in rows_of_panel.items()}
     selections = _Selections(observed)
     found: list[TableRow] = []
     for row in plain:
-        under = panels.get(row.panel, [])
-        asked = _attacked_alike(row, under)
-        if not asked:
+        if row.panel not in panels:
             continue
+        under = panels[row.panel]
+        asked = under.alike(row)
         # All points of an attack ask the same rows.
         numbers_of_attack: dict[str, Numbers] = {}
         for variant, asked_row in asked.items():
             attack = attack_of(variant)
-            unreported = _unreported(row) if leaves_greedy(variant, under) else {}
+            unreported = _unreported(row) if leaves_greedy(variant, under.rows) else {}
             if not may_leave_rows_out(variant) and not unreported:
                 continue
             if _has_point_before(row, asked.get(f"{attack}@{START}")):
@@ -135,28 +136,29 @@ def _unreported(row: TableRow) -> dict[str, tuple[Measure, str]]:
     return unreported
 
 
-def _attacked_alike(row: TableRow, attacked: Iterable[TableRow]) -> dict[str, TableRow]:
-    """Return by variant a row of an evaluation that asks the rows that this model was asked.
+class _AttackedRows:
+    """Rows under attacks of one model and split, by the models that they are of."""
 
-    Args:
-        row: Row of a plain evaluation.
-        attacked: Rows under attacks of the same model and split.
-    """
-    own: dict[str, TableRow] = {}
-    others: dict[str, TableRow] = {}
-    for candidate in attacked:
-        if row.kind == "run":
-            is_own = (candidate.run_id, candidate.epoch) == (row.run_id, row.epoch)
-        else:
-            # Start and retain models have a record of their own for each attack.
-            is_own = candidate.kind == row.kind
-        if is_own:
-            own.setdefault(candidate.variant, candidate)
-        elif asks_all_models_alike(candidate.variant):
-            others.setdefault(candidate.variant, candidate)
-    # A start model need not be attacked itself, and may be known only as epoch 0 of a run.
-    is_reference = row.kind != "run" or row.epoch == 0
-    return {**others, **own} if is_reference else own
+    def __init__(self, rows: Iterable[TableRow]) -> None:
+        self.rows = list(rows)
+        self._of_run: dict[tuple[str, int], dict[str, TableRow]] = defaultdict(dict)
+        self._of_kind: dict[str, dict[str, TableRow]] = defaultdict(dict)
+        self._of_any: dict[str, TableRow] = {}
+        """By variant a row of an attack that asks all models alike."""
+        for row in self.rows:
+            self._of_run[row.run_id, row.epoch].setdefault(row.variant, row)
+            self._of_kind[row.kind].setdefault(row.variant, row)
+            if row.variant not in self._of_any and asks_all_models_alike(row.variant):
+                self._of_any[row.variant] = row
+
+    def alike(self, plain: TableRow) -> dict[str, TableRow]:
+        """Return by variant a row of an evaluation that asks the rows that this model was asked."""
+        # Start and retain models have a record of their own for each attack.
+        is_run = plain.kind == "run"
+        own = self._of_run.get((plain.run_id, plain.epoch)) if is_run else self._of_kind[plain.kind]
+        # A start model need not be attacked itself, and may be known only as epoch 0 of a run.
+        is_reference = not is_run or plain.epoch == 0
+        return {**self._of_any, **(own or {})} if is_reference else dict(own or {})
 
 
 def _numbers_before(
