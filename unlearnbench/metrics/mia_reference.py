@@ -10,7 +10,8 @@ from unlearnbench.api.observations import FloatArray, SetEvaluation
 class ReferenceAttack(MembershipInference):
     """Mean loss − the retain model's mean loss: Watson et al. 2022, arXiv:2111.08440.
 
-    The reference is the retain model, as in open-unlearning's published logs.
+    The reference is the retain model, as in open-unlearning's published logs. All differences of
+    the retain model itself are 0. Ties count half, so its area is ½ by construction.
     """
 
     label = "Reference"
@@ -27,12 +28,15 @@ class ReferenceAttack(MembershipInference):
         return seen.answer_loss
 
     def of_set(self, of: MetricInputs, name: str) -> FloatArray | None:
-        """None without a retain model, and for that model itself."""
-        result = super().of_set(of, name)
-        if result is None or f"mia_{self.key}" in of.model.sets[name].values:
-            return result  # a log states it with the reference subtracted
-        if of.retain is None or of.retain.sets is of.model.sets:
+        """Return the scores of a set's examples, with the reference subtracted.
+
+        Returns:
+            None without a retain model, or if it was evaluated on other examples.
+        """
+        losses = super().of_set(of, name)
+        if losses is None or f"mia_{self.key}" in of.model.sets[name].values:
+            return losses  # A log states the scores with the reference subtracted.
+        reference = None if of.retain is None else of.retain.sets.get(name)
+        if reference is None or len(reference.answer_loss) != len(losses):
             return None
-        seen = of.retain.sets.get(name)
-        same = seen is not None and len(seen.answer_loss) == len(result)
-        return result - seen.answer_loss if seen is not None and same else None
+        return losses - reference.answer_loss
