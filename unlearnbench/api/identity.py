@@ -29,7 +29,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum, auto
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Final, get_args
 
 from pydantic import BaseModel
@@ -172,11 +172,20 @@ def stored_identity(
     return _entries(model, completed, kind, {**completed, **beside})
 
 
+class Entries(dict[str, tuple[Any, str]]):
+    """Entries of an identity, each with its canonical JSON, by field."""
+
+    @cached_property
+    def hash(self) -> str:
+        """A hash that is equal for equal entries."""
+        return content_hash({name: text for name, (_, text) in self.items()})
+
+
 class StoredIdentities:
     """Entries of many settings that were stored as JSON, most of which are equal.
 
-    Runs of one sweep have the same model, training and evaluation, so each different entry is
-    computed once.
+    Seeds of one setting have the same entries, and all runs of a sweep have the same model,
+    training and evaluation. So each different entry is computed once.
     """
 
     def __init__(self, model: type[BaseModel], kind: Id) -> None:
@@ -185,17 +194,25 @@ class StoredIdentities:
         self._reads = {name: field.reads for name, field in _counted(model, kind).items()}
         self._needed = {name for reads in self._reads.values() for name in reads} | {*self._reads}
         self._known: dict[tuple[str, ...], tuple[Any, str]] = {}
+        self._known_whole: dict[str, Entries] = {}
 
-    def entries(self, values: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
-        """Return the entries of `stored_identity`, each with its canonical JSON, by field."""
+    def entries(self, values: Mapping[str, Any]) -> Entries:
+        """Return the entries of `stored_identity`."""
         fields = _names(self._model)
-        unknown = [name for name in values if name not in fields]
-        texts = {
-            name: json.dumps(value)
+        counted = {
+            name: value
             for name, value in values.items()
             if name in self._needed or name not in fields
         }
-        entries: dict[str, tuple[Any, str]] = {}
+        whole = json.dumps(counted)
+        if whole not in self._known_whole:
+            self._known_whole[whole] = self._entries(counted)
+        return self._known_whole[whole]
+
+    def _entries(self, values: Mapping[str, Any]) -> Entries:
+        texts = {name: json.dumps(value) for name, value in values.items()}
+        unknown = [name for name in values if name not in _names(self._model)]
+        entries = Entries()
         for name in (*self._reads, *unknown):
             reads = self._reads.get(name, ())
             key = (name, texts.get(name, ""), *[texts.get(other, "") for other in reads])
@@ -208,11 +225,6 @@ class StoredIdentities:
             if known[0] is not LEFT_OUT:
                 entries[name] = known
         return entries
-
-
-def hash_of_entries(entries: Mapping[str, tuple[Any, str]]) -> str:
-    """Return a hash that is equal for equal entries of `StoredIdentities`."""
-    return content_hash({name: text for name, (_, text) in entries.items()})
 
 
 def reasons_of(model: type[BaseModel]) -> dict[str, str]:

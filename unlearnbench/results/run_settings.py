@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from unlearnbench.api.benchmark import SplitKey, split_label
-from unlearnbench.api.identity import Id, StoredIdentities, hash_of_entries
+from unlearnbench.api.identity import Entries, Id, StoredIdentities
 from unlearnbench.config.plan import RunSpec
 from unlearnbench.results.records import Record
 from unlearnbench.results.setting_value import UNSET, Path, SettingValue, value_text
@@ -50,28 +50,29 @@ def run_settings(records: Iterable[Record]) -> dict[str, SettingValue]:
         groups[*run.panel, run.method].append(run)
     settings: dict[str, SettingValue] = {}
     for group in groups.values():
-        differing = _differing_settings(group, runs, entries, ids)
-        for run, others in zip(group, differing, strict=True):
-            method = run.spec.get("method") or {}
-            settings[run.id] = SettingValue.of(method, run.learning_rate, others, ids[run.id])
+        # Seeds of a setting have the same value, which takes longer to make than to look up.
+        first_of = {(ids[run.id], run.learning_rate): run for run in reversed(group)}
+        differing = _differing_settings([*first_of.values()], runs, entries, ids)
+        value_of: dict[tuple[str, float | None], SettingValue] = {}
+        for (setting_id, rate), others in zip(first_of, differing, strict=True):
+            method = first_of[setting_id, rate].spec.get("method") or {}
+            value_of[setting_id, rate] = SettingValue.of(method, rate, others, setting_id)
+        for run in group:
+            settings[run.id] = value_of[ids[run.id], run.learning_rate]
     return settings
-
-
-_Entries = Mapping[str, tuple[Any, str]]
-"""Entries of a setting's identity with their canonical JSON, by field; see `StoredIdentities`."""
 
 
 def _add_id(
     run: Record,
     runs: Mapping[str, Record],
-    entries: Mapping[str, _Entries],
+    entries: Mapping[str, Entries],
     ids: dict[str, str],
 ) -> None:
     """Add the id of a run's setting to `ids`, after those of the runs that it goes on from."""
     waiting = [run]
     while waiting:
         current = waiting[-1]
-        of_setting = dict(entries[current.id])
+        of_setting = entries[current.id]
         before = runs.get(_run_before(of_setting))
         if before is not None and before.id not in ids and before not in waiting:
             waiting.append(before)
@@ -79,11 +80,11 @@ def _add_id(
         waiting.pop()
         if before is not None:
             id_before = ids.get(before.id, before.id)
-            of_setting["after"] = id_before, id_before
-        ids[current.id] = hash_of_entries(of_setting)
+            of_setting = Entries({**of_setting, "after": (id_before, id_before)})
+        ids[current.id] = of_setting.hash
 
 
-def _run_before(entries: _Entries) -> str:
+def _run_before(entries: Entries) -> str:
     """Return the id of the run that one goes on from; empty if there is none."""
     return str(entries["after"][0]) if "after" in entries else ""
 
@@ -91,10 +92,12 @@ def _run_before(entries: _Entries) -> str:
 def _differing_settings(
     group: Sequence[Record],
     runs: Mapping[str, Record],
-    entries: Mapping[str, _Entries],
+    entries: Mapping[str, Entries],
     ids: Mapping[str, str],
 ) -> list[dict[Path, Any]]:
     """Return the settings in which runs of one method, model and split differ, run by run.
+
+    Each setting of the group has one run in it.
 
     Settings that a table shows anyway are left out: hyperparameters, retain term, learning rate.
     """

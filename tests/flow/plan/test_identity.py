@@ -18,7 +18,6 @@ from unlearnbench.api.identity import (
     Place,
     Rule,
     StoredIdentities,
-    hash_of_entries,
     identity_of,
     rules_of_field,
     settings_below,
@@ -147,7 +146,7 @@ def test_a_spec_of_an_earlier_version_has_the_defaults_of_later_fields() -> None
         whole = RunSpec.model_validate_json(json.dumps(spec)).model_dump(mode="json")
         if spec["model"]["base"] == "tiny":  # defaults of its preparation are those of tiny models
             spec["model"]["preparation"] = whole["model"]["preparation"]
-        assert hash_of_entries(stored.entries(spec)) == hash_of_entries(stored.entries(whole))
+        assert stored.entries(spec).hash == stored.entries(whole).hash
 
 
 def test_runs_are_of_one_setting_only_if_they_are_equal_apart_from_the_seed() -> None:
@@ -158,7 +157,7 @@ def test_runs_are_of_one_setting_only_if_they_are_equal_apart_from_the_seed() ->
         settings = set[str]()
         for seed in (0, 1):
             spec = run.model_copy(update={"seed": seed})
-            settings.add(hash_of_entries(stored.entries(spec.to_json())))
+            settings.add(stored.entries(spec.to_json()).hash)
         (setting,) = settings
         ids[setting] = run.model_copy(update={"seed": 0}).id
     assert len(ids) == len({*ids.values()})
@@ -169,12 +168,11 @@ def test_runs_that_are_evaluated_at_other_epochs_are_not_averaged() -> None:
     spec = a_spec(0) | {"epochs": 4}
     stored = StoredIdentities(RunSpec, Id.SETTING)
     at = [[1, 2, 3, 4], [2, 4], [4]]
-    ids = {hash_of_entries(stored.entries(spec | {"evaluate_at": epochs})) for epochs in at}
+    ids = {stored.entries(spec | {"evaluate_at": epochs}).hash for epochs in at}
     assert len(ids) == 3
     # With `epochs_as: runs`, a setting has a run for each number of epochs.
     alone = {
-        hash_of_entries(stored.entries(spec | {"epochs": count, "evaluate_at": [count]}))
-        for count in (1, 2, 3)
+        stored.entries(spec | {"epochs": count, "evaluate_at": [count]}).hash for count in (1, 2, 3)
     }
     assert len(alone) == 1
 
