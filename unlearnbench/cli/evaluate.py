@@ -194,7 +194,8 @@ def attack(
         str | None, option("MODEL", "The retain model; what it gains under attack is the null.")
     ] = None,
     start: Annotated[
-        str | None, option("MODEL", "The model before unlearning, which some attacks read.")
+        str | None,
+        option("MODEL", "The model before unlearning: it tells what was removed and is kept."),
     ] = None,
     out: Annotated[
         str | None, option("FOLDER", "Write attack.json and all observations there.")
@@ -205,7 +206,8 @@ def attack(
     r"""Attack a model: does it give back what it is said to have forgotten?
 
     The model is evaluated as it is, and under each attack; its files are not changed. A gain means
-    little by itself: some attacks teach. Give the retain model, too, which shows how much they do.
+    little by itself: some attacks teach. The retain model shows how much they do, and the start
+    model how much there was to forget. Without one of them nothing is scored.
 
     Examples:
       unlearnbench attack ./my-model --attack paraphrase --data ~/tofu

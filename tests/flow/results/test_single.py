@@ -143,6 +143,7 @@ def test_what_lasts_is_the_same_on_the_page_and_by_attack(tmp_path: Path) -> Non
                 if alone.column != panel.column:
                     continue  # Another panel lacks the number that this one could be measured by.
                 assert {*map(shown, single.under)} == {*map(shown, setting.under)}
+                assert not single.bypassed_by, "nobody knows by which method it was made"
                 assert single.lasting == setting.lasting
                 assert single.comes_back == setting.comes_back
                 assert single.why_not == setting.why_not.replace(
