@@ -47,7 +47,7 @@ from unlearnbench.results.attack_variants import is_white_box
 from unlearnbench.results.finalize import finalize
 from unlearnbench.results.outcomes import WITHOUT_RESULT, outcome
 from unlearnbench.results.records import Record, planned_records, read_records
-from unlearnbench.results.rules import named_metrics, rules_of
+from unlearnbench.results.rules import mixed_code, named_metrics, rules_of
 from unlearnbench.results.stored_table import NOTHING_STORED, StoredTable, read_table
 from unlearnbench.results.table import Table, TableRow
 
@@ -279,6 +279,7 @@ class Results:
         )
         lines = (
             self.schema.warning,
+            mixed_code(self.records),
             *self.table.notes,
             *self._several_starts(),
             *moved_choices(self.choices),

@@ -72,6 +72,7 @@ def show(
     from unlearnbench.report.best_table import best_table
     from unlearnbench.report.leaderboard import boards
     from unlearnbench.results.outcomes import WITHOUT_RESULT, outcome
+    from unlearnbench.results.rules import mixed_code
 
     register_plugins(plugins)
     if page:
@@ -97,6 +98,8 @@ def show(
     for profile, results in (evaluated or by_profile).items():
         table = best_table(results, without_result=lost)
         console.print(f"best of each method, by {profile}\n\n{table}")
+        if line := mixed_code(results.records):
+            console.warn(line)
     return SOME_FAILED if board.refused else 0
 
 

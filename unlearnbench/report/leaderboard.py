@@ -3,7 +3,8 @@
 A line is the record without steps, host and evaluations; there is no text of questions or answers.
 Its numbers are those of the sweep's table when the line was exported, so that a board shows the
 same numbers as the page of each sweep. A run of a sweep that chooses (`select`, `tune`) states the
-choices that it was a trial of, or reports, so that a board shows the same settings, too.
+choices that it was a trial of, or reports, so that a board shows the same settings, too. A line
+also says by which code and settings of metrics its numbers were computed.
 
 The hash of a line detects damage, not numbers that were invented.
 """
@@ -20,12 +21,13 @@ from unlearnbench.analysis.selection import CHOICES, choices_by_run
 from unlearnbench.base.hashing import decode_floats, document_hash, sealed_json
 from unlearnbench.config.metric_plan import NO_CHOICES
 from unlearnbench.evaluation.benchmark_schema import default_headline
+from unlearnbench.results.finalize import NUMBERS
 from unlearnbench.results.records import Record, parse_record, record_document
-from unlearnbench.results.rules import record_schema
+from unlearnbench.results.rules import COMPUTED_BY, METRICS, record_schema, rules_of
 from unlearnbench.results.table_records import with_numbers
 
-_PRIVATE = ("host", "process", "interruptions")
-"""Provenance that stays with its group."""
+_PRIVATE = ("host", "process", "interruptions", NUMBERS)
+"""Provenance that stays with its group, or that says nothing without the observations."""
 
 
 @dataclass(frozen=True)
@@ -72,12 +74,19 @@ def exported(folder: Path) -> Board:
     results = Results.read(folder)
     records = [record for record in results.records if record.status != "failed"]
     choices = choices_by_run(results.choices)
-    return Board(
-        tuple(
-            _stating(record, choices.get(record.id, {}))
-            for record in with_numbers(records, results.table)
-        )
-    )
+    rules = rules_of(results.records, results.table.metrics)
+    rows = (*results.rows, *results.attacked)
+    as_recorded = {row.run_id for row in rows if not row.key}
+    lines: list[Record] = []
+    for record in with_numbers(records, results.table):
+        stated: dict[str, Any] = {}
+        if record.id in choices:
+            stated[CHOICES] = dict(choices[record.id])
+        of_record = rules.of(record)
+        if of_record.code and record.id not in as_recorded:
+            stated |= {COMPUTED_BY: of_record.code, METRICS: dict(of_record.metrics)}
+        lines.append(replace(record, provenance={**record.provenance, **stated}))
+    return Board(tuple(lines))
 
 
 def read_lines(path: Path) -> Iterator[tuple[str, str]]:

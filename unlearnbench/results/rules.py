@@ -8,8 +8,8 @@ key.
 """
 
 import json
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -28,6 +28,11 @@ from unlearnbench.evaluation.benchmark_schema import (
 from unlearnbench.results.code_digest import own_code, plugin_code_digest
 from unlearnbench.results.records import Record
 
+COMPUTED_BY = "computed_by"
+"""Key in the provenance of a leaderboard's line: `RecordRules.code` of its numbers."""
+METRICS = "metrics"
+"""Key in the provenance of a leaderboard's line: the metrics that were named when its numbers were
+computed, and their settings. They may be others than when the record was made."""
 OBSERVED_BY = "observed_by"
 """Key in the provenance of a record: digests of the code of metrics that observe, by name."""
 
@@ -39,7 +44,10 @@ def named_metrics(config: Mapping[str, Any]) -> MetricChoices:
 
 
 def recorded_metrics(record: Record) -> MetricChoices:
-    """Return the metrics that the configuration named when a record was made."""
+    """Return the metrics that the configuration named when the recorded numbers were computed."""
+    if METRICS in record.provenance:
+        metrics: MetricChoices = record.provenance[METRICS]
+        return metrics
     return named_metrics(record.spec if record.kind == "run" else {"evaluation": record.spec})
 
 
@@ -59,6 +67,9 @@ class RecordRules:
     key: str
     """Hash of everything that numbers depend on besides the observations. Empty if nothing can be
     computed here, see `obstacle`."""
+    code: str = ""
+    """Hash of the profile, of the metrics with their settings, and of the code. Unlike `key`, it is
+    the same wherever the data are. Empty as `key`."""
     obstacle: str = ""
     """Why nothing can be computed here: the benchmark's plug-in is missing, or this version does
     not know the evaluation profile."""
@@ -96,23 +107,44 @@ def record_rules(
     """
     schema = recorded_schema(section, profile, stored, metrics)
     if schema.missing:
-        return RecordRules(schema, metrics, "", schema.missing)
+        return RecordRules(schema, metrics, "", obstacle=schema.missing)
     try:
         profile_of_id(profile)
     except EvaluationError as error:
-        return RecordRules(schema, metrics, "", str(error))
+        return RecordRules(schema, metrics, "", obstacle=str(error))
     benchmark = benchmark_of_section(section)
     # A metric that is named but cannot be used changes no number while that is so.
     usable = {name: metrics[name] for name in metrics.keys() - {*schema.unusable}}
-    inputs = [
-        profile,
-        benchmark.model_dump(mode="json"),
-        usable,
-        plugin_code_digest(type(benchmark)),
-        _metrics_of(schema.plan),
-        own_code(),
-    ]
-    return RecordRules(schema, metrics, content_hash(inputs))
+    code = content_hash(
+        [
+            profile,
+            usable,
+            plugin_code_digest(type(benchmark)),
+            _metrics_of(schema.plan),
+            own_code(),
+        ]
+    )
+    key = content_hash([code, benchmark.model_dump(mode="json")])
+    return RecordRules(schema, metrics, key, code)
+
+
+def mixed_code(records: Iterable[Record]) -> str:
+    """Return a sentence if numbers of a leaderboard's lines were computed by different code.
+
+    Lines of earlier versions do not say by what. Without such lines, the sentence is empty.
+    """
+    counts = Counter(
+        str(record.provenance.get(COMPUTED_BY, "an earlier version"))
+        for record in records
+        if record.epochs or record.attacked
+    )
+    if len(counts) < 2:
+        return ""
+    listed = ", ".join(f"{count} by {code}" for code, count in sorted(counts.items()))
+    return (
+        "the numbers of these records were computed by different code, or with different settings "
+        f"of metrics ({listed}), so they may not compare; export all sweeps again by one version"
+    )
 
 
 @dataclass(frozen=True, eq=False)

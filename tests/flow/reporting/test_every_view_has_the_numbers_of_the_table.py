@@ -25,6 +25,7 @@ from unlearnbench.report.sweep_tracker import SweepTracker, replay
 from unlearnbench.report.tracked_runs import variant_group
 from unlearnbench.results.records import read_records
 from unlearnbench.results.remote_copies import Storage
+from unlearnbench.results.rules import COMPUTED_BY, mixed_code
 from unlearnbench.results.table import FIRST, LAST, VARIANT, TableRow
 from unlearnbench.sweep.progress import Progress
 from unlearnbench.sweep.sweep_state import SweepState
@@ -119,11 +120,16 @@ def test_leaderboard_lines(made: RandomFolder, table: Numbers) -> None:
         if value is not None
     }
     assert recorded == expected
-    shown = Results.of(board.records, name="leaderboard")
-    assert numbers_of((*shown.rows, *shown.attacked)) == expected
     (shown,) = boards(board.records).values()
-    rows = shown.rows
-    assert numbers_of(rows) == {key: value for key, value in expected.items() if not key[2]}
+    assert numbers_of((*shown.rows, *shown.attacked)) == expected
+    columns = {column for *_, column in expected}
+    of_page, of_board = (
+        {name: of.schema.column(name) for name in columns} for of in (results, shown)
+    )
+    assert of_board == of_page, "also of metrics that were named after the records were made"
+    codes = {record.provenance[COMPUTED_BY] for record in board.records}
+    assert len(codes) == 1
+    assert mixed_code(board.records) == ""
 
 
 def test_mlflow_from_the_folder(made: RandomFolder, table: Numbers, tmp_path: Path) -> None:

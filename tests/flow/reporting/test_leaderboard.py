@@ -78,6 +78,20 @@ def test_of_two_exports_of_one_record_the_same_stays_in_any_order() -> None:
     assert len(board.records) == len(board.refused) == 1
 
 
+def test_a_board_says_if_its_numbers_were_computed_by_different_code(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    by = [PROVENANCE | more for more in ({"computed_by": "c0de"}, {"computed_by": "c0ffee"}, {})]
+    records = [a_record(f"{i}a", seed=i, provenance=made) for i, made in enumerate(by)]
+    path = tmp_path / "board.jsonl"
+    told: list[bool] = []
+    for some in (records, records[:1], records[2:]):
+        path.write_text(Board(tuple(some)).text, encoding="utf-8")
+        assert main(["leaderboard", "show", str(path)]) == 0
+        told.append("1 by an earlier version, 1 by c0de, 1 by c0ffee" in capsys.readouterr().err)
+    assert told == [True, False, False]
+
+
 def test_a_record_of_other_data_is_refused() -> None:
     other = {"data": "x", "weights": "w"}
     board = merged(
