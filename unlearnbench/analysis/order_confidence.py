@@ -6,7 +6,6 @@ Pure, except that the evaluations of the compared settings are read from disk.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from unlearnbench.analysis import text
@@ -28,8 +27,8 @@ from unlearnbench.analysis.compare import (
     match,
     training_differences,
 )
+from unlearnbench.analysis.over_questions import sensitivity_of_test
 from unlearnbench.base.errors import EvaluationError, RecordError
-from unlearnbench.evaluation.summary import forget_ratios
 from unlearnbench.results.records import Record
 from unlearnbench.stats.ks_test import SIGNIFICANCE, Sensitivity, ks_power
 from unlearnbench.stats.paired_test import holm
@@ -160,10 +159,12 @@ def _sensitivity(panel: Panel, records: Iterable[Record]) -> Sensitivity | None:
         return None
     retains = (r for r in records if r.kind == "retain" and r.panel == panel.panel)
     # The last one: one that was evaluated under an attack alone has no plain evaluation.
-    if (retain := next((r for r in retains if r.evaluations), None)) is not None:
-        # A profile of another version has ratios that cannot be computed.
-        with suppress(EvaluationError):
-            return ks_power(forget_ratios(retain.evaluations[min(retain.evaluations)]))
+    retain = next((r for r in retains if r.evaluations), None)
+    if retain is not None:
+        evaluation = retain.evaluations[min(retain.evaluations)]
+        sensitivity = sensitivity_of_test(panel.headline, evaluation)
+        if sensitivity is not None:
+            return sensitivity
     return None if panel.questions is None else ks_power(panel.questions)
 
 

@@ -16,6 +16,7 @@ from functools import cached_property
 
 import numpy as np
 
+from unlearnbench.api.benchmark import Headline
 from unlearnbench.api.membership import MembershipInference
 from unlearnbench.api.metric import EvaluatedModel, Measure, MetricInputs, Summary
 from unlearnbench.api.observations import Evaluation, FloatArray
@@ -215,13 +216,8 @@ class OverQuestions:
     @cached_property
     def sensitivity(self) -> Sensitivity | None:
         """The distances that the headline's test detects; None if the ratios are unknown."""
-        if self.retain is None or self._schema.headline.forgotten.test is None:
-            return None
-        retain = self._observed(self.retain)
-        if retain is not None:
-            with suppress(EvaluationError, KeyError):
-                return ks_power(forget_ratios(retain))
-        return None
+        retain = None if self.retain is None else self._observed(self.retain)
+        return None if retain is None else sensitivity_of_test(self._schema.headline, retain)
 
     @cached_property
     def _membership_attacks(self) -> Mapping[str, MembershipInference]:
@@ -320,6 +316,18 @@ class OverQuestions:
         if min(values.size for _, values in values_of.values()) < FEWEST_DRAWN:
             return None
         return np.array([*_resampled(summary, column, values_of)], dtype=np.float64)
+
+
+def sensitivity_of_test(headline: Headline, retain: Evaluation) -> Sensitivity | None:
+    """Return the distances that the headline's test detects, by the retain model's truth ratios.
+
+    None if the headline has no test, and if the ratios cannot be computed: the profile may be of
+    another version, or the evaluation may lack the forget set.
+    """
+    if headline.forgotten.test is not None:
+        with suppress(EvaluationError, KeyError):
+            return ks_power(forget_ratios(retain))
+    return None
 
 
 def percentiles(drawn: FloatArray | None) -> Ends | None:
