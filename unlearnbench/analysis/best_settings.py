@@ -254,6 +254,8 @@ class Best(OnPanel):
     """Why there is no setting, or why the setting has no number or no place; else empty."""
     choice: Choice | None = None
     """What it was chosen by; None if it is the best by the page's rule."""
+    lost: str = ""
+    """Seeds that ended early, and so left settings of a method without a best one."""
 
     @property
     def ranked(self) -> Setting | None:
@@ -522,17 +524,14 @@ class Panel(OnPanel):
         best = None if least is None else best_of(settings, least)
         if best is not None:
             return Best(*self.panel, best.method, family, best)
-        return Best(*self.panel, family, family, None, why_not=self._why_no_best(settings))
-
-    def _why_no_best(self, settings: Sequence[Setting]) -> str:
-        """Why no setting of a method is its best."""
-        if reason := self.not_judged:
-            return reason
-        short = self.headline.kept.plain_short
-        share = f"{100 * UTILITY_SHARE:g} % of the start model's {short}"
-        ended = dict.fromkeys(setting.why_not for setting in settings if setting.why_not)
-        reason = f"no setting keeps at least {share}"
-        return f"{reason}; settings without a mean: {', '.join(ended)}" if ended else reason
+        if self.not_judged:
+            return Best(*self.panel, family, family, None, why_not=self.not_judged)
+        share = f"{100 * UTILITY_SHARE:g} % of the start model's {self.headline.kept.plain_short}"
+        why_not = f"no setting keeps at least {share}"
+        lost = "; ".join(dict.fromkeys(item.why_not for item in settings if item.why_not))
+        if lost:
+            why_not = f"no setting with a mean over its seeds keeps at least {share} ({lost})"
+        return Best(*self.panel, family, family, None, why_not=why_not, lost=lost)
 
     @property
     def not_judged(self) -> str:

@@ -50,6 +50,8 @@ class RankedMethod:
     `select` or `tune` has chosen a setting, of the epochs of its runs on the other seeds."""
     why_not: str = ""
     """Why there is no best setting."""
+    lost: str = ""
+    """As in `Best`."""
     chosen_on: tuple[int, ...] = ()
     """Seeds that the setting was chosen on; empty if it is the best by the page's rule."""
 
@@ -124,6 +126,7 @@ def _order(panel: Panel, records: Mapping[str, Record]) -> PanelOrder:
             next(places) if best.ranked else None,
             None if corner is None else hypervolume(_points(panel, best), corner),
             best.why_not,
+            best.lost,
             () if best.choice is None else best.choice.chosen_on,
         )
         for best in panel.best

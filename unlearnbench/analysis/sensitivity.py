@@ -72,7 +72,8 @@ def sensitivities(panels: Iterable[Panel]) -> tuple[MethodSensitivity, ...]:
         }
         floor = COLLAPSE_SHARE * (panel.start.utility or 0.0)
         for setting in last.values():
-            if setting.trajectory not in lost and (setting.kept or 0.0) >= floor:
+            is_whole = setting.trajectory not in lost and not setting.why_not
+            if is_whole and (setting.kept or 0.0) >= floor:
                 groups[setting.family].append(setting)
         result += [
             MethodSensitivity(*panel.panel, family, tuple(settings), _dependences(settings))

@@ -200,6 +200,9 @@ def _none_keeps(panel: Panel, utility: float) -> str:
     having = "" if len(able) == len(trained) else f" with a {headline.forgotten.name}"
     kept = headline.kept.plain_short
     text = f"No setting{having} keeps {share_kept(headline)} ({utility:.2f})."
+    lost = dict.fromkeys(setting.why_not for setting in trained if setting.why_not)
+    if lost:
+        text += f" Settings whose seeds ended early have no mean: {_named(list(lost))}."
     known = [(item.kept, item) for item in able or trained if item.kept is not None]
     if not known:
         return f"{text} None of them has a number for {kept}."
@@ -249,10 +252,10 @@ def doubts(order: PanelOrder) -> Iterator[str]:
         if more := [name for name in rivals.untested if name != rivals.runner_up]:
             yield f"No comparison at equal utility was possible with {_named(more)}."
     without = [method for method in order.methods if method.best is None]
-    if by_rule := [method.method for method in without if not method.chosen_on]:
+    if by_rule := [item.method for item in without if not (item.chosen_on or item.lost)]:
         yield f"No setting keeps {share_kept(leader.best.headline)}: {_named(by_rule)}."
     for method in without:
-        if method.chosen_on:
+        if method.chosen_on or method.lost:
             yield f"{method.method} has no place: {method.why_not}."
     if leader.seeds == 1:
         yield "Only one seed was run: the order may change with another."

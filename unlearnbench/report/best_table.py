@@ -164,9 +164,9 @@ def _sentences(best: Sequence[Best], headline: Headline, rule: str) -> list[str]
     sentences += [f"Brackets: {name}." for name in names]
     if any(len(item.rows) < ENOUGH_SEEDS for item in settings):
         sentences.append("Fewer than three seeds: small differences may be chance.")
-    reasons = {f"{item.method}: {item.why_not}." for item in best if item.choice and item.why_not}
-    sentences += sorted(reasons)
-    if any(item.setting is None and not (item.choice and item.why_not) for item in best):
+    explained = [item for item in best if item.why_not and (item.choice or item.lost)]
+    sentences += sorted({f"{item.method}: {item.why_not}." for item in explained})
+    if any(item.setting is None and item not in explained for item in best):
         sentences.append("Empty: no setting by this rule, or no valid start model.")
     return sentences
 

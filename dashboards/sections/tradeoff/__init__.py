@@ -94,7 +94,9 @@ def notes(panel: TradeOffPanel) -> list[str]:
             f"{signed(panel.floor, 1)}."
         )
     if undrawn := len(panel.settings) - len(panel.drawn):
-        sentences.append(f"Not drawn, without a number: {undrawn} of the evaluations.")
+        reasons = dict.fromkeys(item.why_not for item in panel.settings if item.why_not)
+        because = f" (no mean over seeds: {'; '.join(reasons)})" if reasons else ""
+        sentences.append(f"Not drawn, without a number: {undrawn} of the evaluations{because}.")
     level = panel.significance
     collapsed = [item.forgotten for item in panel.drawn if panel.has_collapsed(item)]
     above = [v for v in collapsed if v is not None and level is not None and v > level]

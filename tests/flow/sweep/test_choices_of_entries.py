@@ -1,7 +1,9 @@
 """Each entry of a search has its own trials and its own choice, also if entries share a method."""
 
 import json
+import math
 import random
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -209,3 +211,118 @@ def test_compare_takes_the_better_choice_of_a_method(tmp_path: Path) -> None:
     assert side.pool(setting).tried == 6
     one = find_contender(f"npo ({best['setting'].partition('(')[2]}", "one", results)
     assert one.pool(one.settings(("tiny", 0.1))[0]).tried == 3
+
+
+def planned(config: SweepConfig, folder: Path) -> dict[str, Any]:
+    """The plan as it is stored now."""
+    follow_up = FollowUpRuns(make_plan(config, "data"), folder)
+    return follow_up.current_plan().to_json()
+
+
+def test_the_plan_says_why_each_run_is_there(tmp_path: Path) -> None:
+    """Where its setting is in the ranges of an entry, or which trials it reports."""
+    config = a_config(TWO, SEARCHES["tune"])
+    runs = planned(config, tmp_path)["runs"]
+    assert len(runs) == 6
+    first, *others = runs
+    (entry,) = first["trial"]["entries"].items()
+    share = math.log(first["spec"]["learning_rate"] / 1e-6) / math.log(1e-3 / 1e-6)
+    assert entry == (
+        "npo (beta=0.1)",
+        {"position": {"learning_rate": pytest.approx(share)}, "untuned": True},
+    )
+    untuned = [run["trial"]["entries"] for run in others if "untuned" in str(run["trial"])]
+    assert len(untuned) == 1, "of the other entry"
+    selection(config, tmp_path)
+    runs = json.loads((tmp_path / "plan.json").read_text(encoding="utf-8"))["runs"]
+    trials = {run["id"]: run for run in runs if "entries" in run["trial"]}
+    reporting = [run for run in runs if "reports" in run["trial"]]
+    assert len(trials) + len(reporting) == len(runs)
+    for run in reporting:
+        assert run["spec"]["seed"] == 1
+        for id_ in run["trial"]["reports"]:
+            assert trials[id_]["spec"] == run["spec"] | {"seed": 0}
+
+
+def test_a_grid_and_requests_in_sequence_have_the_method_as_their_entry(tmp_path: Path) -> None:
+    config = a_config("[npo, {method: ce-u, retain: nll}]", rates="[1.0e-5]")
+    sequence = config.model_copy(
+        update={"requests": "in-sequence", "forget_fractions": (0.05, 0.1), "epochs_as": "runs"}
+    )
+    for one in (config, sequence):
+        for run in planned(one, tmp_path)["runs"]:
+            method = run["spec"]["method"]
+            label = method["name"] if method["retain"] is None else f"{method['name']}+nll"
+            assert run["trial"] == {"entries": {label: {}}}
+
+
+def test_the_plan_counts_settings_that_a_search_may_still_suggest(tmp_path: Path) -> None:
+    """So that nothing is chosen from a part of the trials."""
+    config = a_config(TWO, SEARCHES["optuna"])
+    follow_up, search = searching(config, tmp_path)
+    runs = drained(search, 2)
+    plan = follow_up.current_plan()
+    assert plan.to_json()["unknown_runs"] == plan.unknown_runs == 6 - len(plan.runs)
+    finish(runs, tmp_path)
+    (tmp_path / "plan.json").write_text(json.dumps(plan.to_json()), encoding="utf-8")
+    results = Results.read(tmp_path)
+    assert results.selection is None
+    (best,) = results.panels[0].best
+    assert best.why_not == f"nothing is chosen yet: {plan.unknown_runs} trials have not ended"
+    selection(config, tmp_path)
+    assert "unknown_runs" not in json.loads((tmp_path / "plan.json").read_text(encoding="utf-8"))
+
+
+def test_defaults_that_keep_too_little_are_reported_as_they_end(tmp_path: Path) -> None:
+    """With a run for each number of epochs, that is the longest of them."""
+    config = a_config("[npo]", SEARCHES["tune"], "epochs_as: runs", epochs=3)
+    plan = make_plan(config, "data")
+    write_record(start_model(plan.runs[0]), tmp_path)
+
+    def record_of(run: RunSpec) -> Record:
+        epochs = (
+            EpochResult(
+                run.epochs,
+                {"model_utility": 0.1, "log10_forget_quality": float(-run.epochs)},
+                0.0,
+                0.0,
+            ),
+        )
+        return replace(a_record(run), epochs=epochs)
+
+    for run in plan.runs:
+        write_record(record_of(run), tmp_path)
+    follow_up = FollowUpRuns(plan, tmp_path)
+    follow_up.select()
+    for run in follow_up.current_plan().runs:
+        write_record(record_of(run), tmp_path)
+    (tmp_path / "plan.json").write_text(json.dumps(follow_up.current_plan().to_json()))
+    chosen = Results.read(tmp_path).selection
+    assert chosen is not None
+    (choice,) = chosen["choices"]
+    assert choice["why_not"]
+    assert choice["untuned"]["seeds"] == [1]
+    assert choice["untuned"]["log10_forget_quality"]["mean"] == -3.0
+
+
+def test_the_next_sweep_runs_a_choice_that_has_moved(tmp_path: Path) -> None:
+    """Numbers of the trials have changed since the sweep chose."""
+    config = a_config("[npo]", "select: {seeds: [0]}", rates="[1.0e-5, 1.0e-4]")
+    plan = make_plan(config, "data")
+    finish(plan.runs, tmp_path)
+    follow_up = FollowUpRuns(plan, tmp_path)
+    follow_up.select()
+    (reporting,) = follow_up.current_plan().runs[2:]
+    finish([reporting], tmp_path)
+    (tmp_path / "plan.json").write_text(json.dumps(follow_up.current_plan().to_json()))
+    assert Results.read(tmp_path).panels[0].best[0].setting is not None
+    (other,) = (run for run in plan.runs if run.learning_rate != reporting.learning_rate)
+    shutil.rmtree(tmp_path / "records" / other.id)
+    write_record(a_record(other, points=((0.5, -0.5),)), tmp_path)
+    results = Results.read(tmp_path)
+    assert results.panels[0].best[0].setting is None
+    assert any("has moved to npo, epoch 1" in line for line in results.warnings)
+    again = FollowUpRuns(plan, tmp_path)
+    again.select()
+    (new,) = again.current_plan().runs[2:]
+    assert (new.learning_rate, new.seed) == (other.learning_rate, 1)

@@ -1,17 +1,20 @@
 """The best setting of each method, chosen on some seeds and reported on the others."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from unlearnbench.analysis.selection import (
-    choose,
-    report_chosen,
-)
+from unlearnbench.analysis.results import Results
+from unlearnbench.analysis.selection import ChoicePlan, choose, report_chosen
+from unlearnbench.base.errors import RecordError
 from unlearnbench.config.search import SelectSettings
+from unlearnbench.report.best_table import best_table
+from unlearnbench.results.records import Record
 from unlearnbench.results.table import TableRow
 
-from .conftest import table_row
+from .conftest import choice_plan, choosing, pointed, table_row
 
 Point = tuple[float | None, float | None]
 
@@ -121,3 +124,155 @@ def test_reported_on_the_other_seeds_at_the_chosen_epoch() -> None:
     assert reported(rows[:2]) == ([], (None, None), (None, None))
     fallen = [*rows[:3], row("npo", 1e-5, 2, 1, (None, -8.0))]
     assert reported(fallen)[1] == (None, None), "collapse is not averaged away"
+
+
+# Plans of versions that did not say why their runs are there
+
+
+def legacy_sweep() -> list[Record]:
+    """Two entries of npo, of which each has two trials; the second trial of each is the best."""
+    records = [pointed("start", ((0.5, -12.0),), kind="fine-tuned")]
+    for number, (rate, quality) in enumerate([(1e-5, -9.0), (2e-5, -5.0), (3e-5, -8.0)]):
+        for seed in range(3):
+            drop = 0.5 * seed
+            name = f"{number}-{seed}"
+            records.append(pointed(name, ((0.5, quality - drop),), rate=rate, seed=seed))
+    return records
+
+
+def results_of(
+    records: Sequence[Record], stored: Mapping[str, Any] | None, *, is_searched: bool
+) -> Results:
+    """Results of a folder whose plan has no `trial`."""
+    plan = replace(choice_plan(records), is_searched=is_searched)
+    return Results.of(records, name="old", choice_plan=plan, stored_selection=stored)
+
+
+def stored_selection(**changes: Any) -> dict[str, Any]:
+    """`selection.json` as an earlier version wrote it: each entry with its own choice."""
+    choices: list[dict[str, Any]] = []
+    for entry, number, rate in (("npo (entry 1)", 1, 2e-5), ("npo (entry 2)", 2, 3e-5)):
+        choices.append(
+            {
+                "model": "tiny",
+                "forget_fraction": 0.1,
+                "method": "npo",
+                "candidates": 2,
+                "why_not": "",
+                "setting": "npo",
+                "hyperparameters": {},
+                "learning_rate": rate,
+                "epoch": 1,
+                "model_utility": 0.5,
+                "log10_forget_quality": -7.0,
+                "hypervolume": None,
+                "runs": [f"{number}-0"],
+                "entry": entry,
+                "reported_runs": [f"{number}-1", f"{number}-2"],
+                # By another version of the metric.
+                "reported": {"seeds": [1, 2], "log10_forget_quality": {"mean": 99.0}},
+                "tuning": {"trials": 2, "failed": 0, "best_of": [-7.0, -6.0], "edges": {}},
+                "untuned": None,
+            }
+        )
+    return {"schema": 1, "select": FIRST.model_dump(mode="json"), "choices": choices, **changes}
+
+
+def test_stored_choices_of_entries_are_kept_with_the_numbers_of_the_table() -> None:
+    records = legacy_sweep()
+    results = results_of(records, stored_selection(), is_searched=True)
+    selection = results.selection
+    assert selection is not None
+    numbers = [choice["reported"]["log10_forget_quality"] for choice in selection["choices"]]
+    reported = [number["mean"] for number in numbers]
+    assert reported == pytest.approx([-5.75, -8.75])
+    (panel,) = results.panels
+    assert [best.name for best in panel.best] == ["npo (entry 1)", "npo (entry 2)"]
+    assert [best.setting and best.setting.forgotten for best in panel.best] == reported
+
+
+@pytest.mark.parametrize("kind", ["none", "another rule", "other runs"])
+def test_without_stored_choices_each_method_has_one(kind: str) -> None:
+    records = legacy_sweep()
+    stored: dict[str, Any] | None = stored_selection()
+    if kind == "none":
+        stored = None
+    elif kind == "another rule":
+        stored = stored_selection(select=FIRST.model_dump(mode="json") | {"utility": 0.1})
+    else:
+        records = [record for record in records if record.id != "1-2"]
+    (panel,) = results_of(records, stored, is_searched=True).panels
+    (best,) = panel.best
+    assert best.name == "npo"
+    assert best.setting is not None
+    assert best.setting.learning_rate == 2e-5
+
+
+def test_a_plan_that_says_why_needs_no_stored_choice() -> None:
+    """Also a plain grid of an earlier version, whose entries are only a way to write lists."""
+    records = legacy_sweep()
+    stored = stored_selection()
+    (best,) = results_of(records, stored, is_searched=False).panels[0].best
+    assert best.name == "npo"
+    entries: dict[str, dict[str, dict[str, Any]]] = {
+        f"{number}-0": {f"npo (entry {number})": {}} for number in range(3)
+    }
+    results = choosing(records, entries=entries)
+    new = replace(results, stored_selection=stored)
+    assert [best.name for best in new.panels[0].best] == [
+        f"npo (entry {number})" for number in (1, 2, 0)
+    ]
+
+
+def test_a_damaged_rule_names_the_plan() -> None:
+    config = {"select": {"rule": "best"}, "seeds": [0, 1]}
+    with pytest.raises(RecordError, match=r"plan\.json: select: .*; start the sweep again"):
+        ChoicePlan.read({"config": config, "runs": []})
+
+
+# Seeds that ended early, in a sweep that chooses nothing
+
+
+def test_a_method_without_a_mean_says_which_seed_ended() -> None:
+    start = pointed("start", ((0.9, -12.0),), kind="fine-tuned")
+    whole = pointed("a", ((0.9, -9.0), (0.9, -5.0)))
+    lost = replace(pointed("b", ((0.2, -9.0),), seed=1), status="collapsed")
+    other = pointed("c", ((0.9, -11.0),) * 2, method="ce-u")
+    results = Results.of([start, whole, lost, other], name="")
+    (panel,) = results.panels
+    best, npo = panel.best
+    assert best.name == "ce-u"
+    assert npo.setting is None
+    assert npo.why_not == (
+        "no setting with a mean over its seeds keeps at least 80 % of the start model's utility "
+        "(seed 1 collapsed at epoch 1)"
+    )
+    assert f"npo: {npo.why_not}." in best_table(results)
+    (conclusion,) = results.conclusions
+    assert f"npo has no place: {npo.why_not}." in conclusion.sure
+    alone = Results.of([start, whole, lost], name="")
+    assert alone.conclusions[0].found.endswith(
+        "Settings whose seeds ended early have no mean: seed 1 collapsed at epoch 1. npo at "
+        "learning rate 1e-05, epoch 1, keeps most: utility 0.55."
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"status": "collapsed"}, "seed 1 collapsed at epoch 1"),
+        ({"status": "stopped"}, "seed 1 was stopped by the search after epoch 1"),
+        ({"ended": "no better"}, "seed 1 ran out of patience after epoch 1"),
+        ({"status": "failed"}, ""),
+        ({}, ""),
+    ],
+)
+def test_what_ends_a_mean(changes: Mapping[str, Any], text: str) -> None:
+    """A run that failed, or that has not run yet, says nothing about its setting."""
+    whole = pointed("a", ((0.9, -9.0), (0.9, -5.0)))
+    short = replace(pointed("b", ((0.9, -9.0),), seed=1), **changes)
+    results = Results.of([whole, short], name="")
+    first, second = results.panels[0].settings
+    assert first.kept == pytest.approx(0.9)
+    assert second.why_not == text
+    assert second.kept == (None if text else pytest.approx(0.9))
