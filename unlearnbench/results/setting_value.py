@@ -243,17 +243,23 @@ def _labels_of(family: str, settings: Mapping[str, SettingValue]) -> dict[str, s
         return f"{family} ({', '.join(values)})" if values else family
 
     labels = {key: label(setting, in_full=False) for key, setting in settings.items()}
-    if len({*labels.values()}) < len(labels):
+    if not _look_different(labels.values()):
         # Values may look alike: 0.12345671 and 0.12345672, or the number 1 and the text "1".
         labels = {key: label(setting, in_full=True) for key, setting in settings.items()}
-    if len({*labels.values()}) < len(labels):
+    if not _look_different(labels.values()):
         # Names and texts may have signs in them that a label has between values.
         labels = {key: f"{text} #{content_hash(key)[:8]}" for key, text in labels.items()}
     return labels
 
 
+def _look_different(labels: Collection[str]) -> bool:
+    """Whether no two labels look alike. A page shows several blanks as one."""
+    return len({" ".join(label.split()) for label in labels}) == len(labels)
+
+
 def _short(value: Any, *, in_full: bool) -> str:
-    if in_full:
+    breaks_line = isinstance(value, str) and not value.isprintable()
+    if in_full or breaks_line:
         return value_text(value)
     if isinstance(value, list | tuple):
         return json.dumps(value)

@@ -1,6 +1,7 @@
 """Places of a sweep's models: published ones, and folders of those that are prepared here."""
 
 import itertools
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -256,7 +257,10 @@ class ModelSources:
         named = [*identity_of(settings, Id.EVALUATION).items()]
         if not prepared:  # a prepared model's folder is named by all of its settings
             named += sorted(identity_of(model, Id.EVALUATION).items())
-        identity += [f"{name} {value}" for name, value in named]
+        identity += [
+            f"{name} {value if isinstance(value, str) else json.dumps(value, sort_keys=True)}"
+            for name, value in named
+        ]
         # A prepared model's folder is named by all of its corrections, see `folder`. Published
         # weights were not merged here.
         if not prepared and MASKS in self.corrections:

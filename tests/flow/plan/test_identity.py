@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from unlearnbench.api.hyperparameters import HyperParameters
 from unlearnbench.api.identity import (
@@ -123,6 +123,27 @@ def test_ids_of_random_start_and_retain_models_are_those_of_the_version_before()
         folders = [sources.folder(name).name for name in ("base", "full", "retain90")]
         ids.append([*folders, content_hash(identity), *under])
     assert ids == GOLDEN["models"]
+
+
+def test_a_field_that_is_added_to_a_model_counts_in_all_its_ids_if_it_is_set() -> None:
+    class More(ModelSettings):
+        gates: Annotated[dict[str, int], IF_SET] = Field(default_factory=dict)
+
+    rows = load_benchmark(Synthetic(authors=10, questions_per_author=2), (0.1,))
+    (attack,) = map(AttackSpec.model_validate, ATTACKS[:1])
+
+    def ids(settings: ModelSettings) -> list[str]:
+        sources = ModelSources(settings, rows, Path("cache"))
+        identity = sources.evaluation_identity("full", 0.1, "rows", EvaluationSettings())
+        under_attack = sources.attack_id(["m"], attack, TrainingSettings())
+        return [sources.folder("full").name, content_hash(identity), under_attack]
+
+    before = ids(ModelSettings(name="m", base="tiny"))
+    assert ids(More(name="m", base="tiny")) == before
+    changed = ids(More(name="m", base="tiny", gates={"a": 1}))
+    assert all(one != other for one, other in zip(changed, before, strict=True))
+    named = identity_of(More(name="m", base="org/published", gates={"a": 1}), Id.EVALUATION)
+    assert named == {"gates": {"a": 1}}
 
 
 @pytest.mark.parametrize("kind", RUNS)
