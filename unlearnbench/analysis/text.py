@@ -439,11 +439,11 @@ def start_fault_sentence(attack: str, fault: str) -> str:
 
     Args:
         attack: Name of the attack.
-        fault: `Start.fault` of the start model, of which the first sentence is the reason. The
-            others are advice for a sweep.
+        fault: `Start.fault` of the start model. Its first sentence is the reason, and the others
+            are advice for a sweep.
     """
     reason = fault.partition(". ")[0].removesuffix(".")
-    return f"{attack}: not scored: {reason}. Give the model before unlearning with --start."
+    return f"{attack}: not scored: {reason}."
 
 
 def unknown_under_attack(*, has_retain: bool, has_start: bool) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from unlearnbench.analysis.results import Results
 from unlearnbench.api.benchmark import Question
 from unlearnbench.cli.options import template_arguments
 from unlearnbench.evaluation import harness_tasks
@@ -138,6 +139,31 @@ def test_a_model_is_compared_with_its_retain_and_start_models(run: Run, folder: 
     metrics = json.loads(out)
     assert metrics["forgotten"] in (None, 0.0, 1.0)
     assert metrics["private"] == 1.0
+
+
+def test_score_prints_the_numbers_of_the_sweep_that_a_log_is_from(run: Run) -> None:
+    """Of the model, and of the retain and start model beside it, in every column."""
+    folder = Path(__file__).parents[2] / "data" / "small_sweep"
+    row_of_kind = {row.kind: row for row in Results.read(folder).rows}
+    place = {
+        kind: folder / "records" / row.run_id / f"epoch-{row.epoch}.safetensors"
+        for kind, row in row_of_kind.items()
+    }
+    code, out, _ = run(
+        *("score", str(place["run"]), "--data", "synthetic", "--json"),
+        *("--retain", str(place["retain"]), "--start", str(place["fine-tuned"])),
+    )
+    assert code == 0
+    printed = json.loads(out)
+    numbers_of_kind = {
+        "run": printed,
+        "retain": printed["models"]["retain"],
+        "fine-tuned": printed["models"]["start"],
+    }
+    for kind, numbers in numbers_of_kind.items():
+        row = row_of_kind[kind]
+        assert len(row.metrics) > 20
+        assert {name: numbers[name] for name in row.metrics} == row.metrics, kind
 
 
 def test_score_takes_the_profile_from_the_log(
