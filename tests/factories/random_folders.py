@@ -15,17 +15,23 @@ from __future__ import annotations
 import json
 import random
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
-from tests.factories.recorder import DATA, Recorder, RunEnd, World
+from tests.factories.recorder import DATA, ComputedBy, Recorder, RunEnd, World
 from tests.factories.rows import RowPlan, rows_of
+from unlearnbench.analysis.results import Results
 from unlearnbench.api.benchmark import SplitKey
+from unlearnbench.api.observations import FloatArray, SetEvaluation
 from unlearnbench.config.loader import load_config
 from unlearnbench.config.plan import Plan, RunSpec, make_plan
 from unlearnbench.config.schema import SweepConfig
+from unlearnbench.metrics.probability import Probability
+from unlearnbench.results import finalize, rules
+from unlearnbench.results.stored_table import write_table
 from unlearnbench.results.sweep_folder import claim_folder
 from unlearnbench.sweep.follow_up_runs import FollowUpRuns
 
@@ -418,6 +424,8 @@ def _add_events(made: _Draw, document: Mapping[str, Any]) -> None:
         made.has("the retain model was not attacked", 0.06)
     made.has("NaN for one question", 0.12)
     made.has("places of asked rows are not stated", 0.3)
+    made.has("records say how they were computed", 0.6)
+    made.has("a table by other code", 0.15)
     made.has("an older metric's number", 0.12)
     made.has("a metric newer than the records", 0.15)
     if document["evaluation"]["metrics"]:
@@ -443,6 +451,7 @@ def write(drawn: Drawn, root: Path) -> RandomFolder:
         metrics=metrics,
         recorded=_recorded_by_older_code(drawn),
         states_places="places of asked rows are not stated" not in drawn.features,
+        computed_by=_code_of_records(drawn),
     )
     left_out: set[tuple[str, str]] = set()
     if "the retain model was not attacked" in drawn.features:
@@ -469,6 +478,8 @@ def write(drawn: Drawn, root: Path) -> RandomFolder:
         recorder.write_run(runs[0].model_copy(update={"seed": 77}))
     written = follow_up.current_plan()
     claim_folder(written)
+    if "a table by other code" in drawn.features:
+        _store_table_by_other_code(folder)
     return RandomFolder(drawn, folder, config, written)
 
 
@@ -504,12 +515,43 @@ def _earlier_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
     return earlier
 
 
+def _is_older(record: str) -> bool:
+    """Whether a record is one of the half that was made before an upgrade."""
+    return not record or int(record[:2], 16) % 2 == 0
+
+
+def _code_of_records(drawn: Drawn) -> Callable[[str], ComputedBy]:
+    has_older = {"an older metric's number", "a metric newer than the records"} & drawn.features
+
+    def code(record: str) -> ComputedBy:
+        if "records say how they were computed" not in drawn.features:
+            return "earlier version"
+        return "other code" if has_older and _is_older(record) else "this code"
+
+    return code
+
+
+def _store_table_by_other_code(folder: Path) -> None:
+    """Store the table that a version with another definition of a metric would have stored."""
+    of_today = Probability.per_example
+
+    def other(metric: Probability, seen: SetEvaluation) -> FloatArray:
+        return 0.9 * of_today(metric, seen)
+
+    with (
+        mock.patch.object(rules, "own_code", return_value="other code"),
+        mock.patch.object(Probability, "per_example", other),
+    ):
+        write_table(Results.read(folder).table, folder)
+    # What is known of a start or retain model is kept with the evaluation that was read.
+    finalize._read_file.cache_clear()
+
+
 def _recorded_by_older_code(drawn: Drawn) -> Any:
     """Return what changes the numbers of records as older versions would have computed them."""
 
     def recorded(record: str, values: dict[str, float | None]) -> dict[str, float | None]:
-        # Half of the records are older: a sweep that was resumed after an upgrade.
-        is_older = not record or int(record[:2], 16) % 2 == 0
+        is_older = _is_older(record)
         changed = dict(values)
         if is_older and "an older metric's number" in drawn.features:
             for name in OLDER_COLUMNS:

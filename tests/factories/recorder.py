@@ -38,11 +38,20 @@ from unlearnbench.config.plan import RunSpec
 from unlearnbench.config.profiles import profile_of
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.evaluation.summary import plan_of, summarize
-from unlearnbench.results.records import EpochResult, Record, run_record, write_record
+from unlearnbench.results.finalize import inputs_entry
+from unlearnbench.results.records import (
+    EpochResult,
+    Record,
+    read_record,
+    run_record,
+    write_record,
+)
+from unlearnbench.results.rules import record_rules
 
 DATA = "made-up rows"
 """Fingerprint of the rows."""
 Kind = Literal["run", "fine-tuned", "retain"]
+ComputedBy = Literal["this code", "other code", "earlier version"]
 Values = Mapping[str, float | None]
 
 
@@ -152,6 +161,7 @@ class Recorder:
         metrics: MetricChoices | None = None,
         recorded: Callable[[str, dict[str, float | None]], dict[str, float | None]] | None = None,
         states_places: bool = True,
+        computed_by: Callable[[str], ComputedBy] = lambda _: "earlier version",
     ) -> None:
         """Prepare to write records.
 
@@ -165,6 +175,8 @@ class Recorder:
                 columns: an older version lacked a metric, or computed another number.
             states_places: Whether evaluations of some rows say which rows these are. Those of
                 earlier versions do not.
+            computed_by: By which code the numbers of a record were computed, by its id. Records of
+                earlier versions do not say it.
         """
         self.config = config
         self.world = world
@@ -173,6 +185,9 @@ class Recorder:
         self.profile = profile_of(config.evaluation)
         self._recorded = recorded or (lambda _, values: values)
         self._states_places = states_places
+        self._computed_by = computed_by
+        self._references: list[Record] = []
+        """Records of start and retain models, as they are read from the folder."""
         self._evaluations: dict[tuple[str, str, SplitKey, str], Evaluation] = {}
         """Of start and retain models: by kind, model, split and variant."""
         self._rows_of_attack: dict[tuple[str, str, SplitKey], Mapping[str, list[int]]] = {}
@@ -530,4 +545,19 @@ class Recorder:
         }
 
     def _write(self, record: Record) -> None:
-        write_record(record, self.folder)
+        stored = read_record(write_record(self._with_inputs(record), self.folder))
+        if record.kind != "run":
+            self._references.append(stored)
+
+    def _with_inputs(self, record: Record) -> Record:
+        """Return a record that says by what its numbers were computed, if its version does."""
+        code = self._computed_by(record.id)
+        if code == "earlier version" or record.status == "failed":
+            return record
+        section = self.config.data.model_dump(mode="json")
+        key = record_rules(section, self.profile.id, self.metrics).key
+        if code == "other code":
+            key = content_hash(["other code", key])
+        of_panel = [other for other in self._references if other.panel == record.panel]
+        entry = inputs_entry(key, record, of_panel)
+        return replace(record, provenance={**record.provenance, **entry})

@@ -1027,8 +1027,9 @@ def _exported(views: Views, claims: Claims) -> Found:
             if entry.shown is not None and entry.shown.runs
         ]
         if isinstance(choice, Exported):
-            if (choice.run, choice.epoch) not in possible[:1]:
-                yield Disagreement(view, method, (choice.run, choice.epoch), possible[:1])
+            # Of several entries, the choice is taken that was best on the seeds of the choice.
+            if (choice.run, choice.epoch) not in possible:
+                yield Disagreement(view, method, (choice.run, choice.epoch), possible)
         elif possible:
             yield Disagreement(view, method, choice, possible)
 
