@@ -495,7 +495,7 @@ class AttackedPanel(OnPanel):
     variants: tuple[str, ...]
     """In the table's order; without points before the first step."""
     settings: tuple[AttackedSetting, ...]
-    """All that were attacked."""
+    """All that were attacked. One that `select` or `tune` has chosen is on its reporting seeds."""
     best: tuple[AttackedSetting, ...]
     """The settings of `Panel.best`, in that order. One that was not attacked has a reason in place
     of a score: another setting's score would not be the method's."""
@@ -552,9 +552,9 @@ class AttackedPanel(OnPanel):
 
         If `select` or `tune` has chosen a setting of a method, only that one counts.
         """
-        best = {item.setting: item for item in self.best}
+        best = {item.setting for item in self.best}
         settings = [
-            best.get(item.setting, item)
+            item
             for item in self.settings
             if item.setting in best or item.setting.family not in self.chosen_families
         ]
@@ -648,17 +648,22 @@ class _PanelUnderAttack:
 
     def result(self) -> AttackedPanel:
         retain_row = self.panel.row("retain")
+        best = [
+            self._best(item.family, item.setting)
+            for item in self.panel.best
+            if item.setting is not None
+        ]
         settings = [self._setting(setting) for setting in self.panel.settings]
+        if self.panel.choices:
+            # A choice is shown on its reporting seeds in every view.
+            on_reporting_seeds = {item.setting: item for item in best}
+            settings = [on_reporting_seeds.get(item.setting, item) for item in settings]
         return AttackedPanel(
             *self.panel.panel,
             column=self.schema.column(self.column),
             variants=self.variants,
             settings=tuple(setting for setting in settings if setting.under),
-            best=tuple(
-                self._best(best.family, best.setting)
-                for best in self.panel.best
-                if best.setting is not None
-            ),
+            best=tuple(best),
             without_best=tuple(best for best in self.panel.best if best.setting is None),
             retain=self.retain,
             start=self.start,

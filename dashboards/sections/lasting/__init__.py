@@ -127,14 +127,16 @@ def leaked(context: PageContext, panel: AttackedPanel) -> dict[Any, tuple[float,
     for row in rows:
         if row.kind != "run" and (leak := row.metrics[column]) is not None:
             means[_name(row)] = leak, row.metrics.get(bound)
-    seeds = {
-        item.setting.key: len(item.setting.rows)
-        for item in panel.settings
-        if not item.setting.why_not
-    }
-    for item in average_seeds(rows):
-        if len(item.rows) == seeds.get(item.key) and (leak := item.metrics[column]) is not None:
-            means[item.key] = leak, item.metrics.get(bound)
+    sampled_rows = {(row.run_id, row.epoch): row for row in rows}
+    for item in panel.settings:
+        setting = item.setting
+        of_seeds = [sampled_rows.get((row.run_id, row.epoch)) for row in setting.rows]
+        under = [row for row in of_seeds if row is not None]
+        if setting.why_not or len(under) < len(of_seeds):
+            continue
+        (mean,) = average_seeds(under)
+        if (leak := mean.metrics[column]) is not None:
+            means[setting.key] = leak, mean.metrics.get(bound)
     return means
 
 
