@@ -22,7 +22,7 @@ from tests.oracle.comparison import PanelComparer
 from tests.oracle.lasting import PanelUnderAttack
 from tests.oracle.means import Setting, SettingsOfRuns
 from tests.oracle.places import Judge, judge_of
-from tests.oracle.read import read_folder
+from tests.oracle.read import Folder, read_folder
 from tests.oracle.rows import Rows
 from tests.oracle.sentences import numbers_in_sentences
 from tests.oracle.tracked import tracked_metrics
@@ -200,7 +200,12 @@ class Claims:
     @classmethod
     def of(cls, folder: Path) -> Claims:
         """Compute all claims about a sweep's folder."""
-        rows = Rows(read_folder(folder))
+        return cls.of_folder(read_folder(folder))
+
+    @classmethod
+    def of_folder(cls, folder: Folder) -> Claims:
+        """Compute all claims about what a folder contains."""
+        rows = Rows(folder)
         numbers: dict[NumberKey, float | None] = {}
         for row in rows.all:
             for column, value in row.values.items():
@@ -393,7 +398,14 @@ def _lasting(attacked: PanelUnderAttack, setting: Setting) -> LastingClaim:
 
 
 def _boards(rows: Rows, panels: Sequence[PanelClaim]) -> Mapping[str, tuple[BoardLineClaim, ...]]:
-    """Lines of a board of this folder: its records have the rules and the choices of the folder."""
+    """Lines of a board of this folder: its records have the rules and the choices of the folder.
+
+    A board has no failed runs.
+    """
+    failed = [record for record in rows.folder.records if record.status == "failed"]
+    if any(record.stated for record in failed):
+        others = tuple(record for record in rows.folder.records if record.status != "failed")
+        return Claims.of_folder(Folder(rows.folder.plan, others)).boards
     profile = next((record.profile for record in rows.folder.records if record.stated), "")
     lines: list[BoardLineClaim] = []
     for panel in panels:

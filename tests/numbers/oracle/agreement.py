@@ -847,6 +847,8 @@ def _page_leaks(table: Table, panel: PanelClaim, claims: Claims, plan: Mapping[s
     title = next((title for title in table.titles if title.startswith("leak@")), None)
     if title is None:
         return
+    roles = plan["benchmark"]["roles"]
+    forget = next(name for name, role in roles.items() if role == "forget")
     metrics = plan["config"]["evaluation"]["metrics"]
     rules = {"k": 16, "threshold": 0.8}
     of_leak = rules | metrics.get("leak-at-k", {})
@@ -866,7 +868,7 @@ def _page_leaks(table: Table, panel: PanelClaim, claims: Claims, plan: Mapping[s
         if small and of_leak != of_bound:
             yield Disagreement(view, place, cell.text, f"{of_leak} and {of_bound} differ")
         for said, column in (
-            (cell.value, "leak_at_k_forget"),
+            (cell.value, f"leak_at_k_{forget}"),
             *((s, "leak_at_k_bound") for s in small),
         ):
             numbers = [
@@ -1028,10 +1030,25 @@ def _exported(views: Views, claims: Claims) -> Found:
         ]
         if isinstance(choice, Exported):
             # Of several entries, the choice is taken that was best on the seeds of the choice.
-            if (choice.run, choice.epoch) not in possible:
+            is_possible = (choice.run, choice.epoch) in possible
+            if not is_possible and not _is_tied(choice, entries):
                 yield Disagreement(view, method, (choice.run, choice.epoch), possible)
         elif possible:
             yield Disagreement(view, method, choice, possible)
+
+
+def _is_tied(choice: Exported, entries: Sequence[tuple[PanelClaim, EntryClaim]]) -> bool:
+    """Whether a run is of a setting that is as good as the one that is claimed."""
+    for panel, entry in entries:
+        for setting in panel.settings:
+            is_it = setting.epoch == choice.epoch and choice.run in setting.runs
+            columns = (panel.kept, panel.forgotten)
+            if is_it and all(
+                same(_mean(setting, column).mean, _mean(entry.shown, column).mean)
+                for column in columns
+            ):
+                return True
+    return False
 
 
 def _compared(views: Views, claims: Claims) -> Found:
@@ -1060,6 +1077,9 @@ def _compared_panel(view: str, place: str, said: Mapping[str, Any], claimed: Com
     for name, side in (("a", claimed.first), ("b", claimed.second)):
         of_side = said[name]
         said_runs = of_side["epoch"], tuple(of_side["runs"])
+        is_tied = same(of_side["utility"], side.kept) and same(of_side["quality"], side.forgotten)
+        if said_runs != (side.epoch, side.runs) and is_tied:
+            return  # settings that are equally good; no rule says which of them is taken
         if said_runs != (side.epoch, side.runs):
             yield Disagreement(view, f"{place}, {name}", said_runs, (side.epoch, side.runs))
             return
