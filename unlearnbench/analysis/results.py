@@ -6,7 +6,6 @@ Page, terminal, CSV, LaTeX, tracker, `compare` and `export` read this and derive
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,7 +17,6 @@ from unlearnbench.analysis.best_settings import (
     EarlyEnd,
     Panel,
     early_ends,
-    panel_label,
     panels,
 )
 from unlearnbench.analysis.conclusion import Conclusion, conclude
@@ -281,22 +279,11 @@ class Results:
             self.schema.warning,
             mixed_code(self.records),
             *self.table.notes,
-            *self._several_starts(),
             *moved_choices(self.choices),
             *controls,
             *self.unobserved(),
         )
         return tuple(dict.fromkeys(line for line in lines if line))
-
-    def _several_starts(self) -> Iterator[str]:
-        """A line for each panel with several start models, as folders of 0.2 may have."""
-        starts = Counter(r.panel for r in self.records if r.kind == "fine-tuned" and r.epochs)
-        for panel, count in starts.items():
-            if count > 1:
-                yield (
-                    f"{panel_label(*panel)}: {count} start models in one table; start the sweep "
-                    "again to keep one"
-                )
 
     def unobserved(self) -> Iterator[str]:
         """A line for each chosen metric that reads observations which records do not have."""

@@ -143,15 +143,35 @@ def finalize(records: Iterable[Record], rules: Rules, known: StoredTable = NOTHI
 def references_of(records: Iterable[Record]) -> References:
     """Return the start and retain models among some records.
 
-    If there are two for one place, it is not known which of them counts, and there is none.
+    If there are two for one place that differ, it is not known which of them counts, and there is
+    none.
     """
+    return {
+        place: candidates[0]
+        for place, candidates in _candidates(records).items()
+        if _count(candidates) == 1
+    }
+
+
+def _candidates(records: Iterable[Record]) -> dict[Place, list[EvaluatedResult]]:
     found: dict[Place, list[EvaluatedResult]] = defaultdict(list)
     for record in records:
         if record.kind == "run":
             continue
         for evaluated in results_of(record):
             found[record.kind, *record.panel, evaluated.result.variant].append(evaluated)
-    return {place: several[0] for place, several in found.items() if len(several) == 1}
+    return found
+
+
+def _count(candidates: Iterable[EvaluatedResult]) -> int:
+    """Return the number of models that differ in what was observed of them."""
+    # Folders of 0.2 may have one model twice, evaluated with the same result.
+    return len(
+        {
+            item.observations.digest if isinstance(item.observations, StoredFile) else item.place
+            for item in candidates
+        }
+    )
 
 
 def results_of(record: Record) -> Iterator[EvaluatedResult]:
@@ -256,6 +276,8 @@ class _Finalization:
         """Number of rows as recorded, since nothing but numbers is stored."""
         self._observed_by_other_code: dict[str, list[str]] = defaultdict(list)
         """Ids of records by metrics that observe by other code now."""
+        self._ambiguous: list[str] = []
+        """Sentences on models that others cannot be compared with, because there are several."""
         self._rules_keys: set[str] = set()
         self._evaluated: dict[tuple[str, int, str], EvaluatedResult] = {}
         """Results by their place."""
@@ -300,6 +322,7 @@ class _Finalization:
     def _planned_rows(self) -> list[_Row]:
         """Return the rows of all results, with the numbers that need no computation."""
         references = references_of(self._records)
+        self._note_ambiguous_models()
         rows: list[_Row] = []
         for record in self._records:
             rules = self._rules.of(record)
@@ -382,6 +405,18 @@ class _Finalization:
             settings = self._known.metrics
         self._moved.add(before, numbers, row.columns_of_changed_settings(settings))
 
+    def _note_ambiguous_models(self) -> None:
+        counts: dict[tuple[str, str, SplitKey], int] = defaultdict(int)
+        for (kind, model, split, _), candidates in _candidates(self._records).items():
+            counts[kind, model, split] = max(counts[kind, model, split], _count(candidates))
+        for (kind, model, split), count in counts.items():
+            if count > 1:
+                name = "start" if kind == "fine-tuned" else kind
+                self._ambiguous.append(
+                    f"{model}, {split_percent(split)}: {count} {name} models in one table, so "
+                    "numbers that compare with them are left out; start the sweep again to keep one"
+                )
+
     def _compare_observing_code(self, record: Record, rules: RecordRules) -> None:
         if not record.evaluations and not record.attacked_evaluations:
             return
@@ -391,6 +426,7 @@ class _Finalization:
                 self._observed_by_other_code[name].append(record.id)
 
     def _notes(self) -> Iterator[str]:
+        yield from self._ambiguous
         if self._problems:
             yield (
                 f"numbers of {len(self._problems)} evaluations are shown as recorded, because they "

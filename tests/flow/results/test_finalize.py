@@ -437,13 +437,24 @@ def test_a_damaged_file_leaves_the_recorded_numbers_and_a_note(tmp_path: Path) -
 def test_two_models_for_one_place_are_none(tmp_path: Path) -> None:
     records = read_records(a_folder(tmp_path))
     start = next(record for record in records if record.kind == "fine-tuned" and record.epochs)
-    second = replace(start, id="second")
+    retain = next(record for record in records if record.kind == "retain" and record.epochs)
+    same = replace(start, id="same")
+    assert (
+        numbers_of(table_of([*records, same]).rows).items()
+        >= numbers_of(table_of(records).rows).items()
+    ), "observed alike"
+    second = replace(start, id="second", evaluations=retain.evaluations)
     places = references_of([*records, second])
     assert ("fine-tuned", *start.panel, "") not in places
     assert ("retain", *start.panel, "") in places
     failed = replace(start, id="third", epochs=(), evaluations={})
     assert references_of([*records, failed]).keys() == references_of(records).keys()
-    runs = [row for row in table_of([*records, second]).rows if row.kind == "run"]
+    table = table_of([*records, second])
+    assert any(
+        note.startswith("tiny, forget 20 %: 2 start models in one table, so numbers that ")
+        for note in table.notes
+    )
+    runs = [row for row in table.rows if row.kind == "run"]
     assert {row.metrics["forgotten"] for row in runs} == {None}
     assert None not in {row.metrics["log10_forget_quality"] for row in runs}
 
