@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from unlearnbench.api.identity import Id, identity_of, reasons_of
 from unlearnbench.base.errors import RecordError
+from unlearnbench.base.redaction import redact_tree
 from unlearnbench.config.plan import RunSpec
 from unlearnbench.results.records import Record, read_records
 
@@ -104,7 +105,8 @@ def _readable_runs(records: Iterable[Record]) -> Iterator[tuple[Record, RunSpec]
 
 def _stated_setting(run: RunSpec) -> str:
     """Return what the configuration states of a run, as text that is equal for equal settings."""
-    return json.dumps(identity_of(run, Id.STATED), sort_keys=True)
+    # Specs in records have no secrets.
+    return json.dumps(redact_tree(identity_of(run, Id.STATED)), sort_keys=True)
 
 
 def _reasons(old: RunSpec, new: RunSpec) -> Iterator[str]:

@@ -74,6 +74,14 @@ def test_a_change_of_an_input_names_the_reason(field: str, tmp_path: Path) -> No
     assert repetition_lines(repeated) == [expected]
 
 
+def test_a_secret_in_a_setting_does_not_hide_a_repeated_run(tmp_path: Path) -> None:
+    """Records have no secrets, and the plan has them in memory."""
+    method = method_spec("altpo", {"prefix": "see https://user:secret@example.org/x"})
+    new = planned_runs(methods=(MethodGrid(specs=(method,)),))
+    finish(tuple(run.model_copy(update={"template_digest": "4567"}) for run in new), tmp_path)
+    assert len(repeated_runs(new, tmp_path)) == len(new)
+
+
 def test_an_equal_specification_under_another_id_is_this_version_s_rule(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
