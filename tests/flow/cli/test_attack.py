@@ -203,3 +203,23 @@ def test_what_is_unknown_is_said(
     assert f"Not known: {unknown}" in out
     assert "paraphrase: not scored: the " in out
     assert "gives back" not in out
+
+
+@pytest.mark.parametrize("place", ["", "paraphrase"])
+def test_an_undefined_value_of_one_row_is_no_gain(
+    run: Run, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    evaluations = dict(PLAIN_MODELS["model"])
+    rows = evaluations[place].sets["forget"]
+    losses = rows.answer_loss.copy()
+    losses[3] = np.nan
+    sets = {**evaluations[place].sets, "forget": replace(rows, answer_loss=losses)}
+    evaluations[place] = replace(evaluations[place], sets=sets)
+    models = {**PLAIN_MODELS, "model": evaluations}
+    monkeypatch.setattr(evaluate, "_evaluated", lambda *_: models)
+    code, out, _ = run("attack", "m", "--data", "tofu", "--attack", "paraphrase", "--json")
+    assert code == 0
+    (attack,) = json.loads(out)["attacks"]
+    assert attack["lasting"] is None
+    (sentence,) = attack["verdict"]
+    assert sentence.startswith("paraphrase: not scored: ")
