@@ -230,14 +230,16 @@ def attack(
     models = _evaluated(_named(model, retain, start), specs, options, benchmark, rules)
     if models is None:
         return 0
-    results = _results(models, options.forget, benchmark)
-    judged = [_AttackedModel(results, spec) for spec in specs]
-    document = _document(results, judged)
     if out:
+        # Before anything is computed of them: attacks may have taken hours.
         for name, variants in models.items():
             folder = Path(out) if name == "model" else Path(out, name)
             for variant, evaluation in variants.items():
                 write_observations(evaluation, folder / f"{variant or 'plain'}{SUFFIX}")
+    results = _results(models, options.forget, benchmark)
+    judged = [_AttackedModel(results, spec) for spec in specs]
+    document = _document(results, judged)
+    if out:
         text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
         write_text(Path(out, "attack.json"), text + "\n")
         console.note(f"attack.json and observations: {out}")
@@ -570,8 +572,6 @@ class _AttackedModel:
         for row in results.attacked:
             if attack_of(row.variant) == spec.name:
                 self.rows.setdefault(row.variant, {})[row.run_id] = row
-        evaluations = (results.observed(row) for row in results.attacked if row.run_id == "model")
-        self.sets = {name for seen in evaluations if seen is not None for name in seen.sets}
         self.numbers_before = NumbersBefore.of(results.before)
 
         self.setting: AttackedSetting | None = None
@@ -597,7 +597,7 @@ class _AttackedModel:
         return self.numbers_before(plain, variant).get(column)
 
     def columns(self) -> list[MetricColumn]:
-        """The metrics of the attacked sets with a number, the most telling ones first."""
+        """The metrics by set with a number under the attack, the most telling ones first."""
         from unlearnbench.analysis.lasting import MEMORIZATION
 
         schema = self.plain["model"].schema
@@ -605,7 +605,7 @@ class _AttackedModel:
         columns = [
             column
             for column in (*schema.plan.columns, *schema.plan.under_attack)
-            if column.set in self.sets and self._has_number(column.name)
+            if column.set and self._has_number(column.name)
         ]
 
         def rank(column: MetricColumn) -> int:
