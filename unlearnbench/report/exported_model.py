@@ -23,6 +23,7 @@ from unlearnbench.analysis.best_settings import (
 )
 from unlearnbench.analysis.compare import Contender, find_contender, with_retain_term
 from unlearnbench.analysis.results import Results
+from unlearnbench.api.observations import Evaluation
 from unlearnbench.api.registry import names
 from unlearnbench.base import hub
 from unlearnbench.base.atomic import atomic_folder
@@ -32,7 +33,8 @@ from unlearnbench.base.outputs import check_folder
 from unlearnbench.base.provenance import git_state
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.models.loading import Source
-from unlearnbench.results.records import Record
+from unlearnbench.results.finalize import table_of
+from unlearnbench.results.records import EpochResult, Record
 from unlearnbench.results.table import TableRow
 from unlearnbench.runs.remade_model import remake, stored_dtype
 
@@ -174,14 +176,14 @@ def export_model(
     record, row = choice.record, choice.row
     with atomic_folder(to) as part:
         args = record, choice.results.records, row.epoch, config, folder, part
-        remade = remake(*args, adapter=adapter, dtype=dtype, attention=attention, show=show)
+        evaluation = remake(*args, adapter=adapter, dtype=dtype, attention=attention, show=show)
         written, headline = stored_dtype(part), row.headline
-        (recorded,) = (item.metrics for item in record.epochs if item.epoch == row.epoch)
-        # The record's own numbers may have been computed by other code than those of the written
-        # model. The table's are by today's.
+        remade = numbers_of(evaluation, choice)
+        (result,) = (item for item in record.epochs if item.epoch == row.epoch)
+        columns = dict.fromkeys((*result.metrics, *row.metrics))
         sentence = compare_numbers(
-            {name: row.metrics.get(name) for name in (*recorded, *row.metrics)},
-            remade,
+            {column: row.metrics.get(column) for column in columns},
+            {column: remade.get(column) for column in columns},
             trained=record.spec["model"]["dtype"],
             written=written,
             headline=(headline.kept.column, headline.forgotten.column),
@@ -189,6 +191,29 @@ def export_model(
         text = model_card(choice, sentence, adapter=adapter, dtype=written or "not known")
         (part / "README.md").write_text(text, encoding="utf-8")
     return sentence
+
+
+def numbers_of(evaluation: Evaluation, choice: Choice) -> Mapping[str, float | None]:
+    """Return the numbers of a written model, by the same rules as those of the sweep's table.
+
+    Args:
+        evaluation: What was observed of the written model.
+        choice: The run and epoch that the model is of.
+    """
+    results, epoch = choice.results, choice.row.epoch
+    made = replace(
+        choice.record,
+        epochs=(EpochResult(epoch, {}, 0.0, 0.0),),
+        attacked=(),
+        evaluations={epoch: evaluation},
+        attacked_evaluations={},
+        provenance={},
+    )
+    compared = [
+        other for other in results.records if other.kind != "run" and other.panel == made.panel
+    ]
+    table = table_of([*compared, made], results.table.metrics)
+    return next(row.metrics for row in table.rows if row.run_id == made.id)
 
 
 def compare_numbers(

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from unlearnbench.api.benchmark import split_name
 from unlearnbench.api.inference_method import Wrapper
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.base import hub
@@ -57,7 +56,7 @@ def remake(
     dtype: str | None = None,
     attention: str | None = None,
     show: Callable[[str], None],
-) -> dict[str, float | None]:
+) -> Evaluation:
     """Train a recorded run again up to `epoch`, write model and tokenizer into `to`, evaluate them.
 
     records  of the sweep in `folder`, whose configuration is `config`
@@ -66,8 +65,8 @@ def remake(
     attention  implementation that computes the run; default: the record's
     show     prints a line on the progress
 
-    Returns the metrics of the written model, by column of `results.csv`. Raises: DataError where
-    the benchmark's rows are others now; RecordError or UnlearnbenchError for a run without weights.
+    Returns what was observed of the written model. Raises: DataError where the benchmark's rows are
+    others now; RecordError or UnlearnbenchError for a run without weights.
     """
     spec = spec_of(record)
     name, split, repeats = spec.model.name, spec.forget_fraction, spec.training.deterministic
@@ -106,26 +105,22 @@ def remake(
             _write(model, space, spec, to, adapter=adapter, dtype=dtype)
         del trainer, model  # frees memory for the model that was written
         show("evaluate the written model")
-        start = _reference(space, records, spec, "fine-tuned")
-        retain = _reference(space, records, spec, "retain")
+        start = _start_evaluation(space, records, spec)
         whole = spec.model.model_copy(update={"lora": None, "gradient_checkpointing": False})
         result = space.evaluator(name, split)(load_any_model(Source(str(to)), whole), start)
-        return space.summary(space.with_start_losses(name, split, result), retain, start)
+        return space.with_start_losses(name, split, result)
 
 
-def _reference(
-    space: Workspace, records: Iterable[Record], spec: RunSpec, kind: str
+def _start_evaluation(
+    space: Workspace, records: Iterable[Record], spec: RunSpec
 ) -> Evaluation | None:
-    """Evaluation of the run's own start or retain model, else of the sweep's only one."""
-    if kind == "retain" and kind not in space.config.data.references:
-        return None
+    """Evaluation of the run's own start model, else of the sweep's only one."""
     name, split = spec.model.name, spec.forget_fraction
-    target = "full" if kind == "fine-tuned" else split_name("retain", split)
-    stored = space.evaluation_record(name, target, split)
+    stored = space.evaluation_record(name, "full", split)
     if stored.is_dir():
         record = read_record(stored)
     else:
-        only = references_of(records).get((kind, name, split, ""))
+        only = references_of(records).get(("fine-tuned", name, split, ""))
         if only is None:
             return None
         record = only.record

@@ -1,5 +1,6 @@
 """Exported models: trained again from a record, loaded by plain transformers, the same numbers."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from unlearnbench.analysis.results import Results
 from unlearnbench.base.errors import DataError
 from unlearnbench.cli.main import main
 from unlearnbench.config.plan import make_plan
@@ -17,7 +19,7 @@ from unlearnbench.evaluation.summary import summarize
 from unlearnbench.models.loading import Source, load_model
 from unlearnbench.models.lora import load_any_model
 from unlearnbench.models.rows_loading import fingerprint, load_benchmark
-from unlearnbench.report.exported_model import choose, export_model
+from unlearnbench.report.exported_model import choose, export_model, numbers_of
 from unlearnbench.report.sweep_tracker import sweep_config
 from unlearnbench.results.finalize import references_of
 from unlearnbench.results.records import Record, read_records
@@ -116,6 +118,19 @@ def test_a_written_model_is_compared_with_the_numbers_of_the_table(place: Path) 
     assert f"{len(older)} of {len(older)} are equal" in sentence
 
 
+def test_a_written_model_has_numbers_by_the_metrics_that_are_named_now(place: Path) -> None:
+    """The settings of a metric have changed since the run, and the table follows them."""
+    folder, to = swept(place, epochs=1), place / "unlearned"
+    plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
+    plan["config"]["evaluation"]["metrics"] = {"mia-min-k": {"share": 0.05}}
+    (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
+    choice = choose(folder, "npo", "last")
+    recorded = choice.record.epochs[0].metrics
+    assert recorded["mia_min_k"] != choice.row.metrics["mia_min_k"]
+    sentence = export_model(choice, sweep_config(folder), folder, to)
+    assert f"{len(recorded)} of {len(recorded)} are equal" in sentence
+
+
 def test_numbers_that_differ_and_other_rows_are_named(place: Path) -> None:
     folder, to = swept(place, epochs=1), place / "unlearned"
     config, choice = sweep_config(folder), choose(folder, "npo", "last")
@@ -138,11 +153,16 @@ def test_a_lora_run_is_merged_or_keeps_its_adapter(place: Path) -> None:
     folder = swept(place, models=(lora,), epochs=1)
     record, records, config = the_run(folder), read_records(folder), sweep_config(folder)
     whole, adapter = place / "merged", place / "adapter"
-    found = remake(record, records, 1, config, folder, whole, show=silent)
-    recorded = record.epochs[0].metrics
-    assert {name: found[name] for name in recorded} == pytest.approx(recorded, abs=1e-4)
-    found = remake(record, records, 1, config, folder, adapter, adapter=True, show=silent)
-    assert {name: found[name] for name in recorded} == recorded
+    choice, recorded = choose(folder, "npo", "last"), record.epochs[0].metrics
+    # The prepared folder also has start and retain models without an adapter.
+    own = [one for one in records if one.spec["model"]["lora"]]
+    choice = replace(choice, results=Results.of(own, name="small"))
+    seen = remake(record, records, 1, config, folder, whole, show=silent)
+    found = numbers_of(seen, choice)
+    assert {name: found.get(name) for name in recorded} == pytest.approx(recorded, abs=1e-4)
+    seen = remake(record, records, 1, config, folder, adapter, adapter=True, show=silent)
+    found = numbers_of(seen, choice)
+    assert {name: found.get(name) for name in recorded} == recorded
     assert (adapter / "adapter_model.safetensors").is_file()
     assert not (adapter / "model.safetensors").exists()
     merged: Any = AutoModelForCausalLM.from_pretrained(whole)
