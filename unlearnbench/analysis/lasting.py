@@ -55,7 +55,6 @@ from unlearnbench.base.errors import RecordError, did_you_mean
 from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
 from unlearnbench.results.asked_rows import NumbersBefore, greedy_measures
 from unlearnbench.results.attack_variants import (
-    START,
     attack_of,
     is_before_attack,
     leaves_greedy,
@@ -628,11 +627,11 @@ class _PanelUnderAttack:
         self.schema = attacked[0].schema
         # Start and retain models have a record for each attack, so that runs decide the order.
         ordered = sorted(attacked, key=lambda row: row.kind != "run")
-        self.variants = tuple(
-            variant
-            for variant in dict.fromkeys(row.variant for row in ordered)
-            if not is_before_attack(variant)
-        )
+        names = dict.fromkeys(row.variant for row in ordered)
+        self.first_points = {attack_of(name): name for name in names if is_before_attack(name)}
+        self.variants = tuple(name for name in names if name not in self.first_points.values())
+        # To look up what an attack declares takes long for each row.
+        self.steps = {variant: step_of(variant) for variant in self.variants}
         of_runs = {row.variant for row in attacked if row.kind == "run"}
         self.variants_of_runs = tuple(item for item in self.variants if item in of_runs)
         self.measured = {
@@ -729,10 +728,10 @@ class _PanelUnderAttack:
         *,
         bypassed: bool,
     ) -> BeforeAndAfter:
-        first = attacked.get(f"{attack_of(variant)}@{START}")
+        first = attacked.get(self.first_points.get(attack_of(variant), ""))
         # A method at inference time is gone at the attack's first point already.
-        has_first = first is not None and is_before_attack(first.variant) and not bypassed
-        return BeforeAndAfter(first if has_first else plain, attacked.get(variant))
+        before = plain if first is None or bypassed else first
+        return BeforeAndAfter(before, attacked.get(variant))
 
     def _best(self, family: str, setting: Setting) -> AttackedSetting:
         """Return a method's best setting under attacks, on the seeds that its numbers are of."""
@@ -776,7 +775,7 @@ class _PanelUnderAttack:
             setting,
             tuple(under),
             keeps_utility=kept is not None and least is not None and kept >= least,
-            curves=tuple(_relearning_curves(under)),
+            curves=tuple(_relearning_curves(under, self.steps)),
             not_attacked=self._not_attacked(setting, seen) if seen else "",
             utility_unknown=unknown,
         )
@@ -864,11 +863,13 @@ class _PanelUnderAttack:
         return ""
 
 
-def _relearning_curves(under: Iterable[UnderAttack]) -> list[RelearningCurve]:
+def _relearning_curves(
+    under: Iterable[UnderAttack], steps: Mapping[str, int | None]
+) -> list[RelearningCurve]:
     """Return a setting's curve for each attack that is evaluated after two steps or more."""
     by_attack: dict[str, dict[int, UnderAttack]] = defaultdict(dict)
     for item in under:
-        step = step_of(item.variant)
+        step = steps[item.variant]
         if step is not None:
             by_attack[attack_of(item.variant)][step] = item
     return [

@@ -25,7 +25,6 @@ from unlearnbench.api.registry import load
 from unlearnbench.base.errors import PluginError
 from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
 from unlearnbench.results.attack_variants import (
-    START,
     asks_all_models_alike,
     attack_of,
     is_before_attack,
@@ -70,34 +69,106 @@ def before_rows(
     rows_of_panel: dict[object, list[TableRow]] = defaultdict(list)
     for row in attacked:
         rows_of_panel[row.panel].append(row)
-    panels = {panel: _AttackedRows(rows) for panel, rows in rows_of_panel.items()}
+    panels = {key: _AttackedRows(rows) for key, rows in rows_of_panel.items()}
     selections = _Selections(observed)
     found: list[TableRow] = []
     for row in plain:
         if row.panel not in panels:
             continue
-        under = panels[row.panel]
-        asked = under.alike(row)
+        panel = panels[row.panel]
         # All points of an attack ask the same rows.
         numbers_of_attack: dict[str, Numbers] = {}
-        for variant, asked_row in asked.items():
-            attack = attack_of(variant)
-            unreported = _unreported(row) if leaves_greedy(variant, under.rows) else {}
-            if not may_leave_rows_out(variant) and not unreported:
-                continue
-            if _has_point_before(row, asked.get(f"{attack}@{START}")):
+        for variant, asked_row in panel.asked_alike(row).items():
+            kind = panel.kinds[variant]
+            unreported = _unreported(row) if kind.leaves_greedy else {}
+            if not (kind.may_leave_rows_out or unreported) or panel.has_point_before(row, kind):
                 continue
             key = _key(row, asked_row, unreported)
-            if attack not in numbers_of_attack:
+            if kind.attack not in numbers_of_attack:
                 numbers = known.get(key)
                 if numbers is None:
-                    numbers = _numbers_before(row, asked_row, unreported, selections, observed)
+                    asked = _Asked(asked_row, kind, unreported)
+                    numbers = _numbers_before(row, asked, selections, observed)
                 # A stored row has a gap for each column of other rows.
                 defined = {name: value for name, value in numbers.items() if value is not None}
-                numbers_of_attack[attack] = Numbers(defined)
-            numbers = numbers_of_attack[attack]
+                numbers_of_attack[kind.attack] = Numbers(defined)
+            numbers = numbers_of_attack[kind.attack]
             found.append(replace(row, variant=variant, metrics=numbers, key=key))
     return tuple(found)
+
+
+@dataclass(frozen=True)
+class _VariantKind:
+    """What is declared of a variant's attack; to look it up takes long for each row."""
+
+    attack: str
+    may_leave_rows_out: bool
+    asks_all_models_alike: bool
+    leaves_greedy: bool
+
+    @classmethod
+    def of(cls, variant: str, attacked: Sequence[TableRow]) -> "_VariantKind":
+        return cls(
+            attack_of(variant),
+            may_leave_rows_out(variant),
+            asks_all_models_alike(variant),
+            leaves_greedy(variant, attacked),
+        )
+
+
+class _AttackedRows:
+    """Rows of one model and split under attacks."""
+
+    def __init__(self, rows: Sequence[TableRow]) -> None:
+        variants = dict.fromkeys(row.variant for row in rows)
+        self.kinds = {variant: _VariantKind.of(variant, rows) for variant in variants}
+        self._first_points = {attack_of(item): item for item in variants if is_before_attack(item)}
+        self._of_run: dict[tuple[str, int], dict[str, TableRow]] = defaultdict(dict)
+        self._of_kind: dict[str, dict[str, TableRow]] = defaultdict(dict)
+        self._of_any: dict[str, TableRow] = {}
+        for row in rows:
+            self._of_run[row.run_id, row.epoch].setdefault(row.variant, row)
+            self._of_kind[row.kind].setdefault(row.variant, row)
+            self._of_any.setdefault(row.variant, row)
+
+    def _own(self, plain: TableRow) -> Mapping[str, TableRow]:
+        """The rows of the same model by variant."""
+        if plain.kind == "run":
+            return self._of_run.get((plain.run_id, plain.epoch), {})
+        # Start and retain models have a record of their own for each attack.
+        return self._of_kind.get(plain.kind, {})
+
+    def asked_alike(self, plain: TableRow) -> dict[str, TableRow]:
+        """Return by variant a row of an evaluation that asks the rows that this model was asked."""
+        own = self._own(plain)
+        if plain.kind == "run" and plain.epoch > 0:
+            return dict(own)
+        # A start model need not be attacked itself, and may be known only as epoch 0 of a run.
+        others = {
+            variant: row
+            for variant, row in self._of_any.items()
+            if self.kinds[variant].asks_all_models_alike
+        }
+        return others | dict(own)
+
+    def has_point_before(self, plain: TableRow, kind: _VariantKind) -> bool:
+        """Whether an attack has evaluated the model before its first step.
+
+        Without a method at inference time, which is gone at this point already if the attack runs
+        the bare weights.
+        """
+        return not plain.at_inference and self._first_points.get(kind.attack) in self._own(plain)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What a model is asked under an attack."""
+
+    row: TableRow
+    """Of an evaluation that asks the same rows."""
+    kind: _VariantKind
+    unreported: Mapping[str, tuple[Measure, str]]
+    """See `_unreported`."""
 
 
 def _key(plain: TableRow, asked: TableRow, unreported: Iterable[str]) -> str:
@@ -115,17 +186,6 @@ def _own_code() -> str:
     return code_digest([(file.name, file.read_bytes())])
 
 
-def _has_point_before(plain: TableRow, first: TableRow | None) -> bool:
-    """Whether an attack has evaluated a model before its first step.
-
-    Without a method at inference time, which is gone at this point already if the attack runs the
-    bare weights.
-    """
-    if first is None or plain.at_inference or not is_before_attack(first.variant):
-        return False
-    return first.run_id == plain.run_id if plain.kind == "run" else first.kind == plain.kind
-
-
 def _unreported(row: TableRow) -> dict[str, tuple[Measure, str]]:
     """Return by column the metrics of greedy answers that samples need and a row lacks."""
     unreported: dict[str, tuple[Measure, str]] = {}
@@ -136,39 +196,10 @@ def _unreported(row: TableRow) -> dict[str, tuple[Measure, str]]:
     return unreported
 
 
-class _AttackedRows:
-    """Rows under attacks of one model and split, by the models that they are of."""
-
-    def __init__(self, rows: Iterable[TableRow]) -> None:
-        self.rows = list(rows)
-        self._of_run: dict[tuple[str, int], dict[str, TableRow]] = defaultdict(dict)
-        self._of_kind: dict[str, dict[str, TableRow]] = defaultdict(dict)
-        self._of_any: dict[str, TableRow] = {}
-        """By variant a row of an attack that asks all models alike."""
-        for row in self.rows:
-            self._of_run[row.run_id, row.epoch].setdefault(row.variant, row)
-            self._of_kind[row.kind].setdefault(row.variant, row)
-            if row.variant not in self._of_any and asks_all_models_alike(row.variant):
-                self._of_any[row.variant] = row
-
-    def alike(self, plain: TableRow) -> dict[str, TableRow]:
-        """Return by variant a row of an evaluation that asks the rows that this model was asked."""
-        # Start and retain models have a record of their own for each attack.
-        is_run = plain.kind == "run"
-        own = self._of_run.get((plain.run_id, plain.epoch)) if is_run else self._of_kind[plain.kind]
-        # A start model need not be attacked itself, and may be known only as epoch 0 of a run.
-        is_reference = not is_run or plain.epoch == 0
-        return {**self._of_any, **(own or {})} if is_reference else dict(own or {})
-
-
 def _numbers_before(
-    plain: TableRow,
-    asked: TableRow,
-    unreported: Mapping[str, tuple[Measure, str]],
-    selections: "_Selections",
-    observed: Observed,
+    plain: TableRow, asked: _Asked, selections: "_Selections", observed: Observed
 ) -> Numbers:
-    is_whole = not may_leave_rows_out(asked.variant)
+    is_whole = not asked.kind.may_leave_rows_out
     evaluation = observed(plain)
     if evaluation is None:
         return Numbers(plain.metrics if is_whole else {})
@@ -179,7 +210,7 @@ def _numbers_before(
             of_set is not None and len(of_set) == _size(evaluation.sets[name])
             for name, of_set in places.items()
         )
-    measures = unreported if is_whole else {**plain.schema.measures, **unreported}
+    measures = asked.unreported if is_whole else {**plain.schema.measures, **asked.unreported}
     numbers: dict[str, float | None] = dict(plain.metrics) if is_whole else {}
     for column, (measure, name) in measures.items():
         of_set = places.get(name)
@@ -198,14 +229,14 @@ class _Selections:
         self._observed = observed
         self._known: dict[object, Places] = {}
 
-    def places(self, whole: Evaluation, plain: TableRow, asked: TableRow) -> Places:
+    def places(self, whole: Evaluation, plain: TableRow, asked: _Asked) -> Places:
         """Return the places in `whole`, the evaluation of `plain`, of the rows that were asked."""
-        key: tuple[object, ...] = (plain.panel, attack_of(asked.variant))
+        key: tuple[object, ...] = (plain.panel, asked.kind.attack)
         key += tuple((name, _size(part)) for name, part in whole.sets.items())
-        if not asks_all_models_alike(asked.variant):
-            key += (asked.run_id, asked.epoch)
+        if not asked.kind.asks_all_models_alike:
+            key += (asked.row.run_id, asked.row.epoch)
         if key not in self._known:
-            evaluation = self._observed(asked)
+            evaluation = self._observed(asked.row)
             if evaluation is None:
                 return {}  # The observations of another model may tell.
             self._known[key] = {
