@@ -12,10 +12,9 @@ from itertools import groupby
 from operator import attrgetter
 
 from unlearnbench.analysis import best_settings as analysis
-from unlearnbench.analysis.best_settings import COLLAPSE_SHARE, Choice, EarlyEnd, Panel, Setting
+from unlearnbench.analysis.best_settings import Choice, EarlyEnd, Panel, Setting
 from unlearnbench.results.table import TableRow
 from unlearnbench.stats.ks_test import lowest_log10_p
-from unlearnbench.stats.pareto_front import pareto_front
 
 
 @dataclass(frozen=True)
@@ -58,14 +57,6 @@ class TradeOffPanel(Panel):
             for first in points[:1]
         )
 
-    @cached_property
-    def front(self) -> tuple[Setting, ...]:
-        """Settings that no other setting of the panel beats, by utility."""
-        moved = [(s, xy) for s in self.drawn if s.epoch > 0 and (xy := position(s))]
-        oriented = self.headline.forgotten.oriented
-        places = pareto_front([(kept, oriented(left)) for _, (kept, left) in moved])
-        return tuple(moved[i][0] for i in places)
-
     @property
     def significance(self) -> float | None:
         """Level of the headline's test, on the axis; None without a test."""
@@ -81,17 +72,6 @@ class TradeOffPanel(Panel):
     def origin(self) -> tuple[float, float] | None:
         """Position of the fine-tuned model, where trajectories begin."""
         return None if self.fine_tuned is None else position(self.fine_tuned)
-
-    @property
-    def collapse_below(self) -> float | None:
-        """Utility below which a model counts as collapsed; None of a faulty start model."""
-        utility = None if self.start.fault else self.start.utility
-        return None if utility is None else COLLAPSE_SHARE * utility
-
-    def has_collapsed(self, setting: Setting) -> bool:
-        """True if a setting keeps too little for its other number to mean anything."""
-        kept = setting.kept
-        return self.collapse_below is not None and kept is not None and kept < self.collapse_below
 
     @cached_property
     def low(self) -> float | None:

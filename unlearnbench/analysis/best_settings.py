@@ -26,6 +26,7 @@ from unlearnbench.evaluation.word_check import MOST_ANSWERS
 from unlearnbench.results.records import Record
 from unlearnbench.results.run_settings import run_settings
 from unlearnbench.results.table import Numbers, TableRow
+from unlearnbench.stats.pareto_front import pareto_front
 from unlearnbench.stats.t_interval import Interval, is_above, t_interval
 
 UTILITY_SHARE = 0.8
@@ -479,6 +480,30 @@ class Panel(OnPanel):
     def least_kept(self) -> float | None:
         """The utility that a method's best setting must keep; None without a start model."""
         return None if self.start.utility is None else UTILITY_SHARE * self.start.utility
+
+    @cached_property
+    def front(self) -> tuple[Setting, ...]:
+        """Settings after epoch 0 that no other setting beats in both numbers, by what they keep."""
+        oriented = self.headline.forgotten.oriented
+        moved: list[Setting] = []
+        points: list[tuple[float, float]] = []
+        for setting in self.settings:
+            kept, forgotten = setting.kept, setting.forgotten
+            if setting.epoch > 0 and kept is not None and forgotten is not None:
+                moved.append(setting)
+                points.append((kept, oriented(forgotten)))
+        return tuple(moved[place] for place in pareto_front(points))
+
+    @property
+    def collapse_below(self) -> float | None:
+        """Utility below which a model counts as collapsed; None of a faulty start model."""
+        utility = None if self.start.fault else self.start.utility
+        return None if utility is None else COLLAPSE_SHARE * utility
+
+    def has_collapsed(self, setting: Setting) -> bool:
+        """Whether a setting keeps too little for its other number to mean anything."""
+        kept = setting.kept
+        return self.collapse_below is not None and kept is not None and kept < self.collapse_below
 
     def share_kept(self, kept: float | None) -> float | None:
         """The share of the start model's utility that this utility is; None without either."""

@@ -451,6 +451,18 @@ class AttackedSetting:
         """Return the setting under a variant."""
         return next((under for under in self.under if under.variant == variant), None)
 
+    def worst_point(self, attack: str) -> UnderAttack | None:
+        """Return the setting at the point of an attack at which most comes back.
+
+        Returns:
+            The last point if no point has a number of lasting; None if the attack did not run.
+        """
+        points = [under for under in self.under if attack_of(under.variant) == attack]
+        scored = [under for under in points if under.lasting is not None]
+        if scored:
+            return min(scored, key=lambda under: under.lasting or 0.0)
+        return points[-1] if points else None
+
     def only(self, attack: str) -> "AttackedSetting":
         """Return the setting under one attack."""
         under = tuple(under for under in self.under if attack_of(under.variant) == attack)

@@ -1,12 +1,15 @@
 """What sampled answers leak: leak@k by the number of answers, and its bounds. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from unlearnbench.analysis.best_settings import Setting, average_seeds
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
+from unlearnbench.results.table import TableRow
 from unlearnbench.stats.sampled_scores import leak_at_k, mean_bound
 
 LEAK, BOUND = "leak_at_k", "leak_at_k_bound"
@@ -35,6 +38,56 @@ def leak_columns(schema: BenchmarkSchema) -> tuple[str, str]:
     ]
     is_bound = forget_set == BOUNDED_SET and settings[0] == settings[1]
     return column, BOUND if is_bound else ""
+
+
+class MeanLeak(NamedTuple):
+    """What a model or setting leaks."""
+
+    leak: float
+    """leak@k, mean over seeds."""
+    bound: float | None
+    """Upper bound, mean over seeds; None if it is not known."""
+
+
+def mean_leaks(
+    schema: BenchmarkSchema,
+    attacked: Iterable[TableRow],
+    variants: Iterable[str],
+    settings: Iterable[Setting],
+) -> dict[Any, MeanLeak]:
+    """Return what settings of one panel leak, and the start and retain model.
+
+    Args:
+        schema: Of the table.
+        attacked: The rows under attacks of the panel.
+        variants: Its variants, in the table's order. Of several that sample, the first one counts
+            for all models.
+        settings: Settings with their plain rows.
+
+    Returns:
+        Means by `Setting.key`, and by `fine-tuned` and `retain`. A setting of which a seed was not
+        sampled has none.
+    """
+    column, bound = leak_columns(schema)
+    known = [row for row in attacked if row.metrics.get(column) is not None]
+    sampling = {row.variant for row in known}
+    first = next((variant for variant in variants if variant in sampling), None)
+    sampled = {(row.run_id, row.epoch): row for row in known if row.variant == first}
+    means: dict[Any, MeanLeak] = {}
+    for row in sampled.values():
+        leak = row.metrics[column]
+        if row.kind != "run" and leak is not None:
+            means[row.kind] = MeanLeak(leak, row.metrics.get(bound))
+    for setting in settings:
+        of_seeds = [sampled.get((row.run_id, row.epoch)) for row in setting.rows]
+        under = [row for row in of_seeds if row is not None]
+        if setting.why_not or len(under) < len(of_seeds):
+            continue
+        (mean,) = average_seeds(under)
+        leak = mean.metrics[column]
+        if leak is not None:
+            means[setting.key] = MeanLeak(leak, mean.metrics.get(bound))
+    return means
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from unlearnbench.analysis.best_settings import average_seeds
 from unlearnbench.analysis.lasting import (
     AttackedPanel,
     AttackedSetting,
@@ -15,7 +14,14 @@ from unlearnbench.analysis.lasting import (
     Yardstick,
 )
 from unlearnbench.analysis.relearning_curve import RelearningCurve
-from unlearnbench.analysis.sampled_leaks import LEAK, LeakCurve, leak_columns, leak_curve
+from unlearnbench.analysis.sampled_leaks import (
+    LEAK,
+    LeakCurve,
+    MeanLeak,
+    leak_columns,
+    leak_curve,
+    mean_leaks,
+)
 from unlearnbench.analysis.text import attack_sentences, variant_label
 from unlearnbench.analysis.worst_prompt import worst_prompt
 from unlearnbench.api.observations import Evaluation
@@ -33,6 +39,8 @@ from ...formatting import interval_names, signed
 from ...report_section import PageContext, Section, of_place
 from .plot import RETAIN, START, leaks, relearning
 
+REFERENCES: Mapping[Any, str] = {"retain": RETAIN, "fine-tuned": START}
+"""Names of the models that runs are compared with, by kind."""
 Variants = Mapping[tuple[str, str], Evaluation]
 """By record, and by epoch and variant: `5 relearning@13`."""
 
@@ -61,9 +69,7 @@ class AttackColumn:
 
     def of(self, setting: AttackedSetting) -> UnderAttack | None:
         """The setting at its worst point of the attack, else at the last."""
-        points = [under for under in setting.under if attack_of(under.variant) == self.attack]
-        known = [(v, i) for i, under in enumerate(points) if (v := under.lasting) is not None]
-        return points[min(known)[1]] if known else points[-1] if points else None
+        return setting.worst_point(self.attack)
 
     def shown(self, panel: AttackedPanel) -> tuple[str, ...]:
         """List the points at which settings stand in the column, in the order of the attack."""
@@ -109,35 +115,15 @@ def columns(panel: AttackedPanel) -> tuple[AttackColumn, ...]:
     return tuple(AttackColumn(name) for name in panel.attacks if name in moved)
 
 
-def leaked(context: PageContext, panel: AttackedPanel) -> dict[Any, tuple[float, float | None]]:
-    """Mean leak@k over seeds and mean of its bounds, by the key of a setting, or a reference.
-
-    Of several attacks that sample the first one counts, for all models.
-    """
-    column, bound = leak_columns(context.columns.schema)
-    known = [
-        row
-        for row in of_place(context.report.attacked, panel)
-        if row.metrics.get(column) is not None
-    ]
-    sampled = {row.variant for row in known}
-    first = next((variant for variant in panel.variants if variant in sampled), None)
-    rows = [row for row in known if row.variant == first]
-    means: dict[Any, tuple[float, float | None]] = {}
-    for row in rows:
-        if row.kind != "run" and (leak := row.metrics[column]) is not None:
-            means[_name(row)] = leak, row.metrics.get(bound)
-    sampled_rows = {(row.run_id, row.epoch): row for row in rows}
-    for item in panel.settings:
-        setting = item.setting
-        of_seeds = [sampled_rows.get((row.run_id, row.epoch)) for row in setting.rows]
-        under = [row for row in of_seeds if row is not None]
-        if setting.why_not or len(under) < len(of_seeds):
-            continue
-        (mean,) = average_seeds(under)
-        if (leak := mean.metrics[column]) is not None:
-            means[setting.key] = leak, mean.metrics.get(bound)
-    return means
+def leaked(context: PageContext, panel: AttackedPanel) -> dict[Any, MeanLeak]:
+    """Look up what is leaked, by the key of a setting or the name of a reference."""
+    means = mean_leaks(
+        context.columns.schema,
+        of_place(context.report.attacked, panel),
+        panel.variants,
+        (item.setting for item in panel.settings),
+    )
+    return {REFERENCES.get(model, model): mean for model, mean in means.items()}
 
 
 @lru_cache(maxsize=1)
@@ -199,7 +185,7 @@ def worst_of_prompts(
 
 
 def _name(row: TableRow) -> str:
-    return {"retain": RETAIN, "fine-tuned": START}.get(row.kind, row.run_id)
+    return REFERENCES.get(row.kind, row.run_id)
 
 
 class Lasting(Section):
