@@ -90,7 +90,8 @@ def choice_rule(results: Results) -> str:
     seeds = sorted({seed for choice in results.choices for seed in choice.chosen_on})
     on = f"seed{'s' * (len(seeds) != 1)} {', '.join(map(str, seeds))}"
     if results.selection is not None:
-        return f"{results.selection['rule']}; numbers are of the other seeds"
+        reporting = ", ".join(map(str, results.selection["reported_on_seeds"]))
+        return f"{results.selection['rule']}; numbers are means over seeds {reporting}"
     if results.choice_plan is not None:
         return f"the sweep chooses on {on} when its trials have ended"
     chosen = f"settings that sweeps have chosen on {on}, with numbers of the other seeds"

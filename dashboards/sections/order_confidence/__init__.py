@@ -55,7 +55,14 @@ class HowSure(Section):
             family=lambda item: item.rank.family,
         )
         level = round(100 * LEVEL)
-        return {"claims": claims, "level": level, "table": table, "headline": headline}
+        methods = [method for panel in claims.panels for method in panel.methods]
+        return {
+            "claims": claims,
+            "level": level,
+            "table": table,
+            "headline": headline,
+            "chooses": any(method.chosen_on for method in methods),
+        }
 
 
 def rank_lines(claims: OrderConfidence) -> tuple[RankLine, ...]:

@@ -56,7 +56,7 @@ def test_a_choice_has_the_numbers_of_the_reporting_seeds_and_is_the_only_table(
     table = best.settings_table(found)
     (line,) = table.lines
     assert (table.seeds, table.chosen_apart) == ((1, 2, 3), True)
-    assert table.rule == f"{found.report.selection['rule']}; numbers are of the other seeds"
+    assert table.rule == f"{found.report.selection['rule']}; numbers are means over seeds 1, 2, 3"
     assert line.setting.epoch == 1
     assert line.setting.metrics["log10_forget_quality"] == pytest.approx(-6.0)
     assert [row.seed for row in line.setting.rows] == [1, 2, 3]
@@ -82,7 +82,7 @@ def test_the_copied_table_is_of_the_choice(fabric: Fabric) -> None:
     assert line["seeds"] == "1 2 3"
     assert float(line["log10_forget_quality"]) == pytest.approx(-6.0)
     assert float(line["log10_forget_quality_low"]) == pytest.approx(interval.low)
-    assert "numbers are of the other seeds" in best.texts(table, found)["Markdown"]
+    assert "numbers are means over seeds 1, 2, 3" in best.texts(table, found)["Markdown"]
 
 
 def test_a_choice_that_keeps_too_little_elsewhere_says_so(fabric: Fabric) -> None:
