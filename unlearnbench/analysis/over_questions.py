@@ -118,7 +118,8 @@ class OverQuestions:
                 column = f"{measure.name}_{set_name}"
                 found[column] = self._measured_interval(measure, set_name, row)
         kept = self._schema.headline.kept.column
-        found[kept] = percentiles(self._drawn(row, kept))
+        # Of some benchmarks it is a metric of one set, which may have too few questions to draw.
+        found[kept] = percentiles(self._drawn(row, kept)) or found.get(kept)
         found[KEPT_SHARE] = self._kept_share_interval(row)
         attack = self.strongest_attack(row)
         if attack is not None:
@@ -185,14 +186,19 @@ class OverQuestions:
     def strongest_attack(self, row: TableRow) -> MembershipArea | None:
         """Return the membership attack whose area is farthest from the aim.
 
-        An attack that takes the retain model for its reference has no area of the retain model, so
-        that nothing is known to aim at. It is left out if there is a retain model.
+        An attack that takes the retain model for its reference gives the retain model an area of ½,
+        whatever it knows. That is nothing to aim at, so that such an attack is left out if there is
+        a retain model.
         """
         areas: list[MembershipArea] = []
         for column, attack in self._membership_attacks.items():
             area = row.metrics.get(column)
-            retain = None if self.retain is None else self.retain.metrics.get(column)
-            if area is not None and (retain is not None or self.retain is None):
+            retain = None
+            if self.retain is not None:
+                retain = self.retain.metrics.get(column)
+                if retain is None or "retain" in attack.relative_to:
+                    continue
+            if area is not None:
                 areas.append(MembershipArea(attack.label, column, area, retain, None))
         if not areas:
             return None

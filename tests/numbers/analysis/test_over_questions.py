@@ -144,7 +144,7 @@ def over_questions(**models: Evaluation) -> tuple[OverQuestions, Mapping[str, Ta
             seed=0,
             epoch=1,
             status="finished",
-            metrics={"mia_loss": 0.5},
+            metrics={"mia_loss": 0.5, "mia_reference": 0.5},
         )
         for name in models
     }
@@ -185,3 +185,33 @@ def test_a_membership_area_has_the_interval_of_all_seeds() -> None:
     assert found.area_interval([*rows.values()], "mia_loss") == mean_auc_interval(pairs)
     assert found.area_interval([rows["a"]], "mia_loss") == auc_interval(*pairs[0])
     assert found.area_interval([rows["a"]], "model_utility") is None
+
+
+def test_an_attack_by_the_retain_models_losses_has_no_aim() -> None:
+    """Its area is ½ for the retain model itself, whatever that model knows."""
+    noise = np.random.default_rng(2).uniform(-0.05, 0.05, N)
+    unseen = {"holdout": answers(0.2 + noise)}
+    one, retain = (replace(of, sets={**of.sets, **unseen}) for of in (START, RETAIN))
+    found, rows = over_questions(a=one, retain=retain)
+    areas = {"mia_reference": 0.99, "mia_loss": 0.51}
+    strongest = found.strongest_attack(replace(rows["a"], metrics=areas))
+    assert strongest is not None
+    assert (strongest.column, strongest.aim) == ("mia_loss", 0.5)
+    alone, rows = over_questions(a=one)
+    strongest = alone.strongest_attack(replace(rows["a"], metrics=areas))
+    assert strongest is not None
+    assert strongest.column == "mia_reference", "as a log may state it"
+
+
+def test_a_metric_of_one_set_that_is_the_headlines_keeps_its_interval() -> None:
+    """Of fewer questions than are drawn again, it is that of a mean."""
+    few = {name: answers(np.array([0.9, 0.8, 0.7])) for name in SETS}
+    _, rows = over_questions(a=Evaluation(TOFU.id, few))
+    headline = default_schema().headline
+    kept = replace(headline.kept, column="probability_retain")
+    schema = replace(default_schema(), headline=replace(headline, kept=kept))
+    found = OverQuestions(schema, lambda _: Evaluation(TOFU.id, few), retain=None, start=None)
+    losses = few["retain"].answer_loss
+    assert found.intervals(rows["a"])["probability_retain"] == mean_interval(
+        np.exp(-losses), (0.0, 1.0)
+    )
