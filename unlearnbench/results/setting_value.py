@@ -54,6 +54,8 @@ class SettingValue:
     id: str = ""
     """Hash of everything that the numbers depend on, except the seed. Equal for the seeds of one
     setting, and only for them."""
+    method: str = ""
+    """Name of the method: `npo`."""
     fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Hyperparameters of the method, by name."""
     retain: Mapping[str, Any] | None = None
@@ -84,7 +86,15 @@ class SettingValue:
             else:
                 fields[key] = value
         retain = method.get("retain")
-        return cls(setting_id, fields, retain, modifiers, learning_rate, others or {})
+        return cls(
+            id=setting_id,
+            method=method.get("name", ""),
+            fields=fields,
+            retain=retain,
+            modifiers=modifiers,
+            learning_rate=learning_rate,
+            others=others or {},
+        )
 
     @cached_property
     def own(self) -> dict[str, Any]:
@@ -103,9 +113,9 @@ class SettingValue:
 
     @cached_property
     def text(self) -> str:
-        """All values but the learning rate as text, which is equal only for equal values."""
+        """Method and all values but the learning rate as text, equal only for equal values."""
         parts = [[*path, "", value_text(value)] for path, value in sorted(self.values.items())]
-        return json.dumps([parts, sorted(self.modifiers), self.retain is None])
+        return json.dumps([self.method, parts, sorted(self.modifiers), self.retain is None])
 
     @cached_property
     def names(self) -> dict[Path, str]:
@@ -135,6 +145,7 @@ class SettingValue:
             others.append({"path": path} | ({} if value is UNSET else {"value": value}))
         return {
             "id": self.id,
+            "method": self.method,
             "fields": self.fields,
             "retain": self.retain,
             "modifiers": self.modifiers,

@@ -244,6 +244,7 @@ def test_a_name_is_of_one_value_in_all_settings_that_are_compared() -> None:
 
 def test_a_stored_setting_tells_what_was_left_out() -> None:
     method = {
+        "name": "npo",
         "hyperparameters": {"beta": 0.1, "sam.rho": 0.05},
         "retain": {"term": "kl", "weight": 2.0},
         "modifiers": {"sam": None},
@@ -254,6 +255,7 @@ def test_a_stored_setting_tells_what_was_left_out() -> None:
     }
     assert json.loads(json.dumps(SettingValue.of(method, 1e-5, others, "ab12").to_json())) == {
         "id": "ab12",
+        "method": "npo",
         "fields": {"beta": 0.1},
         "retain": {"term": "kl", "weight": 2.0},
         "modifiers": {"sam": {"rho": 0.05}},
