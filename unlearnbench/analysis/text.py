@@ -393,7 +393,14 @@ def attack_sentences(panel: AttackedPanel) -> tuple[str, ...]:
     most = panel.most
     if most is not None and most not in listed:
         listed.append(most)
-    listed.sort(key=lambda item: (item != most, item.lasting or 0.0, item.setting.family))
+    listed.sort(
+        key=lambda item: (
+            item != most,
+            item.lasting is None,
+            item.lasting or 0.0,
+            item.setting.family,
+        )
+    )
     lines = [_lasts(item) for item in listed]
     lines += [f"{best.name}: not scored: {best.why_not}." for best in panel.without_best]
     return (*lines, _baseline(panel)) if lines else ()

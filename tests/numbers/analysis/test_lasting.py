@@ -387,6 +387,9 @@ def test_an_attack_that_other_settings_had_is_not_passed_over() -> None:
     idk, npo = panel(plain, under).settings
     assert idk.lasting == pytest.approx(1 - (0.8 - 0.1) / 0.8)
     assert (npo.lasting, npo.why_not) == (None, "relearning did not attack it at epoch 1")
+    first, second, _ = attack_sentences(panel(plain, under))
+    assert "of what idk at" in first
+    assert second.startswith("npo at learning rate 1e-05, epoch 1: not scored: "), "scores first"
 
 
 def choice(epoch: int = 1, runs: Collection[str] = ("npo-1e-05-1", "npo-1e-05-2")) -> Choice:
