@@ -77,6 +77,10 @@ def choices_of_panel(
         candidates = len({setting.text for setting in complete})
         worth = () if chosen is None else _worth(chosen, complete, select, judge)
         found.append(Choice(method, entry, candidates, chosen, reported, worth))
+    # A method may have rows on the reporting seeds only, if its trials failed.
+    with_choice = {choice.method for choice in found}
+    for method in sorted({setting.method for setting in on_other_seeds} - with_choice):
+        found.append(Choice(method, method, 0, None, None))
     return found
 
 

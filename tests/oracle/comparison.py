@@ -158,7 +158,8 @@ class PanelComparer:
                 place = self.settings.texts[row.record.id], row.epoch
                 seed = row.record.seed
                 is_due = place == (setting.text, setting.epoch) and (seeds is None or seed in seeds)
-                if is_due and seed not in setting.seeds:
+                has_failed = row.record.status == "failed"
+                if is_due and seed not in setting.seeds and not has_failed:
                     missing[seed] = "not attacked"
             found.append(replace(setting, missing=missing))
         return tuple(found)

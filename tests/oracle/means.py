@@ -117,8 +117,8 @@ class SettingsOfRuns:
         """Return the settings among some rows.
 
         A run that collapsed, was stopped or ran out of patience before an epoch has no row there,
-        and the mean is undefined. A run that failed is no evidence about its setting: it is tried
-        again, and the mean is over the others.
+        and the mean is undefined. A run that failed is no evidence about its setting, also at
+        epochs that it had reached: it is tried again, and the mean is over the others.
 
         Args:
             rows: Plain rows of runs, or rows under one variant.
@@ -126,7 +126,8 @@ class SettingsOfRuns:
         """
         groups: dict[tuple[str, int], list[Row]] = defaultdict(list)
         for row in rows:
-            groups[self.texts[row.record.id], row.epoch].append(row)
+            if row.record.status != "failed":
+                groups[self.texts[row.record.id], row.epoch].append(row)
         found: list[Setting] = []
         for (text, epoch), members in groups.items():
             ordered = sorted(members, key=lambda row: (row.record.seed, row.record.id))

@@ -63,7 +63,8 @@ def _best(judge: Judge, rows: list[Row]) -> Row | None:
     """Return a run's row of its best epoch; None if no epoch keeps enough."""
     if judge.fault or judge.least_kept is None:
         return None
-    epochs = [Setting("", row.epoch, (row,)) for row in rows]
+    # A failed run is tried again, and says nothing yet.
+    epochs = [Setting("", row.epoch, (row,)) for row in rows if row.record.status != "failed"]
     best = judge.best(epochs, judge.least_kept)
     return None if best is None else best.rows[0]
 

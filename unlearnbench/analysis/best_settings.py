@@ -269,15 +269,23 @@ class Best(OnPanel):
         return self.label or self.family
 
 
+def is_evidence(row: TableRow) -> bool:
+    """Whether a row of a run says something about the run's setting.
+
+    A run that failed says nothing, also at epochs that it had reached: it is tried again.
+    """
+    return row.kind == "run" and row.status != "failed"
+
+
 def average_seeds(rows: Iterable[TableRow], ends: Iterable[EarlyEnd] = ()) -> tuple[Setting, ...]:
     """Average the runs that differ only in their seed; in the table's order.
 
     Args:
-        rows: Rows of runs; those of other models are left out.
+        rows: Rows of runs; those of other models are left out, and those of failed runs.
         ends: Runs that ended early. A setting has no mean at an epoch that one of its seeds did not
             reach, since the mean of the others would hide the seed.
     """
-    runs = [r for r in rows if r.kind == "run"]
+    runs = [row for row in rows if is_evidence(row)]
     ends_of_setting: dict[tuple[Any, ...], list[EarlyEnd]] = defaultdict(list)
     for end in ends:
         ends_of_setting[end.setting].append(end)
@@ -577,7 +585,11 @@ class Panel(OnPanel):
             why_not=self.not_judged or choice.why_not,
             choice=choice,
         )
-        rows = [row for row in self.rows if row.run_id in choice.runs and row.epoch == choice.epoch]
+        rows = [
+            row
+            for row in self.rows
+            if row.run_id in choice.runs and row.epoch == choice.epoch and is_evidence(row)
+        ]
         ends = [end for end in self.ends if end.run_id in choice.runs]
         if best.why_not:
             return best

@@ -38,6 +38,7 @@ from unlearnbench.analysis.best_settings import (
     average_seeds,
     best_of,
     headline_of_rows,
+    is_evidence,
     merit_of,
     panel_label,
     panel_order,
@@ -339,9 +340,9 @@ def _under(results: Results, variant: str) -> tuple[TableRow, ...]:
 def _not_attacked(results: Results, variant: str) -> Iterator[EarlyEnd]:
     """Yield the runs that an attack lacks at an epoch at which it has other runs of their setting.
 
-    A mean over the other seeds would hide them.
+    A mean over the other seeds would hide them. Failed runs say nothing about their setting.
     """
-    runs = [row for row in results.rows if row.kind == "run"]
+    runs = [row for row in results.rows if is_evidence(row)]
     attacked = {(row.run_id, row.epoch) for row in results.attacked if row.variant == variant}
     settings = {
         (*row.place_of_setting, row.epoch) for row in runs if (row.run_id, row.epoch) in attacked

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from unlearnbench.analysis import text
-from unlearnbench.analysis.best_settings import Panel, panel_label
+from unlearnbench.analysis.best_settings import Panel, is_evidence, panel_label
 from unlearnbench.analysis.lasting import AttackedPanel
 from unlearnbench.analysis.order_confidence import PanelOrder
 from unlearnbench.api.benchmark import SplitKey
@@ -63,7 +63,8 @@ def conclude(
     leader = None if order is None else order.leader
     best = None if leader is None else leader.best
     result = text.best_found(panel, leader, lost)
-    start, runs = panel.start, [row for row in panel.rows if row.kind == "run" and row.epoch]
+    start = panel.start
+    runs = [row for row in panel.rows if is_evidence(row) and row.epoch]
     unknown = start.utility is None or all(row.forgotten is None for row in runs)
     if start.fault or unknown or (best is not None and start.unmoved(best.forgotten)):
         return Conclusion(*panel.panel, result)

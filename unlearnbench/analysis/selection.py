@@ -27,6 +27,7 @@ from unlearnbench.analysis.best_settings import (
     best_of,
     early_ends,
     headline_of_rows,
+    is_evidence,
     merit_of,
     panels,
 )
@@ -410,7 +411,9 @@ def report_chosen(
         ends: Runs that ended early.
     """
     ids = set(reporting)
-    current = [row for row in rows if row.run_id in ids and row.epoch == choice.epoch]
+    current = [
+        row for row in rows if row.run_id in ids and row.epoch == choice.epoch and is_evidence(row)
+    ]
     reported: dict[str, Any] = {"seeds": sorted({row.seed for row in current})}
     headline = headline_of_rows(rows)
     columns = {"kept": headline.kept.column, "forgotten": headline.forgotten.column}

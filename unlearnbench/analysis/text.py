@@ -12,6 +12,7 @@ from unlearnbench.analysis.best_settings import (
     UTILITY_SHARE,
     Panel,
     Setting,
+    is_evidence,
     p_value,
     shared_places,
 )
@@ -146,11 +147,11 @@ def best_found(panel: Panel, leader: RankedMethod | None, lost: Sequence[RunOutc
     """
     start, headline = panel.start, panel.headline
     kept, forgotten = headline.kept.plain_short, headline.forgotten
-    evaluated = [row for row in panel.rows if row.kind == "run" and row.epoch > 0]
+    evaluated = [row for row in panel.rows if is_evidence(row) and row.epoch > 0]
     if start.fault:
         return f"No result: {start.fault}."
     if not evaluated:
-        return _none_evaluated(lost)
+        return _none_evaluated(lost, panel)
     if start.utility is None:
         return f"No best setting: the start model, the reference of {kept}, was not evaluated."
     if all(row.forgotten is None for row in evaluated):
@@ -219,14 +220,17 @@ def _no_choice_ranked(panel: Panel) -> str:
     return f"No method has a place: {'; '.join(reasons)}."
 
 
-def _none_evaluated(lost: Sequence[RunOutcome]) -> str:
-    """Say why no run of a panel has a number."""
+def _none_evaluated(lost: Sequence[RunOutcome], panel: Panel) -> str:
+    """Say why no run of a panel has a number that counts."""
     if not lost:
         return "No run has been evaluated yet."
     ends = Counter(item.status for item in lost)
     counts = " and ".join(f"{count} {status}" for status, count in sorted(ends.items()))
     example = f"{lost[0].title}: {lost[0].reason or 'no reason is recorded'}"
-    text = f"No result: no run has reached its first evaluation ({counts}). The first: {example}."
+    # A failed run may have been evaluated before. It says nothing, because it is tried again.
+    was_evaluated = any(row.kind == "run" and row.epoch > 0 for row in panel.rows)
+    event = "ended with a result" if was_evaluated else "reached its first evaluation"
+    text = f"No result: no run has {event} ({counts}). The first: {example}."
     return f"{text} Try lower rates." if ends["collapsed"] else text
 
 

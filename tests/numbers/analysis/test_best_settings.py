@@ -33,6 +33,18 @@ def test_a_seed_without_a_number_leaves_its_setting_without_one() -> None:
     assert best_per_method(panels([*table_of([START]).rows, *rows]))[0].setting is None
 
 
+def test_a_failed_run_says_nothing_about_its_setting() -> None:
+    # It was evaluated before it failed, and is tried again.
+    failed = replace(pointed("c", ((0.2, -9.0),), seed=2), status="failed")
+    ended = [pointed("a", ((0.8, -1.0),)), pointed("b", ((0.7, -2.0),), seed=1)]
+    rows = table_of([START, *ended, failed]).rows
+    assert "c" in {row.run_id for row in rows}
+    (setting,) = average_seeds(rows)
+    assert setting.metrics["model_utility"] == pytest.approx(0.75)
+    assert [row.run_id for row in setting.rows] == ["a", "b"]
+    assert average_seeds(table_of([START, failed]).rows) == ()
+
+
 def test_best_has_the_highest_quality_with_enough_utility() -> None:
     # 80 % of 0.9 is 0.72: epoch 3 has forgotten most but has lost too much.
     points = ((0.85, -12.0), (0.73, -6.0), (0.71, -1.0))

@@ -165,6 +165,10 @@ def test_figures_follow_from_the_numbers_of_their_sentence(
             "No result: the start model knows nothing",
         ),
         (
+            (*REFERENCES, replace(NEAR[0], status="failed", error="OSError: disk full")),
+            "No result: no run has ended with a result (1 failed). The first: near",
+        ),
+        (
             [
                 replace(r, epochs=(replace(r.epochs[0], metrics={"model_utility": 0.9}),))
                 for r in (REFERENCES[0], *NEAR)

@@ -206,18 +206,24 @@ def _run(
 
 
 def numbers_at(runs: Iterable[Record], epoch: int) -> dict[int, Point]:
-    """Kept and forgotten by seed of the runs that have a row at an epoch."""
+    """Kept and forgotten by seed of the runs that have a row at an epoch.
+
+    A run that failed says nothing about its setting, also at epochs that it had reached.
+    """
     found: dict[int, Point] = {}
     for run in runs:
         for result in run.epochs:
-            if result.epoch == epoch:
+            if result.epoch == epoch and run.status != "failed":
                 found[run.seed] = (result.metrics[KEPT], result.metrics[FORGOTTEN])
     return found
 
 
 def means(points: Iterable[Point]) -> Point:
-    """Means of both; None if one of them is missing."""
-    kept, forgotten = zip(*points, strict=True)
+    """Means of both; None if one of them is missing, or if there are none."""
+    known = list(points)
+    if not known:
+        return None, None
+    kept, forgotten = zip(*known, strict=True)
     return (
         None if None in kept else fmean(kept),
         None if None in forgotten else fmean(forgotten),
@@ -262,7 +268,8 @@ def expected_choice(
         ]
         for index, trial in enumerate(trials)
     }
-    if not any(run.epochs for runs in runs_of.values() for run in runs):
+    every_run = [run for runs in runs_of.values() for run in runs]
+    if not any(run.epochs and run.status != "failed" for run in every_run):
         return None
     complete: dict[tuple[int, int], tuple[float, float]] = {}
     for index, runs in runs_of.items():
@@ -461,7 +468,7 @@ def test_no_seed_disappears_from_a_mean(number: int) -> None:
     sweep = random_sweep(number)
     table = table_of(sweep.records)
     settings = average_seeds(table.rows, early_ends(sweep.records, table.rows))
-    assert settings or not any(run.epochs for run in sweep.runs)
+    assert settings or not any(run.epochs and run.status != "failed" for run in sweep.runs)
     for setting in settings:
         trial = sweep.trial_of_run[setting.rows[0].run_id]
         runs = [run for run in sweep.runs if sweep.trial_of_run[run.id] is trial]
