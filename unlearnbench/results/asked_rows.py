@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 from pydantic import ValidationError
 
+from unlearnbench.api.benchmark import SplitKey
 from unlearnbench.api.metric import UNDER_ATTACK, Measure, Metric
 from unlearnbench.api.observations import Evaluation, IntArray, SetEvaluation
 from unlearnbench.api.registry import load
@@ -66,10 +67,14 @@ def before_rows(
     Raises:
         DamagedError: If a file cannot be read.
     """
-    rows_of_panel: dict[object, list[TableRow]] = defaultdict(list)
+    rows_of_panel: dict[tuple[str, SplitKey], list[TableRow]] = defaultdict(list)
     for row in attacked:
         rows_of_panel[row.panel].append(row)
-    panels = {key: _AttackedRows(rows) for key, rows in rows_of_panel.items()}
+    with_start = {row.panel for row in plain if row.kind == "fine-tuned"}
+    panels = {
+        panel: _AttackedRows(rows, has_start=panel in with_start)
+        for panel, rows in rows_of_panel.items()
+    }
     selections = _Selections(observed)
     found: list[TableRow] = []
     for row in plain:
@@ -119,7 +124,8 @@ class _VariantKind:
 class _AttackedRows:
     """Rows of one model and split under attacks."""
 
-    def __init__(self, rows: Sequence[TableRow]) -> None:
+    def __init__(self, rows: Sequence[TableRow], *, has_start: bool) -> None:
+        self._has_start = has_start
         variants = dict.fromkeys(row.variant for row in rows)
         self.kinds = {variant: _VariantKind.of(variant, rows) for variant in variants}
         self._first_points = {attack_of(item): item for item in variants if is_before_attack(item)}
@@ -141,15 +147,19 @@ class _AttackedRows:
     def asked_alike(self, plain: TableRow) -> dict[str, TableRow]:
         """Return by variant a row of an evaluation that asks the rows that this model was asked."""
         own = self._own(plain)
-        if plain.kind == "run" and plain.epoch > 0:
+        if plain.kind == "run" and not self._is_start(plain):
             return dict(own)
-        # A start model need not be attacked itself, and may be known only as epoch 0 of a run.
+        # The start model need not be attacked itself.
         others = {
             variant: row
             for variant, row in self._of_any.items()
             if self.kinds[variant].asks_all_models_alike
         }
         return others | dict(own)
+
+    def _is_start(self, plain: TableRow) -> bool:
+        """Whether a run stands for the start model, which has no row of its own."""
+        return plain.epoch == 0 and not self._has_start
 
     def has_point_before(self, plain: TableRow, kind: _VariantKind) -> bool:
         """Whether an attack has evaluated the model before its first step.

@@ -1,7 +1,7 @@
 """Lasting of random records, recomputed from their observations with NumPy alone."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -258,6 +258,29 @@ def test_plain_numbers_are_of_the_rows_that_were_asked(seed: int) -> None:
         if "paraphrase" in run.under:
             assert before["run", run.rate, run.seed] == pytest.approx(run.plain[places].mean())
     assert not [row for row in results.before if row.variant.startswith("quantization")]
+
+
+def test_epoch_0_of_a_run_stands_for_a_start_model_without_a_row() -> None:
+    """Of a start model with a row, epoch 0 of each run would be computed in vain."""
+    panel = RandomPanel(1)
+    start = panel.start
+    epoch_0 = {0: evaluation(start.plain, panel.questions, start.rouge)}
+    numbers = {"model_utility": 0.9, COLUMN: float(start.plain.mean())}
+
+    def begun(one: Record) -> Record:
+        if one.kind != "run":
+            return one
+        epochs = (EpochResult(0, numbers, 1.0, 1.0), *one.epochs)
+        return replace(one, epochs=epochs, evaluations={**epoch_0, **one.evaluations})
+
+    records = [begun(one) for one in panel.records()]
+    with_start = Results.of(records, name="").before
+    assert not [row for row in with_start if row.kind == "run" and row.epoch == 0]
+    lacking = [one for one in records if one.kind != "fine-tuned"]
+    without = [row for row in Results.of(lacking, name="").before if row.epoch == 0]
+    expected = start.plain[panel.places["paraphrase"]].mean()
+    of_runs = [row.metrics[COLUMN] for row in without if row.variant == "paraphrase"]
+    assert expected in [pytest.approx(value) for value in of_runs]
 
 
 def test_numbers_before_attacks_are_stored_with_the_table(
