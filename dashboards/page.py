@@ -124,7 +124,8 @@ def _data(context: PageContext) -> dict[str, Any]:
 def _settings(context: PageContext, names: Sequence[str]) -> list[tuple[list[int], list[Any]]]:
     """List the settings after each epoch: the positions of their rows, and their means by column.
 
-    A setting of one row is left out if its means are the row's numbers.
+    A setting of one row is left out if its means are the row's numbers. The choices of `select` or
+    `tune` come last, because a card of their rows shows them: the mean of the seeds that report it.
     """
     places = {(row.run_id, row.epoch): place for place, row in enumerate(context.report.rows)}
     settings: list[tuple[list[int], list[Any]]] = []
@@ -134,6 +135,12 @@ def _settings(context: PageContext, names: Sequence[str]) -> list[tuple[list[int
             if not is_one_row:
                 of_rows = [places[row.run_id, row.epoch] for row in setting.rows]
                 settings.append((of_rows, [short(setting.metrics[name], 6) for name in names]))
+    for panel in context.panels:
+        for best in panel.best:
+            if best.choice is not None and best.setting is not None:
+                of_rows = [places[row.run_id, row.epoch] for row in best.setting.rows]
+                means = [short(best.setting.metrics[name], 6) for name in names]
+                settings.append((of_rows, means))
     return settings
 
 

@@ -43,7 +43,8 @@ def export(
 
     Records hold no weights, so the run is trained again, from the settings in its record. The files
     are then loaded and evaluated, and compared with the record. Of a method, the best setting is
-    taken, with its first seed. `hf upload REPO FOLDER` puts the folder on the hub.
+    taken, with its first seed; after `select` or `tune` the choice, with the first seed that
+    reports it. `hf upload REPO FOLDER` puts the folder on the hub.
 
     Examples:
       unlearnbench export npo+nll --to ./unlearned

@@ -167,6 +167,25 @@ def test_page(folder: Path) -> None:
     assert drawn == [(pytest.approx(quality(runs, 1)), 1) for runs in (CHOSEN, OTHERS)]
 
 
+def test_the_card_of_a_chosen_point_is_of_the_reporting_seeds(folder: Path) -> None:
+    """Of several settings that a row belongs to, a card shows the last one."""
+    module: Any = importlib.import_module("unlearnbench_dashboards.report_section")
+    page: Any = importlib.import_module("unlearnbench_dashboards.page")
+    results = Results.read(folder)
+    data = page._data(module.PageContext.of(results))
+    column = data["means"].index("log10_forget_quality")
+    shown: dict[tuple[str, int], tuple[list[int], float]] = {}
+    for places, means in data["settings"]:
+        rows = [results.rows[place] for place in places]
+        for row in rows:
+            shown[row.run_id, row.epoch] = ([one.seed for one in rows], means[column])
+    seeds, mean = shown[CHOSEN[0].id, 1]
+    assert seeds == [1, 2, 3]
+    assert mean == pytest.approx(quality(CHOSEN, 1), rel=1e-5)
+    seeds, _ = shown[TRIALS[0].id, 1]
+    assert seeds == [0, 1, 2, 3]
+
+
 def test_leaderboard_alone_and_merged(folder: Path, tmp_path: Path) -> None:
     """A second sweep of one method has no rule, and is judged by the page's."""
     board = merge(("a", line) for line in exported(folder).text.splitlines())
