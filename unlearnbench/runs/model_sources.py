@@ -1,7 +1,6 @@
 """Places of a sweep's models: published ones, and folders of those that are prepared here."""
 
 import itertools
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from unlearnbench.api.profile import Profile
 from unlearnbench.base.hashing import content_hash
 from unlearnbench.config.entries import AttackSpec
 from unlearnbench.config.profiles import profile_of
+from unlearnbench.config.reference_spec import AttackedReferenceSpec, ReferenceSpec
 from unlearnbench.config.schema import EvaluationSettings, ModelSettings, SweepConfig
 from unlearnbench.config.training_settings import TrainingSettings
 from unlearnbench.models.control_text import ControlText
@@ -231,11 +231,13 @@ class ModelSources:
     def evaluation_identity(
         self, target: str, fraction: SplitKey, data: str, settings: EvaluationSettings
     ) -> list[str | float]:
-        """Value that the id of an evaluation of a start model (`full`) or retain model is the hash
-        of: model, target, weights, fraction, profile, data, then the digest of a chat template,
-        that of how turns end if not by EOS alone, a precision that is set, and of published weights
-        the `dtype` and the template where those are not float32 and plain. `data`: hash of the rows
-        of the split.
+        """Return the list that the id of an evaluation of a start or retain model is the hash of.
+
+        Args:
+            target: `full` for the start model, or the retain model's name: `retain90`.
+            fraction: The split.
+            data: Hash of the rows of the split.
+            settings: Rules of the evaluation.
         """
         source, model = self.target(target), self.settings
         prepared = self.cache in Path(source.place).parents  # now or later
@@ -249,35 +251,36 @@ class ModelSources:
         }
         if others := [*filter(None, (contents.get(key) or read[key] for key in read))]:
             weights = content_hash([weights, *others])
-        identity = [model.name, target, weights, fraction, profile_of(settings).id, data]
-        if self.template_digest:
-            identity.append(self.template_digest)
-        if generation := self.generation(target, profile_of(settings)):
-            identity.append(f"turns {content_hash(generation)}")
-        named = [*identity_of(settings, Id.EVALUATION).items()]
-        if not prepared:  # a prepared model's folder is named by all of its settings
-            named += sorted(identity_of(model, Id.EVALUATION).items())
-        identity += [
-            f"{name} {value if isinstance(value, str) else json.dumps(value, sort_keys=True)}"
-            for name, value in named
-        ]
-        # A prepared model's folder is named by all of its corrections, see `folder`. Published
-        # weights were not merged here.
-        if not prepared and MASKS in self.corrections:
-            identity.append(MASKS)
-        return identity
+        profile = profile_of(settings)
+        generation = self.generation(target, profile)
+        is_corrected = not prepared and MASKS in self.corrections
+        return ReferenceSpec(
+            model=model.name,
+            target=target,
+            weights=weights,
+            split=fraction,
+            profile=profile.id,
+            data=data,
+            template_digest=self.template_digest,
+            turns=content_hash(generation) if generation else "",
+            evaluation=settings,
+            published=None if prepared else model,
+            correction=MASKS if is_corrected else "",
+        ).identity
 
     def attack_id(
         self, identity: list[str | float], attack: AttackSpec, settings: TrainingSettings
     ) -> str:
         """Id of the record of a start or retain model under an attack that trains by `settings`."""
-        trained = settings.of_attacks | identity_of(self.settings, Id.ATTACK)
-        if self.turn_end:
-            trained["turn_end"] = self.turn_end
         # All other corrections concern plain evaluations, too, and are in `identity`.
-        if EXPERTS in corrections_under(self.corrections, [attack]):
-            trained["corrections"] = [EXPERTS]
-        return content_hash([*identity, attack.identity, trained])
+        is_corrected = EXPERTS in corrections_under(self.corrections, [attack])
+        spec = AttackedReferenceSpec(
+            training=settings,
+            model=self.settings,
+            turn_end=tuple(self.turn_end),
+            corrections=(EXPERTS,) if is_corrected else (),
+        )
+        return spec.id_under(attack, identity)
 
     def base_rows(self) -> list[Question]:
         """Rows that the tiny base model is trained on: true facts and unrelated authors."""

@@ -28,6 +28,7 @@ from unlearnbench.base.hashing import content_hash
 from unlearnbench.benchmarks.synthetic import Synthetic
 from unlearnbench.config.entries import AttackSpec
 from unlearnbench.config.plan import RunSpec
+from unlearnbench.config.reference_spec import AttackedReferenceSpec, ReferenceSpec
 from unlearnbench.config.schema import EvaluationSettings, ModelSettings
 from unlearnbench.config.section import Settings
 from unlearnbench.config.training_settings import TrainingSettings
@@ -51,7 +52,14 @@ def settings_in(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
             yield from settings_in(below)
 
 
-@pytest.mark.parametrize("model", dict.fromkeys(settings_in(RunSpec)))
+DECLARED = dict.fromkeys(
+    settings
+    for whole in (RunSpec, ReferenceSpec, AttackedReferenceSpec)
+    for settings in settings_in(whole)
+)
+
+
+@pytest.mark.parametrize("model", DECLARED)
 def test_each_field_declares_its_part_in_ids(model: type[BaseModel]) -> None:
     without = [name for name, info in model.model_fields.items() if not rules_of_field(info)]
     assert not without, "api/identity.py says what to write"
@@ -130,12 +138,11 @@ def test_a_field_that_is_added_to_a_model_counts_in_all_its_ids_if_it_is_set() -
         gates: Annotated[dict[str, int], IF_SET] = Field(default_factory=dict)
 
     rows = load_benchmark(Synthetic(authors=10, questions_per_author=2), (0.1,))
-    (attack,) = map(AttackSpec.model_validate, ATTACKS[:1])
 
     def ids(settings: ModelSettings) -> list[str]:
         sources = ModelSources(settings, rows, Path("cache"))
         identity = sources.evaluation_identity("full", 0.1, "rows", EvaluationSettings())
-        under_attack = sources.attack_id(["m"], attack, TrainingSettings())
+        under_attack = content_hash(identity_of(settings, Id.ATTACK))
         return [sources.folder("full").name, content_hash(identity), under_attack]
 
     before = ids(ModelSettings(name="m", base="tiny"))

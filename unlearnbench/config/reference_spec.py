@@ -1,0 +1,90 @@
+"""What the numbers of a start or retain model depend on, for the ids of their evaluations.
+
+As in `RunSpec`, each field declares its part in ids, see `api/identity.py`. The ids are hashes of
+lists, as in earlier versions: `["tiny", "full", "<weights>", 0.1, "<profile>", "<rows>"]`, and then
+what is set, such as `precision bf16`.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+from unlearnbench.api.benchmark import SplitKey
+from unlearnbench.api.identity import ALWAYS, IF_SET, LEFT_OUT, Id, Place, Rule, identity_of
+from unlearnbench.base.hashing import content_hash
+from unlearnbench.config.entries import AttackSpec
+from unlearnbench.config.schema import EvaluationSettings, ModelSettings
+from unlearnbench.config.section import Settings
+from unlearnbench.config.training_settings import TrainingSettings
+
+
+def _named_if_set(place: Place) -> Any:
+    is_set = place.value != place.default
+    return f"{place.name} {place.value}" if is_set else LEFT_OUT
+
+
+NAMED_IF_SET: Final = Rule("only if set, with its name", _named_if_set)
+"""In a list, a hash could be taken for another one."""
+
+
+class ReferenceSpec(Settings):
+    """A start or retain model, and the rules by which it is evaluated."""
+
+    model: Annotated[str, ALWAYS]
+    """Name of its settings."""
+    target: Annotated[str, ALWAYS]
+    """`full` for the start model, or the retain model's name: `retain90`."""
+    weights: Annotated[str, ALWAYS]
+    """Name of a prepared model's folder, or identity of published weights."""
+    split: Annotated[SplitKey, ALWAYS]
+    profile: Annotated[str, ALWAYS]
+    data: Annotated[str, ALWAYS]
+    """Hash of the rows of the split."""
+    template_digest: Annotated[str, IF_SET] = ""
+    """Digest of the rendered chat template."""
+    turns: Annotated[str, NAMED_IF_SET] = ""
+    """Hash of how turns and answers end, if not by EOS alone."""
+    evaluation: Annotated[EvaluationSettings, ALWAYS]
+    published: Annotated[ModelSettings | None, IF_SET] = None
+    """Settings of published weights. None for a prepared model, whose folder is named by them."""
+    correction: Annotated[str, IF_SET] = ""
+    """Corrected fault that concerns evaluations of published weights, see `models/corrections.py`.
+    Folders of prepared models are named by all corrections."""
+
+    @property
+    def identity(self) -> list[str | float]:
+        """The list that the id is the hash of."""
+        identity: list[str | float] = []
+        for entry in identity_of(self, Id.EVALUATION).values():
+            if isinstance(entry, Mapping):
+                settings: Mapping[str, Any] = entry
+                identity += [f"{name} {_text(value)}" for name, value in sorted(settings.items())]
+            else:
+                identity.append(entry)
+        return identity
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+
+
+class AttackedReferenceSpec(Settings):
+    """The training of an attack on a start or retain model."""
+
+    training: Annotated[TrainingSettings, ALWAYS]
+    model: Annotated[ModelSettings, ALWAYS]
+    turn_end: Annotated[tuple[str, ...], IF_SET] = ()
+    """What ends a turn in training, if it is not EOS alone."""
+    corrections: Annotated[tuple[str, ...], IF_SET] = ()
+    """Corrected faults that concern evaluations under the attack only."""
+
+    def id_under(self, attack: AttackSpec, plain: list[str | float]) -> str:
+        """Return the id of the evaluation under an attack.
+
+        Args:
+            attack: The attack.
+            plain: `ReferenceSpec.identity` of the plain evaluation.
+        """
+        entries = identity_of(self, Id.ATTACK)
+        trained = entries.pop("training") | entries.pop("model") | entries
+        return content_hash([*plain, attack.identity, trained])
