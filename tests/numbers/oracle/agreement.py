@@ -1033,7 +1033,8 @@ def _exported(views: Views, claims: Claims) -> Found:
             is_possible = (choice.run, choice.epoch) in possible
             if not is_possible and not _is_tied(choice, entries):
                 yield Disagreement(view, method, (choice.run, choice.epoch), possible)
-        elif possible:
+        elif possible and all(entry.shown or not entry.chosen for _, entry in entries):
+            # The entry that was best on the seeds of the choice may have no other runs yet.
             yield Disagreement(view, method, choice, possible)
 
 
