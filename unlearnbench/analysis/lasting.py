@@ -758,10 +758,10 @@ class _PanelUnderAttack:
         }
         reason = f"it was not attacked at epoch {setting.epoch}"
         if setting.epoch in epochs:
-            reason += f" (other settings of {family} were)"
+            reason += f" (only other settings of {family} were)"
         elif epochs:
             listed = ", ".join(map(str, sorted(epochs)))
-            reason += f" (settings of {family} were at epoch {listed}; `at: every` attacks at each)"
+            reason += f" (settings of {family} were attacked at epoch {listed})"
         return replace(attacked, not_attacked=reason)
 
     def _setting(self, setting: Setting) -> AttackedSetting:

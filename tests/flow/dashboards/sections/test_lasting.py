@@ -297,7 +297,7 @@ def test_the_scorecard_has_no_number_of_another_setting(fabric: Fabric) -> None:
     assert line.lasting.setting == line.setting.setting
     (attacked,) = context.report.lasting
     assert [item.setting.epoch for item in attacked.settings if item.lasting is not None] == [2]
-    reason = "it was not attacked at epoch 1 (settings of idk were at epoch 2;"
+    reason = "it was not attacked at epoch 1 (settings of idk were attacked at epoch 2)"
     assert reason in scorecard.scorecard_latex(context.report)
     assert reason in scorecard.ScorecardSection().render(context.report)
     (conclusion,) = context.report.conclusions
