@@ -248,7 +248,7 @@ def test_a_run_with_modifiers_is_resumed_with_the_same_numbers(place: Path) -> N
     undisturbed = run_single(run, config, folder, lambda _: None)
     assert undisturbed.method == "npo+nll+mask+sharpness"
     setting = SettingValue.of(undisturbed.spec["method"])
-    assert setting.modifiers == {"mask": {}, "sharpness": {"rho": 0.1}}
+    assert setting.modifiers == {"mask": {"times": 1.0}, "sharpness": {"rho": 0.1}}
     shutil.rmtree(folder / "records" / run.id)
     interrupted = run_epochs(run, config, folder)
     next(interrupted)
