@@ -51,6 +51,8 @@ FOLDERS = {
     44: "select, sampling, changed settings of a metric, NaN for a question",
 }
 """Numbers of random folders, and what they have."""
+SLOW = (20, 44)
+"""Those that are logged to a store, which takes seconds."""
 
 
 @pytest.fixture(scope="module", params=list(FOLDERS), ids=lambda number: f"folder {number}")
@@ -132,6 +134,7 @@ def test_leaderboard_lines(made: RandomFolder, table: Numbers) -> None:
     assert mixed_code(board.records) == ""
 
 
+@pytest.mark.parametrize("made", SLOW, indirect=True)
 def test_mlflow_from_the_folder(made: RandomFolder, table: Numbers, tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path}/store.db"
     replay(made.folder, uri)
@@ -140,6 +143,7 @@ def test_mlflow_from_the_folder(made: RandomFolder, table: Numbers, tmp_path: Pa
     assert replay(made.folder, uri).logged == 0
 
 
+@pytest.mark.parametrize("made", SLOW, indirect=True)
 def test_mlflow_while_the_sweep_runs(made: RandomFolder, table: Numbers, tmp_path: Path) -> None:
     """Records are logged as they are made, a retain model's before there is a start model."""
     uri = f"sqlite:///{tmp_path}/store.db"
