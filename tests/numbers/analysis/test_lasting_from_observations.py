@@ -50,7 +50,8 @@ def evaluation(
         scores = best[:, None] * np.linspace(0, 1, SAMPLES)  # [n, s]
         samples = Samples((("",) * SAMPLES,) * n, scores)
     ones, losses = np.ones(n, dtype=np.int64), -np.log(probabilities)
-    texts = tuple(questions if places is None else [questions[i] for i in places])
+    asked = range(n) if places is None else places.tolist()
+    texts = tuple(str(questions[i]) for i in asked)
     rows = SetEvaluation(
         *(texts, texts, ("the same answer",) * n, losses, ones, losses, ones),
         *(np.full((n, 2), 10.0), np.ones((n, 2), dtype=np.int64), np.ones(n), rouge),
@@ -327,7 +328,7 @@ class Single:
         self.panel = RandomPanel(0)
         self.panel.questions = [f"Who is {i}?" for i in range(12)]
         self.panel.places = {"quantization": np.arange(12)}
-        weak, strong = POINTS["quantization"]
+        weak, strong = "quantization@int8", "quantization@nf4"
 
         def model(kind: str, low: float, high: float, kept: float = 0.9) -> Model:
             spread = noise if kind == "run" else noise / 2
@@ -349,7 +350,8 @@ def test_an_attack_on_one_model_says_what_it_gives_back_with_an_interval() -> No
     verdict, change = single.sentences()
     worst = "quantization, nf4, the worst of 2 points"
     excess = single.panel.excess(single.panel.runs[0], "quantization@nf4")
-    low, high = stats.t.interval(1 - 0.05 / 2, 11, excess.mean(), stats.sem(excess))
+    interval = stats.t.interval(1 - 0.05 / 2, 11, excess.mean(), stats.sem(excess))
+    low, high = map(float, interval)
     percent = f"{round(100 * low / 0.7)}, {round(100 * high / 0.7)} % over questions"
     assert verdict == (
         f"{worst}: it gives back 43 % [{percent}] of what was removed: probability, forget goes "

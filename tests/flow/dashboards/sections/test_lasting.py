@@ -222,7 +222,11 @@ def test_the_worst_prompt_is_taken_question_by_question(
         (1, "second-turn"): answers_under(other, "second-turn"),
     }
     found[-1] = replace(found[-1], attacked_evaluations=changed)
-    monkeypatch.setattr(attack_variants, "attack_class", lambda _: PromptAttack)
+
+    def as_prompt(_: str) -> type[PromptAttack]:
+        return PromptAttack
+
+    monkeypatch.setattr(attack_variants, "attack_class", as_prompt)
     context = context_of(*found)
     (panel,) = context.report.lasting
     label, worst = lasting.worst_of_prompts(context, panel)
