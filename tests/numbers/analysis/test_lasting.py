@@ -318,8 +318,8 @@ def test_a_best_setting_that_was_not_attacked_has_no_score_of_another_one() -> N
     (shown,) = found.shown
     assert shown.setting.learning_rate == 2e-5, "1e-5 was not attacked, 3e-5 keeps too little"
     assert attack_sentences(found)[0] == (
-        "npo at learning rate 1e-05, epoch 1: not scored: it was not attacked at epoch 1 (other "
-        "settings of npo were)."
+        "npo at learning rate 1e-05, epoch 1: not scored: it was not attacked at epoch 1 (only "
+        "other settings of npo were)."
     )
     assert text_of_conclusion(found, plain[0]).startswith(
         "Whether it lasts is not known: it was not attacked at epoch 1"
