@@ -235,7 +235,7 @@ class _Execution:
             )  # the evaluations of the prepared models
         known = [(r, state.seconds[r.id]) for r in self._plan.runs if r.id in state.seconds]
         done = len(self._plan.runs) - len(self._left)
-        state.progress.running(expected, done, state.slots, known, state.panels())
+        state.progress.running(expected, done, state.slots, known, state.start_panels())
         entry_of = self._follow_up.entry_of
         run_trials(batch, self._config, self._pipeline, state, search, scheduler, entry_of)
         self._tried |= {run.id for run in batch} | (search.runs.keys() if search else set())

@@ -90,7 +90,7 @@ class Progress:
 
         finished  number of runs that have ended before
         known     runs of earlier commands, and their seconds
-        panels    of the records so far
+        panels    of the start models
         """
         self.forecast = Forecast(runs, slots, self._clock)
         for run, seconds in known:

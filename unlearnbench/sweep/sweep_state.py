@@ -7,14 +7,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from unlearnbench.analysis.best_settings import Panel
+from unlearnbench.analysis.best_settings import Panel, panels
 from unlearnbench.analysis.results import Results
 from unlearnbench.analysis.selection import ChoicePlan
 from unlearnbench.base.errors import RecordError
+from unlearnbench.config.metric_plan import MetricChoices
 from unlearnbench.config.plan import Plan, RunSpec
 from unlearnbench.report.mlflow import ui_command
 from unlearnbench.report.sweep_tracker import SweepTracker
 from unlearnbench.report.tracked_runs import chosen_epochs
+from unlearnbench.results.finalize import table_of
 from unlearnbench.results.outcomes import RunOutcome, outcome
 from unlearnbench.results.records import (
     EpochResult,
@@ -26,6 +28,7 @@ from unlearnbench.results.records import (
     write_record,
 )
 from unlearnbench.results.remote_copies import Storage
+from unlearnbench.results.rules import named_metrics
 from unlearnbench.results.stored_table import read_table
 from unlearnbench.sweep.failure_texts import plain_text, reason_in
 from unlearnbench.sweep.progress import Progress, no_result
@@ -87,6 +90,8 @@ class SweepState:
         """Training and evaluation time, by finished run."""
         self.references: tuple[Record, ...] = ()
         """Start and retain models of the plan that are recorded."""
+        self._metrics: MetricChoices | None = None
+        """Metrics that the configuration names; None before `track_finished`."""
         self._outcomes: dict[str, RunOutcome] = {}
         self._epochs: defaultdict[str, dict[int, EpochResult]] = defaultdict(dict)
         self._tracked: set[str] = set()
@@ -108,6 +113,7 @@ class SweepState:
         # All of them: the last command may have been killed between a record and its tracking.
         finished = [r for r in read_records(self.folder) if r.status not in unfinished]
         planned = planned_records(finished, {run.id for run in plan.runs}, plan.references)
+        self._metrics = named_metrics(plan.config.model_dump(mode="json"))
         self.references = tuple(record for record in planned if record.kind != "run")
         outdated = self.tracker.compare_with(self.references)
         chosen_otherwise = self.tracker.choose(_chosen_epochs(plan, planned, self.folder))
@@ -123,10 +129,13 @@ class SweepState:
         self._tracked.add(record.id)
         self.tracker.log(record)
 
-    def panels(self) -> tuple[Panel, ...]:
-        """The panels of the records so far; none where they do not compare, which ends no run."""
+    def start_panels(self) -> tuple[Panel, ...]:
+        """Return the panels of the start and retain models, without any run.
+
+        None if these do not compare, which ends no run: the report says so, at the end.
+        """
         with suppress(RecordError):
-            return Results.read(self.folder).panels
+            return panels(table_of(self.references, self._metrics).rows)
         return ()
 
     def epoch_ended(self, run: RunSpec, result: EpochResult, seconds: float) -> None:
