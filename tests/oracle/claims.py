@@ -400,12 +400,8 @@ def _lasting(attacked: PanelUnderAttack, setting: Setting) -> LastingClaim:
 def _boards(rows: Rows, panels: Sequence[PanelClaim]) -> Mapping[str, tuple[BoardLineClaim, ...]]:
     """Lines of a board of this folder: its records have the rules and the choices of the folder.
 
-    A board has no failed runs.
+    A board has no failed runs, which say nothing about their settings anywhere else, either.
     """
-    failed = [record for record in rows.folder.records if record.status == "failed"]
-    if any(record.stated for record in failed):
-        others = tuple(record for record in rows.folder.records if record.status != "failed")
-        return Claims.of_folder(Folder(rows.folder.plan, others)).boards
     profile = next((record.profile for record in rows.folder.records if record.stated), "")
     lines: list[BoardLineClaim] = []
     for panel in panels:
