@@ -316,6 +316,10 @@ def find_contender(name: str, label: str, results: Results, variant: str = "") -
     ends = results.ends
     if variant:
         ends = (*ends, *_not_attacked(results, variant))
+    is_one_run = name in run_ids or name not in by_name
+    if is_one_run:
+        # It stands for itself, whatever became of the other seeds of its setting.
+        ends = tuple(end for end in ends if end.run_id in run_ids)
     return Contender(label, own, rows, records, chosen, variant, ends)
 
 

@@ -329,6 +329,15 @@ def test_a_seed_that_collapsed_does_not_disappear_from_a_mean() -> None:
     assert (panel.a.epoch, panel.a.seeds) == (1, (0, 1, 2))
 
 
+def test_a_run_that_is_named_by_its_id_stands_for_itself() -> None:
+    """Also if another seed of its setting ended early."""
+    ended = run("near", [(0.88, off(1.5, 2))], seed=2, status="collapsed")
+    near = [replace(one, spec={**one.spec, "evaluate_at": [1, 2]}) for one in (*NEAR[:2], ended)]
+    (panel,) = compared(NEAR[0].id, "far", [*REFERENCES, *near, *FAR]).panels
+    assert panel.a is not None
+    assert (panel.a.epoch, panel.a.seeds) == (2, (0,))
+
+
 A, KEPT = run("a", [(0.89, off(0.2))]), run("a", [(0.87, off(0.5))])
 
 
