@@ -9,11 +9,15 @@ from dataclasses import dataclass
 from typing import get_args
 
 from unlearnbench.analysis.best_settings import mean_of
+from unlearnbench.analysis.lasting import AttackedSetting
 from unlearnbench.analysis.over_questions import Ends, Observed, OverQuestions
 from unlearnbench.api.metric import MetricColumn, Role, Summary
 from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
 from unlearnbench.results.table import TableRow
 from unlearnbench.stats.t_interval import Interval, is_above, t_interval
+
+LASTING = "Lasting"
+"""Label of what lasts under attacks, beside the benchmark's scores."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,30 @@ class Score:
     def warning(self) -> str:
         """All warnings; empty without one."""
         return "; ".join(self.warnings.values())
+
+
+def lasting_score(attacked: AttackedSetting) -> Score:
+    """Return what lasts of a setting under its worst attack, as a score beside the others."""
+    by_seed: dict[int, float] = {}
+    if attacked.worst is not None:
+        for row, share in zip(attacked.setting.rows, attacked.worst.shares, strict=False):
+            if share is not None:
+                by_seed[row.seed] = share
+    warnings: dict[str, str] = {}
+    if attacked.bypassed_by:
+        names = " and ".join(attacked.bypassed_by)
+        warnings["bypassed"] = (
+            f"bypassed, no robustness: the model alone answers {names}, as if nothing were "
+            "forgotten"
+        )
+    return Score(
+        LASTING,
+        attacked.lasting,
+        by_seed,
+        attacked.lasting_interval,
+        warnings,
+        why_not=attacked.why_not,
+    )
 
 
 def best_beyond_chance(scores: Sequence[Score]) -> int | None:

@@ -9,7 +9,14 @@ from typing import Any
 from unlearnbench.analysis.best_settings import OnPanel
 from unlearnbench.analysis.lasting import AttackedSetting
 from unlearnbench.analysis.results import Results
-from unlearnbench.analysis.scorecard import Score, Scorer, best_beyond_chance, questions
+from unlearnbench.analysis.scorecard import (
+    LASTING,
+    Score,
+    Scorer,
+    best_beyond_chance,
+    lasting_score,
+    questions,
+)
 from unlearnbench.report.best_table import latex, tex
 
 from ...figures.tradeoff_data import TradeOffPanel
@@ -17,9 +24,6 @@ from ...formatting import interval_names
 from ...report_section import PageContext, Section, of_place
 from ..best_settings import SettingsLine, SettingsTable, button, settings_table
 from ..lasting import panel_of
-
-LASTING = "Lasting"
-"""Label of the number of the section on attacks."""
 
 
 @dataclass(frozen=True)
@@ -35,18 +39,9 @@ class ScoreLine:
     @property
     def numbers(self) -> tuple[Score, ...]:
         """The scores, and behind them what lasts under attacks."""
-        if (under := self.lasting) is None:
+        if self.lasting is None:
             return self.scores
-        shares, interval, warnings = dict[int, float](), None, dict[str, str]()
-        if under.worst is not None:
-            interval = under.lasting_interval
-            pairs = zip(under.setting.rows, under.worst.shares, strict=False)
-            shares = {row.seed: share for row, share in pairs if share is not None}
-        if by := under.bypassed_by:
-            text = f"the model alone answers {' and '.join(by)}, as if nothing were forgotten"
-            warnings["bypassed"] = f"bypassed, no robustness: {text}"
-        lasting = Score(LASTING, under.lasting, shares, interval, warnings, why_not=under.why_not)
-        return (*self.scores, lasting)
+        return (*self.scores, lasting_score(self.lasting))
 
 
 @dataclass(frozen=True)
