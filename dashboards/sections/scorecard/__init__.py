@@ -75,7 +75,8 @@ def _panel(context: PageContext, panel: TradeOffPanel, lines: Sequence[SettingsL
     attacked = panel_of(context, panel)
     scored: list[ScoreLine] = []
     for line in lines:
-        if line.setting is None:
+        if line.setting is None or line.setting.why_not:
+            # The scores of the other seeds would hide one that ended early.
             scored.append(ScoreLine(line, ()))
         else:
             lasting = None if attacked is None else attacked.of(line.setting)
@@ -167,6 +168,11 @@ def _table(context: PageContext, panel: ScorePanel, rule: SettingsTable) -> str:
             for line in panel.lines
             for score in line.numbers
             if score.why_not
+        ),
+        *(
+            f"{line.setting.method}: {line.setting.why_not}."
+            for line in panel.lines
+            if line.setting.why_not
         ),
     ]
     return latex(caption, notes, lines, 1, rule_before)

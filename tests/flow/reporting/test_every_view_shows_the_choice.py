@@ -396,6 +396,14 @@ def test_a_seed_that_collapsed_leaves_the_choice_without_a_number(tmp_path: Path
     assert reported["near"]["log10_forget_quality"]["mean"] is None
     finish(folder)
     assert "seed 2 collapsed at epoch 1" in (folder / "report.html").read_text(encoding="utf-8")
+    module: Any = importlib.import_module("unlearnbench_dashboards.report_section")
+    scorecard: Any = importlib.import_module("unlearnbench_dashboards.sections.scorecard")
+    (scores,) = scorecard.score_panels(module.PageContext.of(results))
+    assert [(line.setting.family, bool(line.scores)) for line in scores.lines] == [
+        ("far", True),
+        ("near", False),
+    ]
+    assert "% near: seed 2 collapsed at epoch 1." in scorecard.scorecard_latex(results)
 
 
 def test_the_report_writes_the_selection(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
