@@ -54,13 +54,15 @@ class _Line:
     record: Record
 
     @property
-    def order(self) -> tuple[str, str]:
+    def order(self) -> tuple[str, bool, str]:
         """Sort key: of several lines of one run, the first stays.
 
-        A run that started earlier comes first. The text decides between two exports of one record,
-        so that the order of the files does not matter.
+        A run that started earlier comes first. Of two exports of one record, the one that says by
+        what its numbers were computed comes first, and then the text decides, so that the order of
+        the files does not matter.
         """
-        return str(self.record.provenance.get("started", "~")), self.text
+        made = self.record.provenance
+        return str(made.get("started", "~")), COMPUTED_BY not in made, self.text
 
 
 def exported(folder: Path) -> Board:

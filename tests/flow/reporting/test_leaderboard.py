@@ -76,6 +76,10 @@ def test_of_two_exports_of_one_record_the_same_stays_in_any_order() -> None:
     assert board.text == turned.text
     assert "computed by other code or settings; export both again" in board.refused[0]
     assert len(board.records) == len(board.refused) == 1
+    newer = PROVENANCE | {"computed_by": "c0de"}
+    lines = lines_of(a_record(utility=0.4), a_record(utility=0.6, provenance=newer))
+    for board in (merged(*lines), merged(*reversed(lines))):
+        assert board.records[0].epochs[0].metrics["model_utility"] == 0.6, "not of earlier versions"
 
 
 def test_a_board_says_if_its_numbers_were_computed_by_different_code(
