@@ -167,6 +167,19 @@ def test_page(folder: Path) -> None:
     assert drawn == [(pytest.approx(quality(runs, 1)), 1) for runs in (CHOSEN, OTHERS)]
 
 
+def test_a_scorecard_says_which_seed_it_lacks(tmp_path: Path) -> None:
+    lost = replace(CHOSEN[2], status="collapsed", epochs=(), evaluations={})
+    folder = a_folder(tmp_path / "lost", [*TRIALS, *CHOSEN[:2], lost, *OTHERS])
+    module: Any = importlib.import_module("unlearnbench_dashboards.report_section")
+    scorecard: Any = importlib.import_module("unlearnbench_dashboards.sections.scorecard")
+    results = Results.read(folder)
+    (panel,) = scorecard.score_panels(module.PageContext.of(results))
+    scores = {line.setting.method: line.numbers for line in panel.lines}
+    assert [score.mean for score in scores["near"]] == [None] * len(scores["far"])
+    assert {score.why_not for score in scores["near"]} == {"seed 3 collapsed at epoch 1"}
+    assert "because seed 3 collapsed at epoch 1." in scorecard.scorecard_latex(results)
+
+
 def test_the_card_of_a_chosen_point_is_of_the_reporting_seeds(folder: Path) -> None:
     """Of several settings that a row belongs to, a card shows the last one."""
     module: Any = importlib.import_module("unlearnbench_dashboards.report_section")
