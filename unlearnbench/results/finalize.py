@@ -272,8 +272,8 @@ class _Finalization:
         self._moved = MovedNumbers()
         self._problems: list[str] = []
         """Reasons of numbers that could not be computed, one for each row."""
-        self._without_observations = 0
-        """Number of rows as recorded, since nothing but numbers is stored."""
+        self._without_observations: list[str] = []
+        """Labels of rows as recorded, since nothing but numbers is stored."""
         self._observed_by_other_code: dict[str, list[str]] = defaultdict(list)
         """Ids of records by metrics that observe by other code now."""
         self._ambiguous: list[str] = []
@@ -356,8 +356,8 @@ class _Finalization:
             return self._known.by_place.get(row.evaluated.place) or row.recorded_numbers()
         observations = row.evaluated.observations
         if observations is None:
-            is_on_disk = isinstance(row.record.evaluations, StoredEvaluations)
-            self._without_observations += is_on_disk
+            if isinstance(row.record.evaluations, StoredEvaluations):
+                self._without_observations.append(row.label)
             return row.recorded_numbers()
         if isinstance(observations, Evaluation) and row.result.metrics:
             # This process made the record, with its numbers, by the code that it still runs.
@@ -439,8 +439,8 @@ class _Finalization:
             )
         if self._without_observations:
             yield (
-                f"numbers of {self._without_observations} evaluations are shown as recorded, "
-                "because what was observed is not stored here"
+                f"numbers of {len(self._without_observations)} evaluations are shown as recorded, "
+                f"because what was observed is not stored here ({min(self._without_observations)})"
             )
         for name, ids in sorted(self._observed_by_other_code.items()):
             yield (

@@ -28,14 +28,15 @@ def truth_ratios(
     """
     present = np.ones(perturbed_loss.shape, dtype=np.bool_) if where is None else where
     k = present.sum(axis=1)  # [n]
-    if mean == "geometric":
-        log_perturbed = -perturbed_loss.sum(axis=1, where=present) / k  # [n]
-    else:
-        sums = np.logaddexp.reduce(-perturbed_loss, axis=1, where=present, initial=-np.inf)
-        log_perturbed = sums - np.log(k)
-    log_base = -base_loss  # [n]
-    if epsilon > 0:
-        log_base = np.logaddexp(log_base, math.log(epsilon))
+    # A loss may be NaN, and so is the ratio then.
     with np.errstate(over="ignore", invalid="ignore"):
+        if mean == "geometric":
+            log_perturbed = -perturbed_loss.sum(axis=1, where=present) / k  # [n]
+        else:
+            sums = np.logaddexp.reduce(-perturbed_loss, axis=1, where=present, initial=-np.inf)
+            log_perturbed = sums - np.log(k)
+        log_base = -base_loss  # [n]
+        if epsilon > 0:
+            log_base = np.logaddexp(log_base, math.log(epsilon))
         ratios: FloatArray = np.exp(log_base - log_perturbed)
     return ratios

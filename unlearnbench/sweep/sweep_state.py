@@ -4,7 +4,7 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from unlearnbench.analysis.best_settings import Panel, panels
@@ -16,7 +16,7 @@ from unlearnbench.config.plan import Plan, RunSpec
 from unlearnbench.report.mlflow import ui_command
 from unlearnbench.report.sweep_tracker import SweepTracker
 from unlearnbench.report.tracked_runs import chosen_epochs
-from unlearnbench.results.finalize import table_of
+from unlearnbench.results.finalize import inputs_entry, table_of
 from unlearnbench.results.outcomes import RunOutcome, outcome
 from unlearnbench.results.records import (
     EpochResult,
@@ -28,7 +28,7 @@ from unlearnbench.results.records import (
     write_record,
 )
 from unlearnbench.results.remote_copies import Storage
-from unlearnbench.results.rules import named_metrics
+from unlearnbench.results.rules import named_metrics, rules_of
 from unlearnbench.results.stored_table import read_table
 from unlearnbench.sweep.failure_texts import plain_text, reason_in
 from unlearnbench.sweep.progress import Progress, no_result
@@ -158,6 +158,7 @@ class SweepState:
             text = f"{self.failed[run.id]}\n\n{full}"
             epochs = tuple(self._epochs[run.id].values())
             record = run_record(run, status="failed", epochs=epochs, error=text)
+            record = self._with_inputs(record)
         self._add(run, record)
         return record
 
@@ -167,10 +168,16 @@ class SweepState:
 
         if record is None:
             epochs = tuple(self._epochs[run.id].values())
-            record = run_record(run, status="stopped", epochs=epochs)
+            record = self._with_inputs(run_record(run, status="stopped", epochs=epochs))
         self._add(run, record)
         remove_state(self.folder, run.id, self.storage)
         return record
+
+    def _with_inputs(self, record: Record) -> Record:
+        """Let a record of numbers that were reported in this command say how they were computed."""
+        rules = rules_of([record]).of(record)
+        entry = inputs_entry(rules.key, record, self.references)
+        return replace(record, provenance={**record.provenance, **entry})
 
     def _add(self, run: RunSpec, record: Record) -> None:
         """Write a record unless its run has done so; track and display it."""
