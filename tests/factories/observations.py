@@ -49,7 +49,7 @@ class Knowledge:
     is_finite: bool = True
     """False for a model whose outputs are NaN, as after a training that diverged."""
     undefined_rows: Mapping[str, Sequence[int]] = field(default_factory=dict[str, Sequence[int]])
-    """Indices of rows, by set, for which the model's outputs are NaN."""
+    """Indices of rows, by set, for whose true answers the model's outputs are NaN."""
 
     def changed(self, role: Role, share: float) -> Knowledge:
         """The same model with another share of one role's tokens."""
@@ -196,8 +196,9 @@ def _observed_set(
 
     base_loss, base_tokens = _paraphrases(rows, answer_loss, lengths, known, difficulty)
     perturbed_loss, perturbed_tokens = _wrong_answers(rows, known, difficulty)
-    base_loss[undefined] = np.nan
-    perturbed_loss[undefined] = np.nan
+    if not knowledge.is_finite:
+        base_loss[:] = np.nan
+        perturbed_loss[:] = np.nan
     more = _generator("more", knowledge.seed, name, asked)
     has_options = all(row.answer_index is not None for row in rows)
     return SetEvaluation(

@@ -146,6 +146,8 @@ class World:
         return replace(
             knowledge.changed("forget", back),
             seed=knowledge.seed + round(1e6 * unit(name, point)),
+            # Other weights or another prompt give a number where the plain evaluation had none.
+            undefined_rows={},
         )
 
 

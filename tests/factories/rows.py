@@ -26,6 +26,8 @@ class RowPlan:
     """Some rows have no other wording, so that a paraphrase attack leaves them out."""
     has_fewer_wrong_answers: bool = False
     """Some rows have fewer wrong answers than others."""
+    has_empty_answer: bool = False
+    """A row of the forget set has an answer without any token but the one that ends it."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,9 @@ def rows_of(source: str, split: SplitKey, plan: RowPlan) -> MadeUpRows:
 def _tofu(split: str, plan: RowPlan) -> dict[str, tuple[Question, ...]]:
     return {
         "retain": _people("kept", split, plan),
-        "forget": _with_duplicates(_people("forgotten", split, plan), plan),
+        "forget": _with_empty_answer(
+            _with_duplicates(_people("forgotten", split, plan), plan), plan
+        ),
         "real_authors": _people("real", "", plan, count=6),
         "world_facts": _people("world", "", plan, count=7),
         "holdout": tuple(
@@ -145,6 +149,13 @@ def _with_duplicates(rows: Sequence[Question], plan: RowPlan) -> tuple[Question,
                 if rows[second].paraphrased_question
                 else None,
             )
+    return tuple(changed)
+
+
+def _with_empty_answer(rows: Sequence[Question], plan: RowPlan) -> tuple[Question, ...]:
+    changed = list(rows)
+    if plan.has_empty_answer:
+        changed[5] = replace(rows[5], answer="")
     return tuple(changed)
 
 

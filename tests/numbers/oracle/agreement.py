@@ -84,6 +84,7 @@ def family_of(label: str) -> str:
 def disagreements(views: Views, claims: Claims) -> list[Disagreement]:
     """Return everything that a view says and the recomputation does not, or the other way round."""
     found: list[Disagreement] = []
+    found += _errors(views)
     found += _rows("results.csv", views.results, claims, attacked=False)
     found += _rows("attacks.csv", views.attacks, claims, attacked=True)
     found += _best_csv(views, claims)
@@ -97,9 +98,20 @@ def disagreements(views: Views, claims: Claims) -> list[Disagreement]:
     found += _tracked(views, claims)
     found += _exported(views, claims)
     found += _compared(views, claims)
+    found += _single(views, claims)
     if views.page is not None:
         found += _page(views.page, claims, views.plan)
     return found
+
+
+_EXPECTED = ("no scorecard, which needs runs", "so there is no best setting to print")
+"""Parts of messages of commands that have nothing to show."""
+
+
+def _errors(views: Views) -> Found:
+    for command, message in views.errors.items():
+        if not any(part in message for part in _EXPECTED):
+            yield Disagreement(command, "error", message, None)
 
 
 # Tables of runs
@@ -791,7 +803,10 @@ def _in_words(variant: str) -> str:
 
 
 def _numbers_at_points(cell: Cell) -> Iterator[tuple[str, float, int]]:
-    """Yield (point, number, decimal places) of a cell such as `nf4 0.123 +0.01`."""
+    """Yield (point, number, decimal places) of a cell such as `nf4 0.123 +0.01`.
+
+    A cell whose point is not written names it where its answers are opened.
+    """
     point = ""
     for is_small, text in cell.pieces:
         number, digits = as_shown(text)
@@ -799,8 +814,18 @@ def _numbers_at_points(cell: Cell) -> Iterator[tuple[str, float, int]]:
             point = text
         elif number is not None:
             is_point = point and not re.fullmatch(r"[-+\u2212]\d+\.\d+", point)
-            yield (point if is_point else ""), number, digits
+            yield (point if is_point else _linked_point(cell)), number, digits
             point = ""
+
+
+def _linked_point(cell: Cell) -> str:
+    for link in cell.links:
+        if "data-variant" in link:
+            return _in_words(link["data-variant"])
+        name, _, point = link.get("title", "").removesuffix(": answers").partition(", ")
+        if name and point:
+            return re.split(r" \[| min-max", point)[0]
+    return ""
 
 
 def _page_reference(
@@ -818,12 +843,15 @@ def _page_reference(
     said_points: set[str] = set()
     for point, number, digits in _numbers_at_points(cell):
         said_points.add(point)
-        at = [v for v in of_attack if point in ("", v.partition("@")[2], _in_words(v))]
+        # A number without a point is to be at the point of the lines above it.
+        points = {point} if point else shown_points
+        at = [v for v in of_attack if points & {v.partition("@")[2], _in_words(v)} or not points]
         if not any(same(number, of_attack[v], digits) for v in at):
             yield Disagreement(view, f"{place} {point}", number, {v: of_attack[v] for v in at})
     known = {_in_words(v) for v, value in of_attack.items() if value is not None}
     for point in shown_points - said_points:
-        if point in known or (not point and len(known) == 1 and not said_points):
+        is_said = "" in said_points and len(shown_points) == 1
+        if point in known and not is_said:
             yield Disagreement(view, place, sorted(said_points), f"a number at {point!r}, too")
 
 
@@ -1108,6 +1136,15 @@ def _compared_panel(view: str, place: str, said: Mapping[str, Any], claimed: Com
     ends = None if over_seeds is None else (over_seeds["low"], over_seeds["high"])
     if not _same_ends(ends, claimed.interval, None):
         yield Disagreement(view, f"{place}, interval", ends, claimed.interval)
+
+
+def _single(views: Views, claims: Claims) -> Found:
+    """Compare the numbers of models that are judged by themselves with those of the sweep."""
+    rows = {(run, epoch, variant) for run, epoch, variant, _ in views.single}
+    for key in views.single.keys() | {key for key in claims.numbers if key[:3] in rows}:
+        if not same(views.single.get(key), claims.numbers.get(key)):
+            said, claimed = views.single.get(key), claims.numbers.get(key)
+            yield Disagreement("one model", str(key), said, claimed)
 
 
 def grouped(found: Sequence[Disagreement]) -> dict[str, int]:

@@ -22,12 +22,17 @@ from unittest import mock
 
 from unlearnbench.analysis.results import Results
 from unlearnbench.api.attack import variant
+from unlearnbench.api.observations import Evaluation
 from unlearnbench.api.tracker import MetricPoint, TrackedRun, TrackedSweep, Tracker
 from unlearnbench.base.errors import UnlearnbenchError
 from unlearnbench.cli.main import main
-from unlearnbench.config.entries import AttackSpec, attack_from_spec
+from unlearnbench.config.entries import AttackSpec, attack_from_spec, benchmark_of
 from unlearnbench.config.schema import MethodSpec
 from unlearnbench.report import exported_model, sweep_tracker
+from unlearnbench.results.finalize import table_of
+from unlearnbench.results.records import read_records
+from unlearnbench.results.rules import named_metrics
+from unlearnbench.results.single import PLAIN, ModelRole, records_of
 
 _SCRIPT = re.compile(r"<script[^>]*>.*?</script>", re.DOTALL)
 _DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.DOTALL)
@@ -218,6 +223,9 @@ class Views:
     """By method; the reason where there is no default."""
     compared: Mapping[tuple[str, str, str], Mapping[str, Any] | str]
     """`compare --json` by the two methods and the variant; the error where there is one."""
+    single: Mapping[tuple[str, int, str, str], float | None]
+    """Numbers of one run, its retain model and its start model as `score` and `attack` compute
+    them, by the id of the record that each is read from, epoch, variant and column."""
     errors: Mapping[str, str]
     """Messages of commands that ended with an error."""
     plan: Mapping[str, Any]
@@ -341,6 +349,7 @@ def _views(
         tracked=_tracked(folder),
         exported={method: _exported(folder, method) for method in questions.methods},
         compared=dict(_compared(folder, questions)),
+        single=_single(folder, plan),
         errors=errors,
         plan=plan,
     )
@@ -390,3 +399,37 @@ def _compared(
             under = ("--under", name) if name else ()
             code, out, err = run("compare", a, b, "--in", str(folder), "--json", *under)
             yield (a, b, name), err.strip() if code else json.loads(out)
+
+
+def _single(folder: Path, plan: Mapping[str, Any]) -> dict[tuple[str, int, str, str], float | None]:
+    """Judge the first run with evaluations as one model, beside its retain and start model."""
+    records = read_records(folder)
+    planned = {planned_run["id"] for planned_run in plan["runs"]}
+    runs = [r for r in records if r.id in planned and r.status == "finished" and r.evaluations]
+    if not runs:
+        return {}
+    run = runs[0]
+    epoch = max(run.evaluations)
+    models: dict[ModelRole, dict[str, Evaluation]] = {}
+    sources: dict[tuple[str, str], tuple[str, int]] = {}
+    for record in records:
+        role = next(role for role in ModelRole if role.kind == record.kind)
+        if record.panel != run.panel or (record.kind == "run" and record is not run):
+            continue
+        at = epoch if record.kind == "run" else 0
+        if at in record.evaluations:
+            models.setdefault(role, {})[PLAIN] = record.evaluations[at]
+            sources[role.value, PLAIN] = record.id, at
+        for of_epoch, name in record.attacked_evaluations:
+            if of_epoch == at:
+                evaluation = record.attacked_evaluations[of_epoch, name]
+                models.setdefault(role, {})[name] = evaluation
+                sources[role.value, name] = record.id, at
+    benchmark = benchmark_of(plan["config"]["data"], stored=True)
+    made = records_of(models, benchmark, run.forget_fraction)
+    table = table_of(made, named_metrics(plan["config"]))
+    return {
+        (*sources[row.run_id, row.variant], row.variant, column): value
+        for row in (*table.rows, *table.attacked)
+        for column, value in row.metrics.items()
+    }
