@@ -20,6 +20,7 @@ from unlearnbench.analysis.best_settings import (
     Setting,
     average_seeds,
     best_of,
+    is_evidence,
 )
 from unlearnbench.analysis.compare import Contender, find_contender, with_retain_term
 from unlearnbench.analysis.results import Results
@@ -73,6 +74,8 @@ def choose(folder: Path, run: str, epoch: str = "best") -> Choice:
     """
     results = Results.read(folder)
     side = find_contender(with_retain_term(run, results.families), str(folder), results)
+    # A failed run has no model, unless no other one is meant.
+    side = replace(side, rows=tuple(filter(is_evidence, side.rows)) or side.rows)
     if len(side.panels) > 1:
         ids = ", ".join(sorted({row.run_id for row in side.rows})[:8])
         raise RecordError(f"{folder}: {run!r} ran on several models or splits; name a run: {ids}")

@@ -80,13 +80,7 @@ def _panel(context: PageContext, panel: TradeOffPanel, lines: Sequence[SettingsL
             scored.append(ScoreLine(line, ()))
         else:
             lasting = None if attacked is None else attacked.of(line.setting)
-            scores = scorer.scores(line.setting.rows)
-            if why_not := line.setting.why_not:
-                # A seed ended before the epoch. The mean of the others would hide it.
-                scores = tuple(
-                    Score(score.label, None, {}, None, {}, why_not=why_not) for score in scores
-                )
-            scored.append(ScoreLine(line, scores, lasting))
+            scored.append(ScoreLine(line, scorer.scores(line.setting.rows), lasting))
     names = [question.columns()[0].name for question in questions(schema)]
     references = {
         name: tuple(row.metrics.get(column) for column in names)

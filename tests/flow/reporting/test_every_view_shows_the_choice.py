@@ -167,17 +167,10 @@ def test_page(folder: Path) -> None:
     assert drawn == [(pytest.approx(quality(runs, 1)), 1) for runs in (CHOSEN, OTHERS)]
 
 
-def test_a_scorecard_says_which_seed_it_lacks(tmp_path: Path) -> None:
-    lost = replace(CHOSEN[2], status="collapsed", epochs=(), evaluations={})
-    folder = a_folder(tmp_path / "lost", [*TRIALS, *CHOSEN[:2], lost, *OTHERS])
-    module: Any = importlib.import_module("unlearnbench_dashboards.report_section")
-    scorecard: Any = importlib.import_module("unlearnbench_dashboards.sections.scorecard")
-    results = Results.read(folder)
-    (panel,) = scorecard.score_panels(module.PageContext.of(results))
-    scores = {line.setting.method: line.numbers for line in panel.lines}
-    assert [score.mean for score in scores["near"]] == [None] * len(scores["far"])
-    assert {score.why_not for score in scores["near"]} == {"seed 3 collapsed at epoch 1"}
-    assert "because seed 3 collapsed at epoch 1." in scorecard.scorecard_latex(results)
+def test_an_export_does_not_ask_for_a_failed_run_of_another_split(tmp_path: Path) -> None:
+    failed = replace(CHOSEN[0], id="failed", forget_fraction=0.05, status="failed", error="full")
+    folder = a_folder(tmp_path / "failed", [*RUNS, failed])
+    assert choose(folder, "near").record.id == CHOSEN[0].id
 
 
 def test_the_card_of_a_chosen_point_is_of_the_reporting_seeds(folder: Path) -> None:
