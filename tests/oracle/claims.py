@@ -239,6 +239,8 @@ def _chosen_epochs(rows: Rows, settings: SettingsOfRuns) -> dict[str, int]:
     for panel in rows.panels:
         of_panel = [row for row in settings.rows if row.record.panel == panel]
         judge = judge_of(rows, panel)
+        if judge.fault or not judge.start_kept:
+            continue
         for choice in choices_of_panel(of_panel, settings, rows.folder.plan, judge):
             for row in () if choice.reported is None else choice.reported.rows:
                 epochs[row.record.id] = row.epoch

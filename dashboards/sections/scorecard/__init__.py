@@ -75,8 +75,7 @@ def _panel(context: PageContext, panel: TradeOffPanel, lines: Sequence[SettingsL
     attacked = panel_of(context, panel)
     scored: list[ScoreLine] = []
     for line in lines:
-        if line.setting is None or line.setting.why_not:
-            # The scores of the other seeds would hide one that ended early.
+        if line.setting is None:
             scored.append(ScoreLine(line, ()))
         else:
             lasting = None if attacked is None else attacked.of(line.setting)
@@ -172,7 +171,7 @@ def _table(context: PageContext, panel: ScorePanel, rule: SettingsTable) -> str:
         *(
             f"{line.setting.method}: {line.setting.why_not}."
             for line in panel.lines
-            if line.setting.why_not
+            if line.setting.setting is None and line.setting.why_not
         ),
     ]
     return latex(caption, notes, lines, 1, rule_before)

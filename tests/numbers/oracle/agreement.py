@@ -523,12 +523,14 @@ def _selection(views: Views, claims: Claims) -> Found:
                     view, f"{place}, {column}", choice[column], _mean(chosen, column).mean
                 )
             reported = choice["reported"][column]["mean"]
-            if not same(reported, _mean(shown, column).mean):
+            # The file states what was reported also if the start model shows nothing.
+            if panel.fault is None and not same(reported, _mean(shown, column).mean):
                 yield Disagreement(
                     view, f"{place}, reported {column}", reported, _mean(shown, column).mean
                 )
         seeds = () if shown is None else shown.seeds
-        if tuple(choice["reported"]["seeds"]) != tuple(sorted(seeds)):
+        says_other_seeds = tuple(choice["reported"]["seeds"]) != tuple(sorted(seeds))
+        if panel.fault is None and says_other_seeds:
             yield Disagreement(view, f"{place}, seeds", choice["reported"]["seeds"], seeds)
     if views.selection is not None:
         for panel, entry in waiting:
@@ -556,7 +558,8 @@ def _tuning(views: Views, claims: Claims) -> Found:
                 text = line[f"reported_{column}_mean"]
                 said = float(text) if text else None
                 claimed = _mean(entry.shown, column).mean
-                if not same(said, claimed):
+                # As in `selection.json`, also if the start model shows nothing.
+                if panel.fault is None and not same(said, claimed):
                     yield Disagreement(view, f"{line['entry']}, {column}", said, claimed)
 
 
