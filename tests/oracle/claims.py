@@ -122,6 +122,9 @@ class EntryClaim:
     chosen: SettingClaim | None
     """The choice on the seeds of the choice; None without `select` or `tune`, and without a
     choice."""
+    reported: SettingClaim | None
+    """The choice on its reporting seeds, also if no setting can be the best, because the start
+    model has a fault. Then `shown` is None. None without `select` or `tune`, and without rows."""
     candidates: int
     """Settings with all seeds of the choice; 0 without `select` and `tune`."""
     place: int | None
@@ -234,7 +237,7 @@ def folder_chooses(rows: Rows) -> bool:
 
 
 def _chosen_epochs(rows: Rows, settings: SettingsOfRuns) -> dict[str, int]:
-    """Return the chosen epoch of each run that reports a choice."""
+    """Return the chosen epoch of each run that reports a choice, where settings are judged."""
     epochs: dict[str, int] = {}
     for panel in rows.panels:
         of_panel = [row for row in settings.rows if row.record.panel == panel]
@@ -297,6 +300,7 @@ def _panel(rows: Rows, settings: SettingsOfRuns, panel: tuple[str, Split]) -> Pa
                 shown=None if shown is None else _setting(shown, rows.columns),
                 tied=_tied(competitor, all_settings, judge),
                 chosen=competitor.chosen(rows.columns),
+                reported=competitor.reported(rows.columns),
                 candidates=0 if competitor.choice is None else competitor.choice.candidates,
                 place=None if shown is None else place_of.get(id(shown)),
                 lasting=lasting,
@@ -335,6 +339,12 @@ class _Competitor:
         if self.choice is None or self.choice.chosen is None:
             return None
         return _setting(self.choice.chosen, columns)
+
+    def reported(self, columns: Sequence[str]) -> SettingClaim | None:
+        """The choice on the seeds that report it."""
+        if self.choice is None or self.choice.reported is None:
+            return None
+        return _setting(self.choice.reported, columns)
 
 
 def _tied(

@@ -506,7 +506,7 @@ def _selection(views: Views, claims: Claims) -> Found:
             continue
         waiting.remove(match)
         panel, entry = match
-        chosen, shown = entry.chosen, entry.shown
+        chosen, shown = entry.chosen, entry.reported
         assert chosen is not None
         if choice["epoch"] != chosen.epoch or not set(chosen.runs) <= set(choice["runs"]):
             yield Disagreement(
@@ -524,13 +524,13 @@ def _selection(views: Views, claims: Claims) -> Found:
                 )
             reported = choice["reported"][column]["mean"]
             # The file states what was reported also if the start model shows nothing.
-            if panel.fault is None and not same(reported, _mean(shown, column).mean):
+            if not same(reported, _mean(shown, column).mean):
                 yield Disagreement(
                     view, f"{place}, reported {column}", reported, _mean(shown, column).mean
                 )
         seeds = () if shown is None else shown.seeds
         says_other_seeds = tuple(choice["reported"]["seeds"]) != tuple(sorted(seeds))
-        if panel.fault is None and says_other_seeds:
+        if says_other_seeds:
             yield Disagreement(view, f"{place}, seeds", choice["reported"]["seeds"], seeds)
     if views.selection is not None:
         for panel, entry in waiting:
@@ -557,9 +557,8 @@ def _tuning(views: Views, claims: Claims) -> Found:
             for column in (panel.kept, panel.forgotten):
                 text = line[f"reported_{column}_mean"]
                 said = float(text) if text else None
-                claimed = _mean(entry.shown, column).mean
-                # As in `selection.json`, also if the start model shows nothing.
-                if panel.fault is None and not same(said, claimed):
+                claimed = _mean(entry.reported, column).mean
+                if not same(said, claimed):
                     yield Disagreement(view, f"{line['entry']}, {column}", said, claimed)
 
 
