@@ -167,6 +167,8 @@ class _Line:
     kept: float | None = None
     forgotten_ends: Bounds | None = None
     kept_ends: Bounds | None = None
+    tied: tuple[tuple[float | None, int], ...] = ()
+    """Rates and epochs of other settings that are exactly as good. No rule says which is shown."""
 
 
 def _mean(setting: SettingClaim | None, column: str) -> MeanClaim:
@@ -194,6 +196,11 @@ def _lines(panel: PanelClaim) -> list[_Line]:
                 kept=kept.mean,
                 forgotten_ends=forgotten.interval,
                 kept_ends=kept.interval,
+                tied=tuple(
+                    (setting.learning_rate, setting.epoch)
+                    for setting in panel.settings
+                    if setting.key in entry.tied
+                ),
             )
         )
     return lines
@@ -276,8 +283,12 @@ def _compare_lines(
             continue
         waiting.remove(match)
         place = f"{line.model}, {line.split}, {line.family}"
+        is_tied = any(
+            _rate("" if rate is None else f"{rate:g}") == line.rate and epoch == line.epoch
+            for rate, epoch in match.tied
+        )
         for name in ("rate", "epoch"):
-            if getattr(line, name) != getattr(match, name):
+            if getattr(line, name) != getattr(match, name) and not is_tied:
                 yield Disagreement(
                     view, f"{place}, {name}", getattr(line, name), getattr(match, name)
                 )
