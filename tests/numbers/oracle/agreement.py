@@ -345,7 +345,7 @@ def _markdown(
     for line in lines[2:]:
         values = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
         cells = dict(zip(titles, values, strict=True))
-        panel = _panel_of(cells, panels)
+        panel = _panel_of(cells, panels, text)
         if panel is None:
             yield Disagreement(view, "a line", line, None)
             continue
@@ -388,9 +388,17 @@ def _shortened_rate(line: _Line) -> _Line:
     return _Line(**{**values, "rate": float(f"{line.rate:g}")})
 
 
-def _panel_of(cells: Mapping[str, str], panels: Sequence[PanelClaim]) -> PanelClaim | None:
-    """The panel of a line; columns of model and split are left out if there is one of them."""
+def _panel_of(
+    cells: Mapping[str, str], panels: Sequence[PanelClaim], text: str
+) -> PanelClaim | None:
+    """The panel of a line.
+
+    Columns of model and split are left out if there is one of them, which the caption names then.
+    """
     for panel in panels:
+        is_named = "Model" in cells or "Forget" in cells or f"{_label(panel)}." in text
+        if not is_named:
+            continue
         split = panel.split
         text = split if isinstance(split, str) else f"forget {100 * split:g} %"
         if cells.get("Model", panel.model) == panel.model and cells.get("Forget", text) == text:
@@ -835,9 +843,10 @@ def _linked_point(cell: Cell) -> str:
     for link in cell.links:
         if "data-variant" in link:
             return _in_words(link["data-variant"])
-        name, _, point = link.get("title", "").removesuffix(": answers").partition(", ")
-        if name and point:
-            return re.split(r" \[| min-max", point)[0]
+        label = re.split(r" \[| min-max", link.get("title", "").removesuffix(": answers"))[0]
+        _, _, point = label.partition(", ")
+        if point:
+            return point
     return ""
 
 
@@ -1074,6 +1083,8 @@ def _exported(views: Views, claims: Claims) -> Found:
             is_possible = (choice.run, choice.epoch) in possible
             if not is_possible and not _is_tied(choice, entries):
                 yield Disagreement(view, method, (choice.run, choice.epoch), possible)
+        elif "ran on several models or splits" in choice:
+            continue  # a run that failed has a row there
         elif possible and all(entry.shown or not entry.chosen for _, entry in entries):
             # The entry that was best on the seeds of the choice may have no other runs yet.
             yield Disagreement(view, method, choice, possible)
