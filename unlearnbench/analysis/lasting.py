@@ -380,6 +380,7 @@ class AttackedSetting:
     keeps_utility: bool
     """Whether it keeps `UTILITY_SHARE` of what the start model has, without an attack."""
     curves: tuple[RelearningCurve, ...] = ()
+    """By attack; empty if another seed ended before the epoch."""
     not_attacked: str = ""
     """Reason why attacks are missing that other settings had; empty if none is."""
     utility_unknown: str = ""
@@ -781,13 +782,14 @@ class _PanelUnderAttack:
         elif setting.why_not:
             unknown = setting.why_not
         elif kept is None:
-            undefined = f"{setting.headline.kept.plain_label} is undefined at epoch {setting.epoch}"
-            unknown = setting.why_not or undefined
+            unknown = f"{setting.headline.kept.plain_label} is undefined at epoch {setting.epoch}"
+        # A mean over the other seeds would hide the seed that ended early.
+        curves = [] if setting.why_not else _relearning_curves(under, self.steps)
         return AttackedSetting(
             setting,
             tuple(under),
             keeps_utility=kept is not None and least is not None and kept >= least,
-            curves=tuple(_relearning_curves(under, self.steps)),
+            curves=tuple(curves),
             not_attacked=self._not_attacked(setting, seen) if seen else "",
             utility_unknown=unknown,
         )

@@ -31,7 +31,7 @@ from unlearnbench.api.metric import Better, MetricColumn
 from unlearnbench.base.errors import RecordError
 from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
 from unlearnbench.results.asked_rows import NumbersBefore
-from unlearnbench.results.attack_variants import attack_of, is_before_attack, point_of
+from unlearnbench.results.attack_variants import attack_of, is_before_attack, is_white_box, point_of
 from unlearnbench.results.table import TableRow
 from unlearnbench.stats.harmonic_mean import harmonic_mean
 from unlearnbench.stats.relearning import (
@@ -350,8 +350,11 @@ def attacked_runs(results: Results) -> tuple[AttackedRun, ...]:
     def pair(before: TableRow | None, after: TableRow | None) -> tuple[Values, Values]:
         if before is None or after is None:
             return {}, {}
-        first = first_points.get((after.run_id, after.epoch, attack_of(after.variant)))
-        if first is not None:
+        attack = attack_of(after.variant)
+        first = first_points.get((after.run_id, after.epoch, attack))
+        # A method at inference time is gone at the attack's first point already.
+        is_bypassed = before.at_inference and is_white_box(attack)
+        if first is not None and not is_bypassed:
             return first.metrics, after.metrics
         return numbers_before(before, after.variant), after.metrics
 

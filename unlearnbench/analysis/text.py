@@ -292,11 +292,26 @@ def ranks_summary(claims: OrderConfidence) -> str:
         source = "one panel: they hold for this model and split only"
     ranked = [item.method for item in claims.ranks if item.mean is not None]
     others = [item.method for item in claims.ranks if item.mean is None]
-    text = f"Ranks of {len(ranked)} methods by their best settings, from {source}."
-    without = Counter(m.method for p in claims.panels for m in p.methods if m.best is None)
-    if last := [name for name in ranked if without[name]]:
-        names = (name + (f" ({without[name]} of {count})" if count > 1 else "") for name in last)
-        text += f" Last because no setting keeps its utility: {', '.join(names)}."
+    text = f"Ranks of {counted(len(ranked), 'method')} by their best settings, from {source}."
+    without: dict[str, list[RankedMethod]] = {}
+    for panel in claims.panels:
+        for method in panel.methods:
+            if method.best is None:
+                without.setdefault(method.method, []).append(method)
+    by_rule: list[str] = []
+    unplaced: list[str] = []
+    for name in ranked:
+        lacking = without.get(name, [])
+        panel_count = f" ({len(lacking)} of {count})" if count > 1 else ""
+        # A choice may have no numbers yet, and a seed that ended early leaves no mean.
+        if any(method.chosen_on or method.lost for method in lacking):
+            unplaced.append(name + panel_count)
+        elif lacking:
+            by_rule.append(name + panel_count)
+    if by_rule:
+        text += f" Last because no setting keeps its utility: {', '.join(by_rule)}."
+    if unplaced:
+        text += f" Last without a place: {', '.join(unplaced)}."
     if others:
         text += f" Left out because not run on every panel: {', '.join(others)}."
     return text

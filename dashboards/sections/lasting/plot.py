@@ -29,9 +29,10 @@ def relearning(panel: AttackedPanel, attack: str, style: Style) -> Titled:
     best = panel.shown
     titled: Titled = []
     for several in families.values():
-        # Of a trajectory the last epoch.
-        last = {(o.setting.method, o.setting.learning_rate): (o, curve) for o, curve in several}
-        lines = [_curve(item, curve, style, item in best) for item, curve in last.values()]
+        # Of a trajectory the last epoch, or the one that is shown as the best.
+        drawn = {item.setting.trajectory: (item, curve) for item, curve in several}
+        drawn |= {item.setting.trajectory: (item, curve) for item, curve in several if item in best}
+        lines = [_curve(item, curve, style, item in best) for item, curve in drawn.values()]
         layout = small_layout("", "steps of the attack", tickvals=several[0][1].steps)
         if panel.column.bounds == (0.0, 1.0):
             layout["yaxis"]["range"] = SHARE_RANGE

@@ -76,7 +76,8 @@ def configuration(record: Record) -> list[tuple[str, list[tuple[str, str]]]]:
 
 def _first_clause(sentence: str) -> str:
     """Cut a sentence behind its first clause, if that is more than a word or two."""
-    match = re.match(r".{12,}?(?=[:.;] |$)", sentence.rstrip("."))
+    # A clause does not end between brackets.
+    match = re.match(r"(?:\([^()]*\)|[^(]){12,}?(?=[:.;] |$)", sentence.rstrip("."))
     return (match[0] if match else sentence.rstrip(".")) + "."
 
 

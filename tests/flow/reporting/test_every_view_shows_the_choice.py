@@ -328,6 +328,7 @@ def test_nothing_is_chosen_while_trials_run(tmp_path: Path) -> None:
     assert results.selection is None
     (best,) = (best for panel in results.panels for best in panel.best)
     assert best.why_not == "nothing is chosen yet: 1 trial has not ended"
+    assert results.claims.summary.endswith("this model and split only. Last without a place: near.")
     (folder / "selection.json").write_text("{}", encoding="utf-8")
     finish(folder)
     assert not (folder / "selection.json").exists(), "of an earlier plan"

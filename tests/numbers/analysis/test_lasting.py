@@ -452,7 +452,8 @@ def test_a_choice_without_numbers_is_named_with_the_reason() -> None:
 
 def test_a_seed_that_ended_before_the_epoch_leaves_no_score() -> None:
     plain = [row("run", 0.1, seed=seed) for seed in range(2)]
-    under = [one for seed in range(2) for one in variants("run", {"paraphrase": 0.4}, seed=seed)]
+    values = {"paraphrase": 0.4, **dict.fromkeys(STEPS, 0.2)}
+    under = [one for seed in range(2) for one in variants("run", values, seed=seed)]
     setting = ("tiny", 0.1, "npo", 1e-5, "")
     text = "seed 2 collapsed at epoch 1"
     end = EarlyEnd("npo-1e-05-2", setting, seed=2, due=frozenset({1}), last=0, text=text)
@@ -461,6 +462,7 @@ def test_a_seed_that_ended_before_the_epoch_leaves_no_score() -> None:
     assert (setting_under.lasting, setting_under.why_not) == (None, text)
     assert setting_under.under[0].after is None, "a seed does not disappear from a mean"
     assert setting_under.under[0].after_interval is None
+    assert setting_under.curves == (), "nor from a mean along the steps of an attack"
 
 
 def test_an_undefined_number_under_one_attack_is_not_passed_over() -> None:

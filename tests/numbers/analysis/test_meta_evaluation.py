@@ -243,6 +243,27 @@ def test_before_the_attack_counts_the_rows_that_it_is_evaluated_on() -> None:
     assert [one[NAME] for one in numbers] == pytest.approx([0.3, 0.45, 0.1, 0.2])
 
 
+def test_a_method_at_inference_time_is_there_before_a_white_box_attack() -> None:
+    """Point 0 of the attack is the bare model, which knows everything."""
+
+    def with_first_point(record: Record, value: float) -> Record:
+        first = replace(record.attacked[-1], variant="relearning@0", metrics={NAME: value})
+        epoch = first.epoch
+        under = {(epoch, "relearning@0"): forget([value] * 2), **record.attacked_evaluations}
+        return replace(record, attacked=(first, *record.attacked), attacked_evaluations=under)
+
+    trained = with_first_point(relearned(RUN, 2, 0.45), 0.9)
+    records = (trained, with_first_point(UNDER, 0.15), RETAIN, START)
+    (_, found) = attacked_runs(Results.of(records, name=""))
+    assert found.variant == RELEARNED
+    assert (found.before[NAME], found.retain_before[NAME]) == pytest.approx((0.9, 0.15))
+    bypassed = (replace(trained, learning_rate=None), *records[1:])
+    (_, found) = attacked_runs(Results.of(bypassed, name=""))
+    assert found.variant == RELEARNED
+    assert found.before[NAME] == pytest.approx(0.3), "the method's own number on the same rows"
+    assert found.retain_before[NAME] == pytest.approx(0.15)
+
+
 def test_rows_without_a_question_are_told_apart_by_their_places() -> None:
     """As in MUSE, where texts are continued: the attack asks the last two of them."""
 

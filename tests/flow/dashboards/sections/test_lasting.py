@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 lasting: Any = importlib.import_module("unlearnbench_dashboards.sections.lasting")
 scorecard: Any = importlib.import_module("unlearnbench_dashboards.sections.scorecard")
+plot: Any = importlib.import_module("unlearnbench_dashboards.sections.lasting.plot")
+palette: Any = importlib.import_module("unlearnbench_dashboards.figures.palette")
 SECTION: Any = lasting.Lasting()
 ONE = ((0.8, -5.0),)
 
@@ -188,6 +190,23 @@ def test_references_stand_at_the_points_of_the_settings_beside_them(
     html = SECTION.render(made.report)
     assert ("<small>int8</small>" in html) is (len(points) > 1)
     assert lasting.point_label("relearning@13") == "13 steps"
+
+
+def test_the_curve_of_the_best_setting_is_at_its_epoch_and_others_at_their_last(
+    fabric: Fabric,
+) -> None:
+    references = under_attacks([fabric.reference("fine-tuned"), fabric.reference("retain")])
+    (run,) = under_attacks([fabric.run("idk", points=((0.8, -4.0), (0.8, -5.0)))])
+    at_first_epoch = tuple(replace(result, epoch=1) for result in run.attacked)
+    both = replace(run, attacked=(*at_first_epoch, *run.attacked))
+    other = replace(both, id="other", spec={**run.spec, "batch_size": 3})
+    (panel,) = context_of(*references, both, other).report.lasting
+    (best,) = panel.best
+    assert (best.setting.rows[0].run_id, best.setting.epoch) == (run.id, 1)
+    style = palette.Style.of([row for item in panel.settings for row in item.setting.rows])
+    ((_, figure),) = plot.relearning(panel, "relearning", style)
+    drawn = [line["customdata"][0][:2] for line in figure["data"] if "customdata" in line]
+    assert sorted(drawn) == [[run.id, 1], ["other", 2]]
 
 
 def test_figures_have_both_references_and_open_answers(context: Any) -> None:
