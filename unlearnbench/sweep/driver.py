@@ -230,9 +230,8 @@ class _Execution:
             tasks = self._pipeline.tasks(self._config, expected, state.folder)
             download_weights(self._config, tasks, Console())
             prepare(tasks, self._config, self._pipeline, state)
-            state.track_finished(
-                self._plan, self._unfinished
-            )  # the evaluations of the prepared models
+            # The prepared models have been evaluated.
+            state.track_finished(self._plan, self._unfinished)
         known = [(r, state.seconds[r.id]) for r in self._plan.runs if r.id in state.seconds]
         done = len(self._plan.runs) - len(self._left)
         state.progress.running(expected, done, state.slots, known, state.start_panels())

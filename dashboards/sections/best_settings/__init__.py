@@ -123,8 +123,8 @@ def _ordered(lines: list[SettingsLine]) -> tuple[SettingsLine, ...]:
 
 
 def texts(table: SettingsTable, context: PageContext) -> dict[str, str]:
-    """Write the table as the page copies it, by format; empty without a setting."""
-    if not any(line.setting for line in table.lines):
+    """Write the table as the page copies it, by format; empty without a line."""
+    if not table.lines:
         return {}
     chosen = table.lines, context.report.headline, table.rule
     return {name: write_table(*chosen, kind) for name, kind in FORMATS.items()}

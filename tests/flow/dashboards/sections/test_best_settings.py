@@ -68,9 +68,14 @@ def test_a_missing_choice_has_its_reason(fabric: Fabric) -> None:
     (line,) = best.settings_table(context(fabric, [lost])).lines
     assert line.setting is None
     assert "no setting keeps at least 80 %" in line.why_not
-    (line,) = best.settings_table(context(fabric, runs_of(fabric)[:1])).lines
+    found = context(fabric, runs_of(fabric)[:1])
+    table = best.settings_table(found)
+    (line,) = table.lines
     assert line.setting is None
     assert line.why_not == "chosen; it has not been run on seeds 1, 2, 3 yet"
+    copied = best.texts(table, found)
+    assert f"{line.method}: {line.why_not}." in copied["Markdown"]
+    assert copied.keys() == best.FORMATS.keys(), "the page has a button for each"
 
 
 def test_the_copied_table_is_of_the_choice(fabric: Fabric) -> None:
