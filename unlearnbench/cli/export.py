@@ -42,9 +42,9 @@ def export(
     """Write the unlearned model of a run: weights, tokenizer and a card with its numbers.
 
     Records hold no weights, so the run is trained again, from the settings in its record. The files
-    are then loaded and evaluated, and compared with the record. Of a method, the best setting is
-    taken, with its first seed; after `select` or `tune` the choice, with the first seed that
-    reports it. `hf upload REPO FOLDER` puts the folder on the hub.
+    are then loaded and evaluated, and their numbers are compared with those of the sweep's table.
+    Of a method, the best setting is taken, with its first seed. After `select` or `tune` it is the
+    choice, with the first seed that reports it. `hf upload REPO FOLDER` puts the folder on the hub.
 
     Examples:
       unlearnbench export npo+nll --to ./unlearned

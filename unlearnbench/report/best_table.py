@@ -79,14 +79,14 @@ def best_table(
 
 
 def shown_rule(results: Results) -> str:
-    """The rule behind the best settings of some results."""
+    """Return the rule by which the best settings of some results are found."""
     if any(panel.choices for panel in results.panels):
         return choice_rule(results)
     return best_rule(results.headline)
 
 
 def choice_rule(results: Results) -> str:
-    """The rule of a sweep that chooses on some seeds."""
+    """Return the rule of a sweep, or of the sweeps on a board, that choose on some seeds."""
     seeds = sorted({seed for choice in results.choices for seed in choice.chosen_on})
     on = f"seed{'s' * (len(seeds) != 1)} {', '.join(map(str, seeds))}"
     if results.selection is not None:

@@ -108,31 +108,49 @@ def choose(folder: Path, run: str, epoch: str = "best") -> Choice:
 
 
 def _settings(side: Contender, panel: Panel) -> Sequence[Setting]:
-    """The settings that are meant: only the chosen one after `select` or `tune`, if it has runs."""
+    """Return the settings that are meant: after `select` or `tune` only the chosen one, if it ran.
+
+    Args:
+        side: The runs that are meant.
+        panel: Its own runs on one model and split.
+    """
     best = side.choice(panel.panel)
     if best is None or best.choice is None:
         return panel.settings
-    rows = [row for row in panel.rows if row.run_id in best.choice.runs]
-    return average_seeds(rows) or panel.settings
+    return _reporting(panel, best.choice.runs) or panel.settings
+
+
+def _reporting(panel: Panel, runs: Collection[str]) -> tuple[Setting, ...]:
+    """Return a chosen setting after each epoch, averaged over the seeds that report it.
+
+    Args:
+        panel: A model and split.
+        runs: Ids of the runs that report the choice. If one of them ended early, the setting has no
+            mean after later epochs.
+    """
+    rows = [row for row in panel.rows if row.run_id in runs]
+    ends = [end for end in panel.ends if end.run_id in runs]
+    return average_seeds(rows, ends)
 
 
 def _with_other_seeds(
     setting: Setting, side: Contender, key: PanelKey, results: Results
 ) -> Setting:
-    """A setting with the seeds that the name of one run leaves out."""
+    """Return a setting with the seeds that the name of one run leaves out."""
     panel = next(panel for panel in results.panels if panel.panel == key)
     best = side.choice(key)
     reporting = frozenset[str]() if best is None or best.choice is None else best.choice.runs
     settings = panel.settings
     if any(row.run_id in reporting for row in setting.rows):
-        settings = average_seeds(row for row in panel.rows if row.run_id in reporting)
+        settings = _reporting(panel, reporting)
     return next(other for other in settings if other == setting)
 
 
 def _chosen(folder: Path, run: str, side: Contender, key: PanelKey) -> Setting | None:
-    """What `select` or `tune` has chosen for a method; None without such a rule.
+    """Return what `select` or `tune` has chosen for a method; None without such a rule.
 
-    Raises: RecordError if there is a rule and no model of its choice.
+    Raises:
+        RecordError: If there is a rule and no model of its choice.
     """
     best = side.choice(key)
     if best is None:
@@ -278,6 +296,7 @@ def model_card(choice: Choice, comparison: str, *, adapter: bool, dtype: str) ->
     template = (files("unlearnbench.report") / "model_card.md.j2").read_text("utf-8")
     environment = Environment(trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
     environment.filters["number"] = _number
+    environment.filters["setting_number"] = float_text
     return environment.from_string(template).render(
         record=record,
         row=row,

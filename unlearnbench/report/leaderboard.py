@@ -135,7 +135,7 @@ def merge(lines: Iterable[tuple[str, str]]) -> Board:
 
 
 def _why_refused(line: _Line, first: _Line) -> str:
-    """Why a line is refused whose record is there with other numbers."""
+    """Say why a line is refused whose record is there with other numbers."""
     started = [one.record.provenance.get("started") for one in (line, first)]
     if started[0] is not None and started[0] == started[1]:
         return (
@@ -168,13 +168,13 @@ def _with_usual(lines: list[_Line], key: str) -> tuple[list[_Line], list[str]]:
 
 
 def _stated(record: Record) -> Mapping[str, Any]:
-    """The choices that a line states, by sweep."""
+    """Return the choices that a line states, by sweep."""
     stated: Mapping[str, Any] = record.provenance.get(CHOICES, {})
     return stated
 
 
 def _stating(record: Record, choices: Mapping[str, Any]) -> Record:
-    """A record that states choices; as it is if there are none."""
+    """Return a record that states choices, or the record as it is if there are none."""
     if not choices:
         return record
     return replace(record, provenance={**record.provenance, CHOICES: dict(choices)})

@@ -1,4 +1,4 @@
-"""Best settings: by the sweep's own rule if it has one, else by the page's."""
+"""Best settings, by the sweep's own rule if it has one, or by the page's rule."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -61,7 +61,7 @@ class SettingsTable:
 
 @lru_cache(maxsize=1)
 def settings_table(context: PageContext) -> SettingsTable:
-    """The best setting of each method: by the sweep's rule if it has one, else by the page's."""
+    """Find the best setting of each method, by the sweep's rule if it has one, or by the page's."""
     report = context.report
     lines = _ordered([*_best_lines(context), *_unevaluated(context)])
     if not any(panel.choices for panel in context.panels):
@@ -131,7 +131,7 @@ def texts(table: SettingsTable, context: PageContext) -> dict[str, str]:
 
 
 class BestSettings(Section):
-    """The tables of best settings, which can be copied."""
+    """The table of best settings, which can be copied."""
 
     name, title, order, folder = "best", "Best settings", 40, "best_settings"
 

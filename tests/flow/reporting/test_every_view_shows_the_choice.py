@@ -413,3 +413,14 @@ def test_the_report_writes_the_selection(folder: Path, capsys: pytest.CaptureFix
     assert stored == Results.read(folder).selection
     assert main(["compare", "near", "far", "--within", "0.1", "--in", str(folder)]) == 0
     assert "chosen from 2 settings on seed 0" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("epoch", ["best", "1", "last"])
+def test_an_exported_model_hides_no_seed_of_its_choice(tmp_path: Path, epoch: str) -> None:
+    """Its card shows the mean over seeds beside its own numbers."""
+    lost = replace(CHOSEN[1], status="collapsed", epochs=(), evaluations={}, error="NaN loss")
+    folder = a_folder(tmp_path / "small", [*TRIALS, CHOSEN[0], lost, CHOSEN[2], *OTHERS])
+    choice = choose(folder, "near", epoch)
+    assert [row.seed for row in choice.setting.rows] == [1, 3]
+    assert choice.setting.why_not == "seed 2 collapsed at epoch 1"
+    assert choice.setting.interval("log10_forget_quality") is None

@@ -1,6 +1,7 @@
 """The card of an exported model: each interval contains the mean in front of it."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -16,22 +17,41 @@ NUMBER = r"(-?\d+(?:\.\d+)?)"
 CELL = re.compile(rf"\| {NUMBER} \(mean {NUMBER} \[{NUMBER}, {NUMBER}\]\) \|")
 
 
-def test_the_number_of_a_seed_stands_beside_the_mean_of_all() -> None:
+def a_choice(learning_rate: float | None = None) -> Choice:
+    """A choice of the first of three seeds, which is outside of the interval of their mean."""
     config = load_config("quickstart").model_copy(update={"seeds": (0, 1, 2)})
-    first, *others = make_plan(config, "rows").runs[:3]
-    utilities = (0.9, 0.71, 0.7)  # the first seed is outside of the interval of the mean
+    runs = make_plan(config, "rows").runs[:3]
+    if learning_rate is not None:
+        runs = tuple(run.model_copy(update={"learning_rate": learning_rate}) for run in runs)
     records = [
         run_record(run, status="finished", epochs=pointed(run.id, [(utility, -5.0)]).epochs)
-        for run, utility in zip((first, *others), utilities, strict=True)
+        for run, utility in zip(runs, (0.9, 0.71, 0.7), strict=True)
     ]
     results = Results.of(records, name="mine")
     ((setting,),) = (panel.settings for panel in results.panels)
-    choice = Choice(records[0], setting.rows[0], setting, results)
-    text = model_card(choice, "equal", adapter=False, dtype="float32")
+    return Choice(records[0], setting.rows[0], setting, results)
+
+
+def test_the_number_of_a_seed_stands_beside_the_mean_of_all() -> None:
+    text = model_card(a_choice(), "equal", adapter=False, dtype="float32")
     cells = [tuple(map(float, cell)) for cell in CELL.findall(text)]
     assert (0.9, 0.77) in {(value, mean) for value, mean, _, _ in cells}
     assert all(low <= mean <= high for _, mean, low, high in cells)
     assert "In brackets: the mean over 3 seeds" in text
+
+
+def test_a_seed_that_ended_early_leaves_no_mean_and_is_named() -> None:
+    choice = a_choice()
+    setting = replace(choice.setting, why_not="seed 3 collapsed at epoch 1")
+    text = model_card(replace(choice, setting=setting), "equal", adapter=False, dtype="float32")
+    assert "There is no mean over seeds: seed 3 collapsed at epoch 1." in text
+    assert "In brackets" not in text
+    assert CELL.findall(text) == []
+
+
+def test_a_learning_rate_has_all_its_digits() -> None:
+    text = model_card(a_choice(0.0001234567), "equal", adapter=False, dtype="float32")
+    assert "\n- learning rate: 0.0001234567\n" in text
 
 
 @pytest.mark.parametrize(
