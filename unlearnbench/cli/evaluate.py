@@ -484,7 +484,7 @@ def _print_metrics(judged: _JudgedModel, console: Console) -> None:
     ordered = sorted(plan.summaries.values(), key=lambda item: "retain" not in item.relative_to)
     scores = {item.columns()[0].name: item for item in ordered if item.question}
     score_lines = [
-        (labels[name], *numbers_of(name), item.question, " and ".join(item.relative_to))
+        (labels[name], *numbers_of(name), item.question, " and ".join(sorted(item.relative_to)))
         for name, item in scores.items()
     ]
     console.table(
@@ -592,9 +592,15 @@ class _AttackedModel:
 
     def before(self, model: str, column: str) -> float | None:
         """The number of a model without the attack, on the rows that the attack asked."""
-        plain = self.plain[model]
+        from unlearnbench.results.attack_variants import is_before_attack
+
+        for variant, rows in self.rows.items():
+            # An attack that trains has evaluated the model on its rows before the first step.
+            if is_before_attack(variant) and model in rows:
+                return rows[model].metrics.get(column)
+        # All points of an attack ask the same rows.
         variant = next(iter(self.rows), "")
-        return self.numbers_before(plain, variant).get(column)
+        return self.numbers_before(self.plain[model], variant).get(column)
 
     def columns(self) -> list[MetricColumn]:
         """The metrics by set with a number under the attack, the most telling ones first."""

@@ -15,6 +15,7 @@ from unlearnbench.cli import evaluate
 from unlearnbench.config.profiles import get_profile
 from unlearnbench.evaluation.observation_file import read_observations
 from unlearnbench.testing import made_up_set
+from unlearnbench.testing.metric_checks import taken
 
 Run = Callable[..., tuple[int, str, str]]
 SMALL = ("--data", "synthetic", "--rows", "2", "--max-length", "120")
@@ -187,6 +188,33 @@ def test_the_verdict_is_that_of_the_page(
     assert attack["variants"]["paraphrase"]["retain"]["probability_forget"] == pytest.approx(
         0.2, abs=0.01
     )
+
+
+def test_the_column_before_an_attack_is_of_the_rows_that_it_asked(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Relearning trains on half of the forget rows, and asks for the others."""
+    asked = range(0, 40, 2)
+    models = {
+        name: {"": observed(forget)}
+        for name, forget in (("model", 0.2), ("retain", 0.1), ("start", 0.9))
+    }
+    means: dict[str, float] = {}
+    for name, variants in models.items():
+        half = taken(variants[""].sets["forget"], [*asked])
+        half = replace(half, places=np.array(asked))
+        means[name] = np.exp(-half.answer_loss).mean()
+        if name != "start":
+            for step in (0, 3):
+                variants[f"relearning@{step}"] = Evaluation(variants[""].profile, {"forget": half})
+    monkeypatch.setattr(evaluate, "_evaluated", lambda *_: models)
+    code, out, _ = run("attack", "m", "--data", "tofu", "--attack", "relearning")
+    assert code == 0
+    lines = [line.split() for line in out.splitlines()]
+    assert ["metric", "of", "plain", "@0", "@3"] in lines
+    first = next(i for i, cells in enumerate(lines) if cells[:2] == ["Probability,", "forget"])
+    before = [cells[-3] for cells in lines[first : first + 3]]
+    assert before == [f"{mean:.4g}" for mean in means.values()]
 
 
 @pytest.mark.parametrize(
