@@ -46,7 +46,7 @@ class HyperParameters(BaseModel):
         values: dict[str, Any] = {}
         for name, value in self.model_dump().items():
             info = type(self).model_fields[name]
-            is_default = not info.is_required() and value == info.get_default()
+            is_default = value == info.get_default(call_default_factory=True)
             if not (is_default and IF_SET in info.metadata):
                 values[name] = value
         return values

@@ -19,8 +19,8 @@ If you add a field, choose by what it does:
 - It is derived from files or from the version of the program, and no configuration states it:
   `IF_SET.because("the rows have changed")`. The reason is shown if runs are repeated.
 
-A field without a declaration is an error. The fields of plug-ins need none: they always count. They
-may have `IF_SET`.
+A field without a declaration is an error. The fields of methods, modifiers and attacks need none:
+they always count, except for fields that are declared as `IF_SET` and have their defaults.
 """
 
 from __future__ import annotations

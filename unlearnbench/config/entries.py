@@ -201,7 +201,7 @@ class AttackSpec(Settings):
 
     name: Annotated[str, ALWAYS]
     settings: Annotated[dict[str, Any], ALWAYS.of(*RUNS), WITHOUT_EPOCHS.of(Id.ATTACK)]
-    """As JSON, every field of the attack."""
+    """As JSON, the fields of the attack that `HyperParameters.resolved` names."""
     version: Annotated[int, ALWAYS] = 1
     source: Annotated[str | None, ALWAYS] = None
     """Content hash of the plug-in file; None for an installed attack."""
@@ -218,9 +218,11 @@ def attack_spec(name: str, attack: Attack) -> AttackSpec:
     """The spec of an attack. Raises: PluginError where its `content` fails."""
     with plugin_code(f"`content` of attack {name!r}", passing=UnlearnbenchError):
         content = attack.content()
+    values: dict[str, Any] = json_ready(attack.model_dump(mode="json"))
     return AttackSpec(
         name=name,
-        settings=json_ready(attack.model_dump(mode="json")),
+        # Fields that were added after runs had been published are left out if they are not set.
+        settings={field: values[field] for field in attack.resolved()},
         version=attack.version,
         source=file_digest(name) or None,
         content=content,

@@ -8,6 +8,8 @@ from typing import Annotated, Any
 import pytest
 from pydantic import BaseModel, Field
 
+from unlearnbench.api.attack import AttackRows, PromptAttack
+from unlearnbench.api.benchmark import Question
 from unlearnbench.api.hyperparameters import HyperParameters
 from unlearnbench.api.identity import (
     ALWAYS,
@@ -26,7 +28,7 @@ from unlearnbench.api.identity import (
 from unlearnbench.base.errors import PluginError
 from unlearnbench.base.hashing import content_hash
 from unlearnbench.benchmarks.synthetic import Synthetic
-from unlearnbench.config.entries import AttackSpec
+from unlearnbench.config.entries import AttackSpec, attack_spec, restored
 from unlearnbench.config.plan import RunSpec
 from unlearnbench.config.reference_spec import AttackedReferenceSpec, ReferenceSpec
 from unlearnbench.config.schema import EvaluationSettings, ModelSettings
@@ -212,6 +214,26 @@ def test_a_field_that_was_added_to_a_plug_in_counts_only_if_it_is_set() -> None:
 
     assert Plug().resolved() == {"old": 1.0}
     assert Plug(new=True).resolved() == {"old": 1.0, "new": True}
+
+
+def test_a_field_that_was_added_to_an_attack_counts_only_if_it_is_set() -> None:
+    class Plea(PromptAttack):
+        label = "Plea"
+        words: tuple[str, ...] = ("Please.",)
+
+        def asked(self, row: Question, point: str, rows: AttackRows) -> Question:  # noqa: ARG002
+            return row
+
+    class Longer(Plea):
+        more: Annotated[tuple[str, ...], IF_SET] = Field(default_factory=lambda: ("Now.",))
+
+    before = attack_spec("plea", Plea())
+    assert before.settings == {"at": "last", "words": ["Please."]}
+    added = attack_spec("plea", Longer())
+    assert (added, added.identity) == (before, before.identity)
+    changed = attack_spec("plea", Longer(more=("Do.",)))
+    assert changed.settings == {**before.settings, "more": ["Do."]}
+    assert Longer.model_validate(restored(Longer, added.settings)) == Longer()
 
 
 def test_the_earlier_declaration_of_plug_ins_is_refused() -> None:
