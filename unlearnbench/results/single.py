@@ -96,8 +96,8 @@ def check_comparable(models: Mapping[ModelRole, Evaluation], benchmark: Benchmar
 
     Args:
         models: Plain evaluations.
-        benchmark: On whose sets they were evaluated. A log of the retain model may have only the
-            forget set.
+        benchmark: On whose sets they were evaluated. A log may lack sets: that of a retain
+            model may have only the forget set.
 
     Raises:
         EvaluationError: If profiles, precisions or rows differ.
@@ -110,7 +110,7 @@ def check_comparable(models: Mapping[ModelRole, Evaluation], benchmark: Benchmar
         check_precision("the model", model.precision, "the retain model", retain.precision)
         forget_sets = [name for name, role in benchmark.roles.items() if role == "forget"]
         check_same_questions(model, retain, forget_sets, benchmark.headline.forgotten.name)
-        for name in forget_sets:
+        for name in dict.fromkeys((*forget_sets, *model.sets)):
             _check_same_rows("--retain", name, model, retain)
     if start is not None:
         check_profile("--start", start, model.profile)

@@ -198,6 +198,24 @@ def test_models_that_do_not_compare_are_refused(
     assert message in str(raised.value)
 
 
+@pytest.mark.parametrize("role", [ModelRole.RETAIN, ModelRole.START])
+@pytest.mark.parametrize("set_name", SETS)
+def test_every_set_that_two_models_have_must_have_the_same_rows(
+    role: ModelRole, set_name: str
+) -> None:
+    """All numbers of both stand side by side."""
+    model, other = evaluation(), evaluation()
+    models = {ModelRole.MODEL: {"": model}, role: {"": other}}
+    assert records_of(models, TOFU_BENCHMARK, 0.1)
+    fewer = {**other.sets, set_name: evaluation(3).sets[set_name]}
+    models[role] = {"": replace(other, sets=fewer)}
+    with pytest.raises(EvaluationError, match=f"--{role}: evaluated on 3 {set_name} questions"):
+        records_of(models, TOFU_BENCHMARK, 0.1)
+    without = {name: rows for name, rows in other.sets.items() if name != set_name}
+    models[role] = {"": replace(other, sets=without)}
+    assert records_of(models, TOFU_BENCHMARK, 0.1)
+
+
 def without_questions(count: int) -> Evaluation:
     """An evaluation as read from a log of open-unlearning."""
     of = evaluation(count)
