@@ -75,7 +75,8 @@ def _panel(context: PageContext, panel: TradeOffPanel, lines: Sequence[SettingsL
     attacked = panel_of(context, panel)
     scored: list[ScoreLine] = []
     for line in lines:
-        if line.setting is None:
+        if line.setting is None or line.setting.why_not:
+            # A mean over the other seeds would hide a seed that ended early.
             scored.append(ScoreLine(line, ()))
         else:
             lasting = None if attacked is None else attacked.of(line.setting)
