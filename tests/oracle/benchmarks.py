@@ -104,8 +104,10 @@ SCORES: Mapping[str, Score] = {
     "sampling-bounds": metrics.sampling_bounds,
 }
 """Scores in an order in which each stands behind those that it reads."""
-RELATIVE = {"forget-quality", "mia-reference", "forgotten", "kept", "memorization-score-ou"}
-RELATIVE |= {"private", "privleak"}
+RELATIVE = {
+    *("forget-quality", "mia-reference", "forgotten", "kept", "memorization-score-ou"),
+    *("private", "privleak"),
+}
 """Scores that compare a model with the retain model or the start model."""
 
 COLUMNS_OF_SCORES: Mapping[str, set[str]] = {

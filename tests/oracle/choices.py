@@ -119,7 +119,8 @@ def _choose(settings: Sequence[Setting], select: Mapping[str, Any], judge: Judge
 
     def merit(setting: Setting) -> tuple[Any, ...]:
         area = hypervolume(spanned[setting.text], corner)
-        return area, hypervolume([_point(setting, judge)], corner), judge.merit(setting)
+        own_area = hypervolume([_point(setting, judge)], corner)
+        return area, own_area, judge.merit(setting), setting.order_in_tables
 
     best = max(settings, key=merit)
     return best if merit(best)[0] > 0 else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
@@ -76,6 +77,16 @@ class Setting:
     def learning_rate(self) -> float | None:
         """Learning rate."""
         return self.rows[0].record.learning_rate
+
+    @property
+    def order_in_tables(self) -> tuple[str, float]:
+        """Sort key of a method's settings in tables: hyperparameters, then the learning rate.
+
+        No rule decides between settings that are exactly as good. Views show the last one.
+        """
+        method = self.rows[0].record.spec.get("method") or {}
+        rate = -math.inf if self.learning_rate is None else self.learning_rate
+        return json.dumps(method, sort_keys=True), rate
 
     @property
     def seeds(self) -> tuple[int, ...]:

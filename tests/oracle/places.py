@@ -64,13 +64,14 @@ class Judge:
     def best(self, settings: Sequence[Setting], least_kept: float) -> Setting | None:
         """Return the setting that forgets most among those that keep enough."""
         winner: Setting | None = None
-        winning: tuple[float, float, int] | None = None
+        winning: tuple[tuple[float, float, int], tuple[str, float]] | None = None
         for setting in settings:
             merit = self.merit(setting)
             if merit is None or merit[1] < least_kept:
                 continue
-            if winning is None or merit > winning:
-                winner, winning = setting, merit
+            rank = merit, setting.order_in_tables
+            if winning is None or rank > winning:
+                winner, winning = setting, rank
         return winner
 
     def order(self, setting: Setting | None, name: str) -> tuple[float, float, int, str]:
