@@ -585,7 +585,10 @@ def _ends(
         "a run was stopped": RunEnd("stopped", 1),
     }
     happening = [end for feature, end in kinds.items() if feature in drawn.features]
-    chosen = rng.sample(range(len(runs)), min(len(happening), len(runs)))
+    # A run that another one goes on from has ended with a model.
+    continued = {run.after for run in runs}
+    possible = [i for i, run in enumerate(runs) if run.id not in continued]
+    chosen = rng.sample(possible, min(len(happening), len(possible)))
     return {runs[i].id: end for i, end in zip(chosen, happening, strict=False)}
 
 
