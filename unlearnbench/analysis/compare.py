@@ -405,11 +405,18 @@ def match(a: Contender, b: Contender, key: PanelKey, tolerance: float) -> Match 
     equal = candidate is not None and (candidate.kept or 0.0) <= level + tolerance + _ROUNDING
     if candidate is None or (not equal and _forgotten(candidate) < _forgotten(best)):
         if _forgotten(best) < _forgotten(other):
-            names = (a.name, b.name) if keeper == 0 else (b.name, a.name)
+            keeping, lacking = (a, b) if keeper == 0 else (b, a)
+            if lacking.choice(key) is not None:
+                return (
+                    f"{lacking.name}'s chosen setting keeps {other.kept:.3f}, less than "
+                    f"{keeping.name}'s best, {level:.3f}, by more than {tolerance:g}, and forgets "
+                    "more. Try a larger --within"
+                )
             return (
-                f"No setting of {names[1]} keeps as much as {names[0]}'s best, {level:.3f}, "
-                f"within {tolerance:g}: {names[1]}'s best has {other.kept:.3f} and forgets more. "
-                "Try a larger --within, or train with more epochs or learning rates"
+                f"No setting of {lacking.name} keeps as much as {keeping.name}'s best, "
+                f"{level:.3f}, within {tolerance:g}: {lacking.name}'s best has {other.kept:.3f} "
+                "and forgets more. Try a larger --within, or train with more epochs or learning "
+                "rates"
             )
         candidate = other
     return (best, candidate) if keeper == 0 else (candidate, best)

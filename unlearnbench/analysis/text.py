@@ -262,7 +262,8 @@ def doubts(order: PanelOrder) -> Iterator[str]:
         if method.chosen_on or method.lost:
             yield f"{method.method} has no place: {method.why_not}."
     if leader.seeds == 1:
-        yield "Only one seed was run: the order may change with another."
+        one_seed = "It rests on one seed" if leader.chosen_on else "Only one seed was run"
+        yield f"{one_seed}: the order may change with another."
     else:
         few = " (fewer than three: the order may change with another)"
         yield f"It rests on {leader.seeds} seeds{few if leader.seeds < ENOUGH_SEEDS else ''}."
@@ -337,12 +338,13 @@ def _lasts(item: AttackedSetting) -> str:
     name = setting_name(item.setting)
     worst = item.worst
     if item.bypassed_by:
+        verb = "runs" if len(item.bypassed_by) == 1 else "run"
         return (
-            f"{name}: bypassed, not robust: it leaves the weights as they are, and "
-            f"{' and '.join(item.bypassed_by)} runs the model without it."
+            f"{name}, is bypassed, not robust: it leaves the weights as they are, and "
+            f"{' and '.join(item.bypassed_by)} {verb} the model without it."
         )
     if worst is None:
-        return f"{name}: not scored: {item.why_not}."
+        return f"{name}, is not scored: {item.why_not}."
     returned = (
         f"Under {variant_label(worst.variant)}, {share_given_back(item)} of what {name}, removed "
         f"comes back{_how_sure(item)}"
@@ -421,7 +423,7 @@ def attack_sentences(panel: AttackedPanel) -> tuple[str, ...]:
         )
     )
     lines = [_lasts(item) for item in listed]
-    lines += [f"{best.name}: not scored: {best.why_not}." for best in panel.without_best]
+    lines += [f"{best.name} is not scored: {best.why_not}." for best in panel.without_best]
     return (*lines, _baseline(panel)) if lines else ()
 
 

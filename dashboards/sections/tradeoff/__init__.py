@@ -40,6 +40,7 @@ class TradeOff(Section):
                 }
                 for panel in context.panels
             ],
+            "chooses": any(panel.choices for panel in context.panels),
             "questions": sorted({p.questions for p in context.panels if p.questions is not None}),
             "has_dashes": len(set(dashes.values())) > 1 or len(dashes) < 3,
             "level": round(100 * LEVEL),

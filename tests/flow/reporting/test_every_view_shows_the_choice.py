@@ -228,6 +228,18 @@ def test_export(folder: Path) -> None:
     assert (last.row.epoch, last.row.seed, last.row.learning_rate) == (2, 1, 1e-5)
 
 
+def test_sentences_speak_of_the_choice_and_of_its_seeds(tmp_path: Path) -> None:
+    results = Results.read(a_folder(tmp_path / "one", [*TRIALS, CHOSEN[0], OTHERS[0]]))
+    (conclusion,) = results.conclusions
+    assert "It rests on one seed: the order may change" in conclusion.sure, "two seeds were run"
+    near, far = (find_contender(name, name, results) for name in ("near", "far"))
+    (panel,) = compare(near, far).panels
+    assert panel.why_not == (
+        "near's chosen setting keeps 0.840, less than far's best, 0.880, by more than 0.02, and "
+        "forgets more. Try a larger --within"
+    ), "other settings of near may keep more, and take no part"
+
+
 def test_compare(folder: Path) -> None:
     results = Results.read(folder)
     near, far = (find_contender(name, name, results) for name in ("near", "far"))

@@ -286,7 +286,9 @@ def test_methods_at_inference_time_are_bypassed_by_white_box_attacks() -> None:
     assert setting.bypassed_by == ("relearning",)
     assert setting.under[0].before == 0.1, "the method is gone at the point 0 already"
     assert setting.lasting == pytest.approx(0.125)
-    assert attack_sentences(found)[0].startswith("eco, epoch 1: bypassed, not robust: it")
+    assert attack_sentences(found)[0].startswith("eco, epoch 1, is bypassed, not robust: it")
+    sentence = attack_sentences(panel(plain, under, white_box=bool))[0]
+    assert "relearning and paraphrase run the model without it." in sentence
     trained = panel([row("run", 0.1)], variants("run", {"relearning@13": 0.9}), white_box=bool)
     assert trained.settings[0].bypassed_by == ()
 
@@ -318,7 +320,7 @@ def test_a_best_setting_that_was_not_attacked_has_no_score_of_another_one() -> N
     (shown,) = found.shown
     assert shown.setting.learning_rate == 2e-5, "1e-5 was not attacked, 3e-5 keeps too little"
     assert attack_sentences(found)[0] == (
-        "npo at learning rate 1e-05, epoch 1: not scored: it was not attacked at epoch 1 (only "
+        "npo at learning rate 1e-05, epoch 1, is not scored: it was not attacked at epoch 1 (only "
         "other settings of npo were)."
     )
     assert text_of_conclusion(found, plain[0]).startswith(
@@ -388,7 +390,7 @@ def test_an_attack_that_other_settings_had_is_not_passed_over() -> None:
     assert (npo.lasting, npo.why_not) == (None, "relearning did not attack it at epoch 1")
     first, second, _ = attack_sentences(panel(plain, under))
     assert "of what idk at" in first
-    assert second.startswith("npo at learning rate 1e-05, epoch 1: not scored: "), "scores first"
+    assert second.startswith("npo at learning rate 1e-05, epoch 1, is not scored: "), "scores first"
 
 
 def choice(epoch: int = 1, runs: Collection[str] = ("npo-1e-05-1", "npo-1e-05-2")) -> Choice:
@@ -446,7 +448,7 @@ def test_a_choice_without_numbers_is_named_with_the_reason() -> None:
     assert found.best == ()
     assert found.most is None
     assert attack_sentences(found)[0] == (
-        "npo: not scored: chosen; no run on the other seeds has ended yet."
+        "npo is not scored: chosen; no run on the other seeds has ended yet."
     )
 
 

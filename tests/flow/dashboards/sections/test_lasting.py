@@ -73,7 +73,7 @@ def test_sentences_and_numbers(context: Any) -> None:
         *("assistant-prefix", "paraphrase", "quantization", "relearning", "second-turn"),
     ]
     assert "of what idk at learning rate 0.0001" in lines[0]
-    assert any("bypassed, not robust: it leaves" in line for line in lines)
+    assert any("eco, epoch 1, is bypassed, not robust: it leaves" in line for line in lines)
     assert (values["stepped"], values["leak_label"]) == ({"relearning"}, "leak@16")
     assert worst is None
     (idk,) = (one for one in panel.best if one.setting.family == "idk")
@@ -300,7 +300,7 @@ def attacked_at(records: tuple[Record, ...], variant: str, seed: int) -> list[Re
 def test_no_view_has_a_score_if_a_seed_lacks_an_attack(records: tuple[Record, ...]) -> None:
     report = context_of(*attacked_at(records, "relearning", 1)).report
     reason = "relearning did not attack seed 1 at epoch 1"
-    assert f"not scored: {reason}." in " ".join(report.conclusions[0].sentences)
+    assert f" is not scored: {reason}." in " ".join(report.conclusions[0].sentences)
     assert f'<td class="none" colspan="2" title="{reason}">{reason}</td>' in SECTION.render(report)
     assert f'<span class="none">{reason}</span>' in scorecard.ScorecardSection().render(report)
     latex = scorecard.scorecard_latex(report)
