@@ -535,7 +535,7 @@ class Panel(OnPanel):
         """
         bests = [self._chosen(choice) for choice in self.choices]
         by_rule: dict[str, list[Setting]] = defaultdict(list)
-        for setting in self._judged:
+        for setting in self.judged:
             by_rule[setting.family].append(setting)
         bests += [self._best_by_rule(family, settings) for family, settings in by_rule.items()]
         ordered = sorted(
@@ -544,12 +544,18 @@ class Panel(OnPanel):
         return _told_apart(ordered)
 
     @cached_property
-    def _judged(self) -> tuple[Setting, ...]:
+    def judged(self) -> tuple[Setting, ...]:
         """The settings that the page's own rule applies to: those of sweeps that choose nothing."""
         if not self.choices:
             return self.settings
-        choosing = frozenset[str]().union(*(choice.sweep_runs for choice in self.choices))
-        return average_seeds((row for row in self.rows if row.run_id not in choosing), self.ends)
+        return average_seeds(
+            (row for row in self.rows if row.run_id not in self.choosing_runs), self.ends
+        )
+
+    @cached_property
+    def choosing_runs(self) -> frozenset[str]:
+        """Ids of the runs of sweeps that choose."""
+        return frozenset[str]().union(*(choice.sweep_runs for choice in self.choices))
 
     def _best_by_rule(self, family: str, settings: Sequence[Setting]) -> Best:
         """The best setting of a method by the page's rule."""

@@ -30,6 +30,7 @@ from unlearnbench.analysis.compare import (
 from unlearnbench.analysis.over_questions import sensitivity_of_test
 from unlearnbench.base.errors import EvaluationError, RecordError
 from unlearnbench.results.records import Record
+from unlearnbench.results.table import TableRow
 from unlearnbench.stats.ks_test import SIGNIFICANCE, Sensitivity, ks_power
 from unlearnbench.stats.paired_test import holm
 from unlearnbench.stats.pareto_front import hypervolume
@@ -147,7 +148,7 @@ def _points(panel: Panel, best: Best) -> list[tuple[float, float]]:
     """(kept, forgotten) of all settings and epochs of a method, larger is better in both."""
     choice = best.choice
     if choice is None:
-        settings = [item for item in panel.settings if item.family == best.family]
+        settings = [item for item in panel.judged if item.family == best.family]
     else:
         rows = (row for row in panel.rows if row.run_id in choice.runs)
         ends = (end for end in panel.ends if end.run_id in choice.runs)
@@ -173,6 +174,14 @@ def _sensitivity(panel: Panel, records: Iterable[Record]) -> Sensitivity | None:
 
 SWAPS = 999
 """Swaps drawn per test; more if the adjustment for many tests needs a smaller least p."""
+
+
+def _rows_of(panel: Panel, best: Best) -> tuple[TableRow, ...]:
+    """List the rows of a method: for a best setting by the page's rule, only what it judges."""
+    rows = (row for row in panel.rows if row.family == best.family)
+    if best.choice is not None:
+        return tuple(rows)
+    return tuple(row for row in rows if row.run_id not in panel.choosing_runs)
 
 
 @dataclass(frozen=True)
@@ -207,7 +216,7 @@ def rivals(panel: Panel, records: Iterable[Record]) -> Rivals | None:
         replace(
             whole,
             name=best.name,
-            rows=tuple(row for row in panel.rows if row.family == best.family),
+            rows=_rows_of(panel, best),
             chosen={} if best.choice is None else {panel.panel: (best,)},
         )
         for best in ranked

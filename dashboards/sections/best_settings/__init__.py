@@ -90,7 +90,7 @@ def _best_lines(context: PageContext) -> list[SettingsLine]:
     lines: list[SettingsLine] = []
     for panel in context.panels:
         for best in panel.best:
-            tried = len([s for s in panel.settings if s.family == best.family and s.epoch > 0])
+            tried = len([s for s in panel.judged if s.family == best.family and s.epoch > 0])
             if best.choice is not None:
                 tried = best.choice.candidates
             lines.append(SettingsLine.of(best, tried))

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from unlearnbench.analysis.compare import compare, find_contender
+from unlearnbench.analysis import order_confidence
+from unlearnbench.analysis.compare import Contender, compare, find_contender
 from unlearnbench.analysis.results import Results
 from unlearnbench.analysis.text import best_lines
 from unlearnbench.base.errors import RecordError
@@ -192,7 +193,9 @@ def test_the_card_of_a_chosen_point_is_of_the_reporting_seeds(folder: Path) -> N
     assert seeds == [0, 1, 2, 3]
 
 
-def test_leaderboard_alone_and_merged(folder: Path, tmp_path: Path) -> None:
+def test_leaderboard_alone_and_merged(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A second sweep of one method has no rule, and is judged by the page's."""
     board = merge(("a", line) for line in exported(folder).text.splitlines())
     (shown,) = boards(board.records).values()
@@ -214,6 +217,24 @@ def test_leaderboard_alone_and_merged(folder: Path, tmp_path: Path) -> None:
     assert by_rule.learning_rate == 3e-4
     assert [row.seed for row in by_rule.rows] == [0, 1]
     assert chosen.forgotten == pytest.approx(quality(OTHERS, 1))
+
+    def hypervolume_of_far(results: Results) -> float | None:
+        (order,) = results.claims.panels
+        return next(method.hypervolume for method in order.methods if method.method == "far")
+
+    alone: Board = merge(("b", line) for line in exported(plain).text.splitlines())
+    (expected,) = boards(alone.records).values()
+    assert hypervolume_of_far(shown) == hypervolume_of_far(expected)
+    runs_of_method: dict[str, set[str]] = {}
+
+    def noted(a: Contender, b: Contender, *_: Any) -> str:
+        for side in (a, b):
+            runs_of_method[side.name] = {row.run_id for row in side.rows}
+        return "not compared"
+
+    monkeypatch.setattr(order_confidence, "match", noted)
+    order_confidence.rivals(panel, shown.records)
+    assert runs_of_method["far"] == {record.id for record in free}, "none of the other sweep"
 
 
 def test_export(folder: Path) -> None:
