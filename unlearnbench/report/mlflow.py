@@ -46,7 +46,7 @@ _EXISTS = "RESOURCE_ALREADY_EXISTS"
 _BUSY_MILLISECONDS = 60_000
 _STATUS = dict(finished="FINISHED", collapsed="FINISHED", failed="FAILED", stopped="KILLED")
 _DIGEST = "unlearnbench.numbers"
-"""Tag of a run: hash of everything that was logged of it, by which outdated numbers are found."""
+"""Tag of a run: `TrackedRun.digest` of what was logged, by which outdated numbers are found."""
 
 
 class _LoggedRun(NamedTuple):

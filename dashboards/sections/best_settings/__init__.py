@@ -159,9 +159,11 @@ def _html_table(table: SettingsTable, context: PageContext) -> HtmlTable:
 
     def method(line: SettingsLine) -> Markup:
         if line.setting is None:
-            return Markup("{} <small>{}</small>").format(line.method, line.why_not)
+            return Markup('{} <small class="why">{}</small>').format(line.method, line.why_not)
         unmoved = starts[line.panel].unmoved(line.setting.forgotten)
-        note = Markup(" <small>{}</small>").format(line.why_not) if line.why_not else ""
+        note = Markup("")
+        if line.why_not:
+            note = Markup(' <small class="why">{}</small>').format(line.why_not)
         return button(line.setting, unmoved=unmoved) + note
 
     tried = Column("Tried", lambda line: str(line.tried))
