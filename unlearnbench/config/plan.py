@@ -272,12 +272,6 @@ class Plan:
         """Folder of the sweep's files."""
         return Path(self.config.output) / self.config.name
 
-    @property
-    def metric_files(self) -> dict[str, str]:
-        """Digests of the plug-in files that metrics and benchmarks come from, by name."""
-        offers = [*registry.offers("metrics"), *registry.offers("benchmarks")]
-        return {offer.name: offer.digest for offer in offers if offer.digest}
-
     def runs_of(self, model: ModelSettings, fraction: SplitKey, point: Point) -> list[RunSpec]:
         """The runs of one setting: one per seed, or per seed of the selection."""
         config, (spec, rate) = self.config, point
@@ -329,7 +323,6 @@ class Plan:
             "rows": {split_text(fraction): dict(sets) for fraction, sets in self.rows.items()},
             "hub": dict(self.commits),
             "plugin_files": [str(path) for path, _ in registry.plugin_files()],
-            "metric_files": self.metric_files,
             "config": redact_tree(json_ready(self.config.model_dump(mode="json"))),
             **({SEQUENCE: self.sequence} if self.config.search.kind == "quasi-random" else {}),
             **({} if self.references is None else {"references": list(self.references)}),

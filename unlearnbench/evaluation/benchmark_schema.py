@@ -100,6 +100,14 @@ class BenchmarkSchema:
         return {column.name: column for column in (*self.plan.columns, *self.plan.under_attack)}
 
     @cached_property
+    def computed(self) -> frozenset[str]:
+        """Names of the columns that can be computed here."""
+        of_summaries = (
+            column.name for summary in self.plan.summaries.values() for column in summary.columns()
+        )
+        return frozenset(self.measures).union(of_summaries)
+
+    @cached_property
     def measures(self) -> Mapping[str, tuple[Measure, str]]:
         """By column the metric and the set behind it, of those that are of one set."""
         return {
@@ -198,13 +206,16 @@ def recorded_schema(
         if stored is None or stored.name != name:
             raise
         return replace(stored, missing=str(error))
+    on_offer = {offer.name for offer in offers("metrics")}
+    not_given = chosen.keys() - on_offer
     try:
-        return BenchmarkSchema.of(benchmark, rules, chosen, name=name)
+        schema = BenchmarkSchema.of(benchmark, rules, chosen, name=name)
+        return replace(schema, unusable=tuple(sorted(not_given)))
     except PluginError:
         usable = {
             metric: settings
             for metric, settings in chosen.items()
-            if _is_usable(metric, settings, rules, benchmark)
+            if metric in on_offer and _is_usable(metric, settings, rules, benchmark)
         }
     unusable = tuple(sorted(chosen.keys() - usable.keys()))
     return BenchmarkSchema.of(benchmark, rules, usable, name=name, unusable=unusable)

@@ -21,7 +21,7 @@ The order of the steps:
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -101,15 +101,20 @@ class _Inputs:
         return cls(evaluated.observations, others["retain"], others["fine-tuned"])
 
     def key(self, rules: RecordRules) -> str:
-        """Return the key of the row; empty if the numbers cannot be computed from files."""
-        if not rules.key or not isinstance(self.own, StoredFile):
+        """Return the key of the row; empty if the numbers cannot be computed from files alone."""
+        models = self.own, self.retain, self.start
+        is_in_memory = any(isinstance(model, Evaluation) for model in models)
+        if not rules.key or self.own is None or is_in_memory:
             return ""
-        digests = " ".join(map(_digest, (self.own, self.retain, self.start)))
+        digests = " ".join(map(_digest, models))
         return hashlib.sha256(f"{rules.key} {digests}".encode()).hexdigest()[:16]
 
 
 def _digest(observations: Observations | None) -> str:
-    return observations.digest if isinstance(observations, StoredFile) else "-"
+    """Return the hash of a file; `-` if there is no model."""
+    if observations is None:
+        return "-"
+    return observations.digest if isinstance(observations, StoredFile) else "in memory"
 
 
 def table_of(records: Iterable[Record], metrics: MetricChoices | None = None) -> Table:
@@ -246,20 +251,41 @@ class _Row:
 
     def recorded_numbers(self) -> Numbers:
         """Return the recorded numbers, without those of metrics that had other settings."""
-        stale = self.columns_of_changed_settings(recorded_metrics(self.record))
-        if not stale:
-            return Numbers.finite(self.result.metrics)
-        kept = {name: value for name, value in self.result.metrics.items() if name not in stale}
-        return Numbers.finite(kept)
+        recorded = Numbers.finite(self.result.metrics)
+        return self.without_changed_settings(recorded, recorded_metrics(self.record))
 
-    def columns_of_changed_settings(self, before: MetricChoices) -> frozenset[str]:
-        """Return the columns of metrics whose settings differ from earlier ones."""
+    def without_changed_settings(self, numbers: Numbers, before: MetricChoices) -> Numbers:
+        """Return numbers without those of metrics whose settings differ from earlier ones."""
+        stale = self.columns_of_changed_settings(before, numbers)
+        if not stale:
+            return numbers
+        return Numbers({name: value for name, value in numbers.items() if name not in stale})
+
+    def columns_of_changed_settings(
+        self, before: MetricChoices, columns: Collection[str]
+    ) -> frozenset[str]:
+        """Return the columns of metrics whose settings differ from earlier ones.
+
+        Args:
+            before: Earlier metrics with their settings.
+            columns: Columns of earlier numbers. Those of a metric that cannot be used here are
+                found by its name, since nothing else says which they are.
+        """
         now = self.rules.metrics
         if before == now:
             return frozenset()
         names = before.keys() | now.keys()
         changed = {name for name in names if before.get(name, {}) != now.get(name, {})}
-        return self.rules.schema.plan.affected(changed)
+        affected = self.rules.schema.plan.affected(changed)
+        computed = self.rules.schema.computed
+        unknown = [column for column in columns if column not in computed]
+        prefixes = [name.replace("-", "_") for name in changed]
+        by_name = {
+            column
+            for column in unknown
+            if any(f"{column}_".startswith(f"{prefix}_") for prefix in prefixes)
+        }
+        return affected | by_name
 
 
 class _Finalization:
@@ -279,6 +305,8 @@ class _Finalization:
         self._ambiguous: list[str] = []
         """Sentences on models that others cannot be compared with, because there are several."""
         self._rules_keys: set[str] = set()
+        self._unusable: set[str] = set()
+        """Names of metrics that the configuration names and that cannot be used here."""
         self._evaluated: dict[tuple[str, int, str], EvaluatedResult] = {}
         """Results by their place."""
         self._unread: dict[tuple[str, int, str], str] = {}
@@ -327,6 +355,7 @@ class _Finalization:
         for record in self._records:
             rules = self._rules.of(record)
             self._rules_keys.add(rules.key)
+            self._unusable.update(rules.schema.unusable)
             self._compare_observing_code(record, rules)
             stored = record.provenance.get(NUMBERS)
             is_current = bool(
@@ -341,19 +370,22 @@ class _Finalization:
 
     def _taken(self, row: _Row, *, is_current: bool) -> Numbers | None:
         """Return the numbers of a row that need no computation; None if they need one."""
-        if is_current:
-            return Numbers.finite(row.result.metrics)
         if row.key in self._known.by_key:
             return self._known.by_key[row.key]
+        if is_current:
+            numbers = Numbers.finite(row.result.metrics)
+            if row.evaluated.place in self._known.by_place:
+                # Numbers by other rules may have been shown in the meantime.
+                self._note_changes(row, numbers)
+            return numbers
         if row.key in _computed_here:
-            numbers = _computed_here[row.key]
+            numbers = self._with_unknown_columns(row, _computed_here[row.key])
             self._note_changes(row, numbers)
             return numbers
         if row.rules.obstacle:
             if isinstance(row.inputs.own, StoredFile) and not row.rules.schema.missing:
                 self._problems.append(f"{row.label}: {row.rules.obstacle}")
-            # The stored table may have columns that are newer than the record.
-            return self._known.by_place.get(row.evaluated.place) or row.recorded_numbers()
+            return self._last_numbers(row)
         observations = row.evaluated.observations
         if observations is None:
             if isinstance(row.record.evaluations, StoredEvaluations):
@@ -363,6 +395,30 @@ class _Finalization:
             # This process made the record, with its numbers, by the code that it still runs.
             return row.recorded_numbers()
         return None
+
+    def _with_unknown_columns(self, row: _Row, values: Mapping[str, float | None]) -> Numbers:
+        """Return computed numbers with the last ones of metrics whose plug-in is not given now."""
+        columns = row.rules.schema.columns
+        unknown = {
+            name: value for name, value in self._last_numbers(row).items() if name not in columns
+        }
+        return Numbers.finite({**unknown, **values})
+
+    def _last_numbers(self, row: _Row) -> Numbers:
+        """Return the numbers of the stored table, or else the recorded ones.
+
+        The stored table may have columns that are newer than the record. Numbers of metrics that
+        had other settings are left out.
+        """
+        shown = self._known.by_place.get(row.evaluated.place)
+        if shown is None:
+            return row.recorded_numbers()
+        return row.without_changed_settings(shown, self._shown_by(row))
+
+    def _shown_by(self, row: _Row) -> MetricChoices:
+        """Return the metrics by which the stored table has shown a row, with their settings."""
+        metrics = self._known.metrics
+        return recorded_metrics(row.record) if metrics is None else metrics
 
     def _computed(self, row: _Row) -> Numbers:
         """Compute the numbers of a row. If that is impossible, a note says so."""
@@ -385,30 +441,29 @@ class _Finalization:
             self._problems.append(f"{row.label}: {error}")
             row.key = ""
             return row.recorded_numbers()
-        # The plug-in of a metric may not be given now. Its recorded columns stay.
-        unknown = {
-            name: value for name, value in row.result.metrics.items() if name not in schema.columns
-        }
-        numbers = Numbers.finite(unknown | values)
         if row.key and row.record.kind != "run":
-            _computed_here[row.key] = numbers
+            _computed_here[row.key] = values
+        numbers = self._with_unknown_columns(row, values)
         self._note_changes(row, numbers)
         return numbers
 
     def _note_changes(self, row: _Row, numbers: Numbers) -> None:
         """Compare numbers with those that were shown before, or else recorded."""
         before = self._known.by_place.get(row.evaluated.place)
-        settings = recorded_metrics(row.record)
         if before is None:
             before = Numbers.finite(row.result.metrics)
-        elif self._known.metrics is not None:
-            settings = self._known.metrics
-        self._moved.add(before, numbers, row.columns_of_changed_settings(settings))
+            settings = recorded_metrics(row.record)
+        else:
+            settings = self._shown_by(row)
+        asked_for = row.columns_of_changed_settings(settings, before)
+        self._moved.add(before, numbers, asked_for)
 
     def _note_ambiguous_models(self) -> None:
         counts: dict[tuple[str, str, SplitKey], int] = defaultdict(int)
         for (kind, model, split, _), candidates in _candidates(self._records).items():
-            counts[kind, model, split] = max(counts[kind, model, split], _count(candidates))
+            # Nothing is computed from lines of a leaderboard, so nothing is left out.
+            observed = [one for one in candidates if one.observations is not None]
+            counts[kind, model, split] = max(counts[kind, model, split], _count(observed))
         for (kind, model, split), count in counts.items():
             if count > 1:
                 name = "start" if kind == "fine-tuned" else kind
@@ -427,6 +482,12 @@ class _Finalization:
 
     def _notes(self) -> Iterator[str]:
         yield from self._ambiguous
+        for name in sorted(self._unusable):
+            yield (
+                f"metric {name} cannot be used here, because its plug-in is not given or does not "
+                "take these settings: its numbers are shown as stored, but are left out if its "
+                "settings have changed; give the plug-in with --plugin"
+            )
         if self._problems:
             yield (
                 f"numbers of {len(self._problems)} evaluations are shown as recorded, because they "
@@ -451,7 +512,7 @@ class _Finalization:
             )
 
 
-_computed_here: dict[str, Numbers] = {}
+_computed_here: dict[str, Mapping[str, float | None]] = {}
 """Numbers of start and retain models that this process has computed, by the keys of their rows.
 While a sweep runs, the same models stand beside each run that ends."""
 

@@ -113,12 +113,10 @@ def record_rules(
     except EvaluationError as error:
         return RecordRules(schema, metrics, "", obstacle=str(error))
     benchmark = benchmark_of_section(section)
-    # A metric that is named but cannot be used changes no number while that is so.
-    usable = {name: metrics[name] for name in metrics.keys() - {*schema.unusable}}
     code = content_hash(
         [
             profile,
-            usable,
+            metrics,
             plugin_code_digest(type(benchmark)),
             _metrics_of(schema.plan),
             own_code(),

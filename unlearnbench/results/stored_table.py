@@ -27,6 +27,8 @@ from unlearnbench.results.table import Numbers, Table
 
 TABLE_FILE = "table.json"
 """Name of the file, beside `results.csv`."""
+_FIX = "no record is lost: `unlearnbench report FOLDER` computes the table again"
+"""Advice if the file cannot be written."""
 _FORMAT = 1
 _MODEL_FIELDS = (
     "run_id",
@@ -77,7 +79,7 @@ def write_table(table: Table, folder: Path) -> None:
     Raises:
         OutputError: If the file cannot be written.
     """
-    write_file(folder / TABLE_FILE, _text_of(table), "the table", "it follows from the records")
+    write_file(folder / TABLE_FILE, _text_of(table), "the table", _FIX)
 
 
 def _text_of(table: Table) -> str:

@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -415,6 +416,21 @@ def test_numbers_that_moved_are_told_until_the_rules_change_again(
     assert Results.read(folder).table.notes == (), "nothing differs from what was shown last"
 
 
+def test_numbers_that_move_back_to_the_recorded_ones_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Code that was changed and changed back: what was shown last is not what is shown now."""
+    records = read_records(a_folder(tmp_path / "made"))
+    folder = tmp_path / "marked"
+    write_with_made_up_numbers((with_number(r, "rouge_forget", 2.0) for r in records), folder)
+    assert Results.read(folder).table.notes == ()
+    with monkeypatch.context() as patch:
+        patch.setattr("unlearnbench.results.rules.own_code", lambda: "other code")
+        finish(folder)
+    (note,) = Results.read(folder).table.notes
+    assert re.search(f"rouge_forget by up to [0-9.]+ in {len(reported(folder))} rows", note)
+
+
 def test_an_observation_by_other_code_has_a_note(tmp_path: Path) -> None:
     """Only an evaluation of the model could make it again."""
     file = Path(__file__).parents[2] / "contracts" / "rank.py"
@@ -467,6 +483,33 @@ def test_two_models_for_one_place_are_none(tmp_path: Path) -> None:
     runs = [row for row in table.rows if row.kind == "run"]
     assert {row.metrics["forgotten"] for row in runs} == {None}
     assert None not in {row.metrics["log10_forget_quality"] for row in runs}
+
+
+def test_two_start_models_of_a_board_leave_no_number_out(tmp_path: Path) -> None:
+    """A line has the numbers that its own sweep computed."""
+    lines = [
+        replace(record, evaluations={}, attacked_evaluations={})
+        for record in read_records(a_folder(tmp_path))
+    ]
+    others = [replace(line, id=f"{line.id}0") for line in lines if line.kind == "fine-tuned"]
+    table = table_of([*lines, *others])
+    assert table.notes == ()
+    numbers = numbers_of((*table.rows, *table.attacked))
+    alone = table_of(lines)
+    assert numbers.items() >= numbers_of((*alone.rows, *alone.attacked)).items()
+
+
+def test_a_start_model_in_memory_gives_no_key(tmp_path: Path) -> None:
+    """A key says which files numbers follow from."""
+    records = read_records(a_folder(tmp_path))
+    kept = [
+        replace(record, evaluations=dict(record.evaluations))
+        if record.kind == "fine-tuned" and record.epochs
+        else record
+        for record in records
+    ]
+    keys = {row.key for row in table_of(kept).rows}
+    assert keys == {""}
 
 
 def test_lines_without_observations_keep_their_numbers_but_for_other_settings(
@@ -539,6 +582,34 @@ def test_a_metric_that_is_not_installed_leaves_the_settings_of_others(tmp_path: 
         known = [row for row in before if name in row]
         assert known
         assert [row[name] for row in after if name in row] == [row[name] for row in known]
+
+
+def test_numbers_by_other_settings_are_not_shown_where_a_metric_is_not_installed(
+    tmp_path: Path,
+) -> None:
+    """They stand beside a configuration that names other settings."""
+    file = tmp_path / "words.py"
+    file.write_text(WORDS, encoding="utf-8")
+    registry.register_file(file)
+    folder = a_folder(
+        tmp_path,
+        evaluation={"metrics": {"words": {"factor": 0.5}}},
+        earlier={"words": {"factor": 2.0}},
+    )
+    registry._files.clear()  # pyright: ignore[reportPrivateUsage]
+    table = Results.read(folder).table
+    assert all("words_forget" not in row.metrics for row in (*table.rows, *table.attacked))
+    (note,) = table.notes
+    assert note.startswith("metric words cannot be used here, because its plug-in is not given")
+
+    registry.register_file(file)
+    by_plugin = reported(folder)
+    assert Results.read(folder).table.notes == ()
+    registry._files.clear()  # pyright: ignore[reportPrivateUsage]
+    for rows in (reported(folder), reported(folder)):
+        assert [row["words_forget"] for row in rows] == [row["words_forget"] for row in by_plugin]
+        assert Results.read(folder).table.notes == (note,)
+    drain()
 
 
 def test_a_run_of_the_folder_is_not_written_by_a_command_that_only_reads(tmp_path: Path) -> None:
