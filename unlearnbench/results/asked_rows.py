@@ -32,7 +32,7 @@ from unlearnbench.results.attack_variants import (
     leaves_greedy,
     may_leave_rows_out,
 )
-from unlearnbench.results.code_digest import code_digest
+from unlearnbench.results.code_digest import code_digest, plugin_code_digest
 from unlearnbench.results.table import Numbers, TableRow
 
 Observed = Callable[[TableRow], Evaluation | None]
@@ -88,11 +88,11 @@ def before_rows(
             unreported = _unreported(row) if kind.leaves_greedy else {}
             if not (kind.may_leave_rows_out or unreported) or panel.has_point_before(row, kind):
                 continue
-            key = _key(row, asked_row, unreported)
+            asked = _Asked(asked_row, kind, unreported)
+            key = _key(row, asked)
             if kind.attack not in numbers_of_attack:
                 numbers = known.get(key)
                 if numbers is None:
-                    asked = _Asked(asked_row, kind, unreported)
                     numbers = _numbers_before(row, asked, selections, observed)
                 # A stored row has a gap for each column of other rows.
                 defined = {name: value for name, value in numbers.items() if value is not None}
@@ -181,11 +181,18 @@ class _Asked:
     """See `_unreported`."""
 
 
-def _key(plain: TableRow, asked: TableRow, unreported: Iterable[str]) -> str:
+def _key(plain: TableRow, asked: _Asked) -> str:
     """Return the key of a row; empty if one of the other rows has none."""
-    if not plain.key or not asked.key:
+    if not plain.key or not asked.row.key:
         return ""
-    text = " ".join([_own_code(), plain.key, asked.key, *sorted(unreported)])
+    # The keys of the other rows cover only the metrics of the benchmark.
+    unreported = [
+        column + _code_of(type(measure.metric))
+        for column, (measure, _) in sorted(asked.unreported.items())
+    ]
+    # The attack may be a plug-in that was not installed before.
+    declared = f"{asked.kind.may_leave_rows_out} {asked.kind.asks_all_models_alike}"
+    text = " ".join([_own_code(), plain.key, asked.row.key, declared, *unreported])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -194,6 +201,11 @@ def _own_code() -> str:
     """Return the digest of this module, which decides which rows were asked."""
     file = Path(__file__)
     return code_digest([(file.name, file.read_bytes())])
+
+
+@lru_cache(maxsize=64)
+def _code_of(metric: type[Metric]) -> str:
+    return plugin_code_digest(metric)
 
 
 def _unreported(row: TableRow) -> dict[str, tuple[Measure, str]]:

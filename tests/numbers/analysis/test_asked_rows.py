@@ -13,6 +13,7 @@ from unlearnbench.analysis.text import attack_sentences
 from unlearnbench.api.observations import Evaluation, FloatArray, SetEvaluation
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.evaluation.benchmark_schema import recorded_schema
+from unlearnbench.results import asked_rows
 from unlearnbench.results.asked_rows import NumbersBefore, asked_places, before_rows
 from unlearnbench.results.records import EpochResult, Record
 from unlearnbench.results.table import Numbers
@@ -150,6 +151,28 @@ def test_greedy_answers_are_measured_also_where_the_benchmark_does_not_report_it
     assert before.metrics[column] == pytest.approx(0.4)
     assert NumbersBefore.of([before])(plain, "sampling") == before.metrics
     assert NumbersBefore.of([])(plain, "sampling") == plain.metrics
+
+
+def test_numbers_before_are_computed_again_if_an_unreported_metric_or_the_attack_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    schema = recorded_schema({"source": "knowundo"}, TOFU.id)
+    (of_set, *_) = schema.sets("forget")
+    plain = table_row("run", "npo", {}, run_id="run", schema=schema, key="plain")
+    numbers = Numbers({f"expected_best_{of_set}": 0.8})
+    under = replace(plain, variant="sampling", metrics=numbers, key="under")
+
+    def key() -> str:
+        (before,) = before_rows([plain], [under], lambda _: None)
+        return before.key
+
+    keys = [key(), key()]
+    assert keys[0] == keys[1]
+    monkeypatch.setattr(asked_rows, "_code_of", "changed {}".format)
+    keys.append(key())
+    monkeypatch.setattr(asked_rows, "asks_all_models_alike", "another attack".__eq__)
+    keys.append(key())
+    assert len({*keys}) == 3
 
 
 @pytest.mark.parametrize(
