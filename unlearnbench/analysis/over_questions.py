@@ -9,7 +9,7 @@ questions for these seeds, not about other seeds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,6 +23,7 @@ from unlearnbench.api.observations import Evaluation, FloatArray
 from unlearnbench.base.errors import EvaluationError, PluginError
 from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
 from unlearnbench.evaluation.summary import forget_ratios
+from unlearnbench.results.asked_rows import Observed
 from unlearnbench.results.table import TableRow
 from unlearnbench.stats.ks_test import Sensitivity, ks_power
 from unlearnbench.stats.mean_interval import difference_bounds, mean_interval
@@ -39,8 +40,6 @@ _MOST_TELLING = ("extraction_strength", "exact_memorization", "probability", "ro
 """Metrics of a forget set by which memorisation is compared with the retain model's."""
 Ends = tuple[float, float]
 """Low and high end of an interval."""
-Observed = Callable[[TableRow], Evaluation | None]
-"""Reads the evaluation behind a row; None if there is none."""
 
 
 @dataclass(frozen=True)
@@ -274,7 +273,7 @@ class OverQuestions:
         return percentiles(self._drawn(row, f"{measure.name}_{set_name}"))
 
     def _kept_share_interval(self, row: TableRow) -> Ends | None:
-        """Return the interval of `kept_share`, from the same resampled questions of both models."""
+        """Return the interval of `kept_share`, with the same questions drawn for both models."""
         if self.start is None or self.kept_share(row) is None:
             return None
         kept = self._schema.headline.kept.column

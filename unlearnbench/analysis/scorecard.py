@@ -10,9 +10,10 @@ from typing import get_args
 
 from unlearnbench.analysis.best_settings import mean_of
 from unlearnbench.analysis.lasting import AttackedSetting
-from unlearnbench.analysis.over_questions import Ends, Observed, OverQuestions
+from unlearnbench.analysis.over_questions import Ends, OverQuestions
 from unlearnbench.api.metric import MetricColumn, Role, Summary
 from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
+from unlearnbench.results.asked_rows import Observed
 from unlearnbench.results.table import TableRow
 from unlearnbench.stats.t_interval import Interval, is_above, t_interval
 

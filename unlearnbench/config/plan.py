@@ -263,7 +263,7 @@ class Plan:
     )
     """The entries that try the setting of a run, by the run's id and the entry's name."""
     reports: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
-    """For runs on the seeds that report a choice: ids of the trials that were chosen, by id."""
+    """Ids of the trials that were chosen, by the id of a run that reports the choice."""
     unknown_runs: int = 0
     """Number of settings that a search may still suggest."""
 
@@ -331,7 +331,7 @@ class Plan:
         }
 
     def _run_to_json(self, run: RunSpec) -> dict[str, Any]:
-        """A run in `plan.json`."""
+        """Return a run as it stands in `plan.json`."""
         id_ = run.id
         trials = self.trials.get(id_, {})
         reason: dict[str, Any] = {}

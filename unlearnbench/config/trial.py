@@ -26,7 +26,7 @@ class Trial:
     """Whether these are the defaults of the entry, which a quasi-random search tries first."""
 
     def to_json(self) -> dict[str, Any]:
-        """The fields in `plan.json`; those without a value are left out."""
+        """Return the fields in `plan.json`, without those that have their defaults."""
         position = {"position": dict(self.position)} if self.position else {}
         return position | ({"untuned": True} if self.untuned else {})
 
@@ -39,7 +39,7 @@ class Entry:
 
         Args:
             grid: The entry.
-            names: Its names by label of its settings, see `entry_labels`.
+            names: Its names by the label of a setting, see `entry_labels`.
             config: The configuration.
         """
         self.grid = grid
@@ -50,11 +50,11 @@ class Entry:
         self._has_defaults = config.search.kind == "quasi-random"
 
     def name(self, label: str) -> str:
-        """The name that its settings of a label have; the label in a plain grid."""
+        """Return the name of the entry for settings with a label. In a grid it is the label."""
         return self._names[label] if self._is_searched else label
 
     def trial(self, point: Point) -> Trial:
-        """A setting as this entry tries it."""
+        """Return the trial that a setting is to this entry."""
         if self._space is None:
             return Trial()
         values = self._space.values(point) or {}
@@ -63,13 +63,13 @@ class Entry:
 
 
 def entries_of(config: SweepConfig) -> tuple[Entry, ...]:
-    """The method entries of a configuration, in its order."""
+    """Return the method entries of a configuration, in its order."""
     named = zip(config.methods, entry_labels(config.methods), strict=True)
     return tuple(Entry(grid, names, config) for grid, names in named)
 
 
 def position_in(values: Mapping[str, Any], axes: Mapping[str, Axis]) -> dict[str, float]:
-    """Where values are in their ranges, from 0 to 1 by axis; axes that are lists are left out."""
+    """Return where values are in their ranges, from 0 to 1 by axis, without axes that are lists."""
     return {
         name: axis.share(float(values[name]))
         for name, axis in axes.items()

@@ -79,6 +79,7 @@ def _add_id(
             continue
         waiting.pop()
         if before is not None:
+            # The id of the run before has its seed, and the id of its setting has not.
             id_before = ids.get(before.id, before.id)
             of_setting = Entries({**of_setting, "after": (id_before, id_before)})
         ids[current.id] = of_setting.hash
@@ -97,9 +98,13 @@ def _differing_settings(
 ) -> list[dict[Path, Any]]:
     """Return the settings in which runs of one method, model and split differ, run by run.
 
-    Each setting of the group has one run in it.
-
     Settings that a table shows anyway are left out: hyperparameters, retain term, learning rate.
+
+    Args:
+        group: One run of each setting.
+        runs: All runs by id.
+        entries: Entries of the id of each run's setting, by the run's id.
+        ids: Id of each run's setting, by the run's id.
     """
     texts: dict[str, set[str]] = defaultdict(set)
     for run in group:
