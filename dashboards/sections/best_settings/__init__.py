@@ -29,6 +29,8 @@ from ...html_table import HtmlTable
 from ...report_section import PageContext, Section
 
 FORMATS: Mapping[str, TableFormat] = {"CSV": "csv", "Markdown": "markdown", "LaTeX": "latex"}
+NAME = "best"
+"""Name of the table on the page."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +49,8 @@ class SettingsLine(Best):
 
 @dataclass(frozen=True)
 class SettingsTable:
-    """Best settings by one rule."""
+    """The best settings of all panels."""
 
-    name: str
-    title: str
     rule: str
     seeds: tuple[int, ...]
     """Seeds that the numbers are means over."""
@@ -65,20 +65,14 @@ def settings_table(context: PageContext) -> SettingsTable:
     report = context.report
     lines = _ordered([*_best_lines(context), *_unevaluated(context)])
     if not any(panel.choices for panel in context.panels):
+        rule = best_rule(report.headline)
         return SettingsTable(
-            name="best",
-            title="Best setting of each method",
-            rule=(
-                "among all learning rates, hyper-parameters and epochs, "
-                f"{best_rule(report.headline)}"
-            ),
-            seeds=tuple(sorted({r.seed for r in report.rows if r.kind == "run"})),
+            rule=f"among all learning rates, hyper-parameters and epochs, {rule}",
+            seeds=tuple(sorted({row.seed for row in report.rows if row.kind == "run"})),
             lines=lines,
         )
     settings = [line.setting for line in lines if line.setting is not None]
     return SettingsTable(
-        name="best",
-        title="Best setting of each method",
         rule=choice_rule(report),
         seeds=tuple(sorted({row.seed for setting in settings for row in setting.rows})),
         lines=lines,
@@ -148,9 +142,9 @@ class BestSettings(Section):
         }
 
     def data(self, context: PageContext) -> Any:
-        """Collect the table as it is copied, by name and format."""
+        """Write the table as it is copied, by format."""
         table = settings_table(context)
-        return {table.name: texts(table, context)}
+        return {NAME: texts(table, context)}
 
 
 def _html_table(table: SettingsTable, context: PageContext) -> HtmlTable:
@@ -168,8 +162,8 @@ def _html_table(table: SettingsTable, context: PageContext) -> HtmlTable:
 
     tried = Column("Tried", lambda line: str(line.tried))
     return HtmlTable(
-        id=table.name,
-        label=table.title,
+        id=NAME,
+        label="Best setting of each method",
         columns=[Column("Method", method, align=""), *others, tried],
         lines=table.lines,
         family=lambda line: line.family,

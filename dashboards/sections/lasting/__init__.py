@@ -140,22 +140,26 @@ def variant_answers(context: PageContext) -> Variants:
         runs = {(row.run_id, row.epoch) for item in panel.shown for row in item.setting.rows[:1]}
         plain = {row.kind: row.run_id for row in context.rows_of(panel) if row.kind != "run"}
         for row in of_place(context.report.attacked, panel):
-            part = plain.get(row.kind, row.run_id)
+            record_id = plain.get(row.kind, row.run_id)
             if row.variant in wanted and (row.kind != "run" or (row.run_id, row.epoch) in runs):
                 stored = context.report.observed(row)
                 if stored is not None:
-                    evaluations[part, f"{row.epoch} {row.variant}"] = stored
+                    evaluations[record_id, f"{row.epoch} {row.variant}"] = stored
     return evaluations
 
 
 def _by_model(context: PageContext, panel: AttackedPanel) -> dict[str, dict[str, Evaluation]]:
-    """These evaluations of a panel by variant, by the id of a run or name of a reference."""
+    """Group the embedded evaluations of a panel by model, and those of a model by variant.
+
+    A model is the id of a run, or the name of a reference.
+    """
     names = {row.run_id: _name(row) for row in context.rows_of(panel)}
-    evaluationss: dict[str, dict[str, Evaluation]] = {}
-    for (record, key), evaluation in variant_answers(context).items():
-        if record in names:
-            evaluationss.setdefault(names[record], {})[key.partition(" ")[2]] = evaluation
-    return evaluationss
+    by_model: dict[str, dict[str, Evaluation]] = {}
+    for (record_id, epoch_and_variant), evaluation in variant_answers(context).items():
+        if record_id in names:
+            _, _, variant = epoch_and_variant.partition(" ")
+            by_model.setdefault(names[record_id], {})[variant] = evaluation
+    return by_model
 
 
 def leak_curves(context: PageContext, panel: AttackedPanel) -> Mapping[str, LeakCurve]:

@@ -258,6 +258,34 @@ def test_the_worst_prompt_is_taken_question_by_question(
     assert SECTION.values(context)["panels"][0][-1] == (label, worst)
 
 
+def test_the_worst_prompt_is_in_the_row_of_the_epoch_that_it_is_of(
+    fabric: Fabric, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that was attacked after two epochs has two rows. Answers are read of the best epoch."""
+    references = [fabric.reference("fine-tuned"), fabric.reference("retain")]
+    run = fabric.run("idk", points=((0.8, -4.0), (0.8, -5.0)))
+    *others, once = under_attacks([with_tokens(one, 0.5) for one in (*references, run)], ["prompt"])
+    first = tuple(replace(result, epoch=1) for result in once.attacked)
+    of_first = {(1, variant): under for (_, variant), under in once.attacked_evaluations.items()}
+    twice = replace(
+        once,
+        attacked=(*first, *once.attacked),
+        attacked_evaluations={**of_first, **once.attacked_evaluations},
+    )
+
+    def as_prompt(_: str) -> type[PromptAttack]:
+        return PromptAttack
+
+    monkeypatch.setattr(attack_variants, "attack_class", as_prompt)
+    context = context_of(*others, twice)
+    (panel,) = context.report.lasting
+    assert [one.setting.epoch for one in panel.settings] == [1, 2]
+    assert [one.setting.epoch for one in panel.shown] == [1]
+    _, worst = lasting.worst_of_prompts(context, panel)
+    html = SECTION.render(context.report)
+    assert html.count(f'<td class="num" data-value="{worst[run.id]}">') == 1
+
+
 def test_the_worst_prompt_counts_each_row_also_of_equal_questions() -> None:
     """Row by row 0.9, 0.8 and 0.3; by text, both rows with one question would be one."""
     schema = recorded_schema({}, PROFILE)
