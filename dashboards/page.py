@@ -155,5 +155,10 @@ def _axes(headline: Headline) -> list[dict[str, Any]]:
 
 def _cells(row: TableRow, fields: Iterable[str]) -> list[Any]:
     values = vars(row) | dict(row.metrics)
-    result = (values[name] for name in fields)
-    return [short(value, 6) if isinstance(value, float) else value for value in result]
+    cells: list[Any] = []
+    for name in fields:
+        value = values[name]
+        # Filters compare learning rates and splits, so these have all their digits.
+        is_number = isinstance(value, float) and name not in FIRST
+        cells.append(short(value, 6) if is_number else value)
+    return cells

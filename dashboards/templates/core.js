@@ -60,11 +60,11 @@ page.metric = (name, value) => {
 // A split: a fraction to forget, or a name.
 page.splitCell = (split) => (typeof split === "string" ? split : `${Number((100 * split).toFixed(6))} %`);
 page.panelName = (model, split) => `${model}, ${typeof split === "string" ? "" : "forget "}${page.splitCell(split)}`;
-page.rate = (value) => {
-  if (value === null) return "none";
-  const [mantissa, exponent] = value.toExponential().split("e");
-  return `${Number(Number(mantissa).toFixed(6))}e${Number(exponent)}`;
-};
+{
+  // Filters and figures have these texts, too. No two rates have the same one.
+  const texts = new Map(Object.keys(page.data.rates).map((text) => [Number(text), text]));
+  page.rate = (value) => (value === null ? "none" : texts.get(value));
+}
 
 {
   const column = Object.fromEntries(page.data.columns.map((name, i) => [name, i]));

@@ -140,6 +140,17 @@ class TestContent:
         parts = dict(next(iter(whole.lazy_data("trade-off").values())))
         assert ["profile", report_of(fabric.sweep(epochs=1)).profile] in parts["Evaluation"]
 
+    def test_a_filter_finds_the_rows_of_learning_rates_that_look_alike(
+        self, fabric: Fabric
+    ) -> None:
+        """Scripts look up the text of a rate by its number, which six digits do not tell."""
+        rates = {2e-5, 2.0000001e-5, 1.23456789e-4}
+        runs = [fabric.run(rate=rate) for rate in rates]
+        data = Page(build(report_of([fabric.reference("fine-tuned"), *runs]))).data
+        column = data["columns"].index("learning_rate")
+        assert {row[column] for row in data["rows"]} == {None, *rates}
+        assert {float(text) for text in data["rates"]} == rates
+
     def test_the_means_of_settings_are_those_of_the_analysis(self, fabric: Fabric) -> None:
         """Scripts look means up: they must not average rows of equal labels by themselves."""
         report = report_of(fabric.sweep(seeds=(0, 1, 2), epochs=2))
