@@ -500,8 +500,9 @@ def _print_metrics(judged: _JudgedModel, console: Console) -> None:
         for name in of_no_set
         if name in known and name not in scores
     ]
-    console.table(("metric", "value", *headings_of_others), lines)
-    console.print()
+    if lines:
+        console.table(("metric", "value", *headings_of_others), lines)
+        console.print()
 
     _print_metrics_by_set(judged, console)
     missing = [label for name, label in labels.items() if name not in known]

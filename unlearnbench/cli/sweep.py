@@ -173,7 +173,7 @@ def run(
 def _rows_of(record: Record, planned: Plan, folder: Path) -> list[TableRow]:
     """Return the rows of a run, from a table with the start and retain models of the plan.
 
-    Other runs of the folder are not read, because there may be thousands.
+    Other runs of the folder take no part, because there may be thousands.
     """
     from unlearnbench.results.finalize import finalize
     from unlearnbench.results.records import read_record, read_records

@@ -110,6 +110,15 @@ def test_tasks_need_their_package(run: Run, folder: str, monkeypatch: pytest.Mon
     assert (code, "pip install 'unlearnbench[lm-eval]'" in err) == (2, True)
 
 
+def test_no_table_is_printed_without_a_line(run: Run, folder: str) -> None:
+    """Multiple choice about passages has no number but those of sets, and scores."""
+    options = ("--data", "wmdp-twin", "--forget", "0.25", "--rows", "2", "--max-length", "120")
+    code, out, _ = run("evaluate", folder, *options)
+    assert code == 0
+    headings = [part.split()[0] for part in out.split("\n\n")]
+    assert headings[:3] == ["rules:", "score", "metric,"]
+
+
 def test_a_retain_model_and_its_log_give_the_same(run: Run, folder: str) -> None:
     run("evaluate", folder, *SMALL_EVALUATION, "--out", "retain.safetensors")
     for retain in (folder, "retain.safetensors"):
@@ -129,6 +138,7 @@ def test_a_model_is_compared_with_its_retain_and_start_models(run: Run, folder: 
     assert [line.split()[0] for line in scores.splitlines()] == [
         *("score", "Forgotten", "Private", "Kept"),
     ]
+    assert scores.splitlines()[1].endswith("retain and start")
     assert verdict.startswith("Forgotten? Perhaps: Forget Quality p = 1 does not distinguish it")
     # The model is its own retain model, so that nothing but the reference attack is missing.
     assert "--retain" not in err
