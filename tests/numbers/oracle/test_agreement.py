@@ -8,7 +8,10 @@ recomputation: `tests/factories/random_folders.py` writes the folder again from 
 
 import os
 import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +19,8 @@ import pytest
 from tests.factories.random_folders import draw, write
 from tests.numbers.oracle.agreement import Disagreement, disagreements
 from tests.numbers.oracle.written_views import views_of
-from tests.oracle.claims import Claims
+from tests.oracle.claims import Claims, EntryClaim
+from tests.oracle.comparison import Comparison, PanelComparer
 
 GROUP = 10
 """Folders of one test."""
@@ -61,3 +65,89 @@ def test_views_agree_that_once_did_not(number: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("first", range(FIRST, FIRST + MANY, GROUP))
 def test_views_of_many_folders_agree(first: int, tmp_path: Path) -> None:
     assert_agreement(first, tmp_path)
+
+
+# No comparison passes because nothing was compared
+
+
+VIEWS = {
+    *("results.csv", "attacks.csv", "selection.json", "tuning.csv", "conclusion.json"),
+    *("report --table csv", "report --table markdown", "report --latex"),
+    *("page: rows of the data", "page: trade-off", "page: best settings", "page: scorecard"),
+    *("page: does it last", "page: leaks"),
+    *("leaderboard export", "leaderboard show", "MLflow", "export", "one model"),
+    *("compare", "compare --under"),
+}
+SHOWING_ALL_VIEWS = range(40)
+"""Numbers of folders, of which one at least has each view."""
+_NO_NUMBERS = {"learning_rate", "split", "comparer"}
+
+
+def with_other_numbers(value: Any) -> Any:
+    """Return a claim with 1 added to all its numbers, but not to epochs, seeds and counts."""
+    if isinstance(value, float):
+        return value + 1
+    if isinstance(value, tuple):
+        return tuple(map(with_other_numbers, value))
+    if isinstance(value, Mapping):
+        return {key: with_other_numbers(item) for key, item in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        changed = {
+            item.name: with_other_numbers(getattr(value, item.name))
+            for item in fields(value)
+            if item.name not in _NO_NUMBERS
+        }
+        return replace(value, **changed)
+    return value
+
+
+@dataclass(frozen=True)
+class OtherComparer:
+    """Compares methods, and gets other numbers."""
+
+    comparer: PanelComparer
+
+    def compare(self, first: str, second: str) -> Comparison | None:
+        """Compare two methods."""
+        other: Comparison | None = with_other_numbers(self.comparer.compare(first, second))
+        return other
+
+
+def with_other_epoch(entry: EntryClaim) -> EntryClaim:
+    """Return a claim that another epoch of the same setting is shown."""
+    if entry.shown is None:
+        return entry
+    return replace(entry, shown=replace(entry.shown, epoch=entry.shown.epoch + 1000), tied=())
+
+
+def other_claims(claims: Claims) -> list[Claims]:
+    """Return claims that every view has to contradict."""
+
+    def comparer(*place: Any) -> Any:
+        return OtherComparer(claims.comparer(*place))
+
+    panels = tuple(
+        replace(panel, entries=tuple(map(with_other_epoch, panel.entries)))
+        for panel in claims.panels
+    )
+    return [
+        replace(with_other_numbers(claims), comparer=comparer),
+        replace(claims, panels=panels),
+    ]
+
+
+@pytest.mark.slow
+def test_every_view_contradicts_other_claims(tmp_path: Path) -> None:
+    missing = set(VIEWS)
+    for number in SHOWING_ALL_VIEWS:
+        made = write(draw(number), tmp_path)
+        views = views_of(made.folder)
+        with np.errstate(invalid="ignore"):
+            claims = Claims.of(made.folder)
+            found = [one for other in other_claims(claims) for one in disagreements(views, other)]
+        shutil.rmtree(made.folder)
+        missing -= {" ".join(one.view.split()[:2]) for one in found if "--under" in one.view}
+        missing -= {one.view for one in found}
+        if not missing:
+            break
+    assert missing == set(), "views of which no number is compared"
