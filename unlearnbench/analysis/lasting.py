@@ -751,14 +751,17 @@ class _PanelUnderAttack:
         attacked = self._setting(setting)
         if attacked.under:
             return attacked
-        epochs = {
-            row.epoch
+        attacked_settings = [
+            other
             for other in self.panel.settings
-            for row in other.rows
-            if other.family == family and self.rows_of_run.get((row.run_id, row.epoch))
-        }
+            if other.family == family
+            and any(self.rows_of_run.get((row.run_id, row.epoch)) for row in other.rows)
+        ]
+        epochs = {other.epoch for other in attacked_settings}
         reason = f"it was not attacked at epoch {setting.epoch}"
-        if setting.epoch in epochs:
+        if setting in attacked_settings:
+            reason += " (only other seeds of it were)"
+        elif setting.epoch in epochs:
             reason += f" (only other settings of {family} were)"
         elif epochs:
             listed = ", ".join(map(str, sorted(epochs)))

@@ -443,6 +443,18 @@ def test_a_choice_whose_epoch_was_not_attacked_has_no_score() -> None:
     assert [one.seed for one in best.setting.rows] == [1, 2]
 
 
+def test_a_choice_of_which_only_the_trial_was_attacked_says_so() -> None:
+    """With `at: best`, an epoch may be the best so far on one seed only."""
+    plain = [*(row("run", 0.1, seed=seed) for seed in range(3)), row("run", 0.1, rate=1e-4)]
+    under = [
+        *variants("run", {"paraphrase": 0.4}, seed=0),
+        *variants("run", {"paraphrase": 0.4}, rate=1e-4),
+    ]
+    (found,) = attacked_panels(panels([*PLAIN, *plain], [choice()]), [*REFERENCES, *under])
+    (best,) = found.best
+    assert best.why_not == "it was not attacked at epoch 1 (only other seeds of it were)"
+
+
 def test_a_choice_without_numbers_is_named_with_the_reason() -> None:
     found = chosen_panel(choice(runs=("npo-1e-05-7",)))
     assert found.best == ()
