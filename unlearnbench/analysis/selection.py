@@ -124,7 +124,7 @@ def choose(
                 if merit_of(setting) is not None
                 and {row.seed for row in setting.rows} == set(select.seeds)
             ]
-            tried = len({_trajectory(setting) for setting in complete})
+            tried = len({setting.trajectory for setting in complete})
             result = rule(complete, select, panel.start) if complete else NO_NUMBERS
             if isinstance(result, str):
                 choice = ChosenSetting(*panel.panel, family, tried, why_not=result)
@@ -159,11 +159,11 @@ def _by_hypervolume(
         return "the start model was not evaluated: give select.reference"
     spanned: dict[Any, list[tuple[float, float]]] = {}
     for setting in settings:
-        spanned.setdefault(_trajectory(setting), []).append(_position(setting))
+        spanned.setdefault(setting.trajectory, []).append(_position(setting))
     areas = {key: hypervolume(points, reference) for key, points in spanned.items()}
     merits = [
         (
-            areas[_trajectory(setting)],
+            areas[setting.trajectory],
             hypervolume([_position(setting)], reference),
             merit_of(setting) or (),
             i,
@@ -176,11 +176,6 @@ def _by_hypervolume(
     return settings[index], area
 
 
-def _trajectory(setting: Setting) -> tuple[Any, ...]:
-    """Key that all epochs of a setting share."""
-    return setting.key[:-1]
-
-
 def _position(setting: Setting) -> tuple[float, float]:
     """Kept and forgotten, larger is better in both."""
     oriented = setting.headline.forgotten.oriented
@@ -191,7 +186,7 @@ def _choice(
     best: Setting, area: float | None, settings: Sequence[Setting], tried: int
 ) -> ChosenSetting:
     # A trajectory is one run per seed, but with `epochs_as: runs` one per number of epochs.
-    rows = [row for s in settings if _trajectory(s) == _trajectory(best) for row in s.rows]
+    rows = [row for s in settings if s.trajectory == best.trajectory for row in s.rows]
     chosen = rows if area is not None else best.rows
     return ChosenSetting(
         model=best.model,
