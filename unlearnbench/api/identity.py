@@ -193,8 +193,10 @@ class StoredIdentities:
         # An entry depends on its own value, and on those that its rule reads.
         self._reads = {name: field.reads for name, field in _counted(model, kind).items()}
         self._needed = {name for reads in self._reads.values() for name in reads} | {*self._reads}
-        self._known: dict[tuple[str, ...], tuple[Any, str]] = {}
-        self._known_whole: dict[str, Entries] = {}
+        self._entry_of: dict[tuple[str, ...], tuple[Any, str]] = {}
+        """By field, and the JSON of its value and of those that its rule reads."""
+        self._entries_of: dict[str, Entries] = {}
+        """By the JSON of all values that count."""
 
     def entries(self, values: Mapping[str, Any]) -> Entries:
         """Return the entries of `stored_identity`."""
@@ -204,10 +206,10 @@ class StoredIdentities:
             for name, value in values.items()
             if name in self._needed or name not in fields
         }
-        whole = json.dumps(counted)
-        if whole not in self._known_whole:
-            self._known_whole[whole] = self._entries(counted)
-        return self._known_whole[whole]
+        text = json.dumps(counted)
+        if text not in self._entries_of:
+            self._entries_of[text] = self._entries(counted)
+        return self._entries_of[text]
 
     def _entries(self, values: Mapping[str, Any]) -> Entries:
         texts = {name: json.dumps(value) for name, value in values.items()}
@@ -215,16 +217,19 @@ class StoredIdentities:
         entries = Entries()
         for name in (*self._reads, *unknown):
             reads = self._reads.get(name, ())
-            key = (name, texts.get(name, ""), *[texts.get(other, "") for other in reads])
-            known = self._known.get(key)
-            if known is None:
-                needed = {part: values[part] for part in (name, *reads) if part in values}
-                entry = stored_identity(self._model, needed, self._kind).get(name, LEFT_OUT)
-                text = "" if entry is LEFT_OUT else json.dumps(entry, sort_keys=True)
-                known = self._known[key] = entry, text
-            if known[0] is not LEFT_OUT:
-                entries[name] = known
+            key = (name, *[texts.get(read, "") for read in (name, *reads)])
+            if key not in self._entry_of:
+                needed = {read: values[read] for read in (name, *reads) if read in values}
+                self._entry_of[key] = self._entry(name, needed)
+            entry, text = self._entry_of[key]
+            if entry is not LEFT_OUT:
+                entries[name] = entry, text
         return entries
+
+    def _entry(self, name: str, values: Mapping[str, Any]) -> tuple[Any, str]:
+        """Return the entry of a field and its JSON, or `LEFT_OUT` and an empty text."""
+        entry = stored_identity(self._model, values, self._kind).get(name, LEFT_OUT)
+        return entry, "" if entry is LEFT_OUT else json.dumps(entry, sort_keys=True)
 
 
 def reasons_of(model: type[BaseModel]) -> dict[str, str]:
