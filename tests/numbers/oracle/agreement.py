@@ -20,6 +20,7 @@ from tests.oracle.claims import (
     Bounds,
     Claims,
     EntryClaim,
+    LastingClaim,
     MeanClaim,
     PanelClaim,
     SettingClaim,
@@ -786,6 +787,8 @@ def _page_lasting(
                     yield from _page_reference(view, place, cells[title], attack, numbers, points)
             continue
         entry = _shown_entry(row, cells, panel)
+        if entry is None and "data-family" in row.attributes:
+            yield from _page_other_line(view, row, cells, panel, names)
         for title, attack in names.items():
             for point, number, digits in _numbers_at_points(cells.get(title, Cell())):
                 shown_points.setdefault(attack, set()).add(point)
@@ -804,6 +807,80 @@ def _page_lasting(
                 yield Disagreement(view, place, said, f"{score} ({entry.lasting.reason})")
     yield from _page_steps(view, table, panel, plan)
     yield from _page_leaks(table, panel, claims, plan)
+
+
+def _page_other_line(
+    view: str,
+    row: Row,
+    cells: Mapping[str, Cell],
+    panel: PanelClaim,
+    names: Mapping[str, str],
+) -> Found:
+    """Compare a line of a setting that may not be shown elsewhere.
+
+    Its label does not tell settings of one method, rate and epoch apart, so that it has to agree
+    with one of them.
+    """
+    place = row.attributes["data-family"], cells["Learning rate"].value, int(cells["Epoch"].text)
+
+    def is_of_line(setting: SettingClaim | None) -> bool:
+        return setting is not None and place == (
+            setting.method,
+            setting.learning_rate,
+            setting.epoch,
+        )
+
+    settings = {setting.key: setting for setting in panel.settings if is_of_line(setting)}
+    candidates = [
+        (settings[runs, epoch], claim)
+        for runs, epoch, claim in panel.lasting
+        if (runs, epoch) in settings
+    ]
+    for entry in panel.entries:
+        shown = entry.shown
+        if shown is not None and entry.lasting is not None and is_of_line(shown):
+            candidates.append((shown, entry.lasting))
+    if not any(_agrees_with(setting, claim, cells, names) for setting, claim in candidates):
+        said = {title: cell.text for title, cell in cells.items()}
+        claimed = [claim for _, claim in candidates]
+        yield Disagreement(view, f"{_label(panel)}, {place}", said, claimed)
+
+
+def _agrees_with(
+    setting: SettingClaim,
+    claim: LastingClaim,
+    cells: Mapping[str, Cell],
+    names: Mapping[str, str],
+) -> bool:
+    """Whether a line has the score of a setting, and its numbers before and under attacks."""
+    if not same(cells["Lasting"].value, claim.score):
+        return False
+    # The column has the plain number, also if an attack leaves rows out.
+    columns = {measured[0] for measured in claim.measured_by.values() if measured is not None}
+    before = cells["before"].value
+    if columns and not any(same(before, _mean(setting, column).mean) for column in columns):
+        return False
+    for title, attack in names.items():
+        of_attack = {v: n for v, n in claim.after.items() if v.partition("@")[0] == attack}
+        gains = [
+            None if after is None or first is None else after - first
+            for after, first in ((after, claim.before[v]) for v, after in of_attack.items())
+        ]
+        for is_small, text in cells.get(title, Cell()).pieces:
+            change = re.fullmatch(r"[-+\u2212]\d+\.\d+", text) if is_small else None
+            if change is not None:
+                said, digits = as_shown(text.removeprefix("+"))
+                if not any(same(said, gain, digits) for gain in gains):
+                    return False
+        for point, number, digits in _numbers_at_points(cells.get(title, Cell())):
+            possible = [
+                after
+                for variant, after in of_attack.items()
+                if point in ("", variant.partition("@")[2], _in_words(variant))
+            ]
+            if not any(same(number, after, digits) for after in possible):
+                return False
+    return True
 
 
 def _attacks(plan: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
