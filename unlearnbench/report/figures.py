@@ -16,9 +16,11 @@ or inches; by default figures are for a screen. `figure.update_layout` changes t
 import io
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from unlearnbench.analysis.best_settings import Choice, EarlyEnd
 from unlearnbench.analysis.compare import with_retain_term
 from unlearnbench.analysis.meta_evaluation import MetaEvaluation
 from unlearnbench.analysis.results import Results
@@ -26,7 +28,6 @@ from unlearnbench.api import registry
 from unlearnbench.api.benchmark import SplitKey, split_label
 from unlearnbench.base.errors import RecordError, did_you_mean
 from unlearnbench.base.number_text import float_text
-from unlearnbench.results.finalize import table_of
 from unlearnbench.results.records import Record, evaluated_epoch
 from unlearnbench.results.table import TableRow, to_csv
 
@@ -50,10 +51,30 @@ Width = str | float | None
 
 def rows_of(table: Table) -> tuple[TableRow, ...]:
     """Read the rows of a sweep's folder, or of records."""
+    return _drawn(table).rows
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """What a figure is drawn from."""
+
+    rows: tuple[TableRow, ...]
+    choices: tuple[Choice, ...] = ()
+    """What `select` or `tune` has chosen. Rows do not say it."""
+    ends: tuple[EarlyEnd, ...] = ()
+    """Runs that ended early, which leave their settings without a mean. Rows do not say it."""
+
+
+def _drawn(table: Table) -> _Drawn:
+    """Read a sweep's folder, records or rows."""
     if isinstance(table, str | Path):
-        return Results.read(table).rows
-    items: tuple[Any, ...] = tuple(table)
-    return table_of(items).rows if items and isinstance(items[0], Record) else items
+        results = Results.read(table)
+    else:
+        items: tuple[Any, ...] = tuple(table)
+        if not items or not isinstance(items[0], Record):
+            return _Drawn(items)
+        results = Results.of(items, name="")
+    return _Drawn(results.rows, results.choices, results.ends)
 
 
 def dataframe(table: Table) -> Any:
@@ -121,19 +142,18 @@ def pareto(
     One figure: a row of panels per model, a column per split; below each other in a column.
 
     Each method's best setting is ringed. Of a folder it is the choice of `select` or `tune` if the
-    sweep has such a rule; records and rows do not say what was chosen.
+    sweep has such a rule. Its records and rows do not say what was chosen.
 
     methods, fraction, rate  what of the table is drawn, see `select`
     """
-    results = Results.read(table) if isinstance(table, str | Path) else None
-    whole = rows_of(table) if results is None else results.rows
+    drawn = _drawn(table)
     draw = registry.load("dashboards", "pareto")
     return draw(
-        select(whole, methods, fraction, rate),
-        every=whole,
+        select(drawn.rows, methods, fraction, rate),
+        every=drawn.rows,
         width=width,
-        choices=() if results is None else results.choices,
-        ends=() if results is None else results.ends,
+        choices=drawn.choices,
+        ends=drawn.ends,
     )
 
 
@@ -152,15 +172,14 @@ def trajectories(
 
     The other options are those of `pareto`.
     """
-    results = Results.read(table) if isinstance(table, str | Path) else None
-    whole = rows_of(table) if results is None else results.rows
+    drawn = _drawn(table)
     draw = registry.load("dashboards", "trajectories")
     return draw(
-        select(whole, methods, fraction, rate),
+        select(drawn.rows, methods, fraction, rate),
         metrics,
-        every=whole,
+        every=drawn.rows,
         width=width,
-        ends=() if results is None else results.ends,
+        ends=drawn.ends,
     )
 
 

@@ -48,6 +48,15 @@ class TestPareto:
         expected = {pareto_data.position(row) for row in rows if row.kind != "retain"}
         assert points == expected
 
+    def test_records_have_no_mean_where_a_seed_collapsed(self, fabric: Fabric) -> None:
+        whole = fabric.run(points=((0.8, -10.0), (0.7, -5.0)), seed=0)
+        lost = fabric.run(points=((0.8, -12.0),), seed=1, status="collapsed")
+        records = [fabric.reference("fine-tuned"), fabric.reference("retain"), whole, lost]
+        (line,) = shown(pareto(records), "trajectory")
+        assert list(line.y) == [-16.3, -11.0]
+        (line, *_) = shown(trajectories(records, ["model_utility"]), "curve")
+        assert list(line.y) == [0.883, pytest.approx(0.8), None]
+
     def test_the_legend_names_each_method_once_and_hides_it_everywhere(
         self, fabric: Fabric
     ) -> None:
