@@ -1,15 +1,19 @@
 """`unlearnbench sweep`, `quickstart` and `run` carry out runs and print what was made."""
 
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
+from unlearnbench.analysis.results import Results
 from unlearnbench.base.console import Console
+from unlearnbench.cli import sweep
+from unlearnbench.report.sweep_tracker import sweep_config
 from unlearnbench.results.outcomes import RunOutcome
 from unlearnbench.sweep.sweep_state import SweepResult
 
@@ -82,3 +86,20 @@ def test_failed_runs_give_exit_code_1(run: Run, monkeypatch: pytest.MonkeyPatch)
     counts = {name: summary[name] for name in ("finished", "collapsed", "stopped", "failed")}
     assert counts == {"finished": 3, "collapsed": 1, "stopped": 0, "failed": 1}
     assert [one["status"] for one in summary["without_result"]] == ["failed", "collapsed"]
+
+
+def test_run_prints_the_numbers_that_the_table_has_now(tmp_path: Path) -> None:
+    """A metric was named after the run had been trained."""
+    folder = tmp_path / "sweep"
+    shutil.copytree(Path(__file__).parents[2] / "data" / "small_sweep", folder)
+    plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
+    plan["config"]["evaluation"]["metrics"] = {"rouge-f1": {}}
+    (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
+    results = Results.read(folder)
+    record = next(one for one in results.records if one.kind == "run" and one.epochs)
+    planned: Any = SimpleNamespace(references=plan.get("references"), config=sweep_config(folder))
+    rows = sweep._rows_of(record, planned, folder)  # pyright: ignore[reportPrivateUsage]
+    expected = [row.metrics for row in results.rows if row.run_id == record.id]
+    assert [row.metrics for row in rows] == expected
+    assert all("rouge_f1_forget" in metrics for metrics in expected)
+    assert not any("rouge_f1_forget" in result.metrics for result in record.epochs)
