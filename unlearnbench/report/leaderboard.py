@@ -62,6 +62,7 @@ class _Line:
         the files does not matter.
         """
         made = self.record.provenance
+        # "~" sorts behind every date.
         return str(made.get("started", "~")), COMPUTED_BY not in made, self.text
 
 

@@ -283,7 +283,9 @@ def _best_epoch(record: Record, rows: RowsOfRun) -> Iterator[_Point]:
     if rows.chooses:
         best = next((row for row in rows.plain if row.epoch == rows.chosen_epoch), None)
     else:
-        best = next((item.setting.rows[0] for item in panel.best if item.setting), None)
+        # The panel has only this run, so its best setting is one row.
+        settings = [best_setting.setting for best_setting in panel.best]
+        best = next((setting.rows[0] for setting in settings if setting is not None), None)
     if best is None:
         return
     yield _Point("best/epoch", float(best.epoch), best.epoch)
