@@ -30,8 +30,7 @@ def build(name: str, sweeps: Mapping[str, Results], pages: Mapping[str, str]) ->
             more = f" {panel_label(panel.model, panel.forget_fraction)}" if several[1:] else ""
             shown[benchmark + more], of[benchmark + more] = panel, benchmark
             if not any(best.ranked for best in panel.best):
-                fault = panel.start.fault or "no setting keeps enough"
-                faults[benchmark + more] = fault.partition(":")[0]  # its page has all of it
+                faults[benchmark + more] = _why_no_places(panel)
     style = Style.of([row for results in sweeps.values() for row in results.rows])
     valid = {title: panel.best for title, panel in shown.items() if title not in faults}
     figures = [draw(panel, style, HEIGHT) for panel in shown.values()]
@@ -49,3 +48,15 @@ def build(name: str, sweeps: Mapping[str, Results], pages: Mapping[str, str]) ->
         plotly=plotly(),
         version=version("unlearnbench"),
     )
+
+
+def _why_no_places(panel: TradeOffPanel) -> str:
+    """Say in short why no method has a place on a panel. The panel's own page says more."""
+    if panel.start.fault:
+        return panel.start.fault.partition(":")[0]
+    if panel.not_judged:
+        return "there is no start model"
+    # A choice without runs, or a seed that ended early, may hide a setting that keeps enough.
+    hidden = [best for best in panel.best if best.choice is not None or best.lost]
+    reasons = dict.fromkeys(best.why_not for best in hidden)
+    return "; ".join(reasons) or "no setting keeps enough"

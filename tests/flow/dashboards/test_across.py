@@ -12,6 +12,7 @@ from unlearnbench.api import registry
 from unlearnbench.base.errors import RecordError
 from unlearnbench.report.report import write_across
 
+from ...numbers.analysis.conftest import choosing
 from .conftest import Fabric, of_poems, report_of
 
 METHODS = ("npo", "ce-u", "idk")
@@ -55,6 +56,28 @@ def test_places_are_of_panels_that_show_something(page: str) -> None:
     assert sorted(re.findall(r"</span>([^<]+)</th>", table)) == sorted(METHODS)
     assert "<b>faulty</b> has no places: the start model has nothing left to forget" in page
     assert "<b>lost</b> has no places: no setting keeps enough." in page
+
+
+def test_a_panel_without_places_has_its_true_reason(fabric: Fabric) -> None:
+    start = fabric.reference("fine-tuned")
+    lost = [
+        fabric.run(points=((0.8, -5.0),), seed=0),
+        fabric.run(points=(), seed=1, status="collapsed"),
+    ]
+    sweeps: dict[str, Results] = {
+        "unreported": choosing([start, fabric.run(seed=0)], seeds=(0, 1, 2)),
+        "ended early": report_of([start, *lost]),
+        "without a start": report_of([fabric.run()]),
+    }
+    pages = {name: f"{name}/report.html" for name in sweeps}
+    page = html.unescape(registry.load("dashboards", "across")("several", sweeps, pages))
+    for reason in (
+        "<b>unreported</b> has no places: chosen; it has not been run on seeds 1, 2 yet.",
+        "<b>ended early</b> has no places: no setting with a mean over its seeds keeps at least "
+        "80 % of the start model's utility (seed 1 collapsed at epoch 1).",
+        "<b>without a start</b> has no places: there is no start model.",
+    ):
+        assert reason in page
 
 
 def test_a_folder_without_sweeps_is_refused(tmp_path: Path) -> None:
