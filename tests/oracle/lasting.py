@@ -187,8 +187,12 @@ class PanelUnderAttack:
 
     @cached_property
     def variants_of_runs(self) -> list[str]:
-        """Variants that a run of the panel was evaluated under, without those before an attack."""
-        names = dict.fromkeys(row.variant for row in self._attacked if row.record.kind == "run")
+        """Variants that a run of the panel was evaluated under, without those before an attack.
+
+        A run that failed says nothing about what other runs should have been attacked by.
+        """
+        runs = [row for row in self._attacked if row.record.kind == "run"]
+        names = dict.fromkeys(row.variant for row in runs if row.record.status != "failed")
         return [name for name in names if not is_before_first_step(name)]
 
     @cached_property
@@ -197,7 +201,7 @@ class PanelUnderAttack:
         benchmark = self.rows.benchmark
         of_role = [name for name, role in benchmark.roles.items() if role == "forget"][:1]
         names = [f"{metric}_{name}" for name in of_role for metric in MEMORISATION]
-        attacked = [row for row in self.rows.all if row.variant]
+        attacked = [row for row in self.rows.all if row.variant and row.record.status != "failed"]
         for name in names:
             is_plain = any(row.get(name) is not None for row in self.rows.plain)
             if is_plain and any(row.get(name) is not None for row in attacked):

@@ -38,6 +38,7 @@ from unlearnbench.analysis.best_settings import (
     OnPanel,
     Panel,
     Setting,
+    is_evidence,
     mean_of,
     merit_of,
 )
@@ -78,10 +79,11 @@ LITTLE = 0.05
 
 
 def find_variant(name: str, variants: Sequence[str]) -> str:
-    """Return the variant that is called so, or the only one of an attack that is.
+    """Return the variant of this name, or the only variant of the attack of this name.
 
     Raises:
-        RecordError: If there is no such variant, or if the attack has several; with their names.
+        RecordError: If there is no such variant, or if the attack has several. The message names
+            the variants that there are.
     """
     points = [variant for variant in variants if name in (variant, attack_of(variant))]
     if name in points or len(points) == 1:
@@ -606,6 +608,8 @@ def attacked_panels(
     Returns:
         One value for each panel of which a setting was attacked.
     """
+    # What a failed run was attacked by says nothing about settings, as in `is_evidence`.
+    attacked = [row for row in attacked if row.kind != "run" or is_evidence(row)]
     plain_rows = [row for panel in panels for row in panel.rows]
     column = column or memorization_column(plain_rows, attacked)
     if column is None:

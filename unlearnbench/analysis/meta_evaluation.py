@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unlearnbench.analysis.best_settings import UTILITY_SHARE
+from unlearnbench.analysis.best_settings import UTILITY_SHARE, is_evidence
 from unlearnbench.analysis.lasting import find_variant
 from unlearnbench.api.benchmark import SplitKey, split_order, split_percent
 from unlearnbench.api.membership import CONTROL, MembershipInference
@@ -338,7 +338,7 @@ def attacked_runs(results: Results) -> tuple[AttackedRun, ...]:
     last = {
         (row.run_id, row.variant): row
         for row in sorted(results.attacked, key=lambda row: row.epoch)
-        if row.kind == "run" and (row.run_id, row.epoch) in plain
+        if is_evidence(row) and (row.run_id, row.epoch) in plain
     }
     numbers_before = NumbersBefore.of(results.before)
     first_points = {

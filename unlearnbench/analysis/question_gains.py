@@ -43,7 +43,10 @@ class QuestionGains:
 
     @property
     def excess(self) -> FloatArray | None:
-        """[n] gains beyond the retain model's; its own count only if they are one on average."""
+        """[n] gains less the retain model's on the same rows; None if these are not known.
+
+        If the retain model loses on average, nothing is subtracted, as in `UnderAttack.taught`.
+        """
         if self.retain is None:
             return None
         return self.model - self.retain if self.retain.mean() > 0 else self.model

@@ -25,8 +25,8 @@ THRESHOLD, ALPHA = 0.8, 0.01
 def leak_columns(schema: BenchmarkSchema) -> tuple[str, str]:
     """Return the column of leak@k and the column of its bound, each empty if there is none.
 
-    Both metrics have a `k` and a `threshold` of their own. The bound on another probability is none
-    of this one.
+    Both metrics have a `k` and a `threshold` of their own. If these differ, the bound is of another
+    probability, and is not shown beside this one.
     """
     forget_set = next(iter(schema.sets("forget")), "")
     column = f"{LEAK}_{forget_set}"

@@ -58,7 +58,7 @@ def is_white_box(attack: str) -> bool:
 
 
 def prompt_variants(variants: Iterable[str]) -> list[str]:
-    """Return the variants whose attacks are installed and ask otherwise."""
+    """Return the variants whose attacks are installed and change what is asked."""
     prompts: list[str] = []
     for variant in variants:
         kind = attack_class(attack_of(variant))

@@ -105,7 +105,7 @@ class AttackColumn:
 
 
 def columns(panel: AttackedPanel) -> tuple[AttackColumn, ...]:
-    """List the attacks that change the panel's number of any model, in the table's order."""
+    """List the attacks that change the panel's number of any setting, in the table's order."""
     moved = {
         attack_of(under.variant)
         for setting in panel.settings

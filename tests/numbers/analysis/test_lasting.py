@@ -479,6 +479,17 @@ def test_a_seed_that_ended_before_the_epoch_leaves_no_score() -> None:
     assert setting_under.curves == (), "nor from a mean along the steps of an attack"
 
 
+def test_what_a_failed_run_was_attacked_by_is_asked_of_no_other() -> None:
+    failed = [
+        replace(one, status="failed")
+        for one in (row("run", 0.1, rate=1e-4), row("run", 0.2, "relearning@13", rate=1e-4))
+    ]
+    under = [*variants("run", {"paraphrase": 0.1}), failed[1]]
+    found = panel([row("run", 0.1), failed[0]], under)
+    (setting,) = found.settings
+    assert (setting.lasting, setting.why_not) == (1.0, "")
+
+
 def test_an_undefined_number_under_one_attack_is_not_passed_over() -> None:
     under = variants("run", {"relearning@13": None, "paraphrase": 0.1})
     (setting,) = panel([row("run", 0.1)], under).settings

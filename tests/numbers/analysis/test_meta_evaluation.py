@@ -308,6 +308,8 @@ def test_without_a_retain_model_under_the_attack_its_numbers_are_unknown() -> No
     found = only_run(relearned(RUN, 2, 0.45), RETAIN, START)
     assert (found.retain_before, found.retain_after) == ({}, {})
     assert attacked_runs(Results.of([RUN, RETAIN, START], name="")) == ()
+    failed = replace(relearned(RUN, 2, 0.45), status="failed", error="no memory")
+    assert attacked_runs(Results.of([failed, RETAIN, UNDER, START], name="")) == (), "tried again"
 
 
 def test_nf4_is_the_variant_of_quantization_and_the_last_step_that_of_relearning() -> None:
