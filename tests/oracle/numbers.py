@@ -23,7 +23,6 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import entr
 from scipy.stats import beta
@@ -681,8 +680,3 @@ def _bound_of_deviation(scores: Array, alpha: float) -> float:
             integral += (min(high, level) if is_left else max(low, level)) * rise
         variances.append((1 - mean) ** 2 - integral)
     return math.sqrt(min(max(variances), 0.25))
-
-
-def on_rows(rows: Array | None, places: NDArray[np.int64]) -> float | None:
-    """Return the number of a metric of rows over some of them only."""
-    return None if rows is None else mean_of_rows(rows[places])

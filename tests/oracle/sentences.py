@@ -6,8 +6,7 @@ Only the numbers are known here, not the words around them. A sentence rounds th
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tests.oracle.numbers import ks_p_value
@@ -84,20 +83,3 @@ def _is_unmoved(forgotten: float, headline: Headline, judge: Judge) -> bool:
     if judge.start_forgotten is None:
         return False
     return headline.sign * forgotten <= headline.sign * judge.start_forgotten
-
-
-_NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e-?\d+)?")
-
-
-def missing_numbers(text: str, numbers: Iterable[float]) -> list[float]:
-    """Return the numbers that a text does not show, in the digits of some number in the text."""
-    shown = _NUMBER.findall(text.replace("−", "-"))
-    return [number for number in numbers if not any(_is_rounded(number, part) for part in shown)]
-
-
-def _is_rounded(number: float, shown: str) -> bool:
-    """Whether a number in a text is another number, rounded to the digits of the text."""
-    digits, _, exponent = shown.partition("e")
-    places = len(digits.partition(".")[2]) - int(exponent or 0)
-    half_a_digit = 0.5 * 10.0**-places
-    return abs(float(shown) - number) <= half_a_digit * (1 + 1e-6)

@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tests.numbers.oracle.written_views import Cell, Exported, Page, Row, Table, Views
@@ -385,8 +385,7 @@ def _shortened_rate(line: _Line) -> _Line:
     """The line with the rate in as many digits as views show."""
     if line.rate is None:
         return line
-    values = {name: getattr(line, name) for name in line.__dataclass_fields__}
-    return _Line(**{**values, "rate": float(f"{line.rate:g}")})
+    return replace(line, rate=float(f"{line.rate:g}"))
 
 
 def _panel_of(
@@ -597,22 +596,31 @@ def _conclusion(views: Views, claims: Claims) -> Found:
             continue
         for name, numbers in panel.sentences.items():
             text = sentences[name]
-            shown = [as_shown(found[0]) for found in _NUMBER.finditer(text)]
+            shown = list(_SHOWN.finditer(text))
             for number in numbers:
                 if number == 1 and "one seed" in text:
                     continue
-                if not any(
-                    value is not None and _reads_as(value, d, number, text) for value, d in shown
-                ):
+                if not any(_reads_as(found, number) for found in shown):
                     yield Disagreement(view, f"{_label(panel)}, {name}", text, number)
 
 
-def _reads_as(value: float, digits: int, number: float, text: str) -> bool:
-    del text
-    if same(abs(value), abs(number), digits):
-        return True
-    # Two significant digits, as of p-values: 0.00067 or 1.3e-05.
-    return math.isclose(abs(value), abs(number), rel_tol=0.051)
+_SHOWN = re.compile(
+    r"(?P<digits>\d+(?:\.(?P<decimals>\d+))?)(?:e(?P<exponent>[-+]?\d+))?"
+    r"(?P<of>(?=\s?%|,\s[-\u2212]?[\d.]+\s%))?"
+)
+"""A number in a sentence, without its sign. Per cent may stand behind the second of two ends."""
+
+
+def _reads_as(found: re.Match[str], number: float) -> bool:
+    """Whether a number in a sentence is a claimed one, in as many digits as are shown."""
+    exponent = int(found["exponent"] or 0)
+    decimals = len(found["decimals"] or "")
+    said = float(found["digits"]) * 10.0**exponent
+    is_count = not decimals and not exponent and found["of"] is None
+    if is_count:
+        # Otherwise, "1 step" would be any number from 0.5 to 1.5.
+        return math.isclose(said, abs(number))
+    return same(said, abs(number), decimals - exponent)
 
 
 # The page
@@ -712,16 +720,9 @@ def _page_best(table: Table, by_place: Mapping[int, PanelClaim | None]) -> Found
         )
     for place_number, panel in by_place.items():
         if panel is not None:
-            claimed = [
-                _Line(**{**_values(line), "forgotten_ends": None, "kept_ends": None})
-                for line in _lines(panel)
-            ]
+            claimed = [replace(line, forgotten_ends=None, kept_ends=None) for line in _lines(panel)]
             lines = said.get(place_number, [])
             yield from _compare_lines(view, lines, claimed, None, counts_seeds=True)
-
-
-def _values(line: _Line) -> dict[str, Any]:
-    return {name: getattr(line, name) for name in line.__dataclass_fields__}
 
 
 def _page_scorecard(table: Table, by_place: Mapping[int, PanelClaim | None]) -> Found:
