@@ -136,6 +136,9 @@ class _AttackedRows:
             self._of_run[row.run_id, row.epoch].setdefault(row.variant, row)
             self._of_kind[row.kind].setdefault(row.variant, row)
             self._of_any.setdefault(row.variant, row)
+        attacked_runs = {(row.run_id, row.epoch) for row in rows if row.kind == "run"}
+        self._only_run = attacked_runs.pop() if len(attacked_runs) == 1 else None
+        """The run and epoch that were attacked; None if there are several or none."""
 
     def _own(self, plain: TableRow) -> Mapping[str, TableRow]:
         """The rows of the same model by variant."""
@@ -155,6 +158,9 @@ class _AttackedRows:
             for variant, row in self._of_any.items()
             if self.kinds[variant].asks_all_models_alike
         }
+        if plain.kind == "fine-tuned" and self._only_run is not None:
+            # What one model has lost is what the start model knows of the rows that it was asked.
+            others |= self._of_run[self._only_run]
         return others | dict(own)
 
     def _is_start(self, plain: TableRow) -> bool:

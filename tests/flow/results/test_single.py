@@ -6,11 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.factories.random_folders import Drawn, draw, write
 from unlearnbench.analysis.lasting import AttackedSetting, UnderAttack
 from unlearnbench.analysis.results import Results
+from unlearnbench.api import registry
 from unlearnbench.api.observations import SETS, Evaluation
 from unlearnbench.base.errors import EvaluationError
 from unlearnbench.config.entries import benchmark_named, benchmark_of
@@ -20,6 +22,7 @@ from unlearnbench.results.rules import named_metrics
 from unlearnbench.results.single import ModelRole, records_of
 from unlearnbench.results.table import TableRow
 from unlearnbench.testing import made_up_set
+from unlearnbench.testing.metric_checks import taken
 
 DATA = Path(__file__).parents[2] / "data"
 ROLE_OF_KIND: dict[str, ModelRole] = {role.kind: role for role in ModelRole}
@@ -155,6 +158,60 @@ def test_what_lasts_is_the_same_on_the_page_and_by_attack(tmp_path: Path) -> Non
 
 
 TOFU_BENCHMARK = benchmark_named("tofu")
+ANSWERED = '''
+from dataclasses import replace
+from typing import ClassVar
+
+from unlearnbench.api import PromptAttack
+
+
+class Answered(PromptAttack):
+    """Ask again those questions that the model has answered."""
+
+    label = "Answered"
+    reads_answers: ClassVar[bool] = True
+
+    def selects(self, row, rows):
+        return bool(rows.answers.get(row.question))
+
+    def asked(self, row, point, rows):
+        return replace(row, question=f"Again: {row.question}")
+'''
+
+
+def test_the_start_model_has_the_number_of_the_rows_that_the_model_was_asked(
+    tmp_path: Path,
+) -> None:
+    """It is not attacked itself, and other models may have been asked other rows."""
+    (tmp_path / "answered.py").write_text(ANSWERED, encoding="utf-8")
+    registry.register_file(tmp_path / "answered.py")
+    rows_of_model = {ModelRole.MODEL: range(20), ModelRole.RETAIN: range(10, 40)}
+    probability = {ModelRole.MODEL: 0.2, ModelRole.RETAIN: 0.1, ModelRole.START: 0.9}
+    models: dict[ModelRole, dict[str, Evaluation]] = {}
+    for role, best in probability.items():
+        plain = evaluation(40)
+        # The later rows are known less.
+        known = replace(
+            plain.sets["forget"],
+            answer_loss=-np.log(best * np.linspace(1.0, 0.5, 40)),
+            answer_tokens=np.ones(40, dtype=np.int64),
+            token_columns=None,
+        )
+        models[role] = {"": replace(plain, sets={**plain.sets, "forget": known})}
+        if role in rows_of_model:
+            places = [*rows_of_model[role]]
+            asked = replace(taken(known, places), places=np.array(places))
+            models[role]["answered"] = Evaluation(plain.profile, {"forget": asked})
+    table = table_of(records_of(models, TOFU_BENCHMARK, 0.1))
+    before = {row.run_id: row.metrics["probability_forget"] for row in table.before}
+    means = {
+        role: np.linspace(1.0, 0.5, 40)[[*rows]].mean() for role, rows in rows_of_model.items()
+    }
+    assert before == {
+        "model": pytest.approx(0.2 * means[ModelRole.MODEL]),
+        "retain": pytest.approx(0.1 * means[ModelRole.RETAIN]),
+        "start": pytest.approx(0.9 * means[ModelRole.MODEL]),
+    }
 
 
 def evaluation(
