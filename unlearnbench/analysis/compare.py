@@ -369,7 +369,8 @@ def _not_attacked(results: Results, variant: str) -> Iterator[EarlyEnd]:
 def with_retain_term(name: str, families: Sequence[str]) -> str:
     """`npo+nll` for `npo`, also before ` lr RATE`, where the method ran in that form alone.
 
-    families  methods as they ran, each with its retain term
+    families  methods as they ran, each with its retain term. A method whose runs all failed is one
+              of them: the numbers of another form would be taken for its own.
     Raises: RecordError with the forms, where there are several.
     """
     method, lr, rate = " ".join(name.split()).partition(" lr ")

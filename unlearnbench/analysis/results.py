@@ -146,6 +146,12 @@ class Results:
         return tuple(sorted({row.family for row in self.rows if row.kind == "run"}))
 
     @property
+    def methods_tried(self) -> tuple[str, ...]:
+        """Methods as in `families`, and those of which no run has a result."""
+        lost = {record.method for record in self.without_result}
+        return tuple(sorted({*self.families, *lost}))
+
+    @property
     def profile(self) -> str:
         """Name and hash of the evaluation's rules."""
         return next((r.profile for r in self.records if r.epochs), "")

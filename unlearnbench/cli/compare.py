@@ -91,7 +91,7 @@ def _contender(text: str, folder: str, under: str | None) -> Contender:
 
     path, query = named_in(text, folder)
     results, variant = Results.read(path), ""
-    full = with_retain_term(query, results.families)
+    full = with_retain_term(query, results.methods_tried)
     label = text.removesuffix(query) + full
     if full != query:
         Console().note(f"{text}: taken as {label} (only variant in this sweep)")

@@ -73,7 +73,7 @@ def choose(folder: Path, run: str, epoch: str = "best") -> Choice:
     Raises: RecordError where there is none, or where the name fits several models or splits.
     """
     results = Results.read(folder)
-    side = find_contender(with_retain_term(run, results.families), str(folder), results)
+    side = find_contender(with_retain_term(run, results.methods_tried), str(folder), results)
     # A failed run has no model, unless no other one is meant.
     side = replace(side, rows=tuple(filter(is_evidence, side.rows)) or side.rows)
     if len(side.panels) > 1:
