@@ -132,18 +132,21 @@ class PanelComparer:
         choices = [
             choice
             for choice in choices_of_panel(plain, self.settings, self.rows.folder.plan, judge)
-            if choice.method == method and choice.chosen is not None
+            if choice.method == method
         ]
-        if not choices:
+        with_setting = [choice for choice in choices if choice.chosen is not None]
+        if not with_setting:
             return None
-        best = max(choices, key=lambda choice: choice.worth)
-        assert best.chosen is not None
+        best = max(with_setting, key=lambda choice: choice.worth)
         if best.reported is None:
             return None
         places = {(row.record.id, row.epoch) for row in best.reported.rows}
         reported = [row for row in rows if (row.record.id, row.epoch) in places]
+        # The settings of an entry of which none was good enough were tried as well.
         tried = sum(choice.candidates for choice in choices)
-        seeds = {row.record.seed for row in best.reported.rows}
+        # Also the seeds that ended before the chosen epoch, which have no row there.
+        plan = self.rows.folder.config
+        seeds = {*plan["seeds"]} - {*plan["select"]["seeds"]}
         settings = self._settings(reported, seeds)
         return _Contender(method, settings, tried, is_chosen=True)
 
