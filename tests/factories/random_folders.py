@@ -480,8 +480,6 @@ def write(drawn: Drawn, root: Path) -> RandomFolder:
             reporting = reporting[: len(reporting) // 2]
         for run in reporting:
             recorder.write_run(run)
-        if hasattr(follow_up, "write_selection"):
-            follow_up.write_selection()
     if "a run of an earlier plan" in drawn.features:
         recorder.write_run(runs[0].model_copy(update={"seed": 77}))
     written = follow_up.current_plan()
@@ -552,7 +550,7 @@ def _store_table_by_other_code(folder: Path) -> None:
     ):
         write_table(Results.read(folder).table, folder)
     # What is known of a start or retain model is kept with the evaluation that was read.
-    finalize._read_file.cache_clear()
+    finalize._read_file.cache_clear()  # pyright: ignore[reportPrivateUsage]
 
 
 def _recorded_by_older_code(drawn: Drawn) -> Any:

@@ -151,6 +151,11 @@ class World:
         )
 
 
+def _as_computed(_record: str, numbers: dict[str, float | None]) -> dict[str, float | None]:
+    """Return the numbers of a record as they were computed."""
+    return numbers
+
+
 class Recorder:
     """Writes the records of a sweep's models."""
 
@@ -185,7 +190,7 @@ class Recorder:
         self.folder = folder
         self.metrics = config.evaluation.metrics if metrics is None else metrics
         self.profile = profile_of(config.evaluation)
-        self._recorded = recorded or (lambda _, values: values)
+        self._recorded = recorded or _as_computed
         self._states_places = states_places
         self._computed_by = computed_by
         self._references: list[Record] = []
@@ -420,7 +425,8 @@ class Recorder:
         if rule is None or results[-1].epoch >= spec.epochs:
             return None
         plan = plan_of(self.profile, self.config.data, self.metrics)
-        better = next((c.better for c in plan.columns if c.name == rule.metric), None)
+        column = {column.name: column for column in plan.columns}.get(rule.metric)
+        better = None if column is None else column.better
         return rule.ended(((r.epoch, r.metrics) for r in results), better)
 
     # Evaluations

@@ -24,7 +24,7 @@ def test_they_have_no_note_before_something_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, *_ = make_plan(noop_config(tmp_path, 1), "data").runs
-    tracker = cast(SweepTracker, SimpleNamespace(log=lambda _: None))
+    tracker = cast(SweepTracker, SimpleNamespace(log=list[Any]().append))
     display = Progress(Console(err=StringIO()), default_headline())
     state = SweepState(tmp_path, display, tracker, Storage(None, {}))
     numbers: Any = {"model_utility": 0.5, "log10_forget_quality": -3.0}

@@ -17,7 +17,7 @@ import importlib
 import itertools
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -104,7 +104,7 @@ def _(patch: Patch) -> None:
         return record.panel, method["name"], fields, record.learning_rate, record.spec["epochs"]
 
     def is_affected(record: Record) -> bool:
-        method = record.spec.get("method") or {"retain": None}
+        method: Mapping[str, Any] = record.spec.get("method") or {"retain": None}
         return method["retain"] is not None and "retain_weight" in method["hyperparameters"]
 
     _with_one_setting(patch, without_own_weight, is_affected)
@@ -184,7 +184,7 @@ def _(patch: Patch) -> None:
 
     def choice(contender: compare.Contender, key: Any) -> Best | None:
         best = of_today(contender, key)
-        if contender.variant and isinstance(contender._under_attack(best), str) if best else False:
+        if contender.variant and isinstance(contender._under_attack(best), str) if best else False:  # pyright: ignore[reportPrivateUsage]
             return None
         return best
 
@@ -217,13 +217,13 @@ def _(patch: Patch) -> None:
 
 
 def _without_start(patch: Patch, is_affected: Callable[[EvaluatedResult], bool]) -> None:
-    of_today = finalize._Inputs.of
+    of_today = finalize._Inputs.of  # pyright: ignore[reportPrivateUsage]
 
     def of(evaluated: EvaluatedResult, references: Any) -> Any:
         inputs = of_today(evaluated, references)
         return replace(inputs, start=None) if is_affected(evaluated) else inputs
 
-    patch.setattr(finalize._Inputs, "of", of)
+    patch.setattr(finalize._Inputs, "of", of)  # pyright: ignore[reportPrivateUsage]
 
 
 @plant("D1", "synthetic", "1 attacks")
@@ -235,14 +235,14 @@ def _(patch: Patch) -> None:
 
 
 def _as_recorded(patch: Patch, is_affected: Callable[[Any], bool]) -> None:
-    of_today = finalize._Finalization._taken
+    of_today = finalize._Finalization._taken  # pyright: ignore[reportPrivateUsage]
 
     def taken(one: Any, row: Any, *, is_current: bool) -> Numbers | None:
         if is_affected(row) and row.result.metrics:
             return Numbers.finite(row.result.metrics)
         return of_today(one, row, is_current=is_current)
 
-    patch.setattr(finalize._Finalization, "_taken", taken)
+    patch.setattr(finalize._Finalization, "_taken", taken)  # pyright: ignore[reportPrivateUsage]
 
 
 @plant("D2", "a metric newer than the records", "1 attacks")
@@ -270,7 +270,7 @@ def _(patch: Patch) -> None:
 
 @plant("D6", "select", "several reporting seeds")
 def _(patch: Patch) -> None:
-    of_today = Panel._chosen
+    of_today = Panel._chosen  # pyright: ignore[reportPrivateUsage]
 
     def chosen(panel: Panel, choice: Any) -> Best:
         best = of_today(panel, choice)
@@ -290,13 +290,13 @@ def _(patch: Patch) -> None:
 
 @plant("D7", "hypervolume", "1 attacks", "synthetic")
 def _(patch: Patch) -> None:
-    of_today = lasting._PanelUnderAttack._best
+    of_today = lasting._PanelUnderAttack._best  # pyright: ignore[reportPrivateUsage]
 
     def best(panel: Any, family: str, setting: Setting) -> AttackedSetting:
         return replace(of_today(panel, family, setting), keeps_utility=True)
 
     patch.setattr(lasting, "LEAST_REMOVED", 0.01)
-    patch.setattr(lasting._PanelUnderAttack, "_best", best)
+    patch.setattr(lasting._PanelUnderAttack, "_best", best)  # pyright: ignore[reportPrivateUsage]
 
 
 @plant("D8", "attack by sampling", "1 attacks", "synthetic")
@@ -354,12 +354,12 @@ def _(patch: Patch) -> None:
 
 
 @contextmanager
-def planted(patch: Patch, fault: Plant) -> Iterator[None]:
+def planted(patch: Patch, fault: Plant) -> Generator[None]:
     """Put a fault back for a while. What is kept between calls is forgotten before and after."""
 
     def forget() -> None:
-        finalize._computed_here.clear()
-        finalize._read_file.cache_clear()
+        finalize._computed_here.clear()  # pyright: ignore[reportPrivateUsage]
+        finalize._read_file.cache_clear()  # pyright: ignore[reportPrivateUsage]
 
     with ExitStack() as stack:
         stack.callback(forget)

@@ -172,7 +172,7 @@ class CollectingTracker(Tracker):
 
     runs: dict[str, TrackedRun]
 
-    def start(self, _: TrackedSweep) -> None:
+    def start(self, sweep: TrackedSweep) -> None:  # noqa: ARG002
         self.runs = {}
 
     def has(self, *_: object) -> bool:
@@ -184,7 +184,7 @@ class CollectingTracker(Tracker):
 
     def artefact(self, file: Path) -> None: ...
 
-    def link(self, _: str | None = None) -> str | None:
+    def link(self, run: str | None = None) -> str | None:  # noqa: ARG002
         return None
 
     def finish(self, status: Any) -> None: ...
