@@ -207,8 +207,13 @@ def test_several_start_models_of_one_model_are_told(place: Path) -> None:
     records = read_records(plan.folder)
     (start,) = (r for r in records if r.kind == "fine-tuned")
     assert not any("start models" in line for line in Results.of(records, name="x").warnings)
-    both = Results.of([*records, replace(start, id="another")], name="x").warnings
-    assert any(line.startswith("m, forget 50 %: 2 start models") for line in both)
+    copy = replace(start, id="another")
+    same = Results.of([*records, copy], name="x").warnings
+    assert not any("start models" in line for line in same), "it was observed alike"
+    (run,) = (record for record in records if record.kind == "run")
+    other = replace(copy, evaluations={0: run.evaluations[max(run.evaluations)]})
+    both = Results.of([*records, other], name="x").warnings
+    assert any(line.startswith("m, forget 50 %: 2 start models") for line in both), both
 
 
 def test_the_hash_of_a_big_file_is_kept_until_the_file_changes(

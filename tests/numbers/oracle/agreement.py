@@ -618,8 +618,10 @@ def _reads_as(found: re.Match[str], number: float) -> bool:
     said = float(found["digits"]) * 10.0**exponent
     is_count = not decimals and not exponent and found["of"] is None
     if is_count:
-        # Otherwise, "1 step" would be any number from 0.5 to 1.5.
-        return math.isclose(said, abs(number))
+        # A p-value is shown in two digits, but "p = 1" stands for all from 0.995.
+        is_largest_p = said == 1 and 0.995 <= abs(number) <= 1
+        # By the digits alone, "1 step" would be any number from 0.5 to 1.5.
+        return is_largest_p or math.isclose(said, abs(number))
     return same(said, abs(number), decimals - exponent)
 
 
