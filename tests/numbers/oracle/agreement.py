@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -843,7 +843,20 @@ def _page_other_line(
         shown = entry.shown
         if shown is not None and entry.lasting is not None and is_of_line(shown):
             candidates.append((shown, entry.lasting))
-    if not any(_agrees_with(setting, claim, cells, names) for setting, claim in candidates):
+    claims_of_panel = [
+        *(claim for _, _, claim in panel.lasting),
+        *(entry.lasting for entry in panel.entries if entry.lasting is not None),
+    ]
+    # The page has one column "before" for all settings, whichever attacks a setting lacks.
+    columns = {
+        measured[0]
+        for claim in claims_of_panel
+        for measured in claim.measured_by.values()
+        if measured is not None
+    }
+    if not any(
+        _agrees_with(setting, claim, cells, names, columns) for setting, claim in candidates
+    ):
         said = {title: cell.text for title, cell in cells.items()}
         claimed = [claim for _, claim in candidates]
         yield Disagreement(view, f"{_label(panel)}, {place}", said, claimed)
@@ -854,12 +867,20 @@ def _agrees_with(
     claim: LastingClaim,
     cells: Mapping[str, Cell],
     names: Mapping[str, str],
+    columns: Collection[str],
 ) -> bool:
-    """Whether a line has the score of a setting, and its numbers before and under attacks."""
+    """Whether a line has the score of a setting, and its numbers before and under attacks.
+
+    Args:
+        setting: That the line may be of.
+        claim: How long the setting lasts.
+        cells: Of the line, by title.
+        names: Attacks by title.
+        columns: That the attacks of the panel are measured by, before them.
+    """
     if not same(cells["Lasting"].value, claim.score):
         return False
     # The column has the plain number, also if an attack leaves rows out.
-    columns = {measured[0] for measured in claim.measured_by.values() if measured is not None}
     before = cells["before"].value
     if columns and not any(same(before, _mean(setting, column).mean) for column in columns):
         return False
