@@ -6,9 +6,11 @@ Colours are those of the light page; the page replaces them in dark mode.
 
 import html
 from collections.abc import Sequence
+from typing import Any
 
 from unlearnbench.analysis.best_settings import Setting, panel_label
 from unlearnbench.api.benchmark import HeadlineMetric
+from unlearnbench.stats.t_interval import Interval
 
 from ..formatting import interval_text, rate_text, signed
 from .marks import AXIS, Figure, drawn_interval, error_bars, level, note
@@ -94,23 +96,21 @@ def _trajectory(panel: TradeOffPanel, trajectory: Trajectory, style: Style) -> F
     family, rate, points = trajectory.family, trajectory.learning_rate, trajectory.points
     colour = style.colour(family)
     kept, forgotten = panel.headline.kept, panel.headline.forgotten
-    # The line starts at the fine-tuned model, which has its own mark: an invisible first point.
+    # The line starts at the start model, which has its own mark: an invisible first point.
     lead = [] if panel.origin is None or points[0].epoch == 0 else [panel.origin]
-    xy = lead + [at for point in points if (at := position(point)) is not None]
-    on_front = any(s in panel.front for s in points)
-    leading = on_front or any(b.setting in points for b in panel.best)
+    positions = [position(point) for point in points]
+    xy = lead + [at for at in positions if at is not None]
+    on_front = any(point in panel.front for point in points)
+    leading = on_front or any(best.setting in points for best in panel.best)
     alpha = 0.8 if on_front else 0.3
-    # A collapsed model's interval says nothing, and its bars would cover the working ones.
-    sure = [s if leading and not panel.has_collapsed(s) else None for s in points]
-    bars = {
-        name: error_bars(
-            [*[None] * len(lead), *(drawn_interval(s, metric.column) if s else None for s in sure)],
-            color=faded(colour, 0.45),
-            width=0,
-            thickness=1.2,
-        )
-        for name, metric in (("error_x", kept), ("error_y", forgotten))
-    }
+    bars: dict[str, Any] = {}
+    for name, metric in (("error_x", kept), ("error_y", forgotten)):
+        intervals: list[Interval | None] = [None] * len(lead)
+        for point in points:
+            # A collapsed model's interval says nothing, and its bars would cover the working ones.
+            has_bars = leading and not panel.has_collapsed(point)
+            intervals.append(drawn_interval(point, metric.column) if has_bars else None)
+        bars[name] = error_bars(intervals, color=faded(colour, 0.45), width=0, thickness=1.2)
     last = points[-1]
     return {
         **_points(xy),

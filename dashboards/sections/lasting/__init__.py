@@ -201,17 +201,23 @@ class Lasting(Section):
     def values(self, context: PageContext) -> Mapping[str, Any]:
         """Collect the settings under attacks of each panel."""
         panels = context.report.lasting
-        sampled = [curve for item in panels for curve in leak_curves(context, item).values()]
+        sampled = [curve for panel in panels for curve in leak_curves(context, panel).values()]
         stepped = {name for panel in panels for name in _stepped(panel)}
-        plan = context.columns.schema.plan
-        k = next((getattr(m.metric, "k", "k") for m in plan.measures if m.name == LEAK), "k")
+        k = "k"  # stands in the label if no metric says how many samples leak
+        for measure in context.columns.schema.plan.measures:
+            if measure.name == LEAK:
+                k = getattr(measure.metric, "k", k)
+                break
         return {
             "panels": [
                 (
-                    *(item, attack_sentences(item), columns(item), leaked(context, item)),
-                    worst_of_prompts(context, item),
+                    panel,
+                    attack_sentences(panel),
+                    columns(panel),
+                    leaked(context, panel),
+                    worst_of_prompts(context, panel),
                 )
-                for item in panels
+                for panel in panels
             ],
             "leaks": next(iter(sampled), None),
             "leak_label": f"leak@{k}",

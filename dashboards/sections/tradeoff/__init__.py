@@ -23,25 +23,33 @@ class TradeOff(Section):
 
     def values(self, context: PageContext) -> Mapping[str, Any]:
         """Collect the conclusion and the notes of each panel."""
-        result = {
+        conclusions = {
             (conclusion.model, conclusion.split): conclusion
             for conclusion in context.report.conclusions
         }
-        dashes, headline = context.style.dashes, context.report.headline
+        panels: list[dict[str, Any]] = []
+        for panel in context.panels:
+            conclusion = conclusions.get((panel.model, panel.forget_fraction))
+            sentences = () if conclusion is None else conclusion.sentences
+            panels.append(
+                {
+                    "panel": panel,
+                    "conclusion": conclusion,
+                    "short": [_first_clause(sentence) for sentence in sentences],
+                    "notes": notes(panel),
+                }
+            )
+        question_counts = {
+            panel.questions for panel in context.panels if panel.questions is not None
+        }
+        dashes = context.style.dashes
+        headline = context.report.headline
         return {
             "headline": headline,
             "tofu": headline == default_headline(),
-            "panels": [
-                {
-                    "panel": panel,
-                    "conclusion": (item := result.get((panel.model, panel.forget_fraction))),
-                    "short": [] if item is None else [_first_clause(s) for s in item.sentences],
-                    "notes": notes(panel),
-                }
-                for panel in context.panels
-            ],
+            "panels": panels,
             "chooses": any(panel.choices for panel in context.panels),
-            "questions": sorted({p.questions for p in context.panels if p.questions is not None}),
+            "questions": sorted(question_counts),
             "has_dashes": len(set(dashes.values())) > 1 or len(dashes) < 3,
             "level": round(100 * LEVEL),
             "collapse_share": round(100 * COLLAPSE_SHARE),
