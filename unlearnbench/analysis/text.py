@@ -498,7 +498,7 @@ def _change(under: UnderAttack, points: int) -> str:
     gain = under.sign * (under.gain or 0.0)
     line = f"Gain{count}: {gain:+.3f}{between(ends, '+.3f')}"
     if under.excess is None or under.null is None:
-        return f"{line}. What a model gains that never knew the rows is not known."
+        return f"{line}. It is unknown what a model gains that never saw the rows."
     beyond = None if questions is None else questions.excess_interval(level)
     excess = under.sign * under.excess
     return (

@@ -191,7 +191,7 @@ def attack(
         list[str] | None, option("NAME.KEY=VALUE", "Setting of an attack (repeatable).", "--set")
     ] = None,
     retain: Annotated[
-        str | None, option("MODEL", "The retain model; what it gains under attack is the null.")
+        str | None, option("MODEL", "The retain model. What it gains itself does not count.")
     ] = None,
     start: Annotated[
         str | None,

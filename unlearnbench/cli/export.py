@@ -68,5 +68,5 @@ def export(
         attention=attention,
         show=console.note,
     )
-    console.print(f"compared with its record, {comparison}")
+    console.print(f"compared with the sweep's table: {comparison}")
     console.print(f"model  {target}")

@@ -192,6 +192,6 @@ def test_a_run_is_computed_by_another_attention(
     words = ["export", "npo", "--in", str(folder), "--epoch", "1", "--to", str(place / "out")]
     assert main([*words, "--attention", "eager"]) == 0
     assert seen == ["eager", "eager"]
-    assert "compared with its record" in capsys.readouterr().out
+    assert "compared with the sweep's table" in capsys.readouterr().out
     # The start model is the one that was prepared for the sweep.
     assert sorted(place.rglob("prepared.json")) == prepared
