@@ -193,7 +193,7 @@ def test_lora_with_named_layers_is_run_exported_and_tracked(
 def check_exported(whole: Path, record: Record) -> None:
     card = (whole / "README.md").read_text(encoding="utf-8")
     assert "- weights: float32\n" in card
-    line = next(line for line in card.splitlines() if "was compared with its record" in line)
+    line = next(line for line in card.splitlines() if "was compared with the sweep" in line)
     utility = record.epochs[0].metrics["model_utility"]
     assert "model_utility" not in line or f"model_utility {utility:.4f}" in line
 
