@@ -453,8 +453,17 @@ class Benchmark(HyperParameters, ABC):
 
     @property
     def repository(self) -> Repository | None:
-        """The hub's repository that rows are read from."""
+        """The hub's repository that rows are read from, if there is only one."""
         return None
+
+    @property
+    def repositories(self) -> Mapping[str, Repository]:
+        """The hub's repositories that rows are read from, by the setting that names each.
+
+        A plan finds the commit of each one, and every process of a sweep reads that commit. The
+        setting is `hub_id`, or for example `questions.hub_id` if it belongs to a section.
+        """
+        return {} if self.repository is None else {"hub_id": self.repository}
 
 
 def guarded_call(benchmark: Benchmark, name: str) -> AbstractContextManager[None]:

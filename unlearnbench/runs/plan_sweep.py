@@ -128,7 +128,7 @@ def plan_sweep(config: SweepConfig) -> tuple[Plan, Dataset]:
         for loc, error in hub_errors(model)
     ]
     benchmark = None
-    if not errors or config.data.repository is None:
+    if not errors or not config.data.repositories:
         benchmark, faults = _load(config.data, config.split_keys)
         errors += faults
     if benchmark is None or errors:
@@ -262,8 +262,8 @@ def _commits(
 
 def _repositories(config: SweepConfig) -> Iterator[tuple[Loc, hub.Repository]]:
     """The hub's repositories that the configuration names, each with the setting."""
-    if data := config.data.repository:
-        yield ("data", "hub_id"), data
+    for setting, repository in config.data.repositories.items():
+        yield ("data", *setting.split(".")), repository
     for index, model in enumerate(config.models):
         for loc, source in hub_sources(model):
             yield ("models", index, *loc), source.repository

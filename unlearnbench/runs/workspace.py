@@ -181,8 +181,7 @@ class Workspace:
         models = self.models(model)
         source = models.target(target)
         read = [model_source.whole.repository for model_source in (models.base(), source)]
-        data = self.config.data.repository
-        return hub.commits_of([*read, data] if data else read)
+        return hub.commits_of([*read, *self.config.data.repositories.values()])
 
     def evaluation_id(self, model: str, target: str, fraction: SplitKey) -> str:
         """Id of the record of a start model's (`full`) or retain model's evaluation."""
