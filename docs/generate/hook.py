@@ -7,6 +7,7 @@ from typing import Any
 import command_line_page
 import configuration_page
 import method_pages
+import starting_values_page
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
@@ -39,6 +40,7 @@ def _pages() -> Iterator[tuple[str, str]]:
     yield from method_pages.pages()
     yield "reference/configuration.md", configuration_page.page()
     yield "reference/command-line.md", command_line_page.page()
+    yield "reference/starting-values.md", starting_values_page.page()
 
 
 def _section(nav: Any, title: str) -> list[str]:

@@ -1,0 +1,606 @@
+"""Starting values: learning rates, epochs and settings by method and by size of the model.
+
+This table is the only place that has them. `configs new` writes them into a configuration, the page
+*Starting values* of the documentation shows them, and a sweep warns about a learning rate of
+another order.
+
+Terms:
+    size            class of a model by its number of weights (`ModelSize`)
+    starting value  where a search begins, not its result: with other rows, another batch size or
+                    another schedule the best rate is another one
+    origin          whether a value was published, measured by this project, or is neither
+
+All rates are for AdamW on weights in float32 (or under bf16 autocast), in batches of
+`StartingValue.batch_size` rows to forget. If weights themselves are in bfloat16, updates at the
+lower rates are rounded away.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any
+
+_TOFU = "locuslab/tofu@8c49eee README.md; Maini et al. 2024, arXiv:2401.06121"
+_OPEN_UNLEARNING = "locuslab/open-unlearning@d3d7cf9 docs/repro.md, configs/experiment/unlearn/tofu"
+_COMMUNITY = "locuslab/open-unlearning@d3d7cf9 community/methods"
+_MUSE = "swj0419/muse_bench@fcd6651; Shi et al. 2024, arXiv:2407.06460"
+_CLOSER_LOOK = "sail-sg/closer-look-LLM-unlearning@b622294 scripts/tofu; arXiv:2410.08109"
+_CEU = "Yang 2025, arXiv:2503.01224"
+_STUDY = "our study, configuration `tofu_smollm2`, three seeds"
+_QUICKSTART = "our `quickstart`, three seeds"
+_TOUR = "our tour `every_method`, one seed, chosen by hand"
+
+
+class ModelSize(Enum):
+    """A class of models; its value is the largest number of weights in it.
+
+    A bound is about halfway, by ratio, between the models of two classes for which there are
+    values: 1.7 and 135 million, 135 million and 1.2 billion, 1.4 and 7 billion.
+    """
+
+    TINY = 20_000_000
+    SMALL = 400_000_000
+    ABOUT_1B = 3_000_000_000
+    ABOUT_7B = math.inf
+
+    @classmethod
+    def of(cls, weights: int) -> ModelSize:
+        """Return the class of a model with so many weights."""
+        return next(size for size in cls if weights <= size.value)
+
+    @property
+    def label(self) -> str:
+        """The class in words, with the models for which there are values."""
+        return _LABELS[self]
+
+
+_LABELS = {
+    ModelSize.TINY: "tiny: up to 20 million weights",
+    ModelSize.SMALL: "small: 20 to 400 million weights",
+    ModelSize.ABOUT_1B: "about 1B: 400 million to 3 billion weights",
+    ModelSize.ABOUT_7B: "about 7B: more than 3 billion weights",
+}
+
+
+class Origin(Enum):
+    """Where a value comes from."""
+
+    PUBLISHED = "published"
+    """By the authors of a method or benchmark, or by a harness, for a model of this size."""
+    MEASURED = "measured here"
+    """Run by this project on a model of this size: the best of the few rates that were tried."""
+    CARRIED_OVER = "carried over"
+    """From another size or from a similar method. Nobody is known to have run it."""
+
+
+@dataclass(frozen=True)
+class StartingValue:
+    """Where a search of one method's settings begins, for models of one size."""
+
+    method: str
+    size: ModelSize
+    learning_rate: float
+    epochs: int | None
+    """None if the source counts optimiser steps: `remark` has their number."""
+    origin: Origin
+    source: str
+    model: str
+    """Model for which the source has the value."""
+    retain: str | None = None
+    """Retain term with which it was run: `nll`, `kl`."""
+    retain_weight: float = 1.0
+    """Factor of the retain term."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """The method's settings that differ from its defaults."""
+    batch_size: int | None = 32
+    """Rows to forget of an optimiser step; None if the source does not say it."""
+    adapters: bool = False
+    """Whether LoRA adapters were trained in place of all weights."""
+    texts: bool = False
+    """Whether the rows are texts. Otherwise they are questions with answers."""
+    config: str | None = None
+    """Installed configuration that has this value."""
+    remark: str = ""
+
+
+@dataclass(frozen=True)
+class PreparationValue:
+    """How a model of one size learns rows: settings of `preparation`."""
+
+    size: ModelSize
+    settings: Mapping[str, Any]
+    """What differs from the defaults of `preparation`."""
+    origin: Origin
+    source: str
+    model: str
+
+
+def _tiny(method: str, rate: float, retain: str | None = None, **settings: Any) -> StartingValue:
+    return StartingValue(
+        method,
+        ModelSize.TINY,
+        rate,
+        5,
+        Origin.MEASURED,
+        _TOUR,
+        "a Llama with 1.7 million weights",
+        retain,
+        settings=settings,
+        config="every_method",
+    )
+
+
+def _quickstart(method: str, retain: str | None = None) -> StartingValue:
+    return StartingValue(
+        method,
+        ModelSize.TINY,
+        1e-3,
+        8,
+        Origin.MEASURED,
+        _QUICKSTART,
+        "a Llama with 0.7 million weights",
+        retain,
+        config="quickstart",
+    )
+
+
+def _small(
+    method: str, rate: float, retain: str | None = None, remark: str = "", **settings: Any
+) -> StartingValue:
+    return StartingValue(
+        method,
+        ModelSize.SMALL,
+        rate,
+        5,
+        Origin.MEASURED,
+        _STUDY,
+        "SmolLM2-135M-Instruct",
+        retain,
+        settings=settings,
+        batch_size=8,
+        config="tofu_smollm2",
+        remark=remark or "25 optimiser steps",
+    )
+
+
+def _open_unlearning(
+    method: str,
+    retain: str | None = None,
+    source: str = _OPEN_UNLEARNING,
+    term_weight: float = 1.0,
+    **settings: Any,
+) -> StartingValue:
+    return StartingValue(
+        method,
+        ModelSize.ABOUT_1B,
+        1e-5,
+        10,
+        Origin.PUBLISHED,
+        source,
+        "Llama-3.2-1B-Instruct",
+        retain,
+        term_weight,
+        settings,
+        config="open_unlearning_tofu_1b",
+        remark="20 to 125 optimiser steps (TOFU forget01 to forget10)",
+    )
+
+
+def _tofu_phi(method: str) -> StartingValue:
+    return StartingValue(
+        method, ModelSize.ABOUT_1B, 2e-5, 5, Origin.PUBLISHED, _TOFU, "Phi-1.5 (1.4 billion)"
+    )
+
+
+def _llama_2(
+    method: str,
+    rate: float,
+    epochs: int,
+    source: str,
+    config: str | None,
+    retain: str | None = None,
+    remark: str = "",
+    **settings: Any,
+) -> StartingValue:
+    return StartingValue(
+        method,
+        ModelSize.ABOUT_7B,
+        rate,
+        epochs,
+        Origin.PUBLISHED,
+        source,
+        "Llama-2-7B-chat",
+        retain,
+        settings=settings,
+        config=config,
+        remark=remark,
+    )
+
+
+def _muse(method: str, retain: str | None = None, remark: str = "") -> StartingValue:
+    return StartingValue(
+        method,
+        ModelSize.ABOUT_7B,
+        1e-5,
+        10,
+        Origin.PUBLISHED,
+        _MUSE,
+        "Llama-2-7B",
+        retain,
+        batch_size=4,
+        texts=True,
+        config="muse_news",
+        remark=remark or "constant schedule",
+    )
+
+
+def _carried_over(value: StartingValue, size: ModelSize, reason: str) -> StartingValue:
+    return replace(
+        value,
+        size=size,
+        origin=Origin.CARRIED_OVER,
+        source=reason,
+        config="open_unlearning_tofu_7b",
+        remark="",
+    )
+
+
+_COMPOSED_FOR_1B = (
+    _open_unlearning("undial", beta=10.0, source=f"{_COMMUNITY}/UNDIAL, configs/trainer"),
+    _open_unlearning(
+        "satimp",
+        "nll",
+        source=f"{_COMMUNITY}/SatImp, configs/trainer",
+        term_weight=10.0,
+        beta1=5.0,
+        beta2=1.0,
+    ),
+    _open_unlearning("wga", "nll", source=f"{_COMMUNITY}/WGA, configs/trainer", beta=1.0),
+)
+
+STARTING_VALUES: tuple[StartingValue, ...] = (
+    # Tiny models, which are trained here in seconds. Random weights that have learned a few hundred
+    # rows take rates that would destroy a pretrained model.
+    _quickstart("npo", "nll"),
+    _quickstart("general-ce-u"),
+    _tiny("simnpo", 1e-3, "nll", forget_weight=0.125),
+    _tiny("ce-u", 1e-4),
+    _tiny("gradient-ascent", 1e-4),
+    _tiny("gradient-difference", 2e-4),
+    _tiny("kl-minimization", 2e-4),
+    _tiny("idk", 1e-3),
+    _tiny("dpo", 1e-4),
+    _tiny("rmu", 6e-3, steering=20.0, retain_weight=10.0),
+    _tiny("jensun", 1e-3),
+    _tiny("circuit-breakers", 1e-3),
+    _tiny("lunar", 1e-2, steering=6.0, retain_weight=3.0),
+    _tiny("kto", 1e-3, "nll", weight=20.0, value="log-sigmoid", clamp=False),
+    _tiny("idk-ap", 1e-3),
+    _tiny("pdu", 1e-3),
+    _tiny("elm", 1e-3),
+    _tiny("altpo", 1e-3, "nll", temperature=1.5, max_new_tokens=40),
+    _tiny("baldro", 1e-3, "nll"),
+    _tiny("task-vector", 1e-4, alpha=5.0),
+    _tiny("grpo", 1e-3, "nll", samples=4, max_new_tokens=32),
+    _tiny("grpo-ceu", 3e-4, "nll", samples=4, max_new_tokens=32),
+    _tiny("tnpo", 1e-3, "nll"),
+    _tiny("maximum-entropy", 1e-3, "nll", forget_weight=0.1),
+    _tiny("dpo-ceu", 1e-4, "nll"),
+    _tiny("satimp", 1e-4),
+    _tiny("undial", 1e-4),
+    _tiny("flat", 1e-4),
+    _tiny("wga", 1e-3, "nll"),
+    _tiny("ihl", 1e-3, "nll"),
+    # Small pretrained models.
+    _small("npo", 5e-5, "nll"),
+    _small("simnpo", 5e-5, "nll"),
+    _small("general-ce-u", 5e-5),
+    _small("ce-u", 1e-5, remark="5e-5 destroys the model"),
+    _small("gradient-ascent", 1e-5, remark="hardly forgets; 5e-5 destroys the model"),
+    _small("gradient-difference", 1e-5, remark="hardly forgets; 5e-5 destroys the model"),
+    _small("kl-minimization", 1e-5, remark="hardly forgets; 5e-5 destroys the model"),
+    _small("idk", 1e-5, remark="forgets next to nothing; at 5e-5 it refuses"),
+    _small("dpo", 1e-5, remark="forgets next to nothing; 5e-5 destroys the model"),
+    _small(
+        "rmu",
+        5e-4,
+        remark="layer 8 of 30; at the default layer nothing moves",
+        layer=8,
+        adaptive=True,
+        steering=5.0,
+        retain_weight=1.0,
+    ),
+    # About 1B.
+    _open_unlearning("npo", "nll", beta=0.1),
+    _open_unlearning("simnpo", "nll", beta=4.5, forget_weight=0.125),
+    StartingValue(
+        "general-ce-u",
+        ModelSize.ABOUT_1B,
+        1e-5,
+        10,
+        Origin.CARRIED_OVER,
+        "the rate of ce-u: no rate of general-ce-u is published for this size",
+        "Llama-3.2-1B-Instruct",
+    ),
+    _open_unlearning("ce-u", source=f"{_COMMUNITY}/CEU, configs/trainer"),
+    _open_unlearning("gradient-ascent"),
+    _open_unlearning("gradient-difference", retain_weight=1.0),
+    _tofu_phi("gradient-ascent"),
+    _tofu_phi("gradient-difference"),
+    _tofu_phi("kl-minimization"),
+    _tofu_phi("idk"),
+    _open_unlearning("dpo", "nll", beta=0.1, scaled=True),
+    _open_unlearning(
+        "rmu", layer=8, steering=2.0, retain_weight=1.0, trained="all", trained_layers=8
+    ),
+    *_COMPOSED_FOR_1B,
+    StartingValue(
+        "pdu",
+        ModelSize.ABOUT_1B,
+        1e-5,
+        10,
+        Origin.PUBLISHED,
+        f"{_COMMUNITY}/PDU/run.sh",
+        "Llama-3.2-1B-Instruct, also 3B",
+        settings={"warmup_epochs": 5},
+        batch_size=128,
+        remark="30 epochs for 8B",
+    ),
+    StartingValue(
+        "altpo",
+        ModelSize.ABOUT_1B,
+        2e-5,
+        2,
+        Origin.PUBLISHED,
+        f"{_COMMUNITY}/AltPO/run.sh",
+        "Llama-3.2-1B-Instruct",
+        "nll",
+        settings={"asked": "authors"},
+        remark="middle of their grid: rates 1e-5 to 5e-5, β 0.05 to 0.5, retain weights 1 to 5",
+    ),
+    # About 7B.
+    _llama_2(
+        "npo",
+        1e-5,
+        10,
+        "licong-lin/negative-preference-optimization@1207bbe TOFU/config/forget.yaml",
+        "authors_tofu_7b",
+        "nll",
+        beta=0.1,
+    ),
+    _llama_2(
+        "simnpo",
+        1e-5,
+        10,
+        "OPTML-Group/Unlearn-Simple@f1a355d TOFU/README.md",
+        "authors_tofu_7b",
+        "nll",
+        remark="forget05: β 2.5, weight 0.1375",
+        beta=4.5,
+        forget_weight=0.125,
+    ),
+    StartingValue(
+        "general-ce-u",
+        ModelSize.ABOUT_7B,
+        1e-5,
+        10,
+        Origin.CARRIED_OVER,
+        "open-unlearning's rate of ce-u for 1B: no rate of general-ce-u is published",
+        "Llama-3.2-1B-Instruct",
+    ),
+    _llama_2("ce-u", 4e-5, 5, _CEU, "tofu_llama2_7b", remark="1 to 5 epochs"),
+    _llama_2("ce-u", 2e-6, 10, _CEU, None, remark="1 to 10 epochs"),
+    _llama_2("gradient-ascent", 1e-5, 5, _TOFU, "tofu_llama2_7b"),
+    _llama_2("gradient-difference", 1e-5, 5, _TOFU, "tofu_llama2_7b"),
+    _llama_2("kl-minimization", 1e-5, 5, _TOFU, "tofu_llama2_7b"),
+    _llama_2("idk", 1e-5, 5, _TOFU, "tofu_llama2_7b"),
+    _llama_2(
+        "dpo",
+        1e-5,
+        10,
+        _OPEN_UNLEARNING,
+        "open_unlearning_tofu_7b",
+        "nll",
+        beta=0.1,
+        scaled=True,
+    ),
+    StartingValue(
+        "rmu",
+        ModelSize.ABOUT_7B,
+        5e-5,
+        None,
+        Origin.PUBLISHED,
+        "Li et al. 2024, arXiv:2403.03218",
+        "Zephyr-7B",
+        settings={"layer": 8, "steering": 6.5, "retain_weight": 1200.0},
+        batch_size=4,
+        texts=True,
+        config="wmdp_zephyr",
+        remark="150 optimiser steps",
+    ),
+    _llama_2(
+        "rmu",
+        1e-5,
+        10,
+        _OPEN_UNLEARNING,
+        "open_unlearning_tofu_7b",
+        layer=8,
+        steering=2.0,
+        retain_weight=1.0,
+        trained="all",
+        trained_layers=8,
+    ),
+    _llama_2(
+        "maximum-entropy",
+        1e-5,
+        5,
+        _CLOSER_LOOK,
+        "authors_tofu_7b_5_epochs",
+        "nll",
+        where="all",
+        forget_weight=0.1,
+    ),
+    _llama_2(
+        "idk-ap",
+        1e-5,
+        5,
+        _CLOSER_LOOK,
+        "authors_tofu_7b_5_epochs",
+        beta=0.1,
+        retain_weight=1.0,
+    ),
+    _llama_2(
+        "altpo",
+        5e-5,
+        2,
+        "molereddy/Alternate-Preference-Optimization@c9b78bd README.md",
+        None,
+        "nll",
+        asked="authors",
+    ),
+    *(
+        _carried_over(value, ModelSize.ABOUT_7B, f"{value.source}, composed for 1B")
+        for value in _COMPOSED_FOR_1B
+    ),
+    StartingValue(
+        "undial",
+        ModelSize.ABOUT_7B,
+        1e-4,
+        10,
+        Origin.PUBLISHED,
+        f"{_COMMUNITY}/UNDIAL/README.md",
+        "Llama-2-7B-chat",
+        settings={"beta": 10.0},
+        adapters=True,
+        remark="LoRA of rank 8, α 16",
+    ),
+    StartingValue(
+        "ihl",
+        ModelSize.ABOUT_7B,
+        1e-4,
+        5,
+        Origin.PUBLISHED,
+        "csm9493/efficient-llm-unlearning@272484a TOFU",
+        "Llama-2-7B-chat",
+        "nll",
+        adapters=True,
+        remark="LoRA of rank 32, α 64, which begins from FILA there",
+    ),
+    StartingValue(
+        "elm",
+        ModelSize.ABOUT_7B,
+        5e-5,
+        None,
+        Origin.PUBLISHED,
+        "rohitgandikota/erasing-llm@fa33064 erase.py",
+        "Zephyr-7B",
+        batch_size=4,
+        adapters=True,
+        texts=True,
+        remark="3,000 samples; LoRA of rank 256, α 16, layers 4 to 8",
+    ),
+    StartingValue(
+        "jensun",
+        ModelSize.ABOUT_7B,
+        8e-6,
+        10,
+        Origin.PUBLISHED,
+        "nmndeep/JensUn-Unlearning@925e221 configs; Singh et al. 2025, arXiv:2509.02820",
+        "Llama-3.2-3B-Instruct",
+    ),
+    StartingValue(
+        "lunar",
+        ModelSize.ABOUT_7B,
+        1e-2,
+        20,
+        Origin.PUBLISHED,
+        "facebookresearch/LUNAR@dfa56eb config/forget.yaml",
+        "Llama-3-8B-Instruct",
+        settings={"layer": 23, "steering": 2.0},
+        batch_size=None,
+        remark="64 tokens of a step; one matrix of one layer is trained",
+    ),
+    _muse("gradient-ascent", remark="the paper reports epoch 1"),
+    _muse("gradient-ascent", "nll", remark="the paper reports epoch 7"),
+    _muse("gradient-ascent", "kl"),
+    _muse("npo", remark="the paper reports epoch 1"),
+    _muse("npo", "nll"),
+    _muse("npo", "kl"),
+)
+
+_TINY_PREPARATION = {"optimizer": "muon", "learning_rate": 3e-3, "epochs": 10}
+PREPARATIONS: tuple[PreparationValue, ...] = (
+    PreparationValue(
+        ModelSize.TINY,
+        _TINY_PREPARATION,
+        Origin.MEASURED,
+        "defaults of `base: tiny`",
+        "Llamas with 0.7 to 2.3 million weights",
+    ),
+    PreparationValue(
+        ModelSize.SMALL,
+        {"learning_rate": 2e-4, "epochs": 10, "batch_size": 16},
+        Origin.MEASURED,
+        "our study, configuration `tofu_smollm2`",
+        "SmolLM2-135M-Instruct",
+    ),
+    PreparationValue(
+        ModelSize.ABOUT_1B,
+        {"learning_rate": 2e-5, "epochs": 5, "weight_decay": 0.01},
+        Origin.PUBLISHED,
+        _TOFU,
+        "Phi-1.5 (1.4 billion)",
+    ),
+    PreparationValue(
+        ModelSize.ABOUT_7B,
+        {"learning_rate": 1e-5, "epochs": 5, "weight_decay": 0.01},
+        Origin.PUBLISHED,
+        _TOFU,
+        "Llama-2-7B-chat",
+    ),
+)
+"""Models of a size learn rows by these settings, which are also the defaults for about 7B."""
+
+
+def starting_values(
+    method: str, size: ModelSize, *, adapters: bool = False
+) -> tuple[StartingValue, ...]:
+    """Return what is known of a method for models of a size; the first value is where to begin.
+
+    Args:
+        method: Name of the method.
+        size: Class of the model.
+        adapters: Whether LoRA adapters are trained. Their rates are others, so that values for all
+            weights are not returned, and the other way round.
+    """
+    return tuple(
+        value
+        for value in STARTING_VALUES
+        if value.method == method and value.size is size and value.adapters == adapters
+    )
+
+
+def expected_rate(
+    method: str, weights: int, rate: float, *, adapters: bool = False
+) -> StartingValue | None:
+    """Return the known value whose learning rate is nearest to a rate, by ratio.
+
+    Args:
+        method: Name of the method.
+        weights: Number of weights of the model.
+        rate: Learning rate that a sweep has.
+        adapters: Whether LoRA adapters are trained.
+
+    Returns:
+        None if nothing is known of the method for models of this size.
+    """
+    known = starting_values(method, ModelSize.of(weights), adapters=adapters)
+    return min(known, key=lambda value: abs(math.log(value.learning_rate / rate)), default=None)
+
+
+def preparation_value(size: ModelSize) -> PreparationValue:
+    """Return how models of a size learn rows."""
+    return next(value for value in PREPARATIONS if value.size is size)
