@@ -499,7 +499,7 @@ def _config(drawn: Drawn, root: Path) -> SweepConfig:
 
 def _world(drawn: Drawn, config: SweepConfig) -> World:
     rows = {split: rows_of(drawn.source, split, drawn.rows) for split in config.split_keys}
-    first_forget = next(name for name, role in config.data.roles.items() if role == "forget")
+    first_forget = next(name for name, role in config.data.set_roles.items() if role == "forget")
     has_nan = "NaN for one question" in drawn.features
     return World(
         rows,

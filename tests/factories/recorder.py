@@ -229,7 +229,7 @@ class Recorder:
                             self._write_attacked_reference(model.name, kind, split, attack)
 
     def _kinds(self) -> tuple[Kind, ...]:
-        references = self.config.data.references
+        references = self.config.references
         start: tuple[Kind, ...] = ("fine-tuned",) if "start" in references else ()
         retain: tuple[Kind, ...] = ("retain",) if "retain" in references else ()
         return (*start, *retain)
@@ -351,7 +351,7 @@ class Recorder:
             evaluations[epoch] = evaluation
             values = self._values(spec.id, evaluation, spec.model.name, spec.forget_fraction, "")
             results.append(EpochResult(epoch, values, 2.0, 1.0))
-            if values.get(self.config.data.headline.kept.column) is not None:
+            if values.get(self.config.headline.kept.column) is not None:
                 attack(epoch, self._due(spec, results))
             error = self._collapse(spec, results[-1])
             ended = self._out_of_patience(spec, results)
@@ -388,7 +388,7 @@ class Recorder:
 
     def _due(self, spec: RunSpec, results: list[EpochResult]) -> list[AttackSpec]:
         """Return the attacks after each epoch, and those after each best one so far."""
-        forgotten = self.config.data.headline.forgotten
+        forgotten = self.config.headline.forgotten
         values = [
             None
             if (value := result.metrics.get(forgotten.column)) is None
@@ -401,7 +401,7 @@ class Recorder:
         return [item for item in spec.attacks if item.settings["at"] in moments]
 
     def _collapse(self, spec: RunSpec, result: EpochResult) -> str | None:
-        kept = self.config.data.headline.kept
+        kept = self.config.headline.kept
         utility = result.metrics.get(kept.column)
         if utility is None:
             return f"epoch {result.epoch}: the model's outputs are no longer finite"
@@ -418,13 +418,13 @@ class Recorder:
     @cache  # noqa: B019  # a recorder lives as long as one folder is written
     def _start_utility(self, model: str, split: SplitKey) -> float | None:
         evaluation = self._evaluations["fine-tuned", model, split, ""]
-        return self._values("", evaluation, model, split, "")[self.config.data.headline.kept.column]
+        return self._values("", evaluation, model, split, "")[self.config.headline.kept.column]
 
     def _out_of_patience(self, spec: RunSpec, results: list[EpochResult]) -> str | None:
         rule = spec.evaluation.patience
         if rule is None or results[-1].epoch >= spec.epochs:
             return None
-        plan = plan_of(self.profile, self.config.data, self.metrics)
+        plan = plan_of(self.profile, self.config.data, self.metrics, self.config.references)
         column = {column.name: column for column in plan.columns}.get(rule.metric)
         better = None if column is None else column.better
         return rule.ended(((r.epoch, r.metrics) for r in results), better)
@@ -440,11 +440,11 @@ class Recorder:
         samples: int = 0,
         asked: str = "",
     ) -> Evaluation:
-        plan = plan_of(self.profile, self.config.data, self.metrics)
+        plan = plan_of(self.profile, self.config.data, self.metrics, self.config.references)
         return observe(
             knowledge,
             self.world.rows[split].sets if rows is None else rows,
-            self.config.data.roles,
+            self.config.data.set_roles,
             self.profile.id,
             extra=plan.extra,
             samples=samples,
@@ -504,7 +504,7 @@ class Recorder:
         key = spec.name, repr(spec.settings), split
         if key not in self._rows_of_attack:
             rows = self.world.rows[split]
-            roles: Mapping[str, Role] = self.config.data.roles
+            roles: Mapping[str, Role] = self.config.data.set_roles
             answers = {q.question: q.answer for of_set in rows.sets.values() for q in of_set}
             of_attack = replace(rows.attack_rows, answers=answers)
             selected = {
@@ -531,6 +531,7 @@ class Recorder:
             self._evaluations.get(("fine-tuned", model, split, variant_name)),
             self.config.data,
             self.metrics,
+            self.config.references,
         )
         return self._recorded(record, values)
 
@@ -563,7 +564,8 @@ class Recorder:
         if code == "earlier version" or record.status == "failed":
             return record
         section = self.config.data.model_dump(mode="json")
-        key = record_rules(section, self.profile.id, self.metrics).key
+        has_retain = "retain" in self.config.references
+        key = record_rules(section, self.profile.id, self.metrics, has_retain=has_retain).key
         if code == "other code":
             key = content_hash(["other code", key])
         of_panel = [other for other in self._references if other.panel == record.panel]

@@ -148,6 +148,8 @@ class MetricUse:
     """Fields of the metric that differ from their defaults."""
     name: str = ""
     """First part of its columns' names; default: the metric's name with underscores."""
+    unless: Reference | None = None
+    """A model in whose presence the metric is left out, because another one answers better."""
 
 
 _PROMPT_SETTINGS = (
@@ -318,9 +320,9 @@ class Split:
     retain: tuple[Question, ...]
     """Training rows to retain (TOFU's retain99, retain95, retain90)."""
     sets: Mapping[str, tuple[Question, ...]]
-    """The evaluation sets by name, as the benchmark's `roles` has them; in the order in which they
-    are evaluated. Set `holdout`, if there is one, has rows like the forget rows that no model was
-    trained on, for membership inference, and is no part of fingerprints."""
+    """The evaluation sets by name, as the benchmark's `set_roles` has them; in the order in which
+    they are evaluated. Set `holdout`, if there is one, has rows like the forget rows that no model
+    was trained on, for membership inference, and is no part of fingerprints."""
 
     @property
     def name(self) -> str:
@@ -393,6 +395,11 @@ class Benchmark(HyperParameters, ABC):
     """Models that exist besides those of the runs."""
     splits: ClassVar[tuple[str, ...]] = ()
     """Names of its splits; none: its splits are fractions of the rows to forget."""
+    needs_base: ClassVar[bool] = True
+    """Whether each model needs a `base`. False: `fine_tuned` alone is allowed, and then there is no
+    retain model."""
+    default_profile: ClassVar[str] = "tofu"
+    """Name of the evaluation rules of a configuration that names none."""
 
     source: str = Field(default="", description="where the rows come from: the benchmark's name")
     refusals: str | None = Field(
@@ -402,10 +409,30 @@ class Benchmark(HyperParameters, ABC):
     def __hash__(self) -> int:
         return hash((type(self), self.model_dump_json()))  # whatever its fields hold
 
+    @property
+    def split_names(self) -> tuple[str, ...]:
+        """Names of its splits with these settings; none: they are fractions of the rows."""
+        return self.splits
+
+    @property
+    def set_roles(self) -> Mapping[str, Role]:
+        """The evaluation sets with these settings, in the order of a table, and their roles."""
+        return self.roles
+
+    def headline_with(self, references: frozenset[Reference]) -> Headline:
+        """Return the two numbers that methods are ranked by.
+
+        Args:
+            references: Models that runs are compared with. They are `references`, or without the
+                retain model if there is none.
+        """
+        return self.headline
+
     @model_validator(mode="after")
     def _has_usable_splits(self) -> Self:
-        for index, name in enumerate(self.splits):
-            if not is_split_name(name) or name in self.splits[:index]:
+        names = self.split_names
+        for index, name in enumerate(names):
+            if not is_split_name(name) or name in names[:index]:
                 raise ValueError(
                     f"{type(self).__name__}.splits: {name!r} is no name for a split: a letter, "
                     "then letters, digits, '_', '.' or '-', 64 at most, each name once; rename it"
@@ -425,7 +452,7 @@ class Benchmark(HyperParameters, ABC):
     def load(self, splits: Sequence[Any], /) -> Dataset:
         """Load the rows of these splits, without refusals and fingerprint.
 
-        splits  fractions of the rows to forget, or some of `splits`
+        splits  fractions of the rows to forget, or some of `split_names`
         Raises: DataError for a file or row that is missing or malformed.
         """
 
@@ -435,12 +462,12 @@ class Benchmark(HyperParameters, ABC):
 
     def problem_with(self, key: SplitKey) -> str:
         """The reason why it has no such split, with what it has; "" where there is one."""
-        if self.splits:
-            if key in self.splits:
+        if names := self.split_names:
+            if key in names:
                 return ""
-            near = did_you_mean(key, self.splits) if isinstance(key, str) else ""
+            near = did_you_mean(key, names) if isinstance(key, str) else ""
             given = split_text(key)
-            return f"{self.source} has the splits {', '.join(self.splits)}, got {given}{near}"
+            return f"{self.source} has the splits {', '.join(names)}, got {given}{near}"
         if isinstance(key, str):
             return f"{self.source} has no named splits, got {key!r}; give a fraction, such as 0.1"
         with guarded_call(self, "split_problem"):
@@ -464,6 +491,19 @@ class Benchmark(HyperParameters, ABC):
         setting is `hub_id`, or for example `questions.hub_id` if it belongs to a section.
         """
         return {} if self.repository is None else {"hub_id": self.repository}
+
+
+def references_with(benchmark: Benchmark, *, has_retain: bool) -> frozenset[Reference]:
+    """Return the models that runs on a benchmark are compared with.
+
+    Args:
+        benchmark: With its settings.
+        has_retain: Whether there is a retain model. It only matters for a benchmark that can do
+            without one. On all others, what is relative to a missing retain model is undefined.
+    """
+    if has_retain or benchmark.needs_base:
+        return benchmark.references
+    return benchmark.references - {"retain"}
 
 
 def guarded_call(benchmark: Benchmark, name: str) -> AbstractContextManager[None]:

@@ -162,8 +162,11 @@ def score(
         )
     register_for_evaluation(plugins, rules)
     benchmark = data_settings(data)
-    present = {*evaluation.sets, *(n for n, role in benchmark.roles.items() if role == "holdout")}
-    if missing := [name for name in benchmark.roles if name not in present]:
+    present = {
+        *evaluation.sets,
+        *(n for n, role in benchmark.set_roles.items() if role == "holdout"),
+    }
+    if missing := [name for name in benchmark.set_roles if name not in present]:
         raise EvaluationError(
             f"{log}: no whole set {missing[0]!r} in it, so there are no metrics of "
             f"{benchmark.source}; if it is of another benchmark, name that with --data, else it "

@@ -349,11 +349,11 @@ def _benchmark(name: str, kind: Any) -> dict[str, Any]:
 
     benchmark = _example(name, kind, source=name)
     return {
-        "sets": [*benchmark.roles],
-        "roles": [*map(str, benchmark.roles.values())],
+        "sets": [*benchmark.set_roles],
+        "roles": [*map(str, benchmark.set_roles.values())],
         "splits": [*map(split_text, splits_of(benchmark))],
         "references": [*map(str, sorted(benchmark.references))],
-        "headline": [*benchmark.headline.columns],
+        "headline": [*benchmark.headline_with(benchmark.references).columns],
         "metrics": [use.metric for use in benchmark.metrics(TOFU)],
     }
 

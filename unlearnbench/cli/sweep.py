@@ -98,7 +98,7 @@ def _swept(settings: SweepConfig, *, as_json: bool) -> int:
         console.print_json(summary | ({"selection": selection} if selection is not None else {}))
     else:
         if selection is not None:
-            _print_selection(selection, settings.data.headline, console)
+            _print_selection(selection, settings.headline, console)
         counts = f"{result.found} found, {len(result.ends) - result.found} trained"
         console.print(f"{tally((end.status for end in result.ends), result.total)}; {counts}")
         for end in without_result(result.ends):
@@ -162,7 +162,7 @@ def run(
         shown = {"id": record.id, "status": record.status, "found": repeated, "error": record.error}
         console.print_json(shown | {"epochs": epochs})
         return
-    columns = planned.config.data.headline.columns
+    columns = planned.config.headline.columns
     cells = [(row.epoch, *(row.metrics.get(name) for name in columns)) for row in rows]
     console.table(("epoch", *columns), cells)
     console.print(f"{record.status}{' (found, trained before)' * repeated}: {target}")

@@ -2,21 +2,37 @@
 
 from collections.abc import Iterator, Mapping
 
-from unlearnbench.api.benchmark import Benchmark
+from unlearnbench.api.benchmark import Benchmark, Reference
 from unlearnbench.base.errors import PluginError, did_you_mean
 from unlearnbench.config.metric_plan import MetricPlan, columns_of
 
 
-def check_declarations(benchmark: Benchmark, plan: MetricPlan) -> None:
-    """Raise PluginError with a line for each fault."""
-    faults = [*headline_faults(benchmark, plan), *reference_faults(benchmark, plan)]
+def check_declarations(
+    benchmark: Benchmark, plan: MetricPlan, references: frozenset[Reference] | None = None
+) -> None:
+    """Raise PluginError with a line for each fault.
+
+    Args:
+        benchmark: With its settings.
+        plan: Its metrics.
+        references: Models that runs are compared with. Defaults to all that the benchmark has.
+    """
+    if references is None:
+        references = benchmark.references
+    faults = [
+        *headline_faults(benchmark, plan, references),
+        *reference_faults(benchmark, plan, references),
+    ]
     if faults:
         raise PluginError("\n".join(f"benchmark {benchmark.source!r}: {fault}" for fault in faults))
 
 
-def headline_faults(benchmark: Benchmark, plan: MetricPlan) -> Iterator[str]:
+def headline_faults(
+    benchmark: Benchmark, plan: MetricPlan, references: frozenset[Reference]
+) -> Iterator[str]:
     """Yield columns of the headline that no metric has, or that are better at the other end."""
-    headline, columns = benchmark.headline, {item.name: item for item in plan.columns}
+    headline = benchmark.headline_with(references)
+    columns = {item.name: item for item in plan.columns}
     test = headline.forgotten.test
     names = [*headline.columns, *([test.questions] if test else [])]
     for name in names:
@@ -31,26 +47,28 @@ def headline_faults(benchmark: Benchmark, plan: MetricPlan) -> Iterator[str]:
             yield f"headline: {written}, and the metric says {column.better!r}: write that"
 
 
-def reference_faults(benchmark: Benchmark, plan: MetricPlan) -> Iterator[str]:
+def reference_faults(
+    benchmark: Benchmark, plan: MetricPlan, references: frozenset[Reference]
+) -> Iterator[str]:
     """Yield metrics that the benchmark names, and that read what it does not have."""
-    test = benchmark.headline.forgotten.test
-    if test is not None and "retain" not in benchmark.references:
+    test = benchmark.headline_with(references).forgotten.test
+    if test is not None and "retain" not in references:
         yield (
             f"headline: the test of {test.label} compares with the retain model, "
-            f"and `references` is {sorted(benchmark.references)}; add it, or leave it out"
+            f"and `references` is {sorted(references)}; add it, or leave it out"
         )
-    for name, reason in undefined_metrics(benchmark, plan).items():
+    for name, reason in undefined_metrics(benchmark, plan, references).items():
         if any(column.name in plan.own for column in columns_of(plan.summaries[name])):
             yield f"names metric {name!r}, which needs {reason}; leave it out, or declare that"
 
 
-def undefined_metrics(benchmark: Benchmark, plan: MetricPlan) -> Mapping[str, str]:
+def undefined_metrics(
+    benchmark: Benchmark, plan: MetricPlan, references: frozenset[Reference]
+) -> Mapping[str, str]:
     """The summaries that have no values here, and what each lacks."""
-    present, lacks = {*benchmark.roles.values()}, dict[str, str]()
+    present, lacks = {*benchmark.set_roles.values()}, dict[str, str]()
     for name, summary in plan.summaries.items():
-        missing = [
-            f"the {model} model" for model in sorted(summary.relative_to - benchmark.references)
-        ]
+        missing = [f"the {model} model" for model in sorted(summary.relative_to - references)]
         missing += [f"a set of role {role}" for role in sorted(summary.roles - present)]
         if missing:
             lacks[name] = " and ".join(missing)

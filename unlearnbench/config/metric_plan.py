@@ -12,7 +12,7 @@ from functools import cached_property, lru_cache
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, get_args
 
-from unlearnbench.api.benchmark import Benchmark, MetricUse, guarded_call
+from unlearnbench.api.benchmark import Benchmark, MetricUse, Reference, guarded_call
 from unlearnbench.api.membership import MembershipInference
 from unlearnbench.api.metric import (
     EXTRA,
@@ -96,7 +96,19 @@ class MetricPlan:
 
         The benchmark's own metrics stay.
         """
-        removed = self.affected(metrics) - self.own
+        return self._without_columns(self.affected(metrics) - self.own)
+
+    def without_models(self, models: Set[Reference]) -> MetricPlan:
+        """Return the plan without the summaries that are relative to one of some models.
+
+        Without the benchmark's own ones, too, and without what is made of their numbers.
+        """
+        relative = {
+            name for name, summary in self.summaries.items() if summary.relative_to & models
+        }
+        return self._without_columns(self.affected(relative)) if relative else self
+
+    def _without_columns(self, removed: Set[str]) -> MetricPlan:
         measures: list[Measure] = []
         for measure in self.measures:
             sets = tuple(on for on in measure.sets if f"{measure.name}_{on}" not in removed)
@@ -112,6 +124,7 @@ class MetricPlan:
             measures=tuple(measures),
             summaries=summaries,
             columns=tuple(column for column in self.columns if column.name not in removed),
+            own=self.own - removed,
             under_attack=tuple(item for item in self.under_attack if item.name not in removed),
         )
 
@@ -208,28 +221,40 @@ def columns_of(summary: Summary) -> tuple[MetricColumn, ...]:
 
 
 def benchmark_plan(
-    profile: Profile, benchmark: Benchmark, chosen: MetricChoices = NO_CHOICES
+    profile: Profile,
+    benchmark: Benchmark,
+    chosen: MetricChoices = NO_CHOICES,
+    references: frozenset[Reference] | None = None,
 ) -> MetricPlan:
     """The metrics of a benchmark under a profile, those registered late included.
 
-    chosen  by the configuration
+    chosen      by the configuration
+    references  models that runs are compared with; default: all that the benchmark has. What is
+                relative to one of the others is left out.
 
     Metrics that cannot be used are left out, with a warning. Raises: PluginError for one of the
     benchmark's own metrics, or of the chosen ones.
     """
-    return _benchmark_plan(profile, benchmark, json.dumps(chosen), offers("metrics"))
+    if references is None:
+        references = benchmark.references
+    return _benchmark_plan(profile, benchmark, json.dumps(chosen), references, offers("metrics"))
 
 
 @lru_cache(maxsize=32)
 def _benchmark_plan(
-    profile: Profile, benchmark: Benchmark, chosen: str, on_offer: tuple[Offer, ...]
+    profile: Profile,
+    benchmark: Benchmark,
+    chosen: str,
+    references: frozenset[Reference],
+    on_offer: tuple[Offer, ...],
 ) -> MetricPlan:
-    for name, role in benchmark.roles.items():
+    for name, role in benchmark.set_roles.items():
         _check_words(
             f"benchmark {benchmark.source!r}: role of set {name!r}", {role}, get_args(Role)
         )
     with guarded_call(benchmark, "metrics"):
-        uses = benchmark.metrics(profile)
+        named = benchmark.metrics(profile)
+    uses = [use for use in named if use.unless is None or use.unless not in references]
     metrics = {use.metric: load("metrics", use.metric) for use in uses}
     faults: list[PluginError] = []
     for name in sorted({offer.name for offer in on_offer} - metrics.keys()):
@@ -237,10 +262,10 @@ def _benchmark_plan(
             metrics[name] = load("metrics", name)
         except PluginError as error:
             faults.append(error)
-    plan = metric_plan(benchmark.roles, uses, metrics, faults, json.loads(chosen))
+    plan = metric_plan(benchmark.set_roles, uses, metrics, faults, json.loads(chosen))
     for fault in plan.faults:
         warn_later(str(fault))
-    return plan
+    return plan.without_models(benchmark.references - references)
 
 
 def metric_plan(

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -19,12 +19,12 @@ from pydantic import (
     model_validator,
 )
 
-from unlearnbench.api.benchmark import SplitKey
+from unlearnbench.api.benchmark import Headline, Reference, SplitKey, references_with
 from unlearnbench.api.identity import ALWAYS, IF_SET, LEFT_OUT, NEVER, RUNS, Id, Place, Rule
 from unlearnbench.api.profile import QuestionKey
 from unlearnbench.api.registry import load, load_method
 from unlearnbench.base.errors import PluginError
-from unlearnbench.base.messages import fault
+from unlearnbench.base.messages import fault, missing
 from unlearnbench.base.outputs import SCHEMES
 from unlearnbench.config.entries import (
     DEFAULT,
@@ -238,12 +238,16 @@ class ModelSettings(Settings):
     name: Annotated[str, ALWAYS.of(*RUNS)] = Field(
         min_length=1, description="name in tables and plots"
     )
-    base: Annotated[str, BY_CONTENT.of(*RUNS, Id.PREPARED)] = Field(
-        min_length=1, description="`tiny`, a folder, or a hub id, also as id@revision"
+    base: Annotated[str | None, BY_CONTENT.of(*RUNS, Id.PREPARED)] = Field(
+        default=None,
+        min_length=1,
+        description="model that has not learned the rows: `tiny`, a folder, or a hub id, also as "
+        "id@revision; start and retain models that are not given are trained from it",
     )
     fine_tuned: Annotated[str | None, BY_CONTENT.of(*RUNS)] = Field(
         default=None,
-        description="published model that has learned the full set: folder, hub id, id@revision",
+        min_length=1,
+        description="start model, which has learned the full set: folder, hub id, id@revision",
     )
     retain: Annotated[dict[str, str], BY_CONTENT.of(*RUNS)] = Field(
         default_factory=dict,
@@ -297,6 +301,34 @@ class ModelSettings(Settings):
     resources: Annotated[Resources | None, NEVER] = Field(
         default=None, description="of a run of this model, in place of the sweep's"
     )
+
+    @property
+    def origin(self) -> str:
+        """The model that tokenizer, chat template and architecture are read from.
+
+        It is the base, since not every fine-tuned checkpoint has a tokenizer. Without a base it is
+        the start model.
+        """
+        origin = self.fine_tuned if self.base is None else self.base
+        assert origin is not None, "a validator asks for one of the two"
+        return origin
+
+    @property
+    def has_retain(self) -> bool:
+        """Whether there is a retain model: one that is given, or trained from the base."""
+        return self.base is not None or bool(self.retain)
+
+    @model_validator(mode="after")
+    def _has_weights(self) -> Self:
+        if self.base is None:
+            if self.fine_tuned is None:
+                raise missing("base")
+            if self.revision is not None:
+                raise fault(
+                    "it is that of `base`, which is not given; write fine_tuned as id@revision",
+                    "revision",
+                )
+        return self
 
     @model_validator(mode="before")
     @classmethod
@@ -602,7 +634,18 @@ class SweepConfig(Settings):
     @property
     def split_keys(self) -> tuple[SplitKey, ...]:
         """The splits, in the order of the configuration."""
-        return self.forget_fractions or self.splits or self.data.splits
+        return self.forget_fractions or self.splits or self.data.split_names
+
+    @property
+    def references(self) -> frozenset[Reference]:
+        """Models that runs are compared with: the benchmark's, as far as the models have them."""
+        has_retain = all(model.has_retain for model in self.models)
+        return references_with(self.data, has_retain=has_retain)
+
+    @property
+    def headline(self) -> Headline:
+        """The two numbers that methods are ranked by."""
+        return self.data.headline_with(self.references)
 
     @property
     def evaluated_epochs(self) -> tuple[int, ...]:

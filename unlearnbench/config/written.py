@@ -21,7 +21,7 @@ from pydantic import (
 from pydantic_core import PydanticKnownError
 
 from unlearnbench.api import registry
-from unlearnbench.api.benchmark import split_name
+from unlearnbench.api.benchmark import Benchmark, split_name
 from unlearnbench.base.deferred_warnings import warn_later
 from unlearnbench.base.errors import EvaluationError, PluginError, did_you_mean
 from unlearnbench.base.messages import Fault, Loc, errors_below, fault, raise_faults
@@ -85,7 +85,7 @@ class WrittenConfig(SweepConfig):
         cls, models: tuple[ModelSettings, ...], info: ValidationInfo
     ) -> tuple[ModelSettings, ...]:
         data, names = info.data.get("data"), [model.name for model in models]
-        known = [split_name("retain", name) for name in data.splits] if data else []
+        known = [split_name("retain", name) for name in data.split_names] if data else []
         rule = f"expected one of {', '.join(known)}" if known else "expected a split, as retain90"
         raise_faults(
             Fault((i, "name"), f"{name!r} is the name of models.{names.index(name)} as well")
@@ -98,6 +98,8 @@ class WrittenConfig(SweepConfig):
             for split in model.retain
             if not (split in known if known else re.fullmatch(r"retain\d\d(\.\d+)?", split))
         )
+        if data:
+            raise_faults(_faults_of_bases(data, models))
         return models
 
     @field_validator("forget_fractions", "splits")
@@ -107,13 +109,14 @@ class WrittenConfig(SweepConfig):
         data = info.data.get("data")
         if data is None:
             return keys
-        used = "splits" if data.splits else "forget_fractions"
+        names = data.split_names
+        used = "splits" if names else "forget_fractions"
         if info.field_name != used:
             if keys is not None:
-                by = f"names: {', '.join(data.splits)}" if data.splits else "fractions, such as 0.1"
+                by = f"names: {', '.join(names)}" if names else "fractions, such as 0.1"
                 fix = f"list them in {used} and leave this out (null, where another file has it)"
                 raise ValueError(f"{data.source} has splits by {by}; {fix}")
-        elif keys is None and not data.splits:
+        elif keys is None and not names:
             raise PydanticKnownError("missing")
         problems = [(i, data.problem_with(key)) for i, key in enumerate(keys or ())]
         raise_faults(Fault((i,), problem) for i, problem in problems if problem)
@@ -237,7 +240,7 @@ class WrittenConfig(SweepConfig):
         for name, settings in self.evaluation.metrics.items():
             loc = ("evaluation", "metrics", name)
             try:
-                plan = benchmark_plan(TOFU, self.data, {name: settings})
+                plan = benchmark_plan(TOFU, self.data, {name: settings}, self.references)
             except PluginError as error:
                 yield loc, str(error)
                 continue
@@ -267,7 +270,7 @@ class WrittenConfig(SweepConfig):
     def _metric(self, metric: Metric, *above: str | int) -> Iterator[tuple[Loc, str]]:
         names = [metric] if isinstance(metric, str) else list(metric)
         try:  # columns have the same names under every profile
-            plan = benchmark_plan(TOFU, self.data, self.evaluation.metrics)
+            plan = benchmark_plan(TOFU, self.data, self.evaluation.metrics, self.references)
         except PluginError:  # of a chosen metric, which is reported itself
             return
         known = [column.name for column in plan.columns]
@@ -297,3 +300,35 @@ class WrittenConfig(SweepConfig):
                 resolve_precision("cpu", model.dtype, self.evaluation.precision)
             except EvaluationError as error:
                 yield ("evaluation", "precision"), f"models.{i}: {error}"
+
+
+def _faults_of_bases(data: Benchmark, models: Sequence[ModelSettings]) -> Iterator[Fault]:
+    """Yield models without a base that this benchmark needs, or that the sweep's others have."""
+    without = [i for i, model in enumerate(models) if model.base is None]
+    if data.needs_base:
+        for i in without:
+            yield Fault(
+                (i, "base"),
+                f"missing: {data.source} compares with a retain model, which is trained from the "
+                "base; name the model that fine_tuned was trained from",
+            )
+        return
+    names = data.split_names
+    for i in without:
+        lacking = [split_name("retain", name) for name in names]
+        lacking = [name for name in lacking if name not in models[i].retain]
+        if models[i].retain and lacking:
+            yield Fault(
+                (i, "retain"),
+                f"no {lacking[0]}, and no base to train it from; name it, or a base, or leave "
+                "retain out",
+            )
+    has_retain = [model.has_retain for model in models]
+    if any(has_retain) and not all(has_retain):
+        first = has_retain.index(False)
+        other = models[has_retain.index(True)].name
+        yield Fault(
+            (first, "base"),
+            f"missing: {models[first].name} has no retain model and {other} has one, and a table "
+            "would rank them by different numbers; give each model a base, or none of them",
+        )

@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from unlearnbench.api.benchmark import Benchmark, Headline, Reference
+from unlearnbench.api.benchmark import Benchmark, Headline, Reference, references_with
 from unlearnbench.api.metric import Measure, MetricColumn, Role
 from unlearnbench.api.profile import Profile
 from unlearnbench.api.registry import Offer, load, offers
@@ -58,6 +58,7 @@ class BenchmarkSchema:
         profile: Profile,
         chosen: MetricChoices,
         *,
+        references: frozenset[Reference] | None = None,
         name: str | None = None,
         unusable: tuple[str, ...] = (),
     ) -> BenchmarkSchema:
@@ -67,19 +68,22 @@ class BenchmarkSchema:
             benchmark: Its plug-in.
             profile: Evaluation rules.
             chosen: Metrics that a configuration names.
+            references: Models that runs are compared with. Defaults to all that the benchmark has.
             name: As the records name the benchmark. Defaults to the name of its plug-in.
             unusable: Metrics that the configuration names besides, and that cannot be used.
         """
-        plan = plan_of(profile, benchmark, chosen)
+        if references is None:
+            references = benchmark.references
+        plan = plan_of(profile, benchmark, chosen, references)
         if unusable:
             # Such a metric may be on offer, with settings that it does not take any more. Its
             # numbers by other settings would be wrong.
             plan = plan.without(frozenset(unusable))
         return cls(
             benchmark.source if name is None else name,
-            benchmark.roles,
-            frozenset(benchmark.references),
-            benchmark.headline,
+            benchmark.set_roles,
+            frozenset(references),
+            benchmark.headline_with(references),
             plan,
             unusable=unusable,
         )
@@ -185,6 +189,8 @@ def recorded_schema(
     profile: str,
     stored: BenchmarkSchema | None = None,
     chosen: MetricChoices = NO_CHOICES,
+    *,
+    has_retain: bool = True,
 ) -> BenchmarkSchema:
     """Return the benchmark of a record.
 
@@ -194,6 +200,7 @@ def recorded_schema(
         stored: The schema in the plan of its sweep.
         chosen: Metrics that a configuration names. Those that cannot be used here are named in
             `unusable`, and have no columns.
+        has_retain: Whether there is a retain model, see `references_with`.
 
     Raises:
         PluginError: If the benchmark's plug-in cannot be used, and nothing is stored.
@@ -206,10 +213,11 @@ def recorded_schema(
         if stored is None or stored.name != name:
             raise
         return replace(stored, missing=str(error))
+    references = references_with(benchmark, has_retain=has_retain)
     on_offer = {offer.name for offer in offers("metrics")}
     not_given = chosen.keys() - on_offer
     try:
-        schema = BenchmarkSchema.of(benchmark, rules, chosen, name=name)
+        schema = BenchmarkSchema.of(benchmark, rules, chosen, references=references, name=name)
         return replace(schema, unusable=tuple(sorted(not_given)))
     except PluginError:
         usable = {
@@ -218,7 +226,9 @@ def recorded_schema(
             if metric in on_offer and _is_usable(metric, settings, rules, benchmark)
         }
     unusable = tuple(sorted(chosen.keys() - usable.keys()))
-    return BenchmarkSchema.of(benchmark, rules, usable, name=name, unusable=unusable)
+    return BenchmarkSchema.of(
+        benchmark, rules, usable, references=references, name=name, unusable=unusable
+    )
 
 
 def _is_usable(

@@ -46,7 +46,7 @@ def holdout_notice(tables: Iterable[str], profile: Profile, benchmark: Benchmark
     tables   their names
     """
     names = ", ".join(tables)
-    if not names or "holdout" not in benchmark.roles.values():
+    if not names or "holdout" not in benchmark.set_roles.values():
         return None
     columns = [
         column.name

@@ -5,7 +5,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from unlearnbench.api.benchmark import Benchmark
+from unlearnbench.api.benchmark import Benchmark, Reference, references_with
 from unlearnbench.api.metric import EvaluatedModel
 from unlearnbench.api.observations import Evaluation, FloatArray, SetEvaluation, SetName
 from unlearnbench.api.profile import Profile
@@ -53,17 +53,24 @@ def summarize(
     start: Evaluation | None = None,
     benchmark: Benchmark | None = None,
     chosen: MetricChoices = NO_CHOICES,
+    references: frozenset[Reference] | None = None,
 ) -> dict[str, float | None]:
     """All metrics of an evaluation, by the columns of `results.csv`.
 
     Forget Quality and its companions need the retain model's evaluation, scores relative to where
     runs begin the start model's; without them, and wherever a value is not a number, a metric is
     None. The benchmark is TOFU where none is given; `chosen` are a configuration's metrics.
+    `references` are the models that there are to compare with, whether they are given here or not;
+    by default a benchmark that can do without a retain model has one if it is given.
     """
     benchmark = benchmark or benchmark_named("tofu")
     _check_same_profile("the evaluation", evaluation.profile, "it is summarised by", profile.id)
-    subject, sets = benchmark.headline.forgotten.name, forget_sets(benchmark, evaluation)
-    return values_of(plan_of(profile, benchmark, chosen), sets, subject, evaluation, retain, start)
+    if references is None:
+        references = references_with(benchmark, has_retain=retain is not None)
+    plan = plan_of(profile, benchmark, chosen, references)
+    subject = benchmark.headline_with(references).forgotten.name
+    sets = forget_sets(benchmark, evaluation)
+    return values_of(plan, sets, subject, evaluation, retain, start)
 
 
 def values_of(
@@ -90,13 +97,16 @@ def values_of(
 
 
 def plan_of(
-    profile: Profile, benchmark: Benchmark | None = None, chosen: MetricChoices = NO_CHOICES
+    profile: Profile,
+    benchmark: Benchmark | None = None,
+    chosen: MetricChoices = NO_CHOICES,
+    references: frozenset[Reference] | None = None,
 ) -> MetricPlan:
     """The metrics of a benchmark under a profile, see `benchmark_plan`.
 
     Without a benchmark, those of TOFU's schema, which logs and records of earlier versions have.
     """
-    return benchmark_plan(profile, benchmark or benchmark_named("tofu"), chosen)
+    return benchmark_plan(profile, benchmark or benchmark_named("tofu"), chosen, references)
 
 
 @lru_cache(maxsize=8)
@@ -124,7 +134,7 @@ def first_difference(questions: Sequence[str], others: Sequence[str]) -> int | N
 
 def forget_sets(benchmark: Benchmark, *of: Evaluation) -> tuple[SetName, ...]:
     """The sets of forget rows that all these evaluations have."""
-    names = (name for name, role in benchmark.roles.items() if role == "forget")
+    names = (name for name, role in benchmark.set_roles.items() if role == "forget")
     return tuple(name for name in names if all(name in item.sets for item in of))
 
 

@@ -21,7 +21,7 @@ FRACTIONS = (0.01, 0.05, 0.1, 0.2, 0.25, 1 / 3, 0.5)
 
 def splits_of(benchmark: Benchmark) -> tuple[SplitKey, ...]:
     """The splits that a benchmark names, or those of `FRACTIONS` that it has."""
-    return benchmark.splits or tuple(f for f in FRACTIONS if not benchmark.problem_with(f))
+    return benchmark.split_names or tuple(f for f in FRACTIONS if not benchmark.problem_with(f))
 
 
 def sound_rows(benchmark: Benchmark, rows: Dataset) -> Iterator[str]:
@@ -98,7 +98,7 @@ def _unlike(part: str, rows: Rows) -> Iterator[str]:
 
 def set_faults(benchmark: Benchmark, split: Split) -> Iterator[str]:
     """Yield evaluation sets without a role, roles without a set, and sets without rows."""
-    roles = benchmark.roles
+    roles = benchmark.set_roles
     known = ", ".join(roles)
     for name in split.sets:
         if name not in roles:
@@ -152,7 +152,7 @@ def observation_faults(benchmark: Benchmark, plan: MetricPlan, split: Split) -> 
             if f"{measure.name}_{name}" not in plan.own:
                 continue
             for read in sorted(measure.metric.reads):
-                if text := _lacking(read, benchmark.roles[name], split.sets.get(name, ())):
+                if text := _lacking(read, benchmark.set_roles[name], split.sets.get(name, ())):
                     yield (
                         f"set {name} of {split.name}: metric {measure.name!r} reads {read!r}, and "
                         f"{text}; report it on other sets, or give the rows what is missing"
@@ -177,7 +177,7 @@ def _lacking(reads: Reads, role: Role, rows: Rows) -> str:
 
 def sets_of(benchmark: Benchmark, role: Role) -> list[str]:
     """Names of the evaluation sets with a role."""
-    return [name for name, part in benchmark.roles.items() if part == role]
+    return [name for name, part in benchmark.set_roles.items() if part == role]
 
 
 def _shared(item: tuple[str, Rows], other: tuple[str, Rows], rule: str) -> Iterator[str]:

@@ -320,9 +320,9 @@ def _named(settings: ModelSettings) -> Iterator[tuple[_Setting, str]]:
 
 
 def source_of(settings: ModelSettings, location: str | None = None) -> Source:
-    """The source of one of the models that the settings name; default: their base."""
+    """The source of one of the models that the settings name; default: their origin."""
     if location is None:
-        return Source.parse(settings.base, settings.revision, settings.adapter_base)
+        return Source.parse(settings.origin, settings.revision, settings.adapter_base)
     return Source.parse(location, None, settings.adapter_base)
 
 
@@ -358,7 +358,7 @@ def source_errors(settings: ModelSettings) -> Iterator[tuple[_Setting, ModelErro
             whole = source.whole.folder
             if is_read and whole is not None and has_other_weights(whole):
                 raise _pickled(source)
-            if loc == ("base",):
+            if location == settings.origin:
                 source.check_tokenizer()
         except ModelError as error:
             yield loc, error

@@ -44,7 +44,7 @@ def other_rows(source: Benchmark | str) -> tuple[Question, ...]:
 
 
 def _benchmark_rows(benchmark: Benchmark) -> tuple[Question, ...]:
-    splits = benchmark.splits or _FRACTIONS
+    splits = benchmark.split_names or _FRACTIONS
     key = next((split for split in splits if not benchmark.problem_with(split)), None)
     if key is None:
         raise DataError(f"benchmark {benchmark.source!r} has none of the splits {splits}")
@@ -100,7 +100,7 @@ def load_benchmark(benchmark: Benchmark, splits: Sequence[SplitKey]) -> Dataset:
     missing or malformed, and for one that breaks a rule (`dataset_rules.py`).
     """
     for faults in filter(None, map(benchmark.problem_with, splits)):
-        raise DataError(f"{'splits' if benchmark.splits else 'forget_fractions'}: {faults}")
+        raise DataError(f"{'splits' if benchmark.split_names else 'forget_fractions'}: {faults}")
     refusals = read_refusals(benchmark.refusals)
     with guarded_call(benchmark, "load"):
         loaded = cast("object", benchmark.load(splits))  # a plug-in may return anything

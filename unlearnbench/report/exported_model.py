@@ -285,9 +285,9 @@ def model_card(choice: Choice, comparison: str, *, adapter: bool, dtype: str) ->
     dtype  of the written weights
     """
     record, row, report = choice.record, choice.row, choice.results
-    base = Source.parse(
-        record.spec["model"]["base"], None, record.spec["model"].get("adapter_base")
-    )
+    model = record.spec["model"]
+    origin = model["fine_tuned"] if model["base"] is None else model["base"]
+    base = Source.parse(origin, None, model.get("adapter_base"))
     with suppress(ModelError):  # the base of an adapter that is gone by now
         base = base.whole
     on_hub = base.place != "tiny" and base.folder is None

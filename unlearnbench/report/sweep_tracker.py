@@ -224,7 +224,7 @@ def _tracked_sweep(settings: TrackingSettings, folder: Path, config: SweepConfig
     if commit := (git_state() or {}).get("commit"):
         tags["git_commit"] = commit
     # A benchmark that is not installed has no headline to order the runs by.
-    headline: Headline | None = getattr(config.data, "headline", None)
+    headline: Headline | None = getattr(config, "headline", None)
     best = [headline.forgotten.column, headline.kept.column] if headline else []
     return TrackedSweep(
         id=content_hash([config.name, earlier_section(config.data)]),

@@ -65,7 +65,7 @@ def rows_per_item(run: RunSpec) -> tuple[int, int]:
 
 def effort_of(run: RunSpec, benchmark: Dataset) -> Effort:
     """Count the work of a run. Each question is read once, with each of its answers."""
-    profile, roles = profile_of(run.evaluation), run.data.roles
+    profile, roles = profile_of(run.evaluation), run.data.set_roles
     sets = evaluation_sets(benchmark, run.forget_fraction, profile)
     questions = [item for its in sets.values() for item in its]
     prompt = fmean(_prompt(item) for item in questions)

@@ -54,7 +54,20 @@ def recorded_metrics(record: Record) -> MetricChoices:
 def record_schema(record: Record, chosen: MetricChoices) -> BenchmarkSchema:
     """Return the benchmark of a record, see `recorded_schema`."""
     section = record.spec.get("data", {})
-    return recorded_schema(section, record.profile, record.benchmark, chosen)
+    has_retain = has_retain_model(record.spec)
+    return recorded_schema(section, record.profile, record.benchmark, chosen, has_retain=has_retain)
+
+
+def has_retain_model(spec: Mapping[str, Any]) -> bool:
+    """Return whether the spec of a record names a retain model, or a base to train it from.
+
+    True for a record that does not name its models. It only matters on benchmarks that can do
+    without a retain model, see `references_with`.
+    """
+    model = spec.get("model")
+    if not isinstance(model, Mapping):
+        return True
+    return model.get("base") is not None or bool(model.get("retain"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +106,8 @@ def record_rules(
     profile: str,
     metrics: MetricChoices,
     stored: BenchmarkSchema | None = None,
+    *,
+    has_retain: bool = True,
 ) -> RecordRules:
     """Return the rules of a record.
 
@@ -101,11 +116,12 @@ def record_rules(
         profile: Id of its evaluation rules.
         metrics: Metrics that the configuration names, with their settings.
         stored: The schema in the plan of its sweep.
+        has_retain: Whether there is a retain model, see `references_with`.
 
     Raises:
         PluginError: If its benchmark cannot be used here, and no schema is stored.
     """
-    schema = recorded_schema(section, profile, stored, metrics)
+    schema = recorded_schema(section, profile, stored, metrics, has_retain=has_retain)
     if schema.missing:
         return RecordRules(schema, metrics, "", obstacle=schema.missing)
     try:
@@ -153,19 +169,20 @@ class Rules:
     """The benchmark that most records name. Rows are labelled and ranked by it."""
     metrics: MetricChoices | None
     """Metrics that the configuration names now. None: those that it named for each record."""
-    _by_sections: dict[tuple[str, str, str], RecordRules] = field(
-        default_factory=dict[tuple[str, str, str], RecordRules], init=False, repr=False
+    _by_sections: dict[tuple[str, str, str, bool], RecordRules] = field(
+        default_factory=dict[tuple[str, str, str, bool], RecordRules], init=False, repr=False
     )
-    """By profile, and by the sections of a record that decide."""
+    """By profile, by the sections of a record that decide, and whether it has a retain model."""
 
     def of(self, record: Record) -> RecordRules:
         """Return the rules of a record, see `record_rules`."""
         metrics = recorded_metrics(record) if self.metrics is None else self.metrics
         section = record.spec.get("data", {})
-        sections = record.profile, _as_json(section), _as_json(metrics)
+        has_retain = has_retain_model(record.spec)
+        sections = record.profile, _as_json(section), _as_json(metrics), has_retain
         if sections not in self._by_sections:
             self._by_sections[sections] = record_rules(
-                section, record.profile, metrics, record.benchmark
+                section, record.profile, metrics, record.benchmark, has_retain=has_retain
             )
         return self._by_sections[sections]
 
@@ -188,9 +205,10 @@ def _schema_of(records: Sequence[Record], metrics: MetricChoices | None) -> Benc
     if not records:
         return default_schema()
     evaluated = [record for record in records if record.epochs]
-    by_section: dict[str, list[Record]] = defaultdict(list)
+    by_section: dict[tuple[str, bool], list[Record]] = defaultdict(list)
     for record in sorted(evaluated or records, key=lambda record: record.id):
-        by_section[_as_json(record.spec.get("data", {}))].append(record)
+        section = _as_json(record.spec.get("data", {}))
+        by_section[section, has_retain_model(record.spec)].append(record)
     schemas: dict[str, BenchmarkSchema] = {}
     for first, *_ in by_section.values():
         chosen = recorded_metrics(first) if metrics is None else metrics
@@ -204,7 +222,7 @@ def _schema_of(records: Sequence[Record], metrics: MetricChoices | None) -> Benc
             f"records of benchmarks that are ranked by different numbers do not compare: {listed}; "
             "report them from separate folders"
         )
-    most = max(by_section, key=lambda section: (section != "{}", len(by_section[section])))
+    most = max(by_section, key=lambda of: (of[0] != "{}", len(by_section[of])))
     return schemas[by_section[most][0].id]
 
 

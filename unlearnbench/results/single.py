@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Literal
+from typing import Any, Literal
 
 from unlearnbench.api.benchmark import Benchmark, SplitKey
 from unlearnbench.api.observations import Evaluation
@@ -60,10 +60,21 @@ def records_of(
         EvaluationError: If the models were not evaluated by the same rules on the same rows.
     """
     check_comparable({role: variants[PLAIN] for role, variants in models.items()}, benchmark)
-    return tuple(_record(role, variants, benchmark, split) for role, variants in models.items())
+    spec: dict[str, Any] = {"data": benchmark.model_dump(mode="json")}
+    if ModelRole.RETAIN not in models:
+        spec["model"] = {"base": None, "retain": {}}
+    return tuple(
+        _record(role, variants, benchmark, split, spec) for role, variants in models.items()
+    )
 
 
-def _record(role: ModelRole, variants: Variants, benchmark: Benchmark, split: SplitKey) -> Record:
+def _record(
+    role: ModelRole,
+    variants: Variants,
+    benchmark: Benchmark,
+    split: SplitKey,
+    spec: Mapping[str, Any],
+) -> Record:
     plain = variants[PLAIN]
     # Epoch 0 of a run is the start model.
     epoch = 1 if role is ModelRole.MODEL else 0
@@ -79,7 +90,7 @@ def _record(role: ModelRole, variants: Variants, benchmark: Benchmark, split: Sp
         learning_rate=None,
         seed=0,
         # There is no method, so that nobody takes the model for one that acts at inference time.
-        spec={"data": benchmark.model_dump(mode="json")},
+        spec=spec,
         status="finished",
         profile=plain.profile,
         precision=plain.precision,
@@ -108,8 +119,9 @@ def check_comparable(models: Mapping[ModelRole, Evaluation], benchmark: Benchmar
     if retain is not None:
         check_profile("--retain", retain, model.profile)
         check_precision("the model", model.precision, "the retain model", retain.precision)
-        forget_sets = [name for name, role in benchmark.roles.items() if role == "forget"]
-        check_same_questions(model, retain, forget_sets, benchmark.headline.forgotten.name)
+        forget_sets = [name for name, role in benchmark.set_roles.items() if role == "forget"]
+        headline = benchmark.headline_with(benchmark.references)
+        check_same_questions(model, retain, forget_sets, headline.forgotten.name)
         for name in dict.fromkeys((*forget_sets, *model.sets)):
             _check_same_rows("--retain", name, model, retain)
     if start is not None:

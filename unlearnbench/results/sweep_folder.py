@@ -49,7 +49,8 @@ def claim_folder(plan: Plan, *, extend: bool = False) -> Path:
     # Renamed into place, so that a kill leaves the old plan or the new one, never half of one.
     config = plan.config
     rules, chosen = profile_of(config.evaluation), config.evaluation.metrics
-    entry = {KEY: BenchmarkSchema.of(config.data, rules, chosen).to_json()}
+    schema = BenchmarkSchema.of(config.data, rules, chosen, references=config.references)
+    entry = {KEY: schema.to_json()}
     document: dict[str, Any] = plan.to_json() | entry
     with suppress(OSError, ValueError, KeyError, TypeError):
         written = json.loads((folder / PLAN_FILE).read_text(encoding="utf-8")) if extend else {}

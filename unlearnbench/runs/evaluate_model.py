@@ -208,7 +208,7 @@ def set_up(
         pad_id(tokenizer),
         batch_tokens,
         precision,
-        benchmark.roles,
+        benchmark.set_roles,
         context=_context_of(model, settings) if rules.reads_whole_context else None,
     )
     return EvaluationSetup(rows, forget, evaluator, settings)

@@ -72,7 +72,10 @@ class ModelSources:
         return content_hash(ingredients)
 
     def base(self) -> Source:
-        """Model that fine-tuning starts from."""
+        """Model that fine-tuning starts from, and that the tokenizer is of.
+
+        Without a base it is the start model, see `ModelSettings.origin`.
+        """
         if self.is_tiny:
             return Source(str(self.folder("base")))
         return source_of(self.settings)
@@ -245,7 +248,7 @@ class ModelSources:
         # Its numbers are relative to the other of the two models, and its tokenizer is the base's.
         retain, contents = split_name("retain", fraction), local_contents(model)
         read = {
-            "base": None if prepared else f"{model.base}@{model.revision}",
+            "base": None if prepared or model.base is None else f"{model.base}@{model.revision}",
             "fine_tuned": model.fine_tuned,
             f"retain.{retain}": model.retain.get(retain),
         }
@@ -312,7 +315,7 @@ def reference_ids(
     """Yield the ids of the records of all start and retain models; `data`: hashes of the rows."""
     for item, fraction in itertools.product(models, data):
         targets = {"start": "full", "retain": split_name("retain", fraction)}
-        for target in (targets[name] for name in targets if name in config.data.references):
+        for target in (targets[name] for name in targets if name in config.references):
             identity = item.evaluation_identity(target, fraction, data[fraction], config.evaluation)
             yield content_hash(identity)
             yield from (item.attack_id(identity, a, config.training) for a in config.attacks)

@@ -80,7 +80,7 @@ def check_attacks(config: SweepConfig, benchmark: Dataset) -> None:
 def _selects(config: SweepConfig, benchmark: Dataset, split: SplitKey, attack: Attack) -> bool:
     """True if the attack selects a row of its roles at a split."""
     sets = evaluation_sets(benchmark, split, profile_of(config.evaluation)).items()
-    parts = [part for name, part in sets if config.data.roles[name] in attack.roles]
+    parts = [part for name, part in sets if config.data.set_roles[name] in attack.roles]
     questions = [question for part in parts for question in part]
     # No model has answered yet.
     answers = {question.question: "An answer." for question in questions}
@@ -111,10 +111,10 @@ def plan_sweep(config: SweepConfig) -> tuple[Plan, Dataset]:
     """
     check_outputs(config)
     options = config.evaluation
-    metrics = plan_of(profile_of(options), config.data, options.metrics)
+    metrics = plan_of(profile_of(options), config.data, options.metrics, config.references)
     check_declarations(config.data, metrics)
     sampled = [n for spec in config.attacks if (n := spec.settings.get("samples"))]
-    try_metrics(metrics, config.data.roles, min(sampled, default=SAMPLES))
+    try_metrics(metrics, config.data.set_roles, min(sampled, default=SAMPLES))
     errors: list[tuple[Loc, UnlearnbenchError]] = [
         (("models", index, *loc), error)
         for index, model in enumerate(config.models)

@@ -235,7 +235,7 @@ def planned_models(plan: Plan, benchmark: Dataset) -> Iterator[PlannedModel]:
         labels: dict[str, str] = {}
         if settings.fine_tuned is None:
             labels["full"] = "start model, on all rows"
-        if "retain" in plan.config.data.references:
+        if "retain" in plan.config.references:
             splits = (run.forget_fraction for run in plan.runs if run.model.name == name)
             names = dict.fromkeys(split_name("retain", split) for split in splits)
             labels |= {n: f"retain model {n}" for n in names if n not in settings.retain}

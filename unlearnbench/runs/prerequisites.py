@@ -50,7 +50,7 @@ def preparation_tasks(
 
 
 def _model_tasks(space: Workspace, name: str, fractions: list[SplitKey]) -> list[PreparationTask]:
-    models, references = space.models(name), space.config.data.references
+    models, references = space.models(name), space.config.references
     tasks: list[PreparationTask] = []
 
     def add(label: str, after: tuple[str, ...], *target: Any) -> str:

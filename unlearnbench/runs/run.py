@@ -128,7 +128,7 @@ def run_single(
         if not task.done:
             show(task.label)
             execute_task(task, config, folder)
-    path, headline = folder / "records" / spec.id, config.data.headline
+    path, headline = folder / "records" / spec.id, config.headline
     if not broadcast_from_main(path.is_dir):
         for result in run_epochs(spec, config, folder):
             show_warnings()

@@ -47,7 +47,7 @@ class Workspace:
         self.storage = storage_of(config, folder)
         self.benchmark: Dataset = load_benchmark(config.data, config.split_keys)
         self.profile: Profile = profile_of(config.evaluation)
-        self.headline = config.data.headline
+        self.headline = config.headline
         self._models = {
             settings.name: ModelSources(settings, self.benchmark, self.cache)
             for settings in config.models
@@ -64,20 +64,35 @@ class Workspace:
     def rules(self) -> RecordRules:
         """What the numbers of records are computed by."""
         section = self.config.data.model_dump(mode="json")
-        return record_rules(section, self.profile.id, self.config.evaluation.metrics)
+        return record_rules(
+            section,
+            self.profile.id,
+            self.config.evaluation.metrics,
+            has_retain="retain" in self.config.references,
+        )
 
     @property
     def metrics(self) -> MetricPlan:
         """The metrics that evaluations report."""
-        return plan_of(self.profile, self.config.data, self.config.evaluation.metrics)
+        return plan_of(
+            self.profile,
+            self.config.data,
+            self.config.evaluation.metrics,
+            self.config.references,
+        )
 
     def summary(
         self, evaluation: Evaluation, retain: Evaluation | None, start: Evaluation | None
     ) -> dict[str, float | None]:
         """All metrics of an evaluation, see `summarize`."""
-        settings = self.config.evaluation
         return summarize(
-            evaluation, retain, self.profile, start, self.config.data, settings.metrics
+            evaluation,
+            retain,
+            self.profile,
+            start,
+            self.config.data,
+            self.config.evaluation.metrics,
+            self.config.references,
         )
 
     def models(self, name: str) -> ModelSources:
@@ -141,7 +156,7 @@ class Workspace:
                 pad_id(encoder.tokenizer),
                 self.config.evaluation.batch_tokens,
                 self.config.evaluation.precision,
-                self.config.data.roles,
+                self.config.data.set_roles,
                 extra=self.metrics.extra,
                 observations=self.metrics.observations,
                 context=self._context(model),
@@ -222,7 +237,7 @@ class Workspace:
         None where there is no such model, or none yet. Raises: RecordError where the plain
         evaluation of the retain model is missing.
         """
-        if target == "retain" and "retain" not in self.config.data.references:
+        if target == "retain" and "retain" not in self.config.references:
             return None
         name = "full" if target == "full" else split_name("retain", fraction)
         if attack is None:
@@ -247,7 +262,7 @@ class Workspace:
         Those that are not made yet are left out.
         """
         targets = ["full"]
-        if "retain" in self.config.data.references:
+        if "retain" in self.config.references:
             targets.append(split_name("retain", fraction))
         records: list[Record] = []
         for target in targets:

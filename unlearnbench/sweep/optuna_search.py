@@ -117,7 +117,7 @@ class OptunaStudy:
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        headline = study.plan.config.data.headline
+        headline = study.plan.config.headline
         self.study, self.metrics = study, settings.objectives(headline)
         self.place = (study.model.name, study.fraction)
         self._axes = _distributions(study.space)

@@ -80,10 +80,10 @@ def _prepared() -> _Models:
     sets = {
         name: tuple(replace(q, max_new_tokens=_ANSWER) for q in rows_of[:_ROWS])
         for name, rows_of in benchmark.splits[0.5].sets.items()
-        if data.roles[name] != "holdout"
+        if data.set_roles[name] != "holdout"
     }
     profile = get_profile("tofu", max_length=_LENGTH)
-    evaluator = Evaluator(sets, tokenizer, template, profile, pad, roles=data.roles)
+    evaluator = Evaluator(sets, tokenizer, template, profile, pad, roles=data.set_roles)
     tuner = FineTuner(Encoder(tokenizer, template, _LENGTH), pad)
     models: dict[Target, Any] = {}
     knowledge: dict[Target, tuple[Question, ...]] = {

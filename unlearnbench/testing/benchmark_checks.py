@@ -8,7 +8,7 @@ from functools import cached_property, partial
 from itertools import chain
 from typing import Any
 
-from unlearnbench.api.benchmark import Benchmark, Dataset
+from unlearnbench.api.benchmark import Benchmark, Dataset, references_with
 from unlearnbench.base.errors import DataError
 from unlearnbench.base.hub import HubError
 from unlearnbench.config.benchmark_rules import check_declarations, undefined_metrics
@@ -50,9 +50,13 @@ def metrics(tried: TriedBenchmark) -> Outcome:
     """
     benchmark, plan = tried.benchmark, benchmark_plan(TOFU, tried.benchmark)
     check_declarations(benchmark, plan)
-    lacking = undefined_metrics(benchmark, plan)
+    without_retain = references_with(benchmark, has_retain=False)
+    if without_retain != benchmark.references:
+        fewer = benchmark_plan(TOFU, benchmark, references=without_retain)
+        check_declarations(benchmark, fewer, without_retain)
+    lacking = undefined_metrics(benchmark, plan, benchmark.references)
     usable = {name: summary for name, summary in plan.summaries.items() if name not in lacking}
-    try_metrics(replace(plan, summaries=usable), benchmark.roles)
+    try_metrics(replace(plan, summaries=usable), benchmark.set_roles)
     without = (f"metric {name!r} has none without {lack}" for name, lack in lacking.items())
     return passed("; ".join((f"{len(plan.own)} columns", *without)))
 

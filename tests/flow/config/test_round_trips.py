@@ -30,7 +30,7 @@ from unlearnbench.config.method_specs import method_from_spec, method_spec, modi
 from unlearnbench.config.metric_plan import benchmark_plan
 from unlearnbench.config.plan import Plan, RunSpec, make_plan
 from unlearnbench.config.profiles import profile_of
-from unlearnbench.config.schema import MethodGrid, RetainSpec, SweepConfig
+from unlearnbench.config.schema import MethodGrid, ModelSettings, RetainSpec, SweepConfig
 from unlearnbench.config.search import Range
 from unlearnbench.config.section import Settings
 from unlearnbench.report.sweep_tracker import sweep_config
@@ -108,6 +108,8 @@ def least(kind: type[BaseModel]) -> dict[str, Any]:
     """The first section that settings admit: values of all keys without a default."""
     if kind is Range:
         return {"low": 0.5, "high": 300.0}  # also of what must be above 0
+    if kind is ModelSettings:
+        return {"name": TEXTS[0], "base": TEXTS[0]}  # neither base nor fine_tuned is required
     keys = {key: info for key, info in kind.model_fields.items() if info.is_required()}
     columns = [[*samples(info.annotation)] for info in keys.values()]
     for values in itertools.product(*columns):

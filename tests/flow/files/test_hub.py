@@ -105,7 +105,7 @@ def work(config: SweepConfig) -> None:
     """Files that a worker reads of the hub."""
     (settings,) = config.models
     load_benchmark(config.data, config.split_keys)
-    load_tokenizer(Source.parse(settings.base), settings)
+    load_tokenizer(Source.parse(settings.origin), settings)
     load_model(Source.parse(str(settings.fine_tuned)), settings)
 
 

@@ -151,7 +151,7 @@ def test_mlflow_while_the_sweep_runs(made: RandomFolder, table: Numbers, tmp_pat
     records = sorted(read_records(made.folder), key=_as_made)
     hidden = made.folder.with_name("records-to-come")
     (made.folder / "records").rename(hidden)
-    progress = Progress(Console(err=io.StringIO()), made.config.data.headline)
+    progress = Progress(Console(err=io.StringIO()), made.config.headline)
     try:
         (made.folder / "records").mkdir()
         with SweepTracker(settings, made.folder, made.config) as tracker:

@@ -95,7 +95,7 @@ def test_an_exported_model_is_loaded_by_plain_transformers_and_has_the_recorded_
 
     card = (to / "README.md").read_text(encoding="utf-8")
     assert card.startswith("---\nlibrary_name: ")
-    headline = config.data.headline
+    headline = config.headline
     for text in (
         *(record.id, profile.id, "was run with 1 seed", "relearning"),
         *(headline.kept.label, f"{recorded[headline.kept.column]:.4g}"),

@@ -24,7 +24,7 @@ def test_start_models_are_judged_without_a_file_of_a_run(
     made = write(draw(19), tmp_path)
     expected = [(panel.panel, panel.start) for panel in Results.read(made.folder).panels]
     tracker = SweepTracker(TrackingSettings(enabled=False), made.folder, made.config)
-    progress = Progress(Console(err=StringIO()), made.config.data.headline)
+    progress = Progress(Console(err=StringIO()), made.config.headline)
     state = SweepState(made.folder, progress, tracker, Storage(None, {}))
     read: list[str] = []
     plain: Any = StoredFile.read

@@ -165,7 +165,7 @@ def test_a_running_sweep_logs_the_numbers_of_its_table(tmp_path: Path, seen: Any
     records = sorted(read_records(SWEEP), key=lambda record: KINDS.index(record.kind))
     runs: Any = tuple(SimpleNamespace(id=r.id) for r in records if r.kind == "run")
     plan = replace(make_plan(config, "data"), runs=runs, references=None)
-    progress = Progress(Console(err=StringIO()), config.data.headline)
+    progress = Progress(Console(err=StringIO()), config.headline)
     with SweepTracker(config.tracking, folder, config) as tracker:
         state = SweepState(folder, progress, tracker, Storage(None, {}))
         for record in records:
