@@ -135,7 +135,7 @@ def weights_of(base: str) -> int:
 @pytest.mark.parametrize("name", sorted(shipped_configs()))
 def test_no_shipped_configuration_has_a_rate_of_another_order(name: str) -> None:
     config = load_config(name)
-    weights = weights_of(config.models[0].base)
+    weights = weights_of(config.models[0].origin)
     for grid in config.methods:
         rates = rates_of(config, grid)
         if not grid.specs or not rates:
