@@ -205,6 +205,9 @@ class Question:
     score: float | tuple[float, ...] | None = field(default=None, compare=False)
     """Degree to which the answer is to be learned (1) or unlearned (0): one number, or one for each
     token, including the one that ends the answer. Equality of rows ignores it."""
+    subject: str = field(default="", compare=False)
+    """What the row is about: attacks that divide the forget rows by subject keep rows of one
+    subject together. Empty if rows have no such column; see `Dataset.subject_rows`."""
     place: str = field(default="", compare=False)
     """File and line of a row that was read from a file."""
 
@@ -358,7 +361,10 @@ class Dataset:
     """Authors outside both sets, from which a tiny base model learns the questions' language."""
     subject_rows: int = field(default=1, compare=False)
     """Training rows about one subject, which stand together (TOFU: 20 to an author); attacks that
-    train on some subjects and measure others divide the forget rows by it."""
+    train on some subjects and measure others divide the forget rows by it, unless rows name their
+    subjects (`Question.subject`)."""
+    notes: tuple[str, ...] = field(default=(), compare=False)
+    """Lines for people on how the rows were read, such as which columns were taken."""
     fingerprint: str = field(default="", compare=False)
     """Hash of every row above; part of each run's identity."""
 

@@ -187,7 +187,9 @@ def try_metrics(plan: MetricPlan, sets: Iterable[str] = (), samples: int = SAMPL
                 summary, MetricInputs(EvaluatedModel(models[0], known[0]), retain, start)
             )
             known[0] |= values
-            known[1] |= computed(summary, MetricInputs(retain))  # which later ones read
+            # Later ones read these.
+            known[1] |= computed(summary, MetricInputs(retain))
+            known[2] |= computed(summary, MetricInputs(start))
             part = [item.name for item in columns_of(summary) if item.name in plan.own]
             if part and all(values.get(name) is None for name in part):
                 faults.append(

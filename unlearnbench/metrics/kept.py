@@ -13,7 +13,7 @@ class Kept(Summary):
        which falls to 0 where a model loops
     """
 
-    after = frozenset({"model-utility"})
+    after = frozenset({"model-utility", "utility"})
     roles = frozenset({"forget"})
     relative_to = frozenset({"start"})
     question = "Is the rest kept?"

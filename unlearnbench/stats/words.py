@@ -78,6 +78,11 @@ def unicode_words(text: str) -> tuple[str, ...]:
     return tuple(word for word in words if word)
 
 
+def word_starts(text: str) -> list[int]:
+    """Return where the words of a text begin, as indices of the text as it is written."""
+    return [match.start() for match in _WORD.finditer(text)]
+
+
 def unicode_sentences(text: str) -> list[str]:
     """Return the sentences of a text, which end at full stops, question marks and the like.
 

@@ -1,0 +1,48 @@
+"""How much of it is gone? Measures of memorization relative to the start model."""
+
+from pydantic import Field
+
+from unlearnbench.api.metric import MetricColumn, MetricInputs, Summary, Values
+from unlearnbench.stats.harmonic_mean import harmonic_mean
+
+
+class Removed(Summary):
+    """HM over m of 1 − min(1, m / m_start).
+
+    m  by default extraction strength, exact memorization, probability and ROUGE on the forget set
+
+    0 at the start model, 1 where nothing is left of any m. It takes the place of `forgotten` where
+    there is no retain model. A model that never saw the rows has m above 0, so that 1 is not the
+    aim, and over-forgetting cannot be seen.
+    """
+
+    relative_to = frozenset({"start"})
+
+    of: tuple[str, ...] = Field(
+        default=(
+            "extraction_strength_forget",
+            "exact_memorization_forget",
+            "probability_forget",
+            "rouge_forget",
+        ),
+        description="columns that it is made of",
+    )
+
+    def columns(self) -> tuple[MetricColumn, ...]:
+        """`removed`."""
+        return (MetricColumn("removed", "Removed", "higher"),)
+
+    def parts(self) -> tuple[str, ...]:
+        """Columns that it is the mean of."""
+        return self.of
+
+    def compute(self, of: MetricInputs) -> Values:
+        """None without a start model, or if the start model has none of a part."""
+        if of.start is None:
+            return {}
+        terms: list[float | None] = []
+        for name in self.of:
+            left, start = of.model.values.get(name), of.start.values.get(name)
+            # What the start model does not have cannot be removed.
+            terms.append(None if left is None or not start else 1 - min(1.0, left / start))
+        return {"removed": harmonic_mean(terms)}

@@ -1,0 +1,30 @@
+"""What a model can still do on rows to keep, of a user's own data."""
+
+from pydantic import Field
+
+from unlearnbench.api.metric import MetricColumn, MetricInputs, Summary, Values
+from unlearnbench.stats.harmonic_mean import harmonic_mean
+
+
+class Utility(Summary):
+    """Harmonic mean of columns of rows to keep; 0 as soon as one of them is 0.
+
+    By default probability and ROUGE on the retain set. It is Model Utility (Maini et al. 2024,
+    arXiv:2401.06121) without truth ratios, which need paraphrased and wrong answers.
+    """
+
+    of: tuple[str, ...] = Field(
+        default=("probability_retain", "rouge_retain"), description="columns that it is made of"
+    )
+
+    def columns(self) -> tuple[MetricColumn, ...]:
+        """`utility`."""
+        return (MetricColumn("utility", "Utility", "higher"),)
+
+    def parts(self) -> tuple[str, ...]:
+        """Columns that it is the mean of."""
+        return self.of
+
+    def compute(self, of: MetricInputs) -> Values:
+        """None as soon as one of them is."""
+        return {"utility": harmonic_mean(of.model.values.get(name) for name in self.of)}
