@@ -83,14 +83,23 @@ def newest_commit(repository: Repository, *, cached: bool = False) -> str:
     return revision.resolved
 
 
-def snapshot(repository: Repository, patterns: tuple[str, ...]) -> Path:
-    """The folder of the files in the repository's root that match, at the commit that is read.
+def snapshot(
+    repository: Repository, patterns: tuple[str, ...], *, subfolders: bool = False
+) -> Path:
+    """Return the folder of the files that match, at the commit that is read.
 
-    Raises: HubError.
+    Args:
+        repository: Model or data set.
+        patterns: Of paths inside the repository, as fnmatch takes them.
+        subfolders: Whether files of subfolders count, too. In a model's repository they are such
+            as the checkpoints of its training.
+
+    Raises:
+        HubError: The files are neither in the cache nor to be had.
     """
     if repository.label not in _commits:
         _commits[repository.label] = newest_commit(repository)
-    return _snapshot(repository, _commits[repository.label], patterns)
+    return _snapshot(repository, _commits[repository.label], patterns, subfolders)
 
 
 def licence(repository: Repository) -> str | None:
@@ -110,6 +119,27 @@ def licence(repository: Repository) -> str | None:
 
 def root_files(repository: Repository) -> list[str] | None:
     """Names in the repository's root, once `snapshot` was called; None where only the hub knows."""
+    tree = _tree(repository)
+    return None if tree is None else [path for path in tree if "/" not in path]
+
+
+def files(repository: Repository) -> list[str]:
+    """Return the paths of all files of a repository, at the commit that is read.
+
+    The hub is not asked once `snapshot` was called. If the cache was filled by a version of the
+    hub's library that kept no list, the paths of the cached files are returned.
+
+    Raises:
+        HubError: The repository is neither in the cache nor to be had.
+    """
+    folder = snapshot(repository, ("README.md",))
+    tree = _tree(repository)
+    if tree is not None:
+        return tree
+    return [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+
+
+def _tree(repository: Repository) -> list[str] | None:
     from huggingface_hub import get_cached_repo_tree
     from huggingface_hub.errors import CachedRepoTreeNotFoundError
 
@@ -118,11 +148,13 @@ def root_files(repository: Repository) -> list[str] | None:
         tree = get_cached_repo_tree(repository.name, repo_type=repository.kind, revision=commit)
     except CachedRepoTreeNotFoundError:
         return None
-    return [file.path for file in tree if "/" not in file.path]
+    return [file.path for file in tree]
 
 
 @lru_cache(maxsize=64)  # looking through the cache takes longer than some runs' set-up
-def _snapshot(repository: Repository, commit: str, patterns: tuple[str, ...]) -> Path:
+def _snapshot(
+    repository: Repository, commit: str, patterns: tuple[str, ...], subfolders: bool
+) -> Path:
     from huggingface_hub import snapshot_download
 
     _quiet()
@@ -138,7 +170,7 @@ def _snapshot(repository: Repository, commit: str, patterns: tuple[str, ...]) ->
                 repo_type=repository.kind,
                 revision=commit,
                 allow_patterns=list(patterns),
-                ignore_patterns=["*/*"],  # such as the checkpoints of a training
+                ignore_patterns=None if subfolders else ["*/*"],
                 **options,
             )
     except Exception as error:  # of the transport, the library or the disk: all become a HubError
@@ -154,7 +186,7 @@ def _refusal(repository: Repository, error: Exception) -> HubError:
     )
 
     if isinstance(error, GatedRepoError):
-        reason = "it is gated: accept its terms on the hub, and set HF_TOKEN"
+        reason = f"it is gated: accept its terms at {_address(repository)}, and set HF_TOKEN"
     elif isinstance(error, RepositoryNotFoundError):
         reason = f"the hub has no such {repository.kind}, or it is private and wants HF_TOKEN"
     elif isinstance(error, RevisionNotFoundError):
@@ -163,6 +195,14 @@ def _refusal(repository: Repository, error: Exception) -> HubError:
         first = " ".join(str(error).split())[:300]
         return HubError(first or type(error).__name__, answered=False)
     return HubError(reason, answered=True)
+
+
+def _address(repository: Repository) -> str:
+    """Return the address of the repository's page."""
+    from huggingface_hub import constants
+
+    folder = "datasets/" if repository.kind == "dataset" else ""
+    return f"{constants.ENDPOINT}/{folder}{repository.name}"
 
 
 def _quiet() -> None:

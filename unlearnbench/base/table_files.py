@@ -1,0 +1,221 @@
+"""Which files hold the rows of a source: a file, a folder, or a repository of the hub.
+
+Splits and configurations are found by the rules of the package `datasets`: the `configs:` of a
+README.md, else the names of files. The rules are applied to a folder of empty files that have the
+names of the real ones. So a repository's files can be chosen before any of them is downloaded, and
+no code of a repository is ever seen. Only files that are tables take part.
+"""
+
+import dataclasses
+import os
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from glob import escape
+from pathlib import Path
+from typing import Any
+
+from unlearnbench.base import hub
+from unlearnbench.base.errors import DataError, did_you_mean
+from unlearnbench.base.table_formats import FORMATS_TEXT, TableFile, format_of, quiet
+
+_CARDS = ("README.md", ".huggingface.yaml")
+"""Files that say what a repository's configurations and splits are."""
+_SAVED_DATASET = "state.json"
+_SAVED_DATASETS = "dataset_dict.json"
+_ONLY_SPLIT = "train"
+"""Name that `datasets` gives to the split of a single file."""
+
+
+@dataclass(frozen=True)
+class FilesOfSplits:
+    """The files of each split, by their paths inside the folder or repository."""
+
+    by_split: Mapping[str, tuple[str, ...]]
+    separator: str | None = None
+    header: tuple[str, ...] | None = None
+    member: str | None = None
+    """What `TableFile` says about these three; a README.md can state them."""
+
+    def file(self, inside: str, path: Path, name: str) -> TableFile:
+        """Return a file as it is to be read."""
+        format = format_of(inside)
+        if format is None:
+            raise DataError(f"{name}: no table ({FORMATS_TEXT})")
+        return TableFile(path, name, format, self.separator, self.header, self.member)
+
+
+def is_saved_dataset(folder: Path) -> bool:
+    """Whether `save_to_disk` wrote the folder."""
+    return (folder / _SAVED_DATASET).is_file() or (folder / _SAVED_DATASETS).is_file()
+
+
+def single_file(path: Path, label: str) -> dict[str, tuple[TableFile, ...]]:
+    """Return the split of a source that is one file."""
+    format = format_of(path.name)
+    if format is None:
+        suffix = path.suffix or "no suffix"
+        raise DataError(f"{label}: unknown format ({suffix}); use {FORMATS_TEXT}")
+    return {_ONLY_SPLIT: (TableFile(path, label, format),)}
+
+
+def files_of_folder(
+    folder: Path, label: str, config: str | None
+) -> dict[str, tuple[TableFile, ...]]:
+    """Return the files of each split of a folder on this machine."""
+    names = [
+        (Path(parent) / name).relative_to(folder).as_posix()
+        for parent, _, files in os.walk(folder)
+        for name in files
+    ]
+    found = _files_of_splits(names, folder, label, config)
+    return {
+        split: tuple(found.file(inside, folder / inside, f"{label}/{inside}") for inside in files)
+        for split, files in found.by_split.items()
+    }
+
+
+def files_of_repository(
+    repository: hub.Repository, config: str | None
+) -> dict[str, tuple[str, ...]]:
+    """Return the files of each split of a repository, none of which need be here.
+
+    Raises:
+        HubError: The hub cannot be asked.
+        DataError: There is no such configuration, or nothing to be read.
+    """
+    return dict(_layout_of_repository(repository, config).by_split)
+
+
+def fetched(
+    repository: hub.Repository, config: str | None, files: Sequence[str]
+) -> tuple[TableFile, ...]:
+    """Download files of a repository, unless they are in the hub's cache.
+
+    Raises:
+        HubError: The hub cannot be asked.
+    """
+    layout = _layout_of_repository(repository, config)
+    folder = hub.snapshot(repository, tuple(map(escape, files)), subfolders=True)
+    return tuple(
+        layout.file(inside, folder / inside, f"{repository.name}/{inside}") for inside in files
+    )
+
+
+def _layout_of_repository(repository: hub.Repository, config: str | None) -> FilesOfSplits:
+    folder = hub.snapshot(repository, _CARDS)
+    return _files_of_splits(hub.files(repository), folder, repository.name, config)
+
+
+def _files_of_splits(
+    names: Iterable[str], folder: Path, label: str, config: str | None
+) -> FilesOfSplits:
+    """Find the files of each split by the rules of `datasets`.
+
+    Args:
+        names: Paths of all files inside the folder or repository.
+        folder: Where its cards are.
+        label: Name for messages.
+        config: Configuration, None for the only or default one.
+    """
+    tables = sorted(name for name in names if format_of(name) is not None)
+    if not tables:
+        raise DataError(f"{label}: nothing to read; there is no file of {FORMATS_TEXT}")
+    quiet()
+    with tempfile.TemporaryDirectory(prefix="unlearnbench-") as made:
+        root = Path(made).resolve() / "data"
+        for name in tables:
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).touch()
+        for card in _CARDS:
+            if (folder / card).is_file():
+                (root / card).write_bytes((folder / card).read_bytes())
+        chosen = _builder_config(root, Path(made) / "cache", label, config)
+        by_split = {
+            str(split): tuple(Path(file).relative_to(root).as_posix() for file in files)
+            for split, files in chosen.data_files.items()
+        }
+    _refuse_several_formats(by_split, tables, label, folder)
+    return FilesOfSplits(by_split, **_stated_options(chosen, label))
+
+
+def _builder_config(root: Path, cache: Path, label: str, config: str | None) -> Any:
+    """Return what `datasets` would read: a BuilderConfig with `data_files` by split."""
+    import datasets
+
+    try:
+        configs = datasets.get_dataset_config_names(str(root))
+        if config is not None and config not in configs:
+            hint = did_you_mean(config, configs) or f"; it has {_listed(configs)}"
+            raise DataError(f"{label}: no configuration {config!r}{hint}")
+        default = datasets.get_dataset_default_config_name(str(root))
+        if config is None and default is None and len(configs) > 1:
+            raise DataError(
+                f"{label}: name one of its configurations, as {label}:{configs[0]}; "
+                f"it has {_listed(configs)}"
+            )
+        return datasets.load_dataset_builder(str(root), config, cache_dir=str(cache)).config
+    except DataError:
+        raise
+    except Exception as error:  # of YAML, or of rules about names
+        reason = " ".join(str(error).replace(str(root), label).split())[:300]
+        raise DataError(f"{label}: its files cannot be told apart ({reason})") from error
+
+
+def _refuse_several_formats(
+    by_split: Mapping[str, tuple[str, ...]], tables: Sequence[str], label: str, folder: Path
+) -> None:
+    """Refuse a folder of tables of several formats, of which `datasets` takes the most usual one.
+
+    A card that names files is a choice, and the others are left out on purpose.
+    """
+    if any(
+        (folder / card).is_file() and b"data_files" in (folder / card).read_bytes()
+        for card in _CARDS
+    ):
+        return
+    read = {name for names in by_split.values() for name in names}
+    formats = {format_of(name) for name in read}
+    others = [name for name in tables if name not in read and format_of(name) not in formats]
+    if others:
+        known = sorted({format.value for name in tables if (format := format_of(name))})
+        raise DataError(
+            f"{label}: it has tables of several formats ({', '.join(known)}), such as "
+            f"{min(read)} and {others[0]}; name one file"
+        )
+
+
+def _stated_options(chosen: Any, label: str) -> dict[str, Any]:
+    """Return how a card wants its files to be read.
+
+    Raises:
+        DataError: The card states something that would be left out.
+    """
+    general = ("name", "version", "data_dir", "data_files", "description", "features")
+    defaults = type(chosen)()
+    stated = {
+        item.name: value
+        for item in dataclasses.fields(chosen)
+        if item.name not in general
+        and (value := getattr(chosen, item.name)) != getattr(defaults, item.name)
+    }
+    options: dict[str, Any] = {}
+    for name, value in stated.items():
+        if name in ("sep", "delimiter"):
+            options["separator"] = value
+        elif name in ("names", "column_names"):
+            options["header"] = tuple(value)
+        elif name == "field":
+            options["member"] = value
+        else:
+            raise DataError(
+                f"{label}: its README.md reads files with {name!r}, which is not supported; load "
+                "it with the package datasets, and use a folder of save_to_disk"
+            )
+    return options
+
+
+def _listed(names: Sequence[str]) -> str:
+    """`a, b, c`, of which at most twenty."""
+    more = f" and {len(names) - 20} more" if len(names) > 20 else ""
+    return ", ".join(names[:20]) + more
