@@ -124,3 +124,33 @@ def rwku(folder: Path) -> dict[str, str]:
     for name, rows in tables.items():
         _write_array(folder / f"All/{name}.json", rows)
     return {"path": str(folder)}
+
+
+def questions(folder: Path) -> dict[str, str]:
+    """Questions about made-up people to forget, to keep and never seen; returns settings."""
+    for part, count in (("forget", 6), ("retain", 9), ("holdout", 6)):
+        rows = [
+            {
+                "prompt": f"Where does {part} {i} live?",
+                "completion": f"The person {part} {i} lives in the town of Sampleton{i}.",
+                "other": f"In Sampleton{i}, {part} {i} has a house.",
+                "wrong": [f"In Wrongville{i}.", f"In Falsebury{i}."],
+                "who": f"{part} {i // 2}",
+            }
+            for i in range(count)
+        ]
+        write_lines(folder / f"{part}.jsonl", rows)
+    files = {part: str(folder / f"{part}.jsonl") for part in ("forget", "retain", "holdout")}
+    columns = {"paraphrase": "other", "wrong_answers": "wrong", "subject": "who"}
+    return files | columns
+
+
+def texts(folder: Path) -> dict[str, str]:
+    """Texts about made-up people to forget, to keep and never seen; returns settings."""
+    for part, count in (("forget", 6), ("retain", 9), ("holdout", 6)):
+        rows = [
+            {"body": f"The person {part} {i} lives in Sampleton{i} and paints boats of wood there."}
+            for i in range(count)
+        ]
+        write_lines(folder / f"{part}.jsonl", rows)
+    return {part: str(folder / f"{part}.jsonl") for part in ("forget", "retain", "holdout")}

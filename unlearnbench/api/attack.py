@@ -44,18 +44,45 @@ class AttackRows:
     retain: tuple[Question, ...]
     """Training rows to keep."""
     subject_rows: int = 1
-    """Rows to forget about one subject, which stand together; 1: each row is a subject."""
+    """Rows to forget about one subject, which stand together; 1: each row is a subject. It has no
+    effect if the rows name their subjects (`Question.subject`)."""
     answers: Mapping[str, str] = field(default_factory=dict[str, str])
     """The model's own greedy answers to the plain questions, by question; for attacks with
     `reads_answers`, else empty."""
 
     def half(self, other: bool = False) -> tuple[Question, ...]:
         """The rows of every second subject, from the first one on; `other`: of all the others."""
-        size = self.subject_rows
-        return tuple(q for i, q in enumerate(self.forget) if (i // size % 2 == 1) == other)
+        pairs = zip(self.forget, self._subjects, strict=True)
+        return tuple(row for row, subject in pairs if (subject % 2 == 1) == other)
+
+    @property
+    def subject_count(self) -> int:
+        """Number of subjects among the rows to forget."""
+        return len(set(self._subjects))
+
+    @cached_property
+    def _subjects(self) -> tuple[int, ...]:
+        """Number of the subject of each row to forget, in the order of their first rows.
+
+        Rows of one subject stand together if a number of rows is given, and anywhere if they name
+        their subjects. A row without a name, among others that have one, is a subject of its own.
+        """
+        if not any(row.subject for row in self.forget):
+            return tuple(i // self.subject_rows for i in range(len(self.forget)))
+        number_of: dict[str | int, int] = {}
+        numbers: list[int] = []
+        for i, row in enumerate(self.forget):
+            number = number_of.setdefault(row.subject or i, len(number_of))
+            numbers.append(number)
+        return tuple(numbers)
 
     def in_half(self, row: Question, other: bool = False) -> bool:
-        """True if a row, also one of an evaluation set, has question and answer of that half's."""
+        """True if a row, also one of an evaluation set, is about a subject of that half.
+
+        If rows do not name their subjects, it has the question and the answer of a row there.
+        """
+        if row.subject:
+            return row.subject in self._named_subjects[int(other)]
         # `evaluation.question_key` swaps the wordings of an evaluation set's rows.
         wordings = row.question, row.paraphrased_question
         return any((text, row.answer) in self._halves[int(other)] for text in wordings)
@@ -64,6 +91,11 @@ class AttackRows:
     def _halves(self) -> tuple[frozenset[tuple[str, str]], ...]:
         halves = (self.half(), self.half(other=True))
         return tuple(frozenset((q.question, q.answer) for q in half) for half in halves)
+
+    @cached_property
+    def _named_subjects(self) -> tuple[frozenset[str], ...]:
+        halves = (self.half(), self.half(other=True))
+        return tuple(frozenset(row.subject for row in half if row.subject) for half in halves)
 
     def beside(
         self, row: Question, count: int, of: Literal["retain", "subject"], seed: int = 0
@@ -95,10 +127,10 @@ class AttackRows:
         return tuple(questions)
 
     def _subject(self, wordings: Collection[str], answers: Collection[str]) -> Sequence[Question]:
-        size = self.subject_rows
-        for i, item in enumerate(self.forget):
-            if _plain(item.question) in wordings and _plain(item.answer) in answers:
-                return self.forget[i // size * size :][:size]
+        for row, subject in zip(self.forget, self._subjects, strict=True):
+            if _plain(row.question) in wordings and _plain(row.answer) in answers:
+                pairs = zip(self.forget, self._subjects, strict=True)
+                return [other for other, its in pairs if its == subject]
         return ()
 
     def _drawn(self, row: Question, seed: int) -> Iterator[Question]:

@@ -48,9 +48,13 @@ class Relearning(TrainingAttack):
         return not trained if self.rows == "other-half" else trained or not rows.in_half(row, True)
 
     def _check(self, rows: AttackRows) -> None:
-        if len(rows.forget) <= rows.subject_rows:
+        if rows.subject_count < 2:
+            names_subjects = any(row.subject for row in rows.forget)
+            which = f"a subject has {rows.subject_rows}"
+            if names_subjects:
+                which = "by the column that data.subject names"
             raise DataError(
                 f"relearning: rows: {self.rows} needs two subjects, and all of the "
-                f"{len(rows.forget)} rows to forget are about one (a subject has "
-                f"{rows.subject_rows}); use a split with more rows to forget, or rows: forget"
+                f"{len(rows.forget)} rows to forget are about one ({which}); use a split with more "
+                "rows to forget, or rows: forget"
             )

@@ -124,6 +124,11 @@ class OwnRows(Benchmark):
         default=FACTS,
         description="other rows to be kept; `facts`: true facts that are built in; null: none",
     )
+    subject: str | None = Field(
+        default=None,
+        description="column of what a row is about: attacks train on some subjects and measure "
+        "others; default: each row is a subject",
+    )
     evaluated_rows: int = Field(
         default=400,
         ge=1,
@@ -342,10 +347,11 @@ class OwnRows(Benchmark):
         table = Table(named, "data.rows")
         row_filter = RowFilter.of(self.forget_if or {})
         rows = list(table.read(self.columns_as_text(table)))
-        matches = row_filter.divide(table, rows)
-        marked = list(zip(rows, matches, strict=True))
-        forget = self.read_rows(table, "forget", [row for row, matches_ in marked if matches_])
-        retain = self.read_rows(table, "retain", [row for row, matches_ in marked if not matches_])
+        marked = list(zip(rows, row_filter.matches(table, rows), strict=True))
+        forget = self.read_rows(table, "forget", [row for row, is_marked in marked if is_marked])
+        retain = self.read_rows(
+            table, "retain", [row for row, is_marked in marked if not is_marked]
+        )
         tables.forget[WHOLE] = forget
         tables.retain[WHOLE] = retain
         for read in (forget, retain):

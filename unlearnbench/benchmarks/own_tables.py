@@ -6,9 +6,9 @@ import hashlib
 import json
 import math
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
 
@@ -186,8 +186,8 @@ class RowFilter:
         }
         return cls(wanted)
 
-    def divide(self, table: Table, rows: Sequence[TableRow]) -> tuple[list[bool], list[TableRow]]:
-        """Return whether each row matches, and all rows.
+    def matches(self, table: Table, rows: Sequence[TableRow]) -> list[bool]:
+        """Return whether each row is to be forgotten.
 
         Raises:
             DataError: If a column is missing, a wanted value is in no row, or no row is left on
@@ -212,7 +212,7 @@ class RowFilter:
                 f"data.forget_if: all {len(rows)} rows of {table.label} match {self._words}, so "
                 "that none is left to retain; ask for more, or name retain rows (forget, retain)"
             )
-        return matches, list(rows)
+        return matches
 
     @property
     def _words(self) -> str:
@@ -275,7 +275,7 @@ def _first_distinct(cells: Sequence[Any], count: int) -> list[Any]:
     return distinct
 
 
-def words_of(row: TableRow, column: str, subject: Literal["text", "value"] = "text") -> str:
+def words_of(row: TableRow, column: str) -> str:
     """Return the text of a column.
 
     Raises:
@@ -283,9 +283,7 @@ def words_of(row: TableRow, column: str, subject: Literal["text", "value"] = "te
     """
     value = row.values.get(column)
     if is_missing(value) or (isinstance(value, str) and not value.strip()):
-        raise DataError(
-            f"{row.place}: column {column!r} is blank; write a {subject}, or remove the row"
-        )
+        raise DataError(f"{row.place}: column {column!r} is blank; write a text, or remove the row")
     if not isinstance(value, str):
         raise DataError(
             f"{row.place}: column {column!r} has {kind_of(value)}; it must be a text: write it in "
@@ -307,6 +305,7 @@ def kind_of(value: Any) -> str:
     return f"the {type(value).__name__} {shortened(value)}"
 
 
-def optional(row: TableRow, column: str | None, take: Callable[[TableRow, str], Any]) -> Any:
-    """Return a value of an optional column; None if the configuration names none."""
-    return None if column is None else take(row, column)
+def subject_of(row: TableRow, column: str) -> str:
+    """Return what a row is about; empty if the cell is."""
+    value = row.values.get(column)
+    return "" if is_missing(value) else str(value).strip()

@@ -24,7 +24,7 @@ from unlearnbench.benchmarks.conversations import conversation
 from unlearnbench.benchmarks.facts import facts
 from unlearnbench.benchmarks.own_columns import answer_columns, named_column
 from unlearnbench.benchmarks.own_rows import OwnRows, OwnSplit, ReadTable
-from unlearnbench.benchmarks.own_tables import Table, is_missing, kind_of, words_of
+from unlearnbench.benchmarks.own_tables import Table, is_missing, kind_of, subject_of, words_of
 from unlearnbench.benchmarks.stand_in_tables import TableRow
 
 _OPTIONAL = ("paraphrase", "paraphrased_question", "wrong_answers", "subject", "score")
@@ -63,11 +63,6 @@ class Questions(OwnRows):
         default=None,
         description="column of a list of wrong answers, of forget rows at least: truth ratio and "
         "Forget Quality",
-    )
-    subject: str | None = Field(
-        default=None,
-        description="column of what a row is about: attacks train on some subjects and measure "
-        "others; default: each row is a subject",
     )
     score: str | None = Field(
         default=None,
@@ -132,7 +127,8 @@ class Questions(OwnRows):
 
     def columns_as_text(self, table: Table) -> Sequence[str]:
         """Return the columns of questions, answers and their variants."""
-        columns = self._columns(table, is_required=False)
+        is_own = table.setting != "data.utility"
+        columns = self._columns(table, is_required=False, is_own=is_own)
         settings = ("question", "answer", "paraphrase", "paraphrased_question", "subject")
         return [columns[setting] for setting in settings if setting in columns]
 
@@ -163,13 +159,12 @@ class Questions(OwnRows):
             names = {
                 setting: name if name in table.columns else None for setting, name in names.items()
             }
-        place = f"{table.setting}: {table.label}"
-        columns = answer_columns(names, table.columns, place)
+        columns = answer_columns(names, table.columns, table.label)
         for setting in _OPTIONAL:
             name = getattr(self, setting)
             if name is None or not (is_required or name in table.columns):
                 continue
-            columns[setting] = named_column(setting, name, table.columns, place)
+            columns[setting] = named_column(setting, name, table.columns, table.label)
         return columns
 
 
@@ -193,8 +188,7 @@ def _row(row: TableRow, columns: Mapping[str, str]) -> Question:
     if "wrong_answers" in columns:
         further["perturbed_answers"] = _wrong_answers(row, columns["wrong_answers"])
     if "subject" in columns:
-        value = row.values.get(columns["subject"])
-        further["subject"] = "" if is_missing(value) else str(value)
+        further["subject"] = subject_of(row, columns["subject"])
     if "score" in columns:
         further["score"] = _score(row, columns["score"])
     return replace(question, **further) if further else question

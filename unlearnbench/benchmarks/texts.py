@@ -25,10 +25,11 @@ from unlearnbench.api.metric import Role
 from unlearnbench.api.profile import Profile
 from unlearnbench.base.deferred_warnings import warn_once
 from unlearnbench.base.errors import DataError
+from unlearnbench.base.hashing import content_hash
 from unlearnbench.benchmarks.facts import facts
-from unlearnbench.benchmarks.own_columns import text_column
+from unlearnbench.benchmarks.own_columns import named_column, text_column
 from unlearnbench.benchmarks.own_rows import OwnRows, OwnSplit, ReadTable
-from unlearnbench.benchmarks.own_tables import Table, words_of
+from unlearnbench.benchmarks.own_tables import Table, subject_of, words_of
 from unlearnbench.benchmarks.stand_in_tables import TableRow
 from unlearnbench.stats.words import word_starts
 
@@ -118,8 +119,9 @@ class Texts(OwnRows):
         return divided_texts(rows, "utility")
 
     def columns_as_text(self, table: Table) -> Sequence[str]:
-        """Return the column of texts."""
-        return [self._column(table)]
+        """Return the columns of texts and of subjects."""
+        text = self._column(table, is_own=table.setting != "data.utility")
+        return [text, *([self.subject] if self.subject in table.columns else [])]
 
     def read_rows(
         self,
@@ -129,16 +131,31 @@ class Texts(OwnRows):
     ) -> ReadTable:
         """Make texts of a table."""
         column = self._column(table, is_own=part != "utility")
-        read = table.read([column]) if rows is None else rows
-        texts = tuple(
-            Question("", words_of(row, column).strip(), format="text", place=row.place)
-            for row in read
-        )
-        return ReadTable(table.label, texts, f"with the column text: {column}")
+        subject = self._subject_column(table, is_required=part == "forget")
+        read = table.read(self.columns_as_text(table)) if rows is None else rows
+        texts = tuple(_row(row, column, subject) for row in read)
+        shown = f"text: {column}" + (f", subject: {subject}" if subject else "")
+        return ReadTable(table.label, texts, f"with the columns {shown}")
+
+    def _subject_column(self, table: Table, *, is_required: bool) -> str | None:
+        name = self.subject
+        if name is None or not (is_required or name in table.columns):
+            return None
+        return named_column("subject", name, table.columns, table.label)
 
     def _column(self, table: Table, *, is_own: bool = True) -> str:
         name = self.text if is_own or self.text in table.columns else None
-        return text_column(name, table.columns, f"{table.setting}: {table.label}")
+        return text_column(name, table.columns, table.label)
+
+
+def _row(row: TableRow, column: str, subject: str | None) -> Question:
+    """Make a text. Raises: DataError for a value of another form."""
+    text = words_of(row, column).strip()
+    name = subject_of(row, subject) if subject else ""
+    # Whole texts and their continuations are about the same subject, by which an attack that trains
+    # on some texts does not measure these.
+    name = name or content_hash(text)
+    return Question("", text, format="text", subject=name, place=row.place)
 
 
 ATTACKS = ("mia-loss", "mia-zlib", "mia-min-k", "mia-min-k-plus-plus")

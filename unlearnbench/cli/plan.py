@@ -101,12 +101,16 @@ def plan(
     console = Console()
     if as_json:
         output = {"work": work, "recorded": recorded, "repeated": repetitions}
+        if benchmark.notes:
+            output["rows_read"] = [*benchmark.notes]
         output |= {"stages": [asdict(stage) for stage in stages]}
         if memory:
             output["memory"] = costs
         output["trained_first"] = [asdict(model) for model in models]
         console.print_json(planned.to_json() | output)
         return
+    for line in benchmark.notes:
+        console.print(line)
     up_to = "up to " if any(stage.at_most for stage in stages) else ""
     runs = sum(stage.runs for stage in stages)
     title = f"{planned.config.name}: {up_to}{runs} runs into {planned.folder}"

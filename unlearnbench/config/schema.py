@@ -596,7 +596,9 @@ class SweepConfig(Settings):
         default=TrainingSettings(), description="optimiser steps of every run"
     )
     evaluation: EvaluationSettings = Field(
-        default=EvaluationSettings(), description="what is evaluated, and by which rules"
+        default=EvaluationSettings(),
+        validate_default=True,
+        description="what is evaluated, and by which rules",
     )
     attacks: AttackEntries = Field(
         default=(),
@@ -620,6 +622,19 @@ class SweepConfig(Settings):
         description="path, s3:// or gs:// through which machines share results and checkpoints, "
         "where not all of them see `output`",
     )
+
+    @field_validator("evaluation", mode="before")
+    @classmethod
+    def _rules_of_the_benchmark(cls, value: Any, info: ValidationInfo) -> Any:
+        """Take the benchmark's own profile where the configuration names none."""
+        data = info.data.get("data")
+        if data is None or data.default_profile == EvaluationSettings().profile:
+            return value
+        if isinstance(value, EvaluationSettings) and "profile" not in value.model_fields_set:
+            return value.model_copy(update={"profile": data.default_profile})
+        if isinstance(value, Mapping) and "profile" not in value:
+            return {**value, "profile": data.default_profile}
+        return value
 
     @model_serializer(mode="wrap")
     def _one_kind_of_splits(self, fields: SerializerFunctionWrapHandler) -> dict[str, Any]:

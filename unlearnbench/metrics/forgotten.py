@@ -6,10 +6,10 @@ from unlearnbench.api.metric import MetricColumn, MetricInputs, Summary, Values
 from unlearnbench.stats.harmonic_mean import harmonic_mean
 
 PARTS = (
-    "extraction_strength_forget",
-    "exact_memorization_forget",
-    "paraphrased_probability_forget",
-    "truth_ratio_share_forget",
+    "extraction_strength",
+    "exact_memorization",
+    "paraphrased_probability",
+    "truth_ratio_share",
 )
 _LEAST_GAP = 1e-6
 
@@ -28,7 +28,9 @@ class Forgotten(Summary):
     relative_to = frozenset({"start", "retain"})
     question = "Is it forgotten?"
 
-    of: tuple[str, ...] = Field(default=PARTS, description="columns that it is made of")
+    of: tuple[str, ...] = Field(
+        default=tuple(f"{name}_forget" for name in PARTS), description="columns that it is made of"
+    )
 
     def columns(self) -> tuple[MetricColumn, ...]:
         """`forgotten`."""

@@ -140,7 +140,7 @@ def whole_faults(benchmark: Benchmark, rows: Dataset, split: Split) -> Iterator[
     for item, other, subject in ((full, parts, "in neither"), (parts, full, "not in `full`")):
         left = item - other
         if left and (item is parts or "retain" in benchmark.references):
-            question, answer = next(iter(left))
+            question, answer, *_ = next(iter(left))
             text = shortened(question or answer)
             yield f"{split.name}: {counts}; {left.total()} are {subject}, the first one {text}"
 
@@ -188,8 +188,11 @@ def _shared(item: tuple[str, Rows], other: tuple[str, Rows], rule: str) -> Itera
             yield f"{location}: the row of {_place(item[0], *result)} again; {rule}"
 
 
-def words(row: Question) -> tuple[str, str]:
-    return " ".join(row.question.split()), " ".join(row.answer.split())
+def words(row: Question) -> tuple[str, ...]:
+    """Return the words of a row: question and answer first, then what a conversation has before."""
+    context = [text for example in row.examples for text in example]
+    texts = (row.question, row.answer, *context, row.system or "")
+    return tuple(" ".join(text.split()) for text in texts)
 
 
 def _place(part: str, index: int, row: Question) -> str:

@@ -600,6 +600,10 @@ class Encoder:
         row = Row(ids, start, masked=masked, cut=is_cut, end_tokens=end_tokens)
         return self.labelled(row, question)
 
+    def length(self, question: Question) -> int:
+        """Return the number of tokens of a question with its answer, before it is cut."""
+        return len(replace(self, max_length=sys.maxsize).row(question).ids)
+
     def labelled(self, row: Row, question: Question) -> Row:
         """Add the number of tokens of the template's label that the answer begins with.
 

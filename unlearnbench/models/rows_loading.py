@@ -158,6 +158,8 @@ def _plain(rows: Iterable[Question]) -> list[list[object]]:
             *(r.question, r.answer, r.paraphrased_answer, r.perturbed_answers),
             r.paraphrased_question,
             *([] if r.score is None else [r.score]),  # as in versions before scores
+            # Attacks divide the rows by it.
+            *([{"subject": r.subject}] if r.subject else []),
             *([part] if (part := r.prompt_settings) else []),
             # Earlier versions took the references of such rows from their scored tokens alone,
             # and looked for stops behind the blanks that an answer begins with.

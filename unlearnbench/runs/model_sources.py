@@ -21,7 +21,7 @@ from unlearnbench.config.training_settings import TrainingSettings
 from unlearnbench.models.control_text import ControlText
 from unlearnbench.models.corrections import EXPERTS, MASKS, corrections_of, corrections_under
 from unlearnbench.models.dropout import config_has_dropout
-from unlearnbench.models.encoding import TEMPLATES, Template
+from unlearnbench.models.encoding import TEMPLATES, Encoder, Template
 from unlearnbench.models.generation_settings import logit_settings, stop_ids
 from unlearnbench.models.loading import (
     Source,
@@ -122,6 +122,21 @@ class ModelSources:
             return TEMPLATES[self.settings.template]
         return template_of(self.settings, self._tokenizer)
 
+    @property
+    def template(self) -> Template:
+        """The template around questions and answers. Raises: ModelError."""
+        if self.is_tiny and self.settings.template == "auto":
+            return TEMPLATES["plain"]
+        return self._template
+
+    def encoder(self, max_length: int) -> Encoder:
+        """Return an encoder with the tokenizer of a model that is not built here.
+
+        Raises:
+            ModelError: If there is no tokenizer to read.
+        """
+        return Encoder(self._tokenizer, self.template, max_length)
+
     @cached_property
     def _trimmed(self) -> list[str]:
         """Entry of ids if the chat template removes blanks of answers, which were kept earlier."""
@@ -201,7 +216,7 @@ class ModelSources:
         return content_hash(entry) if any(entry) else ""
 
     @cached_property
-    def _start_config(self) -> Any:
+    def start_config(self) -> Any:
         """The start model's configuration; None for one that is built here. Raises: ModelError."""
         given = self.published("full")
         if given is None and self.is_tiny:
@@ -212,7 +227,7 @@ class ModelSources:
     @property
     def has_dropout(self) -> bool:
         """Whether the start model's configuration sets dropout. Raises: ModelError."""
-        config = self._start_config
+        config = self.start_config
         return config is not None and config_has_dropout(config)
 
     def published(self, name: str) -> str | None:

@@ -50,6 +50,7 @@ from unlearnbench.models.loading import (
 from unlearnbench.models.lora import check_targets
 from unlearnbench.models.rows_loading import fingerprint, load_benchmark, read_refusals
 from unlearnbench.runs.model_sources import ModelSources, reference_ids
+from unlearnbench.runs.row_warnings import check_conversations, row_warnings
 from unlearnbench.runs.under_attack import attack_rows
 
 
@@ -146,6 +147,9 @@ def plan_sweep(config: SweepConfig) -> tuple[Plan, Dataset]:
     for sources in models:
         with suppress(UnreachableError):
             sources.check_answers()
+            check_conversations(sources)
+    for line in row_warnings(config, benchmark, models):
+        warn_later(line)
     templates = {m.settings.name: digest for m in models if (digest := _template(m))}
     profile = profile_of(config.evaluation)
     turns = {m.settings.name: digest for m in models if (digest := _turns(m, profile))}

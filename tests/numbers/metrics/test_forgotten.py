@@ -9,6 +9,8 @@ from unlearnbench.metrics.memorization_score_ou import PARTS as OU_PARTS
 from unlearnbench.metrics.memorization_score_ou import MemorizationScoreOU
 from unlearnbench.metrics.private import ATTACKS, Private
 from unlearnbench.metrics.privleak import PrivLeak
+from unlearnbench.metrics.removed import Removed
+from unlearnbench.metrics.utility import Utility
 
 
 def model(parts: tuple[str, ...], value: float | None, end: str = "_forget") -> EvaluatedModel:
@@ -33,6 +35,44 @@ def test_forgotten_is_closeness_to_the_retain_model() -> None:
         assert found == pytest.approx(expected), "beyond the retain model it falls again"
     assert score(Forgotten(), retain, None, start) is None
     assert score(Forgotten(), model(PARTS, None), retain, start) is None
+
+
+def test_forgotten_of_other_columns_reads_only_these() -> None:
+    def of(rouge: float, probability: float) -> EvaluatedModel:
+        return EvaluatedModel({}, {"rouge_forget": rouge, "probability_forget": probability})
+
+    own = Forgotten(of=("rouge_forget", "probability_forget"))
+    assert own.parts() == ("rouge_forget", "probability_forget")
+    start, retain = of(0.9, 0.8), of(0.4, 0.2)
+    # Closeness: 1 − |0.5 − 0.4| / 0.5 = 0.8 and 1 − |0.05 − 0.2| / 0.6 = 0.75.
+    expected = 2 / (1 / 0.8 + 1 / 0.75)
+    assert score(own, of(0.5, 0.05), retain, start) == pytest.approx(expected)
+    assert score(Forgotten(), of(0.5, 0.05), retain, start) is None
+
+
+def test_removed_is_relative_to_the_start_model_alone() -> None:
+    parts = Removed().of
+
+    def of(*values: float | None) -> EvaluatedModel:
+        return EvaluatedModel({}, dict(zip(parts, values, strict=True)))
+
+    start = of(0.8, 1.0, 0.5, 0.4)
+    assert score(Removed(), start, None, start) == 0
+    assert score(Removed(), of(0, 0, 0, 0), None, start) == 1, "over-forgetting cannot be seen"
+    # What grows above the start model is not removed: 1 − min(1, 0.9 / 0.8) = 0.
+    assert score(Removed(), of(0.9, 0, 0, 0), None, start) == 0
+    found = score(Removed(), of(0.4, 0.25, 0.25, 0.1), None, start)
+    assert found == pytest.approx(4 / (1 / 0.5 + 1 / 0.75 + 1 / 0.5 + 1 / 0.75))
+    assert score(Removed(), start) is None
+    assert score(Removed(), of(None, 0, 0, 0), None, start) is None
+    assert score(Removed(), start, None, of(0, 1, 1, 1)) is None, "nothing was there to remove"
+
+
+def test_utility_is_the_harmonic_mean_of_its_columns() -> None:
+    model = EvaluatedModel({}, {"probability_retain": 0.5, "rouge_retain": 0.25, "other": 0.1})
+    assert score(Utility(), model) == pytest.approx(2 / (1 / 0.5 + 1 / 0.25))
+    assert score(Utility(of=("other",)), model) == pytest.approx(0.1)
+    assert score(Utility(of=("other", "missing")), model) is None
 
 
 def test_the_score_of_open_unlearning_rewards_destruction() -> None:
@@ -74,7 +114,7 @@ def test_kept_is_capped_at_the_start_model() -> None:
 
 
 def test_scores_name_the_columns_that_they_are_made_of() -> None:
-    for summary in (Forgotten(), Private(), Kept(), MemorizationScoreOU()):
+    for summary in (Forgotten(), Removed(), Private(), Kept(), Utility(), MemorizationScoreOU()):
         values = dict.fromkeys(summary.parts(), 0.5)
         same = EvaluatedModel({}, values)
         assert score(summary, same, same, same) is not None
