@@ -31,6 +31,7 @@ from unlearnbench.api.metric import Role
 from unlearnbench.base.deferred_warnings import warn_once
 from unlearnbench.base.errors import DataError, did_you_mean
 from unlearnbench.base.hub import Repository
+from unlearnbench.base.tables import TableRow
 from unlearnbench.benchmarks.own_tables import (
     Filter,
     PythonRows,
@@ -41,7 +42,6 @@ from unlearnbench.benchmarks.own_tables import (
     TableSection,
     source_of,
 )
-from unlearnbench.benchmarks.stand_in_tables import TableRow
 
 WHOLE = "all"
 """Name of the only split of one forget request."""

@@ -14,7 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Fiel
 
 from unlearnbench.base.errors import DataError, did_you_mean, shortened
 from unlearnbench.base.messages import fault
-from unlearnbench.benchmarks.stand_in_tables import TableRow, TableSource, column_names, read_table
+from unlearnbench.base.tables import TableRow, TableSource, column_names, read_table
 
 
 class TableSection(BaseModel):
