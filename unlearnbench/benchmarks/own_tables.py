@@ -53,7 +53,7 @@ def _from_python(value: Any) -> Any:
     """Take an object of `datasets`; anything else is returned as it is."""
     # Whoever has such an object has imported the package, which takes a second.
     package = sys.modules.get("datasets")
-    if package is None or isinstance(value, str | Mapping | BaseModel):
+    if package is None or isinstance(value, str | BaseModel):
         return value
     if isinstance(value, package.DatasetDict | package.IterableDatasetDict):
         names = ", ".join(map(str, value))

@@ -121,7 +121,9 @@ class Texts(OwnRows):
     def columns_as_text(self, table: Table) -> Sequence[str]:
         """Return the columns of texts and of subjects."""
         text = self._column(table, is_own=table.setting != "data.utility")
-        return [text, *([self.subject] if self.subject in table.columns else [])]
+        if self.subject is None or self.subject not in table.columns:
+            return [text]
+        return [text, self.subject]
 
     def read_rows(
         self,

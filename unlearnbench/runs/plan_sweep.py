@@ -148,8 +148,8 @@ def plan_sweep(config: SweepConfig) -> tuple[Plan, Dataset]:
         with suppress(UnreachableError):
             sources.check_answers()
             check_conversations(sources)
-    for line in row_warnings(config, benchmark, models):
-        warn_later(line)
+    for warning in row_warnings(config, benchmark, models):
+        warn_later(warning)
     templates = {m.settings.name: digest for m in models if (digest := _template(m))}
     profile = profile_of(config.evaluation)
     turns = {m.settings.name: digest for m in models if (digest := _turns(m, profile))}

@@ -78,14 +78,14 @@ def test_equal_questions_behind_other_context_are_other_rows(
     for name, rows in (("forget", forget), ("retain", retain)):
         lines = [json.dumps({"messages": row}) for row in rows]
         (tmp_path / f"{name}.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    rows = load_benchmark(Questions(), ["all"])
-    (row,) = rows.splits["all"].forget
+    dataset = load_benchmark(Questions(), ["all"])
+    (row,) = dataset.splits["all"].forget
     assert (row.question, row.answer, row.examples) == (
         "Sure?",
         "Sure.",
         (("Is Ada there?", "Yes."),),
     )
-    assert rows.uses_turns
+    assert dataset.uses_turns
     (tmp_path / "retain.jsonl").write_text(json.dumps({"messages": forget[0]}), encoding="utf-8")
     with pytest.raises(DataError, match=r"is in forget\.jsonl as well"):
         load_benchmark(Questions(), ["all"])

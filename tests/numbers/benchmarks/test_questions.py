@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from tests.made_up_benchmarks import questions as made_up
 from unlearnbench.api.attack import AttackRows
-from unlearnbench.api.benchmark import Dataset, Question
+from unlearnbench.api.benchmark import Dataset, Question, Reference
 from unlearnbench.base.deferred_warnings import drain
 from unlearnbench.base.errors import DataError
 from unlearnbench.base.messages import describe_errors
@@ -136,8 +136,9 @@ def test_one_table_is_divided_by_what_is_marked(folder: Path) -> None:
     assert loaded(rows="all.jsonl", forget_if={"n": 1}).fingerprint == expected
     two = loaded(rows="all.jsonl", forget_if={"author": ("A", "B")}).splits["all"]
     assert [row.question for row in two.forget] == ["Who is retained 0?", "Who is retained 1?"]
-    both = {"rows": "all.jsonl", "forget_if": {"author": ("J. Doe", "A"), "n": 1}}
-    assert loaded(**both).fingerprint == expected, "several keys hold together"
+    both = {"author": ("J. Doe", "A"), "n": 1}
+    several = loaded(rows="all.jsonl", forget_if=both)
+    assert several.fingerprint == expected, "several keys hold together"
 
 
 @pytest.mark.parametrize(
@@ -263,7 +264,7 @@ def test_an_unknown_split_is_named() -> None:
 
 
 def test_variants_of_answers_bring_their_metrics(tmp_path: Path) -> None:
-    settings = made_up(tmp_path)
+    settings: dict[str, Any] = made_up(tmp_path)
     rows = loaded(**settings).splits["all"]
     first = rows.forget[0]
     assert first.paraphrased_answer == "In Sampleton0, forget 0 has a house."
@@ -294,8 +295,9 @@ def test_wrong_answers_may_be_json_in_a_cell_and_scores_text(folder: Path) -> No
 
 def test_headline_and_metrics_follow_from_the_models() -> None:
     both = Questions()
-    assert both.headline_with(frozenset({"start", "retain"})).forgotten.column == "forgotten"
-    alone = frozenset({"start"})
+    every: frozenset[Reference] = frozenset({"start", "retain"})
+    alone: frozenset[Reference] = frozenset({"start"})
+    assert both.headline_with(every).forgotten.column == "forgotten"
     assert both.headline_with(alone).forgotten.column == "removed"
     plan = benchmark_plan(UNLEARNBENCH, both, references=alone)
     assert {"removed", "utility", "kept"} <= plan.own
