@@ -575,7 +575,7 @@ def _ends(
     drawn: Drawn, config: SweepConfig, runs: tuple[RunSpec, ...], rng: random.Random
 ) -> dict[str, RunEnd]:
     """Decide which runs do not finish, a run for each such feature."""
-    last = config.epochs
+    last = config.budget
     kinds = {
         "a run failed": RunEnd("failed", rng.choice([0, 1])),
         "a run's outputs became NaN": RunEnd("not finite", rng.randint(1, last)),

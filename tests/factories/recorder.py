@@ -422,7 +422,7 @@ class Recorder:
 
     def _out_of_patience(self, spec: RunSpec, results: list[EpochResult]) -> str | None:
         rule = spec.evaluation.patience
-        if rule is None or results[-1].epoch >= spec.epochs:
+        if rule is None or results[-1].epoch >= spec.budget:
             return None
         plan = plan_of(self.profile, self.config.data, self.metrics, self.config.references)
         column = {column.name: column for column in plan.columns}.get(rule.metric)

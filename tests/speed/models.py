@@ -139,7 +139,7 @@ def in_states(
 def train(trainer: Trainer, state: str) -> None:
     """Train until the loss is that of the state, or the epochs are over."""
     loss, epoch = math.inf, 0
-    while loss > LOSSES[state] and epoch < trainer.how.epochs:
+    while loss > LOSSES[state] and epoch < trainer.schedule.epochs:
         epoch += 1
         losses = [step.loss for step in trainer.epoch(epoch)]
         loss = sum(losses) / len(losses)

@@ -40,6 +40,7 @@ from unlearnbench.config.section import Settings
 from unlearnbench.config.step_schedule import Schedule
 from unlearnbench.config.training_settings import TrainingSettings
 from unlearnbench.config.trial import Trial, Trials, add_trials, entries_of
+from unlearnbench.config.unit import Unit
 
 
 def _unless_it_follows(place: Place) -> Any:
@@ -48,12 +49,28 @@ def _unless_it_follows(place: Place) -> Any:
     With `epochs_as: runs`, a setting has a run for each number of epochs. Its rows differ in their
     epoch, so they are never averaged.
     """
-    is_at_end = place.read("evaluate_at") == [place.read("epochs")]
-    return LEFT_OUT if is_at_end else place.value
+    return LEFT_OUT if _is_at_end(place) else place.value
 
 
+def _is_at_end(place: Place) -> bool:
+    steps = place.read("steps")
+    return bool(place.read("evaluate_at") == [place.read("epochs") if steps is None else steps])
+
+
+def _steps_of_setting(place: Place) -> Any:
+    """Leave out the number of steps as that of epochs, but not that the run is by steps."""
+    if place.value is None:
+        return LEFT_OUT
+    return _FOLLOWS if _is_at_end(place) else place.value
+
+
+_FOLLOWS = "those of the row"
+_LENGTH = ("epochs", "steps", "evaluate_at")
 UNLESS_IT_FOLLOWS: Final = Rule(
-    "unless the epoch of a row tells it", _unless_it_follows, reads=("epochs", "evaluate_at")
+    "unless the epoch of a row tells it", _unless_it_follows, reads=_LENGTH
+)
+IF_SET_UNLESS_IT_FOLLOWS: Final = Rule(
+    "only if set; unless the step of a row tells it, the number", _steps_of_setting, reads=_LENGTH
 )
 
 
@@ -76,11 +93,17 @@ class RunSpec(Settings):
     method: Annotated[MethodSpec, ALWAYS]
     learning_rate: Annotated[float | None, ALWAYS]
     """None for a method that trains nothing."""
-    epochs: Annotated[int, ALWAYS.of(Id.RUN, Id.STATED), UNLESS_IT_FOLLOWS.of(Id.SETTING)]
+    epochs: Annotated[int | None, ALWAYS.of(Id.RUN, Id.STATED), UNLESS_IT_FOLLOWS.of(Id.SETTING)]
+    """None for a run by steps."""
+    steps: Annotated[
+        int | None, IF_SET.of(Id.RUN, Id.STATED), IF_SET_UNLESS_IT_FOLLOWS.of(Id.SETTING)
+    ] = Field(default=None, exclude_if=lambda steps: steps is None)
+    """Optimiser steps of a run by steps; None for a run by epochs, and for one that trains nothing
+    and has a single evaluation."""
     evaluate_at: Annotated[
         tuple[int, ...], ALWAYS.of(Id.RUN, Id.STATED), UNLESS_IT_FOLLOWS.of(Id.SETTING)
     ]
-    """Epochs after which the model is evaluated."""
+    """Epochs, or steps, after which the model is evaluated."""
     seed: Annotated[int, ALWAYS.of(Id.RUN, Id.STATED)]
     training: Annotated[TrainingSettings, ALWAYS]
     evaluation: Annotated[EvaluationSettings, ALWAYS]
@@ -143,24 +166,32 @@ class RunSpec(Settings):
         """Content hash: equal specs on equal data are the same run."""
         return content_hash(self.identity)
 
+    @property
+    def unit(self) -> Unit:
+        """What its length, and the moments of its evaluations, are counted in."""
+        return Unit.EPOCH if self.steps is None else Unit.STEP
+
+    @property
+    def budget(self) -> int:
+        """Its epochs, or its steps."""
+        length = self.epochs if self.steps is None else self.steps
+        return self.evaluate_at[-1] if length is None else length
+
     def schedule(self, rows: int) -> Schedule:
         """The steps of the run on `rows` forget rows. Raises: TrainingError for no steps."""
-        options = self.training
-        return Schedule(
-            options.schedule, rows, options.batch_size, self.epochs, options.warmup_steps
-        )
+        return schedule_of(self.training, rows, self.unit, self.budget)
 
     @property
     def title(self) -> str:
         """Name for people: `ce-u · tiny · forget 0.1 · lr 2e-05 · 5 epochs · seed 0`."""
-        epochs = f"{self.epochs} epoch{'s' if self.epochs != 1 else ''}"
+        length = self.unit.counted(self.budget)
         rate = self.learning_rate
         return " · ".join(
             (
                 self.method.label,
                 self.model.name,
                 split_label(self.forget_fraction),
-                *(() if rate is None else (f"lr {float_text(rate)}", epochs)),
+                *(() if rate is None else (f"lr {float_text(rate)}", length)),
                 f"seed {self.seed}",
             )
         )
@@ -169,6 +200,18 @@ class RunSpec(Settings):
         """Every field, ready for JSON: infinite floats become text, secrets are removed."""
         fields: dict[str, Any] = redact_tree(json_ready(self.model_dump(mode="json")))
         return fields
+
+
+def schedule_of(training: TrainingSettings, rows: int, unit: Unit, budget: int) -> Schedule:
+    """Return the steps of a run on some forget rows, whose length is `budget` epochs or steps.
+
+    Raises:
+        TrainingError: If there are no steps.
+    """
+    name, size, warmup = training.schedule, training.batch_size, training.warmup_steps
+    if unit is Unit.STEP:
+        return Schedule.of_steps(name, rows, size, budget, warmup)
+    return Schedule(name, rows, size, budget, warmup)
 
 
 @dataclass(frozen=True)
@@ -283,6 +326,7 @@ class Plan:
         # With dropout, predictions differ from the start model's before any weight has moved.
         predicts_as_start = removes or not has_dropout
         attacking = config.training.of_attacks if config.attacks else training.of_attacks
+        by_steps = config.unit is Unit.STEP and rate is not None
         return [
             RunSpec(
                 data=config.data,
@@ -292,7 +336,8 @@ class Plan:
                 forget_fraction=fraction,
                 method=spec,
                 learning_rate=rate,
-                epochs=evaluate_at[-1],
+                epochs=None if by_steps else evaluate_at[-1],
+                steps=evaluate_at[-1] if by_steps else None,
                 evaluate_at=evaluate_at,
                 seed=seed,
                 training=training,
@@ -309,7 +354,8 @@ class Plan:
                 profile_version=profile_of(config.evaluation).version,
             )
             for seed in (config.select.seeds if config.select else config.seeds)
-            # A method that trains nothing has one evaluation, whatever the number of epochs.
+            # A method that trains nothing has one evaluation, whatever the number of epochs or
+            # steps.
             for evaluate_at in (ONCE if rate is None else _evaluations(config))
         ]
 
@@ -354,8 +400,8 @@ def make_plan(
 ) -> Plan:
     """Plan the product of models, splits, settings, seeds (and epoch counts) without duplicates.
 
-    A method that trains nothing has one run for all rates and epoch counts. Runs that depend on
-    results are added later (`sweep/follow_up_runs.py`).
+    A method that trains nothing has one run for all rates and epoch or step counts. Runs that
+    depend on results are added later (`sweep/follow_up_runs.py`).
 
     fingerprint  of the data by split (so that runs do not change when a split is added), or one
                  for all
@@ -407,6 +453,6 @@ def make_plan(
 
 
 def _evaluations(config: SweepConfig) -> list[tuple[int, ...]]:
-    """The epochs after which each run of one point of the grid is evaluated."""
-    counts = config.evaluated_epochs
+    """The epochs, or steps, after which each run of one point of the grid is evaluated."""
+    counts = config.evaluate_at
     return [(count,) for count in counts] if config.epochs_as == "runs" else [counts]

@@ -18,12 +18,13 @@ from pydantic import (
     model_serializer,
     model_validator,
 )
+from pydantic_core import PydanticKnownError
 
 from unlearnbench.api.benchmark import Headline, Reference, SplitKey, references_with
 from unlearnbench.api.identity import ALWAYS, IF_SET, LEFT_OUT, NEVER, RUNS, Id, Place, Rule
 from unlearnbench.api.profile import QuestionKey
 from unlearnbench.api.registry import load, load_method
-from unlearnbench.base.errors import PluginError
+from unlearnbench.base.errors import ConfigError, PluginError, Problem
 from unlearnbench.base.messages import fault, missing
 from unlearnbench.base.outputs import SCHEMES
 from unlearnbench.config.entries import (
@@ -47,12 +48,14 @@ from unlearnbench.config.training_settings import (
     MAX_LENGTH,
     TrainingSettings,
 )
+from unlearnbench.config.unit import Unit
 
 RetainTermName = Literal["nll", "kl"]
 LABELLED = frozenset({"phi"})
 """Templates that put a scored label in front of the answer."""
 MOST_EPOCHS = 10_000
 """Bound on the epochs of a run or of a preparation."""
+NO_BUDGET = "is null, and there are no steps: state epochs or steps"
 MANY = 1_000_000
 """Bound on sizes that memory or time depend on, far above any in use."""
 
@@ -121,6 +124,11 @@ def _in_effect(place: Place) -> Any:
 IN_EFFECT: Final = Rule(
     "if set; the weights' own if the run trains in bf16", _in_effect, reads=("model", "training")
 )
+
+
+def _is_none(value: object) -> bool:
+    """Whether a field is left out of files, so that those of sweeps without it stay as they are."""
+    return value is None
 
 
 class Architecture(Settings):
@@ -348,18 +356,30 @@ class ModelSettings(Settings):
 
 
 class Patience(Settings):
-    """Early stopping of a run whose metric has not improved for some evaluated epochs.
+    """Early stopping of a run whose metric has not improved for some evaluated epochs, or steps.
 
-    `{metric: log10_forget_quality, epochs: 2}`. A rule of the run itself and part of its identity;
-    a scheduler, in contrast, compares a run with others (status `stopped`).
+    `{metric: log10_forget_quality, epochs: 2}`; in a sweep by steps `{metric: …, steps: 50}`. A
+    rule of the run itself and part of its identity; a scheduler, in contrast, compares a run with
+    others (status `stopped`).
 
     Runs with the same rule may end after different numbers of epochs. For equal budgets leave it
     out and choose epochs afterwards. The mean at a late epoch is over the seeds that reached it.
     """
 
     metric: Annotated[str, ALWAYS] = Field(description="a column of results.csv")
-    epochs: Annotated[int, ALWAYS] = Field(
-        ge=1, description="evaluated epochs without improvement that end a run"
+    steps: Annotated[int | None, IF_SET] = Field(
+        default=None,
+        ge=1,
+        le=MANY,
+        exclude_if=_is_none,
+        description="of a sweep by steps, in place of `epochs`: steps since the last improvement "
+        "that end a run",
+    )
+    epochs: Annotated[int | None, ALWAYS] = Field(
+        default=None,
+        ge=1,
+        validate_default=True,
+        description="evaluated epochs without improvement that end a run",
     )
     min_delta: Annotated[float, ALWAYS] = Field(
         default=0.0, ge=0, description="least improvement that counts"
@@ -369,16 +389,26 @@ class Patience(Settings):
         description="direction that is better; default: the metric's own, else max",
     )
 
+    @field_validator("epochs")
+    @classmethod
+    def _one_of_two(cls, epochs: int | None, info: ValidationInfo) -> int | None:
+        # Steps that are wrong are not there, and their own field reports them.
+        if epochs is None and info.data.get("steps", 1) is None:
+            raise PydanticKnownError("missing")
+        return epochs
+
     def ended(
         self,
         evaluated: Iterable[tuple[int, Mapping[str, float | None]]],
         better: Literal["higher", "lower"] | None,
     ) -> str | None:
-        """Return the reason to end a run after these (epoch, metrics); None to continue.
+        """Return the reason to end a run after these evaluations; None to continue.
 
         An epoch without a value counts as one without improvement.
 
-        better  direction of the metric's column, where it has one
+        Args:
+            evaluated: Epoch and metrics of each evaluation, or step and metrics.
+            better: Direction of the metric's column, if it has one.
         """
         sign = -1.0 if (self.mode or ("min" if better == "lower" else "max")) == "min" else 1.0
         best, best_epoch, without = -math.inf, 0, 0
@@ -390,12 +420,18 @@ class Patience(Settings):
                 best, best_epoch, without = score, epoch, 0
             else:
                 without += 1
-        if without < self.epochs:
+        if self.steps is None:
+            unit = Unit.EPOCH
+            is_over = self.epochs is not None and without >= self.epochs
+        else:
+            unit = Unit.STEP
+            is_over = epoch - best_epoch >= self.steps
+        if not is_over:
             return None
-        reason = f"has not improved since epoch {best_epoch} ({sign * best:.4g})"
+        reason = f"has not improved since {unit.at(best_epoch)} ({sign * best:.4g})"
         reason = reason if best_epoch else "never had a number"
         more = f" by more than {self.min_delta:g}" if self.min_delta else ""
-        return f"epoch {epoch}: {self.metric} {reason}{more} (evaluation.patience)"
+        return f"{unit.at(epoch)}: {self.metric} {reason}{more} (evaluation.patience)"
 
 
 class EvaluationSettings(Settings):
@@ -424,11 +460,19 @@ class EvaluationSettings(Settings):
         description="of evaluations, the fine-tuned and retain models' too; bf16: autocast, where "
         "weights are float32; default: bf16 on GPUs, the weights' own on CPUs",
     )
-    every: Annotated[int, NEVER] = Field(
+    every: Annotated[int | None, NEVER] = Field(
         default=1,
         ge=1,
         le=MOST_EPOCHS,
         description="epochs between two evaluations of a run; the last one is evaluated, too",
+    )
+    every_steps: Annotated[int | None, NEVER] = Field(
+        default=None,
+        ge=1,
+        le=MANY,
+        exclude_if=_is_none,
+        description="in place of `every`, of a sweep by `steps`: steps between two evaluations of "
+        "a run; the last one is evaluated, too; default: only the last one is",
     )
     stop_below: Annotated[float | None, IF_SET.of(*RUNS)] = Field(
         default=None,
@@ -569,12 +613,22 @@ class SweepConfig(Settings):
         description="of every method without its own; a list, or a search's range; default: the "
         "method's (`methods show`)",
     )
-    epochs: int = Field(
+    # Null leaves out what another file has: a sweep takes one of the two.
+    epochs: int | None = Field(
         default=5, ge=1, le=MOST_EPOCHS, description="passes over the forget rows of a run"
+    )
+    steps: int | None = Field(
+        default=None,
+        ge=1,
+        le=MANY,
+        exclude_if=_is_none,
+        description="optimiser steps of a run, in place of `epochs`; evaluations are then after "
+        "every `evaluation.every_steps` of them",
     )
     epochs_as: Literal["checkpoints", "runs"] = Field(
         default="checkpoints",
-        description="checkpoints: one run, evaluated after each epoch; runs: one run per count",
+        description="checkpoints: one run, evaluated after each epoch; runs: one run per count "
+        "of epochs, or of steps",
     )
     requests: Literal["apart", "in-sequence"] = Field(
         default="apart",
@@ -663,10 +717,26 @@ class SweepConfig(Settings):
         return self.data.headline_with(self.references)
 
     @property
-    def evaluated_epochs(self) -> tuple[int, ...]:
-        """The epochs after which runs are evaluated."""
-        counts, every = range(1, self.epochs + 1), self.evaluation.every
-        return tuple(count for count in counts if count % every == 0 or count == self.epochs)
+    def unit(self) -> Unit:
+        """What the budget of a run, and the moments of its evaluations, are counted in."""
+        return Unit.EPOCH if self.steps is None else Unit.STEP
+
+    @property
+    def budget(self) -> int:
+        """Epochs of a run, or its steps."""
+        budget = self.epochs if self.steps is None else self.steps
+        if budget is None:
+            raise ConfigError([Problem(self.name, "epochs", NO_BUDGET)])
+        return budget
+
+    @property
+    def evaluate_at(self) -> tuple[int, ...]:
+        """The epochs, or steps, after which runs are evaluated."""
+        every = self.evaluation.every if self.steps is None else self.evaluation.every_steps
+        last = self.budget
+        if every is None:
+            every = 1 if self.steps is None else last
+        return (*range(every, last, every), last)
 
     @property
     def cache_folder(self) -> Path:

@@ -130,14 +130,19 @@ def form_of(value: Any) -> str:
 class Scheduler(Settings):
     """Asynchronous successive halving (Li et al. 2020): weak runs end early.
 
-    A run that reaches epoch grace, grace · reduction, … continues if it is among the best
+    A run that reaches epoch (or step) grace, grace · reduction, … continues if it is among the best
     1/reduction of the runs of the same method, model and forget set that have reached it. If a
     search draws trials, entries of one method are kept apart.
     """
 
     kind: Literal["asha"] = Field(default="asha", description="the rule")
     metric: Metric = Field(description="a column of results.csv, or {column: weight, …}")
-    grace: int = Field(default=1, ge=1, description="least epochs of a run")
+    grace: int = Field(
+        default=1,
+        ge=1,
+        description="least epochs of a run; in a sweep by steps, least steps, and at least those "
+        "of the first evaluation",
+    )
     reduction: float = Field(default=3.0, gt=1, description="one run in so many continues")
 
 

@@ -3,6 +3,8 @@
 Pure, so that a plan can print what the trainer will do. Steps count from 0, epochs from 1.
 """
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
 from typing import Literal
@@ -39,8 +41,7 @@ class Schedule:
     warmup_steps: int = 0
     """Not used by `tofu`, whose warm-up is an epoch."""
     most_steps: int | None = None
-    """Last step of the training, within its epochs; None: all of the epochs' steps. Not used by
-    `tofu`."""
+    """Last step of the training, within its epochs; None: all of the epochs' steps."""
 
     def __post_init__(self) -> None:
         if self.name == "tofu" and self.rows < self.batch_size:
@@ -50,6 +51,30 @@ class Schedule:
                 f"{self.rows} or less, or choose another schedule"
             )
 
+    @classmethod
+    def of_steps(
+        cls, name: ScheduleName, rows: int, batch_size: int, steps: int, warmup_steps: int = 0
+    ) -> Schedule:
+        """Return the schedule of a training that ends after `steps`, wherever in an epoch that is.
+
+        The rows of each step are those of a training by epochs. The learning rate decays over
+        `steps`.
+        """
+        if name == "tofu":
+            epochs = math.ceil(steps * batch_size / rows)
+        else:
+            epochs = math.ceil(steps / math.ceil(rows / batch_size))
+        return cls(name, rows, batch_size, epochs, warmup_steps, steps)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimiser steps from the end of an epoch to the end of the next; `tofu`'s last has more
+        if incomplete steps add up to whole ones.
+        """
+        if self.name == "tofu":
+            return self.rows // self.batch_size
+        return math.ceil(self.rows / self.batch_size)
+
     @property
     def steps(self) -> int:
         """Optimiser steps of the whole training."""
@@ -57,25 +82,34 @@ class Schedule:
 
     def end(self, epoch: int) -> int:
         """Number of steps until the end of `epoch`; 0 for epoch 0."""
-        if self.name != "tofu":
-            steps = epoch * math.ceil(self.rows / self.batch_size)
-            return steps if self.most_steps is None else min(steps, self.most_steps)
-        if epoch == self.epochs:
-            return epoch * self.rows // self.batch_size
-        return epoch * (self.rows // self.batch_size)
+        steps = epoch * self.steps_per_epoch
+        if self.name == "tofu" and epoch == self.epochs:
+            steps = epoch * self.rows // self.batch_size
+        return steps if self.most_steps is None else min(steps, self.most_steps)
+
+    def epoch_of(self, step: int) -> int:
+        """Return the epoch in which `step` is taken."""
+        return min(step // self.steps_per_epoch + 1, self.epochs)
+
+    def epochs_ended(self, steps: int) -> int:
+        """Return how many epochs have ended after a number of steps."""
+        return self.epochs if steps >= self.steps else self.epoch_of(steps) - 1
 
     def positions(self, step: int) -> range:
         """Positions of the step's rows in the concatenation of all epochs."""
         if self.name == "tofu":
             return range(step * self.batch_size, (step + 1) * self.batch_size)
-        epoch, number = divmod(step, math.ceil(self.rows / self.batch_size))
+        epoch, number = divmod(step, self.steps_per_epoch)
         begin = epoch * self.rows + number * self.batch_size
         return range(begin, min(begin + self.batch_size, (epoch + 1) * self.rows))
 
     @property
     def rows_drawn(self) -> int:
         """Rows of all steps, counted with repetition."""
-        return self.steps * self.batch_size if self.name == "tofu" else self.epochs * self.rows
+        if self.name == "tofu":
+            return self.steps * self.batch_size
+        whole_epochs, more_steps = divmod(self.steps, self.steps_per_epoch)
+        return whole_epochs * self.rows + min(more_steps * self.batch_size, self.rows)
 
     def factor(self, step: int) -> float:
         """Share of the learning rate at `step`; 0 at the first step of `tofu`, and only there."""

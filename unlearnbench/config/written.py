@@ -29,7 +29,14 @@ from unlearnbench.config.method_specs import MODIFIERS, Axis, crossed, read_grid
 from unlearnbench.config.metric_plan import benchmark_plan
 from unlearnbench.config.precision import resolve_precision
 from unlearnbench.config.profiles import TOFU
-from unlearnbench.config.schema import MethodGrid, ModelSettings, Patience, Rates, SweepConfig
+from unlearnbench.config.schema import (
+    NO_BUDGET,
+    MethodGrid,
+    ModelSettings,
+    Patience,
+    Rates,
+    SweepConfig,
+)
 from unlearnbench.config.search import (
     RATES,
     Metric,
@@ -145,6 +152,7 @@ class WrittenConfig(SweepConfig):
         if self.tune is not None:
             self._tune(self.tune)
         rules = (
+            self._budget,
             self._entries,
             self._processes,
             self._metrics,
@@ -153,6 +161,8 @@ class WrittenConfig(SweepConfig):
             self._requests,
         )
         raise_faults((Fault(loc, text) for rule in rules for loc, text in rule()), "rule")
+        if self.steps is not None:
+            vars(self)["epochs"] = None
         methods = (*methods, *self._crossed(methods))
         vars(self)["methods"] = methods if self.tune is None else (*map(tuned, methods),)
         return self
@@ -191,6 +201,33 @@ class WrittenConfig(SweepConfig):
         except ValidationError as error:
             raise errors_below(error, ("methods", index, "training")) from None
         return grid.model_copy(update={"training": training})
+
+    def _budget(self) -> Iterator[tuple[Loc, str]]:
+        """A budget in two units, and evaluations or patience in another unit than the budget."""
+        evaluation, patience = self.evaluation, self.evaluation.patience
+        states_every = "every" in evaluation.model_fields_set and evaluation.every is not None
+        of_patience = ("evaluation", "patience")
+        if self.steps is None:
+            if self.epochs is None:
+                yield ("epochs",), NO_BUDGET
+            if evaluation.every_steps is not None:
+                text = "counts steps, and the budget of this sweep is in epochs"
+                fix = "state steps in place of epochs, or evaluation.every in place of this"
+                yield ("evaluation", "every_steps"), f"{text}; {fix}"
+            if patience is not None and patience.steps is not None:
+                text = "counts steps, and the budget of this sweep is in epochs"
+                yield (*of_patience, "steps"), f"{text}; state the patience in epochs"
+            return
+        if "epochs" in self.model_fields_set and self.epochs is not None:
+            text = "epochs are stated as well, and a run has one budget"
+            yield ("steps",), f"{text}; leave one of the two out (null, where another file has it)"
+        if states_every:
+            text = "counts epochs, and the budget of this sweep is in steps"
+            fix = "state evaluation.every_steps in place of this (null, where another file has it)"
+            yield ("evaluation", "every"), f"{text}; {fix}"
+        if patience is not None and patience.epochs is not None:
+            text = "counts epochs, and the budget of this sweep is in steps"
+            yield (*of_patience, "epochs"), f"{text}; state the patience in steps"
 
     def _entries(self) -> Iterator[tuple[Loc, str]]:
         """Entries of a method that differ in `training`, or state ranges for a grid."""

@@ -12,6 +12,7 @@ from unlearnbench.config.entries import attack_from_spec
 from unlearnbench.config.method_specs import method_from_spec
 from unlearnbench.config.plan import RunSpec
 from unlearnbench.config.profiles import profile_of
+from unlearnbench.config.unit import Unit
 from unlearnbench.evaluation.sets import evaluation_sets, is_answered
 from unlearnbench.training.objective import Objective
 
@@ -87,12 +88,15 @@ def effort_of(run: RunSpec, benchmark: Dataset) -> Effort:
     trained, sampled = rows_per_item(run)
     schedule = run.schedule(forget) if trained else None
     rows = schedule.rows_drawn * trained if schedule else 0
+    # A schedule may leave out rows at the end of a training by epochs.
+    by_epochs = forget * run.budget
+    answered_rows = schedule.rows_drawn if schedule and run.unit is Unit.STEP else by_epochs
     length = fmean(tokens for tokens, _ in row_lengths(run, benchmark)) if schedule else 0.0
     return Effort(
         steps=schedule.steps if schedule else 0,
         rows=rows,
         trained=rows * length,
-        sampled=forget * run.epochs * sampled * length,
+        sampled=answered_rows * sampled * length,
         evaluations=len(run.evaluate_at),
         attacked=attacked,
         whole=whole,
@@ -110,7 +114,7 @@ def efforts_of(runs: Iterable[RunSpec], benchmark: Dataset) -> list[Effort]:
     known: dict[tuple[object, ...], Effort] = {}
     result: list[Effort] = []
     for run in runs:
-        key = run.method.model_dump_json(), run.forget_fraction, run.epochs, run.evaluate_at
+        key = run.method.model_dump_json(), run.forget_fraction, run.budget, run.evaluate_at
         known[key] = known.get(key) or effort_of(run, benchmark)
         result.append(known[key])
     return result

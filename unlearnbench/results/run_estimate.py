@@ -213,7 +213,7 @@ def estimate_plan(
     unknown: dict[str, None] = {}
     for (name, _), runs in groups.items():
         resources = plan.config.resources_of(name)
-        kinds = [(run.forget_fraction, run.evaluate_at, run.epochs) for run in runs]
+        kinds = [(run.forget_fraction, run.evaluate_at, run.budget) for run in runs]
         try:
             each = {
                 kind: estimate_run(run, resources, benchmark, rates, device)

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from unlearnbench.config.plan import RunSpec
+from unlearnbench.config.unit import Unit
 from unlearnbench.results.effort import rows_per_item
 
 Clock = Callable[[], float]
@@ -21,6 +22,8 @@ SAMPLED = 8.0
 """Cost of an answer that is sampled token by token."""
 NAMED = 0.1
 """Share of the rows that a named split forgets; its size is no part of a run's specification."""
+FULL_SET = 4000
+"""Rows of the full set, about, which are no part of a run's specification either: TOFU's."""
 EVALUATED = 1.0
 """Cost of an evaluation: about as many rows as the full set, scored and answered once."""
 
@@ -30,8 +33,12 @@ def cost(run: RunSpec) -> float:
     trained, sampled = rows_per_item(run)
     split = run.forget_fraction
     share = NAMED if isinstance(split, str) else split
-    training = share * (trained * FORWARD_AND_BACK + sampled * SAMPLED)
-    return run.epochs * training + len(run.evaluate_at) * EVALUATED
+    each_row = trained * FORWARD_AND_BACK + sampled * SAMPLED
+    if run.unit is Unit.EPOCH:
+        training = run.budget * (share * each_row)
+    else:
+        training = run.budget * run.training.batch_size / FULL_SET * each_row
+    return training + len(run.evaluate_at) * EVALUATED
 
 
 def order_runs(models: Sequence[str], runs: Sequence[RunSpec]) -> list[RunSpec]:
@@ -55,10 +62,11 @@ class Forecast:
     def __init__(self, runs: Sequence[RunSpec], slots: int, clock: Clock = time.monotonic) -> None:
         self._runs = {run.id: run for run in runs}
         self._slots, self._clock = slots, clock
-        self._cost = {run.id: cost(run) / run.epochs for run in runs}
-        """Cost of an epoch."""
+        self._cost = {run.id: cost(run) / run.budget for run in runs}
+        """Cost of an epoch, or of a step."""
         self._active: dict[str, tuple[int, float]] = {}
-        """The latest epoch of each active run, and the time at which it ended; 0 at its begin."""
+        """The latest epoch (or step) of each active run at which it was evaluated, and the time at
+        which that ended; 0 at its begin."""
         self._seen: dict[Kind, list[float]] = defaultdict(lambda: [0.0, 0.0])
         """Seconds and their cost by kind of run, from the closest to the most general."""
 
@@ -74,7 +82,7 @@ class Forecast:
         self._active[run.id] = 0, self._clock()
 
     def observe(self, run: RunSpec, epoch: int, seconds: float) -> None:
-        """Note that `run` has ended `epoch`, `seconds` of work after its last observation."""
+        """Note that `run` has ended `epoch` (or step), `seconds` after its last observation."""
         new = max(0, epoch - self._active.get(run.id, (0, 0.0))[0])
         self.learn(run, seconds, new * self._cost.get(run.id, 0.0))
         self._active[run.id] = epoch, self._clock()
@@ -103,9 +111,18 @@ class Forecast:
                 return None
             each, now = seconds / work * self._cost[id_], self._clock()
             epoch, since = self._active.get(id_, (0, now))
-            left = max(0.0, each * (run.epochs - epoch) - min(now - since, each))
+            # What a run does between two observations is seen only at the next.
+            unseen = min(now - since, each * _until_next(run, epoch))
+            left = max(0.0, each * (run.budget - epoch) - unseen)
             heapq.heapreplace(free, free[0] + left)
         return max(free)
+
+
+def _until_next(run: RunSpec, epoch: int) -> int:
+    """Return how many epochs, or steps, are left to the next evaluation."""
+    if run.unit is Unit.EPOCH:
+        return 1
+    return next((step for step in run.evaluate_at if step > epoch), run.budget) - epoch
 
 
 def _kinds(run: RunSpec) -> tuple[Kind, ...]:

@@ -10,6 +10,7 @@ from unlearnbench.base.errors import TrainingError
 from unlearnbench.base.out_of_memory import empty_cache
 from unlearnbench.config.method_specs import modifiers_from_spec, removes_dropout
 from unlearnbench.config.plan import RunSpec
+from unlearnbench.config.unit import Unit
 from unlearnbench.models.corrections import MASKS
 from unlearnbench.models.device import device_memory, usable_memory
 from unlearnbench.models.dropout import ModelDropout
@@ -64,7 +65,7 @@ def build_trainer(spec: RunSpec, space: Workspace, method: Method) -> Trainer:
             rows,
             objective.needs,
             seed=spec.seed,
-            epochs=spec.epochs,
+            epochs=_epochs_begun(spec, rows, objective),
             pad=pad,
             folder=space.cache / "reference",
             precision=spec.training.precision,
@@ -87,6 +88,13 @@ def build_trainer(spec: RunSpec, space: Workspace, method: Method) -> Trainer:
     )
     trainer.budget = budget_of(spec, trainer, usable_memory(device_memory(), resources))
     return trainer
+
+
+def _epochs_begun(spec: RunSpec, rows: TrainingRows, objective: Objective) -> int:
+    """Return how many epochs a run begins; a run by steps may end within the last one."""
+    primary = len(rows.primary(objective.needs))
+    # Without rows, the trainer refuses the run with a message of its own.
+    return spec.schedule(max(primary, 1)).epochs if spec.unit is Unit.STEP else spec.budget
 
 
 def _check_dropout(spec: RunSpec, model: Any) -> None:
@@ -161,6 +169,7 @@ def optimisation(spec: RunSpec) -> TrainerSettings:
     names = {field.name for field in fields(TrainerSettings)}
     return TrainerSettings(
         epochs=spec.epochs,
+        most_steps=spec.steps,
         learning_rate=spec.learning_rate,
         embedding_learning_rate=spec.learning_rate,
         removes_dropout=spec.removes_dropout,

@@ -1,5 +1,8 @@
 """A run that has not ended, as it is stored: its state after every epoch, its trainer if that pays.
 
+A run by steps is stored at the end of each epoch, too, and after each step that is evaluated. Its
+state then has the number of steps where that of a run by epochs has the number of epochs.
+
     state/<id>/epoch-<k>.safetensors   an evaluation, as in a record
     state/<id>/state.json              all else, written last
     state/<id>-trainer/                its trainer, where that pays
@@ -17,7 +20,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +32,7 @@ from unlearnbench.base.atomic import PART, atomic_path, write_text
 from unlearnbench.base.deferred_warnings import warn_later
 from unlearnbench.base.distributed import all_gather, broadcast_from_main, is_main_process
 from unlearnbench.base.errors import EvaluationError
+from unlearnbench.config.unit import Unit
 from unlearnbench.evaluation.observation_file import read_observations, write_observations
 from unlearnbench.results.records import EpochResult, evaluation_name
 from unlearnbench.results.remote_copies import NO_STORAGE, Storage
@@ -44,20 +48,23 @@ BYTES_PER_SECOND = 250e6
 class Checkpoints:
     """The newest checkpoint of one training, in a folder of its own."""
 
-    def __init__(self, folder: Path, storage: Storage = NO_STORAGE) -> None:
-        self.folder, self._storage = folder, storage
+    def __init__(
+        self, folder: Path, storage: Storage = NO_STORAGE, unit: Unit = Unit.EPOCH
+    ) -> None:
+        self.folder, self._storage, self._unit = folder, storage, unit
         self._path = folder / "trainer.safetensors"
         self.seconds: float | None = None
         """Seconds of the last save, with its copy elsewhere."""
         self.epoch = 0
-        """Epoch of the checkpoint; 0 without one."""
+        """Epoch, or step, of the checkpoint; 0 without one."""
         self._work = 0.0
 
     def resumed(self, make: Callable[[], Trainer], most: int) -> tuple[Trainer, int]:
-        """Load the checkpoint, or begin; returns trainer and epoch. Collective.
+        """Load the checkpoint, or begin; returns trainer and epoch, or step. Collective.
 
-        make  makes a trainer at its start; called again after a checkpoint that does not fit
-        most  last epoch that the checkpoint may be of
+        Args:
+            make: Makes a trainer at its start. Called again after a checkpoint that does not fit.
+            most: Last epoch, or step, that the checkpoint may be of.
         """
         self._storage.fetch(self.folder, changes=True)
         trainer = make()
@@ -65,16 +72,16 @@ class Checkpoints:
             return trainer, 0
         try:
             trainer.load(self._path)
-            fits = trainer.epochs_done <= most
+            fits = trainer.done(self._unit) <= most
         except (SafetensorError, ValueError, KeyError, TypeError, OSError):
             fits = False
         if all(all_gather(fits)):
-            self.epoch = trainer.epochs_done
+            self.epoch = trainer.done(self._unit)
             return trainer, self.epoch
         if is_main_process():
             warn_later(
                 f"{self._path}: this checkpoint is damaged, of another version, or without the "
-                "results of its epoch; the training begins again"
+                f"results of its {self._unit}; the training begins again"
             )
             self._path.unlink(missing_ok=True)
         del trainer  # its weights may be half loaded
@@ -129,13 +136,13 @@ _FILE = "state.json"
 
 @dataclass(frozen=True)
 class RunState:
-    """State of a run after an epoch."""
+    """State of a run after an epoch, or after a step."""
 
     started: float = field(default_factory=time.time)
     epoch: int = 0
     """Last one that is trained."""
-    seconds: tuple[float, ...] = ()
-    """Seconds of training, by epoch."""
+    seconds: Mapping[int, float] = field(default_factory=dict[int, float])
+    """Seconds of training since the state before, by epoch or step."""
     steps: tuple[StepResult, ...] = ()
     results: tuple[EpochResult, ...] = ()
     attacked: tuple[EpochResult, ...] = ()
@@ -145,19 +152,26 @@ class RunState:
     """By epoch and variant, which is empty without an attack."""
     rules_key: str = ""
     """Key of the rules by which the results were computed; empty if it is not known."""
+    unit: Unit = Unit.EPOCH
+    """What its moments are counted in."""
 
     def up_to(self, epoch: int) -> RunState:
         """The state as it was after `epoch`."""
         return RunState(
             self.started,
             epoch,
-            self.seconds[:epoch],
-            tuple(step for step in self.steps if step.epoch <= epoch),
+            {moment: spent for moment, spent in self.seconds.items() if moment <= epoch},
+            tuple(step for step in self.steps if step.moment(self.unit) <= epoch),
             tuple(result for result in self.results if result.epoch <= epoch),
             tuple(result for result in self.attacked if result.epoch <= epoch),
             {key: seen for key, seen in self.evaluations.items() if key[0] <= epoch},
             self.rules_key,
+            self.unit,
         )
+
+    def seconds_between(self, first: int, last: int) -> float:
+        """Return the seconds of training after one moment and up to another."""
+        return sum(spent for moment, spent in self.seconds.items() if first < moment <= last)
 
     def evaluated(self, result: EpochResult, evaluation: Evaluation) -> RunState:
         """The state with a result, under an attack or without one."""
@@ -187,12 +201,14 @@ class RunState:
             write_observations(self.evaluations[key], folder / evaluation_name(*key))
             stored.add(key)
         values = {key: value for key, value in vars(self).items() if key != "evaluations"}
+        values["seconds"] = [*self.seconds.items()]
         write_text(folder / _FILE, json.dumps(values, default=vars), durable=True)
 
     @classmethod
-    def load(cls, folder: Path) -> RunState:
-        """The stored state; that of a run that has not begun where there is none, or a damaged one,
-        with a warning.
+    def load(cls, folder: Path, unit: Unit = Unit.EPOCH) -> RunState:
+        """Return the stored state of a run whose moments are counted in `unit`.
+
+        Without one, or with a damaged one and a warning, it is that of a run that has not begun.
         """
         try:
             values = json.loads((folder / _FILE).read_text(encoding="utf-8"))
@@ -204,13 +220,24 @@ class RunState:
             ]
             seen = {key: read_observations(folder / evaluation_name(*key)) for key in keys}
             fields: dict[str, Any] = values | {"evaluations": seen}
-            fields["seconds"] = tuple(values["seconds"])
+            fields["seconds"] = _seconds_by_moment(values["seconds"])
+            fields["unit"] = unit
             return cls(**fields)
         except FileNotFoundError:
-            return cls()
+            return cls(unit=unit)
         except (EvaluationError, ValueError, KeyError, TypeError, OSError) as error:
             warn_later(f"{folder}: these results are damaged ({error}); the run begins again")
-            return cls()
+            return cls(unit=unit)
+
+
+def _seconds_by_moment(stored: Sequence[float | Sequence[float]]) -> dict[int, float]:
+    """Return stored seconds of training by epoch or step."""
+    by_moment: dict[int, float] = {}
+    for place, entry in enumerate(stored, start=1):
+        # Version 0.2 stored the seconds of each epoch, without its number.
+        moment, spent = (place, entry) if isinstance(entry, int | float) else entry
+        by_moment[int(moment)] = spent
+    return by_moment
 
 
 def state_folders(folder: Path, run: str) -> tuple[Path, Path]:

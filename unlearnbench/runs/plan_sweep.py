@@ -26,11 +26,16 @@ from unlearnbench.base.outputs import check_folder, check_storage
 from unlearnbench.config.benchmark_rules import check_declarations
 from unlearnbench.config.entries import attack_from_spec
 from unlearnbench.config.method_specs import method_from_spec
-from unlearnbench.config.plan import Plan, make_plan, planned_commits, planned_sequence
+from unlearnbench.config.plan import (
+    Plan,
+    make_plan,
+    planned_commits,
+    planned_sequence,
+    schedule_of,
+)
 from unlearnbench.config.profiles import profile_of
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.config.search_space import PointSequence, Space
-from unlearnbench.config.step_schedule import Schedule
 from unlearnbench.evaluation.made_up_sets import SAMPLES, try_metrics
 from unlearnbench.evaluation.privacy_control import holdout_notice
 from unlearnbench.evaluation.sets import evaluation_sets
@@ -353,7 +358,7 @@ def _check_steps(config: SweepConfig, rows: Mapping[SplitKey, int]) -> None:
         options = config.training_of(name)
         for fraction, count in rows.items():
             try:
-                Schedule(options.schedule, count, options.batch_size, config.epochs)
+                schedule_of(options, count, config.unit, config.budget)
             except TrainingError as error:
                 text = f"{name}, {split_label(fraction)}: {error}"
                 problems.append(Problem(config.name, "training.batch_size", text))

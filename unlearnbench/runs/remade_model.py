@@ -20,6 +20,7 @@ from unlearnbench.base.redaction import MARK
 from unlearnbench.config.method_specs import method_from_spec
 from unlearnbench.config.plan import RunSpec, planned_commits
 from unlearnbench.config.schema import SweepConfig
+from unlearnbench.config.unit import Unit
 from unlearnbench.models.device import cuda_variables, deterministic, use_device
 from unlearnbench.models.loading import Source, quiet_transformers
 from unlearnbench.models.lora import load_any_model
@@ -59,6 +60,7 @@ def remake(
 ) -> Evaluation:
     """Train a recorded run again up to `epoch`, write model and tokenizer into `to`, evaluate them.
 
+    epoch    or step, of a run by steps
     records  of the sweep in `folder`, whose configuration is `config`
     adapter  write the LoRA adapter, in place of the model that it is merged into
     dtype    of the written weights; default: see `exported_dtype`
@@ -97,10 +99,15 @@ def remake(
         )
     with deterministic(repeats):
         trainer = build_trainer(spec, space, method)
-        for number in range(1, epoch + 1):
-            show(f"epoch {number} of {epoch}: train")
-            for _ in trainer.epoch(number):
+        if spec.unit is Unit.STEP:
+            show(f"train {spec.unit.counted(epoch)}")
+            for _ in trainer.until(epoch):
                 pass
+        else:
+            for number in range(1, epoch + 1):
+                show(f"epoch {number} of {epoch}: train")
+                for _ in trainer.epoch(number):
+                    pass
         with trainer.evaluation_model(exact=True) as model:
             _write(model, space, spec, to, adapter=adapter, dtype=dtype)
         del trainer, model  # frees memory for the model that was written

@@ -3,7 +3,8 @@
 The workers of a sweep call these functions, and `unlearnbench run` in its own process. The state of
 a run is stored after every epoch, its trainer only where a checkpoint pays. An interrupted run goes
 on from there: later epochs are trained and evaluated again, so a record never mixes two courses of
-training.
+training. A run by steps pauses at the end of each epoch and after each evaluated step. Where names
+here say epoch, it has the number of the step.
 """
 
 import os
@@ -42,6 +43,7 @@ from unlearnbench.config.entries import AttackSpec
 from unlearnbench.config.method_specs import method_from_spec
 from unlearnbench.config.plan import RunSpec
 from unlearnbench.config.schema import SweepConfig
+from unlearnbench.config.unit import Unit
 from unlearnbench.evaluation.precision import needs_stored_weights
 from unlearnbench.evaluation.word_check import uncounted_entry
 from unlearnbench.models.device import cuda_variables, deterministic, use_device
@@ -136,7 +138,7 @@ def run_single(
                 f"{item.plain_label} {item.text(result.metrics.get(item.column))}"
                 for item in (headline.kept, headline.forgotten)
             )
-            show(f"epoch {result.epoch}: {numbers}")
+            show(f"{config.unit.at(result.epoch)}: {numbers}")
         show_warnings()
     record = read_record(path)
     if record.ended:
@@ -152,7 +154,7 @@ def stopped_record(spec: RunSpec, config: SweepConfig, folder: Path) -> Record |
     state_folder, _ = state_folders(folder, spec.id)
     space = workspace(config, folder)
     space.storage.fetch(state_folder, changes=True)
-    state = RunState.load(state_folder)
+    state = RunState.load(state_folder, spec.unit)
     if not state.epoch:
         return None
     made = _provenance(spec, space, state.started)
@@ -190,12 +192,14 @@ class Run:
         self._start = space.evaluation(model, "full", fraction)
         self._evaluator = space.evaluator(model, fraction)
         self._folder, trainer = state_folders(space.folder, spec.id)
-        self._checkpoints = Checkpoints(trainer, space.storage)
-        self.state = RunState()
+        self._checkpoints = Checkpoints(trainer, space.storage, spec.unit)
+        self.state = RunState(unit=spec.unit)
+        # A run that trains nothing is counted in epochs, but named as the others of its sweep.
+        self._unit = space.config.unit
         if isinstance(self._method, Method):
             build = partial(self._build_trainer, self._method)
             space.storage.fetch(self._folder, changes=True)
-            stored = broadcast_from_main(lambda: RunState.load(self._folder))
+            stored = broadcast_from_main(lambda: RunState.load(self._folder, spec.unit))
             self._trainer, epoch = self._checkpoints.resumed(build, stored.epoch)
             self.state = stored.up_to(epoch)
             # The configuration may name other metrics now, and code may have changed.
@@ -230,8 +234,8 @@ class Run:
         """Yield the results of the remaining epochs, then write the record."""
         error, ended = self._collapse(), self._out_of_patience()
         try:
-            while error is None and ended is None and self.state.epoch < self.spec.epochs:
-                result = self._next_epoch()
+            while error is None and ended is None and self.state.epoch < self.spec.budget:
+                result = self._next_moment()
                 if result is not None:
                     yield result
                 error, ended = self._collapse(), self._out_of_patience()
@@ -247,7 +251,7 @@ class Run:
             error = str(collapse)
         except Stopped:
             epoch = self._checkpoints.epoch
-            goes_on = f"goes on after epoch {epoch}" if epoch else "begins again"
+            goes_on = f"goes on after {self._unit.at(epoch)}" if epoch else "begins again"
             raise Stopped(f"stopped by SIGTERM; the run {goes_on}") from None
         with defer_sigterm():
             self._finish("finished" if error is None else "collapsed", error, ended)
@@ -265,7 +269,7 @@ class Run:
             statistics = self.state.evaluations[epoch, ""].statistics
             first = None if statistics is None else statistics.not_finite
             where = "" if first is None else f", first at the question {first[:60]!r}"
-            return f"epoch {epoch}: the model's outputs are no longer finite{where}"
+            return f"{self._unit.at(epoch)}: the model's outputs are no longer finite{where}"
         share = self.spec.evaluation.stop_below
         if share is None or self._trainer is None:
             return None
@@ -275,14 +279,15 @@ class Run:
         if start is None or utility >= share * start:
             return None
         return (
-            f"epoch {epoch}: {kept.plain_label} {utility:.4g} is below {share * start:.4g}, which "
-            f"is {share:g} of the fine-tuned model's {start:.4g} (evaluation.stop_below)"
+            f"{self._unit.at(epoch)}: {kept.plain_label} {utility:.4g} is below "
+            f"{share * start:.4g}, which is {share:g} of the fine-tuned model's {start:.4g} "
+            "(evaluation.stop_below)"
         )
 
     def _out_of_patience(self) -> str | None:
         """Return why the run ends early by `evaluation.patience`, or None. Collective."""
         rule = self.spec.evaluation.patience
-        if rule is None or self.state.epoch >= self.spec.epochs:
+        if rule is None or self.state.epoch >= self.spec.budget:
             return None
         columns = self.space.metrics.columns
         better: Any = next(
@@ -291,28 +296,41 @@ class Run:
         results = ((r.epoch, r.metrics) for r in self.state.results)
         return broadcast_from_main(lambda: rule.ended(results, better))
 
-    def _next_epoch(self) -> EpochResult | None:
-        """Train the next epoch; evaluate it where that is due, and store it. Collective."""
-        begin, number = time.monotonic(), self.state.epoch + 1
+    def _next_moment(self) -> EpochResult | None:
+        """Train the next epoch, or to the next step; evaluate if that is due, and store it.
+
+        Collective.
+        """
+        begin, number = time.monotonic(), self._moment_after(self.state.epoch)
         if isinstance(self._method, Wrapper):
             self._wrapped = self._fitted(self._method)
         elif self._trainer is not None:
             self._train(self._trainer, number)
-        seconds = (*self.state.seconds, time.monotonic() - begin)
+        seconds = {**self.state.seconds, number: time.monotonic() - begin}
         self.state = replace(self.state, epoch=number, seconds=seconds)
-        result = self._evaluate_epoch(number) if number in self.spec.evaluate_at else None
+        result = self._evaluate_moment(number) if number in self.spec.evaluate_at else None
         with defer_sigterm():
             self._save()
-            unfinished = number < self.spec.epochs or self._due(last=True)
+            unfinished = number < self.spec.budget or self._due(last=True)
             if self._trainer is not None and unfinished:
                 self._checkpoints.epoch_ended(self._trainer, number, time.monotonic() - begin)
         return result
 
+    def _moment_after(self, moment: int) -> int:
+        """Return the next epoch; of a run by steps, where it pauses next."""
+        if self.spec.unit is Unit.EPOCH or self._trainer is None:
+            return moment + 1
+        schedule = self._trainer.schedule
+        end_of_epoch = schedule.end(schedule.epoch_of(moment))
+        evaluated = (step for step in self.spec.evaluate_at if step > moment)
+        return min(end_of_epoch, *evaluated)
+
     def _train(self, trainer: Trainer, number: int) -> None:
         steps: list[StepResult] = []
+        by_epochs = self.spec.unit is Unit.EPOCH
         try:
             with defer_sigterm():
-                for step in trainer.epoch(number):
+                for step in trainer.epoch(number) if by_epochs else trainer.until(number):
                     steps.append(step)
                     if any(all_gather(sigterm_received())):
                         raise Stopped
@@ -334,11 +352,11 @@ class Run:
             shift = method.fit(model, Prompts(forget, retain, self.spec.seed, states))
         return ShiftedModel(model, shift)
 
-    def _evaluate_epoch(self, number: int) -> EpochResult:
+    def _evaluate_moment(self, number: int) -> EpochResult:
         changed = any(spec.settings["at"] != "last" for spec in self.spec.attacks)
         with self._evaluated_model(exact=changed) as model:
             before = self.state.results[-1].epoch if self.state.results else 0
-            result = self._evaluate(model, number, sum(self.state.seconds[before:number]))
+            result = self._evaluate(model, number, self.state.seconds_between(before, number))
             if result.metrics.get(self.space.headline.kept.column) is not None:
                 self._attack(model, self._due(last=False))
             return result

@@ -144,7 +144,7 @@ def run_sweep(
     with (
         handle_sigterm(),
         lock_folder(plan.folder),
-        Progress(console or Console(), config.headline) as progress,
+        Progress(console or Console(), config.headline, unit=config.unit) as progress,
     ):
         folder = claim_folder(plan).resolve()
         progress.log_to(folder / LOG_FILE)

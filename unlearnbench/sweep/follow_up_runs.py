@@ -123,7 +123,7 @@ def stages_of(plan: Plan) -> list[Stage]:
     evenly = config.search.kind == "quasi-random"
     others = [seed for seed in config.seeds if seed not in select.seeds]
     whole = config.epochs_as == "runs" and select.rule == "hypervolume"
-    counts = len(config.evaluated_epochs) if whole else 1
+    counts = len(config.evaluate_at) if whole else 1
     places = len(config.models) * len(config.split_keys)
     listed = ", ".join(map(str, others))
     subject = "the best and the defaults" if evenly else "the best"

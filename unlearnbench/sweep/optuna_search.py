@@ -21,6 +21,7 @@ from unlearnbench.base.hashing import content_hash
 from unlearnbench.config.plan import RunSpec
 from unlearnbench.config.search import Metric, Range, SearchSettings, weighted
 from unlearnbench.config.search_space import Point, Space
+from unlearnbench.config.unit import budget_of_spec
 from unlearnbench.results.finalize import finalize, table_of
 from unlearnbench.results.records import Record, read_records
 from unlearnbench.results.rules import named_metrics, rules_of
@@ -202,9 +203,9 @@ def mean_values(records: Sequence[Record], metrics: Sequence[Metric]) -> list[fl
 
     They are undefined for a collapsed run, even if it had values before.
     """
-    # With `epochs_as: runs` a seed has a run for each count of epochs: the longest counts.
-    longest = max(record.spec["epochs"] for record in records)
-    last = [record for record in records if record.spec["epochs"] == longest]
+    # With `epochs_as: runs` a seed has a run for each count of epochs or steps: the longest counts.
+    longest = max(budget_of_spec(record.spec) for record in records)
+    last = [record for record in records if budget_of_spec(record.spec) == longest]
     if any(record.status == "collapsed" or not record.epochs for record in last):
         return None
     values: list[float] = []

@@ -20,6 +20,7 @@ from unlearnbench.base.console import WARNING_STYLE, Console, append_log_line, f
 from unlearnbench.base.number_text import float_text
 from unlearnbench.base.redaction import redact
 from unlearnbench.config.plan import RunSpec
+from unlearnbench.config.unit import Unit
 from unlearnbench.results.records import EpochResult
 from unlearnbench.results.setting_value import Labels, SettingValue
 from unlearnbench.results.time_to_go import Clock, Forecast
@@ -44,8 +45,10 @@ class Progress:
         console: Console,
         headline: Headline,
         clock: Clock = time.monotonic,
+        unit: Unit = Unit.EPOCH,
     ) -> None:
         self._console, self._headline, self._clock = console, headline, clock
+        self._unit = unit
         self._lock = threading.RLock()
         self._bar: Bar | None = None
         self._done = self._total = self._failed = 0
@@ -115,7 +118,7 @@ class Progress:
         self._update_runs()
 
     def epoch(self, run: RunSpec, result: EpochResult, seconds: float) -> None:
-        """Show that a run has reached an epoch, after `seconds` of work."""
+        """Show that a run has reached an epoch, or a step, after `seconds` of work."""
         self.forecast.observe(run, result.epoch, seconds)
         self._running.add(run.id)
         self._update_runs()
@@ -132,7 +135,7 @@ class Progress:
             if (value := metrics.get(item.column)) is not None
         ]
         if parts and last:
-            parts.insert(0, f"epoch {last.epoch}:")
+            parts.insert(0, f"{self._unit.at(last.epoch)}:")
         if status != "finished":
             parts.append(f"{status}: {reason}" if reason else status)
         left = f"   {time_left} left" if (time_left := self.time_left()) else ""
@@ -259,8 +262,9 @@ class Progress:
 def _method(run: RunSpec) -> tuple[str, SettingValue]:
     """Return a run's method and its setting, as `Labels` takes them."""
     method = run.method.model_dump(mode="json")
-    # With `epochs_as: runs`, a setting has a run for each number of epochs.
-    return run.method.label, SettingValue.of(method, others={("epochs",): run.epochs})
+    # With `epochs_as: runs`, a setting has a run for each number of epochs, or of steps.
+    length: dict[tuple[str, ...], int] = {(run.unit.plural,): run.budget}
+    return run.method.label, SettingValue.of(method, others=length)
 
 
 def no_result(panels: Sequence[Panel]) -> tuple[str, ...]:

@@ -1,4 +1,7 @@
-"""Runs as trials of a Tune experiment: a step is an epoch, and processes are reused."""
+"""Runs as trials of a Tune experiment: one step of Tune's is a run's way to its next evaluation.
+
+Processes are reused.
+"""
 
 import gc
 import shutil
@@ -17,6 +20,7 @@ from unlearnbench.base.signals import defer_sigterm, raise_if_stopped
 from unlearnbench.config.plan import RunSpec
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.config.search import Metric, Scheduler, weighted
+from unlearnbench.config.unit import Unit
 from unlearnbench.results.records import Record, read_records
 from unlearnbench.sweep.code_shipping import WorkerContext
 from unlearnbench.sweep.optuna_search import Search, searcher
@@ -39,15 +43,29 @@ def no_entry(run_id: str) -> str:  # noqa: ARG001
     return ""
 
 
+def moments_of_halving(config: SweepConfig) -> tuple[int, int]:
+    """Return the first epoch at which runs may be stopped, and the one at which all end.
+
+    In a sweep by steps they are the first evaluated step, and the one behind the last at which a
+    run can be stopped before its end.
+    """
+    if config.unit is Unit.EPOCH:
+        return 1, config.budget
+    first, *later = config.evaluate_at
+    before_the_last = [first, *later][:-1]
+    return first, (before_the_last[-1] if before_the_last else first) + 1
+
+
 def halving_scheduler(
     settings: Scheduler | None,
-    epochs: int,
+    moments: tuple[int, int],
     runs: Mapping[str, RunSpec],
     folder: Path,
     entry_of: EntryOf = no_entry,
 ) -> Any | None:
     """Tune's scheduler; None without settings.
 
+    moments   see `moments_of_halving`
     runs      all runs that it will see, by id; may grow
     folder    the sweep's, with the records of earlier commands
     entry_of  by which runs of one method are kept apart
@@ -56,7 +74,8 @@ def halving_scheduler(
         return None
     from ray.tune.schedulers import FIFOScheduler
 
-    metric, groups = settings.metric, halving_groups(settings, epochs, folder, entry_of)
+    first, last = moments
+    metric, groups = settings.metric, halving_groups(settings, last, folder, entry_of, first)
 
     def group_of(trial: Any) -> Any:
         run = runs[trial.config["run"]["id"]]
@@ -84,9 +103,18 @@ def halving_scheduler(
 
 
 def halving_groups(
-    settings: Scheduler, epochs: int, folder: Path, entry_of: EntryOf
+    settings: Scheduler, epochs: int, folder: Path, entry_of: EntryOf, first: int = 1
 ) -> defaultdict[tuple[str, SplitKey, str, str], Any]:
-    """A scheduler for each model, split, method and entry, created at its first use."""
+    """A scheduler for each model, split, method and entry, created at its first use.
+
+    Args:
+        settings: Metric and rungs.
+        epochs: Epoch, or step, at which no run is stopped any more.
+        folder: Folder of the sweep, with the records of earlier commands.
+        entry_of: By which runs of one method are kept apart.
+        first: First epoch, or step, at which runs have a result.
+    """
+    grace = max(settings.grace, first)
     from ray.tune.schedulers import AsyncHyperBandScheduler
 
     def new_scheduler() -> Any:
@@ -95,8 +123,8 @@ def halving_groups(
             metric="score",
             mode="max",
             # Stopping a run in its last epoch saves nothing.
-            max_t=max(settings.grace, epochs - 1),
-            grace_period=settings.grace,
+            max_t=max(grace, epochs - 1),
+            grace_period=grace,
             reduction_factor=settings.reduction,
             stop_last_trials=False,
         )
@@ -146,7 +174,9 @@ def run_trials(
         tune_config=tune.TuneConfig(
             num_samples=1 if search is None else search.total,
             search_alg=None if search is None else searcher(search, parameters),
-            scheduler=halving_scheduler(scheduler, config.epochs, known, state.folder, entry_of),
+            scheduler=halving_scheduler(
+                scheduler, moments_of_halving(config), known, state.folder, entry_of
+            ),
             reuse_actors=True,
             # Without a limit Tune queues all trials at once, and then keeps no order.
             max_concurrent_trials=state.slots,
@@ -218,7 +248,7 @@ def _callback(
     from ray import tune
 
     reached: dict[str, int] = {}
-    """Last epoch by trial."""
+    """Last epoch, or step, by trial."""
     # ruff: noqa: ARG002  # the signatures are Tune's, which passes all of this by name
 
     class EventCallback(tune.Callback):
@@ -277,7 +307,7 @@ def _callback(
 
 
 def _trainable(pipeline: Pipeline, config: SweepConfig, state: SweepState) -> type[Any]:
-    """A run as Tune's trainable: a step is an epoch, and the next run reuses the process."""
+    """A run as Tune's trainable: a step ends at an evaluation; the next run reuses the process."""
     from ray import tune
 
     context = WorkerContext.capture(config, state.folder)

@@ -78,7 +78,7 @@ class FineTuner:
         encoded = [self._row(row) for row in rows]
         check_context(model, encoded, rows, "training.max_length")
         options = TrainerSettings(
-            epochs=math.ceil(steps / max(math.ceil(len(rows) / batch_size), 1)),
+            epochs=None,
             batch_size=batch_size,
             learning_rate=learning_rate,
             seed=seed,
@@ -93,17 +93,16 @@ class FineTuner:
             with _own_random_numbers(model):
                 data = TrainingRows(retain=encoded)
                 trainer = Trainer(model, Objective(FineTuning()), data, options, self.pad)
-            for epoch in range(1, options.epochs + 1):
-                taken = trainer.epoch(epoch)
-                while trainer.step < trainer.schedule.end(epoch):
-                    model.train()
-                    with torch.enable_grad(), _own_random_numbers(model):
-                        try:
-                            next(taken)
-                        except NonFiniteError as error:
-                            raise NonFiniteError(f"fine-tuning by an attack: {error}") from None
-                    model.eval()
-                    yield trainer.step
+            taken = trainer.until(steps)
+            while trainer.step < steps:
+                model.train()
+                with torch.enable_grad(), _own_random_numbers(model):
+                    try:
+                        next(taken)
+                    except NonFiniteError as error:
+                        raise NonFiniteError(f"fine-tuning by an attack: {error}") from None
+                model.eval()
+                yield trainer.step
 
     def _row(self, question: Question) -> Row:
         if question not in self._encoded:

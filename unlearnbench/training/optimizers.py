@@ -128,7 +128,8 @@ def _filled(target: Any, value: Tensor, name: str) -> Any:
 class TrainerSettings:
     """Settings of the steps, apart from the loss and the rows."""
 
-    epochs: int
+    epochs: int | None
+    """Passes over the rows; None: as many as `most_steps` take."""
     batch_size: int
     learning_rate: float
     seed: int
@@ -149,8 +150,16 @@ class TrainerSettings:
     most_steps: int | None = None
     """Steps after which training ends within its epochs; None: all of theirs."""
 
+    def __post_init__(self) -> None:
+        if self.epochs is None and self.most_steps is None:
+            raise TrainingError("a training ends after `epochs` or after `most_steps`: set one")
+
     def plan_steps(self, rows: int) -> Schedule:
         """The steps over `rows` rows an epoch. Raises: TrainingError where there is none."""
+        if self.epochs is None:
+            return Schedule.of_steps(
+                self.schedule, rows, self.batch_size, self.most_steps or 0, self.warmup_steps
+            )
         return Schedule(
             self.schedule, rows, self.batch_size, self.epochs, self.warmup_steps, self.most_steps
         )

@@ -4,6 +4,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from unlearnbench.config.unit import Unit
+
 TOKENS = ("tokens_read", "tokens_back")
 """Reported of each step: tokens that the model read, and those that gradients went back through."""
 
@@ -22,6 +24,10 @@ class StepResult:
     """Before clipping."""
     reported: Mapping[str, float] = field(default_factory=dict[str, float])
     """Other values that the loss reported: `LossBatch.report`."""
+
+    def moment(self, unit: Unit) -> int:
+        """Return its epoch, or its number."""
+        return self.epoch if unit is Unit.EPOCH else self.step
 
 
 def not_finite(step: int, epoch: int, loss: float, grad_norm: float, *, has_moved: bool) -> str:

@@ -38,6 +38,7 @@ from unlearnbench.base.fsdp import (
 )
 from unlearnbench.base.out_of_memory import OomRetry, optimizer_oom
 from unlearnbench.base.tensor_file import byte_size, write_tensors
+from unlearnbench.config.unit import Unit
 from unlearnbench.models.dropout import ModelDropout
 from unlearnbench.models.epoch_order import Item, TrainingRows
 from unlearnbench.models.towers import freeze_unreached
@@ -78,7 +79,7 @@ class FineTuning(Method):
 
 
 class Trainer:
-    """A model, an objective and an optimiser, advanced an epoch at a time."""
+    """A model, an objective and an optimiser, advanced to the end of an epoch or to a step."""
 
     def __init__(
         self,
@@ -122,7 +123,9 @@ class Trainer:
         self.optimizers: list[Any] = [*make_optimizers(model, optimisation, *kinds)]
         self.rates = [[group["lr"] for group in o.param_groups] for o in self.optimizers]
         self.parameters = [p for p in model.parameters() if p.requires_grad]
-        self.step, self.epochs_done, self._checked = 0, 0, False
+        self.step, self._checked = 0, False
+        self._drawn: dict[int, list[Item]] = {}
+        """Items of the epochs that the current step has rows of, by the number of epochs before."""
         self._is_start = starts_at_reference and not self._changes_start(model)
         self._is_edited = False
         """Whether a modifier has changed weights after a step."""
@@ -138,20 +141,42 @@ class Trainer:
             raise TrainingError("nothing to train on: the set of rows is empty")
         self.schedule = optimisation.plan_steps(primary)
 
+    @property
+    def epochs_done(self) -> int:
+        """Number of epochs that have ended."""
+        return self.schedule.epochs_ended(self.step)
+
+    def done(self, unit: Unit) -> int:
+        """Return how far the training is, in epochs that have ended or in steps."""
+        return self.epochs_done if unit is Unit.EPOCH else self.step
+
     def epoch(self, number: int) -> Iterator[StepResult]:
         """Train epoch `number` (from 1), or the rest of it; yields after each step."""
-        # By epoch; a step may have rows of two, where a schedule carries rows over.
-        draws: dict[int, list[Item]] = {}
+        return self.until(self.schedule.end(number))
+
+    def until(self, end: int) -> Iterator[StepResult]:
+        """Train until `end` steps are taken in all; yields after each step.
+
+        The steps are the same wherever a training pauses: the rows of a step depend on its number.
+        """
         self.model.train()
-        for step in range(self.step, self.schedule.end(number)):
-            chosen: list[Item] = []
-            for position in self.schedule.positions(step):
-                past, index = divmod(position, self.schedule.rows)
-                if past not in draws:
-                    draws[past] = self.rows.items(self.objective.needs, self.how.seed, past + 1)
-                chosen.append(draws[past][index])
-            yield self._step(chosen, number)
-        self.epochs_done = number
+        for step in range(self.step, end):
+            yield self._step(self._items_of(step), self.schedule.epoch_of(step))
+
+    def _items_of(self, step: int) -> list[Item]:
+        """Return the items of a step; of two epochs, if the schedule carries rows over."""
+        positions = self.schedule.positions(step)
+        items: list[Item] = []
+        for position in positions:
+            past, index = divmod(position, self.schedule.rows)
+            if past not in self._drawn:
+                # Later steps need no earlier epochs than this step does.
+                first = positions[0] // self.schedule.rows
+                self._drawn = {p: drawn for p, drawn in self._drawn.items() if p >= first}
+                needs, seed = self.objective.needs, self.how.seed
+                self._drawn[past] = self.rows.items(needs, seed, past + 1)
+            items.append(self._drawn[past][index])
+        return items
 
     def _step(self, draws: Sequence[Item], epoch: int) -> StepResult:
         # Random numbers of a step, such as dropout's, are the same when a run is resumed.
@@ -432,7 +457,7 @@ class Trainer:
                 kept = [name for name in names if name.startswith("modifier.")]
                 self.modifiers.load(self, kept, partial(_whole, file, ""))
             metadata = file.metadata()
-        self.step, self.epochs_done = int(metadata["step"]), int(metadata["epochs"])
+        self.step = int(metadata["step"])
         self.state = json.loads(metadata["state"])
         self._is_edited = _EDITED in metadata
 

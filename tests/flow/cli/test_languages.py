@@ -75,7 +75,7 @@ def memorised(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = TrainingRows(retain=[encoder.row(Question(q, a)) for q, a in FULL + FACTS])
     how = TrainerSettings(epochs=60, batch_size=4, learning_rate=5e-3, seed=0)
     trainer = Trainer(model, Objective(FineTuning()), rows, how, pad_id(tokenizer))
-    for epoch in range(1, how.epochs + 1):
+    for epoch in range(1, trainer.schedule.epochs + 1):
         list(trainer.epoch(epoch))
     place = tmp_path_factory.mktemp("memorised") / "model"
     model.eval().save_pretrained(place)

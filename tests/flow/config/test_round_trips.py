@@ -111,12 +111,16 @@ def least(kind: type[BaseModel]) -> dict[str, Any]:
     if kind is ModelSettings:
         return {"name": TEXTS[0], "base": TEXTS[0]}  # neither base nor fine_tuned is required
     keys = {key: info for key, info in kind.model_fields.items() if info.is_required()}
-    columns = [[*samples(info.annotation)] for info in keys.values()]
-    for values in itertools.product(*columns):
-        section = dict(zip(keys, values, strict=True))
-        with suppress(ValidationError, UnlearnbenchError):
-            kind.model_validate(section)
-            return section
+    others = [key for key in kind.model_fields if key not in keys]
+    # Of some keys with a default one is needed: a patience has epochs or steps.
+    for more in ((), *((key,) for key in others)):
+        named = [*keys, *more]
+        columns = [[*samples(kind.model_fields[key].annotation)] for key in named]
+        for values in itertools.product(*columns):
+            section = dict(zip(named, values, strict=True))
+            with suppress(ValidationError, UnlearnbenchError):
+                kind.model_validate(section)
+                return section
     raise AssertionError(f"{kind.__name__}: no section is admitted")
 
 

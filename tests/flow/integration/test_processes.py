@@ -129,7 +129,7 @@ def case(
         drawn,
         needs,
         seed=how.seed,
-        epochs=how.epochs,
+        epochs=how.epochs or 0,
         pad=pad_id(tokenizer),
         folder=folder,
     )

@@ -282,8 +282,8 @@ def test_defaults_that_keep_too_little_are_reported_as_they_end(tmp_path: Path) 
     def record_of(run: RunSpec) -> Record:
         epochs = (
             EpochResult(
-                run.epochs,
-                {"model_utility": 0.1, "log10_forget_quality": float(-run.epochs)},
+                run.budget,
+                {"model_utility": 0.1, "log10_forget_quality": float(-run.budget)},
                 0.0,
                 0.0,
             ),

@@ -115,7 +115,7 @@ def fake_pipeline(
         if run.after and not [*(folder / "records").glob(f"{run.after}*")]:
             raise TypeError(f"{run.after}, which is before it, is not recorded")
         results: list[EpochResult] = []
-        for epoch in range(1, run.epochs + 1):
+        for epoch in range(1, run.budget + 1):
             time.sleep(seconds)
             if room is not None and not room.exists():
                 raise OSError(28, "No space left on device")

@@ -136,7 +136,7 @@ def test_every_run_of_a_search_is_in_plan_table_and_choice(
         again = RunSpec.model_validate_json(json.dumps(run.to_json()))
         assert again.id == run.id
         worth = (0.5 + number / 1e4, -5.0)
-        write_record(a_record(again, points=[worth] * again.epochs), tmp_path)
+        write_record(a_record(again, points=[worth] * again.budget), tmp_path)
 
     follow_up = FollowUpRuns(make_plan(config, "data"), tmp_path)
     plan = follow_up.current_plan()

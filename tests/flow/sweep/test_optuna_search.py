@@ -91,7 +91,7 @@ def fake_pipeline(marks: Path, fail_above: float = 1.0) -> Pipeline:
             raise ValueError("too fast")
         results: list[EpochResult] = []
         try:
-            for epoch in range(1, run.epochs + 1):
+            for epoch in range(1, run.budget + 1):
                 utility = 1 - 0.1 * epoch * abs(log10(rate) + 4) - 0.2 * run.seed
                 metrics = {
                     "model_utility": utility,

@@ -132,7 +132,7 @@ def fake_pipeline(marks: Path, seconds: float, together: int = 1) -> Pipeline:
                 raise TimeoutError(f"there are no {together} runs at a time")
             time.sleep(0.05)
         results: list[EpochResult] = []
-        for epoch in range(1, run.epochs + 1):
+        for epoch in range(1, run.budget + 1):
             time.sleep(seconds)
             metrics = {"model_utility": run.seed / 100, "log10_forget_quality": -float(epoch)}
             results.append(EpochResult(epoch, metrics, seconds, 0.0))

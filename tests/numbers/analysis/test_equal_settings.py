@@ -102,7 +102,7 @@ def random_runs(draw: random.Random) -> list[RunSpec]:
 
 
 def recorded(run: RunSpec, draw: random.Random) -> Record:
-    points = [(draw.random(), -draw.random()) for _ in range(run.epochs)]
+    points = [(draw.random(), -draw.random()) for _ in range(run.budget)]
     epochs = pointed(run.id, points).epochs
     return run_record(run, status="finished", profile="tofu@1", epochs=epochs)
 

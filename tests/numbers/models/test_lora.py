@@ -45,7 +45,7 @@ def trained(
         rows,
         objective.needs,
         seed=how.seed,
-        epochs=how.epochs,
+        epochs=how.epochs or 0,
         pad=pad,
         folder=folder / "reference",
     )

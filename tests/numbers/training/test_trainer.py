@@ -83,7 +83,7 @@ def trainer_of(
         rows,
         needs,
         seed=settings.seed,
-        epochs=settings.epochs,
+        epochs=settings.plan_steps(len(rows.primary(needs))).epochs,
         pad=pad_id(tokenizer),
         folder=folder,
         precision=settings.precision,
