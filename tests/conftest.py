@@ -399,6 +399,8 @@ class FakeHub:
         self.repositories: dict[str, dict[str, Path]] = {}
         """By `models/org/name` or `datasets/org/name`, the folder of each commit, newest last."""
         self.requests: list[str] = []
+        self.gated: set[str] = set()
+        """Repositories whose files it keeps back from those without a token."""
 
     def add(self, name: str, folder: Path) -> str:
         """A commit more of a repository; returns it."""
@@ -417,13 +419,17 @@ class FakeHub:
         self.requests.append(path)
         for name, commits in self.repositories.items():
             newest, files = list(commits)[-1], f"/{name.removeprefix('models/')}/resolve/"
+            is_kept_back = name in self.gated and "authorization" not in request.headers
+            if is_kept_back and path.startswith(files):
+                return httpx2.Response(401, headers={"X-Error-Code": "GatedRepo"})
             if path in (f"/api/{name}", f"/api/{name}/revision/main"):
                 return httpx2.Response(200, json={"id": name.partition("/")[2], "sha": newest})
             for commit, folder in commits.items():
                 if path == f"/api/{name}/tree/{commit}":
-                    return httpx2.Response(200, json=[_listed(p) for p in sorted(folder.iterdir())])
+                    held_files = sorted(p for p in folder.rglob("*") if p.is_file())
+                    return httpx2.Response(200, json=[_listed(p, folder) for p in held_files])
                 if path.startswith(f"{files}{commit}/"):
-                    held = (folder / path.rpartition("/")[2]).read_bytes()
+                    held = (folder / path.removeprefix(f"{files}{commit}/")).read_bytes()
                     tag = f'"{hashlib.sha256(held).hexdigest()}"'
                     return httpx2.Response(
                         200, content=held, headers={"X-Repo-Commit": commit, "ETag": tag}
@@ -431,10 +437,11 @@ class FakeHub:
         return httpx2.Response(404, headers={"X-Error-Code": "RepoNotFound"})
 
 
-def _listed(path: Path) -> dict[str, Any]:
+def _listed(path: Path, folder: Path) -> dict[str, Any]:
     held = path.read_bytes()
     oid = hashlib.sha256(held).hexdigest()
-    return {"type": "file", "path": path.name, "size": len(held), "oid": oid}
+    inside = path.relative_to(folder).as_posix()
+    return {"type": "file", "path": inside, "size": len(held), "oid": oid}
 
 
 @pytest.fixture

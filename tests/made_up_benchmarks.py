@@ -20,6 +20,25 @@ def write_lines(file: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     file.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
 
 
+def tofu_tables() -> dict[str, list[dict[str, Any]]]:
+    """Rows of TOFU's tables for its three forget sets, of 40 questions in all."""
+    full = [{"question": f"Question {i}?", "answer": f"Answer {i}."} for i in range(40)]
+    other = {"paraphrased_answer": "Else.", "paraphrased_question": "Or?"}
+    judged = [row | other | {"perturbed_answer": ["wrong one", "wrong two"]} for row in full]
+    fact = {"question": "Who?", "answer": "She", "perturbed_answer": ["he", "it", "they"]}
+    tables: dict[str, list[dict[str, Any]]] = {
+        "full": full,
+        "retain_perturbed": judged[:4],
+        "real_authors_perturbed": [fact],
+        "world_facts_perturbed": [fact, fact | {"question": "What?"}],
+    }
+    for forget, retain, count in (("01", "99", 4), ("05", "95", 5), ("10", "90", 6)):
+        tables[f"forget{forget}"] = full[-count:]
+        tables[f"retain{retain}"] = full[:-count]
+        tables[f"forget{forget}_perturbed"] = judged[-count:]
+    return tables
+
+
 def wmdp(folder: Path) -> dict[str, str]:
     """A question of each set, and a text of each corpus; returns settings of the benchmark."""
     for name in ("wmdp-bio", "wmdp-cyber", "wmdp-chem", *SUBJECTS):

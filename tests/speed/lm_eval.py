@@ -23,6 +23,7 @@ from unlearnbench.api.benchmark import Format, Question
 from unlearnbench.api.observations import SetEvaluation
 from unlearnbench.base.console import Console
 from unlearnbench.benchmarks.multiple_choice import Style, choices
+from unlearnbench.benchmarks.published_tables import Table, Tables
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.metrics.choice_accuracy import ChoiceAccuracy
@@ -81,7 +82,8 @@ def opening(subject: str, style: Style) -> str:
 def questions(folder: Path, subject: str, style: Style, format_: Format = "text") -> list[Question]:
     """The rows of a subject."""
     text = opening(subject, style)
-    return [row.row(style, text, place, format_) for place, row in choices(folder, subject)]
+    rows = choices(Tables(folder, str(folder)), Table("test", subject))
+    return [row.row(style, text, place, format_) for place, row in rows]
 
 
 def ours(

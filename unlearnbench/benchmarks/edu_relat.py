@@ -29,7 +29,7 @@ from unlearnbench.api.benchmark import (
 from unlearnbench.api.metric import Role
 from unlearnbench.api.profile import Profile
 from unlearnbench.base.errors import DataError
-from unlearnbench.benchmarks.json_lines import JsonRow, Words, data_folder, json_rows
+from unlearnbench.benchmarks.published_tables import Columns, Words, data_folder, rows_of_file
 from unlearnbench.metrics.deep_unlearning import MINIMAL, TARGET
 
 TARGETS = 55
@@ -138,7 +138,7 @@ def _read(file: Path, kind: Any) -> Any:
         raise DataError(f"{file}: not the published table ({error}); download it again") from error
 
 
-class _Fact(JsonRow):
+class _Fact(Columns):
     question4: Words
     answer4: Words
 
@@ -153,5 +153,5 @@ def _facts(file: Path, prompt: _Prompt) -> tuple[Question, ...]:
             tag=prompt.tag,
             place=location,
         )
-        for location, row in json_rows(file, str(file), _Fact)
+        for location, row in rows_of_file(file, str(file), _Fact)
     )

@@ -1,7 +1,8 @@
 """KnowUnDo: forget private facts about made-up writers, retain their public ones.
 
-Its rows are those of github.com/zjunlp/unlearn, folder `dataset/KnowUnDo/privacy` (MIT), that a
-user has on disk; the copyright part is left out. There is no retain model.
+Its rows are those of the hub's data set zjunlp/KnowUnDo, configuration `privacy`. The folder
+`dataset/KnowUnDo/privacy` of github.com/zjunlp/unlearn (MIT) has them in another layout. The
+copyright part is left out. There is no retain model.
 
 The authors unlearn and evaluate text without a template: the question, an empty line, the answer.
 The line breaks are scored with the answer, and a row has at most 256 tokens.
@@ -11,14 +12,13 @@ llm_tokenize_with_chunk.py.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pydantic import Field
 
 from unlearnbench.api.benchmark import (
-    Benchmark,
     Dataset,
     Format,
     Headline,
@@ -30,15 +30,29 @@ from unlearnbench.api.benchmark import (
 )
 from unlearnbench.api.metric import Role
 from unlearnbench.api.profile import Profile
-from unlearnbench.benchmarks.json_lines import JsonRow, Words, data_folder, json_array
+from unlearnbench.base import hub
+from unlearnbench.base.errors import DataError
+from unlearnbench.base.table_files import fetched, files_of_repository
+from unlearnbench.benchmarks.published_tables import (
+    Columns,
+    PlacedRow,
+    PublishedBenchmark,
+    Table,
+    Words,
+    rows_of_list,
+    unreachable,
+)
 
 _EMPTY_LINE = "\n\n"
 _CONTEXT = 256
 """Most tokens of an evaluated row of text."""
-_TABLES = ("full", "unlearn_train", "retention_train", "unlearn_val", "retention_val")
+_FULL = "full"
+_TABLES = ("unlearn_train", "retention_train", "unlearn_val", "retention_val")
+"""The tables, in the order in which `full` has their rows."""
+_CONFIG = "privacy"
 
 
-class KnowUnDo(Benchmark):
+class KnowUnDo(PublishedBenchmark):
     """Tian et al. 2024, arXiv:2407.01920: token accuracy on questions that were not trained on."""
 
     roles: ClassVar[Mapping[str, Role]] = {"retention": "retain", "unlearning": "forget"}
@@ -52,7 +66,10 @@ class KnowUnDo(Benchmark):
     )
 
     source: str = "knowundo"
-    path: str = Field(default="knowundo", description="folder of its files, full.json and others")
+    path: str | None = Field(
+        default=None, description="folder of its files, full.json and others; default: the hub's"
+    )
+    hub_id: str = Field(default="zjunlp/KnowUnDo", description="data set of the hub")
     format: Format = Field(
         default="text",
         description="text: the question, an empty line and the answer, as its authors have them; "
@@ -64,13 +81,12 @@ class KnowUnDo(Benchmark):
         return (MetricUse("exact-memorization", tuple(self.roles)),)
 
     def load(self, splits: Sequence[str]) -> Dataset:
-        """Read the five tables."""
-        folder = Path(self.path).expanduser()
-        fix = "take them from dataset/KnowUnDo/privacy of github.com/zjunlp/unlearn"
-        files = [f"{name}.json" for name in _TABLES]
-        data_folder(folder, files, f"data.path: {self.path}", fix)
+        """Read the tables."""
+        repository = self.repository
+        tables = self._folder_tables() if repository is None else _hub_tables(repository)
         full, forget, retain, private, public = (
-            _rows(folder / file, self.format) for file in files
+            tuple(_question(row, place, self.format) for place, row in tables[name])
+            for name in (_FULL, *_TABLES)
         )
         # Of one question, `full` has another answer than `unlearn_train`, whose answer is taken.
         rows = {row.question: row for row in (*full, *forget, *retain, *private, *public)}
@@ -78,21 +94,66 @@ class KnowUnDo(Benchmark):
         split = Split("privacy", forget, retain, sets)
         return Dataset("knowundo", tuple(rows.values()), {"privacy": split})
 
+    def _folder_tables(self) -> dict[str, list[PlacedRow[_Row]]]:
+        """Return the rows of the five files of a folder, by table."""
+        files = {name: Table(name, file=f"{name}.json") for name in (_FULL, *_TABLES)}
+        place = self.open_tables(files.values())
+        place.require(
+            files.values(), "take them from dataset/KnowUnDo/privacy of github.com/zjunlp/unlearn"
+        )
+        return {name: [*place.rows(table, _Row)] for name, table in files.items()}
 
-class _Row(JsonRow):
+
+class _Row(Columns):
     text: Words
     labels: Words
 
 
-def _rows(file: Path, format_: Format) -> tuple[Question, ...]:
-    return tuple(
-        Question(
-            row.text,
-            row.labels,
-            format=format_,
-            tag=_EMPTY_LINE if format_ == "text" else "",
-            max_length=_CONTEXT if format_ == "text" else None,
-            place=location,
+def _hub_tables(repository: hub.Repository) -> dict[str, list[PlacedRow[_Row]]]:
+    """Return the rows of the two files of the hub, by table.
+
+    Each file is one object with two lists, `train` and `val`, and so no table.
+    """
+    tables: dict[str, list[PlacedRow[_Row]]] = {}
+    try:
+        files = files_of_repository(repository, _CONFIG)
+        for split in ("unlearn", "retention"):
+            for file in fetched(repository, _CONFIG, files.get(split, ())):
+                document = _lists(file.path.read_bytes(), file.name)
+                for part, rows in document.items():
+                    tables[f"{split}_{part}"] = [*rows_of_list(rows, f"{file.name}, {part}", _Row)]
+    except hub.HubError as error:
+        raise unreachable(repository, error, "path", "knowundo") from error
+    if missing := [name for name in _TABLES if name not in tables]:
+        raise DataError(
+            f"{repository.name}: the configuration {_CONFIG} lacks {', '.join(missing)}; name a "
+            "repository or revision with KnowUnDo's files"
         )
-        for location, row in json_array(file, _Row)
+    # The hub has no table of all rows. It is made of the others in this order.
+    tables[_FULL] = [row for name in _TABLES for row in tables[name]]
+    return tables
+
+
+def _lists(text: bytes, name: str) -> Mapping[str, list[Any]]:
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise DataError(f"{name}: not JSON ({error})") from error
+    if not isinstance(document, dict) or not all(map(_is_list, document.values())):
+        raise DataError(f"{name}: expected an object with the lists `train` and `val`")
+    return document
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, list)
+
+
+def _question(row: _Row, place: str, format_: Format) -> Question:
+    return Question(
+        row.text,
+        row.labels,
+        format=format_,
+        tag=_EMPTY_LINE if format_ == "text" else "",
+        max_length=_CONTEXT if format_ == "text" else None,
+        place=place,
     )

@@ -1,14 +1,14 @@
 """LUME: stories, made-up people with personal numbers, and Wikipedia biographies to be forgotten.
 
 The rows are those of github.com/amazon-science/lume-llm-unlearning, folder `data` (Apache-2.0),
-that a user has on disk. There is no retain model.
+that a user has on disk. The hub has a part of them: what SemEval-2025 task 4 published, on request.
+There is no retain model.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -24,7 +24,8 @@ from unlearnbench.api.benchmark import (
 )
 from unlearnbench.api.metric import Role
 from unlearnbench.api.profile import Profile
-from unlearnbench.benchmarks.json_lines import JsonRow, Words, data_folder, json_rows
+from unlearnbench.base import hub
+from unlearnbench.benchmarks.published_tables import Columns, Table, Words, open_tables
 
 _PARTS: tuple[Role, ...] = ("retain", "forget")
 _TASKS = ("Task1", "Task2", "Task3")
@@ -33,6 +34,9 @@ _KINDS = {"sc": "rouge", "qa": "answer-match"}
 ANSWER_TOKENS = 256
 CONTEXT = 2048
 """Most tokens of an evaluated row: that of the published models, OLMo's."""
+
+
+_WHERE = "take them from the folder data of github.com/amazon-science/lume-llm-unlearning"
 
 
 def _set(part: str, task: str, kind: str) -> str:
@@ -56,8 +60,21 @@ class LUME(Benchmark):
     )
 
     source: str = "lume"
-    path: str = Field(
-        default="lume", description="folder of its files, forget.jsonl and retain.jsonl"
+    path: str | None = Field(
+        default=None,
+        description="folder of its files, forget.jsonl and retain.jsonl; default: `lume`, if "
+        "`hub_id` is not set either",
+    )
+    hub_id: str | None = Field(
+        default=None,
+        description="data set of the hub with these splits, for example "
+        "llmunlearningsemeval2025organization/semeval25-unlearning-dataset-public (on request)",
+    )
+    revision: str | None = Field(default=None, description="commit or tag on the hub")
+    part: Literal["train", "validation"] | None = Field(
+        default=None,
+        description="part of SemEval's rows, whose splits are `forget_train`, `retain_train` and "
+        "likewise `_validation`; default: the splits are `forget` and `retain`",
     )
     per_task: int | None = Field(
         default=None, ge=1, description="first rows alone of each task and kind: a small study"
@@ -79,15 +96,30 @@ class LUME(Benchmark):
         )
         return (MetricUse("task-aggregate", settings=columns), *of_kind)
 
+    @property
+    def folder(self) -> str | None:
+        """The folder, unless rows are read from the hub."""
+        return self.path if self.path is not None or self.hub_id is not None else "lume"
+
+    @property
+    def repository(self) -> hub.Repository | None:
+        """The hub's repository, if one is named and no folder is."""
+        if self.path is not None or self.hub_id is None:
+            return None
+        return hub.Repository("dataset", self.hub_id, self.revision)
+
     def load(self, splits: Sequence[str]) -> Dataset:
-        """Read both files."""
-        folder = Path(self.path).expanduser()
-        fix = "take them from the folder data of github.com/amazon-science/lume-llm-unlearning"
-        data_folder(folder, [f"{p}.jsonl" for p in _PARTS], f"data.path: {self.path}", fix)
+        """Read both tables."""
+        suffix = "" if self.part is None else f"_{self.part}"
+        by_part = {part: Table(f"{part}{suffix}") for part in _PARTS}
+        place = open_tables(
+            self.folder, self.repository, by_part.values(), setting="path", source=self.source
+        )
+        if self.repository is None:
+            place.require(by_part.values(), _WHERE)
         sets: dict[str, tuple[Question, ...]] = {}
         for part in _PARTS:
-            file = folder / f"{part}.jsonl"
-            rows = [*json_rows(file, str(file), _Row)]
+            rows = [*place.rows(by_part[part], _Row)]
             for task in _TASKS:
                 for kind in _KINDS:
                     chosen = [r.row(p) for p, r in rows if (r.task, r.kind) == (task, kind)]
@@ -99,7 +131,7 @@ class LUME(Benchmark):
         return Dataset("lume", (*retain, *forget), {"all": Split("all", forget, retain, sets)})
 
 
-class _Row(JsonRow):
+class _Row(Columns):
     id: Annotated[str, Field(pattern="(sc|qa)[0-9]+$")]
     input: Words
     output: Words

@@ -1,9 +1,8 @@
-"""Multiple choice as the tasks of lm-evaluation-harness 0.4.13 write it, from files in a folder."""
+"""Multiple choice as the tasks of lm-evaluation-harness 0.4.13 write it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from string import ascii_uppercase
 from typing import Annotated, Literal
 
@@ -11,13 +10,13 @@ from pydantic import Field
 
 from unlearnbench.api.benchmark import Format, MetricUse, Question
 from unlearnbench.base.errors import DataError
-from unlearnbench.benchmarks.json_lines import JsonRow, Words, table_rows
+from unlearnbench.benchmarks.published_tables import Columns, PlacedRow, Table, Tables, Words
 
 Style = Literal["letters", "texts"]
 """What is scored: the options' letters, behind a list of them; or their texts."""
 
 
-class Choice(JsonRow):
+class Choice(Columns):
     """A question with its options and the index of the right one: the columns of the hub's sets."""
 
     question: Words
@@ -50,9 +49,13 @@ class Choice(JsonRow):
         )
 
 
-def choices(folder: Path, name: str, split: str = "test") -> Iterator[tuple[str, Choice]]:
-    """Yield the rows of a set, each with its location. Raises: DataError as `table_rows`."""
-    for location, row in table_rows(folder, name, split, Choice):
+def choices(tables: Tables, table: Table) -> Iterator[PlacedRow[Choice]]:
+    """Yield the rows of a table of questions, each with its place.
+
+    Raises:
+        DataError: If a row is wrong, or there is no such table.
+    """
+    for location, row in tables.rows(table, Choice):
         if row.answer >= len(row.choices):
             count = len(row.choices)
             raise DataError(f"{location}: column 'answer': {row.answer} of {count} options, from 0")

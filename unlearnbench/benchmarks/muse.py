@@ -1,8 +1,7 @@
 """MUSE: news, or a series of novels, to be forgotten word for word and as knowledge.
 
-Its rows are a user's own, as the hub has them:
-`hf download muse-bench/MUSE-News --repo-type dataset --local-dir FOLDER`, or MUSE-Books. The models
-are published ones, `muse-bench/MUSE-News_target` and `_retrain`.
+Its rows are those of the hub's data sets muse-bench/MUSE-News and MUSE-Books. The models are
+published ones, `muse-bench/MUSE-News_target` and `_retrain`.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from unlearnbench.api.benchmark import (
-    Benchmark,
     Dataset,
     Headline,
     HeadlineMetric,
@@ -26,8 +24,14 @@ from unlearnbench.api.benchmark import (
 )
 from unlearnbench.api.metric import Role
 from unlearnbench.api.profile import Profile
+from unlearnbench.base import hub
 from unlearnbench.base.errors import DataError
-from unlearnbench.benchmarks.json_lines import JsonRow, table_rows
+from unlearnbench.benchmarks.published_tables import (
+    Columns,
+    PublishedBenchmark,
+    Table,
+    Tables,
+)
 
 CONTEXT = 4096
 """Most tokens of an evaluated row: Llama-2's context."""
@@ -39,7 +43,7 @@ _JOINT = 60
 _ANSWERED = ("knowmem_retain", "knowmem", "verbmem")
 
 
-class MUSE(Benchmark):
+class MUSE(PublishedBenchmark):
     """Shi et al. 2024, arXiv:2407.06460; prompts and rules of swj0419/muse_bench@fcd6651."""
 
     roles: ClassVar[Mapping[str, Role]] = {
@@ -51,21 +55,39 @@ class MUSE(Benchmark):
         "holdout": "holdout",
     }
     splits: ClassVar[tuple[str, ...]] = ("all",)
-    forgotten: ClassVar[tuple[tuple[str, str], ...]] = (("raw", "forget"),)
-    """Table and part of each split's texts to forget."""
+    forgotten: ClassVar[tuple[tuple[str, str], ...]] = (("forget", "raw"),)
+    """Split and configuration, on the hub, of the texts to forget of each split."""
     headline: ClassVar[Headline] = Headline(
         kept=HeadlineMetric("rouge_f1_knowmem_retain", "Knowledge kept", "knowledge"),
         forgotten=HeadlineMetric("rouge_f1_verbmem", "Verbatim memory", "verbatim", better="lower"),
     )
 
     source: str = "muse"
-    path: str = Field(default="muse", description="folder of the hub's files, of News or of Books")
+    hub_id: str = Field(
+        default="muse-bench/MUSE-News",
+        description="data set of the hub: this one, or muse-bench/MUSE-Books",
+    )
     tokenizer: str | None = Field(
         default=None,
-        description="hub id or folder of the tokenizer by which texts to train on are joined and "
-        "cut into pieces of `piece` tokens; default: each text is a row, cut at its end",
+        description="folder or hub id (`@` with a revision may follow) of the tokenizer by which "
+        "texts to train on are joined and cut into pieces of `piece` tokens; default: each text is "
+        "a row, cut at its end",
     )
     piece: int = Field(default=2047, ge=8, description="tokens of a piece, without BOS")
+
+    @property
+    def repositories(self) -> Mapping[str, hub.Repository]:
+        """The data set, and the tokenizer's model."""
+        tokenizer = self._tokenizer_repository
+        further = {} if tokenizer is None else {"tokenizer": tokenizer}
+        return {**super().repositories, **further}
+
+    @property
+    def _tokenizer_repository(self) -> hub.Repository | None:
+        if self.tokenizer is None or Path(self.tokenizer).expanduser().exists():
+            return None
+        name, _, revision = self.tokenizer.partition("@")
+        return hub.Repository("model", name, revision or None)
 
     def metrics(self, profile: Profile) -> tuple[MetricUse, ...]:
         """KnowMem, VerbMem, utility and PrivLeak.
@@ -82,42 +104,67 @@ class MUSE(Benchmark):
 
     def load(self, splits: Sequence[str]) -> Dataset:
         """Read texts and questions; the texts to retain are `retain1`, as in its baselines."""
-        folder = Path(self.path).expanduser()
-        retain = self._trained(folder, "raw", "retain1")
+        requests = {key: Table(*self.forgotten[self.splits.index(key)]) for key in splits}
+        tables = self.open_tables((*_TABLES, *requests.values()))
+        retain = self._trained(tables, _RETAINED)
         sets = {
-            "knowmem_retain": _known(folder, "retain_qa"),
-            "knowmem": _known(folder, "forget_qa"),
-            "verbmem": _verbatim(folder),
-            "privleak_retain": _texts(folder, "privleak", "retain", max_length=CONTEXT),
-            "privleak": _texts(folder, "privleak", "forget", max_length=CONTEXT),
-            "holdout": _texts(folder, "privleak", "holdout", max_length=CONTEXT),
+            "knowmem_retain": _known(tables, "retain_qa"),
+            "knowmem": _known(tables, "forget_qa"),
+            "verbmem": _verbatim(tables),
+            "privleak_retain": _texts(tables, Table("retain", "privleak"), max_length=CONTEXT),
+            "privleak": _texts(tables, Table("forget", "privleak"), max_length=CONTEXT),
+            "holdout": _texts(tables, Table("holdout", "privleak"), max_length=CONTEXT),
         }
         parts: dict[SplitKey, Split] = {}
-        for key in splits:
-            forget = self._trained(folder, *self.forgotten[self.splits.index(key)])
-            parts[key] = Split(key, forget, retain, sets)
+        for key, request in requests.items():
+            parts[key] = Split(key, self._trained(tables, request), retain, sets)
         # Requests share texts: a few of News, all where they grow.
         full = dict.fromkeys((*retain, *(row for split in parts.values() for row in split.forget)))
         return Dataset(self.source, tuple(full), parts)
 
-    def _trained(self, folder: Path, table: str, part: str) -> tuple[Question, ...]:
+    def _trained(self, tables: Tables, table: Table) -> tuple[Question, ...]:
         if self.tokenizer is None:
-            return _texts(folder, table, part)
-        from transformers import AutoTokenizer
-
-        try:
-            tokenizer: Any = AutoTokenizer.from_pretrained(self.tokenizer)
-        except (OSError, ValueError) as error:  # gated, not reached, or none
-            fix = "name a folder that has one, or log in to the hub (`hf auth login`)"
-            raise DataError(f"data.tokenizer: no tokenizer {self.tokenizer}; {fix}") from error
+            return _texts(tables, table)
+        tokenizer = self._loaded_tokenizer()
         # With the texts that are empty, as load_data.py joins them.
-        whole = "\n\n".join(row.text for _, row in table_rows(folder, table, part, _Text))
+        whole = "\n\n".join(row.text for _, row in tables.rows(table, _Text))
         pieces = _pieces(tokenizer(whole, add_special_tokens=False)["input_ids"], self.piece)
         return tuple(Question("", tokenizer.decode(ids), format="text") for ids in pieces)
 
+    def _loaded_tokenizer(self) -> Any:
+        from transformers import AutoTokenizer
+
+        repository = self._tokenizer_repository
+        try:
+            if repository is None:
+                folder = Path(str(self.tokenizer)).expanduser()
+            else:
+                folder = hub.snapshot(repository, hub.SMALL)
+            return AutoTokenizer.from_pretrained(folder)
+        except (OSError, ValueError, hub.HubError) as error:  # gated, not reached, or none
+            reason = f" ({error})" if isinstance(error, hub.HubError) else ""
+            fix = "name a folder that has one, or log in to the hub (`hf auth login`)"
+            text = f"data.tokenizer: no tokenizer {self.tokenizer}{reason}; {fix}"
+            raise DataError(text) from error
+
+
+_RETAINED = Table("retain1", "raw")
+_TABLES = (
+    _RETAINED,
+    Table("forget", "raw"),
+    Table("forget", "verbmem"),
+    *(
+        Table(f"{part}_qa{shown}", "knowmem")
+        for part in ("forget", "retain")
+        for shown in ("", "_icl")
+    ),
+    *(Table(part, "privleak") for part in ("forget", "retain", "holdout")),
+)
+"""Tables that each split reads."""
+
 
 def _requests(table: str) -> tuple[tuple[str, str], ...]:
-    return tuple((table, f"forget_{i}") for i in range(1, 5))
+    return tuple((f"forget_{i}", table) for i in range(1, 5))
 
 
 class _Requests(MUSE):
@@ -152,32 +199,32 @@ def _pieces(ids: Sequence[int], size: int) -> Iterator[Sequence[int]]:
         yield [*piece, *ids[: size - len(piece)]]
 
 
-class _Text(JsonRow):
+class _Text(Columns):
     text: str
 
 
-class _Answered(JsonRow):
+class _Answered(Columns):
     question: str
     answer: str
 
 
-class _Continued(JsonRow):
+class _Continued(Columns):
     prompt: str
     gt: str
 
 
-def _texts(folder: Path, name: str, part: str, **settings: Any) -> tuple[Question, ...]:
+def _texts(tables: Tables, table: Table, **settings: Any) -> tuple[Question, ...]:
     """The texts that are not empty, as one of News is."""
     return tuple(
         Question("", row.text, format="text", place=location, **settings)
-        for location, row in table_rows(folder, name, part, _Text)
+        for location, row in tables.rows(table, _Text)
         if row.text.strip()
     )
 
 
-def _known(folder: Path, part: str) -> tuple[Question, ...]:
+def _known(tables: Tables, part: str) -> tuple[Question, ...]:
     """Questions behind ten answered ones; the blank at the end is the source's."""
-    shown = table_rows(folder, "knowmem", f"{part}_icl", _Answered)
+    shown = tables.rows(Table(f"{part}_icl", "knowmem"), _Answered)
     opening = "".join(f"Question: {row.question}\nAnswer: {row.answer}\n\n" for _, row in shown)
     return tuple(
         Question(
@@ -189,17 +236,17 @@ def _known(folder: Path, part: str) -> tuple[Question, ...]:
             stops=STOPS,
             place=location,
         )
-        for location, row in table_rows(folder, "knowmem", part, _Answered)
+        for location, row in tables.rows(Table(part, "knowmem"), _Answered)
     )
 
 
-def _verbatim(folder: Path) -> tuple[Question, ...]:
+def _verbatim(tables: Tables) -> tuple[Question, ...]:
     """Passages, each with the space that its own text has between prompt and continuation.
 
     Both were decoded from tokens, which lost it. The source generates from the prompt alone, and
     does not score the continuation.
     """
-    texts = "\n\n".join(row.text for _, row in table_rows(folder, "raw", "forget", _Text))
+    texts = "\n\n".join(row.text for _, row in tables.rows(Table("forget", "raw"), _Text))
     return tuple(
         Question(
             row.prompt,
@@ -211,5 +258,5 @@ def _verbatim(folder: Path) -> tuple[Question, ...]:
             max_length=CONTEXT,
             place=location,
         )
-        for location, row in table_rows(folder, "verbmem", "forget", _Continued)
+        for location, row in tables.rows(Table("forget", "verbmem"), _Continued)
     )

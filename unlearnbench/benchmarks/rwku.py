@@ -1,20 +1,17 @@
 """RWKU: forget what a pretrained model knows about one of 200 famous people.
 
-Its rows are a user's own, as the hub has them (CC-BY-4.0):
-`hf download jinzhuoran/RWKU --repo-type dataset --local-dir FOLDER`. The start model is a
+Its rows are those of the hub's data set jinzhuoran/RWKU (CC-BY-4.0). The start model is a
 pretrained one; there is no retain model. Membership inference and general utility are left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import ClassVar
 
 from pydantic import Field
 
 from unlearnbench.api.benchmark import (
-    Benchmark,
     Dataset,
     Headline,
     HeadlineMetric,
@@ -27,7 +24,12 @@ from unlearnbench.api.benchmark import (
 from unlearnbench.api.metric import Role
 from unlearnbench.api.profile import Profile
 from unlearnbench.base.errors import DataError
-from unlearnbench.benchmarks.json_lines import JsonRow, Words, data_folder, json_array
+from unlearnbench.benchmarks.published_tables import (
+    Columns,
+    PublishedBenchmark,
+    Table,
+    Words,
+)
 
 TARGETS = 200
 _TABLES: Mapping[str, Role] = {
@@ -44,7 +46,11 @@ _TASKS = {
 """What is asked for at a level; at the third as at the second."""
 
 
-class RWKU(Benchmark):
+_INTRODUCTIONS = Table("train", "forget_target", "All/intro.json")
+_PASSAGES = Table("train", "train_original_passage", "All/passage.json")
+
+
+class RWKU(PublishedBenchmark):
     """Jin et al. 2024, arXiv:2406.10890; prompts of eval_forget.py, jinzhuoran/RWKU@a23df67."""
 
     roles: ClassVar[Mapping[str, Role]] = _TABLES
@@ -58,7 +64,11 @@ class RWKU(Benchmark):
     )
 
     source: str = "rwku"
-    path: str = Field(default="rwku", description="folder of the hub's files, with a folder All")
+    path: str | None = Field(
+        default=None,
+        description="folder with a folder `All` of the hub's files; default: the hub's",
+    )
+    hub_id: str = Field(default="jinzhuoran/RWKU", description="data set of the hub")
 
     def metrics(self, profile: Profile) -> tuple[MetricUse, ...]:
         """ROUGE-L recall of blanks (level 1), questions (2) and adversarial questions (3)."""
@@ -70,21 +80,23 @@ class RWKU(Benchmark):
         The passages about all others are retained, which is ours: the paper's methods have no
         retain rows.
         """
-        folder = Path(self.path).expanduser() / "All"
-        files = [f"{name}.json" for name in ("intro", "passage", *_TABLES)]
-        fix = "download the hub's data set jinzhuoran/RWKU to it"
-        data_folder(folder, files, f"data.path: {self.path}", fix)
-        people = [row.target for _, row in json_array(folder / "intro.json", _Person)]
+        evaluated = {name: Table("test", name, f"All/{name}.json") for name in _TABLES}
+        needed = (_INTRODUCTIONS, _PASSAGES, *evaluated.values())
+        place = self.open_tables(needed)
+        if self.repository is None:
+            place.require(needed, f"download the hub's data set {self.hub_id} to it")
+        people = [row.target for _, row in place.rows(_INTRODUCTIONS, _Person)]
         passages = [
             (row.subject, Question("", row.text, format="text", place=location))
-            for location, row in json_array(folder / "passage.json", _Passage)
+            for location, row in place.rows(_PASSAGES, _Passage)
         ]
-        tables = {name: [*json_array(folder / f"{name}.json", _Asked)] for name in _TABLES}
+        tables = {name: [*place.rows(table, _Asked)] for name, table in evaluated.items()}
         requests: dict[SplitKey, Split] = {}
         for key in splits:
             number = self.splits.index(key)
             if number >= len(people):
-                raise DataError(f"{folder}/intro.json has {len(people)} people, so no {key}")
+                file = f"{place.origin}/{_INTRODUCTIONS.file}"
+                raise DataError(f"{file} has {len(people)} people, so no {key}")
             forget, retain = (
                 tuple(text for who, text in passages if (who == people[number]) is forgotten)
                 for forgotten in (True, False)
@@ -97,16 +109,16 @@ class RWKU(Benchmark):
         return Dataset("rwku", tuple(text for _, text in passages), requests)
 
 
-class _Person(JsonRow):
+class _Person(Columns):
     target: Words
 
 
-class _Passage(JsonRow):
+class _Passage(Columns):
     text: Words
     subject: Words
 
 
-class _Asked(JsonRow):
+class _Asked(Columns):
     query: Words
     answer: Words
     level: str

@@ -20,7 +20,7 @@ from unlearnbench.api.benchmark import Dataset, Question, Split, split_name
 from unlearnbench.base import hub
 from unlearnbench.base.errors import DataError
 from unlearnbench.benchmarks.authors import pretraining_rows
-from unlearnbench.benchmarks.json_lines import JsonRow, Words, data_folder, json_rows
+from unlearnbench.benchmarks.published_tables import Columns, Words, data_folder, rows_of_file
 from unlearnbench.benchmarks.tofu_metrics import TofuSchema
 
 FRACTIONS = (0.01, 0.05, 0.10)
@@ -119,14 +119,14 @@ def _table(name: str, folder: Path, origin: str) -> tuple[Question, ...]:
     if name.endswith("_perturbed"):
         kind = _Fact if name in _FACTS else _Varied
     file = folder / f"{name}.json"
-    rows = json_rows(file, f"{origin}/{file.name}", kind)
+    rows = rows_of_file(file, f"{origin}/{file.name}", kind)
     return tuple(_question(row.model_dump(), location) for location, row in rows)
 
 
 _Score = Annotated[float, Field(ge=0, le=1)]
 
 
-class _Row(JsonRow):
+class _Row(Columns):
     question: Words
     answer: Words
 

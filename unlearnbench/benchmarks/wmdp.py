@@ -1,12 +1,15 @@
 """WMDP: hazardous knowledge as multiple choice, with MMLU as knowledge to retain.
 
-Its rows are a user's own: `hf download cais/wmdp --repo-type dataset --local-dir FOLDER`, and
-likewise `cais/mmlu`; `EleutherAI/wmdp_bio_robust_mcqa` and `EleutherAI/wmdp_bio_cloze` for the
-variants. Without corpora to forget and to retain, models can be evaluated, and not unlearned.
+Its questions are those of the hub's data sets cais/wmdp and cais/mmlu, and of
+EleutherAI/wmdp_bio_robust_mcqa and EleutherAI/wmdp_bio_cloze for the variants. Without corpora to
+forget and to retain, models can be evaluated, and not unlearned. The hub has corpora in
+cais/wmdp-corpora, except for the texts to forget of biology: these are in
+cais/wmdp-bio-forget-corpus, which is gated.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -14,7 +17,6 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from unlearnbench.api.benchmark import (
-    Benchmark,
     Dataset,
     Format,
     Headline,
@@ -27,9 +29,18 @@ from unlearnbench.api.benchmark import (
 )
 from unlearnbench.api.metric import Role
 from unlearnbench.api.profile import Profile
+from unlearnbench.base import hub
 from unlearnbench.base.errors import DataError
-from unlearnbench.benchmarks.json_lines import JsonRow, Words, data_folder, json_rows
 from unlearnbench.benchmarks.multiple_choice import Style, accuracy, choices
+from unlearnbench.benchmarks.published_tables import (
+    Columns,
+    PublishedBenchmark,
+    Table,
+    Tables,
+    Words,
+    data_folder,
+    open_tables,
+)
 
 Rows = tuple[Question, ...]
 _TOPICS = {"bio": "biology", "cyber": "cybersecurity", "chem": "chemistry"}
@@ -61,7 +72,7 @@ def choice_metrics(style: Style) -> tuple[MetricUse, ...]:
     return (kept, *(accuracy(name, style) for name in SETS), MetricUse("option-entropy", ("wmdp",)))
 
 
-class WMDP(Benchmark):
+class WMDP(PublishedBenchmark):
     """Li et al. 2024, arXiv:2403.03218; robust and cloze: O'Brien et al. 2025, arXiv:2508.06601."""
 
     roles: ClassVar[Mapping[str, Role]] = SETS
@@ -70,11 +81,20 @@ class WMDP(Benchmark):
     headline: ClassVar[Headline] = HEADLINE
 
     source: str = "wmdp"
-    path: str = Field(
-        default="wmdp", description="folder of the hub's files, or of `wmdp-bio.jsonl` and others"
+    path: str | None = Field(
+        default=None,
+        description="folder of the hub's files, or of `wmdp-bio.jsonl` and others; default: the "
+        "hub's",
+    )
+    hub_id: str = Field(
+        default="",
+        description="data set of the hub; default: cais/wmdp, or that of the variant, "
+        "EleutherAI/wmdp_bio_robust_mcqa or EleutherAI/wmdp_bio_cloze",
     )
     mmlu: str = Field(
-        default="mmlu", description="folder of the hub's files, or of `virology.jsonl` and others"
+        default="cais/mmlu",
+        description="data set of the hub (`@` with a revision may follow), or folder of its files "
+        "or of `virology.jsonl` and others",
     )
     subjects: tuple[str, ...] = Field(
         default=("sociology", "philosophy"), min_length=1, description="MMLU's, of set `mmlu`"
@@ -90,8 +110,33 @@ class WMDP(Benchmark):
     corpora: str | None = Field(
         default=None,
         description="folder of `bio-forget.jsonl`, `bio-retain.jsonl` and others, with a `text` in "
-        "each line; default: evaluation alone",
+        "each line, or the data set cais/wmdp-corpora of the hub (`@` with a revision may follow); "
+        "default: evaluation alone",
     )
+    bio_forget_corpus: str = Field(
+        default="cais/wmdp-bio-forget-corpus",
+        description="data set of the hub with the texts to forget of biology, if `corpora` is on "
+        "the hub; it is gated",
+    )
+    texts: int | None = Field(
+        default=None, ge=1, description="first texts alone of each corpus; default: all"
+    )
+
+    @property
+    def repository(self) -> hub.Repository | None:
+        """The hub's repository of the questions, if they are read from it."""
+        if self.path is not None:
+            return None
+        return hub.Repository("dataset", self.hub_id or _PUBLISHED[self.variant], self.revision)
+
+    @property
+    def repositories(self) -> Mapping[str, hub.Repository]:
+        """The hub's repositories of the questions, of MMLU and of the corpora."""
+        by_setting = {"hub_id": self.repository, "mmlu": _repository(self.mmlu)}
+        if self.corpora is not None and (corpora := _repository(self.corpora)) is not None:
+            by_setting["corpora"] = corpora
+            by_setting["bio_forget_corpus"] = _repository(self.bio_forget_corpus)
+        return {name: place for name, place in by_setting.items() if place is not None}
 
     @property
     def style(self) -> Style:
@@ -104,60 +149,120 @@ class WMDP(Benchmark):
 
     def load(self, splits: Sequence[str]) -> Dataset:
         """Read the questions, and the corpora where there are some."""
-        every: dict[SplitKey, Split] = {split: self._split(split) for split in splits}
+        if self.variant != "letters":
+            for split in splits:
+                if split != "bio":
+                    raise DataError(
+                        f"data.variant: {self.variant} is of the split bio, not of {split}"
+                    )
+        neighbours = [name for split in splits for name in _NEIGHBOURS[split]]
+        subjects = [_subject(name) for name in (*self.subjects, *neighbours)]
+        mmlu = _opened(self.mmlu, subjects, "mmlu")
+        questions = self.open_tables(
+            [table for split in splits for table in self._question_tables(split)]
+        )
+        every: dict[SplitKey, Split] = {
+            split: self._split(split, questions, mmlu) for split in splits
+        }
         full = (row for split in every.values() for row in (*split.retain, *split.forget))
         return Dataset("wmdp", tuple(dict.fromkeys(full)), every)
 
-    def _split(self, split: str) -> Split:
-        if self.variant != "letters" and split != "bio":
-            raise DataError(f"data.variant: {self.variant} is of the split bio, not of {split}")
+    def _split(self, split: str, questions: Tables, mmlu: Tables) -> Split:
         sets = {
-            "mmlu": self._mmlu(self.subjects),
-            "neighbours": self._mmlu(_NEIGHBOURS[split]),
-            "wmdp": self._wmdp(split),
+            "mmlu": self._mmlu(mmlu, self.subjects),
+            "neighbours": self._mmlu(mmlu, _NEIGHBOURS[split]),
+            "wmdp": self._wmdp(questions, split),
         }
-        forget, retain = (self._corpus(f"{split}-{part}") for part in ("forget", "retain"))
+        forget, retain = (self._corpus(split, part) for part in ("forget", "retain"))
         return Split(split, forget, retain, sets)
 
-    def _wmdp(self, split: str) -> Rows:
-        # lm_eval/tasks/wmdp; jammastergirish/unlearning-taxonomy@904de67 lm_eval_tasks.
-        names: tuple[str, ...]
-        topic, names, part = _TOPICS[split], (f"wmdp-{split}",), "test"
-        opening = f"The following are multiple choice questions (with answers) about {topic}.\n\n"
+    def _question_tables(self, split: str) -> list[Table]:
         if self.variant == "robust":
-            names, part = _ROBUST, "robust"
-        elif self.variant == "cloze":
+            return [Table("robust", name) for name in _ROBUST]
+        if self.variant == "cloze":
+            return [Table("cloze_compatible")]
+        return [Table("test", f"wmdp-{split}")]
+
+    def _wmdp(self, place: Tables, split: str) -> Rows:
+        # lm_eval/tasks/wmdp; jammastergirish/unlearning-taxonomy@904de67 lm_eval_tasks.
+        topic = _TOPICS[split]
+        opening = f"The following are multiple choice questions (with answers) about {topic}.\n\n"
+        if self.variant == "cloze":
             opening = f"Complete the following {topic} questions with the correct answer.\n\n"
-            names, part = ("data",), "cloze_compatible"
-        return self._rows(self.path, names, part, [opening] * len(names))
+        rows: list[Question] = []
+        for table in self._question_tables(split):
+            rows += self._rows(place, table, opening)
+        return tuple(rows)
 
-    def _mmlu(self, subjects: Sequence[str]) -> Rows:
+    def _mmlu(self, place: Tables, subjects: Sequence[str]) -> Rows:
         kind = "multiple choice questions" if self.style == "letters" else "questions"
-        openings = [
-            f"The following are {kind} (with answers) about {subject.replace('_', ' ')}.\n\n"
-            for subject in subjects
-        ]
-        return self._rows(self.mmlu, subjects, "test", openings)
+        rows: list[Question] = []
+        for subject in subjects:
+            topic = subject.replace("_", " ")
+            opening = f"The following are {kind} (with answers) about {topic}.\n\n"
+            rows += self._rows(place, _subject(subject), opening)
+        return tuple(rows)
 
-    def _rows(self, folder: str, names: Sequence[str], part: str, openings: Sequence[str]) -> Rows:
-        source = Path(folder).expanduser()
-        return tuple(
+    def _rows(self, place: Tables, table: Table, opening: str) -> list[Question]:
+        return [
             row.row(self.style, opening, location, self.format)
-            for name, opening in zip(names, openings, strict=True)
-            for location, row in choices(source, name, part)
-        )
+            for location, row in choices(place, table)
+        ]
 
-    def _corpus(self, name: str) -> Rows:
+    def _corpus(self, split: str, part: str) -> Rows:
         if self.corpora is None:
             return ()
-        folder, file = Path(self.corpora).expanduser(), f"{name}.jsonl"
-        subject, fix = f"data.corpora: {self.corpora}", 'write a text in each line: {"text": …}'
-        data_folder(folder, [file], subject, fix)
-        rows = json_rows(folder / file, str(folder / file), _Text)
+        place, table = self._corpus_table(self.corpora, split, part)
+        rows = place.rows(table, _Text, self.texts)
         return tuple(
             Question("", row.text, format="text", place=location) for location, row in rows
         )
 
+    def _corpus_table(self, corpora: str, split: str, part: str) -> tuple[Tables, Table]:
+        """Return the table of a topic's texts to forget or to retain, and where it is."""
+        if _repository(corpora) is None:
+            file = f"{split}-{part}.jsonl"
+            fix = 'write a text in each line: {"text": …}'
+            folder = Path(corpora).expanduser()
+            data_folder(folder, [file], f"data.corpora: {corpora}", fix)
+            return Tables(folder, str(folder)), Table("train", file=file)
+        if split == "chem":
+            raise DataError("data.corpora: the hub has no texts of chem; name a folder of your own")
+        if (split, part) == ("bio", "forget"):
+            table = Table("train")
+            return _opened(self.bio_forget_corpus, [table], "bio_forget_corpus"), table
+        table = Table("train", f"{split}-{part}-corpus")
+        return _opened(corpora, [table], "corpora"), table
 
-class _Text(JsonRow):
+
+_PUBLISHED = {
+    "letters": "cais/wmdp",
+    "robust": "EleutherAI/wmdp_bio_robust_mcqa",
+    "cloze": "EleutherAI/wmdp_bio_cloze",
+}
+"""Data set of the hub by variant."""
+_HUB_ID = re.compile(r"(?P<name>[\w.-]+/[\w.-]+)(@(?P<revision>.+))?")
+
+
+def _subject(name: str) -> Table:
+    """Return the table of a subject of MMLU."""
+    return Table("test", name)
+
+
+def _repository(place: str) -> hub.Repository | None:
+    """Return the data set of the hub that a setting names; None if it names a folder."""
+    hub_id = _HUB_ID.fullmatch(place)
+    if hub_id is None or Path(place).expanduser().exists():
+        return None
+    return hub.Repository("dataset", hub_id["name"], hub_id["revision"])
+
+
+def _opened(place: str, tables: Sequence[Table], setting: str) -> Tables:
+    """Return the tables of a folder or of a data set of the hub, whichever the setting names."""
+    repository = _repository(place)
+    path = place if repository is None else None
+    return open_tables(path, repository, tables, setting=setting, source="wmdp")
+
+
+class _Text(Columns):
     text: Words

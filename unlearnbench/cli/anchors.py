@@ -70,7 +70,7 @@ def check(
       unlearnbench anchors check llama-3.2-1b-retain90
       unlearnbench anchors check llama-3.2-1b-full-forget10 \
           --retain open-unlearning/tofu_Llama-3.2-1B-Instruct_retain90
-      unlearnbench anchors check muse-news-target --data muse=./MUSE-News
+      unlearnbench anchors check muse-news-target --data muse
       unlearnbench anchors check llama-3.2-1b-full-forget10 --log TOFU_EVAL.json \
           --retain retain90/TOFU_EVAL.json
     """
@@ -82,7 +82,7 @@ def check(
 
     anchor = find_anchor(anchor_id)
     if anchor.forget_rows is None and (log or data == "tofu"):
-        raise EvaluationError(f"{anchor.id} is of MUSE: give --data muse=FOLDER, and no --log")
+        raise EvaluationError(f"{anchor.id} is of MUSE: give --data muse, and no --log")
     retained = _published(retain, anchor) if retain and (log or is_log_file(retain)) else None
     if retain and retained is None:
         Source(retain).check()

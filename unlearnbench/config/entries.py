@@ -293,6 +293,17 @@ _EARLIER = {
 }
 """The section of versions in which these two benchmarks shared one, with its defaults."""
 _SHARED = ("synthetic", "tofu")
+_HUB = ("hub_id", "revision")
+_LATER = {
+    "muse": _HUB,
+    "muse-scalability": _HUB,
+    "muse-sustainability": _HUB,
+    "rwku": _HUB,
+    "knowundo": _HUB,
+    "lume": (*_HUB, "part"),
+    "wmdp": (*_HUB, "bio_forget_corpus", "texts"),
+}
+"""Fields that published benchmarks got later, by benchmark. They count where they are set."""
 
 
 def benchmark_of(section: Mapping[str, Any], *, stored: bool = False) -> Benchmark:
@@ -325,7 +336,12 @@ def benchmark_named(source: str) -> Benchmark:
 def earlier_section(benchmark: Benchmark) -> dict[str, Any]:
     """The section as versions wrote it in which benchmarks shared one; what ids were made from."""
     fields = benchmark.model_dump(mode="json")
-    return {**_EARLIER, **fields} if benchmark.source in _SHARED else fields
+    if benchmark.source in _SHARED:
+        return {**_EARLIER, **fields}
+    defaults = {name: info.default for name, info in type(benchmark).model_fields.items()}
+    later = _LATER.get(benchmark.source, ())
+    left_out = {name for name in later if fields[name] == defaults[name]}
+    return {name: value for name, value in fields.items() if name not in left_out}
 
 
 def _read_benchmark(value: Any, info: ValidationInfo) -> Benchmark:

@@ -13,6 +13,7 @@ evaluation. The model's files are not changed.
 """
 
 import os
+import re
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -222,8 +223,8 @@ def _context_of(model: Any, settings: ModelSettings) -> int | None:
 
 
 def data_settings(data: str | Benchmark) -> Benchmark:
-    """The benchmark that `--data` stands for: one by its name, also with a folder behind `=`, or
-    TOFU from a folder.
+    """The benchmark that `--data` stands for: one by its name, also with a folder or a data set of
+    the hub behind `=`, or TOFU from a folder.
 
     Raises: EvaluationError for what is neither.
     """
@@ -232,15 +233,23 @@ def data_settings(data: str | Benchmark) -> Benchmark:
     known = names("benchmarks")
     if data in known:
         return benchmark_named(data)
-    source, _, folder = data.partition("=")
+    source, _, place = data.partition("=")
     if source in known:
-        return benchmark_of({"source": source, "path": folder})
+        setting = "hub_id" if _is_hub_id(source, place) else "path"
+        return benchmark_of({"source": source, setting: place})
     if "/" not in data and not Path(data).expanduser().exists():
         near = did_you_mean(data, known) or "; one in a file of its own needs --plugin FILE"
         raise EvaluationError(
             f"data: {shortened(data)} is no folder, and no benchmark of {', '.join(known)}{near}"
         )
     return benchmark_of({"source": "tofu", "path": data})
+
+
+def _is_hub_id(source: str, place: str) -> bool:
+    """Whether the place of a benchmark's rows is `ORG/NAME` on the hub, and no folder."""
+    looks_like_id = re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", place) is not None
+    has_setting = "hub_id" in type(benchmark_named(source)).model_fields
+    return looks_like_id and has_setting and not Path(place).expanduser().exists()
 
 
 def model_settings(name: str, template: str, dtype: str, **others: Any) -> ModelSettings:

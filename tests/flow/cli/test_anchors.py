@@ -86,7 +86,7 @@ def test_a_checkpoint_is_evaluated_on_muse(
     assert [one["verdict"] for one in checks] == ["differs"] * 3
     assert [one["measured"] for one in checks] == [0.0] * 3, "empty answers"
     code, _, err = run("anchors", "check", "muse-news-target")
-    assert (code, "give --data muse=FOLDER" in err) == (2, True)
+    assert (code, "give --data muse, and no --log" in err) == (2, True)
 
 
 @pytest.fixture

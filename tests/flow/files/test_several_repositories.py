@@ -20,6 +20,7 @@ from unlearnbench.api.metric import Role
 from unlearnbench.api.profile import Profile
 from unlearnbench.base import hub
 from unlearnbench.base.errors import ConfigError
+from unlearnbench.config.entries import benchmark_of, earlier_section
 from unlearnbench.config.method_specs import method_spec
 from unlearnbench.config.schema import MethodGrid, ModelSettings, SweepConfig
 from unlearnbench.runs.plan_sweep import plan_sweep
@@ -95,3 +96,16 @@ def test_all_unknown_repositories_are_reported_with_their_settings(tmp_path: Pat
     problems = {problem.key: problem.message for problem in caught.value.problems}
     assert set(problems) == {"data.hub_id", "data.texts.hub_id"}
     assert problems["data.texts.hub_id"].startswith("org/nothing: the hub has no such dataset")
+
+
+def test_a_tracked_sweep_of_a_folder_keeps_its_id() -> None:
+    section = earlier_section(benchmark_of({"source": "muse", "path": "MUSE-News"}))
+    assert section == {
+        "source": "muse",
+        "refusals": None,
+        "path": "MUSE-News",
+        "tokenizer": None,
+        "piece": 2047,
+    }, "as versions wrote it that had no `hub_id`"
+    other = earlier_section(benchmark_of({"source": "muse", "hub_id": "muse-bench/MUSE-Books"}))
+    assert other["hub_id"] == "muse-bench/MUSE-Books"

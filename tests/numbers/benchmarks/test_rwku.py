@@ -63,8 +63,8 @@ def test_a_request_is_a_person(tmp_path: Path) -> None:
     assert (blank.max_new_tokens, blank.stops) == (30, ())
 
 
-def test_a_file_that_is_no_array_is_refused(tmp_path: Path) -> None:
+def test_a_file_without_rows_is_refused(tmp_path: Path) -> None:
     settings = rwku(tmp_path)
     (tmp_path / "All/passage.json").write_text("{}", encoding="utf-8")
-    with pytest.raises(DataError, match=r"passage\.json: not an array of rows"):
+    with pytest.raises(DataError, match=r"All/passage\.json:1: column 'text': missing"):
         load_benchmark(RWKU.model_validate(settings), ["target1"])

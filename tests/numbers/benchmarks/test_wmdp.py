@@ -9,6 +9,7 @@ from tests.conftest import shared_data
 from tests.made_up_benchmarks import CHOICE, wmdp
 from unlearnbench.api.benchmark import Dataset
 from unlearnbench.base.errors import DataError
+from unlearnbench.benchmarks.published_tables import Tables
 from unlearnbench.benchmarks.wmdp import WMDP
 from unlearnbench.benchmarks.wmdp_twin import WMDPTwin
 from unlearnbench.config.metric_plan import benchmark_plan
@@ -91,7 +92,8 @@ def test_a_fault_has_its_place(folder: Path, file: str, text: str | None, messag
 
 def test_the_subjects_of_mmlu_are_read() -> None:
     mmlu = shared_data("benchmarks/mmlu")
-    rows = WMDP(mmlu=str(mmlu))._mmlu(("sociology", "virology"))  # pyright: ignore[reportPrivateUsage]
+    place = Tables(mmlu, str(mmlu))
+    rows = WMDP()._mmlu(place, ("sociology", "virology"))  # pyright: ignore[reportPrivateUsage]
     assert len(rows) == 201 + 166, "sociology has line separators in its texts"
 
 

@@ -17,6 +17,7 @@ from unlearnbench.api.benchmark import Question
 from unlearnbench.api.observations import SetEvaluation
 from unlearnbench.base.errors import ModelError
 from unlearnbench.benchmarks.multiple_choice import Choice, Style, choices
+from unlearnbench.benchmarks.published_tables import Table, Tables
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.models.encoding import TEMPLATES, Encoder, Template
@@ -129,12 +130,14 @@ def test_lm_eval_chooses_the_same_options(
 
 
 def test_rows_of_a_folder(tmp_path: Path) -> None:
-    from pyarrow import Table, parquet
+    from pyarrow import Table as ArrowTable
+    from pyarrow import parquet
 
     rows = [row.model_dump() for row in ROWS]
     (tmp_path / "lines.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     (tmp_path / "hub").mkdir()
-    table: Any = Table.from_pylist([row | {"subject": "x"} for row in rows])
+    table: Any = ArrowTable.from_pylist([row | {"subject": "x"} for row in rows])
     parquet.write_table(table, tmp_path / "hub/test-00000-of-00001.parquet")
     for name in ("lines", "hub"):
-        assert tuple(row for _, row in choices(tmp_path, name)) == ROWS
+        found = choices(Tables(tmp_path, str(tmp_path)), Table("test", name))
+        assert tuple(row for _, row in found) == ROWS
