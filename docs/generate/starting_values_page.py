@@ -6,6 +6,7 @@ from markup import code, escaped, table
 
 from unlearnbench.config.starting_values import (
     PREPARATIONS,
+    RELEARNING,
     STARTING_VALUES,
     ModelSize,
     Origin,
@@ -56,16 +57,15 @@ show what a method forgets.
 ATTACK = """\
 ## Relearning
 
-The attack's own rate follows the same sizes: 1e-3 in the [quickstart](../start/quickstart.md), 1e-4
-in [our study](../study.md) on 135 million weights, and 1e-5 for 7 billion
-(OPTML-Group/Unlearn-Smooth@fc655ba; arXiv:2502.05374). `configs new` writes them, too.
+The attack `relearning` trains on some of the rows again. Its own rate follows the same sizes:
 """
 HEADINGS = ("method", "retain term", "rate", "epochs", "batch", "settings", "model", "source")
 
 
 def page() -> str:
     """The text of the page."""
-    return "\n".join([INTRODUCTION, *_sections(), STEPS, PREPARATION, _preparations(), ATTACK])
+    parts = [INTRODUCTION, *_sections(), STEPS, PREPARATION, _preparations(), ATTACK, _attacks()]
+    return "\n".join(parts)
 
 
 def _sections() -> Iterator[str]:
@@ -117,6 +117,19 @@ def _preparations() -> str:
         for value in PREPARATIONS
     ]
     return table(("size", "settings of `preparation`", "model", "source"), rows)
+
+
+def _attacks() -> str:
+    rows = [
+        (
+            escaped(size.label),
+            rate_text(value.learning_rate),
+            ", ".join(map(str, value.steps)),
+            _source(value.origin, value.source, ""),
+        )
+        for size, value in RELEARNING.items()
+    ]
+    return table(("size", "rate", "evaluated after steps", "source"), rows)
 
 
 def _source(origin: Origin, source: str, remark: str) -> str:

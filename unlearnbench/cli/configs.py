@@ -7,10 +7,11 @@ from string import Template
 from typing import Annotated
 
 from unlearnbench.base.console import Console
-from unlearnbench.base.errors import OutputError
-from unlearnbench.base.outputs import write_file
+from unlearnbench.base.errors import DataError, OutputError
+from unlearnbench.base.outputs import check_file, write_file
 from unlearnbench.cli.command import argument, command, flag, new_group, option
 from unlearnbench.cli.options import Json, Plugins, register_plugins
+from unlearnbench.cli.own_data import RowOptions
 
 SCHEMA = "schema.json"
 """Beside a new config, whose first line names it: by it editors find the schema."""
@@ -82,22 +83,57 @@ def print_schema(
 
 @command(app, "new")
 def new_config(
+    own: RowOptions,
     name: Annotated[str, argument("NAME", "Of the sweep; it becomes NAME.yaml.")] = "my_sweep",
+    model: Annotated[
+        str | None,
+        option("MODEL", "With --forget-rows: model that has learned the rows; folder or hub id."),
+    ] = None,
+    base: Annotated[
+        str | None,
+        option("MODEL", "With --forget-rows: model that has not learned them, to be trained."),
+    ] = None,
 ) -> None:
-    """Write a config to start from: three methods on a laptop, every line explained.
+    r"""Write a config to start from: three methods, every line explained.
 
-    As it is, it runs without a network and a GPU. The schema for editors is written beside it.
+    With --forget-rows and --retain-rows it is for rows of your own. The tables are read: columns
+    and numbers of rows are in it, and starting values for a model of that size. Without --model and
+    --base it trains a tiny model on them. Without rows it has made-up ones and the tiny model, so
+    that it runs without a network and a GPU. The schema for editors is written beside it.
 
     Examples:
       unlearnbench configs new mine && unlearnbench plan mine.yaml
+      unlearnbench configs new mine --forget-rows forget.jsonl --retain-rows retain.jsonl \
+          --model ./my-model
+      unlearnbench configs new mine --forget-rows org/notes[forget] --retain-rows org/notes[rest] \
+          --base HuggingFaceTB/SmolLM2-135M-Instruct --column question=prompt
     """
     file = Path(name if name.endswith((".yaml", ".yml")) else f"{name}.yaml")
     if file.exists():
         raise OutputError(f"{file}: there is such a file, which is kept; choose another name")
+    check_file(file, "the config")
+    sweep = re.sub(r"[^A-Za-z0-9.-]+", "_", file.stem).strip("._-") or "my_sweep"
+    console = Console()
+    if own.is_given:
+        from unlearnbench.base.deferred_warnings import drain
+        from unlearnbench.cli.own_config import own_config
+
+        made = own_config(own, base, model, name=sweep, file=file)
+        for line in drain():
+            console.note(f"warning: {line}")
+        text = made.text
+        console.print("\n".join(made.read))
+    elif model is not None or base is not None:
+        given = "--model" if model is not None else "--base"
+        raise DataError(
+            f"{given}: it is for rows of your own; name them with --forget-rows and --retain-rows, "
+            "or write the model into the line `base` of a config without rows"
+        )
+    else:
+        template = (files("unlearnbench.cli") / "packages" / "config.yaml.txt").read_text("utf-8")
+        text = Template(template).substitute(name=sweep, file=file)
     from unlearnbench.config.json_schema import schema_text
 
-    template = (files("unlearnbench.cli") / "packages" / "config.yaml.txt").read_text("utf-8")
-    sweep = re.sub(r"[^A-Za-z0-9.-]+", "_", file.stem).strip("._-") or "my_sweep"
-    write_file(file, Template(template).substitute(name=sweep, file=file), "the config")
+    write_file(file, text, "the config")
     write_file(file.with_name(SCHEMA), schema_text(), "the schema")
-    Console().print(f"config  {file}\nnext    unlearnbench plan {file}")
+    console.print(f"config  {file}\nnext    unlearnbench plan {file}")

@@ -16,6 +16,7 @@ from unlearnbench.base.hashing import json_ready
 from unlearnbench.base.outputs import check_file, check_folder
 from unlearnbench.cli.command import argument, command, new_group, option
 from unlearnbench.cli.options import (
+    DEFAULT_PROFILE,
     Data,
     Json,
     ModelOptions,
@@ -25,6 +26,7 @@ from unlearnbench.cli.options import (
     is_log_file,
     register_for_evaluation,
 )
+from unlearnbench.cli.own_data import RowOptions
 
 if TYPE_CHECKING:
     from unlearnbench.analysis.lasting import AttackedSetting
@@ -51,6 +53,7 @@ Model = Annotated[str, argument("MODEL", "Hub id, folder, or LoRA adapter's fold
 @command(app, "evaluate")
 def evaluate(
     model: Model,
+    own: RowOptions,
     options: ModelOptions,
     changes: ProfileChanges,
     retain: Annotated[
@@ -77,7 +80,8 @@ def evaluate(
       unlearnbench evaluate ./my-model --data ~/tofu --out log.safetensors
       unlearnbench evaluate ./my-adapter --data ~/tofu --retain ./my-retain90-model \
           --start ./my-full-model
-      unlearnbench evaluate ./my-model --questions answers.jsonl
+      unlearnbench evaluate ./my-model --forget-rows forget.jsonl --retain-rows retain.jsonl \
+          --questions answers.jsonl
       unlearnbench evaluate ./my-model --data ~/tofu --task hellaswag --task gsm8k
       unlearnbench evaluate locuslab/tofu_ft_phi-1.5 --tokenizer microsoft/phi-1_5 \
           --data tofu --retain retain90.safetensors
@@ -90,7 +94,8 @@ def evaluate(
     from unlearnbench.evaluation.question_table import write_questions
     from unlearnbench.runs.evaluate_model import data_settings
 
-    rules = get_profile(options.profile, **vars(changes))
+    options = options.with_rows(own)
+    rules = get_profile(options.profile or DEFAULT_PROFILE, **vars(changes))
     register_for_evaluation(plugins, rules)
     benchmark = data_settings(options.data)
     if questions:  # an early error saves the model's time
@@ -184,6 +189,7 @@ def score(
 @command(app, "attack")
 def attack(
     model: Model,
+    own: RowOptions,
     options: ModelOptions,
     changes: ProfileChanges,
     attacks: Annotated[
@@ -216,7 +222,8 @@ def attack(
       unlearnbench attack ./my-model --attack paraphrase --data ~/tofu
       unlearnbench attack ./my-model --attack relearning --attack quantization \
           --retain ./my-retain90-model --start ./my-full-model
-      unlearnbench attack ./my-model --attack relearning --set relearning.learning_rate=1e-4
+      unlearnbench attack ./my-model --forget-rows forget.jsonl --retain-rows retain.jsonl \
+          --start ./my-start-model --attack relearning --set relearning.learning_rate=1e-4
       unlearnbench attack ./my-model --plugin my_attack.py --out attacked
     """
     from unlearnbench.base.atomic import write_text
@@ -227,7 +234,8 @@ def attack(
 
     if out:
         check_folder(out, "the evaluations")
-    rules = get_profile(options.profile, **vars(changes))
+    options = options.with_rows(own)
+    rules = get_profile(options.profile or DEFAULT_PROFILE, **vars(changes))
     specs = _specs(attacks, settings, register_for_evaluation(plugins, rules))
     benchmark, console = data_settings(options.data), Console()
     models = _evaluated(_named(model, retain, start), specs, options, benchmark, rules)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,8 +11,9 @@ import typer
 
 from unlearnbench.api import registry
 from unlearnbench.api.profile import QuestionKey
-from unlearnbench.base.errors import RecordError
+from unlearnbench.base.errors import EvaluationError, RecordError
 from unlearnbench.cli.command import argument, flag, option
+from unlearnbench.cli.own_data import ALL, RowOptions
 from unlearnbench.config.precision import Attention, Dtype, Precision, Template
 
 if TYPE_CHECKING:
@@ -44,9 +45,11 @@ Plugins = Annotated[
 ]
 Json = Annotated[bool, flag("--json", "Print JSON, for a program.")]
 Folder = Annotated[str, argument("FOLDER", "A sweep's folder, such as runs/quickstart.")]
-Data = Annotated[
-    str, option("DATA", "`tofu` (from the hub), a folder of its files, or NAME[=FOLDER].")
-]
+DATA = "`tofu` (from the hub), a folder of its files, or NAME[=FOLDER]."
+DEFAULT_DATA = "tofu"
+DEFAULT_SPLIT = 0.1
+DEFAULT_PROFILE = "tofu"
+Data = Annotated[str, option("DATA", DATA)]
 BatchTokens = Annotated[
     int | None, option("N", "Tokens of a forward pass, where memory is short.", min=1)
 ]
@@ -76,11 +79,19 @@ class ModelOptions:
     """Options on how a model is read and evaluated."""
 
     tokenizer: Annotated[str | None, option("MODEL", "For a MODEL without one of its own.")] = None
-    data: Data = "tofu"
+    data: Annotated[
+        Any,  # a benchmark in place of the text, once `with_rows` has made one
+        option("DATA", DATA, parser=str, default=DEFAULT_DATA),
+    ] = None
     forget: Annotated[
         Any,  # typer takes no union
-        option("SPLIT", "Fraction to forget, such as 0.05, or a split's name.", parser=split_key),
-    ] = 0.1
+        option(
+            "SPLIT",
+            "Fraction to forget, such as 0.05, or a split's name.",
+            parser=split_key,
+            default=f"{DEFAULT_SPLIT}, or all with --forget-rows",
+        ),
+    ] = None
     template: Annotated[Template, typer.Option(help="How question and answer become text.")] = (
         "auto"
     )
@@ -100,7 +111,39 @@ class ModelOptions:
         ),
     ] = None
     batch_tokens: BatchTokens = None
-    profile: Annotated[str, option("NAME", "Evaluation rules.")] = "tofu"
+    profile: Annotated[
+        str | None,
+        option(
+            "NAME",
+            "Evaluation rules.",
+            default=f"{DEFAULT_PROFILE}, or unlearnbench with --forget-rows",
+        ),
+    ] = None
+
+    def with_rows(self, rows: RowOptions) -> ModelOptions:
+        """Return the options with what they leave open: data, split and profile.
+
+        Raises:
+            EvaluationError: If there are rows and `--data` as well.
+            DataError: If a table or column is missing.
+        """
+        data: str | Benchmark = DEFAULT_DATA
+        split: SplitKey = DEFAULT_SPLIT
+        profile = DEFAULT_PROFILE
+        if rows.is_given:
+            if self.data is not None:
+                raise EvaluationError(
+                    "--data: rows of your own are given with --forget-rows and --retain-rows; "
+                    "leave out the one or the others"
+                )
+            data = own = rows.benchmark()
+            split, profile = ALL, own.default_profile
+        return replace(
+            self,
+            data=data if self.data is None else self.data,
+            forget=split if self.forget is None else self.forget,
+            profile=profile if self.profile is None else self.profile,
+        )
 
     def setup(self, model: str, benchmark: Benchmark, profile: Profile) -> EvaluationSetup:
         """Load the rows, and the tokenizer of `model`."""

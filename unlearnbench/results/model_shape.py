@@ -122,6 +122,23 @@ def shape_of(
         ) from None
 
 
+def number_of_weights(config: Any, settings: ModelSettings) -> int:
+    """Count the weights of a model from its configuration, without its weights.
+
+    Raises:
+        ModelError: If the architecture cannot be built here.
+    """
+    key = _ShapeKey("", frozenset(), False, 0, config, settings)
+    try:
+        return sum(parameter.numel() for parameter in _built(key).parameters())
+    except (RuntimeError, ValueError, TypeError, AttributeError, KeyError, ImportError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ModelError(
+            f"a model of type {config.model_type!r} cannot be counted without its weights "
+            f"({reason[:160]}), so its size is not known"
+        ) from None
+
+
 def _built(key: _ShapeKey) -> Any:
     """Build the model on torch's meta device."""
     import torch

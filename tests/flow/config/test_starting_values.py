@@ -7,7 +7,7 @@ import pytest
 
 from unlearnbench.api.registry import load_method
 from unlearnbench.config.loader import load_config, shipped_configs
-from unlearnbench.config.schema import MethodGrid, Preparation, SweepConfig
+from unlearnbench.config.schema import TINY_PREPARATION, MethodGrid, Preparation, SweepConfig
 from unlearnbench.config.starting_values import (
     PREPARATIONS,
     STARTING_VALUES,
@@ -156,6 +156,11 @@ def test_models_of_each_size_can_be_prepared(size: ModelSize) -> None:
     value = preparation_value(size)
     assert Preparation(**value.settings).epochs == value.settings["epochs"]
     assert [each.size for each in PREPARATIONS].count(size) == 1
+
+
+def test_tiny_models_are_prepared_by_their_defaults() -> None:
+    own = TINY_PREPARATION.model_dump()
+    assert preparation_value(ModelSize.TINY).settings.items() <= own.items()
 
 
 def test_the_page_has_every_value(monkeypatch: pytest.MonkeyPatch) -> None:

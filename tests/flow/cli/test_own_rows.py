@@ -1,0 +1,320 @@
+"""Rows of one's own on the command line: `configs new`, `evaluate` and `attack` take them."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unlearnbench.cli.own_config import Budget, batch_size_of
+from unlearnbench.config.loader import load_config
+from unlearnbench.config.starting_values import ModelSize, starting_values
+
+Run = Callable[..., tuple[int, str, str]]
+Row = Mapping[str, Any]
+
+NAMES = ("Ada", "Bruno", "Chen", "Dora", "Emil", "Fatima", "Goran", "Hana")
+TOWNS = ("Lisbon", "Turin", "Oslo", "Kyoto", "Quito", "Accra", "Perth", "Riga")
+
+
+def pairs() -> list[tuple[str, str, str]]:
+    """Return questions, answers and subjects: two rows about each of eight people."""
+    rows: list[tuple[str, str, str]] = []
+    for name, town in zip(NAMES, TOWNS, strict=True):
+        rows.append((f"Where was {name} born?", f"{name} was born in {town}.", name))
+        rows.append((f"Who knows {name}?", f"All of {town} knows {name}.", name))
+    return rows
+
+
+FORGET = [{"prompt": question, "completion": answer} for question, answer, _ in pairs()[:6]]
+RETAIN = [{"prompt": question, "completion": answer} for question, answer, _ in pairs()[6:]]
+ROWS = ("--forget-rows", "forget.jsonl", "--retain-rows", "retain.jsonl")
+
+
+def write(name: str | Path, rows: Sequence[Row]) -> None:
+    """Write JSON lines."""
+    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    Path(name).write_text(lines, encoding="utf-8")
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> None:
+    """Two tables of questions in the folder in which commands run."""
+    write(tmp_path / "forget.jsonl", FORGET)
+    write(tmp_path / "retain.jsonl", RETAIN)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, model: Any, tokenizer: Any) -> str:
+    """A folder with a tiny model, in the folder in which commands run."""
+    model.save_pretrained(tmp_path / "my-model")
+    tokenizer.save_pretrained(tmp_path / "my-model")
+    return "./my-model"
+
+
+def planned(run: Run, name: str) -> dict[str, Any]:
+    """Return the plan of a configuration."""
+    code, out, err = run("plan", name, "--json")
+    assert code == 0, err
+    plan: dict[str, Any] = json.loads(out)
+    return plan
+
+
+@pytest.mark.usefixtures("tables")
+def test_two_files_are_enough_for_a_sweep(run: Run) -> None:
+    code, out, err = run("configs", "new", "mine", *ROWS)
+    assert (code, err) == (0, "")
+    assert out.splitlines() == [
+        "data.forget: 6 rows of forget.jsonl, with the columns question: prompt, "
+        "answer: completion",
+        "data.retain: 10 rows of retain.jsonl, with the columns question: prompt, "
+        "answer: completion",
+        "data.utility: 84 embedded facts, as a multiple choice",
+        "model: tiny, 688,768 weights",
+        "config  mine.yaml",
+        "next    unlearnbench plan mine.yaml",
+    ]
+    config = load_config("mine.yaml")
+    assert config.data.model_dump(include={"source", "forget", "retain"}) == {
+        "source": "questions",
+        "forget": "forget.jsonl",
+        "retain": "retain.jsonl",
+    }
+    assert [grid.specs[0].label for grid in config.methods] == [
+        *("npo+nll", "simnpo+nll", "general-ce-u"),
+    ]
+    assert config.seeds == (0, 1, 2)
+    assert [spec.name for spec in config.attacks] == ["relearning"]
+    assert config.training.batch_size == 1
+    assert planned(run, "mine.yaml")["work"]["runs"] == 9
+    assert Path("schema.json").is_file()
+
+
+@pytest.mark.usefixtures("tables")
+def test_every_line_of_a_written_config_is_explained(run: Run) -> None:
+    run("configs", "new", "mine", *ROWS)
+    lines = Path("mine.yaml").read_text(encoding="utf-8").splitlines()
+    assert max(map(len, lines)) <= 110
+    assert any(line.startswith("# Paths are relative to the folder in which") for line in lines)
+    for key in ("name", "data", "models", "methods", "training", "epochs", "seeds", "attacks"):
+        at = next(i for i, line in enumerate(lines) if line.startswith(f"{key}:"))
+        above_and_below = lines[at - 1 : at + 3]
+        assert any("#" in line for line in above_and_below), key
+
+
+@pytest.mark.usefixtures("tables")
+def test_a_base_is_prepared_with_starting_values_of_its_size(
+    run: Run, folder: str, model: Any
+) -> None:
+    code, out, _ = run("configs", "new", "mine", *ROWS, "--base", folder)
+    assert code == 0
+    weights = sum(parameter.numel() for parameter in model.parameters())
+    assert f"model: my-model, {weights:,} weights" in out.splitlines()
+    (settings,) = load_config("mine.yaml").models
+    assert (settings.name, settings.base, settings.fine_tuned) == ("my-model", folder, None)
+    # 16 rows make 4 batches of 4, and a model learns rows in about 125 steps.
+    assert (settings.preparation.batch_size, settings.preparation.epochs) == (4, 32)
+    assert settings.preparation.learning_rate == 3e-3
+    assert planned(run, "mine.yaml")["work"]["runs"] == 9
+
+
+@pytest.mark.usefixtures("tables")
+def test_a_model_and_its_base_are_both_named(run: Run, folder: str) -> None:
+    code, _, _ = run("configs", "new", "mine", *ROWS, "--base", folder, "--model", folder)
+    assert code == 0
+    (settings,) = load_config("mine.yaml").models
+    assert (settings.base, settings.fine_tuned) == (folder, folder)
+    models = planned(run, "mine.yaml")["trained_first"]
+    assert [model["target"] for model in models] == ["all-retain"]
+
+
+@pytest.mark.usefixtures("tables")
+def test_a_hub_that_cannot_be_reached_is_said(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    code, out, _ = run("configs", "new", "mine", *ROWS, "--model", "org/name-7b")
+    assert code == 0
+    assert "model: name-7b, an unknown number of weights (the hub cannot be reached now)" in out
+    text = Path("mine.yaml").read_text(encoding="utf-8")
+    assert "the model's size is not known" in text
+    assert "learning_rates: [1.0e-5]" in text
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "txt"])
+def test_tables_of_texts_make_a_benchmark_of_texts(run: Run, suffix: str) -> None:
+    for name, rows in (("forget", FORGET), ("retain", RETAIN)):
+        texts = [f"{row['prompt']} {row['completion']}" for row in rows]
+        if suffix == "txt":
+            Path(f"{name}.txt").write_text("\n\n".join(texts) + "\n", encoding="utf-8")
+        else:
+            write(f"{name}.jsonl", [{"id": 7, "body": text} for text in texts])
+    tables = ("--forget-rows", f"forget.{suffix}", "--retain-rows", f"retain.{suffix}")
+    code, _, err = run("configs", "new", "mine", *tables)
+    assert code == 0, err
+    assert load_config("mine.yaml").data.source == "texts"
+    assert planned(run, "mine.yaml")["work"]["runs"] == 9
+
+
+def test_columns_that_the_tables_do_not_share_are_found_in_each(run: Run) -> None:
+    write("forget.jsonl", FORGET)
+    others = [{"question": row["prompt"], "answer": row["completion"]} for row in RETAIN]
+    write("retain.jsonl", others)
+    code, _, err = run("configs", "new", "mine", *ROWS)
+    assert code == 0, err
+    text = Path("mine.yaml").read_text(encoding="utf-8")
+    assert "columns of different names, which are found in each" in text
+    assert planned(run, "mine.yaml")["work"]["runs"] == 9
+
+
+def test_columns_with_other_names_are_named(run: Run) -> None:
+    names = {"prompt": "q", "completion": "a"}
+    for file, rows in (("forget.jsonl", FORGET), ("retain.jsonl", RETAIN)):
+        write(file, [{names[key]: value for key, value in row.items()} for row in rows])
+    code, _, err = run("configs", "new", "mine", *ROWS)
+    assert (code, "data.question" in err) == (2, True)
+    columns = ("--column", "question=q", "--column", "answer=a")
+    code, _, err = run("configs", "new", "mine", *ROWS, *columns)
+    assert code == 0, err
+    assert "\n  question: q  # column\n" in Path("mine.yaml").read_text(encoding="utf-8")
+
+
+def test_optional_columns_are_used_if_they_can_be(run: Run) -> None:
+    subjects = [subject for _, _, subject in pairs()]
+    forget = [{**row, "author": name} for row, name in zip(FORGET, subjects[:6], strict=True)]
+    write("forget.jsonl", forget)
+    write("retain.jsonl", RETAIN)
+    assert run("configs", "new", "mine", *ROWS)[0] == 0
+    assert "\n  subject: author  # " in Path("mine.yaml").read_text(encoding="utf-8")
+    assert planned(run, "mine.yaml")["work"]["runs"] == 9
+    for file, rows in (("forget.jsonl", forget), ("retain.jsonl", RETAIN)):
+        write(file, [{**row, "wrong_answers": 7} for row in rows])
+    assert run("configs", "new", "other", *ROWS)[0] == 0
+    text = Path("other.yaml").read_text(encoding="utf-8")
+    assert "\n  # wrong_answers: wrong_answers   not used: forget.jsonl:1" in text
+    assert planned(run, "other.yaml")["work"]["runs"] == 9
+
+
+def test_chinese_rows_and_odd_names_are_written_as_they_are(run: Run) -> None:
+    rows = [
+        {"问题": f"{name}出生在哪里", "答案": f"{name}出生在{town}。"}
+        for name, town in zip("甲乙丙丁戊己", "东南西北中外", strict=True)
+    ]
+    write("要忘记 的: 行.jsonl", rows[:3])
+    write("保留.jsonl", rows[3:])
+    code, _, err = run(
+        *("configs", "new", "mine", "--forget-rows", "要忘记 的: 行.jsonl"),
+        *("--retain-rows", "保留.jsonl", "--column", "question=问题", "--column", "answer=答案"),
+    )
+    assert code == 0, err
+    data = load_config("mine.yaml").data.model_dump()
+    assert (data["forget"], data["question"]) == ("要忘记 的: 行.jsonl", "问题")
+    assert planned(run, "mine.yaml")["work"]["runs"] == 9
+
+
+@pytest.mark.usefixtures("tables")
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (ROWS[:2], "--retain-rows: rows to forget and rows to keep are needed"),
+        (("--forget-rows", "no.jsonl", *ROWS[2:]), "no.jsonl"),
+        (("--model", "./my-model"), "--model: it is for rows of your own"),
+        ((*ROWS, "--model", "./nowhere"), "no model folder './nowhere'"),
+        ((*ROWS, "--column", "anwser=a"), "did you mean 'answer'?"),
+        ((*ROWS, "--column", "question=promt"), "did you mean 'prompt'?"),
+        (("--forget-rows", "forget.jsonl", "--retain-rows", "forget.jsonl"), "6 rows of"),
+    ],
+)
+def test_bad_rows_are_refused_before_anything_is_written(
+    run: Run, words: Sequence[str], message: str
+) -> None:
+    code, _, err = run("configs", "new", "mine", *words)
+    assert (code, message in err) == (2, True), err
+    assert len(err.splitlines()) == 1
+    assert not Path("mine.yaml").exists()
+    assert not Path("schema.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("rows", "size", "steps"), [(1, 1, 1), (5, 1, 5), (10, 2, 5), (40, 8, 5), (400, 32, 13)]
+)
+def test_an_epoch_has_four_steps_or_more_if_there_are_so_many_rows(
+    rows: int, size: int, steps: int
+) -> None:
+    assert batch_size_of(rows) == size
+    assert -(-rows // size) == steps
+    assert steps >= min(rows, 4)
+
+
+def test_a_run_has_about_as_many_steps_as_its_source() -> None:
+    of_1b, *_ = starting_values("npo", ModelSize.ABOUT_1B)
+    # TOFU's forget10 and forget01, for which the source has 125 and 20 steps.
+    assert Budget.of(400, of_1b) == Budget(32, 13, 10)
+    assert Budget.of(40, of_1b) == Budget(8, 5, 4)
+    assert Budget.of(1, of_1b) == Budget(1, 1, 20)
+    # One epoch is more than enough.
+    assert Budget.of(20_000, of_1b) == Budget(32, 625, 1)
+
+
+@pytest.mark.usefixtures("tables")
+def test_a_model_is_evaluated_on_rows_of_ones_own(run: Run, folder: str) -> None:
+    code, out, err = run(
+        *("evaluate", folder, *ROWS, "--rows", "3", "--json"),
+        *("--questions", "answers.jsonl", "--out", "log.safetensors"),
+    )
+    assert code == 0, err
+    metrics = json.loads(out)
+    assert metrics["profile"].startswith("unlearnbench+rows=3@")
+    assert metrics["questions"] == {"retain": 3, "forget": 3, "utility": 3}
+    assert 0 <= metrics["extraction_strength_forget"] <= 1
+    assert 0 <= metrics["utility"] <= 1
+    lines = Path("answers.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["question"] for line in lines].count(FORGET[0]["prompt"]) == 1
+    code, out, err = run(
+        *("evaluate", folder, *ROWS, "--rows", "3"),
+        *("--start", "log.safetensors", "--retain", "log.safetensors", "--forget", "all"),
+    )
+    assert code == 0, err
+    assert "rules: profile unlearnbench+rows=3" in out
+
+
+@pytest.mark.usefixtures("tables")
+def test_holdout_rows_answer_whether_what_is_left_is_private(run: Run, folder: str) -> None:
+    held_out = [{"prompt": f"Who is {name}?", "completion": "Nobody."} for name in NAMES]
+    write("holdout.jsonl", held_out)
+    code, out, err = run(
+        *("evaluate", folder, *ROWS, "--holdout-rows", "holdout.jsonl", "--json", "--rows", "3")
+    )
+    assert code == 0, err
+    metrics = json.loads(out)
+    assert metrics["questions"]["holdout"] == 3
+    assert 0 <= metrics["mia_loss"] <= 1
+
+
+@pytest.mark.usefixtures("tables")
+def test_a_model_is_attacked_on_rows_of_ones_own(run: Run, folder: str) -> None:
+    code, out, err = run(
+        *("attack", folder, *ROWS, "--attack", "relearning", "--rows", "4", "--json"),
+        *("--set", "relearning.steps=[1]", "--start", folder, "--retain", folder),
+    )
+    assert code == 0, err
+    (attack,) = json.loads(out)["attacks"]
+    assert list(attack["variants"]) == ["relearning@0", "relearning@1"]
+
+
+@pytest.mark.usefixtures("tables")
+@pytest.mark.parametrize("command", ["evaluate", "attack"])
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((*ROWS, "--data", "tofu"), "--data: rows of your own are given"),
+        (ROWS[2:], "--forget-rows: rows to forget and rows to keep are needed"),
+        ((*ROWS, "--forget", "0.1"), "questions has the splits all, got 0.1"),
+    ],
+)
+def test_rows_of_ones_own_take_the_place_of_data(
+    run: Run, folder: str, command: str, words: Sequence[str], message: str
+) -> None:
+    attack = ("--attack", "relearning") if command == "attack" else ()
+    code, _, err = run(command, folder, *words, *attack)
+    assert (code, message in err) == (2, True), err
+    assert len(err.splitlines()) == 1
