@@ -155,6 +155,25 @@ def test_losses_and_gradients_are_those_of_a_cpu_in_fp32(
 
 
 @on_both
+@pytest.mark.parametrize("name", ["gradient-difference", "npo"])
+def test_a_run_in_float16_is_near_one_in_float32(
+    device: str, name: str, model: Any, tokenizer: Any, tmp_path: Path
+) -> None:
+    """With the first scale of torch, which overflows in some steps, and is halved."""
+    torch.set_float32_matmul_precision("highest")
+    rows = rows_of(tokenizer, QUESTIONS)
+    objective = Objective(registry.load("methods", name)())
+    found: dict[str, list[float]] = {}
+    for precision in ("fp32", "fp16"):
+        trainer = trainer_of(
+            model, tokenizer, rows, objective, tmp_path, precision=precision, learning_rate=1e-4
+        )
+        assert trainer.accelerator.device.type == device
+        found[precision] = [step.loss for epoch in (1, 2) for step in trainer.epoch(epoch)]
+    assert found["fp16"] == pytest.approx(found["fp32"], rel=3e-3, abs=3e-3)
+
+
+@on_both
 def test_an_evaluation_in_bf16_packs_and_is_near_that_of_a_cpu(
     device: str, model: Any, tokenizer: Any, questions: tuple[Question, ...]
 ) -> None:

@@ -3,10 +3,10 @@
 Weights are sharded by decoder layer, and gathered during a layer's forward and backward pass. They
 keep their names and dtypes, so that other code works as with an unsharded model.
 
-In mixed precision a layer is gathered in bf16. That halves the transfer and needs no second copy,
-whereas autocast keeps a copy of all weights on every process until the forward pass ends. Autocast
-stays on: activations between layers are fp32, products are bf16. Embeddings, final norm and output
-layer are one group, gathered in fp32. Gradients are summed in fp32.
+In mixed precision a layer is gathered in 16 bits. That halves the transfer and needs no second
+copy, whereas autocast keeps a copy of all weights on every process until the forward pass ends.
+Autocast stays on: activations between layers are fp32, products are not. Embeddings, final norm and
+output layer are one group, gathered in fp32. Gradients are summed in fp32.
 
 torch's FSDP is imported where a model is sharded: that takes a second, and most runs shard nothing.
 """
@@ -28,23 +28,23 @@ _stored: WeakKeyDictionary[nn.Module, Counter[torch.dtype]] = WeakKeyDictionary(
 """Stored dtypes of sharded models, which a gathered parameter does not show."""
 
 
-def shard(model: nn.Module, *, mixed: bool = False) -> None:
+def shard(model: nn.Module, *, products: torch.dtype | None = None) -> None:
     """Shard `model`, which has to be the same in all processes; collective.
 
-    mixed  forward and backward passes run under autocast to bf16
+    products  dtype of 16 bits that forward and backward passes autocast to; None without autocast
     """
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     _stored[model] = stored_dtypes(model)
     half = any(p.dtype in (torch.bfloat16, torch.float16) for p in model.parameters())
     # A sum over many processes in half precision would lose digits that one process keeps.
-    reduce = torch.float32 if half or mixed else None
+    reduce = torch.float32 if half or products is not None else None
     # Inputs stay fp32: autocast casts them for a product, and for nothing else.
     outer = MixedPrecisionPolicy(reduce_dtype=reduce, cast_forward_inputs=False)
-    policy = replace(outer, param_dtype=torch.bfloat16) if mixed else outer
+    policy = outer if products is None else replace(outer, param_dtype=products)
     for layer in _layers(model):
         # Norms are computed in fp32, whose kernels take no other weights.
-        if mixed and (norms := _norms(layer)):
+        if products is not None and (norms := _norms(layer)):
             fully_shard(norms, mp_policy=outer)
         fully_shard(layer, mp_policy=policy)
     fully_shard(model, mp_policy=outer)
@@ -93,7 +93,7 @@ def _is_shard(tensor: Tensor) -> bool:
 def unsharded(model: nn.Module, *, exact: bool = False) -> Generator[None, None, None]:
     """Gather the model inside the `with`, for forward passes without other processes; collective.
 
-    exact  use the weights as they are stored, even where layers are gathered in bf16
+    exact  use the weights as they are stored, even where layers are gathered in 16 bits
     """
     parts: list[Any] = [module for module in model.modules() if is_sharded(module)]
     stored = dict(model.named_parameters(remove_duplicate=False)) if exact else {}

@@ -15,6 +15,9 @@ from unlearnbench.cli.options import Json
 
 app = new_group()
 
+_FIRST_WITH_BFLOAT16 = 8
+"""Compute capability of Ampere (A100, RTX 30). Volta (V100) has 7.0, Turing (T4) 7.5."""
+
 Finding = tuple[str, str, bool]
 """Topic, what was found, and whether it works."""
 
@@ -66,12 +69,30 @@ def _device() -> Iterator[Finding]:
         for index in range(torch.cuda.device_count()):
             device = torch.cuda.get_device_properties(index)
             torch.zeros(1, device=f"cuda:{index}").add_(1).item()
-            yield "GPU", f"{device.name}, {device.total_memory / 1e9:.0f} GB", True
+            found = f"{device.name}, {device.total_memory / 1e9:.0f} GB"
+            yield "GPU", found + bfloat16_notice(device.major), True
         if not torch.cuda.is_available():
             yield "GPU", "none that torch can use (see nvidia-smi): runs use the CPU", True
     except (ImportError, OSError, RuntimeError) as error:
         fix = "install a torch for this machine and driver (pytorch.org)"
         yield "torch in use", f"{error} → {fix}", False
+
+
+def bfloat16_notice(major: int) -> str:
+    """What to set on a GPU of that compute capability, if it has no bfloat16."""
+    if torch_is_rocm() or major >= _FIRST_WITH_BFLOAT16:
+        return ""
+    return (
+        ", computes bfloat16 slowly: set training.precision: fp16 and evaluation.precision: fp16 "
+        "(evaluate: --precision fp16)"
+    )
+
+
+def torch_is_rocm() -> bool:
+    """Whether torch is built for GPUs of AMD, whose versions count otherwise."""
+    import torch
+
+    return torch.version.hip is not None
 
 
 def _folders() -> Iterator[Finding]:

@@ -5,15 +5,29 @@ from typing import Any, Literal
 
 from unlearnbench.base.errors import EvaluationError
 
-Dtype = Literal["float32", "bfloat16"]
-Precision = Literal["bf16", "fp32"]
+Dtype = Literal["float32", "bfloat16", "float16"]
+Precision = Literal["bf16", "fp16", "fp32"]
 Attention = Literal["sdpa", "eager", "flash_attention_2"]
 Template = Literal["auto", "plain", "llama-2", "phi", "chat"]
 
-DTYPES: Mapping[Precision, str] = {"bf16": "bfloat16", "fp32": "float32"}
+DTYPES: Mapping[Precision, str] = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 """The dtype that each setting names."""
-MIXED = "float32 under bfloat16"
-"""Weights in float32, products in bfloat16: autocast."""
+_UNDER = " under "
+FLOAT16_IS_NOT_TRAINED = (
+    "weights of float16 cannot be trained, because updates below their last digit are lost and "
+    "gradients leave their range; set dtype: float32 and training.precision: fp16, which computes "
+    "products in float16, or train adapters (`lora`) with training.precision: fp16"
+)
+
+
+def products_dtype(precision: str) -> str | None:
+    """The dtype of products that differs from that of the weights; None if there is none.
+
+    Args:
+        precision: Precision of an evaluation, such as `float32 under bfloat16`.
+    """
+    _, under, products = precision.partition(_UNDER)
+    return products if under else None
 
 
 def resolve_precision(device: str, weights: str, precision: Precision | None) -> str:
@@ -24,8 +38,9 @@ def resolve_precision(device: str, weights: str, precision: Precision | None) ->
     precision  of the settings; default: bf16 on CUDA, else the weights' own
     Raises: EvaluationError where weights of that dtype cannot be evaluated so.
     """
-    if weights == "float32" and (precision or ("bf16" if device == "cuda" else "fp32")) == "bf16":
-        return MIXED
+    chosen = precision or ("bf16" if device == "cuda" else "fp32")
+    if weights == "float32" and chosen != "fp32":
+        return f"{weights}{_UNDER}{DTYPES[chosen]}"
     if precision is None or DTYPES[precision] == weights:
         return weights
     raise EvaluationError(

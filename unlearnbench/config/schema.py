@@ -196,8 +196,8 @@ class Preparation(Settings):
     max_length: Annotated[int, IF_SET] = Field(
         default=MAX_LENGTH, ge=8, description="tokens of a training sequence; longer ones are cut"
     )
-    precision: Annotated[Literal["fp32", "bf16"], IF_SET] = Field(
-        default="fp32", description="bf16: autocast"
+    precision: Annotated[Precision, IF_SET] = Field(
+        default="fp32", description="bf16, fp16: as in `training`"
     )
     rehearse_facts: Annotated[bool, AFTER_BASE] = Field(
         default=False,
@@ -290,7 +290,9 @@ class ModelSettings(Settings):
         "texts, too, and another is learned behind a chat template's last line break",
     )
     dtype: Annotated[Dtype, OF_WEIGHTS, IF_SET.of(Id.EVALUATION)] = Field(
-        default="float32", description="type of the weights"
+        default="float32",
+        description="type of the weights; float16 is for evaluations and for frozen weights under "
+        "adapters (`lora`)",
     )
     attention: Annotated[Attention, OF_WEIGHTS] = Field(
         default="sdpa",
@@ -457,8 +459,8 @@ class EvaluationSettings(Settings):
     )
     precision: Annotated[Precision | None, IN_EFFECT.of(*RUNS), IF_SET.of(Id.EVALUATION)] = Field(
         default=None,
-        description="of evaluations, the fine-tuned and retain models' too; bf16: autocast, where "
-        "weights are float32; default: bf16 on GPUs, the weights' own on CPUs",
+        description="of evaluations, the fine-tuned and retain models' too; bf16, fp16: autocast, "
+        "where weights are float32; default: bf16 on GPUs, the weights' own on CPUs",
     )
     every: Annotated[int | None, NEVER] = Field(
         default=1,

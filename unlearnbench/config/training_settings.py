@@ -15,6 +15,7 @@ from unlearnbench.api.identity import (
     Rule,
     identity_of,
 )
+from unlearnbench.config.precision import Precision
 from unlearnbench.config.section import Settings
 from unlearnbench.config.step_schedule import ScheduleName
 
@@ -77,8 +78,10 @@ class TrainingSettings(Settings):
     max_length: Annotated[int, ALWAYS] = Field(
         default=MAX_LENGTH, ge=8, description="tokens of a training sequence"
     )
-    precision: Annotated[Literal["fp32", "bf16"], ALWAYS] = Field(
-        default="fp32", description="bf16: autocast"
+    precision: Annotated[Precision, ALWAYS] = Field(
+        default="fp32",
+        description="bf16: products in bfloat16 (autocast); fp16: in float16, with a scaled loss, "
+        "for GPUs without bfloat16 (T4, V100)",
     )
     deterministic: Annotated[bool, IF_SET.of(*RUNS)] = Field(
         default=False,

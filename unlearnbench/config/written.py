@@ -21,13 +21,14 @@ from pydantic import (
 from pydantic_core import PydanticKnownError
 
 from unlearnbench.api import registry
+from unlearnbench.api.attack import Attack, WeightAttack
 from unlearnbench.api.benchmark import Benchmark, split_name
 from unlearnbench.base.deferred_warnings import warn_later
 from unlearnbench.base.errors import EvaluationError, PluginError, did_you_mean
 from unlearnbench.base.messages import Fault, Loc, errors_below, fault, raise_faults
 from unlearnbench.config.method_specs import MODIFIERS, Axis, crossed, read_grid, tuned
 from unlearnbench.config.metric_plan import benchmark_plan
-from unlearnbench.config.precision import resolve_precision
+from unlearnbench.config.precision import FLOAT16_IS_NOT_TRAINED, resolve_precision
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.config.schema import (
     NO_BUDGET,
@@ -158,6 +159,7 @@ class WrittenConfig(SweepConfig):
             self._metrics,
             self._search,
             self._precision,
+            self._float16,
             self._requests,
         )
         raise_faults((Fault(loc, text) for rule in rules for loc, text in rule()), "rule")
@@ -337,6 +339,36 @@ class WrittenConfig(SweepConfig):
                 resolve_precision("cpu", model.dtype, self.evaluation.precision)
             except EvaluationError as error:
                 yield ("evaluation", "precision"), f"models.{i}: {error}"
+
+    def _float16(self) -> Iterator[tuple[Loc, str]]:
+        """Weights of float16 that something would train."""
+        for i, model in enumerate(self.models):
+            if model.dtype != "float16":
+                continue
+            works = [*self._trained_weights(model), *self._trained_by_attacks()]
+            if works:
+                yield ("models", i, "dtype"), f"{works[0]}: {FLOAT16_IS_NOT_TRAINED}"
+
+    def _trained_weights(self, model: ModelSettings) -> Iterator[str]:
+        """What trains weights of `model` other than adapters in float16."""
+        if model.fine_tuned is None:
+            yield "the start model is trained here"
+        needed = [split_name("retain", split) for split in self.split_keys]
+        if "retain" in self.references and not {*needed} <= {*model.retain}:
+            yield "the retain model is trained here"
+        for grid in self.methods:
+            training = grid.training or self.training
+            has_adapters = model.lora is not None and training.precision == "fp16"
+            if registry.trains(name := grid.specs[0].name) and not has_adapters:
+                yield f"{name} trains this model"
+
+    def _trained_by_attacks(self) -> Iterator[str]:
+        """Attacks that train whole weights, or adapters in another precision."""
+        for spec in self.attacks:
+            kind: type[Attack] = registry.load("attacks", spec.name)
+            has_adapters = spec.settings.get("lora_rank") and self.training.precision == "fp16"
+            if issubclass(kind, WeightAttack) and kind.trains and not has_adapters:
+                yield f"the attack {spec.name} trains this model (with lora_rank, adapters)"
 
 
 def _faults_of_bases(data: Benchmark, models: Sequence[ModelSettings]) -> Iterator[Fault]:

@@ -8,9 +8,12 @@ profile's id. None is unknown, as in published logs, and compares with all.
     float32                  products and sums of float32, without TF32: a CPU's numbers
     float32 under bfloat16   weights and sums between layers in float32, products in bfloat16
     bfloat16                 all in bfloat16, as in TOFU and open-unlearning
+    float32 under float16    as above, for GPUs without bfloat16 (T4, V100)
+    float16                  all in float16; a sum between layers above 65,504 is infinite
 
-The last two do not compare: in bfloat16 the sum that runs through the layers is rounded after each
-of them, and the two are as far apart as each is from float32 (1e-2 in a loss, at 16 random layers).
+The two of bfloat16 do not compare: in bfloat16 the sum that runs through the layers is rounded
+after each of them, and the two are as far apart as each is from float32 (1e-2 in a loss, at 16
+random layers). Log-probabilities are computed in float32 from the last hidden states, always.
 TF32 is left out: bf16 is there for speed, and fp32 to be exact.
 """
 
@@ -19,16 +22,21 @@ from contextlib import contextmanager
 from typing import Any
 
 from unlearnbench.base.errors import EvaluationError
-from unlearnbench.config.precision import MIXED, Precision, resolve_precision
+from unlearnbench.config.precision import DTYPES, Precision, products_dtype, resolve_precision
 
 
-def needs_stored_weights(model: Any, precision: Precision | None) -> bool:
-    """True if rounding the weights to bfloat16 would change an evaluation's numbers.
+def needs_stored_weights(model: Any, precision: Precision | None, trained: Precision) -> bool:
+    """True if rounding the weights as training does would change an evaluation's numbers.
 
-    Under autocast every product rounds them anyway. Raises: EvaluationError.
+    Under autocast to the same dtype every product rounds them anyway. Raises: EvaluationError.
     """
+    return _products(model, precision) != DTYPES[trained]
+
+
+def _products(model: Any, precision: Precision | None) -> str | None:
+    """The dtype that autocast gives products; None if they have that of the weights."""
     device = next(model.parameters()).device.type
-    return resolve_precision(device, _weights(model), precision) != MIXED
+    return products_dtype(resolve_precision(device, _weights(model), precision))
 
 
 @contextmanager
@@ -44,16 +52,16 @@ def computing_in_precision(
     import torch
 
     device = next(model.parameters()).device.type
-    mixed = not needs_stored_weights(model, precision)
-    if gradients or not mixed:
+    products = _products(model, precision)
+    if gradients or products is None:
         mode = torch.enable_grad() if gradients else torch.inference_mode()
-        with mode, _autocast(device, enabled=mixed):
+        with mode, _autocast(device, products):
             yield
         return
     # Autocast caches its copies only of leaves that take a gradient, and not in inference mode.
     # Without the cache all weights would be cast again for every decoded token.
     stored = [p for p in model.parameters() if p.dtype == torch.float32]
-    with all_trained(stored), torch.no_grad(), _autocast(device, enabled=True):
+    with all_trained(stored), torch.no_grad(), _autocast(device, products):
         yield
 
 
@@ -70,14 +78,17 @@ def all_trained(weights: Iterable[Any]) -> Generator[None, None, None]:
             item.requires_grad_(False)
 
 
-def _autocast(device: str, *, enabled: bool) -> Any:
+def _autocast(device: str, products: str | None) -> Any:
+    """Autocast to the dtype of that name; switched off without one."""
     from contextlib import nullcontext
 
     import torch
 
     if not torch.amp.is_autocast_available(device):
         return nullcontext()
-    return torch.autocast(device, torch.bfloat16, enabled=enabled)
+    if products is None:
+        return torch.autocast(device, enabled=False)
+    return torch.autocast(device, getattr(torch, products))
 
 
 def precision_of_model(model: Any) -> str:

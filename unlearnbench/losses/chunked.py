@@ -60,7 +60,11 @@ def apply_kernel(
     trains_layer = any(t is not None and t.requires_grad for t in (weight, bias))
     way: _Way = "recomputed"
     if torch.is_grad_enabled() and (trains_layer or hidden.requires_grad):
-        if eager or not trains_layer:  # hidden states' gradients are not summed over tokens
+        # float16 cannot hold the gradients of tokens that each weigh 1: sums over tokens overflow,
+        # and small ones are lost. The backward pass brings weights that contain the loss scale.
+        can_be_eager = layer[3] != torch.float16
+        # Gradients of hidden states are not summed over tokens.
+        if can_be_eager and (eager or not trains_layer):
             way = "eager"
         elif LogitChunks(hidden, weight, bias, *layer).bytes <= min(CACHED_BYTES, CHUNK_BYTES):
             way = "cached"

@@ -54,7 +54,7 @@ class Setup:
     optimizer: str
     resources: Resources
     on_gpu: bool = True
-    evaluated_in_bf16: bool = True
+    evaluated_in_half: bool = True
     passes: float = 1
     """Forward and backward passes of a step, on average over its rows."""
     copies: int = 0
@@ -135,7 +135,7 @@ def footprint(shape: Shape, method: Method, needs: Needs, setup: Setup) -> Footp
     scaled = method.update_scale() != 1
     buckets = shape.trained_bytes if world > 1 and not fsdp else 0
     tokens = _FORWARD_TOKENS if setup.on_gpu else 0
-    item = 2 if setup.evaluated_in_bf16 else shape.item
+    item = 2 if setup.evaluated_in_half else shape.item
     # In fp32, and their log-softmax beside; four states of a token while a layer is at work.
     states = 8 * min(_LOGITS, tokens * shape.vocabulary) + 4 * tokens * shape.hidden * item
     return Footprint(
@@ -167,7 +167,7 @@ def _outer(shape: Shape) -> int:
 
 def _evaluation_weights(shape: Shape, setup: Setup, share: int) -> int:
     """Bytes of additional copies of weights during an evaluation."""
-    half = setup.evaluated_in_bf16 and shape.item != 2
+    half = setup.evaluated_in_half and shape.item != 2
     if share == 1:
         return 2 * shape.matrices if half else 0
     gathered_in_half = half and setup.autocast

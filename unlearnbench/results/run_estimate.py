@@ -136,7 +136,7 @@ def hours_of(
     """
     world, n = setup.resources.world_size, shape.matrices
     trained_at = rates.flops / (1 if setup.autocast or shape.item == 2 else rates.slower)
-    half = setup.evaluated_in_bf16 or shape.item == 2
+    half = setup.evaluated_in_half or shape.item == 2
     evaluated_at = rates.flops / (1 if half else rates.slower)
     passes = effort.steps * math.ceil(setup.batch_size / world / setup.items)
     flop = setup.passes * training_flop(effort, shape, checkpointing=setup.checkpointing)
@@ -147,7 +147,7 @@ def hours_of(
     scoring = effort.whole * effort.scored * 2 * n / evaluated_at / world
 
     answers = math.ceil(effort.answers / world)
-    item, slots = 2 if setup.evaluated_in_bf16 else shape.item, answers
+    item, slots = 2 if setup.evaluated_in_half else shape.item, answers
     if limit is not None:
         free = CACHE_SHARE * max(limit - memory.constant - memory.evaluation, 0)
         keys = min(free, memory.keys)
@@ -284,7 +284,7 @@ def sweep_seconds(
         if item := first.get(name):
             flop = 6 * item.shape.matrices * rows * item.setup.lengths.mean
             preparation, rates = item.run.model.preparation, item.rates
-            half = item.shape.item == 2 or preparation.precision == "bf16"
+            half = item.shape.item == 2 or preparation.precision != "fp32"
             flop *= 1 if half else rates.slower
             steps = rows / preparation.batch_size
             launched = steps * item.shape.layers * rates.launched
@@ -358,12 +358,12 @@ def _setup(
         micro_batch_size=spec.training.micro_batch_size,
         rows_per_item=needs.rows_per_item,
         lengths=lengths,
-        autocast=spec.training.precision == "bf16",
+        autocast=spec.training.precision != "fp32",
         checkpointing=spec.model.gradient_checkpointing,
         optimizer=spec.training.optimizer,
         resources=resources,
         on_gpu=on_gpu,
-        evaluated_in_bf16="bfloat16" in evaluated_in,
+        evaluated_in_half="float16" in evaluated_in,  # also of bfloat16
         passes=1 + repeated * len(needs.parts - RETAIN_PARTS) / max(len(needs.parts), 1),
         copies=roles + kept if modifiers else 0,
     )

@@ -167,12 +167,12 @@ def set_up(
     tokenizer     folder, hub id or tokenizer; default: the model's own, or its base's
     template      as in `ModelSettings`; `auto` is the tokenizer's chat template, else plain
     template_args  variables of the chat template (`date_string`), and `system_prompt`
-    dtype         float32 or bfloat16, for a model that is loaded here
+    dtype         float32, bfloat16 or float16, for a model that is loaded here
     attention     sdpa (eager in models without SDPA), eager or flash_attention_2, likewise
     adapter_base  base of an adapter folder, in place of the one that the adapter names
     trust_remote_code  whether to run Python code that comes with the model or its tokenizer
-    precision     bf16 (autocast, where weights are float32) or fp32; default: bf16 on CUDA, the
-                  weights' own elsewhere. Numbers of different precisions do not compare.
+    precision     bf16 or fp16 (autocast, where weights are float32), or fp32; default: bf16 on
+                  CUDA, the weights' own elsewhere. Numbers of different precisions do not compare.
     batch_tokens  tokens of one batch; default: fast on the device; changes no number
 
     Joins the process group of a launcher such as torchrun.

@@ -146,6 +146,7 @@ class ModelPreparer:
             weight_decay=preparation.weight_decay,
             decay_norms_and_biases=preparation.decay_norms_and_biases,
             max_grad_norm=preparation.max_grad_norm,
+            # Weights of bfloat16; those of float16 are not trained.
             precision="bf16" if half else preparation.precision,
             # Muon's update is of a whole matrix.
             parallel=self.parallel if preparation.optimizer == "adamw" else "ddp",

@@ -367,7 +367,8 @@ class Run:
         if self._trainer is None:
             yield self._wrapped
             return
-        exact |= needs_stored_weights(self._trainer.model, self.spec.evaluation.precision)
+        evaluated, trained = self.spec.evaluation.precision, self.spec.training.precision
+        exact |= needs_stored_weights(self._trainer.model, evaluated, trained)
         # One of several processes must not leave the others in the middle: the next step stops all.
         deferred = defer_sigterm() if world_size() > 1 else nullcontext()
         with self._trainer.evaluation_model(exact=exact) as model, deferred:

@@ -22,6 +22,7 @@ from torch.utils.hooks import RemovableHandle
 from unlearnbench.api.benchmark import Question
 from unlearnbench.base.errors import TrainingError
 from unlearnbench.base.fsdp import is_sharded
+from unlearnbench.config.precision import Precision
 from unlearnbench.losses.lm_head import at_least_fp32
 from unlearnbench.models.encoding import Encoder, Row
 from unlearnbench.models.epoch_order import TrainingRows
@@ -41,7 +42,7 @@ class FineTuner:
     encoder: Encoder
     """With the tokens of a training row as its `max_length`."""
     pad: int
-    precision: Literal["fp32", "bf16"] = "fp32"
+    precision: Precision = "fp32"
     """Precision of the products, as in the run whose model is attacked."""
     micro_batch_size: int | None = None
     """Rows of a forward pass; None: all of a step, or what has fitted into memory."""

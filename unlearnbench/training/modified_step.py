@@ -32,7 +32,7 @@ from unlearnbench.base.fsdp import as_shard, local_part, local_shard, reshard
 from unlearnbench.losses.lm_head import at_least_fp32
 from unlearnbench.training.micro_batches import StepRows
 from unlearnbench.training.objective import called
-from unlearnbench.training.optimizers import reseed, seed_of
+from unlearnbench.training.optimizers import PRODUCTS, reseed, seed_of
 
 if TYPE_CHECKING:
     from unlearnbench.training.trainer import Trainer
@@ -121,7 +121,7 @@ class StepEvaluation:
 
     def _compare(self, moved: Gradients, stored: Gradients, offset: Gradients) -> None:
         """Note how much of an offset is left in the precision of the model's products."""
-        low = torch.bfloat16 if self.trainer.how.precision == "bf16" else None
+        low = PRODUCTS.get(self.trainer.how.precision)
 
         def realised(moved: Tensor, stored: Tensor) -> Tensor:
             moved, stored = (at_least_fp32(t.to(low or t.dtype)) for t in (moved, stored))

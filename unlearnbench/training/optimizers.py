@@ -19,9 +19,12 @@ from unlearnbench.base.errors import TrainingError
 from unlearnbench.base.fsdp import local_shard
 from unlearnbench.base.optional_packages import import_optional
 from unlearnbench.base.out_of_memory import empty_cache
+from unlearnbench.config.precision import Precision
 from unlearnbench.config.step_schedule import Schedule, ScheduleName
 from unlearnbench.config.training_settings import EIGHT_BIT, ONE_PROCESS
 
+PRODUCTS: Mapping[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
+"""The dtype that a precision of training gives products; none for fp32."""
 Reader = Callable[[str], Tensor]
 """Returns the whole tensor of a name."""
 Made = Iterator[torch.optim.Optimizer]
@@ -142,7 +145,7 @@ class TrainerSettings:
     weight_decay: float = 0.0
     decay_norms_and_biases: bool = True
     max_grad_norm: float = 1.0
-    precision: Literal["fp32", "bf16"] = "fp32"
+    precision: Precision = "fp32"
     removes_dropout: bool = False
     """Whether the dropout of the model's own configuration is removed while it trains."""
     parallel: Literal["fsdp", "ddp"] = "ddp"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from unlearnbench.api.method import Needs, Part
 from unlearnbench.base.atomic import atomic_path
 from unlearnbench.base.deferred_warnings import warn_later
 from unlearnbench.base.hashing import tensors_hash
+from unlearnbench.config.precision import Precision
 from unlearnbench.losses.chunked import apply_kernel
 from unlearnbench.losses.kernels import LogOdds
 from unlearnbench.losses.lm_head import at_least_fp32
@@ -35,8 +36,8 @@ from unlearnbench.models.encoding import Row
 from unlearnbench.models.epoch_order import TrainingRows
 from unlearnbench.models.forward import OutputLayer
 from unlearnbench.models.row_states import RowReader, RowStates
+from unlearnbench.training.optimizers import PRODUCTS
 
-Precision = Literal["fp32", "bf16"]
 _BATCH_TOKENS = 2048
 
 
@@ -120,13 +121,14 @@ def reference_rows(
     weights_hash   identity of those weights (and of tokenizer and template, through the rows' ids)
     distributions  store final hidden states too, for methods that read whole distributions
     layers         store the hidden states after these decoder layers too
-    precision      of the run's training: bf16 for autocast
+    precision      of the run's training: bf16 and fp16 for autocast
 
     Several processes may write the same file: each renames its own into place, and their contents
     are equal.
     """
     distinct = sorted(set(rows), key=lambda row: (row.ids, row.start))
-    stored = [*(["hidden"] if distributions else []), *(["bf16"] if precision == "bf16" else [])]
+    stored = ["hidden"] if distributions else []
+    stored += [precision] if precision in PRODUCTS else []
     path = folder / f"{_key(weights_hash, distinct, [*stored, *layers])}.safetensors"
     tensors = _read(path)
     model = None
@@ -200,7 +202,8 @@ def _compute(
 ) -> dict[str, Tensor]:
     reader = RowReader(model, pad, max((len(row.ids) for row in rows), default=0))
     device = next(model.parameters()).device.type
-    autocast = torch.autocast(device, torch.bfloat16, enabled=precision == "bf16")
+    products = PRODUCTS.get(precision)
+    autocast = torch.autocast(device, products, enabled=products is not None)
     tensorss: dict[str, dict[int, Tensor]] = {}
     for batch in token_budget([len(row.ids) for row in rows], _BATCH_TOKENS):
         with autocast:

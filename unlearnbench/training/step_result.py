@@ -30,7 +30,15 @@ class StepResult:
         return self.epoch if unit is Unit.EPOCH else self.step
 
 
-def not_finite(step: int, epoch: int, loss: float, grad_norm: float, *, has_moved: bool) -> str:
+def not_finite(
+    step: int,
+    epoch: int,
+    loss: float,
+    grad_norm: float,
+    *,
+    has_moved: bool,
+    in_float16: bool = False,
+) -> str:
     """Explain why a run ends at a step, if its loss or gradient is NaN or infinite.
 
     Args:
@@ -39,6 +47,7 @@ def not_finite(step: int, epoch: int, loss: float, grad_norm: float, *, has_move
         loss: Loss of the step.
         grad_norm: Norm of the gradient before clipping.
         has_moved: Whether an optimiser has changed a weight before this step.
+        in_float16: Whether products are in float16, which has no number above 65,504.
 
     Returns:
         The fact in the first line and the remedy in the second; an empty text for finite numbers.
@@ -49,6 +58,12 @@ def not_finite(step: int, epoch: int, loss: float, grad_norm: float, *, has_move
     if math.isfinite(loss):
         fact = f"{_word(grad_norm)} gradient at step {step} (epoch {epoch}), of a loss of {loss:g}"
     check = "`unlearnbench methods check NAME` tests a method's loss"
+    if in_float16:
+        return (
+            f"{fact}\nfloat16 has no numbers above 65,504, which activations of some models and "
+            "gradients of some losses exceed: set training.precision to fp32, or to bf16 if the "
+            "GPU has it. If that run fails, too, a lower learning rate often avoids it"
+        )
     if not has_moved:
         return (
             f"{fact}\nNo optimiser step had changed a weight by then, so the learning rate is not "

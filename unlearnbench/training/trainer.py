@@ -8,7 +8,7 @@ accumulated and 2 processes × 16. The order of rows depends on seed and epoch a
 import json
 import math
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -38,15 +38,18 @@ from unlearnbench.base.fsdp import (
 )
 from unlearnbench.base.out_of_memory import OomRetry, optimizer_oom
 from unlearnbench.base.tensor_file import byte_size, write_tensors
+from unlearnbench.config.precision import FLOAT16_IS_NOT_TRAINED
 from unlearnbench.config.unit import Unit
 from unlearnbench.models.dropout import ModelDropout
 from unlearnbench.models.epoch_order import Item, TrainingRows
 from unlearnbench.models.towers import freeze_unreached
 from unlearnbench.training.answer_sampling import Sampler
+from unlearnbench.training.loss_scale import LossScale
 from unlearnbench.training.micro_batches import Budget, MicroBatches, StepContext, StepRows, Sums
 from unlearnbench.training.modified_step import Modifiers
 from unlearnbench.training.objective import Objective, called
 from unlearnbench.training.optimizers import (
+    PRODUCTS,
     TrainerSettings,
     check_gradients,
     load_state,
@@ -106,13 +109,16 @@ class Trainer:
         with called(objective.method, "start"):
             self.state: Mapping[str, float] = objective.method.start()
         self.accelerator = _accelerator(optimisation.precision)
+        self.scale = LossScale() if optimisation.precision == "fp16" else None
+        """Scale of the loss; None in precisions whose range is that of float32."""
         _freeze(model, objective.method)
         freeze_unreached(model)
+        _check_float16(model, optimisation.precision)
         # Before the weights are sharded: it runs trials on the model.
         self.batches = MicroBatches(model, rows, objective.needs, pad, references or {})
         if optimisation.parallel == "fsdp" and self.accelerator.num_processes > 1:
-            mixed = self.accelerator.mixed_precision == "bf16"
-            shard(model.to(self.accelerator.device), mixed=mixed)
+            products = PRODUCTS.get(optimisation.precision)
+            shard(model.to(self.accelerator.device), products=products)
         # Before the optimisers are made, which choose their kernels by the weights' device.
         self.model: Any = model if is_sharded(model) else _placed(model, self.accelerator)
         self._dropout = ModelDropout(model) if optimisation.removes_dropout else None
@@ -199,6 +205,10 @@ class Trainer:
         self.step += 1
         rate = self.how.learning_rate * factor
         loss, reported = sum(terms.values()), dict(reported) | self.tokens
+        if self.scale is not None:
+            self.scale.step_taken()
+            reported["loss_scale"] = self.scale.value
+            reported["overflows"] = float(self.scale.overflows)
         return StepResult(self.step, epoch, rate, loss, terms, norm, reported)
 
     def _modified(
@@ -255,7 +265,11 @@ class Trainer:
 
     def _refuse_not_finite(self, epoch: int, loss: float, norm: float) -> None:
         """Raise NonFiniteError if the step's loss or gradient norm is NaN or infinite."""
-        if reason := not_finite(self.step + 1, epoch, loss, norm, has_moved=self._has_moved()):
+        moved, in_float16 = self._has_moved(), self.scale is not None
+        reason = not_finite(
+            self.step + 1, epoch, loss, norm, has_moved=moved, in_float16=in_float16
+        )
+        if reason:
             raise NonFiniteError(reason)
 
     def _has_moved(self) -> bool:
@@ -304,19 +318,56 @@ class Trainer:
         share, alone = len(draws[rank::world]), world == 1
         return self.oom_retry.step(work, self.zero, number=self.step + 1, rows=share, alone=alone)
 
+    def autocast(self) -> AbstractContextManager[Any]:
+        """The precision of a forward pass of this training."""
+        if self.how.precision == "fp16":
+            # accelerate refuses float16 on a CPU, and wraps optimisers with its scale elsewhere.
+            return torch.autocast(self.accelerator.device.type, torch.float16)
+        return self.accelerator.autocast()
+
     def backward(
         self,
         rows: StepRows,
         groups: Sequence[Collection[Part]] = (PARTS,),
         watch: Callable[[Terms, LossBatch], None] = lambda _terms, _batch: None,
     ) -> tuple[dict[str, float], dict[str, float]]:
-        """Add the gradient of a step; returns the loss by term, and the values it reports.
+        """Compute the gradient of a step; returns the loss by term, and the values it reports.
 
-        Under `torch.no_grad` it only returns them.
+        There is no gradient before. Under `torch.no_grad` it only returns them. In float16 passes
+        are repeated with a smaller scale until no gradient overflows.
 
         groups  parts with rows in a pass of their own; by default all in one
         watch   called with each micro-batch and its terms
         """
+        values = self._passes(rows, groups, watch)
+        while torch.is_grad_enabled() and self._overflows(values[0]):
+            self.zero()
+            # Dropout draws the same numbers when a run is resumed with the smaller scale.
+            reseed(self.how.seed, self.step, self.accelerator.process_index)
+            values = self._passes(rows, groups, watch)
+        return values
+
+    def _overflows(self, terms: Mapping[str, float]) -> bool:
+        """Unscale the gradient; whether it has to be computed again with the scale now lowered.
+
+        Collective: all processes come to the same answer.
+        """
+        if self.scale is None:
+            return False
+        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        is_finite = all(all_gather(self.scale.unscale_(gradients)))
+        # A loss that is itself infinite stays so with every scale.
+        if is_finite or not math.isfinite(sum(terms.values())):
+            return False
+        return self.scale.lower()
+
+    def _passes(
+        self,
+        rows: StepRows,
+        groups: Sequence[Collection[Part]],
+        watch: Callable[[Terms, LossBatch], None],
+    ) -> tuple[dict[str, float], dict[str, float]]:
+        """Add the gradient of a step's rows, of the scaled loss; returns the loss by term."""
         world, step = self.accelerator.num_processes, rows.context
         chunks = [(chunk, 1) for chunk in self._micro_batches(rows.mine, step)]
         # All processes make the same number of passes, since sharded weights and reduced gradients
@@ -331,13 +382,14 @@ class Trainer:
         for i, (chunk, weight, group) in enumerate(each):
             last = i == len(each) - 1
             with nullcontext() if last else self.accelerator.no_sync(self.model):
-                with self.accelerator.autocast():
+                with self.autocast():
                     batch = self.batches.batch(self.model, chunk, step, group=group)
                     result = self.objective.terms(batch)
                 if gradients := torch.is_grad_enabled():
                     # Data parallelism averages over processes; this makes it a sum.
-                    total = torch.stack([*result.values()]).sum()
-                    self.accelerator.backward(total * world * weight)
+                    total = torch.stack([*result.values()]).sum() * world * weight
+                    scaled = total if self.scale is None else total * self.scale.value
+                    self.accelerator.backward(scaled)
             watch(result, batch)
             terms.add(result, weight)
             tokens = self.batches.tokens(chunk, step, parts & {*group})
@@ -381,7 +433,7 @@ class Trainer:
             raise TrainingError("the method needs samples, and there is nothing to sample with")
         indices = [draw.index for draw in mine or draws[:1]]
         model = self.accelerator.unwrap_model(self.model)
-        with self.accelerator.autocast(), unsharded(model):
+        with self.autocast(), unsharded(model):
             samples = self.sampler(model, indices, self.step)
         tokens = sum(row.scored for sample in samples.values() for row in sample.rows)
         sums = Sums()
@@ -399,7 +451,7 @@ class Trainer:
         if not only:
             return {}
         for chunk, weight in chunks:
-            with self.accelerator.autocast():
+            with self.autocast():
                 batch = self.batches.batch(self.model, chunk, step, only)
                 with called(self.objective.method, "statistics"):
                     statistics = self.objective.method.statistics(batch)
@@ -440,7 +492,8 @@ class Trainer:
     def _metadata(self) -> dict[str, str]:
         numbers = {"step": str(self.step), "epochs": str(self.epochs_done)}
         edited = {_EDITED: "yes"} if self._is_edited else {}
-        return numbers | edited | {"state": json.dumps(dict(self.state))}
+        scale = {} if self.scale is None else self.scale.metadata()
+        return numbers | edited | scale | {"state": json.dumps(dict(self.state))}
 
     def load(self, path: Path) -> None:
         """Resume from a file of `save`."""
@@ -460,13 +513,16 @@ class Trainer:
         self.step = int(metadata["step"])
         self.state = json.loads(metadata["state"])
         self._is_edited = _EDITED in metadata
+        if self.scale is not None:
+            self.scale.load(metadata)
 
     @contextmanager
     @torch.no_grad()
     def evaluation_model(self, *, exact: bool = True) -> Generator[Any, None, None]:
         """The model in evaluation mode, with weights start + `update_scale` · (trained − start).
 
-        exact  with the stored weights; else with bf16 ones where shared layers are trained in bf16
+        exact  with the stored weights; else with those that sharded layers are gathered in, of 16
+               bits where products are
         """
         model = self.accelerator.unwrap_model(self.model).eval()
         scale, weights = self.objective.method.update_scale(), self.weights
@@ -556,6 +612,16 @@ def _copies(model: nn.Module) -> dict[str, Tensor]:
     """
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     return {name: p.clone() for name, p in trained.items() if "lora_A" not in name}
+
+
+def _check_float16(model: nn.Module, precision: str) -> None:
+    """Raise TrainingError for float16 weights that are trained, or lie below ones that are.
+
+    Gradients of adapters go through frozen weights, whose dtype they have on the way.
+    """
+    for name, parameter in model.named_parameters():
+        if parameter.dtype == torch.float16 and (parameter.requires_grad or precision != "fp16"):
+            raise TrainingError(f"{name} is of float16: {FLOAT16_IS_NOT_TRAINED}")
 
 
 def _accelerator(precision: str) -> Accelerator:

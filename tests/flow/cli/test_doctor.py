@@ -43,3 +43,10 @@ def test_what_does_not_work_is_named_with_its_fix(
     assert (code, {*found}) == (1, {"ray", "torch", "torch in use", "HF_HOME"})
     assert found["torch"].startswith("1.0 → pip install 'torch>=")
     assert found["torch in use"].startswith("the driver is too old")
+
+
+@pytest.mark.parametrize(("major", "says"), [(7, True), (8, False), (9, False)])
+def test_a_gpu_without_bfloat16_is_told_what_to_set(major: int, says: bool) -> None:
+    text = doctor.bfloat16_notice(major)
+    assert ("training.precision: fp16" in text) == says
+    assert ("evaluation.precision: fp16" in text) == says

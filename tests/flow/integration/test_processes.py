@@ -341,6 +341,70 @@ def test_a_sharded_model_in_bf16_has_the_numbers_of_autocast(tmp_path: Path) -> 
             assert got["same"], "what autocast makes of the weights is what they are gathered in"
 
 
+FLOAT16 = """
+import json, sys
+from pathlib import Path
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+from unlearnbench.base import distributed as group
+from unlearnbench.models.epoch_order import TrainingRows
+from unlearnbench.models.encoding import Row
+from unlearnbench.training.optimizers import TrainerSettings
+from unlearnbench.training.objective import Objective
+from unlearnbench.base.fsdp import full_tensor
+from unlearnbench.training.trainer import FineTuning, Trainer
+
+torch.set_num_threads(1)
+group.join_group()
+config = LlamaConfig(vocab_size=320, hidden_size=64, intermediate_size=128, num_hidden_layers=3,
+                     num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=False)
+rows = TrainingRows(retain=[Row(tuple(range(3 + i, 12 + 2 * i)), 4) for i in range(8)])
+
+
+class Overflowing(FineTuning):
+    \"\"\"Overflows in the last process alone, as long as the scale is above 256.\"\"\"
+
+    def loss(self, batch):
+        value = super().loss(batch)
+        is_last = group.rank() == group.world_size() - 1
+        if is_last and value.requires_grad and trainer.scale.value > 256:
+            states = batch.retain.hidden
+            # Its value is 0, its gradient is not finite in float16.
+            value = value + 3e38 * (states - states.detach()).sum()
+        return value
+
+
+found = {}
+for way in ("ddp", "fsdp") if group.world_size() > 1 else ("ddp",):
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(config)
+    how = TrainerSettings(2, 4, 1e-3, seed=0, precision="fp16", parallel=way)
+    trainer = Trainer(model.train(), Objective(Overflowing()), rows, how, 0)
+    steps = [*trainer.epoch(1), *trainer.epoch(2)]
+    weights = [full_tensor(p.detach()).flatten() for p in trainer.model.parameters()]
+    found[way] = {
+        "losses": [step.loss for step in steps], "norms": [step.grad_norm for step in steps],
+        "scale": trainer.scale.value, "overflows": trainer.scale.overflows,
+        "weights": float(torch.cat(weights).norm()),
+    }
+Path(sys.argv[1]).write_text(json.dumps(found))
+group.leave_group()
+"""
+
+
+def test_processes_agree_that_a_gradient_in_float16_has_overflowed(tmp_path: Path) -> None:
+    """It overflows in one of two, whose copies or shards of the weights stay those of one."""
+    (alone,) = launch(FLOAT16, [], tmp_path, 1)
+    truth = json.loads(alone.read_text())["ddp"]
+    assert (truth["scale"], truth["overflows"]) == (256.0, 8)
+    for path in launch(FLOAT16, [], tmp_path, 2):
+        for way, got in json.loads(path.read_text()).items():
+            assert (got["scale"], got["overflows"]) == (256.0, 8), way
+            for key in ("losses", "norms"):
+                assert got[key] == pytest.approx(truth[key], rel=2e-3), (way, key)
+            assert got["weights"] == pytest.approx(truth["weights"], rel=1e-4), way
+
+
 EVALUATED = """
 import pickle, sys
 from pathlib import Path
@@ -359,7 +423,7 @@ trainer = Trainer(AutoModelForCausalLM.from_pretrained(folder), *given)
 assert is_sharded(trainer.model)
 for precision in ("bf16", "fp32"):
     evaluator.precision = precision
-    exact = needs_stored_weights(trainer.model, precision)
+    exact = needs_stored_weights(trainer.model, precision, "bf16")
     with trainer.evaluation_model(exact=exact) as model:
         held = {p.dtype for p in model.parameters() if p.ndim == 2}
         assert (torch.bfloat16 in held) == (precision == "bf16")

@@ -23,7 +23,7 @@ EFFORT = Effort(
 def test_hours_by_hand() -> None:
     """Where nothing but FLOP is counted, and the reads of files."""
     found, setup, n = shape(), setup_of(SETTINGS, 4, "fp32", 1), shape().weights
-    setup = replace(setup, evaluated_in_bf16=False)
+    setup = replace(setup, evaluated_in_half=False)
     method = registry.load("methods", "ce-u")()
     memory = footprint(found, method, method.needs, setup)
     assert training_flop(EFFORT, found, checkpointing=False) == 1000 * 6 * n
@@ -51,7 +51,7 @@ def test_hours_by_hand() -> None:
     assert hours(found, two)[:3] == pytest.approx((4 * training, 4 * scoring, 4 * decoding))
     autocast = replace(setup, autocast=True)
     assert hours(found, autocast)[:2] == pytest.approx((training, 8 * scoring))
-    judged = replace(setup, evaluated_in_bf16=True)
+    judged = replace(setup, evaluated_in_half=True)
     assert hours(found, judged)[1:3] == pytest.approx((scoring, decoding))
 
 

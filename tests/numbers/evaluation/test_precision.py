@@ -120,6 +120,9 @@ def test_a_panel_holds_one_precision() -> None:
         ("cpu", "bfloat16", None, "bfloat16"),
         ("cuda", "bfloat16", "bf16", "bfloat16"),
         ("cuda", "float64", None, "float64"),
+        ("cuda", "float32", "fp16", "float32 under float16"),
+        ("cuda", "float16", None, "float16"),
+        ("cpu", "float16", "fp16", "float16"),
     ],
 )
 def test_the_precision_follows_from_the_device_unless_it_is_chosen(
@@ -149,6 +152,32 @@ def test_the_precision_is_that_of_predictions(
         assert 1e-4 < difference < 0.5
     with pytest.raises(EvaluationError, match="in float32 under bfloat16, the retain model in bf"):
         summarize(mixed, whole, get_profile("tofu", max_length=80))
+
+
+@pytest.mark.parametrize(
+    ("weights", "precision", "name"),
+    [(torch.float32, "fp16", "float32 under float16"), (torch.float16, None, "float16")],
+)
+def test_an_evaluation_in_float16_is_nearer_to_float32_than_one_in_bfloat16(
+    weights: torch.dtype,
+    precision: Any,
+    name: str,
+    model: Any,
+    tokenizer: Any,
+    questions: tuple[Question, ...],
+) -> None:
+    exact = evaluator_of(tokenizer, questions, None)(model)
+    rough = evaluator_of(tokenizer, questions, "bf16")(model)
+    half = evaluator_of(tokenizer, questions, precision)(model.to(weights))
+    assert half.precision == name
+    for set_name, found in half.sets.items():
+        wanted = exact.sets[set_name].answer_loss
+        away = np.abs(found.answer_loss - wanted).max()
+        assert 0 < away < 0.02
+        assert away < np.abs(rough.sets[set_name].answer_loss - wanted).max()
+        # 16 bits of a log-probability would be multiples of 2⁻⁹ at losses from 4 to 8.
+        assert found.answer_loss.dtype.itemsize >= 4
+        assert (found.answer_loss * 2**9 % 1 != 0).any()
 
 
 def evaluator_of(tokenizer: Any, questions: tuple[Question, ...], precision: Any) -> Evaluator:
