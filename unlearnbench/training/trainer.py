@@ -323,7 +323,8 @@ class Trainer:
         if self.how.precision == "fp16":
             # accelerate refuses float16 on a CPU, and wraps optimisers with its scale elsewhere.
             return torch.autocast(self.accelerator.device.type, torch.float16)
-        return self.accelerator.autocast()
+        of_accelerate: AbstractContextManager[Any] = self.accelerator.autocast()
+        return of_accelerate
 
     def backward(
         self,
