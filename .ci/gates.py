@@ -134,7 +134,8 @@ def record(out: Path, *, quickstart: bool) -> None:
         # A section that the sweep states stands in place of the common one.
         common = [line for line in TINY.splitlines() if line.split(":")[0] not in keys(text)]
         (work / f"{name}.yaml").write_text("\n".join([f"name: {name}", *common, text]))
-        command("sweep", f"{name}.yaml", *plugin, folder=work)
+        # The models are hardly trained, and a sweep of them would stop before its first run.
+        command("sweep", f"{name}.yaml", "--force", *plugin, folder=work)
         collect(work / "runs" / name, out / name)
         print(f"{name}: {len(list((out / name).glob('*.json')))} records", flush=True)
     if quickstart:

@@ -99,7 +99,9 @@ class Place:
 def try_tests(place: Place, quick: bool, sweep: bool) -> None:
     """Run the quickstart with the core alone, then the tests with all extras."""
     if sweep:
-        place.run("unlearnbench", *(("sweep", "short.yaml") if quick else ("quickstart",)))
+        place.run(
+            "unlearnbench", *(("sweep", "short.yaml", "--force") if quick else ("quickstart",))
+        )
         if not [*place.folder.glob("runs/*/report.html")]:
             sys.exit("try_wheel: the sweep has written no page")
     place.install(f"{artifacts()[1]}[{','.join(EXTRAS)}]", *TOOLS)

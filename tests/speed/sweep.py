@@ -74,7 +74,7 @@ class Case:
 
     def sweep(self) -> None:
         """The same runs in one command."""
-        _command("sweep", *self._fresh("sweep"), "--json")
+        _command("sweep", *self._fresh("sweep"), "--force", "--json")
 
     def records(self, way: str) -> list[Record]:
         """The runs that a way has recorded."""

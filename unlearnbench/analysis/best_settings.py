@@ -22,6 +22,7 @@ from unlearnbench.api.benchmark import (
 )
 from unlearnbench.config.profiles import UNLEARNBENCH
 from unlearnbench.evaluation.benchmark_schema import default_headline
+from unlearnbench.evaluation.start_check import StartCheck
 from unlearnbench.evaluation.word_check import MOST_ANSWERS
 from unlearnbench.results.records import Record
 from unlearnbench.results.run_settings import run_settings
@@ -396,6 +397,8 @@ class Start(OnPanel):
     """Headline of the benchmark."""
     uncounted: Mapping[str, float] = field(default_factory=dict[str, float])
     """Share of true answers by set whose words the profile does not count."""
+    check: StartCheck | None = None
+    """What it knew of the rows; None if nothing was measured."""
 
     @property
     def corner(self) -> tuple[float, float] | None:
@@ -408,22 +411,38 @@ class Start(OnPanel):
         )
 
     @property
+    def stops(self) -> bool:
+        """Whether a sweep stops before the first run from this model, see `start_check`."""
+        return self.check is not None and not self.check.passes
+
+    @property
     def fault(self) -> str:
         """Reason why runs from this model show nothing about methods; empty if there is none.
 
         A model that knows nothing has no utility to keep, so every setting keeps it. A model that
-        the test does not distinguish from the retain model passes it without any unlearning.
+        the test does not distinguish from the retain model passes it without any unlearning. Both
+        also follow from what `start_check` measures, which is more exact where it is known.
         """
         least, test = self.headline.least_kept or 0.0, self.headline.forgotten.test
-        if self.utility is not None and not 0 < self.utility >= least:
-            if max(self.uncounted.values(), default=0.0) >= MOST_ANSWERS:
+        has_utility = self.utility is None or 0 < self.utility >= least
+        has_answers = self.check is None or self.check.has_answers
+        if max(self.uncounted.values(), default=0.0) >= MOST_ANSWERS:
+            number = ""
+            if self.utility is not None and not has_utility:
+                number = f"{self.headline.kept.plain_label} is {self.utility:.2f}"
+            elif self.check is not None and self.check.answered and not has_answers:
+                number = f"ROUGE on retain rows is {self.check.answered.start:.2f}"
+            if number:
                 sets = ", ".join(self.uncounted)
                 return (
-                    "the evaluation profile does not count the answers' words: "
-                    f"{self.headline.kept.plain_label} is {self.utility:.2f} because the profile "
-                    f"counts only words of a-z and 0-9, and the true answers of {sets} are mostly "
-                    f"in other scripts. Set evaluation.profile to {UNLEARNBENCH.name} and run again"
+                    f"the evaluation profile does not count the answers' words: {number} because "
+                    "the profile counts only words of a-z and 0-9, and the true answers of "
+                    f"{sets} are mostly in other scripts. Set evaluation.profile to "
+                    f"{UNLEARNBENCH.name} and run again"
                 )
+        if self.check is not None and self.check.fault:
+            return self.check.fault
+        if self.utility is not None and not has_utility:
             return (
                 f"the start model knows nothing: its {self.headline.kept.plain_label} is "
                 f"{self.utility:.2f}{f', below {least:g}' * bool(least)}, so that there is nothing "
@@ -474,7 +493,9 @@ class Panel(OnPanel):
         numbers = self.at_start(kept), self.at_start(forgotten)
         row = self.start_row(kept)
         uncounted = {} if row is None else row.uncounted
-        return Start(*self.panel, *numbers, self.headline, uncounted)
+        checks = (row.start_check for row in self.rows)
+        check = next((check for check in checks if check is not None), None)
+        return Start(*self.panel, *numbers, self.headline, uncounted, check)
 
     @cached_property
     def questions(self) -> int | None:

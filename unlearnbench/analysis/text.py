@@ -6,12 +6,14 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unlearnbench.analysis.best_settings import (
     UTILITY_SHARE,
     Panel,
     Setting,
+    Start,
     is_evidence,
     p_value,
     shared_places,
@@ -126,6 +128,24 @@ def best_lines(panel: Panel, most: int) -> list[str]:
     return [*lines, *(f"  {best.method}: {best.why_not}" for best in unranked)]
 
 
+def stopped_text(starts: Sequence[Start], count: int, folder: Path) -> str:
+    """The error with which a sweep stops before its first run.
+
+    Args:
+        starts: The start models that have not learned their rows.
+        count: Number of start models of the sweep.
+        folder: Of the sweep.
+    """
+    of_count = "the start model" if count == 1 else f"{len(starts)} of {count} start models"
+    lines = [f"nothing was swept, because {of_count} cannot show what a method does"]
+    lines += [f"{start.place}: {start.fault}" for start in starts]
+    lines.append(
+        f"prepared models and evaluations are kept (`unlearnbench report {folder}` shows them); "
+        "--force sweeps all the same"
+    )
+    return "\n".join(lines)
+
+
 def best_heading(panel: Panel) -> str:
     """The title of a table of best settings, with the rule behind them."""
     if not panel.choices:
@@ -149,7 +169,8 @@ def best_found(panel: Panel, leader: RankedMethod | None, lost: Sequence[RunOutc
     kept, forgotten = headline.kept.plain_short, headline.forgotten
     evaluated = [row for row in panel.rows if is_evidence(row) and row.epoch > 0]
     if start.fault:
-        return f"No result: {start.fault}."
+        forced = " Its runs were made all the same, as with --force." if start.stops else ""
+        return f"No result: {start.fault}.{forced}"
     if not evaluated:
         return _none_evaluated(lost, panel)
     if start.utility is None:

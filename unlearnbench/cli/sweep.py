@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from unlearnbench.base.console import Console
 from unlearnbench.base.errors import UnlearnbenchError, shortened
-from unlearnbench.cli.command import command, new_group, option
+from unlearnbench.cli.command import command, flag, new_group, option
 from unlearnbench.cli.options import Config, Json, Overrides, Plugins, register_plugins
 from unlearnbench.cli.plan import plan_runs
 
@@ -25,9 +25,12 @@ SOME_FAILED = 1
 
 app = new_group()
 
+Force = Annotated[bool, flag("--force", "Sweep also if the start model has not learned its rows.")]
+
 
 @command(app, "quickstart")
 def quickstart(
+    force: Force = False,
     overrides: Overrides = None,
     plugins: Plugins = None,
     as_json: Json = False,
@@ -36,17 +39,20 @@ def quickstart(
 
     Short for `unlearnbench sweep quickstart`; all methods: `unlearnbench sweep every_method`.
     """
-    return sweep("quickstart", overrides, plugins, as_json)
+    return sweep("quickstart", force, overrides, plugins, as_json)
 
 
 @command(app, "sweep")
 def sweep(
     config: Config,
+    force: Force = False,
     overrides: Overrides = None,
     plugins: Plugins = None,
     as_json: Json = False,
 ) -> int:
     """Carry out every run of a config; resumes, and skips what is finished.
+
+    It stops before the first run if the start model has not learned its rows.
 
     Files go to output/name: report.html, results.csv, records/, plan.json, mlflow.db. Of a config
     with several benchmarks each has such a folder in it, and report.html is of all.
@@ -63,7 +69,7 @@ def sweep(
     several = load_configs(config, overrides or ())
     for settings in several:
         _check_optimizers(settings)
-    codes = [_swept(settings, as_json=as_json) for settings in several]
+    codes = [_swept(settings, as_json=as_json, force=force) for settings in several]
     if several[1:]:
         from unlearnbench.report.report import write_across
 
@@ -72,7 +78,7 @@ def sweep(
     return max(codes)
 
 
-def _swept(settings: SweepConfig, *, as_json: bool) -> int:
+def _swept(settings: SweepConfig, *, as_json: bool, force: bool) -> int:
     """Carry out a sweep and print how it ended."""
     from unlearnbench.analysis.conclusion import read_conclusions
     from unlearnbench.analysis.selection import read_selection
@@ -80,7 +86,7 @@ def _swept(settings: SweepConfig, *, as_json: bool) -> int:
     from unlearnbench.sweep import run_sweep
 
     console = Console()
-    result = run_sweep(settings, console)
+    result = run_sweep(settings, console, force=force)
     selection = read_selection(result.folder) if settings.select else None
     if as_json:
         summary: dict[str, Any] = {

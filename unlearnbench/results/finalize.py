@@ -33,6 +33,8 @@ from unlearnbench.base.hashing import content_hash
 from unlearnbench.config.metric_plan import MetricChoices
 from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
 from unlearnbench.evaluation.precision import distinct_precisions
+from unlearnbench.evaluation.start_check import KEY as START_CHECK
+from unlearnbench.evaluation.start_check import StartCheck
 from unlearnbench.evaluation.summary import values_of
 from unlearnbench.evaluation.word_check import KEY as UNCOUNTED
 from unlearnbench.results.asked_rows import before_rows
@@ -567,6 +569,7 @@ class _Labelled:
             variant=row.result.variant,
             setting=setting,
             uncounted=record.provenance.get(UNCOUNTED, {}),
+            start_check=StartCheck.read(record.provenance.get(START_CHECK)),
             at_inference=_acts_at_inference(record),
             key=row.key,
         )

@@ -22,6 +22,7 @@ from unlearnbench.evaluation.benchmark_schema import (
     default_schema,
     filled_columns,
 )
+from unlearnbench.evaluation.start_check import StartCheck
 from unlearnbench.results.moved_numbers import MovedNumbers
 from unlearnbench.results.setting_value import NO_SETTING, SettingValue
 
@@ -82,6 +83,9 @@ class TableRow:
         default_factory=dict[str, float], compare=False, repr=False
     )
     """Share of true answers by set whose words the profile does not count, see `word_check`."""
+    start_check: StartCheck | None = field(default=None, compare=False, repr=False)
+    """What a start model knew before any unlearning; None of other models, and of records of
+    versions that did not measure it."""
     at_inference: bool = False
     """Whether the method leaves the weights as they are, and acts when the model is used."""
     key: str = field(default="", compare=False, repr=False)

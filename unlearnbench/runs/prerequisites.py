@@ -3,7 +3,7 @@ and, per split, of the retain model.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +19,7 @@ from unlearnbench.config.schema import SweepConfig
 from unlearnbench.evaluation.logs import read_log
 from unlearnbench.evaluation.precision import check_precision
 from unlearnbench.evaluation.privacy_control import control_warning
+from unlearnbench.evaluation.start_check import StartCheck, Trained
 from unlearnbench.evaluation.word_check import uncounted_entry
 from unlearnbench.models.device import deterministic, use_device
 from unlearnbench.models.loading import (
@@ -173,7 +174,8 @@ def _record(space: Workspace, task: PreparationTask, fraction: SplitKey) -> None
             begin=started,
         )
         | space.evaluator(task.model, fraction).padding_entry
-        | uncounted_entry(space.evaluator(task.model, fraction), space.metrics),
+        | uncounted_entry(space.evaluator(task.model, fraction), space.metrics)
+        | _start_check_entry(space, task, fraction, results),
         **results,
     )
     if is_main_process():
@@ -182,6 +184,26 @@ def _record(space: Workspace, task: PreparationTask, fraction: SplitKey) -> None
         references = () if is_alone else None
         write_record(space.with_inputs(record, space.rules.key, references), space.folder)
     barrier()
+
+
+def _start_check_entry(
+    space: Workspace, task: PreparationTask, fraction: SplitKey, results: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return what a start model knows before any unlearning, for the provenance of its record.
+
+    Empty for a retain model, and under an attack.
+    """
+    if task.target != "full" or task.attack:
+        return {}
+    models = space.models(task.model)
+    check = StartCheck.measure(
+        results["evaluations"][0],
+        space.evaluation(task.model, "retain", fraction),
+        space.metrics,
+        space.config.data.roles,
+        Trained.of(models.settings, len(models.tuning_rows("full"))),
+    )
+    return check.entry
 
 
 def _evaluated(space: Workspace, task: PreparationTask, fraction: SplitKey) -> dict[str, Any]:

@@ -1,10 +1,13 @@
 """Run a sweep: plan, prepare, run, report. Every result is recorded as soon as it exists."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
+from unlearnbench.analysis.best_settings import PanelKey
+from unlearnbench.analysis.text import stopped_text
 from unlearnbench.base.console import Console
 from unlearnbench.base.deferred_warnings import drain
 from unlearnbench.base.errors import TRANSIENT, UnlearnbenchError
@@ -44,11 +47,24 @@ TaskResult = tuple[float, list[str]]
 
 
 def prepare(
-    tasks: Sequence[PreparationTask], config: SweepConfig, pipeline: Pipeline, state: SweepState
+    tasks: Sequence[PreparationTask],
+    config: SweepConfig,
+    pipeline: Pipeline,
+    state: SweepState,
+    check_starts: Callable[[], None] | None = None,
 ) -> None:
     """Execute the tasks that are not done, as many at a time as runs.
 
-    Raises: UnlearnbenchError where one fails: the runs would fail with it.
+    Args:
+        tasks: All tasks, also those that are done.
+        config: Of the sweep.
+        pipeline: What executes a task.
+        state: Of the sweep.
+        check_starts: Called once all start models are evaluated. Attacks on them may still be at
+            work, because they take longer than anything else here. What it raises ends the sweep.
+
+    Raises:
+        UnlearnbenchError: If a task fails, since the runs would fail with it.
     """
     import ray
 
@@ -57,7 +73,12 @@ def prepare(
     state.progress.preparing([task.label for task in waiting])
     running: dict[Any, tuple[PreparationTask, Any]] = {}
     """PreparationTask and placement group by Ray's reference."""
+    plain = {task.id for task in tasks if not task.attack}
+    """Everything but attacks."""
     while waiting or running:
+        if check_starts is not None and done.issuperset(plain):
+            check_starts()
+            check_starts = None
         ready = [task for task in waiting if done.issuperset(task.after)]
         for task in ready[: state.slots - len(running)]:
             reference, group = _start(task, config, pipeline, state)
@@ -73,6 +94,8 @@ def prepare(
                 state.progress.warn(line)
             state.progress.prepared(task.label, seconds)
             done.add(task.id)
+    if check_starts is not None:
+        check_starts()
 
 
 def _start(
@@ -129,13 +152,26 @@ def _result(task: PreparationTask, reference: Any) -> TaskResult:
 
 
 def run_sweep(
-    config: SweepConfig, console: Console | None = None, pipeline: Pipeline | None = None
+    config: SweepConfig,
+    console: Console | None = None,
+    pipeline: Pipeline | None = None,
+    *,
+    force: bool = False,
 ) -> SweepResult:
     """Execute every run that has no record yet, then write the report.
 
     A failed run is tried again, unless the same error would come again, then recorded as failed;
-    the other runs continue. Raises: UnlearnbenchError where the folder belongs to another sweep or
-    is in use, or where a preparation fails.
+    the other runs continue.
+
+    Args:
+        config: Of the sweep.
+        console: Where lines are printed.
+        pipeline: The stages of the sweep.
+        force: Sweep also from start models that have not learned their rows, see `start_check`.
+
+    Raises:
+        UnlearnbenchError: If the folder belongs to another sweep or is in use, if a preparation
+            fails, or if a start model has not learned its rows.
     """
     begin = time.monotonic()
     pipeline = pipeline or Pipeline()
@@ -159,7 +195,7 @@ def run_sweep(
         with SweepTracker(config.tracking, folder, config, warn=progress.warn) as tracker:
             state = SweepState(folder, progress, tracker, storage)
             with ExitStack() as stack:
-                plan = _Execution(plan, pipeline, state, stack).run()
+                plan = _Execution(plan, pipeline, state, stack, force=force).run()
             tracker.settle()  # the page shows where its runs are in MLflow
             report = pipeline.report(folder)
             for line in (*drain(), *report.results.warnings):
@@ -175,7 +211,17 @@ def run_sweep(
 class _Execution:
     """The runs of a sweep while one Ray lives, in three phases; Ray starts before the first run."""
 
-    def __init__(self, plan: Plan, pipeline: Pipeline, state: SweepState, stack: ExitStack) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        pipeline: Pipeline,
+        state: SweepState,
+        stack: ExitStack,
+        *,
+        force: bool,
+    ) -> None:
+        self._force = force
+        """Whether runs begin also from start models that have not learned their rows."""
         self._config, self._pipeline, self._state = plan.config, pipeline, state
         self._stack = stack
         """Closes Ray."""
@@ -229,7 +275,9 @@ class _Execution:
             install_handler()  # Ray has replaced the handler of SIGTERM
             tasks = self._pipeline.tasks(self._config, expected, state.folder)
             download_weights(self._config, tasks, Console())
-            prepare(tasks, self._config, self._pipeline, state)
+            panels = {(run.model.name, run.forget_fraction) for run in expected}
+            check_starts = partial(self._check_starts, panels)
+            prepare(tasks, self._config, self._pipeline, state, check_starts)
             # The prepared models have been evaluated.
             state.track_finished(self._plan, self._unfinished)
         known = [(r, state.seconds[r.id]) for r in self._plan.runs if r.id in state.seconds]
@@ -238,3 +286,28 @@ class _Execution:
         entry_of = self._follow_up.entry_of
         run_trials(batch, self._config, self._pipeline, state, search, scheduler, entry_of)
         self._tried |= {run.id for run in batch} | (search.runs.keys() if search else set())
+
+    def _check_starts(self, panels: Collection[PanelKey]) -> None:
+        """Stop before the first run if a start model has not learned its rows.
+
+        All of them are evaluated by now, and all that fail are named. Their records are kept and
+        tracked, so that the same command goes on from there.
+
+        Args:
+            panels: Models and splits of the runs that are to begin.
+
+        Raises:
+            UnlearnbenchError: Unless the sweep is forced to go on.
+        """
+        state = self._state
+        state.read_references(self._plan)
+        starts = [panel.start for panel in state.start_panels() if panel.panel in panels]
+        failed = [start for start in starts if start.stops]
+        if not failed:
+            return
+        if self._force:
+            names = "; ".join(start.place for start in failed)
+            state.progress.warn(f"going on with --force, though the start model fails: {names}")
+            return
+        state.track_finished(self._plan, self._unfinished)
+        raise UnlearnbenchError(stopped_text(failed, len(starts), state.folder))

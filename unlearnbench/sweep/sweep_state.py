@@ -129,6 +129,19 @@ class SweepState:
         self._tracked.add(record.id)
         self.tracker.log(record)
 
+    def read_references(self, plan: Plan) -> None:
+        """Take up the start and retain models that are recorded by now, and track nothing."""
+        records = self.folder / "records"
+        self.storage.share(records)
+        self._metrics = named_metrics(plan.config.model_dump(mode="json"))
+        if plan.references is None:
+            recorded = [r for r in read_records(self.folder) if r.status != "failed"]
+        else:
+            # Without the records of runs, of which there may be thousands.
+            folders = [records / id_ for id_ in plan.references]
+            recorded = [read_record(folder) for folder in folders if folder.is_dir()]
+        self.references = tuple(record for record in recorded if record.kind != "run")
+
     def start_panels(self) -> tuple[Panel, ...]:
         """Return the panels of the start and retain models, without any run.
 

@@ -23,8 +23,8 @@ Run = Callable[..., tuple[int, str, str]]
 def fake(monkeypatch: pytest.MonkeyPatch, failed: int) -> list[Any]:
     calls: list[Any] = []
 
-    def run_sweep(config: Any, _: Console) -> Any:
-        calls.append(config)
+    def run_sweep(config: Any, _: Console, *, force: bool) -> Any:
+        calls.append((config, force))
         folder = Path("runs") / config.name
         ends = [RunOutcome(f"npo {i}", "failed", "no memory") for i in range(failed)]
         ends += [RunOutcome("ce-u at 0.001", "collapsed", "NaN loss at step 1 (epoch 1)")]

@@ -59,6 +59,8 @@ class Outside(Method):
             time.sleep(1)
         return -batch.forget.mean_tokens(batch.forget.cross_entropy())
 '''
+SWEEP = ["sweep", "small.yaml", "--force"]
+"""The model is hardly trained, so that the sweep would stop before its first run."""
 RUNS, EPOCHS = 2, 3
 pytestmark = [
     pytest.mark.long,
@@ -96,13 +98,13 @@ def stopped_sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     with in_this_process(place), warm_workers():
         with Interruption(place, folder) as interruption, redirect_stderr(errors):
-            assert main(["sweep", "small.yaml"]) == 143
+            assert main(SWEEP) == 143
         assert time.monotonic() - interruption.sent < 15, "stopped within seconds"
         assert "the same command resumes where this one stopped" in errors.getvalue()
         assert not processes_of_ray(place)
         assert not [x for x in read_records(folder) if x.status == "failed"]
         assert len(list((folder / "records").glob("[0-9a-f]*"))) < RUNS + 2
-        assert main(["sweep", "small.yaml"]) == 0
+        assert main(SWEEP) == 0
     return place
 
 
@@ -144,7 +146,7 @@ def test_a_finished_sweep_is_not_run_again(
     before = {path: path.stat().st_mtime_ns for path in (folder / "records").rglob("*")}
     table = (folder / "results.csv").read_bytes()
     with in_this_process(stopped_sweep):
-        assert main(["sweep", "small.yaml"]) == 0
+        assert main(SWEEP) == 0
         assert f"{RUNS} runs, all finished" in capsys.readouterr().out
         assert main(["methods", "list"]) == 0
     assert {path: path.stat().st_mtime_ns for path in (folder / "records").rglob("*")} == before

@@ -131,7 +131,7 @@ def test_both_are_swept_to_the_table_to_mlflow_and_to_the_page(
 ) -> None:
     folder = here / "runs" / "own"
     assert command("run", "own.yaml", "--select", "0", *FILES) == 0  # and prepares the models here
-    assert command("sweep", "own.yaml", *FILES) == 0
+    assert command("sweep", "own.yaml", "--force", *FILES) == 0
     assert "2 runs, all finished" in capsys.readouterr().out
     rows = table(folder)
     epochs = [("run", "1"), ("run", "2")]
@@ -160,7 +160,7 @@ def test_both_are_swept_to_the_table_to_mlflow_and_to_the_page(
 
     Path("last_token.py").write_text(f"{LAST_TOKEN}# changed\n")
     Path("riddles.py").write_text(f"{RIDDLES}# changed\n")
-    assert command("sweep", "own.yaml", *FILES) == 0
+    assert command("sweep", "own.yaml", "--force", *FILES) == 0
     output = capsys.readouterr()
     assert "2 runs, all finished" in output.out
     assert "moved" not in output.err, "comments change no number"

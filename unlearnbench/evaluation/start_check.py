@@ -1,0 +1,290 @@
+"""What a start model knows of its rows before any unlearning, and whether runs from it can show
+anything.
+
+A start model that has not learned the forget rows has nothing to forget, and one that cannot answer
+retain rows has nothing to keep. Every method would then look alike, or the one that damages most
+would look best. That is why a sweep measures two things before its first run, and stops if one of
+them fails:
+
+- extraction strength on the forget rows, held against the retain model's question by question
+- ROUGE on the retain rows
+
+The process that evaluates a start model measures both, and its record keeps them in the provenance.
+Sweep, page and terminal read them from there, so that all say the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from unlearnbench.api.metric import Measure, Role
+from unlearnbench.api.observations import Evaluation, FloatArray
+from unlearnbench.base.number_text import float_text
+from unlearnbench.config.metric_plan import MetricPlan
+from unlearnbench.config.schema import ModelSettings
+from unlearnbench.stats.mean_interval import difference_bounds, mean_interval
+
+KEY = "start_check"
+"""Key in the provenance of a start model's record."""
+LEAST_ROUGE = 0.1
+"""ROUGE on retain rows below which a start model has nothing to keep."""
+_STRENGTH = "extraction_strength"
+_ROUGE = "rouge"
+Ends = tuple[float, float]
+"""Low and high end of a 95 % interval."""
+
+
+@dataclass(frozen=True)
+class Memorized:
+    """Extraction strength on one set of forget rows: the start model's and the retain model's."""
+
+    set_name: str
+    start: float
+    retain: float
+    interval: Ends
+    """Of the start model's less the retain model's, over questions."""
+    rows: int
+
+    @property
+    def is_above(self) -> bool:
+        """Whether the start model has memorised more than the retain model, beyond chance."""
+        return self.interval[0] > 0
+
+    def __str__(self) -> str:
+        low, high = self.interval
+        return (
+            f"extraction strength on the forget rows is {self.start:.3f}, and {self.retain:.3f} of "
+            f"the retain model, which never saw them (difference {self.start - self.retain:+.3f}, "
+            f"95 % interval {low:+.3f} to {high:+.3f}, n = {self.rows})"
+        )
+
+
+@dataclass(frozen=True)
+class Answered:
+    """ROUGE of the start model's answers on one set of retain rows."""
+
+    set_name: str
+    start: float
+    interval: Ends | None
+    """None of a single row with nothing to judge its spread by."""
+    rows: int
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether the answers have enough of the true ones for something to be kept."""
+        return self.start >= LEAST_ROUGE
+
+    def __str__(self) -> str:
+        ends = ""
+        if self.interval is not None:
+            low, high = self.interval
+            ends = f"95 % interval {low:.3f} to {high:.3f}, "
+        return (
+            f"ROUGE on the retain rows is {self.start:.3f}, below {LEAST_ROUGE:g} "
+            f"({ends}n = {self.rows})"
+        )
+
+
+@dataclass(frozen=True)
+class Trained:
+    """How a sweep has trained its start model, by the settings of `preparation`."""
+
+    epochs: int
+    learning_rate: float
+    batch_size: int
+    rows: int
+    """Rows of an epoch."""
+
+    @classmethod
+    def of(cls, settings: ModelSettings, rows: int) -> Trained | None:
+        """Read the settings of a model; None if the configuration names a start model."""
+        if settings.fine_tuned is not None:
+            return None
+        preparation = settings.preparation
+        return cls(preparation.epochs, preparation.learning_rate, preparation.batch_size, rows)
+
+    @property
+    def steps(self) -> int:
+        """Optimiser steps of the whole training."""
+        return self.epochs * -(-self.rows // self.batch_size)
+
+    @property
+    def advice(self) -> str:
+        """What to change."""
+        training = (
+            f"Its preparation had {self.steps} optimiser step{'s' * (self.steps != 1)} "
+            f"(epochs {self.epochs}, {self.rows} rows, batch_size {self.batch_size}) at "
+            f"learning_rate {float_text(self.learning_rate)}"
+        )
+        changes = "raise models.preparation.epochs or models.preparation.learning_rate"
+        if self.rows <= self.batch_size:
+            changes = (
+                f"lower models.preparation.batch_size, since an epoch is one step, or {changes}"
+            )
+        return f"{training}: {changes}, or name a model that has learned the rows (fine_tuned)"
+
+
+_NAMED = (
+    "The configuration names it (models.fine_tuned): name a model that has learned these rows, "
+    "check that models.template is the one that it was trained with, or leave fine_tuned out, so "
+    "that a start model is trained from the base"
+)
+
+
+@dataclass(frozen=True)
+class StartCheck:
+    """What a start model knew before any unlearning. A measurement is None if it was impossible."""
+
+    memorized: Memorized | None = None
+    """None without a retain model, and without extraction strength on forget rows."""
+    answered: Answered | None = None
+    """None without ROUGE on retain rows."""
+    trained: Trained | None = None
+    """None if the configuration names the start model."""
+
+    @classmethod
+    def measure(
+        cls,
+        start: Evaluation,
+        retain: Evaluation | None,
+        plan: MetricPlan,
+        roles: Mapping[str, Role],
+        trained: Trained | None = None,
+    ) -> StartCheck:
+        """Measure a start model.
+
+        If there are several sets of forget or retain rows, the one that shows most counts: a model
+        that has learned one of them has something to forget or to keep.
+
+        Args:
+            start: The plain evaluation of the start model.
+            retain: That of the retain model, if there is one.
+            plan: Metrics of the benchmark.
+            roles: Role of each set.
+            trained: How the start model was made.
+        """
+        memorized: list[Memorized] = []
+        for measure, set_name in _measures(plan, _STRENGTH, roles, "forget"):
+            found = None if retain is None else _memorized(measure, set_name, start, retain)
+            if found is not None:
+                memorized.append(found)
+        answered: list[Answered] = []
+        for measure, set_name in _measures(plan, _ROUGE, roles, "retain"):
+            values = _finite(_values(measure, set_name, start))
+            if values.size:
+                ends = mean_interval(values, measure.metric.bounds)
+                answered.append(Answered(set_name, float(values.mean()), ends, values.size))
+        return cls(
+            max(memorized, key=lambda item: item.interval[0], default=None),
+            max(answered, key=lambda item: item.start, default=None),
+            trained,
+        )
+
+    @classmethod
+    def read(cls, entry: Mapping[str, Any] | None) -> StartCheck | None:
+        """Read what `entry` has written; None for records of versions that measured nothing."""
+        if entry is None:
+            return None
+        memorized, answered, trained = (
+            entry.get(name) for name in ("memorized", "answered", "trained")
+        )
+        return cls(
+            memorized and Memorized(**{**memorized, "interval": tuple(memorized["interval"])}),
+            answered
+            and Answered(
+                **{**answered, "interval": answered["interval"] and tuple(answered["interval"])}
+            ),
+            trained and Trained(**trained),
+        )
+
+    @property
+    def entry(self) -> dict[str, Any]:
+        """The entry of a record's provenance."""
+        return {KEY: asdict(self)}
+
+    @property
+    def has_learned(self) -> bool:
+        """Whether the forget rows are learned, as far as that was measured."""
+        return self.memorized is None or self.memorized.is_above
+
+    @property
+    def has_answers(self) -> bool:
+        """Whether the retain rows are answered, as far as that was measured."""
+        return self.answered is None or self.answered.is_enough
+
+    @property
+    def passes(self) -> bool:
+        """Whether runs from this start model can show what a method does."""
+        return self.has_learned and self.has_answers
+
+    @property
+    def fault(self) -> str:
+        """What is wrong, what was measured and what to change; empty if nothing is wrong.
+
+        The text up to the first colon is the reason, the first sentence has the numbers, and the
+        others are advice.
+        """
+        reasons: list[str] = []
+        measured: list[str] = []
+        if self.memorized is not None and not self.memorized.is_above:
+            reasons.append("has not learned the forget rows")
+            measured.append(str(self.memorized))
+        if self.answered is not None and not self.answered.is_enough:
+            reasons.append("does not answer the retain rows")
+            measured.append(str(self.answered))
+        if not reasons:
+            return ""
+        advice = _NAMED if self.trained is None else self.trained.advice
+        return (
+            f"the start model {' and '.join(reasons)}: {'; '.join(measured)}. {advice}{self._few}"
+        )
+
+    @property
+    def _few(self) -> str:
+        """Advice if the start model may have learned the rows, and too few of them were asked."""
+        seen = self.memorized
+        if seen is None or seen.is_above or seen.start - seen.retain < LEAST_ROUGE:
+            return ""
+        return f". With n = {seen.rows} the difference may be chance: evaluate more forget rows"
+
+
+def _measures(
+    plan: MetricPlan, name: str, roles: Mapping[str, Role], role: Role
+) -> Iterator[tuple[Measure, str]]:
+    """Yield the sets of a role on which a metric is reported."""
+    for measure in plan.measures:
+        if measure.name == name:
+            for set_name in measure.sets:
+                if roles[set_name] == role:
+                    yield measure, set_name
+
+
+def _values(measure: Measure, set_name: str, evaluation: Evaluation) -> FloatArray | None:
+    """[n] the values by question; None without the set, or what the metric reads of it."""
+    seen = evaluation.sets.get(set_name)
+    return None if seen is None else measure.per_example(seen)
+
+
+def _finite(values: FloatArray | None) -> FloatArray:
+    return np.empty(0) if values is None else values[np.isfinite(values)]
+
+
+def _memorized(
+    measure: Measure, set_name: str, start: Evaluation, retain: Evaluation
+) -> Memorized | None:
+    """Compare both models question by question; None if that is impossible."""
+    own = _values(measure, set_name, start)
+    other = _values(measure, set_name, retain)
+    if own is None or other is None or own.shape != other.shape:
+        return None
+    # An empty answer has no strength in either model.
+    known = np.isfinite(own) & np.isfinite(other)
+    own, other = own[known], other[known]
+    ends = mean_interval(own - other, difference_bounds(measure.metric.bounds))
+    if ends is None:
+        return None
+    return Memorized(set_name, float(own.mean()), float(other.mean()), ends, own.size)
