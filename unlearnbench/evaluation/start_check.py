@@ -49,6 +49,13 @@ class Memorized:
     """Of the start model's less the retain model's, over questions."""
     rows: int
 
+    @classmethod
+    def read(cls, entry: Mapping[str, Any]) -> Memorized:
+        """Read it from JSON."""
+        low, high = entry["interval"]
+        values: dict[str, Any] = {**entry, "interval": (low, high)}
+        return cls(**values)
+
     @property
     def is_above(self) -> bool:
         """Whether the start model has memorised more than the retain model, beyond chance."""
@@ -72,6 +79,13 @@ class Answered:
     interval: Ends | None
     """None of a single row with nothing to judge its spread by."""
     rows: int
+
+    @classmethod
+    def read(cls, entry: Mapping[str, Any]) -> Answered:
+        """Read it from JSON."""
+        ends = entry["interval"]
+        values: dict[str, Any] = {**entry, "interval": None if ends is None else tuple(ends)}
+        return cls(**values)
 
     @property
     def is_enough(self) -> bool:
@@ -189,16 +203,13 @@ class StartCheck:
         """Read what `entry` has written; None for records of versions that measured nothing."""
         if entry is None:
             return None
-        memorized, answered, trained = (
-            entry.get(name) for name in ("memorized", "answered", "trained")
-        )
+        memorized: Mapping[str, Any] | None = entry["memorized"]
+        answered: Mapping[str, Any] | None = entry["answered"]
+        trained: Mapping[str, Any] | None = entry["trained"]
         return cls(
-            memorized and Memorized(**{**memorized, "interval": tuple(memorized["interval"])}),
-            answered
-            and Answered(
-                **{**answered, "interval": answered["interval"] and tuple(answered["interval"])}
-            ),
-            trained and Trained(**trained),
+            None if memorized is None else Memorized.read(memorized),
+            None if answered is None else Answered.read(answered),
+            None if trained is None else Trained(**trained),
         )
 
     @property

@@ -80,6 +80,8 @@ def prepare(
             check_starts()
             check_starts = None
         ready = [task for task in waiting if done.issuperset(task.after)]
+        # Attacks come last: the check waits for everything else.
+        ready.sort(key=lambda task: bool(task.attack))
         for task in ready[: state.slots - len(running)]:
             reference, group = _start(task, config, pipeline, state)
             running[reference] = task, group
