@@ -314,6 +314,11 @@ class OwnRows(Benchmark):
             tables.retain = self._read_by_split("retain", self.retain, tables.notes)
         if self.holdout is not None:
             tables.holdout = self._read_by_split("holdout", self.holdout, tables.notes)
+        else:
+            tables.notes.append(
+                "data.holdout: no rows, so whether what is left is private is not measured; name "
+                "rows like the forget rows that no model has seen"
+            )
         return tables
 
     def _read_by_split(
