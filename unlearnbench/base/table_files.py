@@ -6,7 +6,6 @@ names of the real ones. So a repository's files can be chosen before any of them
 no code of a repository is ever seen. Only files that are tables take part.
 """
 
-import dataclasses
 import os
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -136,7 +135,7 @@ def _files_of_splits(
             for split, files in chosen.data_files.items()
         }
     _refuse_several_formats(by_split, tables, label, folder)
-    return FilesOfSplits(by_split, **_stated_options(chosen, label))
+    return FilesOfSplits(by_split, **_stated_options(folder, chosen.name, label))
 
 
 def _builder_config(root: Path, cache: Path, label: str, config: str | None) -> Any:
@@ -185,34 +184,43 @@ def _refuse_several_formats(
         )
 
 
-def _stated_options(chosen: Any, label: str) -> dict[str, Any]:
-    """Return how a card wants its files to be read.
+_GENERAL_KEYS = ("config_name", "data_files", "data_dir", "default", "version", "description")
+
+
+def _stated_options(folder: Path, config: str, label: str) -> dict[str, Any]:
+    """Return how a card wants the files of a configuration to be read.
 
     Raises:
         DataError: The card states something that would be left out.
     """
-    general = ("name", "version", "data_dir", "data_files", "description", "features")
-    defaults = type(chosen)()
-    stated = {
-        item.name: value
-        for item in dataclasses.fields(chosen)
-        if item.name not in general
-        and (value := getattr(chosen, item.name)) != getattr(defaults, item.name)
-    }
     options: dict[str, Any] = {}
-    for name, value in stated.items():
+    for name, value in _keys_of_card(folder, config).items():
         if name in ("sep", "delimiter"):
             options["separator"] = value
         elif name in ("names", "column_names"):
             options["header"] = tuple(value)
         elif name == "field":
             options["member"] = value
-        else:
+        elif name not in (*_GENERAL_KEYS, "features"):
             raise DataError(
                 f"{label}: its README.md reads files with {name!r}, which is not supported; load "
                 "it with the package datasets, and use a folder of save_to_disk"
             )
     return options
+
+
+def _keys_of_card(folder: Path, config: str) -> dict[str, Any]:
+    """Return what the cards state about a configuration; the later card goes before the first."""
+    import yaml
+    from huggingface_hub import DatasetCard
+
+    stated: Any = []
+    if (folder / "README.md").is_file():
+        stated = DatasetCard.load(folder / "README.md").data.get("configs") or stated
+    if (folder / ".huggingface.yaml").is_file():
+        card = yaml.safe_load((folder / ".huggingface.yaml").read_text("utf-8")) or {}
+        stated = card.get("configs") or stated
+    return next((dict(keys) for keys in stated if keys["config_name"] == config), {})
 
 
 def _listed(names: Sequence[str]) -> str:

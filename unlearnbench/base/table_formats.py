@@ -487,7 +487,24 @@ def _stream(file: TableFile, reader: Format | None = None, **options: Any) -> An
     # A builder locks a file in its cache, even if it never writes there.
     with tempfile.TemporaryDirectory(prefix="unlearnbench-") as cache:
         builder = builder_classes[reader](cache_dir=cache, data_files=files, **options)
-    return builder.as_streaming_dataset(split="train")
+    with _without_torch():
+        return builder.as_streaming_dataset(split="train")
+
+
+@contextmanager
+def _without_torch() -> Generator[None, None, None]:
+    """Keep `datasets` from importing torch for a stream that no loader of torch will share.
+
+    It takes seconds, and a command that reads a table may need torch for nothing else.
+    """
+    from datasets import config
+
+    available = config.TORCH_AVAILABLE
+    config.TORCH_AVAILABLE = False
+    try:
+        yield
+    finally:
+        config.TORCH_AVAILABLE = available
 
 
 def quiet() -> None:
@@ -503,7 +520,7 @@ def _opened(file: TableFile, newline: str | None = None) -> Generator[IO[str], N
     """Open a text file to look at it ourselves. It may be compressed."""
     import fsspec
 
-    opened = fsspec.open(
+    opened: Any = fsspec.open(
         str(file.path.absolute()), "rt", compression="infer", encoding="utf-8-sig", newline=newline
     )
     with opened as stream:

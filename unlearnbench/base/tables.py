@@ -154,7 +154,9 @@ def missing_column(source: TableSource | datasets.Dataset, column: str) -> DataE
 def _missing_column(label: str, column: str, columns: Sequence[str]) -> DataError:
     lower_case = {name.lower(): name for name in columns}
     near = get_close_matches(column.lower(), lower_case, n=1, cutoff=0.6)
-    hint = f"; did you mean {lower_case[near[0]]!r}?" if near else _header_hint(columns)
+    hint = _header_hint(columns)
+    if near and not hint:
+        hint = f"; did you mean {lower_case[near[0]]!r}?"
     listed = ", ".join(map(shortened, columns[:20]))
     return DataError(f"{label}: no column {column!r}; it has {listed}{hint}")
 
@@ -284,8 +286,9 @@ def _table(source: TableSource | datasets.Dataset) -> _Table:
             raise _unreachable(source, error) from error
     import datasets
 
-    if isinstance(source, datasets.Dataset):
-        return _Table(_DATASET, [_Part(_DatasetSplit(source, _DATASET))])
+    given: object = source  # from Python, where types are not enforced
+    if isinstance(given, datasets.Dataset):
+        return _Table(_DATASET, [_Part(_DatasetSplit(given, _DATASET))])
     raise DataError(f"expected a datasets.Dataset, got {type(source).__name__}; name one split")
 
 
@@ -304,7 +307,7 @@ def _splits(source: TableSource) -> Mapping[str, _Split]:
     if repository is not None:
         files_by_split = table_files.files_of_repository(repository, source.config)
         return {
-            split: _FileSplit(_fetching(repository, source.config, files))
+            split: _FileSplit(partial(_fetched, source, repository, files))
             for split, files in files_by_split.items()
         }
     path = Path(source.path).expanduser()
@@ -329,10 +332,13 @@ def _as_they_are(files: Sequence[TableFile]) -> Sequence[TableFile]:
     return files
 
 
-def _fetching(
-    repository: hub.Repository, config: str | None, files: Sequence[str]
-) -> Callable[[], Sequence[TableFile]]:
-    return partial(table_files.fetched, repository, config, files)
+def _fetched(
+    source: TableSource, repository: hub.Repository, files: Sequence[str]
+) -> Sequence[TableFile]:
+    try:
+        return table_files.fetched(repository, source.config, files)
+    except hub.HubError as error:
+        raise _unreachable(source, error) from error
 
 
 def _saved_splits(folder: Path, label: str) -> dict[str, _Split]:
