@@ -35,8 +35,8 @@ class UnrelatedFineTuning(TrainingAttack):
     )
     file: str | None = Field(
         default=None,
-        description="file in place of the benchmark: passages between blank lines, or `.jsonl`: an "
-        "object with `question` and `answer`, or with `text`, on each line",
+        description="file in place of the benchmark: passages between blank lines, or a table "
+        "(.jsonl, .json, .csv, .tsv, .parquet, .arrow) with `question` and `answer`, or `text`",
     )
 
     @model_validator(mode="after")

@@ -14,14 +14,15 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from unlearnbench.base import hub, table_files
 from unlearnbench.base.errors import DataError, did_you_mean, shortened
 from unlearnbench.base.table_formats import (
     BATCH,
+    Format,
     TableFile,
     columns_of_file,
     format_of,
@@ -123,7 +124,8 @@ def read_table(
         DataError: The table, a column or a row is missing or wrong. The message is one line.
     """
     table = _table(source)
-    first = next(table.rows(), None)
+    rows = table.rows()
+    first = next(rows, None)
     if first is None:
         raise DataError(f"{table.label}: no rows")
     if any(column not in first.values for column in text_columns):
@@ -131,7 +133,25 @@ def read_table(
         for column in text_columns:
             if column not in columns:
                 raise _missing_column(table.label, column, columns)
-    return _checked(table.rows(), text_columns)
+    return _checked(chain([first], rows), text_columns)
+
+
+def read_passages(path: str) -> Iterator[TableRow]:
+    """Read a text file, whatever its suffix: a row for each passage, with the column `text`.
+
+    Passages have blank lines between them.
+
+    Raises:
+        DataError: There is no such file, or it has no text.
+    """
+    if not _exists(path):
+        raise _not_found(TableSource(path))
+    file = TableFile(Path(path).expanduser(), path, Format.TEXT)
+    rows = _FileSplit(partial(_as_they_are, [file])).rows()
+    first = next(rows, None)
+    if first is None:
+        raise DataError(f"{path}: no rows; write passages with a blank line between them")
+    return chain([first], rows)
 
 
 def column_names(source: TableSource | datasets.Dataset) -> tuple[str, ...]:
@@ -286,7 +306,7 @@ def _table(source: TableSource | datasets.Dataset) -> _Table:
             raise _unreachable(source, error) from error
     import datasets
 
-    given: object = source  # from Python, where types are not enforced
+    given = cast("object", source)  # from Python, where types are not enforced
     if isinstance(given, datasets.Dataset):
         return _Table(_DATASET, [_Part(_DatasetSplit(given, _DATASET))])
     raise DataError(f"expected a datasets.Dataset, got {type(source).__name__}; name one split")

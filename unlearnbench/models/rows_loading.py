@@ -3,9 +3,7 @@
 The fingerprint covers the rows themselves: a file can change while its path stays the same.
 """
 
-import json
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
@@ -22,25 +20,45 @@ from unlearnbench.api.benchmark import (
 )
 from unlearnbench.base.errors import DataError, PluginError, shortened
 from unlearnbench.base.hashing import content_hash
+from unlearnbench.base.table_formats import Format, format_of
+from unlearnbench.base.tables import TableRow, TableSource, read_passages, read_table
 from unlearnbench.models.dataset_rules import sound_rows
 
-JSON_LINES = ".jsonl"
 _FRACTIONS = (0.1, 0.05, 0.01, 0.25, 0.5)
 """Splits of a benchmark, of which one is loaded with all of its rows."""
 
 
 def other_rows(source: Benchmark | str) -> tuple[Question, ...]:
-    """All training rows of a benchmark, or the rows of the file with that path.
+    """Return all training rows of a benchmark, or the rows of the file with that path.
 
-    Raises: DataError for a file or row that is missing or malformed, or a benchmark without rows.
+    A table has the columns `question` and `answer`, or `text`, and each row has one of the two.
+    Any file that is no table is a text with passages.
+
+    Raises:
+        DataError: A file or row is missing or malformed, or a benchmark has no rows.
     """
     if isinstance(source, Benchmark):
         return _benchmark_rows(source)
-    text = _read(source)
-    result = tuple((_json_lines if source.endswith(JSON_LINES) else _passages)(source, text))
-    if not result:
-        raise DataError(f"{source}: no rows; write passages with a blank line between them")
-    return result
+    is_table = format_of(source) not in (None, Format.TEXT)
+    rows = read_table(TableSource(source)) if is_table else read_passages(source)
+    return tuple(map(_other_row, rows))
+
+
+def _other_row(row: TableRow) -> Question:
+    texts = {
+        column: value
+        for column in ("question", "answer", "text")
+        if (value := row.values.get(column)) is not None
+    }
+    are_words = all(isinstance(value, str) and value.strip() for value in texts.values())
+    if set(texts) not in ({"question", "answer"}, {"text"}) or not are_words:
+        raise DataError(
+            f"{row.place}: expected `question` and `answer`, or `text` without them, as texts that "
+            f"are not blank, got {shortened(row.values)}"
+        )
+    if "text" in texts:
+        return Question("", texts["text"], format="text", place=row.place)
+    return Question(texts["question"], texts["answer"], place=row.place)
 
 
 def _benchmark_rows(benchmark: Benchmark) -> tuple[Question, ...]:
@@ -58,39 +76,6 @@ def _read(path: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise DataError(f"{path}: cannot be read ({reason})") from error
-
-
-def _passages(path: str, text: str) -> Iterator[Question]:
-    for number, passage in enumerate(re.split(r"\r?\n\s*\n", text), 1):
-        if passage.strip():
-            yield _passage(passage.strip(), f"{path}, passage {number}")
-
-
-def _json_lines(path: str, text: str) -> Iterator[Question]:
-    for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
-        target = f"{path}:{number}"
-        try:
-            columns = json.loads(line)
-        except ValueError as error:
-            raise DataError(f"{target}: not a JSON object on one line ({error})") from error
-        keys = set(columns) if isinstance(columns, dict) else set[str]()
-        if keys not in ({"question", "answer"}, {"text"}) or not all(
-            isinstance(value, str) and value.strip() for value in columns.values()
-        ):
-            raise DataError(
-                f"{target}: expected an object with `question` and `answer`, or with `text` alone, "
-                f"as texts that are not blank, got {shortened(columns)}"
-            )
-        if "text" in keys:
-            yield _passage(columns["text"], target)
-        else:
-            yield Question(columns["question"], columns["answer"], place=target)
-
-
-def _passage(text: str, location: str) -> Question:
-    return Question("", text, format="text", place=location)
 
 
 def load_benchmark(benchmark: Benchmark, splits: Sequence[SplitKey]) -> Dataset:
