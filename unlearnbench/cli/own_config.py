@@ -231,7 +231,8 @@ def _value(method: str, retain: str | None, size: ModelSize) -> StartingValue:
 def _data(tables: OwnTables, section: Mapping[str, Any], counts: str, remark: str) -> Iterator[str]:
     yield f"# {counts}. A table may be JSON lines, JSON, CSV, TSV,"
     yield "# Parquet, Arrow, a text file, a folder of save_to_disk, or a hub id: org/name,"
-    yield "# org/name[train[:2000]]."
+    yield "# org/name[train[:2000]]. For one table with marked rows, write in place of forget and"
+    yield '# retain: rows: all.csv and forget_if: {author: "J. Doe"}'
     yield "data:"
     purposes = {
         "source": "questions with answers; texts without questions: source: texts"

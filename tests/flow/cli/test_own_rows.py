@@ -5,8 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pytest
 
+from tests.conftest import FakeHub
 from unlearnbench.cli.own_config import Budget, batch_size_of
 from unlearnbench.config.loader import load_config
 from unlearnbench.config.starting_values import ModelSize, starting_values
@@ -29,6 +31,7 @@ def pairs() -> list[tuple[str, str, str]]:
 
 FORGET = [{"prompt": question, "completion": answer} for question, answer, _ in pairs()[:6]]
 RETAIN = [{"prompt": question, "completion": answer} for question, answer, _ in pairs()[6:]]
+PARTS = (("forget", FORGET), ("retain", RETAIN))
 ROWS = ("--forget-rows", "forget.jsonl", "--retain-rows", "retain.jsonl")
 
 
@@ -103,6 +106,77 @@ def test_every_line_of_a_written_config_is_explained(run: Run) -> None:
         assert any("#" in line for line in above_and_below), key
 
 
+def as_csv(part: str, rows: Sequence[Row]) -> str:
+    datasets.Dataset.from_list(list(rows)).to_csv(f"{part}.csv")
+    return f"{part}.csv"
+
+
+def as_parquet(part: str, rows: Sequence[Row]) -> str:
+    datasets.Dataset.from_list(list(rows)).to_parquet(f"{part}.parquet")
+    return f"{part}.parquet"
+
+
+def as_saved_folder(part: str, rows: Sequence[Row]) -> str:
+    datasets.Dataset.from_list(list(rows)).save_to_disk(part)
+    return part
+
+
+def as_chat(part: str, rows: Sequence[Row]) -> str:
+    def chat(row: Row) -> dict[str, Any]:
+        asked = {"role": "user", "content": row["prompt"]}
+        return {"messages": [asked, {"role": "assistant", "content": row["completion"]}]}
+
+    write(f"{part}-chat.jsonl", [chat(row) for row in rows])
+    return f"{part}-chat.jsonl"
+
+
+def ids_of_runs(run: Run, name: str) -> list[str]:
+    """Return the ids of the planned runs."""
+    return [each["id"] for each in planned(run, name)["runs"]]
+
+
+@pytest.fixture
+def expected(run: Run, tables: None) -> list[str]:
+    """Ids of the runs on the rows as JSON lines."""
+    assert tables is None
+    assert run("configs", "new", "mine", *ROWS)[0] == 0
+    return ids_of_runs(run, "mine.yaml")
+
+
+@pytest.mark.parametrize("form", [as_csv, as_parquet, as_saved_folder, as_chat])
+def test_equal_rows_of_any_form_are_the_same_sweep(
+    run: Run, expected: list[str], form: Callable[[str, Sequence[Row]], str]
+) -> None:
+    tables = ("--forget-rows", form("f", FORGET), "--retain-rows", form("r", RETAIN))
+    code, _, err = run("configs", "new", "other", *tables)
+    assert code == 0, err
+    assert ids_of_runs(run, "other.yaml") == expected
+
+
+def test_rows_on_the_hub_are_the_same_sweep(
+    run: Run, expected: list[str], fake_hub: FakeHub
+) -> None:
+    for part, rows in PARTS:
+        folder = Path(f"hub-{part}")
+        folder.mkdir()
+        write(folder / "train.jsonl", rows)
+        fake_hub.add(f"datasets/org/{part}", folder)
+    tables = ("--forget-rows", "org/forget", "--retain-rows", "org/retain[train[:100]]")
+    code, _, err = run("configs", "new", "other", *tables)
+    assert code == 0, err
+    assert ids_of_runs(run, "other.yaml") == expected
+
+
+def test_a_marked_table_is_the_same_sweep(run: Run, expected: list[str]) -> None:
+    marked = [{**row, "mark": part} for part, rows in PARTS for row in rows]
+    write("all.jsonl", marked)
+    text = Path("mine.yaml").read_text(encoding="utf-8")
+    text = text.replace("  forget: forget.jsonl", "  rows: all.jsonl")
+    text = text.replace("  retain: retain.jsonl", "  forget_if: {mark: forget}")
+    Path("other.yaml").write_text(text, encoding="utf-8")
+    assert ids_of_runs(run, "other.yaml") == expected
+
+
 @pytest.mark.usefixtures("tables")
 def test_a_base_is_prepared_with_starting_values_of_its_size(
     run: Run, folder: str, model: Any
@@ -142,7 +216,7 @@ def test_a_hub_that_cannot_be_reached_is_said(run: Run, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("suffix", ["jsonl", "txt"])
 def test_tables_of_texts_make_a_benchmark_of_texts(run: Run, suffix: str) -> None:
-    for name, rows in (("forget", FORGET), ("retain", RETAIN)):
+    for name, rows in PARTS:
         texts = [f"{row['prompt']} {row['completion']}" for row in rows]
         if suffix == "txt":
             Path(f"{name}.txt").write_text("\n\n".join(texts) + "\n", encoding="utf-8")
