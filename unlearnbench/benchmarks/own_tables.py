@@ -146,6 +146,8 @@ class Table:
             self._source = source_of(rows)
             self.label = self._source.label
             self.columns = column_names(self._source)
+        if not self.columns:
+            raise DataError(f"{setting}: {self.label} is empty; name a table with rows")
 
     def read(self, text_columns: Collection[str]) -> Iterator[TableRow]:
         """Yield the rows, with these columns as text."""

@@ -141,11 +141,17 @@ def _found(
 
     columns: dict[str, dict[str, str]] = {}
     kind = _kind(heads["forget"], named)
-    for name, place in tables.items():
-        if kind == "texts":
-            columns[name] = {"text": text_column(named.get("text"), heads[name], place)}
-        else:
-            columns[name] = answer_columns(named, heads[name], place)
+    try:
+        for name, place in tables.items():
+            if kind == "texts":
+                columns[name] = {"text": text_column(named.get("text"), heads[name], place)}
+            else:
+                columns[name] = answer_columns(named, heads[name], place)
+    except DataError as error:
+        if named:
+            raise
+        how = "--column text=NAME" if kind == "texts" else "--column question=NAME"
+        raise DataError(f"{error}; on the command line: {how}") from None
     return kind, columns
 
 
