@@ -146,7 +146,10 @@ def plan_sweep(config: SweepConfig) -> tuple[Plan, Dataset]:
     for model in config.models:
         check_weights(model)
     _check_lora(config)
-    fingerprints = {fraction: fingerprint(benchmark, fraction) for fraction in benchmark.splits}
+    fingerprints = {key: benchmark.fingerprint for key in benchmark.splits}
+    if len(fingerprints) > 1:
+        # The fingerprint of the whole would change with the splits of the sweep.
+        fingerprints = {key: fingerprint(benchmark, key) for key in benchmark.splits}
     rows = {fraction: benchmark.sizes(fraction) for fraction in benchmark.splits}
     _check_steps(config, {fraction: len(s.forget) for fraction, s in benchmark.splits.items()})
     models = [ModelSources(model, benchmark, config.cache_folder) for model in config.models]
