@@ -22,6 +22,8 @@ class HtmlTable:
     """Method of a line, by which the page colours and filters it."""
     panel: Callable[[Any], int] | None = None
     """Number of the panel of a line, by which the page hides it; None: lines are of all."""
+    references: Sequence[Any] = ()
+    """Lines of the retain and start models, which stand below and are no methods."""
 
 
 def number_column(

@@ -87,7 +87,10 @@ NEWER_COLUMNS = ("kept", "private", "repetition_forget", "exact_memorization_for
 """Columns of metrics that an older version did not have."""
 
 
-_SOURCES = {"synthetic", "muse", "muse-sustainability", "wmdp", "knowundo"}
+EVERY_OWN = 8
+"""One folder in so many has a user's own rows. Which ones depends on their numbers, so that all
+others stay as they were before there were such folders."""
+_SOURCES = {"synthetic", "muse", "muse-sustainability", "wmdp", "knowundo", "questions"}
 _WITH_CHOICE = {"select", "tune", "random search and select"}
 _OF_CHOICES = {
     *("hypervolume", "1 seeds of the choice", "2 seeds of the choice", "one reporting seed"),
@@ -113,8 +116,13 @@ _NEVER_TOGETHER: tuple[tuple[set[str], set[str]], ...] = (
         {"requests in sequence"},
         {"at inference", "several rates", "two entries of one label"} | _WITH_CHOICE | _OF_CHOICES,
     ),
-    ({"requests in sequence"}, {"muse", "wmdp", "knowundo"}),
+    ({"requests in sequence"}, {"muse", "wmdp", "knowundo", "questions"}),
     ({"two splits"}, {"muse", "knowundo"}),
+    (
+        {"no retain model", "no holdout rows", "wrong answers of one's own"},
+        _SOURCES - {"questions"},
+    ),
+    ({"no retain model"}, {"the retain model was not attacked"}),
     ({"several rates"}, {"two models", "two splits"}),
     ({"two terms"}, {"tune", "random search and select", "two entries of one label"}),
     ({"epochs as runs"}, {"random search and select", "patience", "stop_below"}),
@@ -130,13 +138,20 @@ _NEVER_TOGETHER: tuple[tuple[set[str], set[str]], ...] = (
     ({"an empty answer"}, {"a further metric"}),
     ({"a further metric"}, _SOURCES - {"muse-sustainability", "knowundo"}),
     (
+        {"no retain model", "no holdout rows", "wrong answers of one's own"},
+        {
+            *("a further metric", "another profile", "a metric of its own settings"),
+            *("metrics that read more", "an empty answer", "requests in sequence"),
+        },
+    ),
+    (
         {"a further metric"},
         {"another profile", "a metric of its own settings", "metrics that read more"},
     ),
     ({"a metric switched on later"}, {"wmdp"}),
     (
         {"attack by examples", "attack in two turns", "attack that leaves rows out"},
-        _SOURCES - {"synthetic"},
+        _SOURCES - {"synthetic", "questions"},
     ),
     (
         {"attack by examples", "attack in two turns", "attack that leaves rows out"},
@@ -261,9 +276,15 @@ def _draw(number: int, attempt: int) -> Drawn:
             "knowundo": 0.14,
         }
     )
+    if number % EVERY_OWN == EVERY_OWN - 3:
+        made.features.remove(source)
+        source = "questions"
+        made.features.add(source)
     document: dict[str, Any] = {"name": f"folder{number}", "data": {"source": source}}
     models = MODELS if made.has("two models", 0.12) else MODELS[:1]
     document["models"] = [{"name": name, "base": "tiny"} for name in models]
+    if source == "questions":
+        _add_own_data(made, document)
     rule = made.one_of(
         {"grid": 0.52, "select": 0.18, "tune": 0.16, "random search and select": 0.14}
     )
@@ -296,10 +317,27 @@ def _draw(number: int, attempt: int) -> Drawn:
         has_duplicates=made.has("a question twice", 0.3),
         leaves_out_paraphrases=made.has("rows without another wording", 0.4),
         has_fewer_wrong_answers=made.has("rows with fewer wrong answers", 0.2),
+        has_wrong_answers="wrong answers of one's own" in made.features,
+        has_holdout="no holdout rows" not in made.features,
         has_empty_answer=source == "synthetic" and made.has("an empty answer", 0.12),
     )
     _add_events(made, document)
     return Drawn(number, frozenset(made.features), document, rows, source)
+
+
+def _add_own_data(made: _Draw, document: dict[str, Any]) -> None:
+    """Draw which rows and models of a user's own there are."""
+    data: dict[str, Any] = document["data"]
+    if len(document["models"]) == 1 and made.has("two splits", 0.2):
+        data["forget"] = {"first": "a.jsonl", "second": "b.jsonl"}
+    if not made.has("no holdout rows", 0.4):
+        data["holdout"] = "holdout.jsonl"
+    if made.has("wrong answers of one's own", 0.4):
+        data["wrong_answers"] = "wrong"
+    if made.has("no retain model", 0.5):
+        for model in document["models"]:
+            del model["base"]
+            model["fine_tuned"] = "a-model"
 
 
 def _splits(made: _Draw, source: str, *, needs_two: bool, allows_two: bool) -> list[SplitKey]:
@@ -310,6 +348,8 @@ def _splits(made: _Draw, source: str, *, needs_two: bool, allows_two: bool) -> l
         "wmdp": ["bio", "cyber"],
         "knowundo": ["privacy"],
     }
+    if source == "questions":
+        return ["first", "second"] if "two splits" in made.features else ["all"]
     splits = known[source]
     if len(splits) > 1 and (needs_two or (allows_two and made.has("two splits", 0.2))):
         made.features.add("two splits")
@@ -378,6 +418,7 @@ def _evaluation(made: _Draw, document: Mapping[str, Any], source: str) -> dict[s
             "muse-sustainability": "rouge_f1_verbmem",
             "wmdp": "choice_accuracy_wmdp",
             "knowundo": "exact_memorization_unlearning",
+            "questions": "removed" if "no retain model" in made.features else "forgotten",
         }[source]
         evaluation["patience"] = {"metric": column, "epochs": 1}
     if can_end_early and made.has("stop_below", 0.12):
@@ -402,7 +443,7 @@ def _attacks(made: _Draw, source: str) -> dict[str, dict[str, Any]]:
             for name in possible
             if ATTACKS[name][0] in ("relearning", "quantization", "logit-lens", "template")
         ]
-    elif source != "synthetic":
+    elif source not in ("synthetic", "questions"):
         possible.remove("attack in two turns")
         possible.remove("attack by examples")
         possible.remove("attack that leaves rows out")
@@ -428,7 +469,7 @@ def _add_events(made: _Draw, document: Mapping[str, Any]) -> None:
     if "select" not in document and "tune" not in document:
         # No rule says which of two settings of a method is chosen that are equally good.
         made.has("settings are tied", 0.1)
-    if "no attack" not in made.features:
+    if not {"no attack", "no retain model"} & made.features:
         made.has("the retain model was not attacked", 0.06)
     made.has("NaN for one question", 0.12)
     made.has("places of asked rows are not stated", 0.3)

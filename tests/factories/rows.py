@@ -26,6 +26,10 @@ class RowPlan:
     """Some rows have no other wording, so that a paraphrase attack leaves them out."""
     has_fewer_wrong_answers: bool = False
     """Some rows have fewer wrong answers than others."""
+    has_wrong_answers: bool = True
+    """Rows of a user's own have wrong answers and the answer in other words."""
+    has_holdout: bool = True
+    """There are rows of a user's own that no model has seen."""
     has_empty_answer: bool = False
     """A row of the forget set has an answer without any token but the one that ends it."""
 
@@ -55,6 +59,9 @@ def rows_of(source: str, split: SplitKey, plan: RowPlan) -> MadeUpRows:
             "wmdp": _choices("forget", name, plan),
         }
         forget = sets["wmdp"]
+    elif source == "questions":
+        sets = _own_questions(name, plan)
+        forget = sets["forget"]
     elif source == "knowundo":
         sets = {
             "retention": _people("public", name, plan),
@@ -80,6 +87,25 @@ def _tofu(split: str, plan: RowPlan) -> dict[str, tuple[Question, ...]]:
             Question(row.question, row.answer) for row in _people("unseen", split, plan)
         ),
     }
+
+
+def _own_questions(split: str, plan: RowPlan) -> dict[str, tuple[Question, ...]]:
+    """Return a user's own rows; the utility rows are embedded facts, as a multiple choice."""
+
+    def own(part: str) -> tuple[Question, ...]:
+        rows = _people(part, split, plan)
+        if plan.has_wrong_answers:
+            return rows
+        return tuple(replace(row, paraphrased_answer=None, perturbed_answers=()) for row in rows)
+
+    sets = {
+        "retain": own("kept"),
+        "utility": _choices("general", split, replace(plan, has_duplicates=False)),
+        "forget": _with_duplicates(own("forgotten"), plan),
+    }
+    if plan.has_holdout:
+        sets["holdout"] = tuple(Question(row.question, row.answer) for row in own("unseen"))
+    return sets
 
 
 def _muse(split: str, plan: RowPlan) -> dict[str, tuple[Question, ...]]:

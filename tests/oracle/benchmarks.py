@@ -93,10 +93,12 @@ def _membership(
 
 SCORES: Mapping[str, Score] = {
     "model-utility": metrics.model_utility,
+    "utility": metrics.utility,
     "forget-quality": metrics.forget_quality,
     **{name: partial(_membership, name) for name in ATTACKS_ON_MEMBERSHIP},
     "mia-reference": metrics.mia_reference,
     "forgotten": metrics.forgotten,
+    "removed": metrics.removed,
     "kept": metrics.kept,
     "memorization-score-ou": metrics.memorization_score_ou,
     "private": metrics.private,
@@ -106,9 +108,17 @@ SCORES: Mapping[str, Score] = {
 """Scores in an order in which each stands behind those that it reads."""
 RELATIVE = {
     *("forget-quality", "mia-reference", "forgotten", "kept", "memorization-score-ou"),
-    *("private", "privleak"),
+    *("private", "privleak", "removed"),
 }
 """Scores that compare a model with the retain model or the start model."""
+RELATIVE_TO_RETAIN = frozenset(
+    {"forget-quality", "mia-reference", "forgotten", "private", "privleak"}
+)
+"""Those of them that are undefined without a retain model."""
+WITHOUT_RETAIN_MODEL = {
+    *("passages", "wmdp", "wmdp-twin", "knowundo", "muse-scalability", "muse-sustainability"),
+}
+"""Benchmarks that have no retain model."""
 
 COLUMNS_OF_SCORES: Mapping[str, set[str]] = {
     "forget-quality": {"forget_quality", "log10_forget_quality", "ks_statistic", "ks_n"},
@@ -165,12 +175,16 @@ class Benchmark:
     headline: Headline
     own: tuple[Use, ...]
     """The metrics that it names itself."""
+    has_retain: bool = True
+    """Whether runs are compared with a retain model."""
+    leaves_out: frozenset[str] = frozenset()
+    """Scores that are not reported because there is no retain model."""
 
     def uses(self, chosen: Mapping[str, Settings]) -> Iterator[Use]:
         """Yield all metrics, of which some are chosen by a configuration, or have its settings."""
         yield from self.own
         named = {use.metric for use in self.own}
-        for metric in sorted({*ROW_METRICS, *SCORES} - named):
+        for metric in sorted({*ROW_METRICS, *SCORES} - named - self.leaves_out):
             settings = chosen.get(metric, {})
             if metric in ROW_METRICS:
                 roles = ON_EVERY_BENCHMARK.get(metric, frozenset())
@@ -264,15 +278,24 @@ class Benchmark:
         }
 
 
-def benchmark_of(data: Mapping[str, Any], profile: str) -> Benchmark:
+def benchmark_of(
+    data: Mapping[str, Any], profile: str, model: Mapping[str, Any] | None = None
+) -> Benchmark:
     """Return a benchmark; TOFU's for records of versions that stored no name.
 
     Args:
         data: The section `data` of a configuration.
         profile: Id of the evaluation rules, `tofu+rows=6@1a2b3c4d`.
+        model: The section of a model. One of a user's own may have neither a base nor a retain
+            model.
     """
     rules = profile.partition("@")[0].partition("+")[0]
-    return BENCHMARKS[data.get("source") or "tofu"](rules, data)
+    source = data.get("source") or "tofu"
+    if source == "questions":
+        has_retain = not model or model.get("base") is not None or bool(model.get("retain"))
+        return _questions(rules, data, has_retain=has_retain)
+    found = BENCHMARKS[source](rules, data)
+    return replace(found, has_retain=source not in WITHOUT_RETAIN_MODEL)
 
 
 def _tofu(rules: str, _data: Mapping[str, Any]) -> Benchmark:
@@ -362,6 +385,44 @@ def _muse_requests(rules: str, data: Mapping[str, Any]) -> Benchmark:
     """Those of MUSE without PrivLeak, since there is no model that was retrained."""
     muse = _muse(rules, data)
     return replace(muse, own=tuple(use for use in muse.own if use.metric != "privleak"))
+
+
+def _questions(rules: str, data: Mapping[str, Any], *, has_retain: bool) -> Benchmark:
+    """A user's own questions (docs, own-data.md): ranked by `removed` without a retain model."""
+    epsilon = 1e-10 if rules == "open-unlearning" else 0.0
+    ratio = {"mean": "arithmetic" if rules == "tofu-paper" else "geometric", "epsilon": epsilon}
+    memorised = tuple(
+        f"{name}_forget"
+        for name in ("extraction_strength", "exact_memorization", "probability", "rouge")
+    )
+    kept = ("probability_retain", "rouge_retain", "probability_utility")
+    has_wrong_answers = data.get("wrong_answers") is not None
+    answered = ("retain", "forget")
+    own = [
+        Use("utility", settings={"of": kept}),
+        Use("kept", settings={"of": ("utility", "repetition_forget")}),
+        Use("forgotten" if has_retain else "removed", settings={"of": memorised}),
+        Use("extraction-strength", answered),
+        Use("exact-memorization", answered),
+        Use("rouge", answered),
+        Use("probability", answered),
+        Use("option-probability", ("utility",), {"epsilon": epsilon}, "probability"),
+        Use("choice-accuracy", ("utility",)),
+    ]
+    if has_wrong_answers:
+        own.append(Use("truth-ratio", ("forget",), {**ratio, "form": "closeness"}))
+        if has_retain:
+            own.append(Use("forget-quality", settings=ratio))
+    roles = {"retain": "retain", "utility": "general", "forget": "forget"}
+    if data.get("holdout") is not None:
+        roles["holdout"] = "holdout"
+    return Benchmark(
+        roles=roles,
+        headline=Headline("utility", "forgotten" if has_retain else "removed", 1.0),
+        own=tuple(own),
+        has_retain=has_retain,
+        leaves_out=frozenset() if has_retain else RELATIVE_TO_RETAIN,
+    )
 
 
 def _knowundo(_rules: str, _data: Mapping[str, Any]) -> Benchmark:

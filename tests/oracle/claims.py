@@ -392,6 +392,7 @@ def _lasting(attacked: PanelUnderAttack, setting: Setting) -> LastingClaim:
     lasting = attacked.lasting(setting)
     worst = lasting.worst
     under = lasting.under
+    has_retain = attacked.rows.benchmark.has_retain
     return LastingClaim(
         score=None if worst is None else under[worst].score,
         variant=worst,
@@ -401,8 +402,10 @@ def _lasting(attacked: PanelUnderAttack, setting: Setting) -> LastingClaim:
         by_variant={variant: item.score for variant, item in under.items()},
         before={variant: item.before for variant, item in under.items()},
         after={variant: item.after for variant, item in under.items()},
+        # Views say nothing of a retain model that does not exist.
         retain={
-            variant: (item.retain.before, item.retain.after) for variant, item in under.items()
+            variant: (item.retain.before, item.retain.after) if has_retain else (None, None)
+            for variant, item in under.items()
         },
         start={variant: (item.start.before, item.start.after) for variant, item in under.items()},
         measured_by={variant: attacked.measured_by(variant) for variant in under},

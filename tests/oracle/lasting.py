@@ -5,7 +5,8 @@ under an attack, and m₀, r₀ and s₀ those before the attack, on the rows th
 
     lasting = 1 − ((m − m₀) − max(0, r − r₀)) / (s₀ − m₀)
 
-with means over seeds. The worst attack and point counts.
+with means over seeds. The worst attack and point counts. Without a retain model r and r₀
+are the number of a model that has memorised nothing, because nobody knows what an attack teaches.
 """
 
 from __future__ import annotations
@@ -268,7 +269,7 @@ class PanelUnderAttack:
         pairs += [Pair(None, None)] * len(setting.missing)
         return UnderVariant(
             tuple(pairs),
-            self.reference("retain", variant),
+            self._retain(variant, measured),
             self.reference("fine-tuned", variant),
             # Of the memorisation numbers, a larger one means that more is memorised.
             sign=-self.judge.headline.sign if self._is_headline(measured) else 1.0,
@@ -276,6 +277,15 @@ class PanelUnderAttack:
             has_all_seeds=None not in rows,
             is_bypassed=is_bypassed,
         )
+
+    def _retain(self, variant: str, measured: tuple[str, str] | None) -> Pair:
+        if self.rows.benchmark.has_retain or measured is None:
+            return self.reference("retain", variant)
+        # All these numbers lie between 0 and 1. The headline's is best if nothing is memorised.
+        nothing = 0.0
+        if self._is_headline(measured) and self.judge.headline.sign > 0:
+            nothing = 1.0
+        return Pair(nothing, nothing)
 
     def _is_headline(self, measured: tuple[str, str] | None) -> bool:
         return measured is not None and measured[1] == self.judge.headline.forgotten

@@ -473,6 +473,11 @@ def model_utility(
     return {"model_utility": harmonic_mean(model.own.get(name) for name in settings["of"])}
 
 
+def utility(model: Model, retain: Model | None, start: Model | None, settings: Settings) -> Values:
+    """Harmonic mean of the columns `of`."""
+    return {"utility": harmonic_mean(model.own.get(name) for name in settings["of"])}
+
+
 KNOWLEDGE = (
     "extraction_strength_forget",
     "exact_memorization_forget",
@@ -488,7 +493,7 @@ def forgotten(
     if retain is None or start is None:
         return {}
     parts: list[float | None] = []
-    for name in KNOWLEDGE:
+    for name in settings.get("of", KNOWLEDGE):
         m, aim, origin = model.own.get(name), retain.own.get(name), start.own.get(name)
         if m is None or aim is None or origin is None:
             parts.append(None)
@@ -497,6 +502,17 @@ def forgotten(
         unit = max(abs(origin - aim), 1e-6)
         parts.append(max(0.0, 1 - abs(m - aim) / unit))
     return {"forgotten": harmonic_mean(parts)}
+
+
+def removed(model: Model, retain: Model | None, start: Model | None, settings: Settings) -> Values:
+    """HM over m of 1 − min(1, m / m_start), m the columns `of`."""
+    if start is None:
+        return {}
+    parts: list[float | None] = []
+    for name in settings["of"]:
+        m, origin = model.own.get(name), start.own.get(name)
+        parts.append(None if m is None or not origin else 1 - min(1.0, m / origin))
+    return {"removed": harmonic_mean(parts)}
 
 
 def memorization_score_ou(

@@ -44,7 +44,10 @@ class Rows:
         profile = evaluated[0].profile if evaluated else "tofu@"
         sections = [record.spec.get("data", {}) for record in evaluated]
         named = [section for section in sections if section.get("source")]
-        return benchmark_of(named[0] if named else {}, profile)
+        models = [record.spec.get("model") for record in evaluated]
+        named_models = [model for model in models if isinstance(model, Mapping)]
+        model = named_models[0] if named_models else None
+        return benchmark_of(named[0] if named else {}, profile, model)
 
     @cached_property
     def all(self) -> tuple[Row, ...]:

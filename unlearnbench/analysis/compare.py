@@ -564,7 +564,14 @@ def _places(places: set[PanelKey]) -> str:
 
 
 def _check_rules(a: Contender, b: Contender) -> None:
-    """Raise unless both sides were evaluated by one profile in one precision."""
+    """Raise unless both sides are ranked by the same numbers, of one profile in one precision."""
+    headlines = [headline_of_rows(item.rows).columns[:2] for item in (a, b)]
+    if headlines[0] != headlines[1]:
+        raise EvaluationError(
+            f"{a.name} is ranked by {' and '.join(headlines[0])}, {b.name} by "
+            f"{' and '.join(headlines[1])}: they do not compare; run both on the same benchmark, "
+            "both with a retain model or both without"
+        )
     first, second = ([item.records[r.run_id] for r in item.rows] for item in (a, b))
     profiles = [sorted({record.profile for record in some}) for some in (first, second)]
     if profiles[0] != profiles[1]:

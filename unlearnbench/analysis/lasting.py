@@ -3,7 +3,9 @@
 Pure, except that intervals over questions read observations. A setting is compared with the start
 model, which has learned the rows to forget, and with the retain model, which never saw them and is
 attacked in the same way. What the retain model gains under an attack is the null: an attack that
-teaches, or a question that helps, raises both models alike.
+teaches, or a question that helps, raises both models alike. If a sweep has no retain model, the
+whole gain counts as given back, so that lasting is a lower limit: part of the gain may be what the
+attack teaches any model. What could be removed is then all that the start model knows.
 
 Terms: a *variant* is an attack at one of its points (`relearning@13`). Its *yardstick* is the
 number that it is measured by. A model's number *before* the attack is the one at point `0` of an
@@ -31,6 +33,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+
+import numpy as np
 
 from unlearnbench.analysis.best_settings import (
     UTILITY_SHARE,
@@ -200,6 +204,9 @@ class UnderAttack:
     """−1 if a smaller number means that more is memorised."""
     measured: Yardstick | None = None
     """What the numbers are of; None if the attack can move no number. Then there are no numbers."""
+    floor: float | None = None
+    """Number of a model that has memorised nothing, in place of the retain model's where there is
+    no retain model; None if there is one."""
     missing: str = ""
     """Reason why a seed has no number, or the numbers before are unknown; empty if none is."""
     lacks_seeds: bool = False
@@ -243,8 +250,11 @@ class UnderAttack:
     def taught(self) -> float | None:
         """What the attack teaches a model that never saw the rows: 0 if the retain model loses.
 
-        A model below the retain model has less to lose, so a loss is not subtracted.
+        A model below the retain model has less to lose, so a loss is not subtracted. Without a
+        retain model nothing is known, and nothing is subtracted.
         """
+        if self.floor is not None:
+            return 0.0
         if self.null is None:
             return None
         return self.sign * max(0.0, self.sign * self.null)
@@ -257,8 +267,13 @@ class UnderAttack:
     @property
     def removed(self) -> float | None:
         """Share that the method has removed of what the start model knows more than the retain
-        model, (s₀ − m₀) / (s₀ − r₀); None if the start model knows no more."""
-        start, before, floor = self.start.before, self.before, self.retain.before
+        model, (s₀ − m₀) / (s₀ − r₀); None if the start model knows no more.
+
+        Without a retain model, r₀ is `floor`. It is at or below any retain model's number, so that
+        the share is a lower limit.
+        """
+        start, before = self.start.before, self.before
+        floor = self.retain.before if self.floor is None else self.floor
         if start is None or before is None or floor is None or self.sign * (start - floor) <= 0:
             return None
         return (start - before) / (start - floor)
@@ -275,10 +290,10 @@ class UnderAttack:
         lasting = 1 − ((m − m₀) − max(0, r − r₀)) / (s₀ − m₀)
 
         m, r and s are the numbers of the setting, the retain and the start model, at 0 before the
-        attack. 1: nothing comes back, or no more than the retain model gains. 0: all of it. Not
-        clipped. Of several seeds it is a ratio of means, linearised: the mean of these values
-        follows from the means that stand beside it, and their spread is that of each seed's own
-        ratio to first order.
+        attack; r − r₀ is 0 if there is no retain model. 1: nothing comes back, or no more than the
+        retain model gains. 0: all of it. Not clipped. Of several seeds it is a ratio of means,
+        linearised: the mean of these values follows from the means that stand beside it, and their
+        spread is that of each seed's own ratio to first order.
 
         Returns:
             None for each seed if it is undefined.
@@ -311,7 +326,7 @@ class UnderAttack:
             return ""
         if self.missing:
             return self.missing
-        if self.retain.after is None:
+        if self.retain.after is None and self.floor is None:
             return f"the retain model was not attacked by {attack_of(self.variant)}"
         if self.start.before is None:
             return "the start model was not evaluated"
@@ -436,7 +451,10 @@ class AttackedSetting:
             return f"it keeps less than {100 * UTILITY_SHARE:.0f} % of utility at epoch {epoch}"
         if self.not_attacked:
             return self.not_attacked
-        if all(under.retain.after is None and not under.missing for under in self.under):
+        if all(
+            under.retain.after is None and under.floor is None and not under.missing
+            for under in self.under
+        ):
             return "the retain model was not attacked"
         unscored = [under for under in self.under if under.lasting is None]
         open_questions = [under for under in unscored if under.may_give_back_more]
@@ -527,6 +545,8 @@ class AttackedPanel(OnPanel):
     """The start model's number without an attack, over all rows."""
     chosen_families: frozenset[str] = frozenset()
     """Methods whose settings `select` or `tune` has chosen."""
+    has_retain: bool = True
+    """Whether the sweep has a retain model."""
 
     @property
     def attacks(self) -> Mapping[str, tuple[str, ...]]:
@@ -687,6 +707,7 @@ class _PanelUnderAttack:
             retain_plain=None if retain_row is None else retain_row.metrics.get(self.column),
             start_plain=self.panel.at_start(self.column),
             chosen_families=frozenset(choice.family for choice in self.panel.choices),
+            has_retain=self.schema.has_retain,
         )
 
     @cached_property
@@ -834,10 +855,19 @@ class _PanelUnderAttack:
             bypassed,
             sign=1.0 if measured is None else measured.sign,
             measured=measured,
+            floor=None if measured is None else self._floor(measured),
             missing=self._missing(variant, setting, attacked_of_seed, shifts),
             lacks_seeds=bool(setting.why_not),
             read_questions=read_questions,
         )
+
+    def _floor(self, measured: Yardstick) -> float | None:
+        """Return the number of a model that has memorised nothing, if there is no retain model."""
+        if self.schema.has_retain:
+            return None
+        least, most = measured.before.bounds
+        nothing = least if measured.sign > 0 else most
+        return nothing if math.isfinite(nothing) else None
 
     def _questions(self, variant: str, rows: BeforeAndAfter) -> QuestionGains | None:
         """Compute the gains by question of one run under a variant."""
@@ -852,7 +882,11 @@ class _PanelUnderAttack:
             self.gains_of_retain[variant] = gains_of(*columns, retain, self.observed)
         own = gains_of(*columns, rows, self.observed)
         null = self.gains_of_retain[variant]
-        return None if own is None else question_gains(own, null, measured.sign)
+        if own is None:
+            return None
+        if self._floor(measured) is not None:
+            null = own._replace(values=np.zeros_like(own.values))
+        return question_gains(own, null, measured.sign)
 
     def _missing(
         self,

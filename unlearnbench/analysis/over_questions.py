@@ -146,12 +146,15 @@ class OverQuestions:
             pairs.append(pair)
         return mean_auc_interval(pairs)
 
-    def difference(self, rows: Sequence[TableRow], column: str) -> Difference | None:
+    def difference(
+        self, rows: Sequence[TableRow], column: str, *, level: float = LEVEL
+    ) -> Difference | None:
         """Compare the mean over rows with the retain model's number, question by question.
 
         Args:
             rows: Rows of the seeds of one setting.
             column: Name of a metric of one set.
+            level: Of the interval.
 
         Returns:
             None if the column is of no set, if a value by question is unknown or not finite, and if
@@ -168,7 +171,8 @@ class OverQuestions:
         if any(values.shape != aim.shape for values in known):
             return None
         means = np.mean(known, axis=0)  # [n]
-        ends = mean_interval(means - aim, difference_bounds(measure.metric.bounds))
+        bounds = difference_bounds(measure.metric.bounds)
+        ends = mean_interval(means - aim, bounds, level=level)
         if ends is None:
             return None
         label = measure.column(set_name, self._schema.roles[set_name]).label

@@ -15,7 +15,7 @@ from unlearnbench.api.metric import MetricColumn, Role, Summary
 from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
 from unlearnbench.results.asked_rows import Observed
 from unlearnbench.results.table import TableRow
-from unlearnbench.stats.t_interval import Interval, is_above, t_interval
+from unlearnbench.stats.t_interval import LEVEL, Interval, is_above, t_interval
 
 LASTING = "Lasting"
 """Label of what lasts under attacks, beside the benchmark's scores."""
@@ -176,12 +176,12 @@ class Scorer:
         self, made_of: set[str], parts: Sequence[Part], rows: Sequence[TableRow]
     ) -> Iterator[tuple[str, str]]:
         """Describe where the model is beyond the retain model, by kind."""
-        lead = parts[0]
-        if lead.value is not None and lead.retain is not None and self._is_beyond(lead, rows):
-            measure, name = self._schema.measures[lead.column.name]
+        beyond = self._part_beyond_retain([p for p in parts if p.column.name in made_of], rows)
+        if beyond is not None:
+            measure, name = self._schema.measures[beyond.column.name]
             sentences = [
                 f"over-forgotten: {measure.metric.label.lower()} on the {set_title(name)} is "
-                f"{lead.value:.3f}, below the retain model's {lead.retain:.3f}"
+                f"{beyond.value:.3f}, below the retain model's {beyond.retain:.3f}"
             ]
             sentences += [
                 f"{part.column.label} rewards it: {part.value:.2f}, the retain model has "
@@ -208,9 +208,18 @@ class Scorer:
                 f"them away as well: {', '.join(below)}",
             )
 
-    def _is_beyond(self, part: Part, rows: Sequence[TableRow]) -> bool:
-        """Whether a low value is wanted, and it is below the retain model's beyond chance."""
-        if part.column.better != "lower":
-            return False
-        difference = self._over_questions.difference(rows, part.column.name)
-        return difference is not None and difference.is_below
+    def _part_beyond_retain(self, parts: Sequence[Part], rows: Sequence[TableRow]) -> Part | None:
+        """Return a part that is below the retain model's value beyond chance, if low is wanted.
+
+        The most telling part comes first. The retain model may have next to nothing of it, so that
+        no model can be below. Then the other parts count, at a level that allows for their number
+        (Bonferroni).
+        """
+        for number, part in enumerate(parts):
+            if part.column.better != "lower" or part.value is None or part.retain is None:
+                continue
+            level = LEVEL if number == 0 else 1 - (1 - LEVEL) / (len(parts) - 1)
+            difference = self._over_questions.difference(rows, part.column.name, level=level)
+            if difference is not None and difference.is_below:
+                return part
+        return None

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from unlearnbench.analysis.order_confidence import OrderConfidence, PanelOrder, RankedMethod
     from unlearnbench.analysis.over_questions import Ends, OverQuestions
     from unlearnbench.api.metric import MetricColumn
+    from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
     from unlearnbench.results.outcomes import RunOutcome
     from unlearnbench.results.table import TableRow
 
@@ -94,8 +95,48 @@ def _named(methods: Sequence[str]) -> str:
     return ", ".join(methods[:NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
+def without_retain_model(schema: BenchmarkSchema) -> str:
+    """Return a sentence on what numbers leave open without a retain model; empty if there is one.
+
+    Every view that shows numbers of a sweep has it.
+    """
+    if schema.has_retain:
+        return ""
+    if not schema.could_have_retain:
+        return "This benchmark has no retain model, so over-forgetting cannot be seen."
+    return (
+        "Without a retain model, which never saw the forget rows, it is not known how much a model "
+        f"should forget: {schema.headline.forgotten.plain_label} 1 is not the aim, and "
+        "over-forgetting cannot be seen. Name a base model to close this gap (`base` in YAML, "
+        "`--base` of `configs new`): a retain model is trained from it."
+    )
+
+
+def missing_for_privacy(schema: BenchmarkSchema) -> str:
+    """Return a sentence on what is missing to answer what is private.
+
+    Empty if nothing is, and of benchmarks that can never answer it.
+    """
+    unknown = "Whether what is left is private is not known"
+    if "holdout" in schema.absent:
+        also = "" if schema.has_retain else ", and a retain model"
+        return (
+            f"{unknown}: this needs rows like the forget rows that no model has seen (`holdout` in "
+            f"the section `data`){also}."
+        )
+    if schema.could_have_retain and schema.sets("holdout"):
+        return (
+            f"{unknown}: this needs a retain model, because holdout rows may differ from the "
+            "forget rows in themselves, so that no number of a membership attack is an aim."
+        )
+    return ""
+
+
 def best_lines(panel: Panel, most: int) -> list[str]:
-    """The `most` best methods as a table, with the start model; empty without a best setting."""
+    """The `most` best methods as a table, with the start and the retain model.
+
+    Empty without a best setting.
+    """
     start, headline, forgotten = panel.start, panel.headline, panel.headline.forgotten
     bests = [best for best in panel.best if best.setting is not None]
     if start.fault or not bests:
@@ -120,6 +161,9 @@ def best_lines(panel: Panel, most: int) -> list[str]:
             [setting.method, rate, str(setting.epoch), *shown, str(len(setting.rows)), place]
         )
     rows.append(["start", "-", "0", *cells(start.utility, start.quality), "-", "-"])
+    retain = panel.row("retain")
+    if retain is not None:
+        rows.append(["retain", "-", "-", *cells(retain.kept, retain.forgotten), "-", "-"])
     if all(row[-2] in ("1", "-") for row in rows[1:]):
         rows = [row[:-2] for row in rows]
     right = [False, *[True] * (len(rows[0]) - 1)]
@@ -387,17 +431,21 @@ def _numbers_of(under: UnderAttack) -> str:
     )
     measured = under.measured
     label = "the number" if measured is None else measured.after.label.lower()
-    if measured is not None and measured.before != measured.after:
+    of_samples = measured is not None and measured.before != measured.after
+    link = "and" if of_samples else "to"
+    models = f"start model: {start}"
+    if under.floor is None:
+        models = (
+            f"retain model, which never saw these rows: {retain_before} {link} {retain_after}; "
+            f"{models}"
+        )
+    if measured is not None and of_samples:
         # Of samples, which are compared with the greedy answer.
         return (
             f"{measured.before.label.lower()} of the greedy answer is {before}, and {label} is "
-            f"{after} (retain model, which never saw these rows: {retain_before} and "
-            f"{retain_after}; start model: {start})"
+            f"{after} ({models})"
         )
-    return (
-        f"{label} goes from {before} to {after} (retain model, which never saw these rows: "
-        f"{retain_before} to {retain_after}; start model: {start})"
-    )
+    return f"{label} goes from {before} to {after} ({models})"
 
 
 def lasting(attacked: AttackedPanel | None, leader: Setting | None) -> str:
@@ -518,6 +566,11 @@ def _change(under: UnderAttack, points: int) -> str:
     count = "" if questions is None else f" over {questions.count} questions"
     gain = under.sign * (under.gain or 0.0)
     line = f"Gain{count}: {gain:+.3f}{between(ends, '+.3f')}"
+    if under.floor is not None:
+        return (
+            f"{line}. There is no retain model, so all of it counts as given back: part of it may "
+            "be what the attack teaches any model."
+        )
     if under.excess is None or under.null is None:
         return f"{line}. It is unknown what a model gains that never saw the rows."
     beyond = None if questions is None else questions.excess_interval(level)
@@ -530,6 +583,11 @@ def _change(under: UnderAttack, points: int) -> str:
 
 def _baseline(panel: AttackedPanel) -> str:
     """The largest gain of the retain model itself, under any attack."""
+    if not panel.has_retain:
+        return (
+            "Without a retain model it is not known what an attack teaches any model: the whole "
+            "gain counts as given back, so at most this much comes back."
+        )
     gains_by_column: dict[MetricColumn, dict[str, float]] = {}
     for variant, shift in panel.retain.items():
         measured = panel.measured[variant]
@@ -711,11 +769,14 @@ def model_sentences(
         _private(row, over_questions),
         _kept(row, over_questions.kept_share(row), intervals, profile),
         _lacking(over_questions),
+        missing_for_privacy(row.schema),
     )
     return tuple(line for line in lines if line)
 
 
 def _forgotten(row: TableRow, over_questions: OverQuestions) -> Iterator[str]:
+    if removed := _removed(row):
+        yield removed
     test = row.headline.forgotten.test
     if over_questions.retain is not None and test is not None:
         p = row.metrics.get(test.p_value)
@@ -742,6 +803,19 @@ def _forgotten(row: TableRow, over_questions: OverQuestions) -> Iterator[str]:
             f"{memorization.retain:.3f}; difference {memorization.value - memorization.retain:+.3f}"
             f"{between(memorization.interval, '+.3f')}, {more}."
         )
+
+
+def _removed(row: TableRow) -> str:
+    """Say how much is gone without a retain model; empty if there is one, or if it is not known."""
+    schema = row.schema
+    if schema.has_retain or not schema.could_have_retain or row.forgotten is None:
+        return ""
+    forgotten = row.headline.forgotten
+    return (
+        f"Forgotten? {forgotten.plain_label} {forgotten.text(row.forgotten)} of what the start "
+        "model knows of the forget rows. Without a retain model, 1 is not the aim, and "
+        "over-forgetting cannot be seen."
+    )
 
 
 def _private(row: TableRow, over_questions: OverQuestions) -> str:

@@ -12,7 +12,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -254,12 +253,8 @@ class Question:
     @property
     def prompt_settings(self) -> dict[str, Any]:
         """Settings of the prompt and of its answer's limit that differ from their defaults."""
-        values = vars(self)
-        return {
-            name: values[name]
-            for name, default in _prompt_defaults().items()
-            if values[name] != default
-        }
+        pairs = ((name, getattr(self, name)) for name in _PROMPT_SETTINGS)
+        return {name: value for name, value in pairs if value != getattr(Question, name)}
 
     @property
     def may_merge(self) -> bool:
@@ -279,11 +274,6 @@ class Question:
     def opening(self) -> str:
         """The beginning of what is asked, or of plain text, for messages."""
         return (self.question or self.answer)[:60]
-
-
-@cache
-def _prompt_defaults() -> Mapping[str, Any]:
-    return {name: getattr(Question, name) for name in _PROMPT_SETTINGS}
 
 
 def split_text(key: SplitKey) -> str:

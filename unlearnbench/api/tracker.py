@@ -45,6 +45,8 @@ class TrackedSweep:
     """Metrics of a run's best epoch; a table of runs is sorted by the first."""
     ascending: bool = False
     """True if the best run has the lowest value of that metric."""
+    description: str = ""
+    """What a reader of the numbers must know, in sentences; may be empty."""
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Annotated, Any, ClassVar, Literal, Self, cast
+from typing import Any, ClassVar, Literal, Self, cast
 
 from pydantic import Field, model_validator
 
@@ -28,7 +27,6 @@ from unlearnbench.api.benchmark import (
     Split,
     SplitKey,
 )
-from unlearnbench.api.hyperparameters import TypeName
 from unlearnbench.api.metric import Role
 from unlearnbench.base.deferred_warnings import warn_once
 from unlearnbench.base.errors import DataError, did_you_mean
@@ -64,12 +62,7 @@ WITHOUT_RETAIN_MODEL = Headline(
     kept=UTILITY, forgotten=HeadlineMetric("removed", "Removed", "removed")
 )
 
-TABLE = TypeName("table")
-TABLES = TypeName("table | {split: table}")
 _OneTable = str | TableSection | PythonRows
-
-
-RowKey = tuple[Any, ...]
 
 
 @dataclass
@@ -81,11 +74,6 @@ class ReadTable:
     rows: tuple[Question, ...]
     note: str = ""
     """Which columns were taken, a line for people."""
-
-    @cached_property
-    def keys(self) -> list[RowKey]:
-        """What makes rows equal, row by row."""
-        return [row_key(row) for row in self.rows]
 
 
 @dataclass
@@ -110,30 +98,29 @@ class OwnRows(Benchmark):
     needs_base: ClassVar[bool] = False
     default_profile: ClassVar[str] = "unlearnbench"
 
-    forget: Annotated[RowsBySplit | None, TABLES] = Field(
+    forget: RowsBySplit | None = Field(
         default="forget.jsonl",
         description="rows to forget: a file (.jsonl, .json, .csv, .tsv, .parquet, .arrow, .txt), a "
-        "folder, or an id on the hub (org/name:config[split]@revision, or a section with path, "
-        "config, split and revision)",
+        "folder, or an id on the hub (org/name:config[split]@revision); or {split: rows}",
     )
-    retain: Annotated[RowsBySplit | None, TABLES] = Field(
+    retain: RowsBySplit | None = Field(
         default="retain.jsonl", description="rows to keep, likewise; for all splits, or by split"
     )
-    rows: Annotated[Rows | None, TABLE] = Field(
+    rows: Rows | None = Field(
         default=None,
         description="one table with all rows, in place of `forget` and `retain`: see `forget_if`",
     )
-    forget_if: Annotated[Filter | None, TypeName("{column: value or values}")] = Field(
+    forget_if: Filter | None = Field(
         default=None,
         description='which of `rows` are to be forgotten: {author: "J. Doe"}; all keys must hold, '
         "and one of the values of a list",
     )
-    holdout: Annotated[RowsBySplit | None, TABLES] = Field(
+    holdout: RowsBySplit | None = Field(
         default=None,
         description="rows like the forget rows that no model has seen, for the question whether "
         "what is left is private",
     )
-    utility: Annotated[Rows | None, TABLE] = Field(
+    utility: Rows | None = Field(
         default=FACTS,
         description="other rows to be kept; `facts`: true facts that are built in; null: none",
     )
@@ -290,9 +277,7 @@ class OwnRows(Benchmark):
         """
         tables = self._read_tables()
         utility = self._read_utility(tables)
-        is_one = len(self.split_names) == 1
-        # Most requests are one, of many rows that need not be compared then.
-        pooled = () if is_one else _pooled(table.rows for table in tables.forget.values())
+        pooled = _pooled(tables.forget[name].rows for name in self.split_names)
         parts: dict[SplitKey, Split] = {}
         whole: list[Sequence[Question]] = []
         for name in self.split_names:
@@ -314,7 +299,7 @@ class OwnRows(Benchmark):
             parts[name] = Split(name, forget, retain, ordered)
         return Dataset(
             name=self.source,
-            full=tuple(whole[0]) if is_one else _pooled(whole),
+            full=_pooled(whole),
             splits=parts,
             facts=self.trained_facts(),
             notes=tuple(tables.notes),
@@ -358,9 +343,7 @@ class OwnRows(Benchmark):
         read = self.read_rows(Table(rows, setting), part)
         if not read.rows:
             raise DataError(f"{setting}: {read.label} has no rows; name a table with rows")
-        notes.append(
-            f"{setting}: {counted(len(read.rows), 'row', 'rows')} of {read.label}, {read.note}"
-        )
+        notes.append(f"{setting}: {len(read.rows)} rows of {read.label}, {read.note}")
         _warn_of_duplicates(read)
         return read
 
@@ -379,7 +362,7 @@ class OwnRows(Benchmark):
         for read in (forget, retain):
             _warn_of_duplicates(read)
         tables.notes.append(
-            f"data.rows: {counted(len(forget.rows), 'row', 'rows')} of {table.label} to forget and "
+            f"data.rows: {len(forget.rows)} rows of {table.label} to forget and "
             f"{len(retain.rows)} to retain, {forget.note}"
         )
 
@@ -411,6 +394,9 @@ def spaced(rows: Sequence[Question], most: int) -> tuple[Question, ...]:
     if len(rows) <= most:
         return tuple(rows)
     return tuple(rows[i * len(rows) // most] for i in range(most))
+
+
+RowKey = tuple[Any, ...]
 
 
 def row_key(row: Question) -> RowKey:
@@ -447,17 +433,18 @@ def _without(rows: Iterable[Question], others: Iterable[Question]) -> tuple[Ques
 def _warn_of_duplicates(table: ReadTable) -> None:
     first: dict[RowKey, Question] = {}
     again: list[tuple[Question, Question]] = []
-    for key, row in zip(table.keys, table.rows, strict=True):
+    for row in table.rows:
+        key = row_key(row)
         if key in first:
             again.append((first[key], row))
         else:
             first[key] = row
     if again:
         one, other = again[0]
-        count = counted(len(again), "row is", "rows are")
         warn_once(
-            f"{table.label}: {count} there more than once, such as {one.place} and {other.place}; "
-            "each counts as often as it is there, so remove the others if that is not meant"
+            f"{table.label}: {_count(len(again), 'row is', 'rows are')} there more than once, such "
+            f"as {one.place} and {other.place}; each counts as often as it is there, so remove the "
+            "others if that is not meant"
         )
 
 
@@ -475,20 +462,16 @@ def _check_apart(tables: _Tables, split: str, utility: ReadTable | None) -> None
 
 
 def _check_pair(one: ReadTable, other: ReadTable, fix: str) -> None:
-    first: dict[RowKey, Question] = {}
-    for key, row in zip(one.keys, one.rows, strict=True):
-        first.setdefault(key, row)
-    pairs = zip(other.keys, other.rows, strict=True)
-    shared = [(first[key], row) for key, row in pairs if key in first]
+    first = {row_key(row): row for row in reversed(one.rows)}
+    shared = [(first[key], row) for row in other.rows if (key := row_key(row)) in first]
     if shared:
         row, again = shared[0]
         raise DataError(
-            f"{counted(len(shared), 'row of', 'rows of')} {other.label} "
+            f"{_count(len(shared), 'row of', 'rows of')} {other.label} "
             f"{'is' if len(shared) == 1 else 'are'} in {one.label} as well, such as {again.place}, "
             f"which is {row.place}; {fix}"
         )
 
 
-def counted(count: int, one: str, several: str) -> str:
-    """Return a number with its noun: `1 row`, `2 rows`."""
+def _count(count: int, one: str, several: str) -> str:
     return f"{count} {one if count == 1 else several}"

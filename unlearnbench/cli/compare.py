@@ -50,7 +50,7 @@ def compare(
     """
     from unlearnbench.analysis import compare as comparison
     from unlearnbench.analysis.compare import TOLERANCE
-    from unlearnbench.analysis.text import compare_rule, verdict
+    from unlearnbench.analysis.text import compare_rule, verdict, without_retain_model
 
     first, second = _contender(a, folder, under), _contender(b, folder, under)
     result = comparison.compare(first, second, TOLERANCE if within is None else within)
@@ -59,8 +59,10 @@ def compare(
     headline, console = result.headline, Console()
     chooses = first.chooses or second.chooses
     rule = compare_rule(result.tolerance, headline, chooses=chooses)
+    schemas = [row.schema for side in (first, second) for row in side.rows[:1]]
+    open_questions = [*dict.fromkeys(filter(None, map(without_retain_model, schemas)))]
     if as_json:
-        more = {"rule": rule, "under": under}
+        more = {"rule": rule, "under": under, "open": open_questions}
         console.print_json(_json(result, verdicts) | more)
         return
     for lines in verdicts:
@@ -76,6 +78,8 @@ def compare(
         console.table(columns, rows)
         console.print()
     console.print(_filled(rule))
+    for line in open_questions:
+        console.print(_filled(line))
 
 
 def _filled(text: str) -> str:

@@ -497,12 +497,15 @@ def _print_metrics(judged: _JudgedModel, console: Console) -> None:
     score_lines = [
         (labels[name], *numbers_of(name), item.question, " and ".join(sorted(item.relative_to)))
         for name, item in scores.items()
+        # A line of dashes would say nothing. What is not measured is named below.
+        if any(value is not None for value in numbers_of(name))
     ]
-    console.table(
-        ("score", "value", *headings_of_others, "question (1 is best)", "relative to models"),
-        score_lines,
-    )
-    console.print()
+    if score_lines:
+        schema = judged.row.schema
+        aim = "" if schema.could_have_retain and not schema.has_retain else " (1 is best)"
+        headings = ("score", "value", *headings_of_others, f"question{aim}", "relative to models")
+        console.table(headings, score_lines)
+        console.print()
 
     known = [name for name in labels if judged.row.metrics.get(name) is not None]
     of_no_set = [column.name for column in plan.columns if not column.set]

@@ -68,7 +68,8 @@ def report(
         text = load("dashboards", "scorecard-latex")(made)
         if not text:
             raise RecordError(
-                f"{source}: no scorecard, which needs runs of a benchmark with scores"
+                f"{source}: no scorecard: the benchmark has no scores, or no run was evaluated "
+                "with one"
             )
         write_file(Path(latex), text, "the scorecard")
         console.print(f"LaTeX {latex}")

@@ -107,7 +107,7 @@ class WrittenConfig(SweepConfig):
             if not (split in known if known else re.fullmatch(r"retain\d\d(\.\d+)?", split))
         )
         if data:
-            raise_faults(_faults_of_bases(data, models))
+            raise_faults(_faults_of_bases(data, models), "rule")
         return models
 
     @field_validator("forget_fractions", "splits")
@@ -283,6 +283,13 @@ class WrittenConfig(SweepConfig):
             except PluginError as error:
                 yield loc, str(error)
                 continue
+            every = benchmark_plan(TOFU, self.data, {name: settings})
+            if name in every.summaries and name not in plan.summaries:
+                yield (
+                    loc,
+                    "it compares with the retain model, which these models do not have; leave the "
+                    "metric out, or give each model a base",
+                )
             if plan.extra and sharded:
                 text = f"needs whole weights in each process, and runs of {sharded[0]} shard theirs"
                 yield loc, f"{text}; set resources.parallel: ddp, or leave the metric out"

@@ -50,6 +50,10 @@ class BenchmarkSchema:
     """Why the benchmark's plug-in cannot be used here; empty if it can."""
     unusable: tuple[str, ...] = ()
     """Names of metrics that the configuration names and that cannot be used here."""
+    could_have_retain: bool = False
+    """Whether there is no retain model, and a base model would give one."""
+    absent: frozenset[Role] = frozenset()
+    """Roles of sets that the benchmark can have, and that its settings give no rows."""
 
     @classmethod
     def of(
@@ -86,7 +90,14 @@ class BenchmarkSchema:
             benchmark.headline_with(references),
             plan,
             unusable=unusable,
+            could_have_retain="retain" in benchmark.references - references,
+            absent=frozenset(benchmark.roles.values()) - {*benchmark.set_roles.values()},
         )
+
+    @property
+    def has_retain(self) -> bool:
+        """Whether runs are compared with a retain model."""
+        return "retain" in self.references
 
     @property
     def warning(self) -> str:
@@ -129,7 +140,7 @@ class BenchmarkSchema:
 
         Infinite bounds are written as `decode_floats` reads them.
         """
-        entry = {
+        entry: dict[str, Any] = {
             "name": self.name,
             "roles": dict(self.roles),
             "references": sorted(self.references),
@@ -139,6 +150,10 @@ class BenchmarkSchema:
             # Names of the columns whose metrics the benchmark names itself.
             "own": sorted(self.plan.own),
         }
+        if self.could_have_retain:
+            entry["could_have_retain"] = True
+        if self.absent:
+            entry["absent"] = sorted(self.absent)
         ready: dict[str, Any] = json_ready(entry, lambda number: {"$float": repr(number)})
         return ready
 
@@ -162,6 +177,8 @@ class BenchmarkSchema:
             references=_read_as(frozenset[Reference], entry["references"]),
             headline=_read_as(Headline, entry["headline"]),
             plan=MetricPlan((), {}, columns, own, under_attack=under_attack),
+            could_have_retain=_read_as(bool, entry.get("could_have_retain", False)),
+            absent=_read_as(frozenset[Role], entry.get("absent", ())),
         )
 
     @classmethod

@@ -17,6 +17,7 @@ class Removed(Summary):
     """
 
     relative_to = frozenset({"start"})
+    question = "How much of it is removed?"
 
     of: tuple[str, ...] = Field(
         default=(

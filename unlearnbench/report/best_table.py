@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from unlearnbench.analysis.best_settings import Best, Setting, best_per_method
+from unlearnbench.analysis.best_settings import Best, Panel, Setting, best_per_method
 from unlearnbench.analysis.results import Results
 from unlearnbench.analysis.text import best_rule
 from unlearnbench.api.benchmark import Headline, HeadlineMetric, split_percent
@@ -75,7 +75,8 @@ def best_table(
     if not best:
         reasons = "; ".join(map(str, without_result)) or "none has ended yet"
         raise RecordError(f"no run was evaluated, so there is no best setting to print: {reasons}")
-    return write_table(best, results.headline, shown_rule(results), kind)
+    references = reference_lines(results.panels, best)
+    return write_table(best, results.headline, shown_rule(results), kind, references)
 
 
 def shown_rule(results: Results) -> str:
@@ -100,11 +101,46 @@ def choice_rule(results: Results) -> str:
     return f"{chosen}; of other sweeps, {best_rule(results.headline)}"
 
 
-def write_table(best: Sequence[Best], headline: Headline, rule: str, kind: TableFormat) -> str:
-    """Write settings that were chosen by a rule, which the caption states."""
+def reference_lines(panels: Iterable[Panel], best: Iterable[Best]) -> tuple[Best, ...]:
+    """Return the retain and the start model, if evaluated, as lines of a table.
+
+    Args:
+        panels: All panels.
+        best: The table's other lines. Only models of their panels are in it.
+    """
+    shown = {line.panel for line in best}
+    lines: list[Best] = []
+    for panel in panels:
+        if panel.panel not in shown:
+            continue
+        for name, kind in (("retain model", "retain"), ("start model", "fine-tuned")):
+            row = panel.row(kind)
+            if row is not None:
+                setting = Setting(*panel.panel, name, kind, None, row.epoch, (row,), row.metrics)
+                lines.append(Best(*panel.panel, name, kind, setting))
+    return tuple(lines)
+
+
+def write_table(
+    best: Sequence[Best],
+    headline: Headline,
+    rule: str,
+    kind: TableFormat,
+    references: Sequence[Best] = (),
+) -> str:
+    """Write settings that were chosen by a rule, which the caption states.
+
+    Args:
+        best: The best setting of each method.
+        headline: The two numbers that methods are ranked by.
+        rule: How the settings were chosen.
+        kind: Format of the table.
+        references: Lines of the retain and start models, which stand below. CSV, which programs
+            read, has only methods: `results.csv` has the other models.
+    """
     if kind == "csv":
         return _csv(best, headline)
-    return {"latex": _latex, "markdown": _markdown}[kind](best, headline, rule)
+    return {"latex": _latex, "markdown": _markdown}[kind](best, headline, rule, references)
 
 
 def columns(lines: Sequence[Best], headline: Headline) -> list[Column]:
@@ -130,6 +166,12 @@ def columns(lines: Sequence[Best], headline: Headline) -> list[Column]:
     def rate(setting: Setting) -> str:
         return "" if setting.learning_rate is None else float_text(setting.learning_rate)
 
+    def epoch(setting: Setting) -> str:
+        return "" if _is_reference(setting) else str(setting.epoch)
+
+    def seeds(setting: Setting) -> str:
+        return "" if _is_reference(setting) else str(len(setting.rows))
+
     model = Column("Model", lambda line: line.model, align="")
     split = Column("Forget", lambda line: split_percent(line.forget_fraction))
     return [
@@ -138,9 +180,14 @@ def columns(lines: Sequence[Best], headline: Headline) -> list[Column]:
         *[split] * (len({line.forget_fraction for line in lines}) > 1),
         *map(mean, (headline.forgotten, headline.kept)),
         of("Learning rate", rate, lambda setting: setting.learning_rate),
-        of("Epoch", lambda setting: str(setting.epoch), lambda setting: setting.epoch),
-        of("Seeds", lambda setting: str(len(setting.rows)), lambda setting: len(setting.rows)),
+        of("Epoch", epoch, lambda setting: setting.epoch),
+        of("Seeds", seeds, lambda setting: len(setting.rows)),
     ]
+
+
+def _is_reference(setting: Setting) -> bool:
+    """Whether this is the retain or the start model, which no run has made."""
+    return bool(setting.rows) and setting.rows[0].kind != "run"
 
 
 def _mean(setting: Setting, metric: HeadlineMetric) -> str:
@@ -200,7 +247,7 @@ def latex(
     return "\n".join(parts) + "\n"
 
 
-def _latex(best: Sequence[Best], headline: Headline, rule: str) -> str:
+def _latex(best: Sequence[Best], headline: Headline, rule: str, references: Sequence[Best]) -> str:
     shown = columns(best, headline)
     texts = sum(column.align == "" for column in shown)
 
@@ -212,13 +259,16 @@ def _latex(best: Sequence[Best], headline: Headline, rule: str) -> str:
 
     caption, *notes = _sentences(best, headline, rule)
     titles = [tex(column.title) for column in shown]
-    return latex(caption, notes, [titles, *map(line, best)], texts)
+    lines = [titles, *map(line, best), *map(line, references)]
+    return latex(caption, notes, lines, texts, rule=1 + len(best) if references else -1)
 
 
-def _markdown(best: Sequence[Best], headline: Headline, rule: str) -> str:
+def _markdown(
+    best: Sequence[Best], headline: Headline, rule: str, references: Sequence[Best]
+) -> str:
     shown = columns(best, headline)
     marks = ["---:" if column.align else "---" for column in shown]
-    lines = [[column.text(item) for column in shown] for item in best]
+    lines = [[column.text(item) for column in shown] for item in (*best, *references)]
     table = [
         "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |"
         for line in ([column.title for column in shown], marks, *lines)

@@ -45,6 +45,8 @@ _PAGE = "workflowType=machine_learning"
 _EXISTS = "RESOURCE_ALREADY_EXISTS"
 _BUSY_MILLISECONDS = 60_000
 _STATUS = dict(finished="FINISHED", collapsed="FINISHED", failed="FAILED", stopped="KILLED")
+_DESCRIPTION = "mlflow.note.content"
+"""Tag whose text MLflow shows as the description of a run."""
 _DIGEST = "unlearnbench.numbers"
 """Tag of a run: `TrackedRun.digest` of what was logged, by which outdated numbers are found."""
 
@@ -152,11 +154,14 @@ class MlflowTracker(Tracker):
 
     def _parent_run(self) -> str:
         known = self._search(f"tags.`unlearnbench.sweep_id` = '{self._sweep.id}'")
+        note = {_DESCRIPTION: self._sweep.description} if self._sweep.description else {}
         if not known:
-            tags = {**self._sweep.tags, "unlearnbench.sweep_id": self._sweep.id}
+            tags = {**self._sweep.tags, **note, "unlearnbench.sweep_id": self._sweep.id}
             return self._create(self._sweep.name, tags)
         parent = str(known[0].info.run_id)
         self._client.update_run(parent, status="RUNNING")
+        for name, text in note.items():
+            self._client.set_tag(parent, name, text)
         return parent
 
     def _create(self, name: str, tags: dict[str, str], started: int | None = None) -> str:

@@ -21,18 +21,21 @@ from unlearnbench.analysis.best_settings import PanelKey
 from unlearnbench.analysis.conclusion import CONCLUSION_FILE
 from unlearnbench.analysis.results import LINKS_FILE, Results
 from unlearnbench.analysis.selection import SELECTION_FILE
+from unlearnbench.analysis.text import without_retain_model
 from unlearnbench.api.benchmark import Headline
 from unlearnbench.api.registry import load
 from unlearnbench.api.tracker import TrackedSweep, Tracker
 from unlearnbench.base.atomic import write_text
-from unlearnbench.base.errors import RecordError, UnlearnbenchError
+from unlearnbench.base.errors import PluginError, RecordError, UnlearnbenchError
 from unlearnbench.base.hashing import content_hash
 from unlearnbench.base.provenance import git_state
 from unlearnbench.base.redaction import redact
 from unlearnbench.config.entries import earlier_section
 from unlearnbench.config.plan import PLAN_FILE
+from unlearnbench.config.profiles import profile_of
 from unlearnbench.config.resources import TrackingSettings
 from unlearnbench.config.schema import SweepConfig
+from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
 from unlearnbench.report.tracked_runs import RowsByRun, RowsOfRun, chosen_epochs, tracked_run
 from unlearnbench.results.finalize import finalize
 from unlearnbench.results.records import Record
@@ -235,7 +238,18 @@ def _tracked_sweep(settings: TrackingSettings, folder: Path, config: SweepConfig
         tags=tags,
         best=[f"best/{name}" for name in (*best, "utility_kept", "epoch")],
         ascending=headline is not None and headline.forgotten.better == "lower",
+        description=_description(config) if headline else "",
     )
+
+
+def _description(config: SweepConfig) -> str:
+    """Say what the sweep is about, and what is unknown without a retain model."""
+    rules, chosen = profile_of(config.evaluation), config.evaluation.metrics
+    try:
+        schema = BenchmarkSchema.of(config.data, rules, chosen, references=config.references)
+    except PluginError:  # of a metric that is not given here
+        return config.description
+    return " ".join(filter(None, (config.description, without_retain_model(schema))))
 
 
 def replay(folder: Path, uri: str | None = None) -> SweepTracker:

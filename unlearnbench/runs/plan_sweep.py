@@ -56,7 +56,6 @@ from unlearnbench.models.lora import check_targets
 from unlearnbench.models.rows_loading import fingerprint, load_benchmark, read_refusals
 from unlearnbench.runs.model_sources import ModelSources, reference_ids
 from unlearnbench.runs.row_warnings import check_conversations, row_warnings
-from unlearnbench.runs.training_warnings import training_warnings
 from unlearnbench.runs.under_attack import attack_rows
 
 
@@ -146,10 +145,7 @@ def plan_sweep(config: SweepConfig) -> tuple[Plan, Dataset]:
     for model in config.models:
         check_weights(model)
     _check_lora(config)
-    fingerprints = {key: benchmark.fingerprint for key in benchmark.splits}
-    if len(fingerprints) > 1:
-        # The fingerprint of the whole would change with the splits of the sweep.
-        fingerprints = {key: fingerprint(benchmark, key) for key in benchmark.splits}
+    fingerprints = {fraction: fingerprint(benchmark, fraction) for fraction in benchmark.splits}
     rows = {fraction: benchmark.sizes(fraction) for fraction in benchmark.splits}
     _check_steps(config, {fraction: len(s.forget) for fraction, s in benchmark.splits.items()})
     models = [ModelSources(model, benchmark, config.cache_folder) for model in config.models]
@@ -158,9 +154,6 @@ def plan_sweep(config: SweepConfig) -> tuple[Plan, Dataset]:
             sources.check_answers()
             check_conversations(sources)
     for warning in row_warnings(config, benchmark, models):
-        warn_later(warning)
-    forget_rows = {key: len(split.forget) for key, split in benchmark.splits.items()}
-    for warning in training_warnings(config, forget_rows, models):
         warn_later(warning)
     templates = {m.settings.name: digest for m in models if (digest := _template(m))}
     profile = profile_of(config.evaluation)

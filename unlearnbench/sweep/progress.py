@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from unlearnbench.analysis.best_settings import Panel
 from unlearnbench.analysis.conclusion import Conclusion
-from unlearnbench.analysis.text import best_lines
+from unlearnbench.analysis.text import best_lines, without_retain_model
 from unlearnbench.api.benchmark import Headline, split_percent
 from unlearnbench.base.console import WARNING_STYLE, Console, append_log_line, format_duration
 from unlearnbench.base.number_text import float_text
@@ -171,9 +171,15 @@ class Progress:
     ) -> None:
         """Print the best settings, and the conclusion about each panel with a valid start model."""
         self._stop_bar()
+        notes: dict[str, None] = {}
         for panel in panels:
-            for line in best_lines(panel, BEST):
+            lines = best_lines(panel, BEST)
+            for line in lines:
                 self._print(line)
+            if lines:
+                notes[without_retain_model(panel.rows[0].schema)] = None
+        for note in filter(None, notes):
+            self._print_wrapped(note, "  ")
         self._warn_of_starts(panels)
         self._print(f"took {format_duration(seconds)}")
         faulty = [panel.panel for panel in panels if panel.start.fault]
@@ -182,17 +188,25 @@ class Progress:
                 continue  # a warning is printed in its place
             self._print(f"result of {item.place}:")
             for number, sentence in enumerate(item.sentences, start=1):
-                whole = f"{number}. {sentence}".replace(" %", "\N{NO-BREAK SPACE}%")
-                lines = wrap(
-                    whole,
-                    WIDTH,
-                    initial_indent="  ",
-                    subsequent_indent="     ",
-                    break_long_words=False,
-                    break_on_hyphens=False,
-                )
-                for line in lines:
-                    self._print(line.replace("\N{NO-BREAK SPACE}", " "))
+                self._print_wrapped(f"{number}. {sentence}", "     ")
+
+    def _print_wrapped(self, text: str, indent: str) -> None:
+        """Print a text in lines that never part a number from its per cent sign.
+
+        Args:
+            text: One or several sentences.
+            indent: Blanks in front of all lines but the first, which has two.
+        """
+        lines = wrap(
+            text.replace(" %", "\N{NO-BREAK SPACE}%"),
+            WIDTH,
+            initial_indent="  ",
+            subsequent_indent=indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for line in lines:
+            self._print(line.replace("\N{NO-BREAK SPACE}", " "))
 
     def time_left(self) -> str:
         """`2 min 10 s`; empty before the first epoch and after the last run."""

@@ -19,6 +19,7 @@ from unlearnbench.report.best_table import (
     TableFormat,
     choice_rule,
     columns,
+    reference_lines,
     write_table,
 )
 from unlearnbench.results.outcomes import outcome
@@ -121,7 +122,8 @@ def texts(table: SettingsTable, context: PageContext) -> dict[str, str]:
     if not table.lines:
         return {}
     chosen = table.lines, context.report.headline, table.rule
-    return {name: write_table(*chosen, kind) for name, kind in FORMATS.items()}
+    references = reference_lines(context.panels, table.lines)
+    return {name: write_table(*chosen, kind, references) for name, kind in FORMATS.items()}
 
 
 class BestSettings(Section):
@@ -160,7 +162,10 @@ def _html_table(table: SettingsTable, context: PageContext) -> HtmlTable:
             note = Markup(' <small class="why">{}</small>').format(line.why_not)
         return button(line.setting, unmoved=unmoved) + note
 
-    tried = Column("Tried", lambda line: str(line.tried))
+    def number_tried(line: Best) -> str:
+        return str(line.tried) if isinstance(line, SettingsLine) else ""
+
+    tried = Column("Tried", number_tried)
     return HtmlTable(
         id=NAME,
         label="Best setting of each method",
@@ -168,6 +173,7 @@ def _html_table(table: SettingsTable, context: PageContext) -> HtmlTable:
         lines=table.lines,
         family=lambda line: line.family,
         panel=lambda line: context.panel_number(*line.panel),
+        references=reference_lines(context.panels, table.lines),
     )
 
 

@@ -230,6 +230,7 @@ class Lasting(Section):
             ),
             "curves": [item.label for item in columns(panels[0]) if item.attack in stepped],
             "stepped": stepped,
+            "has_retain": context.columns.schema.has_retain,
             "interval": _interval,
             "brackets": interval_names(
                 _interval(panel, setting) for panel in panels for setting in panel.settings

@@ -1,7 +1,7 @@
 """Scorecard: what each method's best setting scores on each question, beside both other models."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.metadata import version
 from typing import Any
@@ -17,6 +17,9 @@ from unlearnbench.analysis.scorecard import (
     lasting_score,
     questions,
 )
+from unlearnbench.analysis.text import missing_for_privacy, without_retain_model
+from unlearnbench.api.metric import Summary
+from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
 from unlearnbench.report.best_table import latex, tex
 
 from ...figures.tradeoff_data import TradeOffPanel
@@ -35,6 +38,8 @@ class ScoreLine:
     """By the panel's questions; none without a setting."""
     lasting: AttackedSetting | None = None
     """The same setting, on the same seeds, under attacks; None if there were none."""
+    is_scored: bool = True
+    """False without a setting whose seeds all have numbers."""
 
     @property
     def numbers(self) -> tuple[Score, ...]:
@@ -55,15 +60,81 @@ class ScorePanel(OnPanel):
     """True if settings were attacked."""
 
 
+@dataclass(frozen=True)
+class ScoreTables:
+    """The scorecards of all panels, and what they cannot answer."""
+
+    questions: tuple[Summary, ...]
+    """Scores that a model of some panel has."""
+    panels: tuple[ScorePanel, ...]
+    unknown: tuple[str, ...]
+    """Labels of the scores that no model has, each with what it lacks."""
+
+    @property
+    def drawn(self) -> tuple[ScorePanel, ...]:
+        """The panels of which a table is drawn: without a score it would have only dashes."""
+        return tuple(panel for panel in self.panels if self.questions or panel.attacked)
+
+
 @lru_cache(maxsize=1)
-def score_panels(context: PageContext) -> tuple[ScorePanel, ...]:
+def score_tables(context: PageContext) -> ScoreTables:
     """Score the best settings of every panel with a run."""
+    schema = context.columns.schema
+    asked = questions(schema)
     chosen = settings_table(context).lines
-    return tuple(
+    panels = [
         _panel(context, panel, lines)
         for panel in context.panels
-        if questions(context.columns.schema) and (lines := of_place(chosen, panel))
+        if asked and (lines := of_place(chosen, panel))
+    ]
+    # Without any line there is nothing to say about a score.
+    has_lines = any(line.is_scored for panel in panels for line in panel.lines)
+    known = [i for i, _ in enumerate(asked) if not has_lines or _has_number(panels, i)]
+    unknown = [
+        _without_number(summary, panels, i) for i, summary in enumerate(asked) if i not in known
+    ]
+    return ScoreTables(
+        tuple(asked[i] for i in known),
+        tuple(_only(panel, known) for panel in panels),
+        tuple(unknown),
     )
+
+
+def score_panels(context: PageContext) -> tuple[ScorePanel, ...]:
+    """Return the scorecard of every panel, with the scores that have a number."""
+    return score_tables(context).panels
+
+
+def _has_number(panels: Sequence[ScorePanel], i: int) -> bool:
+    lines = (line for panel in panels for line in panel.lines if line.is_scored)
+    of_settings = (line.scores[i].mean for line in lines)
+    of_models = (numbers[i] for panel in panels for numbers in panel.references.values())
+    return any(number is not None for number in (*of_settings, *of_models))
+
+
+def _only(panel: ScorePanel, known: Sequence[int]) -> ScorePanel:
+    """Return a panel with some of its scores."""
+    lines = tuple(
+        replace(line, scores=tuple(line.scores[i] for i in known)) if line.is_scored else line
+        for line in panel.lines
+    )
+    references = {
+        name: tuple(numbers[i] for i in known) for name, numbers in panel.references.items()
+    }
+    return replace(panel, lines=lines, references=references)
+
+
+def _without_number(summary: Summary, panels: Sequence[ScorePanel], i: int) -> str:
+    """Name a score that no model has, and those of its parts that have no number either."""
+    lines = (line for panel in panels for line in panel.lines if line.is_scored)
+    score = next(lines).scores[i]
+    lacking = [
+        part.column.label
+        for part in score.parts
+        if part.column.name in summary.parts() and part.value is None
+    ]
+    label = summary.columns()[0].label
+    return f"{label} (no {', no '.join(lacking)})" if lacking else label
 
 
 def _panel(context: PageContext, panel: TradeOffPanel, lines: Sequence[SettingsLine]) -> ScorePanel:
@@ -77,7 +148,7 @@ def _panel(context: PageContext, panel: TradeOffPanel, lines: Sequence[SettingsL
     for line in lines:
         if line.setting is None or line.setting.why_not:
             # A mean over the other seeds would hide a seed that ended early.
-            scored.append(ScoreLine(line, ()))
+            scored.append(ScoreLine(line, (), is_scored=False))
         else:
             lasting = None if attacked is None else attacked.of(line.setting)
             scored.append(ScoreLine(line, scorer.scores(line.setting.rows), lasting))
@@ -97,10 +168,11 @@ class ScorecardSection(Section):
 
     def values(self, context: PageContext) -> Mapping[str, Any] | None:
         """Score the best settings of each panel."""
-        panels, schema = score_panels(context), context.columns.schema
-        if not panels:
+        tables, schema = score_tables(context), context.columns.schema
+        panels = tables.drawn
+        if not panels and not tables.unknown:
             return None
-        scores = {score.columns()[0].name: score for score in questions(schema)}
+        scores = {score.columns()[0].name: score for score in tables.questions}
         every = [summary for summary in schema.plan.summaries.values() if summary.question]
         kept = scores["kept"].parts() if "kept" in scores else ()
         return {
@@ -112,7 +184,11 @@ class ScorecardSection(Section):
                 for item in every
                 if not item.relative_to <= schema.references
             ],
-            "retain": "retain" in schema.references,
+            "without_number": tables.unknown,
+            "notes": [*filter(None, (without_retain_model(schema), missing_for_privacy(schema)))],
+            "forgotten_parts": _labels_of_parts(schema, scores.get("forgotten")),
+            "removed_parts": _labels_of_parts(schema, scores.get("removed")),
+            "retain": schema.has_retain,
             "attacked": any(panel.attacked for panel in panels),
             "lasting": LASTING,
             "button": button,
@@ -129,6 +205,10 @@ class ScorecardSection(Section):
         return {str(i): {"LaTeX": text} for i, text in enumerate(latex_tables(context))}
 
 
+def _labels_of_parts(schema: BenchmarkSchema, summary: Summary | None) -> list[str]:
+    return [] if summary is None else [schema.column(part).label for part in summary.parts()]
+
+
 def scorecard_latex(report: Results) -> str:
     """Write the scorecards of all panels of a report, one table each; empty without a panel."""
     return "\n".join(latex_tables(PageContext.of(report)))
@@ -137,11 +217,11 @@ def scorecard_latex(report: Results) -> str:
 def latex_tables(context: PageContext) -> tuple[str, ...]:
     """Write the scorecard of every panel."""
     rule = settings_table(context)
-    return tuple(_table(context, panel, rule) for panel in score_panels(context))
+    return tuple(_table(context, panel, rule) for panel in score_tables(context).drawn)
 
 
 def _table(context: PageContext, panel: ScorePanel, rule: SettingsTable) -> str:
-    names = [question.columns()[0].label for question in questions(context.columns.schema)]
+    names = [question.columns()[0].label for question in score_tables(context).questions]
     names += [LASTING] * panel.attacked
     none = Score("", None, {}, None, {})
     values = [[*item.numbers, *[none] * (len(names) - len(item.numbers))] for item in panel.lines]

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from unlearnbench.analysis.best_settings import COLLAPSE_SHARE, UTILITY_SHARE
+from unlearnbench.analysis.text import without_retain_model
 from unlearnbench.base.console import format_duration
 from unlearnbench.evaluation.benchmark_schema import default_headline
 from unlearnbench.results.records import Record
@@ -98,6 +99,8 @@ def notes(panel: TradeOffPanel) -> list[str]:
         sentences.append("The start model was not evaluated.")
     if panel.retain is None and "retain" in panel.rows[0].schema.references:
         sentences.append("The retain model was not evaluated.")
+    if line := without_retain_model(panel.rows[0].schema):
+        sentences.append(line)
     if panel.questions is not None and panel.floor is not None:
         sentences.append(
             f"Lowest possible {forgotten.label} with {panel.questions} forget questions: "

@@ -31,7 +31,12 @@ from unlearnbench.api.registry import load
 EXACT = 1e-9
 """Relative difference of numbers that are written in full."""
 _NUMBER = re.compile(r"[-\u2212]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
-_SCORES = {"Forgotten": "forgotten", "Private": "private", "Kept": "kept"}
+_SCORES = {
+    "Forgotten": "forgotten",
+    "Removed": "removed",
+    "Private": "private",
+    "Kept": "kept",
+}
 
 
 @dataclass(frozen=True)
@@ -85,7 +90,7 @@ def family_of(label: str) -> str:
 def disagreements(views: Views, claims: Claims) -> list[Disagreement]:
     """Return everything that a view says and the recomputation does not, or the other way round."""
     found: list[Disagreement] = []
-    found += _errors(views)
+    found += _errors(views, claims)
     found += _rows("results.csv", views.results, claims, attacked=False)
     found += _rows("attacks.csv", views.attacks, claims, attacked=True)
     found += _best_csv(views, claims)
@@ -105,14 +110,27 @@ def disagreements(views: Views, claims: Claims) -> list[Disagreement]:
     return found
 
 
-_EXPECTED = ("no scorecard, which needs runs", "so there is no best setting to print")
+_EXPECTED = ("so there is no best setting to print",)
 """Parts of messages of commands that have nothing to show."""
 
 
-def _errors(views: Views) -> Found:
+def _errors(views: Views, claims: Claims) -> Found:
     for command, message in views.errors.items():
-        if not any(part in message for part in _EXPECTED):
+        has_nothing_to_show = command == "report --latex" and not _has_scores(claims)
+        if not has_nothing_to_show and not any(part in message for part in _EXPECTED):
             yield Disagreement(command, "error", message, None)
+
+
+def _has_scores(claims: Claims) -> bool:
+    """Whether a scorecard would have a score. One that has only Lasting may be left out."""
+    for panel in claims.panels:
+        numbers = [panel.retain.get(column) for column in _SCORES.values()]
+        numbers += [panel.start.get(column) for column in _SCORES.values()]
+        for entry in panel.entries:
+            numbers += [_mean(entry.shown, column).mean for column in _SCORES.values()]
+        if any(number is not None for number in numbers):
+            return True
+    return False
 
 
 # Tables of runs
@@ -352,6 +370,9 @@ def _markdown(
             continue
         place = titles.index("Learning rate")
         forgotten, kept = values[place - 2], values[place - 1]
+        if cells["Method"] in REFERENCES:
+            yield from _reference(view, panel, cells["Method"], forgotten, kept)
+            continue
         said_forgotten, forgotten_digits = as_shown(forgotten)
         said_kept, kept_digits = as_shown(kept)
         if said_forgotten is not None:
@@ -375,6 +396,20 @@ def _markdown(
         claimed = [_shortened_rate(line) for line in _lines(panel)]
         said = by_place.get((panel.model, str(panel.split)), [])
         yield from _compare_lines(view, said, claimed, digits, counts_seeds=True)
+
+
+REFERENCES = ("retain model", "start model")
+"""Names of lines that are no methods."""
+
+
+def _reference(view: str, panel: PanelClaim, name: str, forgotten: str, kept: str) -> Found:
+    """Compare the line of the retain model or the start model in a table of best settings."""
+    numbers = panel.retain if name == "retain model" else panel.start
+    for text, column in ((forgotten, panel.forgotten), (kept, panel.kept)):
+        said, digits = as_shown(text)
+        if not same(said, numbers.get(column), digits):
+            place = f"{_label(panel)}, {name}, {column}"
+            yield Disagreement(view, place, said, numbers.get(column))
 
 
 def _rate(text: str) -> float | None:
@@ -706,6 +741,10 @@ def _page_best(table: Table, by_place: Mapping[int, PanelClaim | None]) -> Found
             continue
         start = table.titles.index("Learning rate")
         forgotten, kept = row.cells[start - 2], row.cells[start - 1]
+        if "data-family" not in row.attributes:
+            name = row.cells[0].text.strip()
+            yield from _reference(view, panel, name, forgotten.text, kept.text)
+            continue
         epoch = cells["Epoch"].value
         count = cells["Seeds"].value
         said.setdefault(int(place), []).append(
@@ -1101,6 +1140,12 @@ def _shown_board(views: Views, claims: Claims) -> Found:
             place = titles.index("Learning rate")
             said_forgotten, forgotten_digits = as_shown(values[place - 2])
             said_kept, kept_digits = as_shown(values[place - 1])
+            if cells["Method"] in REFERENCES:
+                panel = _panel_of_board(cells, claims)
+                if panel is not None:
+                    pair = values[place - 2], values[place - 1]
+                    yield from _reference(view, panel, cells["Method"], *pair)
+                continue
             family = family_of(cells["Method"])
             of_method = [
                 line
@@ -1128,6 +1173,16 @@ def _shown_board(views: Views, claims: Claims) -> Found:
         for line in waiting:
             if line.forgotten is not None:
                 yield Disagreement(view, f"{line.model}, {line.split}, {line.method}", None, line)
+
+
+def _panel_of_board(cells: Mapping[str, str], claims: Claims) -> PanelClaim | None:
+    """The panel of a line of a board, whose columns of model and split may be left out."""
+    for panel in claims.panels:
+        is_model = cells.get("Model", panel.model) == panel.model
+        split = _split_text(panel.split)
+        if is_model and cells.get("Forget", split) == split:
+            return panel
+    return None
 
 
 def _split_text(split: float | str) -> str:
