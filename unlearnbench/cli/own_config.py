@@ -229,9 +229,9 @@ def _value(method: str, retain: str | None, size: ModelSize) -> StartingValue:
 
 
 def _data(tables: OwnTables, section: Mapping[str, Any], counts: str, remark: str) -> Iterator[str]:
-    yield f"# {counts}. A table may be JSON lines, JSON, CSV, TSV,"
+    yield f"# Rows: {counts}. A table may be JSON lines, JSON, CSV, TSV,"
     yield "# Parquet, Arrow, a text file, a folder of save_to_disk, or a hub id: org/name,"
-    yield "# org/name[train[:2000]]. For one table with marked rows, write in place of forget and"
+    yield "# org/name[train[:2000]]. If all rows are in one table, write in place of forget and"
     yield '# retain: rows: all.csv and forget_if: {author: "J. Doe"}'
     yield "data:"
     purposes = {
