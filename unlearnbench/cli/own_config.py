@@ -44,7 +44,7 @@ MANY_ROWS = 400
 """Rows of an evaluation set above which only so many are evaluated."""
 TINY = "{vocabulary: 1024, hidden_size: 128, layers: 2, heads: 4, intermediate_size: 384}"
 """Architecture of the quickstart's model."""
-WEIGHTS_OF_TINY = 688_768
+WEIGHTS_OF_TINY = 557_696
 
 
 @dataclass(frozen=True)

@@ -126,7 +126,7 @@ def _tiny(method: str, rate: float, retain: str | None = None, **settings: Any) 
         5,
         Origin.MEASURED,
         _TOUR,
-        "a Llama with 1.7 million weights",
+        "a Llama with 1.3 million weights",
         retain,
         settings=settings,
         config="every_method",
@@ -141,7 +141,7 @@ def _quickstart(method: str, retain: str | None = None) -> StartingValue:
         8,
         Origin.MEASURED,
         _QUICKSTART,
-        "a Llama with 0.7 million weights",
+        "a Llama with 0.6 million weights",
         retain,
         config="quickstart",
     )
@@ -544,7 +544,7 @@ PREPARATIONS: tuple[PreparationValue, ...] = (
         _TINY_PREPARATION,
         Origin.MEASURED,
         "defaults of `base: tiny`",
-        "Llamas with 0.7 to 2.3 million weights",
+        "Llamas with 0.6 to 1.7 million weights",
     ),
     PreparationValue(
         ModelSize.SMALL,

@@ -118,7 +118,7 @@ def plan_sweep(config: SweepConfig) -> tuple[Plan, Dataset]:
     check_outputs(config)
     options = config.evaluation
     metrics = plan_of(profile_of(options), config.data, options.metrics, config.references)
-    check_declarations(config.data, metrics)
+    check_declarations(config.data, metrics, config.references)
     sampled = [n for spec in config.attacks if (n := spec.settings.get("samples"))]
     try_metrics(metrics, config.data.set_roles, min(sampled, default=SAMPLES))
     errors: list[tuple[Loc, UnlearnbenchError]] = [

@@ -7,11 +7,15 @@ from typing import Any
 
 import datasets
 import pytest
+import yaml
 
 from tests.conftest import FakeHub
-from unlearnbench.cli.own_config import Budget, batch_size_of
+from unlearnbench.cli.own_config import TINY, WEIGHTS_OF_TINY, Budget, batch_size_of
 from unlearnbench.config.loader import load_config
+from unlearnbench.config.schema import Architecture
 from unlearnbench.config.starting_values import ModelSize, starting_values
+from unlearnbench.models.tiny import tiny_config
+from unlearnbench.results.model_shape import number_of_weights
 
 Run = Callable[..., tuple[int, str, str]]
 Row = Mapping[str, Any]
@@ -68,13 +72,15 @@ def planned(run: Run, name: str) -> dict[str, Any]:
 def test_two_files_are_enough_for_a_sweep(run: Run) -> None:
     code, out, err = run("configs", "new", "mine", *ROWS)
     assert (code, err) == (0, "")
-    assert out.splitlines() == [
+    lines = out.splitlines()
+    assert lines[:2] == [
         "data.forget: 6 rows of forget.jsonl, with the columns question: prompt, "
         "answer: completion",
         "data.retain: 10 rows of retain.jsonl, with the columns question: prompt, "
         "answer: completion",
-        "data.utility: 84 embedded facts, as a multiple choice",
-        "model: tiny, 688,768 weights",
+    ]
+    assert lines[-3:] == [
+        "model: tiny, 557,696 weights",
         "config  mine.yaml",
         "next    unlearnbench plan mine.yaml",
     ]
@@ -191,6 +197,16 @@ def test_a_base_is_prepared_with_starting_values_of_its_size(
     assert (settings.preparation.batch_size, settings.preparation.epochs) == (4, 32)
     assert settings.preparation.learning_rate == 3e-3
     assert planned(run, "mine.yaml")["work"]["runs"] == 9
+
+
+@pytest.mark.usefixtures("tables")
+def test_a_model_alone_has_no_retain_model(run: Run, folder: str) -> None:
+    assert run("configs", "new", "mine", *ROWS, "--model", folder)[0] == 0
+    (settings,) = load_config("mine.yaml").models
+    assert settings.fine_tuned == folder
+    plan = planned(run, "mine.yaml")
+    assert (plan["work"]["runs"], plan["trained_first"]) == (9, [])
+    assert "over-forgetting cannot be seen" in Path("mine.yaml").read_text(encoding="utf-8")
 
 
 @pytest.mark.usefixtures("tables")
@@ -317,6 +333,13 @@ def test_an_epoch_has_four_steps_or_more_if_there_are_so_many_rows(
     assert batch_size_of(rows) == size
     assert -(-rows // size) == steps
     assert steps >= min(rows, 4)
+
+
+def test_the_tiny_model_is_that_of_the_quickstart() -> None:
+    quickstart, *_ = load_config("quickstart").models
+    assert Architecture(**yaml.safe_load(TINY)) == quickstart.architecture
+    config = tiny_config(quickstart.architecture)
+    assert number_of_weights(config, quickstart) == WEIGHTS_OF_TINY
 
 
 def test_a_run_has_about_as_many_steps_as_its_source() -> None:

@@ -22,7 +22,7 @@ from unlearnbench.config.starting_values import (
 GENERATORS = Path(__file__).parents[3] / "docs" / "generate"
 OF_CONFIGS = [value for value in STARTING_VALUES if value.config]
 WEIGHTS = {
-    "tiny": 1_654_880,
+    "tiny": 1_327_200,
     "smollm2-135m": 134_515_008,
     "microsoft/phi-1_5": 1_418_270_720,
     "1B": 1_235_814_400,
@@ -90,7 +90,7 @@ def test_values_that_were_run_here_name_their_configuration() -> None:
 @pytest.mark.parametrize(
     ("weights", "size"),
     [
-        (688_768, ModelSize.TINY),
+        (557_696, ModelSize.TINY),
         (20_000_000, ModelSize.TINY),
         (134_515_008, ModelSize.SMALL),
         (1_418_270_720, ModelSize.ABOUT_1B),
