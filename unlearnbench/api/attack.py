@@ -29,6 +29,7 @@ from unlearnbench.api.edit import EditTools, ModelEdit
 from unlearnbench.api.edit import FineTune as FineTune
 from unlearnbench.api.hyperparameters import HyperParameters
 from unlearnbench.api.metric import Role
+from unlearnbench.base.hub import Repository
 
 When = Literal["last", "best", "every"]
 PointsAre = Literal["steps", "kinds"]
@@ -182,6 +183,14 @@ class Attack(HyperParameters, ABC):
     def content(self) -> str:
         """Hash of what it reads from files beyond its settings; part of a run's identity."""
         return ""
+
+    @property
+    def repositories(self) -> Mapping[str, Repository]:
+        """The hub's repositories that it reads, by the setting that names each.
+
+        A plan finds the commit of each one, and every process of a sweep reads that commit.
+        """
+        return {}
 
     def selects(self, row: Question, rows: AttackRows) -> bool:
         """Return whether a row of an evaluation set is evaluated under the attack."""

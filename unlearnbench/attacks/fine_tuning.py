@@ -13,6 +13,7 @@ from unlearnbench.api.hyperparameters import refuse_unused
 from unlearnbench.api.registry import load
 from unlearnbench.attacks._training_steps import TrainingAttack
 from unlearnbench.base.errors import DataError
+from unlearnbench.base.hub import Repository
 
 UNRELATED = {"source": "synthetic", "seed": 1}
 """Settings of a benchmark whose rows are of none else: authors that the generator makes of a seed
@@ -61,6 +62,14 @@ class UnrelatedFineTuning(TrainingAttack):
         for file in files:
             sha256.update(file.read_bytes())
         return sha256.hexdigest()[:16] if files else ""
+
+    @property
+    def repositories(self) -> Mapping[str, Repository]:
+        """Those of the benchmark. Raises: DataError if there is no such benchmark."""
+        if self.file is not None:
+            return {}
+        by_setting = _benchmark_of(self.data).repositories
+        return {f"data.{setting}": repository for setting, repository in by_setting.items()}
 
     def training_rows(self, tools: AttackTools) -> Sequence[Question]:
         """The rows of the file or benchmark. Raises: DataError where one is a row to forget."""

@@ -273,6 +273,9 @@ def _repositories(config: SweepConfig) -> Iterator[tuple[Loc, hub.Repository]]:
     """The hub's repositories that the configuration names, each with the setting."""
     for setting, repository in config.data.repositories.items():
         yield ("data", *setting.split(".")), repository
+    for spec in config.attacks:
+        for setting, repository in attack_from_spec(spec).repositories.items():
+            yield ("attacks", spec.name, *setting.split(".")), repository
     for index, model in enumerate(config.models):
         for loc, source in hub_sources(model):
             yield ("models", index, *loc), source.repository

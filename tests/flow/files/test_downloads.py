@@ -11,13 +11,16 @@ import pytest
 from unlearnbench.base import hub
 from unlearnbench.base.console import Console, download_bar, progress_bar
 from unlearnbench.base.errors import ModelError
+from unlearnbench.benchmarks.muse import MUSE
 from unlearnbench.config.loader import load_config
 from unlearnbench.config.plan import PreparationTask
 from unlearnbench.models.gguf import PACKAGED
 from unlearnbench.models.gguf import fetch as fetch_model
+from unlearnbench.models.rows_loading import load_benchmark
 from unlearnbench.sweep.weight_download import download_weights
 
 from ...conftest import FakeHub
+from ...hub_layouts import muse
 
 MODEL = hub.Repository("model", "org/tiny")
 
@@ -67,6 +70,20 @@ def test_a_terminal_shows_the_bytes_of_a_download(monkeypatch: pytest.MonkeyPatc
     assert "3.0/3.0 MB" in last
     shown = len(terminal.getvalue())
     hub.snapshot(MODEL, hub.SMALL)
+    assert len(terminal.getvalue()) == shown, "what the cache has is not downloaded"
+
+
+def test_a_terminal_shows_the_download_of_a_data_set(
+    fake_hub: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "rows").mkdir()
+    for name, folder in muse(tmp_path / "rows", tmp_path / "repositories").items():
+        fake_hub.add(f"datasets/{name}", folder)
+    terminal = attach(monkeypatch)
+    load_benchmark(MUSE(), ["all"])
+    assert any("downloading muse-bench/MUSE-News" in line for line in terminal.lines())
+    shown = len(terminal.getvalue())
+    load_benchmark(MUSE(), ["all"])
     assert len(terminal.getvalue()) == shown, "what the cache has is not downloaded"
 
 

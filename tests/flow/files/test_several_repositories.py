@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
@@ -19,8 +19,8 @@ from unlearnbench.api.benchmark import (
 from unlearnbench.api.metric import Role
 from unlearnbench.api.profile import Profile
 from unlearnbench.base import hub
-from unlearnbench.base.errors import ConfigError
-from unlearnbench.config.entries import benchmark_of, earlier_section
+from unlearnbench.base.errors import ConfigError, DataError
+from unlearnbench.config.entries import attack_specs, benchmark_of, earlier_section
 from unlearnbench.config.method_specs import method_spec
 from unlearnbench.config.schema import MethodGrid, ModelSettings, SweepConfig
 from unlearnbench.runs.plan_sweep import plan_sweep
@@ -62,7 +62,9 @@ class TwoSources(Benchmark):
         return Dataset("two", (*kept, *asked), {"all": Split("all", asked, kept, sets)})
 
 
-def config_of(place: Path, **settings: str) -> SweepConfig:
+def config_of(
+    place: Path, attacks: dict[str, dict[str, Any]] | None = None, **settings: str
+) -> SweepConfig:
     return SweepConfig(
         name="two",
         models=(ModelSettings(name="tiny", base="tiny"),),
@@ -70,6 +72,7 @@ def config_of(place: Path, **settings: str) -> SweepConfig:
         splits=("all",),
         methods=(MethodGrid(specs=(method_spec("ce-u", {}),)),),
         output=str(place / "runs"),
+        attacks=attack_specs(attacks or {}),
     )
 
 
@@ -78,7 +81,7 @@ def published(fake_hub: FakeHub, tmp_path: Path) -> FakeHub:
     folder = tmp_path / "published"
     folder.mkdir()
     (folder / "data.json").write_text("{}")
-    for name in ("questions", "texts"):
+    for name in ("questions", "texts", "others"):
         fake_hub.add(f"datasets/org/{name}", folder)
     return fake_hub
 
@@ -96,6 +99,16 @@ def test_all_unknown_repositories_are_reported_with_their_settings(tmp_path: Pat
     problems = {problem.key: problem.message for problem in caught.value.problems}
     assert set(problems) == {"data.hub_id", "data.texts.hub_id"}
     assert problems["data.texts.hub_id"].startswith("org/nothing: the hub has no such dataset")
+
+
+@pytest.mark.usefixtures("published")
+def test_a_plan_has_the_commit_of_what_an_attack_reads(tmp_path: Path) -> None:
+    data = {"source": "tofu", "hub_id": "org/others"}
+    plan, _ = plan_sweep(config_of(tmp_path, {"fine-tuning": {"data": data}}))
+    assert "dataset org/others@main" in plan.commits
+    wrong = {"fine-tuning": {"data": data | {"hub_id": "org/none"}}}
+    with pytest.raises(DataError, match="org/none: the hub has no such dataset"):
+        plan_sweep(config_of(tmp_path, wrong))
 
 
 def test_a_tracked_sweep_of_a_folder_keeps_its_id() -> None:
