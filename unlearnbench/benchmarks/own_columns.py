@@ -44,7 +44,7 @@ def named_column(setting: str, name: str, columns: Sequence[str], place: str) ->
     """
     if name in columns:
         return name
-    near = did_you_mean(name, columns)
+    near = did_you_mean(name, columns, cutoff=0.6)
     raise DataError(
         f"data.{setting}: {place} has no column {name!r}{near or ';'} its columns are "
         f"{', '.join(columns)}"

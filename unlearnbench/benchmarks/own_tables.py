@@ -197,7 +197,7 @@ class RowFilter:
         """
         for column in self.wanted:
             if column not in table.columns:
-                near = did_you_mean(column, table.columns)
+                near = did_you_mean(column, table.columns, cutoff=0.6)
                 raise DataError(
                     f"data.forget_if: {table.label} has no column {column!r}{near or ';'} its "
                     f"columns are {', '.join(table.columns)}"
@@ -212,7 +212,7 @@ class RowFilter:
         if all(matches):
             raise DataError(
                 f"data.forget_if: all {len(rows)} rows of {table.label} match {self._words}, so "
-                "that none is left to retain; ask for more, or name retain rows (forget, retain)"
+                "that none is left to retain; match fewer, or name tables in forget and retain"
             )
         return matches
 
@@ -251,7 +251,7 @@ class RowFilter:
         if alike is not None:
             return f"{text}, but {alike!r}, which has other blanks; write {column}: {alike!r}"
         texts = [cell for cell in present if isinstance(cell, str)]
-        near = did_you_mean(str(value), texts) if texts else ""
+        near = did_you_mean(str(value), texts, cutoff=0.75) if texts else ""
         examples = ", ".join(shortened(cell) for cell in _first_distinct(present, 3))
         return f"{text}{near or ';'} it has values such as {examples}"
 

@@ -74,6 +74,18 @@ class Questions(OwnRows):
     def _has_one_form(self) -> Self:
         if self.messages is not None and (self.question is not None or self.answer is not None):
             raise ValueError("messages stands for question and answer together; leave those out")
+        setting_of: dict[str, str] = {}
+        for setting in ("question", "answer", "messages", *_OPTIONAL):
+            column = getattr(self, setting)
+            if column is None or setting == "subject":
+                # A row may be about what its question or its answer says.
+                continue
+            if column in setting_of:
+                raise ValueError(
+                    f"{setting}: {column!r} is the column of {setting_of[column]} as well; name "
+                    "another one"
+                )
+            setting_of[column] = setting
         return self
 
     def metrics(self, profile: Profile) -> tuple[MetricUse, ...]:

@@ -247,6 +247,10 @@ def test_blank_text_is_refused_with_its_place(folder: Path, row: Row, text: str)
         ),
         ({"forget": {"1a": "a.csv"}}, "'1a' is no name for a split"),
         ({"messages": "chat", "answer": "a"}, "messages stands for question and answer together"),
+        (
+            {"question": "a", "answer": "a"},
+            "answer: 'a' is the column of question as well; name another one",
+        ),
         ({"forget": 7}, "forget.<text>: should be a valid string, got 7"),
         ({"forget": {"path": "x", "spilt": "y"}}, "spilt: unknown key"),
     ],
