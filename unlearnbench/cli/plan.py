@@ -125,12 +125,14 @@ def plan(
         f"evaluation: {work['evaluations']} evaluations, "
         f"{work['evaluated_questions']} questions in all"
     )
+    has_retain = "retain" in planned.config.references
     if planned.config.attacks:
         names = ", ".join(spec.name for spec in planned.config.attacks)
         known = all(spec.settings["at"] != "best" for spec in planned.config.attacks)
+        others = "retain and start models" if has_retain else "start models"
         console.print(
             f"under attacks: {'' if known else 'up to '}{work['attacked_evaluations']} times, "
-            f"and the retain and start models likewise ({names})"
+            f"and the {others} likewise ({names})"
         )
     new = [model for model in models if not model.done]
     if len(new) < len(models):

@@ -24,6 +24,7 @@ from unlearnbench.analysis.best_settings import (
 )
 from unlearnbench.analysis.compare import Contender, find_contender, with_retain_term
 from unlearnbench.analysis.results import Results
+from unlearnbench.analysis.text import without_retain_model
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.api.registry import names
 from unlearnbench.base import hub
@@ -300,6 +301,7 @@ def model_card(choice: Choice, comparison: str, *, adapter: bool, dtype: str) ->
     return environment.from_string(template).render(
         record=record,
         row=row,
+        open=without_retain_model(row.schema),
         setting=choice.setting,
         base=base.repository.name if on_hub else "",
         licence=hub.licence(base.repository) if on_hub else None,

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from shutil import get_terminal_size
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
@@ -174,7 +175,9 @@ class Progress:
         notes: dict[str, None] = {}
         for panel in panels:
             lines = best_lines(panel, BEST)
-            for line in lines:
+            if lines:
+                self._print_wrapped(lines[0], "  ", first="")
+            for line in lines[1:]:
                 self._print(line)
             if lines:
                 notes[without_retain_model(panel.rows[0].schema)] = None
@@ -190,17 +193,19 @@ class Progress:
             for number, sentence in enumerate(item.sentences, start=1):
                 self._print_wrapped(f"{number}. {sentence}", "     ")
 
-    def _print_wrapped(self, text: str, indent: str) -> None:
+    def _print_wrapped(self, text: str, indent: str, *, first: str = "  ") -> None:
         """Print a text in lines that never part a number from its per cent sign.
 
         Args:
             text: One or several sentences.
-            indent: Blanks in front of all lines but the first, which has two.
+            indent: Blanks in front of all lines but the first.
+            first: Blanks in front of the first line.
         """
+        columns = get_terminal_size(fallback=(WIDTH, 24)).columns
         lines = wrap(
             text.replace(" %", "\N{NO-BREAK SPACE}%"),
-            WIDTH,
-            initial_indent="  ",
+            min(WIDTH, columns),
+            initial_indent=first,
             subsequent_indent=indent,
             break_long_words=False,
             break_on_hyphens=False,
