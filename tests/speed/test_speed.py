@@ -1,6 +1,9 @@
 """The measurements of a tiny case, and that the ways which they compare compute the same."""
 
+import csv
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -352,3 +355,33 @@ def test_the_table_of_a_large_sweep(capsys: pytest.CaptureFixture[str]) -> None:
     found = measured(capsys, tables.main, "--runs", "40")
     assert found["rows"] == 2 * 2 + 40 * 6
     assert sum(found["cpu_seconds"].values()) < 10, "10,000 runs take about this time"
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "json", "csv"])
+def test_a_table_of_100_000_rows_is_read_in_seconds_and_little_memory(
+    suffix: str, tmp_path: Path
+) -> None:
+    rows = [{"question": f"Question {i}?", "answer": f"Answer {i}. " * 10} for i in range(100_000)]
+    path = tmp_path / f"rows.{suffix}"
+    with path.open("w", newline="") as file:
+        if suffix == "csv":
+            writer = csv.DictWriter(file, ["question", "answer"])
+            writer.writeheader()
+            writer.writerows(rows)
+        elif suffix == "json":
+            json.dump(rows, file)
+        else:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+    code = (
+        "import time, unlearnbench.base.tables as t; "
+        f"rows = t.read_table(t.TableSource({str(path)!r}), text_columns=['question', 'answer']); "
+        "count = sum(1 for _ in rows); "
+        # `resource` would know the peak of the process that made this one, if it was higher.
+        "peak = open('/proc/self/status').read().partition('VmHWM:')[2].split()[0]; "
+        "print(count, time.process_time(), peak)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    count, seconds, kibibytes = done.stdout.split()
+    assert int(count) == 100_000
+    assert float(seconds) < 5
+    assert int(kibibytes) < 500 * 1024

@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -253,8 +254,12 @@ class Question:
     @property
     def prompt_settings(self) -> dict[str, Any]:
         """Settings of the prompt and of its answer's limit that differ from their defaults."""
-        pairs = ((name, getattr(self, name)) for name in _PROMPT_SETTINGS)
-        return {name: value for name, value in pairs if value != getattr(Question, name)}
+        # A plan asks every row several times, and most rows of a large table have no settings.
+        values = _prompt_values(self)
+        if values == _PROMPT_DEFAULTS:
+            return {}
+        settings = zip(_PROMPT_SETTINGS, values, _PROMPT_DEFAULTS, strict=True)
+        return {name: value for name, value, default in settings if value != default}
 
     @property
     def may_merge(self) -> bool:
@@ -267,13 +272,19 @@ class Question:
             return False
         if self.prefix:
             return self.prefix.endswith(" ")
+        if self.format != "text" or not self.question:
+            return False
         is_divided = self.question.endswith("\n") or f"{self.tag}{self.answer}"[:1].isspace()
-        return self.format == "text" and bool(self.question) and not is_divided
+        return not is_divided
 
     @property
     def opening(self) -> str:
         """The beginning of what is asked, or of plain text, for messages."""
         return (self.question or self.answer)[:60]
+
+
+_prompt_values = attrgetter(*_PROMPT_SETTINGS)
+_PROMPT_DEFAULTS = _prompt_values(Question)
 
 
 def split_text(key: SplitKey) -> str:

@@ -95,8 +95,19 @@ def json_ready(value: Any, encode: Callable[[float], Any] = str) -> Any:
 
 def content_hash(value: Any) -> str:
     """First 16 hex digits of the SHA-256 of `value` as canonical JSON."""
+    return plain_hash(json_ready(value))
+
+
+def plain_hash(value: Any) -> str:
+    """Return `content_hash(value)` of a value whose keys are texts and whose numbers are finite.
+
+    Nothing is converted before, which takes most of the time of a large value.
+
+    Raises:
+        ValueError: A number is not finite.
+    """
     text = json.dumps(
-        json_ready(value),
+        value,
         sort_keys=True,
         separators=(",", ":"),
         ensure_ascii=False,

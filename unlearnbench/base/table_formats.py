@@ -130,7 +130,10 @@ def plain_columns(dataset: Any) -> Any:
     """
     features: Mapping[str, Any] = dataset.features or {}
     media = [name for name, feature in features.items() if hasattr(feature, "decode")]
-    return dataset.remove_columns(media) if media else dataset
+    if not media:
+        return dataset
+    with _without_torch():
+        return dataset.remove_columns(media)
 
 
 def rows_of_batches(batches: Iterator[Mapping[str, Sequence[Any]]]) -> Iterator[NumberedRow]:
@@ -336,7 +339,7 @@ def _passages(file: TableFile) -> Iterator[NumberedRow]:
 def _lines(file: TableFile) -> Iterator[str]:
     """Yield the lines of a file without their ends (line feed, carriage return, or both)."""
     with _as_data_error(file):
-        for batch in _stream(file, Format.TEXT).iter(BATCH):
+        for batch in _text_batches(file, Format.TEXT):
             yield from batch["text"]
 
 
@@ -376,7 +379,7 @@ def _csv_rows(file: TableFile) -> Iterator[NumberedRow]:
     if file.header is not None:
         options |= {"header": None, "names": list(file.header)}
     with _as_data_error(file):
-        rows = rows_of_batches(_stream(file, **options).iter(BATCH))
+        rows = rows_of_batches(_text_batches(file, Format.CSV, **options))
         for line, row in zip(layout.lines, rows, strict=True):
             if line:
                 yield NumberedRow(line, row.values)
@@ -489,6 +492,21 @@ def _stream(file: TableFile, reader: Format | None = None, **options: Any) -> An
         builder = builder_classes[reader](cache_dir=cache, data_files=files, **options)
     with _without_torch():
         return builder.as_streaming_dataset(split="train")
+
+
+def _text_batches(
+    file: TableFile, reader: Format, **options: Any
+) -> Iterator[Mapping[str, Sequence[Any]]]:
+    """Yield batches of a file whose columns are all texts: the values of each column.
+
+    Without the format `arrow`, `datasets` makes a dictionary of each row and batches of these. That
+    takes three times as long.
+    """
+    stream = _stream(file, reader, **options)
+    with _without_torch():
+        stream = stream.with_format("arrow")
+    for table in stream.iter(BATCH):
+        yield table.to_pydict()
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from unlearnbench.config.metric_plan import MetricPlan
 
 Rows = Sequence[Question]
 
+_FORMATS = get_args(Format)
 FRACTIONS = (0.01, 0.05, 0.1, 0.2, 0.25, 1 / 3, 0.5)
 """Fractions to forget of which those that a benchmark has are tried."""
 
@@ -57,8 +58,8 @@ def _fault(row: Question) -> str:
     scores = row.score if isinstance(row.score, tuple) else (row.score or 0,)
     variants = (row.paraphrased_answer, *row.perturbed_answers)
     limit: Any = row.max_new_tokens
-    if row.format not in get_args(Format):
-        return f"format {row.format!r}: must be {' or '.join(get_args(Format))}"
+    if row.format not in _FORMATS:
+        return f"format {row.format!r}: must be {' or '.join(_FORMATS)}"
     if not row.answer.strip():
         subject = "text" if row.is_plain_text else "answer"
         return f"the {subject} is empty, so there is nothing to score; leave the row out"

@@ -19,7 +19,7 @@ from unlearnbench.api.benchmark import (
     split_text,
 )
 from unlearnbench.base.errors import DataError, PluginError, shortened
-from unlearnbench.base.hashing import content_hash
+from unlearnbench.base.hashing import plain_hash
 from unlearnbench.base.table_formats import Format, format_of
 from unlearnbench.base.tables import TableRow, TableSource, read_passages, read_table
 from unlearnbench.models.dataset_rules import sound_rows
@@ -111,7 +111,7 @@ def fingerprint(benchmark: Dataset, split: SplitKey | None = None) -> str:
     """
     splits = (*benchmark.splits.values(),) if split is None else (benchmark.splits[split],)
     shared = splits[0].sets if splits else {}
-    return content_hash(
+    return plain_hash(
         {
             "full": _plain(benchmark.full),
             "splits": {split.name: _split(split) for split in splits},
@@ -120,6 +120,14 @@ def fingerprint(benchmark: Dataset, split: SplitKey | None = None) -> str:
             "pretraining": _plain(benchmark.pretraining),
         }
     )
+
+
+def split_fingerprints(benchmark: Dataset) -> dict[SplitKey, str]:
+    """Return the fingerprint of each split of a benchmark that `load_benchmark` returned."""
+    if len(benchmark.splits) == 1:
+        # The rows of an only split are all rows, which have been hashed.
+        return dict.fromkeys(benchmark.splits, benchmark.fingerprint)
+    return {split: fingerprint(benchmark, split) for split in benchmark.splits}
 
 
 _SHARED = {

@@ -12,7 +12,7 @@ from typing import Any
 from unlearnbench.api.benchmark import Dataset, Question, SplitKey, split_name
 from unlearnbench.api.identity import Id, identity_of
 from unlearnbench.api.profile import Profile
-from unlearnbench.base.hashing import content_hash
+from unlearnbench.base.hashing import content_hash, json_ready, plain_hash
 from unlearnbench.config.entries import AttackSpec
 from unlearnbench.config.profiles import profile_of
 from unlearnbench.config.reference_spec import AttackedReferenceSpec, ReferenceSpec
@@ -82,6 +82,16 @@ class ModelSources:
 
     def folder(self, name: str) -> Path:
         """Folder of the tiny base model (`base`), or of one fine-tuned on `full` or `retain90`."""
+        if name not in self._folders:
+            self._folders[name] = self._folder(name)
+        return self._folders[name]
+
+    @cached_property
+    def _folders(self) -> dict[str, Path]:
+        """By the name of a model. To hash the rows of a large table takes a second."""
+        return {}
+
+    def _folder(self, name: str) -> Path:
         if name == "base":
             return self.cache / "models" / f"base-{self._base_hash}"
         base = self.folder("base").name if self.is_tiny else self.base().identity()
@@ -89,13 +99,14 @@ class ModelSources:
         content = {"base": base} if is_folder else {}
         settings = identity_of(self.settings, Id.PREPARED, content=content)
         rows = _content(self.tuning_rows(name))
-        ingredients: list[Any] = [name, base, settings, rows]
+        # Rows are ready for JSON as they are, and there may be many.
+        ingredients: list[Any] = [name, base, json_ready(settings), rows]
         if self.template_digest:
             ingredients.append(self.template_digest)
         if self.turn_end:
-            ingredients.append(self.turn_end)
+            ingredients.append(json_ready(self.turn_end))
         ingredients += corrections_under(self.corrections, ())
-        return self.cache / "models" / f"{name}-{content_hash(ingredients)}"
+        return self.cache / "models" / f"{name}-{plain_hash(ingredients)}"
 
     @cached_property
     def corrections(self) -> frozenset[str]:

@@ -53,7 +53,7 @@ from unlearnbench.models.loading import (
     source_errors,
 )
 from unlearnbench.models.lora import check_targets
-from unlearnbench.models.rows_loading import fingerprint, load_benchmark, read_refusals
+from unlearnbench.models.rows_loading import load_benchmark, read_refusals, split_fingerprints
 from unlearnbench.runs.model_sources import ModelSources, reference_ids
 from unlearnbench.runs.row_warnings import check_conversations, row_warnings
 from unlearnbench.runs.under_attack import attack_rows
@@ -145,7 +145,7 @@ def plan_sweep(config: SweepConfig) -> tuple[Plan, Dataset]:
     for model in config.models:
         check_weights(model)
     _check_lora(config)
-    fingerprints = {fraction: fingerprint(benchmark, fraction) for fraction in benchmark.splits}
+    fingerprints = split_fingerprints(benchmark)
     rows = {fraction: benchmark.sizes(fraction) for fraction in benchmark.splits}
     _check_steps(config, {fraction: len(s.forget) for fraction, s in benchmark.splits.items()})
     models = [ModelSources(model, benchmark, config.cache_folder) for model in config.models]

@@ -9,7 +9,7 @@ import pytest
 from unlearnbench.api.benchmark import Dataset, Question
 from unlearnbench.benchmarks.synthetic import Synthetic
 from unlearnbench.benchmarks.tofu import TOFU
-from unlearnbench.models.rows_loading import fingerprint, load_benchmark
+from unlearnbench.models.rows_loading import fingerprint, load_benchmark, split_fingerprints
 
 SETTINGS = Synthetic(authors=10, questions_per_author=3, pretraining_authors=2)
 
@@ -97,3 +97,34 @@ def test_own_refusals(tmp_path: Path) -> None:
     path.write_text("No idea.\n\n  Ask me another.  \n", encoding="utf-8")
     loaded = load_benchmark(SETTINGS.model_copy(update={"refusals": str(path)}), (0.1,))
     assert loaded.refusals == ("No idea.", "Ask me another.")
+
+
+def test_fingerprints_of_splits_are_those_of_each_split(benchmark: Dataset) -> None:
+    expected = {split: fingerprint(benchmark, split) for split in (0.1, 0.2)}
+    assert split_fingerprints(benchmark) == expected
+    alone = load_benchmark(SETTINGS, (0.1,))
+    assert split_fingerprints(alone) == {0.1: fingerprint(alone, 0.1)}
+
+
+def test_settings_of_a_prompt_are_those_that_differ_from_a_plain_question() -> None:
+    plain = Question("Who?", "Nobody.", "No one.", ("He.",), subject="x", place="a:1", score=0.5)
+    assert plain.prompt_settings == {}
+    others: dict[str, Any] = {
+        "format": "text",
+        "examples": (("a", "b"),),
+        "max_new_tokens": 3,
+        "prefix": "p",
+        "system": "",
+        "max_length": 9,
+        "answer_index": 0,
+        "stops": ("s",),
+        "max_answer_tokens": 2,
+        "labels": ("l",),
+        "tag": "t",
+    }
+    for name, value in others.items():
+        assert replace(plain, **{name: value}).prompt_settings == {name: value}
+    # The order is part of no id, but of what people read.
+    both = replace(plain, **dict(reversed(others.items()))).prompt_settings
+    assert list(both.items()) == [(name, others[name]) for name in both]
+    assert set(both) == set(others)
