@@ -8,6 +8,7 @@ There is no retain model.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
@@ -25,6 +26,7 @@ from unlearnbench.api.benchmark import (
 from unlearnbench.api.metric import Role
 from unlearnbench.api.profile import Profile
 from unlearnbench.base import hub
+from unlearnbench.base.errors import DataError
 from unlearnbench.benchmarks.published_tables import Columns, Table, Words, open_tables
 
 _PARTS: tuple[Role, ...] = ("retain", "forget")
@@ -112,6 +114,11 @@ class LUME(Benchmark):
         """Read both tables."""
         suffix = "" if self.part is None else f"_{self.part}"
         by_part = {part: Table(f"{part}{suffix}") for part in _PARTS}
+        if self.folder is not None and not Path(self.folder).expanduser().is_dir():
+            raise DataError(
+                f"data.path: {self.folder} is not a folder; name the one with forget.jsonl and "
+                f"retain.jsonl ({_WHERE}), or a data set of the hub: data.hub_id"
+            )
         place = open_tables(
             self.folder, self.repository, by_part.values(), setting="path", source=self.source
         )
