@@ -34,10 +34,11 @@ ROOT = Path(__file__).resolve().parents[1]
 SITE, BUILD = ROOT / "site", ROOT / "build"
 MIB = 2**20
 WHEELS = (
-    *("absl-py", "annotated-doc", "annotated-types", "bitsandbytes", "click", "gguf", "iniconfig"),
-    *("jinja2", "joblib", "markdown-it-py", "markupsafe", "mdurl", "nltk", "pluggy", "psutil"),
-    *("pydantic", "pydantic-core", "pygments", "pytest", "pytest-timeout", "rich", "scipy"),
-    *("shellingham", "six", "typer", "typing-extensions", "typing-inspection"),
+    *("absl-py", "annotated-doc", "annotated-types", "bitsandbytes", "click", "datasets", "dill"),
+    *("gguf", "iniconfig", "jinja2", "joblib", "markdown-it-py", "markupsafe", "mdurl"),
+    *("multiprocess", "nltk", "pandas", "pluggy", "psutil", "pyarrow", "pydantic", "pydantic-core"),
+    *("pygments", "pytest", "pytest-timeout", "python-dateutil", "rich", "scipy", "shellingham"),
+    *("six", "typer", "typing-extensions", "typing-inspection", "xxhash"),
 )
 """At the versions of constraints.txt; the machine's own torch, transformers, numpy stay."""
 SDISTS = ("rouge-score",)
