@@ -32,6 +32,8 @@ KEY = "start_check"
 """Key in the provenance of a start model's record."""
 LEAST_ROUGE = 0.1
 """ROUGE on retain rows below which a start model has nothing to keep."""
+LOW_RATE = 3
+"""A learning rate that is lower than the usual one by this factor is the first thing to change."""
 _STRENGTH = "extraction_strength"
 _ROUGE = "rouge"
 Ends = tuple[float, float]
@@ -112,14 +114,19 @@ class Trained:
     batch_size: int
     rows: int
     """Rows of an epoch."""
+    usual_rate: float | None = None
+    """Learning rate at which models of this size learn rows; None if it is not known."""
 
     @classmethod
-    def of(cls, settings: ModelSettings, rows: int) -> Trained | None:
+    def of(
+        cls, settings: ModelSettings, rows: int, usual_rate: float | None = None
+    ) -> Trained | None:
         """Read the settings of a model; None if the configuration names a start model."""
         if settings.fine_tuned is not None:
             return None
         preparation = settings.preparation
-        return cls(preparation.epochs, preparation.learning_rate, preparation.batch_size, rows)
+        rate, size = preparation.learning_rate, preparation.batch_size
+        return cls(preparation.epochs, rate, size, rows, usual_rate)
 
     @property
     def steps(self) -> int:
@@ -135,6 +142,12 @@ class Trained:
             f"learning_rate {float_text(self.learning_rate)}"
         )
         changes = "raise models.preparation.epochs or models.preparation.learning_rate"
+        if self.usual_rate is not None and self.learning_rate < self.usual_rate / LOW_RATE:
+            usual = float_text(self.usual_rate)
+            changes = (
+                f"raise models.preparation.learning_rate (a model of this size learns at {usual}) "
+                "or models.preparation.epochs"
+            )
         if self.rows <= self.batch_size:
             changes = (
                 f"lower models.preparation.batch_size, since an epoch is one step, or {changes}"

@@ -56,6 +56,7 @@ from unlearnbench.models.lora import check_targets
 from unlearnbench.models.rows_loading import load_benchmark, read_refusals, split_fingerprints
 from unlearnbench.runs.model_sources import ModelSources, reference_ids
 from unlearnbench.runs.row_warnings import check_conversations, row_warnings
+from unlearnbench.runs.training_warnings import training_warnings
 from unlearnbench.runs.under_attack import attack_rows
 
 
@@ -154,6 +155,9 @@ def plan_sweep(config: SweepConfig) -> tuple[Plan, Dataset]:
             sources.check_answers()
             check_conversations(sources)
     for warning in row_warnings(config, benchmark, models):
+        warn_later(warning)
+    forget_rows = {key: len(split.forget) for key, split in benchmark.splits.items()}
+    for warning in training_warnings(config, forget_rows, models):
         warn_later(warning)
     templates = {m.settings.name: digest for m in models if (digest := _template(m))}
     profile = profile_of(config.evaluation)

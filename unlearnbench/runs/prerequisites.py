@@ -34,6 +34,7 @@ from unlearnbench.models.rows_loading import fingerprint
 from unlearnbench.results.records import EpochResult, Record, read_record, write_record
 from unlearnbench.runs.attack_model import results_under
 from unlearnbench.runs.prepared_models import is_prepared
+from unlearnbench.runs.training_warnings import usual_preparation_rate, weights_of
 from unlearnbench.runs.workspace import Workspace, clear_workspaces, workspace
 
 
@@ -196,12 +197,14 @@ def _start_check_entry(
     if task.target != "full" or task.attack:
         return {}
     models = space.models(task.model)
+    weights = weights_of(models)
+    usual_rate = None if weights is None else usual_preparation_rate(models, weights)
     check = StartCheck.measure(
         results["evaluations"][0],
         space.evaluation(task.model, "retain", fraction),
         space.metrics,
         space.config.data.roles,
-        Trained.of(models.settings, len(models.tuning_rows("full"))),
+        Trained.of(models.settings, len(models.tuning_rows("full")), usual_rate),
     )
     return check.entry
 

@@ -152,6 +152,10 @@ def test_the_advice_follows_from_the_settings() -> None:
     longer = replace(check, trained=Trained.of(model(preparation=few), 400))
     assert "raise models.preparation.epochs or models.preparation.learning_rate" in longer.fault
     assert "batch_size, since" not in longer.fault
+    slow = replace(check, trained=Trained.of(model(preparation=few), 400, 2e-4))
+    assert "learning_rate (a model of this size learns at 0.0002) or models" in slow.fault
+    fast = replace(check, trained=Trained.of(model(preparation=few), 400, 2e-5))
+    assert fast.fault == longer.fault
     named = replace(check, trained=Trained.of(model(fine_tuned="./tuned"), 400))
     assert "name a model that has learned these rows" in named.fault
     assert "preparation" not in named.fault
