@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -13,6 +14,16 @@ OWN_KEYS = ("method", "retain", "modifiers", "learning_rates", "training")
 """Keys of a method's entry in a configuration that are not hyper-parameters."""
 _RESERVED = (*OWN_KEYS, "learning_rate")
 """Names that hyper-parameters cannot have: configurations and searches use them."""
+
+
+@dataclass(frozen=True)
+class TypeName:
+    """Name of a field's type for people: `Annotated[…, TypeName("table | null")]`.
+
+    For types that are unions of many forms, whose own text fills the screen.
+    """
+
+    text: str
 
 
 class HyperParameters(BaseModel):

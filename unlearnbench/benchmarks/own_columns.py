@@ -141,7 +141,15 @@ def _complete(
             usual = ", ".join(USUAL_NAMES[setting])
             raise DataError(
                 f"{place} has no column with a usual name of the {setting} ({usual}); name one "
-                f"in data.{setting} (all columns: {', '.join(columns) or 'none'})"
+                f"in data.{setting} (all columns: {', '.join(columns) or 'none'}"
+                f"{_header_hint(columns)})"
             )
         complete[setting] = column
     return complete
+
+
+def _header_hint(columns: Sequence[str]) -> str:
+    """Return what may be wrong with a table whose columns have such names."""
+    if any(len(name) > 40 or name.endswith((".", "?", "!", "。")) for name in columns):
+        return "; these look like values: the first line should name the columns"
+    return ""

@@ -12,7 +12,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Self, cast
+from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 from pydantic import Field, model_validator
 
@@ -27,6 +27,7 @@ from unlearnbench.api.benchmark import (
     Split,
     SplitKey,
 )
+from unlearnbench.api.hyperparameters import TypeName
 from unlearnbench.api.metric import Role
 from unlearnbench.base.deferred_warnings import warn_once
 from unlearnbench.base.errors import DataError, did_you_mean
@@ -62,6 +63,8 @@ WITHOUT_RETAIN_MODEL = Headline(
     kept=UTILITY, forgotten=HeadlineMetric("removed", "Removed", "removed")
 )
 
+TABLE = TypeName("table")
+TABLES = TypeName("table | {split: table}")
 _OneTable = str | TableSection | PythonRows
 
 
@@ -98,29 +101,30 @@ class OwnRows(Benchmark):
     needs_base: ClassVar[bool] = False
     default_profile: ClassVar[str] = "unlearnbench"
 
-    forget: RowsBySplit | None = Field(
+    forget: Annotated[RowsBySplit | None, TABLES] = Field(
         default="forget.jsonl",
         description="rows to forget: a file (.jsonl, .json, .csv, .tsv, .parquet, .arrow, .txt), a "
-        "folder, or an id on the hub (org/name:config[split]@revision); or {split: rows}",
+        "folder, or an id on the hub (org/name:config[split]@revision, or a section with path, "
+        "config, split and revision)",
     )
-    retain: RowsBySplit | None = Field(
+    retain: Annotated[RowsBySplit | None, TABLES] = Field(
         default="retain.jsonl", description="rows to keep, likewise; for all splits, or by split"
     )
-    rows: Rows | None = Field(
+    rows: Annotated[Rows | None, TABLE] = Field(
         default=None,
         description="one table with all rows, in place of `forget` and `retain`: see `forget_if`",
     )
-    forget_if: Filter | None = Field(
+    forget_if: Annotated[Filter | None, TypeName("{column: value or values}")] = Field(
         default=None,
         description='which of `rows` are to be forgotten: {author: "J. Doe"}; all keys must hold, '
         "and one of the values of a list",
     )
-    holdout: RowsBySplit | None = Field(
+    holdout: Annotated[RowsBySplit | None, TABLES] = Field(
         default=None,
         description="rows like the forget rows that no model has seen, for the question whether "
         "what is left is private",
     )
-    utility: Rows | None = Field(
+    utility: Annotated[Rows | None, TABLE] = Field(
         default=FACTS,
         description="other rows to be kept; `facts`: true facts that are built in; null: none",
     )

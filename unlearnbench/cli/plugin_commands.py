@@ -277,6 +277,8 @@ _FIELD = ("name", "type", "default", "bounds", "tuned", "meaning", "source")
 
 def _field(key: str, info: "FieldInfo", tuned: Sequence[float]) -> dict[str, Any]:
     """A plug-in's field: type, default, bounds, range of `tune`, meaning and source."""
+    from unlearnbench.api.hyperparameters import TypeName
+
     bounds = [
         f"{sign} {getattr(rule, name):g}"
         for rule in info.metadata
@@ -286,7 +288,8 @@ def _field(key: str, info: "FieldInfo", tuned: Sequence[float]) -> dict[str, Any
     meaning, _, source = (info.description or "").partition(" [source: ")
     default = "required" if info.is_required() else info.get_default()
     (hint,) = get_type_hints(SimpleNamespace(__annotations__={key: info.annotation})).values()
-    kind = inspect.formatannotation(hint)  # a hint has no rules
+    names = [mark.text for mark in info.metadata if isinstance(mark, TypeName)]
+    kind = names[0] if names else inspect.formatannotation(hint)  # a hint has no rules
     within = " to ".join(f"{end:g}" for end in tuned)
     values = (key, kind, default, ", ".join(bounds), within, meaning, source.removesuffix("]"))
     return dict(zip(_FIELD, values, strict=True))

@@ -173,3 +173,11 @@ def test_nothing_is_overwritten(run: Run) -> None:
     code, _, err = run("methods", "new", "my-method")
     assert (code, "my-method exists already, so nothing was written" in err) == (2, True)
     assert Path("my-method/my_method.py").read_text() == "mine"
+
+
+def test_the_types_of_own_tables_are_named_for_people(run: Run) -> None:
+    code, out, _ = run("benchmarks", "show", "questions", "--json")
+    fields = {field["name"]: field["type"] for field in json.loads(out)["settings"]}
+    assert code == 0
+    assert fields["forget"] == "table | {split: table}"
+    assert fields["forget_if"] == "{column: value or values}"
