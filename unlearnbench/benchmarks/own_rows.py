@@ -12,6 +12,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 from pydantic import Field, model_validator
@@ -68,6 +69,9 @@ TABLES = TypeName("table | {split: table}")
 _OneTable = str | TableSection | PythonRows
 
 
+RowKey = tuple[Any, ...]
+
+
 @dataclass
 class ReadTable:
     """The rows of a table."""
@@ -77,6 +81,11 @@ class ReadTable:
     rows: tuple[Question, ...]
     note: str = ""
     """Which columns were taken, a line for people."""
+
+    @cached_property
+    def keys(self) -> list[RowKey]:
+        """What makes rows equal, row by row."""
+        return [row_key(row) for row in self.rows]
 
 
 @dataclass
@@ -281,7 +290,9 @@ class OwnRows(Benchmark):
         """
         tables = self._read_tables()
         utility = self._read_utility(tables)
-        pooled = _pooled(tables.forget[name].rows for name in self.split_names)
+        is_one = len(self.split_names) == 1
+        # Most requests are one, of many rows that need not be compared then.
+        pooled = () if is_one else _pooled(table.rows for table in tables.forget.values())
         parts: dict[SplitKey, Split] = {}
         whole: list[Sequence[Question]] = []
         for name in self.split_names:
@@ -303,7 +314,7 @@ class OwnRows(Benchmark):
             parts[name] = Split(name, forget, retain, ordered)
         return Dataset(
             name=self.source,
-            full=_pooled(whole),
+            full=tuple(whole[0]) if is_one else _pooled(whole),
             splits=parts,
             facts=self.trained_facts(),
             notes=tuple(tables.notes),
@@ -347,7 +358,9 @@ class OwnRows(Benchmark):
         read = self.read_rows(Table(rows, setting), part)
         if not read.rows:
             raise DataError(f"{setting}: {read.label} has no rows; name a table with rows")
-        notes.append(f"{setting}: {len(read.rows)} rows of {read.label}, {read.note}")
+        notes.append(
+            f"{setting}: {counted(len(read.rows), 'row', 'rows')} of {read.label}, {read.note}"
+        )
         _warn_of_duplicates(read)
         return read
 
@@ -366,7 +379,7 @@ class OwnRows(Benchmark):
         for read in (forget, retain):
             _warn_of_duplicates(read)
         tables.notes.append(
-            f"data.rows: {len(forget.rows)} rows of {table.label} to forget and "
+            f"data.rows: {counted(len(forget.rows), 'row', 'rows')} of {table.label} to forget and "
             f"{len(retain.rows)} to retain, {forget.note}"
         )
 
@@ -398,9 +411,6 @@ def spaced(rows: Sequence[Question], most: int) -> tuple[Question, ...]:
     if len(rows) <= most:
         return tuple(rows)
     return tuple(rows[i * len(rows) // most] for i in range(most))
-
-
-RowKey = tuple[Any, ...]
 
 
 def row_key(row: Question) -> RowKey:
@@ -437,18 +447,17 @@ def _without(rows: Iterable[Question], others: Iterable[Question]) -> tuple[Ques
 def _warn_of_duplicates(table: ReadTable) -> None:
     first: dict[RowKey, Question] = {}
     again: list[tuple[Question, Question]] = []
-    for row in table.rows:
-        key = row_key(row)
+    for key, row in zip(table.keys, table.rows, strict=True):
         if key in first:
             again.append((first[key], row))
         else:
             first[key] = row
     if again:
         one, other = again[0]
+        count = counted(len(again), "row is", "rows are")
         warn_once(
-            f"{table.label}: {_count(len(again), 'row is', 'rows are')} there more than once, such "
-            f"as {one.place} and {other.place}; each counts as often as it is there, so remove the "
-            "others if that is not meant"
+            f"{table.label}: {count} there more than once, such as {one.place} and {other.place}; "
+            "each counts as often as it is there, so remove the others if that is not meant"
         )
 
 
@@ -466,16 +475,20 @@ def _check_apart(tables: _Tables, split: str, utility: ReadTable | None) -> None
 
 
 def _check_pair(one: ReadTable, other: ReadTable, fix: str) -> None:
-    first = {row_key(row): row for row in reversed(one.rows)}
-    shared = [(first[key], row) for row in other.rows if (key := row_key(row)) in first]
+    first: dict[RowKey, Question] = {}
+    for key, row in zip(one.keys, one.rows, strict=True):
+        first.setdefault(key, row)
+    pairs = zip(other.keys, other.rows, strict=True)
+    shared = [(first[key], row) for key, row in pairs if key in first]
     if shared:
         row, again = shared[0]
         raise DataError(
-            f"{_count(len(shared), 'row of', 'rows of')} {other.label} "
+            f"{counted(len(shared), 'row of', 'rows of')} {other.label} "
             f"{'is' if len(shared) == 1 else 'are'} in {one.label} as well, such as {again.place}, "
             f"which is {row.place}; {fix}"
         )
 
 
-def _count(count: int, one: str, several: str) -> str:
+def counted(count: int, one: str, several: str) -> str:
+    """Return a number with its noun: `1 row`, `2 rows`."""
     return f"{count} {one if count == 1 else several}"

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from unlearnbench.api.benchmark import Dataset, Question
 from unlearnbench.base.errors import ModelError
-from unlearnbench.benchmarks.own_rows import OwnRows, row_key
+from unlearnbench.benchmarks.own_rows import OwnRows, counted, row_key
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.models.loading import UnreachableError, context_length
 from unlearnbench.runs.model_sources import ModelSources
@@ -60,19 +60,20 @@ def _sequence_warnings(config: SweepConfig, benchmark: Dataset) -> Iterator[str]
     """Yield a line if a request retains what an earlier one has forgotten."""
     if config.requests != "in-sequence":
         return
-    forgotten: dict[object, tuple[str, Question]] = {}
+    forgotten: dict[object, str] = {}
     for key in config.split_keys:
         split = benchmark.splits[key]
         learned_again = [row for row in split.retain if row_key(row) in forgotten]
         if learned_again:
             first = learned_again[0]
-            before, _ = forgotten[row_key(first)]
+            before = forgotten[row_key(first)]
+            count = counted(len(learned_again), "retain row", "retain rows")
             yield (
-                f"requests: in-sequence: {len(learned_again)} rows that {before} forgets are "
-                f"retain rows of {split.name}, such as {first.place}, and are learned again there; "
-                f"name retain rows by split, as in retain: {{{before}: …, {split.name}: …}}"
+                f"requests: in-sequence: {count} of {split.name} would teach again what {before} "
+                f"forgets, such as {first.place}; name retain rows by split, as in retain: "
+                f"{{{before}: …, {split.name}: …}}"
             )
-        forgotten |= {row_key(row): (split.name, row) for row in split.forget}
+        forgotten |= {row_key(row): split.name for row in split.forget}
 
 
 def _length_warnings(models: ModelSources, rows: Sequence[Question], most: int) -> Iterator[str]:

@@ -65,7 +65,7 @@ def test_own_rows_are_evaluated_by_our_own_rules_unless_others_are_named() -> No
 def test_a_plan_says_which_columns_were_taken() -> None:
     _, rows = plan_sweep(config())
     assert rows.notes[0] == (
-        "data.forget: 1 rows of forget.jsonl, with the columns question: question, answer: answer"
+        "data.forget: 1 row of forget.jsonl, with the columns question: question, answer: answer"
     )
     assert not [line for line in drain() if "longer than" in line]
 
@@ -96,8 +96,8 @@ def test_what_one_request_forgets_the_next_one_does_not_retain_unnoticed() -> No
     plan_sweep(config(data=shared, requests="in-sequence"))
     (line,) = [line for line in drain() if "in-sequence" in line]
     assert line == (
-        "requests: in-sequence: 1 rows that a forgets are retain rows of b, such as a.jsonl:1, and "
-        "are learned again there; name retain rows by split, as in retain: {a: …, b: …}"
+        "requests: in-sequence: 1 retain row of b would teach again what a forgets, such as "
+        "a.jsonl:1; name retain rows by split, as in retain: {a: …, b: …}"
     )
     plan_sweep(config(data=by_split, requests="in-sequence"))
     assert not [line for line in drain() if "in-sequence" in line]
