@@ -11,12 +11,22 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from unlearnbench.api import registry
+from unlearnbench.benchmarks.own_tables import PythonRows, TableSection
 from unlearnbench.config.schema import TINY_PREPARATION, MethodGrid, RetainSpec, SweepConfig
 from unlearnbench.config.search import Range
 
 BOUNDS = (("gt", ">"), ("ge", "≥"), ("lt", "<"), ("le", "≤"), ("min_length", "length ≥"))
 HEADINGS = ("key", "type", "default", "bounds", "meaning")
-NAMES = {str: "text", float: "number", int: "whole number", bool: "true or false", NoneType: "null"}
+NAMES: dict[Any, str] = {
+    str: "text",
+    float: "number",
+    int: "whole number",
+    bool: "true or false",
+    NoneType: "null",
+    TableSection: "section of a table",
+}
+APART = (MethodGrid, Range, TableSection, PythonRows)
+"""Classes that have a section of their own, or that YAML cannot state."""
 INTRODUCTION = """\
 # Configuration
 
@@ -79,6 +89,7 @@ def _sections() -> Iterator[str]:
                 if registry.load("metrics", name).model_fields:
                     yield _plugin("metrics", name, name)
     yield _section(Range, "range", 2)
+    yield _section(TableSection, "table", 2)
 
 
 def _nested(field: FieldInfo, key: str) -> Iterator[str]:
@@ -155,7 +166,7 @@ def _default(info: FieldInfo) -> str:
 def _settings_in(kind: Any) -> Iterator[type[BaseModel]]:
     """The settings' classes of a type, but for those that are written otherwise in YAML."""
     if isinstance(kind, type) and not get_args(kind):
-        if issubclass(kind, BaseModel) and kind not in (MethodGrid, Range):
+        if issubclass(kind, BaseModel) and kind not in APART:
             yield kind
         return
     for arg in get_args(kind):
@@ -170,7 +181,8 @@ def _type(kind: Any) -> str:
     if origin is Literal:
         return ", ".join(map(str, parts))
     if origin in (Union, UnionType):
-        return " or ".join(dict.fromkeys(map(_type, parts)))
+        stated = [part for part in parts if PythonRows not in get_args(part)]
+        return " or ".join(dict.fromkeys(map(_type, stated)))
     if origin is dict:
         return f"mapping of {_type(parts[0])} to {_type(parts[1])}"
     if parts:
