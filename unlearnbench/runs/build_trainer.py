@@ -3,11 +3,13 @@
 from dataclasses import fields, replace
 from typing import Any
 
+from unlearnbench.api.benchmark import split_label
 from unlearnbench.api.method import Method, Sampling
 from unlearnbench.base.deferred_warnings import warn_later
 from unlearnbench.base.distributed import main_process_first
 from unlearnbench.base.errors import TrainingError
 from unlearnbench.base.out_of_memory import empty_cache
+from unlearnbench.benchmarks.own_rows import OwnRows
 from unlearnbench.config.method_specs import modifiers_from_spec, removes_dropout
 from unlearnbench.config.plan import RunSpec
 from unlearnbench.config.unit import Unit
@@ -24,6 +26,7 @@ from unlearnbench.models.loading import (
 )
 from unlearnbench.results.run_estimate import budget_of
 from unlearnbench.runs.request_sequence import start_of
+from unlearnbench.runs.row_warnings import cut_warning
 from unlearnbench.runs.workspace import Workspace
 from unlearnbench.training.alternative_answers import alternative_rows
 from unlearnbench.training.answer_sampling import Sampler
@@ -59,6 +62,7 @@ def build_trainer(spec: RunSpec, space: Workspace, method: Method) -> Trainer:
         asked = ((part, split.forget) for part in (rows.forget, *rows.prompted))
         for part, questions in (*asked, (rows.retain, split.retain)):
             check_context(model, part, questions, "training.max_length")
+        _warn_of_cut_rows(spec, space, rows, encoder)
         references = load_references(
             lambda: start,
             start_id,
@@ -95,6 +99,26 @@ def _epochs_begun(spec: RunSpec, rows: TrainingRows, objective: Objective) -> in
     primary = len(rows.primary(objective.needs))
     # Without rows, the trainer refuses the run with a message of its own.
     return spec.schedule(max(primary, 1)).epochs if spec.unit is Unit.STEP else spec.budget
+
+
+def _warn_of_cut_rows(
+    spec: RunSpec, space: Workspace, rows: TrainingRows, encoder: Encoder
+) -> None:
+    """Warn once for all runs of a model and split if their rows are cut.
+
+    A plan has counted a user's own rows, except for a tokenizer that is built here.
+    """
+    is_planned = (
+        isinstance(space.config.data, OwnRows) and not space.models(spec.model.name).is_tiny
+    )
+    if is_planned:
+        return
+    split = space.benchmark.splits[spec.forget_fraction]
+    where = f"{spec.model.name}, {split_label(spec.forget_fraction)}"
+    trained, questions = (*rows.forget, *rows.retain), (*split.forget, *split.retain)
+    line = cut_warning(where, trained, questions, encoder, "training.max_length")
+    if line:
+        warn_later(line)
 
 
 def _check_dropout(spec: RunSpec, model: Any) -> None:

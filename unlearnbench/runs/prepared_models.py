@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from unlearnbench.api.benchmark import Dataset, Question, split_name
 from unlearnbench.base.atomic import atomic_folder
+from unlearnbench.base.deferred_warnings import warn_later
 from unlearnbench.base.distributed import barrier, broadcast_from_main, is_main_process
 from unlearnbench.base.fsdp import gather_to_main
 from unlearnbench.base.locks import exclusive_lock
@@ -38,6 +39,7 @@ from unlearnbench.models.tiny import build_model, build_tokenizer
 from unlearnbench.results.remote_copies import NO_STORAGE, Storage
 from unlearnbench.runs.checkpoints import Checkpoints
 from unlearnbench.runs.model_sources import ModelSources
+from unlearnbench.runs.row_warnings import cut_warning
 from unlearnbench.training.objective import Objective
 from unlearnbench.training.optimizers import TrainerSettings, reseed
 from unlearnbench.training.trainer import FineTuning, Trainer
@@ -85,8 +87,11 @@ class ModelPreparer:
                     load_tokenizer(sources.base(), settings),
                     sources.tuning_rows(name),
                 )
-            # A benchmark may have no other rows: its tiny base has random weights.
-            model = self._train(checkpoints, make, tokenizer, rows, epochs) if rows else make()
+            if rows:
+                is_start = name == "full"
+                model = self._train(checkpoints, make, tokenizer, rows, epochs, is_start=is_start)
+            else:  # a benchmark may have no other rows: its tiny base has random weights
+                model = make()
             has_adapter = hasattr(model, "merge_and_unload")
             return (merged(model) if is_main_process() and has_adapter else model), tokenizer
 
@@ -99,10 +104,12 @@ class ModelPreparer:
         tokenizer: Any,
         rows: Sequence[Question],
         epochs: int,
+        *,
+        is_start: bool,
     ) -> Any:
         """Train what `make` returns; returns it, whole in the main process. Collective."""
         trainer, done = checkpoints.resumed(
-            lambda: self._trainer(make(), tokenizer, rows, epochs), epochs
+            lambda: self._trainer(make(), tokenizer, rows, epochs, is_start=is_start), epochs
         )
         for epoch in range(done + 1, epochs + 1):
             begin = time.monotonic()
@@ -113,9 +120,18 @@ class ModelPreparer:
         return gather_to_main(trainer.accelerator.unwrap_model(trainer.model), make)
 
     def _trainer(
-        self, model: Any, tokenizer: Any, questions: Sequence[Question], epochs: int
+        self,
+        model: Any,
+        tokenizer: Any,
+        questions: Sequence[Question],
+        epochs: int,
+        *,
+        is_start: bool,
     ) -> Trainer:
-        """Trainer that fine-tunes `model` in place on questions and answers."""
+        """Trainer that fine-tunes `model` in place on questions and answers.
+
+        Rows that are cut are told of the start model only, which has those of retain models.
+        """
         quiet_transformers()
         check_vocabulary(model, tokenizer)
         preparation = self.sources.settings.preparation
@@ -130,6 +146,11 @@ class ModelPreparer:
             control.check_answers(question)
         rows = [encoder.row(question) for question in questions]
         check_context(model, rows, questions, "models.preparation.max_length")
+        if is_start:
+            where, setting = self.sources.settings.name, "preparation.max_length"
+            line = cut_warning(where, rows, questions, encoder, setting)
+            if line:
+                warn_later(line)
         steps = epochs * -(-len(rows) // preparation.batch_size)
         # Not the settings' type: the tiny base, which all types start from, is in float32.
         half = model.dtype.itemsize == 2

@@ -19,6 +19,7 @@ from unlearnbench.config.schema import SweepConfig
 from unlearnbench.evaluation.logs import read_log
 from unlearnbench.evaluation.precision import check_precision
 from unlearnbench.evaluation.privacy_control import control_warning
+from unlearnbench.evaluation.sets import evaluation_sets
 from unlearnbench.evaluation.start_check import StartCheck, Trained
 from unlearnbench.evaluation.word_check import uncounted_entry
 from unlearnbench.models.device import deterministic, use_device
@@ -203,7 +204,7 @@ def _start_check_entry(
         results["evaluations"][0],
         space.evaluation(task.model, "retain", fraction),
         space.metrics,
-        space.config.data.roles,
+        space.config.data.set_roles,
         Trained.of(models.settings, len(models.tuning_rows("full")), usual_rate),
     )
     return check.entry
@@ -223,7 +224,7 @@ def _evaluated(space: Workspace, task: PreparationTask, fraction: SplitKey) -> d
     if is_start and (line := control_warning(metrics, model, fraction)):
         warn_later(line)
     if is_start and evaluation.statistics and (cut := evaluation.statistics.cut):
-        warn_later(f"{model}: {cut} true answers are cut at evaluation.max_length")
+        warn_later(_cut_answers(space, model, fraction, cut))
     if is_start and evaluation.statistics:
         for remark in evaluation.statistics.remarks:
             warn_later(f"{model}: {remark}")
@@ -233,6 +234,20 @@ def _evaluated(space: Workspace, task: PreparationTask, fraction: SplitKey) -> d
         "epochs": (result,),
         "evaluations": {0: evaluation},
     }
+
+
+def _cut_answers(space: Workspace, model: str, fraction: SplitKey, count: int) -> str:
+    """Return a line about true answers that are not scored to their end."""
+    profile = space.profile
+    if profile.reads_whole_context:
+        return f"{model}: {count} true answers are cut at the model's context"
+    encoder = space.encoder(model, profile.max_length)
+    sets = evaluation_sets(space.benchmark, fraction, profile)
+    longest = max(encoder.length(row) for rows in sets.values() for row in rows)
+    return (
+        f"{model}: {count} true answers are cut at evaluation.max_length ({profile.max_length} "
+        f"tokens with the question), and the longest has {longest}: the rest is not scored"
+    )
 
 
 def _attacked(space: Workspace, task: PreparationTask, fraction: SplitKey) -> dict[str, Any]:

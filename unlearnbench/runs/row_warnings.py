@@ -1,7 +1,7 @@
-"""What a plan says about a user's own rows, before a model is loaded.
+"""What is said about rows that are cut, or that one request forgets and the next one retains.
 
-Published benchmarks have lengths and splits that are known. A user's own rows may be longer than
-what is trained on, or may be forgotten by one request and retained by the next.
+A plan says it about a user's own rows, before a model is loaded. Of other rows, and of models that
+are built here with their tokenizer, training itself counts the rows that it cuts.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from unlearnbench.api.benchmark import Dataset, Question
 from unlearnbench.base.errors import ModelError
 from unlearnbench.benchmarks.own_rows import OwnRows, counted, row_key
 from unlearnbench.config.schema import SweepConfig
+from unlearnbench.models.encoding import Encoder, Row
 from unlearnbench.models.loading import UnreachableError, context_length
 from unlearnbench.runs.model_sources import ModelSources
 
@@ -99,6 +100,35 @@ def _length_warnings(models: ModelSources, rows: Sequence[Question], most: int) 
         f"{models.settings.name}: {number} are longer than training.max_length ({most} tokens), "
         f"the longest, {row.place}, has {tokens}: training cuts them there, so that the rest is "
         f"neither learned nor unlearned{reads}; divide these texts, or raise training.max_length"
+    )
+
+
+def cut_warning(
+    where: str,
+    rows: Sequence[Row],
+    questions: Sequence[Question],
+    encoder: Encoder,
+    setting: str,
+) -> str | None:
+    """Return a line about rows that training cuts; None if all of them are whole.
+
+    Args:
+        where: Model, and split if the rows are of one.
+        rows: The rows as tokens.
+        questions: The same rows as texts.
+        encoder: What has made the tokens.
+        setting: Name of the setting that bounds them: `training.max_length`.
+    """
+    cut = [question for row, question in zip(rows, questions, strict=True) if row.cut]
+    if not cut:
+        return None
+    longest = sorted(cut, key=_bytes, reverse=True)[:TOKENISED]
+    tokens, row = max(((encoder.length(row), row) for row in longest), key=lambda pair: pair[0])
+    place = f", {row.place}," if row.place else ""
+    return (
+        f"{where}: {len(cut)} of {len(rows)} rows are longer than {setting} "
+        f"({encoder.max_length} tokens), the longest{place} has {tokens}: they are cut there, and "
+        f"the rest is not trained on; raise {setting}, or divide these texts"
     )
 
 
