@@ -88,6 +88,7 @@ def _data(context: PageContext) -> dict[str, Any]:
     ranked = [item.ranked for panel in context.panels for item in panel.best if item.ranked]
     first = max(ranked, key=lambda item: merit_of(item) or (), default=None)
     return {
+        "unit": report.unit,
         "palette": [list(pair) for pair in PALETTE],
         "families": style.slots,
         "shapes": {name: style.shape(name) for name in style.slots},

@@ -103,7 +103,11 @@ class Section(ReportSection):
         if values is None:
             return ""
         folder = f"sections/{self.folder}"
-        body = render(f"{folder}/section.html.j2", panel_number=context.panel_number, **values)
+        body = render(
+            f"{folder}/section.html.j2",
+            panel_number=context.panel_number,
+            **{"unit": results.unit, **values},
+        )
         data = self.data(context)
         return render(
             "templates/section.html.j2",

@@ -6,6 +6,7 @@ from itertools import groupby
 from operator import attrgetter
 
 from unlearnbench.analysis.best_settings import Panel, Setting
+from unlearnbench.config.unit import Unit
 from unlearnbench.results.records import Record
 from unlearnbench.results.table import TableRow
 from unlearnbench.training.step_result import TOKENS, StepResult
@@ -69,7 +70,7 @@ def curves(panel: Panel, metric: str, style: Style) -> Figure:
     goal = None if retain is None else retain.metrics[metric]
     by_trajectory = groupby(panel.settings, key=attrgetter("trajectory"))
     lines = [_curve(tuple(group), metric, start, style) for _, group in by_trajectory]
-    layout = small_layout("", "epoch", dtick=1)
+    layout = small_layout("", panel.unit, **({"dtick": 1} if panel.unit is Unit.EPOCH else {}))
     if column.set and column.bounds == (0.0, 1.0):  # these have all the same scale
         layout["yaxis"]["range"] = SHARE_RANGE
     else:
@@ -96,7 +97,7 @@ def _curve(settings: Sequence[Setting], metric: str, start: float | None, style:
         [x for x, _ in points],
         [y for _, y in points],
         f"{first.method}, learning rate {rate_text(first.learning_rate)}",
-        "%{fullData.name}<br>epoch %{x}: %{y:.4g}%{customdata}",
+        "%{fullData.name}<br>" + f"{first.unit}" + " %{x}: %{y:.4g}%{customdata}",
         customdata=seeds,
         error_y=error_bars(intervals, color=colour, width=2, thickness=1),
         **line_style(

@@ -13,7 +13,13 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from unlearnbench.analysis.best_settings import Choice, EarlyEnd, headline_of_rows, panel_label
+from unlearnbench.analysis.best_settings import (
+    Choice,
+    EarlyEnd,
+    headline_of_rows,
+    panel_label,
+    unit_of_rows,
+)
 from unlearnbench.api.benchmark import split_order
 from unlearnbench.base.errors import UnlearnbenchError, did_you_mean
 from unlearnbench.evaluation.benchmark_schema import filled_columns
@@ -130,7 +136,8 @@ def trajectories(
             cells[i * lines + j // cols + 1, j % cols + 1] = label, curves(panel, metric, style)
     methods = {row.family for row in table if row.kind == "run"}
     legend = _legend(methods, table, style, symbols=False)
-    return fit(cells, legend, width, "Forgetting, epoch by epoch")
+    unit = unit_of_rows(table)
+    return fit(cells, legend, width, f"Forgetting, {unit} by {unit}")
 
 
 def _usual(table: Sequence[TableRow], known: Sequence[str]) -> list[str]:

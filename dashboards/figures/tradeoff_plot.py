@@ -240,7 +240,7 @@ def _hover(setting: Setting, panel: TradeOffPanel) -> str:
     kept, forgotten = panel.headline.kept, panel.headline.forgotten
     lines = [
         f"<b>{html.escape(setting.method)}</b>  lr {rate_text(setting.learning_rate)}"
-        f"  epoch {setting.epoch}",
+        f"  {setting.when}",
         *(_mean(setting, metric) for metric in (kept, forgotten)),
     ]
     if len(setting.rows) == 1:

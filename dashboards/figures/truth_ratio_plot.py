@@ -11,6 +11,7 @@ from unlearnbench.analysis.best_settings import panel_label
 from unlearnbench.api.observations import Evaluation, FloatArray
 from unlearnbench.base.errors import EvaluationError
 from unlearnbench.config.profiles import profile_of_id
+from unlearnbench.config.unit import Unit
 from unlearnbench.evaluation.summary import truth_ratios
 from unlearnbench.results.records import Record
 from unlearnbench.results.table import TableRow
@@ -43,16 +44,18 @@ def draw(
     tags: Mapping[str, Any],
     references: Mapping[str, FloatArray | None],
     others: Mapping[int, FloatArray] | None = None,
+    unit: Unit = Unit.EPOCH,
 ) -> Figure:
     """Draw the shares of questions up to each truth ratio, with the largest gap D marked.
 
     array, tags ratios [n] of the model, and the metadata of its traces
     references  `retain model` and `start model`, if known
-    others      ratios of its other epochs, drawn thin
+    others      ratios of its other epochs, or steps, drawn thin
+    unit        what the moments of `others` are counted in
     """
     colour = PALETTE[tags["slot"] % len(PALETTE)][0]
     lines = [
-        _line(ratios, f"epoch {epoch}", faded(colour, 0.25), 1, {**tags, "alpha": 0.25})
+        _line(ratios, unit.at(epoch), faded(colour, 0.25), 1, {**tags, "alpha": 0.25})
         for epoch, ratios in sorted((others or {}).items())
     ]
     styles = {"start model": (faded(MUTED, 0.45), 1.5), "retain model": (INK, 2.0)}
@@ -106,14 +109,15 @@ def build(
     part, goal = result.pop(epoch, None), _only(retain)
     if part is None or goal is None:
         raise EvaluationError(
-            f"record {record.id}, epoch {epoch}: no truth ratios of the forget set, or not "
-            "all are numbers, so there is nothing to compare; choose another epoch"
+            f"record {record.id}, {record.unit.at(epoch)}: no truth ratios of the forget set, or "
+            f"not all are numbers, so there is nothing to compare; choose another {record.unit}"
         )
     slot = Style.of(every).slots.get(record.method, 0)
     tags = meta("own", record.method, record.learning_rate, slot=slot, alpha=1.0)
     references = {"retain model": goal, "start model": None if start is None else _only(start)}
     others = {e: ratios for e, ratios in result.items() if e > 0 and ratios is not None}
-    drawn = draw(f"{record.method}, epoch {epoch}", part, tags, references, others)
+    name = f"{record.method}, {record.unit.at(epoch)}"
+    drawn = draw(name, part, tags, references, others, record.unit)
     for line in drawn["data"]:
         line["showlegend"] = line["name"] != "D" and line["meta"].get("alpha") != 0.25
     title = (

@@ -33,7 +33,7 @@
   const labelled = (label, key, everything, values, name) => {
     if (values.length > 1) byId("selects").append(element("label", {}, label, " ", select(element("select", { "aria-label": label }), key, everything, values, name)));
   };
-  labelled("Epochs", "epoch", "all", distinct("epoch"), (epoch) => `up to ${epoch}`);
+  labelled(data.unit === "step" ? "Steps" : "Epochs", "epoch", "all", distinct("epoch"), (epoch) => `up to ${epoch}`);
   labelled("Seed", "seed", "mean of all", distinct("seed"), (seed) => `${seed} alone`);
   const leading = element("input", { type: "checkbox", onchange: () => { filters.leading = leading.checked; page.changed(); } });
   if (data.panels.some((panel) => panel.figure.data.some((trace) => trace.meta.leading === false))) {
@@ -49,7 +49,7 @@
     const parts = [
       filters.families.size ? `methods ${[...filters.families].join(", ")}` : "",
       filters.rates.size ? `learning rates ${[...filters.rates].join(", ")}` : "",
-      filters.epoch === null ? "" : `epochs up to ${filters.epoch}`,
+      filters.epoch === null ? "" : `${data.unit}s up to ${filters.epoch}`,
       filters.seed === null ? "" : `seed ${filters.seed} by itself, without intervals and front`,
     ].filter(Boolean);
     byId("shown").textContent = parts.length ? `Shown: ${parts.join("; ")}.` : "";

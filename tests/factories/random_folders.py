@@ -261,7 +261,8 @@ def _evaluation_count(drawn: Drawn) -> int:
     points = {"relearning": 3, "quantization": 2, "logit-lens": 2, "template": 2}
     attacks = document.get("attacks", {})
     after_last = sum(points.get(name, 1) for name in attacks)
-    evaluations: int = runs * (document["epochs"] + after_last) + 2 * (1 + after_last)
+    times = document["epochs"] if "epochs" in document else document["steps"] // STEPS
+    evaluations: int = runs * (times + after_last) + 2 * (1 + after_last)
     return panels * evaluations
 
 
@@ -322,6 +323,9 @@ def _draw(number: int, attempt: int) -> Drawn:
         has_empty_answer=source == "synthetic" and made.has("an empty answer", 0.12),
     )
     _add_events(made, document)
+    # Drawn last, so that folders by epochs are the same as before there were steps.
+    if made.has("by steps", 0.15):
+        _count_in_steps(document)
     return Drawn(number, frozenset(made.features), document, rows, source)
 
 
@@ -338,6 +342,20 @@ def _add_own_data(made: _Draw, document: dict[str, Any]) -> None:
         for model in document["models"]:
             del model["base"]
             model["fine_tuned"] = "a-model"
+
+
+STEPS = 5
+"""Steps between two evaluations of a folder by steps."""
+
+
+def _count_in_steps(document: dict[str, Any]) -> None:
+    """State the budget and the evaluations in steps, as many evaluations as there were epochs."""
+    document["steps"] = STEPS * document.pop("epochs")
+    evaluation = document["evaluation"]
+    evaluation["every_steps"] = STEPS
+    if "patience" in evaluation:
+        epochs = evaluation["patience"].pop("epochs")
+        evaluation["patience"]["steps"] = STEPS * epochs
 
 
 def _splits(made: _Draw, source: str, *, needs_two: bool, allows_two: bool) -> list[SplitKey]:

@@ -343,7 +343,7 @@ class Recorder:
         ended: str | None = None
         for epoch in spec.evaluate_at:
             if end.status == "diverged" and epoch >= end.epoch:
-                error = f"epoch {epoch}: the loss is not finite"
+                error = f"{spec.unit.at(epoch)}: the loss is not finite"
                 break
             is_finite = not (end.status == "not finite" and epoch >= end.epoch)
             knowledge = replace(self.world.run(spec, epoch), is_finite=is_finite)
@@ -404,7 +404,7 @@ class Recorder:
         kept = self.config.headline.kept
         utility = result.metrics.get(kept.column)
         if utility is None:
-            return f"epoch {result.epoch}: the model's outputs are no longer finite"
+            return f"{spec.unit.at(result.epoch)}: the model's outputs are no longer finite"
         share = spec.evaluation.stop_below
         if share is None or spec.learning_rate is None:
             return None
@@ -412,7 +412,8 @@ class Recorder:
         if start is None or utility >= share * start:
             return None
         return (
-            f"epoch {result.epoch}: {kept.plain_label} {utility:.4g} is below {share * start:.4g}"
+            f"{spec.unit.at(result.epoch)}: {kept.plain_label} {utility:.4g} is below "
+            f"{share * start:.4g}"
         )
 
     @cache  # noqa: B019  # a recorder lives as long as one folder is written

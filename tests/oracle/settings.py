@@ -46,10 +46,12 @@ def _setting(run: Record, runs: Mapping[str, Record]) -> str:
     if not evaluation.get("stop_below") and not evaluation.get("patience"):
         # Metrics are computed from observations, so that they only matter if one can end a run.
         evaluation.pop("metrics", None)
-    if list(run.spec.get("evaluate_at") or ()) == [run.spec.get("epochs")]:
+    length = run.spec.get("steps") or run.spec.get("epochs")
+    if list(run.spec.get("evaluate_at") or ()) == [length]:
         # A run that is only evaluated at its end has its number of epochs in the row's epoch. So a
         # setting of `epochs_as: runs` has one run for each number of epochs.
         spec.pop("epochs", None)
+        spec.pop("steps", None)
     before = spec.pop("after", None)
     if before:
         spec["after"] = _setting(runs[before], runs) if before in runs else before

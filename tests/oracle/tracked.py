@@ -45,7 +45,8 @@ def tracked_metrics(
             epoch = chosen_epochs.get(record.id)
             best = next((row for row in plain if row.epoch == epoch), None)
         if best is not None:
-            metrics |= _numbers_of_best(judge, best)
+            unit = "step" if rows.folder.config.get("steps") else "epoch"
+            metrics |= _numbers_of_best(judge, best, unit)
     return metrics
 
 
@@ -69,10 +70,10 @@ def _best(judge: Judge, rows: list[Row]) -> Row | None:
     return None if best is None else best.rows[0]
 
 
-def _numbers_of_best(judge: Judge, row: Row) -> dict[tuple[str, int], float]:
+def _numbers_of_best(judge: Judge, row: Row, unit: str) -> dict[tuple[str, int], float]:
     headline = judge.headline
     columns = [headline.kept, headline.forgotten, *([P_VALUE] if headline.has_test else [])]
-    metrics = {("best/epoch", row.epoch): float(row.epoch)}
+    metrics = {(f"best/{unit}", row.epoch): float(row.epoch)}
     for column in columns:
         value = row.get(column)
         if value is not None:

@@ -21,6 +21,7 @@ from unlearnbench.api.benchmark import (
     split_percent,
 )
 from unlearnbench.config.profiles import UNLEARNBENCH
+from unlearnbench.config.unit import Unit
 from unlearnbench.evaluation.benchmark_schema import default_headline
 from unlearnbench.evaluation.start_check import StartCheck
 from unlearnbench.evaluation.word_check import MOST_ANSWERS
@@ -75,9 +76,14 @@ def headline_of_rows(rows: Iterable[TableRow]) -> Headline:
     return next((row.headline for row in rows), None) or default_headline()
 
 
+def unit_of_rows(rows: Iterable[TableRow]) -> Unit:
+    """What all rows of a table count their moments in: epochs, or steps."""
+    return next((row.unit for row in rows), Unit.EPOCH)
+
+
 @dataclass(frozen=True, eq=False)
 class Setting(OnPanel):
-    """One setting after one epoch, averaged over its seeds."""
+    """One setting after one epoch (or some steps), averaged over its seeds."""
 
     method: str
     family: str
@@ -100,6 +106,16 @@ class Setting(OnPanel):
     def headline(self) -> Headline:
         """Headline of the benchmark."""
         return headline_of_rows(self.rows)
+
+    @property
+    def unit(self) -> Unit:
+        """What `epoch` counts: epochs, or steps in a sweep by steps."""
+        return unit_of_rows(self.rows)
+
+    @property
+    def when(self) -> str:
+        """`epoch 3`; in a sweep by steps `step 75`."""
+        return self.unit.at(self.epoch)
 
     @property
     def kept(self) -> float | None:
@@ -190,15 +206,16 @@ def early_ends(records: Iterable[Record], rows: Iterable[TableRow]) -> tuple[Ear
 
 def _how_ended(record: Record) -> str:
     """What ended a run early: `seed 2 collapsed at epoch 3`; empty if nothing did."""
+    unit = record.unit
     last = max((result.epoch for result in record.epochs), default=0)
     if record.status == "collapsed":
         # The last step may be in an epoch that was not evaluated any more.
-        begun = max((step.epoch for step in record.steps), default=0)
-        return f"seed {record.seed} collapsed at epoch {max(last, begun, 1)}"
+        begun = max((step.moment(unit) for step in record.steps), default=0)
+        return f"seed {record.seed} collapsed at {unit.at(max(last, begun, 1))}"
     if record.status == "stopped":
-        return f"seed {record.seed} was stopped by the search after epoch {last}"
+        return f"seed {record.seed} was stopped by the search after {unit.at(last)}"
     if record.ended:
-        return f"seed {record.seed} ran out of patience after epoch {last}"
+        return f"seed {record.seed} ran out of patience after {unit.at(last)}"
     return ""
 
 
@@ -236,6 +253,8 @@ class Choice(OnPanel):
     """Hash that tells the sweep apart from others of its name on a leaderboard."""
     sweep_runs: frozenset[str] = frozenset()
     """Ids of all runs of the sweep. The page's own rule does not apply to them."""
+    unit: Unit = Unit.EPOCH
+    """What `epoch` counts: epochs, or steps in a sweep by steps."""
 
 
 @dataclass(frozen=True)
@@ -480,6 +499,11 @@ class Panel(OnPanel):
     def headline(self) -> Headline:
         """The two numbers that methods are ranked by."""
         return headline_of_rows(self.rows)
+
+    @property
+    def unit(self) -> Unit:
+        """What its moments are counted in: epochs, or steps in a sweep by steps."""
+        return unit_of_rows(self.rows)
 
     @cached_property
     def settings(self) -> tuple[Setting, ...]:

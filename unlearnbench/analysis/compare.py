@@ -49,6 +49,7 @@ from unlearnbench.api.benchmark import Headline
 from unlearnbench.api.observations import Evaluation, FloatArray
 from unlearnbench.base.errors import EvaluationError, RecordError, did_you_mean
 from unlearnbench.base.number_text import float_text
+from unlearnbench.config.unit import Unit
 from unlearnbench.evaluation.precision import check_precision
 from unlearnbench.evaluation.summary import first_difference, forget_ratios
 from unlearnbench.results.outcomes import outcome
@@ -97,8 +98,8 @@ class Contender:
         record, key = self.records[run_id], (run_id, epoch)
         if epoch not in self._epochs(record):
             raise EvaluationError(
-                f"{self.name}: record {run_id} has no evaluation of epoch {epoch}, which the "
-                "comparison needs; start its sweep again"
+                f"{self.name}: record {run_id} has no evaluation of {record.unit.at(epoch)}, which "
+                "the comparison needs; start its sweep again"
             )
         if key not in self._read and self.variant:
             self._read[key] = record.attacked_evaluations[epoch, self.variant]
@@ -222,6 +223,7 @@ class Side:
     """Label with hyper-parameters."""
     learning_rate: float | None
     epoch: int
+    """Or the number of steps, see `when`."""
     utility: float
     """The headline's number of what is kept; mean over the compared seeds, as is `quality`."""
     quality: float
@@ -232,6 +234,13 @@ class Side:
     """As in `Pool`."""
     chosen_on: tuple[int, ...] = ()
     """As in `Pool`."""
+    unit: Unit = Unit.EPOCH
+    """What `epoch` counts in its sweep."""
+
+    @property
+    def when(self) -> str:
+        """`epoch 3`; in a sweep by steps `step 75`."""
+        return self.unit.at(self.epoch)
 
 
 Match = tuple[Setting, Setting]
@@ -362,7 +371,7 @@ def _not_attacked(results: Results, variant: str) -> Iterator[EarlyEnd]:
                 row.seed,
                 due=frozenset({row.epoch}),
                 last=row.epoch - 1,
-                text=f"{variant} did not attack seed {row.seed} at epoch {row.epoch}",
+                text=f"{variant} did not attack seed {row.seed} at {row.when}",
             )
 
 
@@ -407,6 +416,7 @@ def match(a: Contender, b: Contender, key: PanelKey, tolerance: float) -> Match 
     if candidate is None or (not equal and _forgotten(candidate) < _forgotten(best)):
         if _forgotten(best) < _forgotten(other):
             keeping, lacking = (a, b) if keeper == 0 else (b, a)
+            unit = lacking.sweep_panels[key].unit
             if lacking.choice(key) is not None:
                 return (
                     f"{lacking.name}'s chosen setting keeps {other.kept:.3f}, less than "
@@ -416,8 +426,8 @@ def match(a: Contender, b: Contender, key: PanelKey, tolerance: float) -> Match 
             return (
                 f"No setting of {lacking.name} keeps as much as {keeping.name}'s best, "
                 f"{level:.3f}, within {tolerance:g}: {lacking.name}'s best has {other.kept:.3f} "
-                "and forgets more. Try a larger --within, or train with more epochs or learning "
-                "rates"
+                f"and forgets more. Try a larger --within, or train with more {unit.plural} or "
+                "learning rates"
             )
         candidate = other
     return (best, candidate) if keeper == 0 else (candidate, best)
@@ -469,6 +479,7 @@ def side_of(name: str, rows: tuple[TableRow, ...], pool: Pool) -> Side:
         runs=tuple(row.run_id for row in rows),
         tried=pool.tried,
         chosen_on=pool.chosen_on,
+        unit=first.unit,
     )
 
 

@@ -442,13 +442,13 @@ class AttackedSetting:
     @cached_property
     def why_not(self) -> str:
         """Reason why there is no `lasting`; empty if there is one."""
-        epoch = self.setting.epoch
+        when = self.setting.when
         if not self.under:
-            return self.not_attacked or f"it was not attacked at epoch {epoch}"
+            return self.not_attacked or f"it was not attacked at {when}"
         if self.utility_unknown:
             return self.utility_unknown
         if not self.keeps_utility:
-            return f"it keeps less than {100 * UTILITY_SHARE:.0f} % of utility at epoch {epoch}"
+            return f"it keeps less than {100 * UTILITY_SHARE:.0f} % of utility at {when}"
         if self.not_attacked:
             return self.not_attacked
         if all(
@@ -783,14 +783,14 @@ class _PanelUnderAttack:
             and any(self.rows_of_run.get((row.run_id, row.epoch)) for row in other.rows)
         ]
         epochs = {other.epoch for other in attacked_settings}
-        reason = f"it was not attacked at epoch {setting.epoch}"
+        reason = f"it was not attacked at {setting.when}"
         if setting in attacked_settings:
             reason += " (only other seeds of it were)"
         elif setting.epoch in epochs:
             reason += f" (only other settings of {family} were)"
         elif epochs:
             listed = ", ".join(map(str, sorted(epochs)))
-            reason += f" (settings of {family} were attacked at epoch {listed})"
+            reason += f" (settings of {family} were attacked at {setting.unit.at(listed)})"
         return replace(attacked, not_attacked=reason)
 
     def _setting(self, setting: Setting) -> AttackedSetting:
@@ -810,7 +810,7 @@ class _PanelUnderAttack:
         elif setting.why_not:
             unknown = setting.why_not
         elif kept is None:
-            unknown = f"{setting.headline.kept.plain_label} is undefined at epoch {setting.epoch}"
+            unknown = f"{setting.headline.kept.plain_label} is undefined at {setting.when}"
         # A mean over the other seeds would hide the seed that ended early.
         curves = [] if setting.why_not else _relearning_curves(under, self.steps)
         return AttackedSetting(
@@ -829,9 +829,9 @@ class _PanelUnderAttack:
         for variant in missing:
             attack, point = attack_of(variant), point_of(variant)
             if any(attack_of(other) == attack for other in seen):
-                reasons.append(f"{attack} did not reach {point} at epoch {setting.epoch}")
+                reasons.append(f"{attack} did not reach {point} at {setting.when}")
             else:
-                reasons.append(f"{attack} did not attack it at epoch {setting.epoch}")
+                reasons.append(f"{attack} did not attack it at {setting.when}")
         return "; ".join(dict.fromkeys(reasons))
 
     def _under(
@@ -907,10 +907,10 @@ class _PanelUnderAttack:
                 was_attacked = any(attack_of(other) == attack for other in attacked)
                 if was_attacked:
                     return (
-                        f"{attack} did not reach {point_of(variant)} with seed {row.seed} at epoch "
-                        f"{row.epoch}"
+                        f"{attack} did not reach {point_of(variant)} with seed {row.seed} at "
+                        f"{row.when}"
                     )
-                return f"{attack} did not attack seed {row.seed} at epoch {row.epoch}"
+                return f"{attack} did not attack seed {row.seed} at {row.when}"
         plain = [row.metrics.get(measured.before.name) for row in setting.rows]
         if None not in plain and any(shift.before is None for shift in shifts):
             label = measured.before.label.lower()

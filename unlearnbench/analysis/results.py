@@ -38,6 +38,7 @@ from unlearnbench.base.errors import PluginError, RecordError
 from unlearnbench.base.redaction import redact_tree
 from unlearnbench.config.plan import PLAN_FILE
 from unlearnbench.config.profiles import TOFU
+from unlearnbench.config.unit import Unit
 from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
 from unlearnbench.evaluation.privacy_control import control_warning
 from unlearnbench.evaluation.summary import plan_of
@@ -198,6 +199,11 @@ class Results:
     def headline(self) -> Headline:
         """The two numbers that methods are ranked by."""
         return self.schema.headline
+
+    @property
+    def unit(self) -> Unit:
+        """What the moments of evaluations are counted in: epochs, or steps in a sweep by steps."""
+        return self.schema.unit
 
     @cached_property
     def panels(self) -> tuple[Panel, ...]:

@@ -38,6 +38,7 @@ from unlearnbench.base.errors import RecordError
 from unlearnbench.base.hashing import content_hash, json_ready
 from unlearnbench.config.plan import PLAN_FILE, TRIAL, UNKNOWN_RUNS
 from unlearnbench.config.search import SelectSettings
+from unlearnbench.config.unit import Unit, budget_of_spec
 from unlearnbench.results.records import Record
 from unlearnbench.results.table import TableRow
 from unlearnbench.stats.pareto_front import hypervolume
@@ -74,26 +75,35 @@ class ChosenSetting(OnPanel):
     it."""
 
 
-def describe_rule(select: SelectSettings, headline: Headline, chosen_of: str = "method") -> str:
+def describe_rule(
+    select: SelectSettings,
+    headline: Headline,
+    chosen_of: str = "method",
+    unit: Unit = Unit.EPOCH,
+) -> str:
     """Describe the rule of `choose` in a sentence.
 
-    chosen_of  what has a choice on each model and split: a method, or an entry
+    Args:
+        select: The rule.
+        headline: The two numbers that methods are ranked by.
+        chosen_of: What has a choice on each model and split: a method, or an entry.
+        unit: What the evaluations of the sweep are counted in.
     """
     kept, forgotten = headline.kept, headline.forgotten
     seeds = ", ".join(map(str, select.seeds))
     if select.rule == "forget-quality":
         rule = (
             f"{best_rule(headline, select.utility)}; ties go to the higher {kept.plain_short}, "
-            "then to the earlier epoch"
+            f"then to the earlier {unit}"
         )
     else:
         corner = select.reference
         above = "above" if forgotten.better == "higher" else "better than"
         where = f"({corner[0]:g}, {corner[1]:g})" if corner else "(0, the start model's)"
         rule = (
-            f"the setting whose epochs span the largest area of {kept.plain_label} × "
-            f"{forgotten.plain_label} {above} {where}, and of them the epoch that spans most by "
-            f"itself; ties go to the {forgotten.better} {forgotten.name}, then to the higher "
+            f"the setting whose {unit.plural} span the largest area of {kept.plain_label} × "
+            f"{forgotten.plain_label} {above} {where}, and of them the {unit} that spans most "
+            f"by itself; ties go to the {forgotten.better} {forgotten.name}, then to the higher "
             f"{kept.plain_short}"
         )
     return f"per model, split and {chosen_of}: {rule}; on means over seeds {seeds}"
@@ -257,6 +267,8 @@ class ChoicePlan:
     """Number of settings that the search may still suggest."""
     name: str = ""
     """Name of the sweep."""
+    unit: Unit = Unit.EPOCH
+    """What the evaluations of the sweep are counted in."""
 
     @classmethod
     def read(cls, plan: Mapping[str, Any]) -> "ChoicePlan | None":
@@ -280,6 +292,7 @@ class ChoicePlan:
             is_searched=config.get("search", {}).get("trials") is not None,
             unknown_runs=plan.get(UNKNOWN_RUNS, 0),
             name=plan.get("name", ""),
+            unit=Unit.of_spec(config),
         )
 
     @cached_property
@@ -379,13 +392,15 @@ def _with_rule(
     document: dict[str, Any] = json_ready(
         {
             "schema": SCHEMA,
-            "rule": describe_rule(plan.select, headline, owner_of_choices(reported)),
+            "rule": describe_rule(plan.select, headline, owner_of_choices(reported), plan.unit),
             "select": plan.select.model_dump(mode="json"),
             "chosen_on_seeds": plan.select.seeds,
             "reported_on_seeds": plan.reporting_seeds,
             "choices": reported,
         }
     )
+    if plan.unit is not Unit.EPOCH:
+        document["unit"] = plan.unit.value
     return document
 
 
@@ -478,7 +493,7 @@ def _report_untuned(
         best = item
         if not item.runs:
             # No epoch keeps enough: the model as it ends.
-            last = max(run.spec["epochs"] for run in untuned.values())
+            last = max(budget_of_spec(run.spec) for run in untuned.values())
             best = replace(item, runs=tuple(untuned), epoch=last)
         return dict(report_chosen(best, rows, plan.reporting(best.runs), ends)["reported"])
     return None
@@ -572,6 +587,7 @@ def choices_of(
                 sweep=plan.name,
                 sweep_id=plan.id,
                 sweep_runs=plan.run_ids,
+                unit=plan.unit,
             )
         )
     return (*choices, *_without_choice(choices, rows, plan, NO_NUMBERS))
@@ -626,9 +642,10 @@ def no_choices_yet(
 def moved_choices(choices: Iterable[Choice]) -> tuple[str, ...]:
     """A line for each choice that has moved away from the runs that were made for it."""
     return tuple(
-        f"{choice.place}: the choice for {choice.entry} has moved to {choice.label}, epoch "
-        f"{choice.epoch}, because numbers on seeds {', '.join(map(str, choice.chosen_on))} have "
-        "changed. It was not run on the other seeds: start the sweep again, which runs it"
+        f"{choice.place}: the choice for {choice.entry} has moved to {choice.label}, "
+        f"{choice.unit.at(choice.epoch)}, because numbers on seeds "
+        f"{', '.join(map(str, choice.chosen_on))} have changed. It was not run on the "
+        "other seeds: start the sweep again, which runs it"
         for choice in choices
         if choice.has_moved
     )

@@ -51,7 +51,7 @@ def rate_of(setting: Setting) -> str:
 
 def setting_name(setting: Setting) -> str:
     """`npo at learning rate 1e-05, epoch 3`."""
-    return f"{rate_of(setting)}, epoch {setting.epoch}"
+    return f"{rate_of(setting)}, {setting.when}"
 
 
 def variant_label(variant: str) -> str:
@@ -147,7 +147,7 @@ def best_lines(panel: Panel, most: int) -> list[str]:
         return [headline.kept.text(kept), forgotten.text(quality), *p]
 
     numbers = [headline.kept.plain_short, forgotten.plain_short, *(["p"] if forgotten.test else [])]
-    rows = [["method", "rate", "epoch", *numbers, "seeds", "place"]]
+    rows = [["method", "rate", str(panel.unit), *numbers, "seeds", "place"]]
     # The methods without a place come last.
     places = iter(shared_places([best.ranked for best in bests if best.ranked is not None]))
     for best in bests[:most]:
@@ -231,7 +231,8 @@ def best_found(panel: Panel, leader: RankedMethod | None, lost: Sequence[RunOutc
         return (
             f"No method forgot: no {what} that keeps {share_kept(headline)} has a "
             f"{forgotten.better} {forgotten.name} than the start model "
-            f"({quality_text(forgotten, start.quality)}). Try higher rates, or more epochs."
+            f"({quality_text(forgotten, start.quality)}). Try higher rates, or more "
+            f"{panel.unit.plural}."
         )
     value = quality_text(forgotten, quality)
     text = f"{setting_name(best)}, has {best_rule(headline, value=value)}"
@@ -509,7 +510,7 @@ def single_attack_sentences(panel: AttackedPanel, attack: str) -> tuple[str, ...
     (setting,) = panel.settings
     item = setting.only(attack)
     # A model that is judged by itself has no epochs, so that naming one would only puzzle.
-    reason = item.why_not.removesuffix(f" at epoch {item.setting.epoch}")
+    reason = item.why_not.removesuffix(f" at {item.setting.when}")
     under = item.worst or item.most_gained
     if under is None or under.gain is None:
         return (f"{attack}: not scored: {reason or 'a number behind it is undefined'}.",)
@@ -729,7 +730,8 @@ def _caveats(panel: PanelComparison, a: Side, b: Side) -> Iterator[str]:
         counts = ", ".join(f"{number.name}: {number.tried}" for number in by_numbers)
         yield (
             "settings were chosen by the numbers they are compared on, which favours the method "
-            f"with more settings tried ({counts}, as learning rates × hyper-parameters × epochs); "
+            f"with more settings tried ({counts}, as learning rates × hyper-parameters × "
+            f"{a.unit.plural}); "
             f"{'p and the interval allow' if test else 'the interval does not allow'} for that"
         )
     for item in (a, b):

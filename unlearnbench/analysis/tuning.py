@@ -15,6 +15,7 @@ import numpy as np
 
 from unlearnbench.analysis.best_settings import Setting, average_seeds, best_of, panels
 from unlearnbench.config.search import SelectSettings
+from unlearnbench.config.unit import Unit
 from unlearnbench.results.records import Record
 from unlearnbench.results.table import TableRow
 from unlearnbench.stats.sampled_scores import expected_best
@@ -33,10 +34,13 @@ def tuned(selection: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
     return [choice for choice in (selection or {}).get("choices", []) if choice.get("tuning")]
 
 
-def to_csv(choices: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
+def to_csv(
+    choices: Sequence[Mapping[str, Any]], columns: Sequence[str], unit: Unit = Unit.EPOCH
+) -> str:
     """A line for each choice: its trials, and the numbers of it and of the untuned defaults.
 
     columns  of the headline; both have their mean on the other seeds, and its deviation
+    unit     of the sweep, which names the column of the chosen epoch
 
     `edges` says where in each range the choice is, from 0 to 1; `best_of_3` what the best of three
     trials would be worth.
@@ -47,7 +51,8 @@ def to_csv(choices: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
     best = [f"best_of_{n}" for n in range(1, most + 1)]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow((*_CHOICE, *_TRIALS, *map("_".join, numbers), "edges", *best))
+    titles = [unit.value if name == Unit.EPOCH else name for name in _CHOICE]
+    writer.writerow((*titles, *_TRIALS, *map("_".join, numbers), "edges", *best))
     for choice in choices:
         tuning = choice["tuning"]
         # Selections of earlier versions have no entries.

@@ -69,9 +69,13 @@ def compare(
         console.print("\n".join(map(_filled, lines)) + "\n")
     for line in result.only_one:
         console.print(f"Not compared: {line}.")
-    if rows := [row for panel in result.panels for row in _rows(panel)]:
+    sides = [side for panel in result.panels for side in (panel.a, panel.b) if side is not None]
+    units = {side.unit for side in sides}
+    if rows := [row for panel in result.panels for row in _rows(panel, names_unit=len(units) > 1)]:
+        # One sweep may be by epochs and the other one by steps.
+        when = sides[0].unit.value if len(units) == 1 else "after"
         columns = (
-            *("model", "forget", "side", "setting", "learning rate", "epoch"),
+            *("model", "forget", "side", "setting", "learning rate", when),
             *(headline.kept.plain_label, headline.forgotten.plain_short),
             *(("D", "seeds") if headline.forgotten.test else ("seeds",)),
         )
@@ -105,7 +109,7 @@ def _contender(text: str, folder: str, under: str | None) -> Contender:
     return find_contender(full, label, results, variant)
 
 
-def _rows(panel: PanelComparison) -> list[tuple[Any, ...]]:
+def _rows(panel: PanelComparison, *, names_unit: bool) -> list[tuple[Any, ...]]:
     if panel.a is None or panel.b is None:
         return []
     test = panel.test
@@ -113,7 +117,8 @@ def _rows(panel: PanelComparison) -> list[tuple[Any, ...]]:
     return [
         (
             *(panel.model, panel.forget_fraction, name, side.setting, side.learning_rate),
-            *(side.epoch, round(side.utility, 4), round(side.quality, 4)),
+            *(side.when if names_unit else side.epoch,),
+            *(round(side.utility, 4), round(side.quality, 4)),
             *((distance,) if panel.headline.forgotten.test else ()),
             len(side.seeds),
         )
@@ -122,8 +127,15 @@ def _rows(panel: PanelComparison) -> list[tuple[Any, ...]]:
 
 
 def _json(result: Comparison, verdicts: list[tuple[str, ...]]) -> dict[str, Any]:
+    from unlearnbench.config.unit import Unit
+
     panels = [
         asdict(panel) | {"better": panel.better and panel.better.name, "told": list(lines)}
         for panel, lines in zip(result.panels, verdicts, strict=True)
     ]
+    for panel in panels:
+        for side in filter(None, (panel["a"], panel["b"])):
+            if side["unit"] is Unit.EPOCH:
+                # As in the files of earlier versions.
+                del side["unit"]
     return asdict(result) | {"panels": panels}

@@ -23,6 +23,9 @@ def export(
     epoch: Annotated[
         str, option("EPOCH", "best of those that keep enough utility, last, or N.")
     ] = "best",
+    step: Annotated[
+        int | None, option("N", "Of a sweep by steps: this step.", min=1, default="none")
+    ] = None,
     adapter: Annotated[
         bool, flag("--adapter", "Write a LoRA run's adapter, not the merged model.")
     ] = False,
@@ -49,6 +52,7 @@ def export(
     Examples:
       unlearnbench export npo+nll --to ./unlearned
       unlearnbench export 5f0c --in runs/mine --epoch last --to ./unlearned
+      unlearnbench export npo --in runs/by-steps --step 75 --to ./unlearned
     """
     from unlearnbench.report.exported_model import check_place, choose, export_model
     from unlearnbench.report.sweep_tracker import sweep_config
@@ -56,7 +60,7 @@ def export(
     register_plugins(plugins)
     (sweep, name), target, console = named_in(run, folder), Path(to), Console()
     check_place(target)
-    choice = choose(sweep, name, epoch)
+    choice = choose(sweep, name, epoch, step)
     console.note(f"{choice.record.id}  {choice.title}")
     comparison = export_model(
         choice,

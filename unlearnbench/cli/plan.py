@@ -125,6 +125,8 @@ def plan(
         f"evaluation: {work['evaluations']} evaluations, "
         f"{work['evaluated_questions']} questions in all"
     )
+    for line in budget_lines(planned.runs, benchmark):
+        console.print(line)
     has_retain = "retain" in planned.config.references
     if planned.config.attacks:
         names = ", ".join(spec.name for spec in planned.config.attacks)
@@ -184,6 +186,27 @@ def grouped(runs: Sequence[RunSpec]) -> list[tuple[Any, ...]]:
         seeds = dict.fromkeys(str(run.seed) for run in group)
         lines.append((*key, ", ".join(rates), ", ".join(seeds), len(group)))
     return lines
+
+
+def budget_lines(runs: Iterable[RunSpec], benchmark: Dataset) -> list[str]:
+    """Say how many epochs the steps of runs by steps are, for each split and batch size."""
+    from unlearnbench.api.benchmark import split_label
+    from unlearnbench.config.unit import Unit
+
+    lines: dict[str, None] = {}
+    for run in runs:
+        if run.unit is Unit.EPOCH:
+            continue
+        rows = len(benchmark.splits[run.forget_fraction].forget)
+        each = run.schedule(rows).steps_per_epoch
+        epochs = f"{run.budget / each:.3g}"
+        line = (
+            f"{split_label(run.forget_fraction)}: {run.unit.counted(run.budget)} are {epochs} "
+            f"epoch{'s' * (epochs != '1')}, of {run.unit.counted(each)} each (batch_size "
+            f"{run.training.batch_size})"
+        )
+        lines[line] = None
+    return list(lines)
 
 
 def _changed(run: RunSpec) -> Iterator[tuple[str, HyperParameter]]:

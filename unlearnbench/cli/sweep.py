@@ -164,13 +164,13 @@ def run(
         return
     rows = _rows_of(record, planned, folder)
     if as_json:
-        epochs = [{"epoch": row.epoch} | dict(row.metrics) for row in rows]
+        epochs = [{str(row.unit): row.epoch} | dict(row.metrics) for row in rows]
         shown = {"id": record.id, "status": record.status, "found": repeated, "error": record.error}
-        console.print_json(shown | {"epochs": epochs})
+        console.print_json(shown | {planned.config.unit.plural: epochs})
         return
     columns = planned.config.headline.columns
     cells = [(row.epoch, *(row.metrics.get(name) for name in columns)) for row in rows]
-    console.table(("epoch", *columns), cells)
+    console.table((str(planned.config.unit), *columns), cells)
     console.print(f"{record.status}{' (found, trained before)' * repeated}: {target}")
     if record.error:
         console.print(record.error)
@@ -211,8 +211,9 @@ def _print_selection(chosen: Mapping[str, Any], headline: Headline, console: Con
     """Print the best settings, with their results on seeds that did not choose them."""
     from unlearnbench.analysis.selection import entry_name, owner_of_choices
 
+    when = chosen.get("unit", "epoch")
     columns = (
-        *("model", "forget", "method", "learning rate", "epoch"),
+        *("model", "forget", "method", "learning rate", when),
         *(headline.kept.plain_label, "±", headline.forgotten.plain_short, "±", "on seeds"),
     )
     rows: list[tuple[Any, ...]] = []

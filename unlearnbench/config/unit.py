@@ -25,7 +25,7 @@ class Unit(StrEnum):
 
     @classmethod
     def of_spec(cls, spec: Mapping[str, Any]) -> Unit:
-        """Return the unit of a run from its specification as it is stored."""
+        """Return the unit of a run, or of a sweep, from its settings as they are stored."""
         return cls.STEP if spec.get("steps") is not None else cls.EPOCH
 
     @property

@@ -26,6 +26,7 @@ from unlearnbench.base.hashing import decode_floats, json_ready
 from unlearnbench.config.entries import benchmark_named, benchmark_of
 from unlearnbench.config.metric_plan import NO_CHOICES, MetricChoices, MetricPlan
 from unlearnbench.config.profiles import TOFU, profile_of_id
+from unlearnbench.config.unit import Unit
 from unlearnbench.evaluation.summary import plan_of
 
 KEY = "benchmark"
@@ -54,6 +55,8 @@ class BenchmarkSchema:
     """Whether there is no retain model, and a base model would give one."""
     absent: frozenset[Role] = frozenset()
     """Roles of sets that the benchmark can have, and that its settings give no rows."""
+    unit: Unit = Unit.EPOCH
+    """What the moments of the sweep's evaluations are counted in: the field `epoch` of records."""
 
     @classmethod
     def of(
@@ -154,6 +157,8 @@ class BenchmarkSchema:
             entry["could_have_retain"] = True
         if self.absent:
             entry["absent"] = sorted(self.absent)
+        if self.unit is not Unit.EPOCH:
+            entry["unit"] = self.unit
         ready: dict[str, Any] = json_ready(entry, lambda number: {"$float": repr(number)})
         return ready
 
@@ -179,6 +184,7 @@ class BenchmarkSchema:
             plan=MetricPlan((), {}, columns, own, under_attack=under_attack),
             could_have_retain=_read_as(bool, entry.get("could_have_retain", False)),
             absent=_read_as(frozenset[Role], entry.get("absent", ())),
+            unit=Unit(entry.get("unit", Unit.EPOCH)),
         )
 
     @classmethod

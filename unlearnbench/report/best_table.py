@@ -13,6 +13,7 @@ from unlearnbench.analysis.text import best_rule
 from unlearnbench.api.benchmark import Headline, HeadlineMetric, split_percent
 from unlearnbench.base.errors import RecordError
 from unlearnbench.base.number_text import float_text
+from unlearnbench.config.unit import Unit
 from unlearnbench.results.outcomes import RunOutcome
 from unlearnbench.stats.t_interval import ENOUGH_SEEDS
 
@@ -76,7 +77,7 @@ def best_table(
         reasons = "; ".join(map(str, without_result)) or "none has ended yet"
         raise RecordError(f"no run was evaluated, so there is no best setting to print: {reasons}")
     references = reference_lines(results.panels, best)
-    return write_table(best, results.headline, shown_rule(results), kind, references)
+    return write_table(best, results.headline, shown_rule(results), kind, references, results.unit)
 
 
 def shown_rule(results: Results) -> str:
@@ -127,6 +128,7 @@ def write_table(
     rule: str,
     kind: TableFormat,
     references: Sequence[Best] = (),
+    unit: Unit = Unit.EPOCH,
 ) -> str:
     """Write settings that were chosen by a rule, which the caption states.
 
@@ -137,13 +139,14 @@ def write_table(
         kind: Format of the table.
         references: Lines of the retain and start models, which stand below. CSV, which programs
             read, has only methods: `results.csv` has the other models.
+        unit: What the moments of evaluations are counted in.
     """
     if kind == "csv":
-        return _csv(best, headline)
-    return {"latex": _latex, "markdown": _markdown}[kind](best, headline, rule, references)
+        return _csv(best, headline, unit)
+    return {"latex": _latex, "markdown": _markdown}[kind](best, headline, rule, references, unit)
 
 
-def columns(lines: Sequence[Best], headline: Headline) -> list[Column]:
+def columns(lines: Sequence[Best], headline: Headline, unit: Unit = Unit.EPOCH) -> list[Column]:
     """The columns of the page, of LaTeX and of Markdown; model and split where there are several.
 
     Empty where a method has no best setting.
@@ -180,7 +183,7 @@ def columns(lines: Sequence[Best], headline: Headline) -> list[Column]:
         *[split] * (len({line.forget_fraction for line in lines}) > 1),
         *map(mean, (headline.forgotten, headline.kept)),
         of("Learning rate", rate, lambda setting: setting.learning_rate),
-        of("Epoch", epoch, lambda setting: setting.epoch),
+        of(unit.heading, epoch, lambda setting: setting.epoch),
         of("Seeds", seeds, lambda setting: len(setting.rows)),
     ]
 
@@ -247,8 +250,10 @@ def latex(
     return "\n".join(parts) + "\n"
 
 
-def _latex(best: Sequence[Best], headline: Headline, rule: str, references: Sequence[Best]) -> str:
-    shown = columns(best, headline)
+def _latex(
+    best: Sequence[Best], headline: Headline, rule: str, references: Sequence[Best], unit: Unit
+) -> str:
+    shown = columns(best, headline, unit)
     texts = sum(column.align == "" for column in shown)
 
     def line(item: Best) -> list[str]:
@@ -264,9 +269,9 @@ def _latex(best: Sequence[Best], headline: Headline, rule: str, references: Sequ
 
 
 def _markdown(
-    best: Sequence[Best], headline: Headline, rule: str, references: Sequence[Best]
+    best: Sequence[Best], headline: Headline, rule: str, references: Sequence[Best], unit: Unit
 ) -> str:
-    shown = columns(best, headline)
+    shown = columns(best, headline, unit)
     marks = ["---:" if column.align else "---" for column in shown]
     lines = [[column.text(item) for column in shown] for item in (*best, *references)]
     table = [
@@ -276,13 +281,13 @@ def _markdown(
     return "\n".join([*table, "", " ".join(_sentences(best, headline, rule)), ""])
 
 
-def _csv(best: Sequence[Best], headline: Headline) -> str:
+def _csv(best: Sequence[Best], headline: Headline, unit: Unit) -> str:
     """Every number in full, with intervals in columns of their own."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     metrics = [headline.forgotten.column, headline.kept.column]
     titles = [f"{name}{end}" for name in metrics for end in ("", "_low", "_high")]
-    first = ("method", "model", "forget_fraction", "learning_rate", "epoch", "seeds")
+    first = ("method", "model", "forget_fraction", "learning_rate", unit.value, "seeds")
     writer.writerow([*first, *titles])
     for item in best:
         line: list[Any] = [item.method, item.model, item.forget_fraction]

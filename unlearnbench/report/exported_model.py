@@ -34,6 +34,7 @@ from unlearnbench.base.number_text import float_text
 from unlearnbench.base.outputs import check_folder
 from unlearnbench.base.provenance import git_state
 from unlearnbench.config.schema import SweepConfig
+from unlearnbench.config.unit import Unit, budget_of_spec
 from unlearnbench.models.loading import Source
 from unlearnbench.results.finalize import table_of
 from unlearnbench.results.records import EpochResult, Record
@@ -46,7 +47,7 @@ TOLERANCE = 1e-9
 
 @dataclass(frozen=True)
 class Choice:
-    """The run and epoch that are exported."""
+    """The run, and the epoch (or step) at which it is exported."""
 
     record: Record
     row: TableRow
@@ -60,20 +61,28 @@ class Choice:
         """Name for people: `npo+nll · tiny · lr 0.001 · seed 0 · epoch 3`."""
         row = self.row
         rate = "" if row.learning_rate is None else f" · lr {float_text(row.learning_rate)}"
-        return f"{row.method} · {row.model}{rate} · seed {row.seed} · epoch {row.epoch}"
+        return f"{row.method} · {row.model}{rate} · seed {row.seed} · {row.when}"
 
 
-def choose(folder: Path, run: str, epoch: str = "best") -> Choice:
-    """Find a run of a sweep and one of its epochs.
+def choose(folder: Path, run: str, epoch: str = "best", step: int | None = None) -> Choice:
+    """Find a run of a sweep and one of its epochs, or steps.
 
     run    a method, a setting's label (each with an optional ` lr RATE`), a run's id, or the
            beginning of one; of a method the best setting, with its first seed
     epoch  `best`: of those that keep enough utility the one that forgot most, or what `select` or
            `tune` has chosen, on its first reporting seed; `last`, or a number
+    step   number of a step in a sweep by steps, in place of `epoch`
 
     Raises: RecordError where there is none, or where the name fits several models or splits.
     """
     results = Results.read(folder)
+    if step is not None:
+        epoch = str(step)
+    if epoch not in ("best", "last") and (results.unit is Unit.STEP) != (step is not None):
+        option = f"--{results.unit} {epoch}"
+        raise RecordError(
+            f"{folder}: its runs are evaluated by {results.unit.plural}; use {option}"
+        )
     side = find_contender(with_retain_term(run, results.methods_tried), str(folder), results)
     # A failed run has no model, unless no other one is meant.
     side = replace(side, rows=tuple(filter(is_evidence, side.rows)) or side.rows)
@@ -91,7 +100,8 @@ def choose(folder: Path, run: str, epoch: str = "best") -> Choice:
         settings = [setting for setting in settings if str(setting.epoch) == wanted]
         if not settings:
             raise RecordError(
-                f"{folder}: {run!r} was not evaluated after epoch {epoch}; choose best, last"
+                f"{folder}: {run!r} was not evaluated after {panel.unit.at(epoch)}; choose best, "
+                "last"
                 f"{''.join(f', {number}' for number in known)}"
             )
         setting = settings[0] if len(settings) == 1 else None
@@ -100,8 +110,8 @@ def choose(folder: Path, run: str, epoch: str = "best") -> Choice:
     )
     if setting is None:
         raise RecordError(
-            f"{folder}: {run!r}: no epoch keeps {UTILITY_SHARE:.0%} of the start model's utility, "
-            "so none is the best; name a run by its id, with --epoch last or a number"
+            f"{folder}: {run!r}: no {panel.unit} keeps {UTILITY_SHARE:.0%} of the start model's "
+            "utility, so none is the best; name a run by its id, with --epoch last or a number"
         )
     row = min(setting.rows, key=lambda item: item.seed)
     record = next(item for item in results.records if item.id == row.run_id)
@@ -303,6 +313,7 @@ def model_card(choice: Choice, comparison: str, *, adapter: bool, dtype: str) ->
         row=row,
         open=without_retain_model(row.schema),
         setting=choice.setting,
+        budget=budget_of_spec(record.spec),
         base=base.repository.name if on_hub else "",
         licence=hub.licence(base.repository) if on_hub else None,
         untried=sorted({*names("attacks")} - {o.variant.partition("@")[0] for o in attacked}),

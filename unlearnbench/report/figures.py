@@ -78,7 +78,7 @@ def _drawn(table: Table) -> _Drawn:
 
 
 def dataframe(table: Table) -> Any:
-    """Make a data frame of pandas, the columns of `results.csv` and a line per run and epoch."""
+    """Make a data frame of pandas: the columns of `results.csv`, a line per run and epoch."""
     import pandas
 
     return pandas.read_csv(io.StringIO(to_csv(rows_of(table))))
@@ -191,7 +191,7 @@ def truth_ratios(
     Args:
         folder: A sweep's folder.
         run: Beginning of the id of a run, as in `results.csv`.
-        epoch: Epoch of the run. Defaults to its last.
+        epoch: Epoch of the run, or step in a sweep by steps. Defaults to its last.
         width: See the module.
 
     Raises:

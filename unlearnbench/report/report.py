@@ -102,7 +102,7 @@ def _tables(results: Results) -> dict[str, str]:
     return {
         TABLE: to_csv(results.rows),
         ATTACKS: to_csv(results.attacked) if results.attacked else "",
-        TUNING: tuning_csv(choices, columns) if choices else "",
+        TUNING: tuning_csv(choices, columns, results.unit) if choices else "",
     }
 
 

@@ -236,7 +236,7 @@ def _tracked_sweep(settings: TrackingSettings, folder: Path, config: SweepConfig
         folder=folder,
         uri=settings.uri,
         tags=tags,
-        best=[f"best/{name}" for name in (*best, "utility_kept", "epoch")],
+        best=[f"best/{name}" for name in (*best, "utility_kept", config.unit)],
         ascending=headline is not None and headline.forgotten.better == "lower",
         description=_description(config) if headline else "",
     )

@@ -22,6 +22,7 @@ from unlearnbench.api.tracker import MetricPoint, TrackedRun
 from unlearnbench.base.hashing import content_hash
 from unlearnbench.base.number_text import float_text
 from unlearnbench.base.redaction import redact
+from unlearnbench.config.unit import Unit
 from unlearnbench.results.records import Record
 from unlearnbench.results.setting_value import SettingValue, free_name
 from unlearnbench.results.table import Table, TableRow
@@ -117,13 +118,14 @@ def tracked_run(record: Record, rows: RowsOfRun, folder: Path, sweep: str) -> Tr
     """
     spec = record.spec
     made = record.provenance
+    unit = Unit.of_spec(spec)
     location = {
         "method": record.method,
         "model": record.model,
         "forget_fraction": record.forget_fraction,
         "learning_rate": record.learning_rate,
         "seed": record.seed,
-        "epochs": spec.get("epochs"),
+        unit.plural: spec.get(unit.plural),
     }
     parameters = location | _parameters(spec, location)
     tags = location | {
@@ -288,7 +290,7 @@ def _best_epoch(record: Record, rows: RowsOfRun) -> Iterator[_Point]:
         best = next((setting.rows[0] for setting in settings if setting is not None), None)
     if best is None:
         return
-    yield _Point("best/epoch", float(best.epoch), best.epoch)
+    yield _Point(f"best/{best.unit}", float(best.epoch), best.epoch)
     columns = [*best.headline.columns[:2]]
     if test := best.headline.forgotten.test:
         columns.append(test.p_value)

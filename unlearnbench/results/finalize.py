@@ -31,6 +31,7 @@ from unlearnbench.api.observations import Evaluation
 from unlearnbench.base.errors import RecordError, UnlearnbenchError
 from unlearnbench.base.hashing import content_hash
 from unlearnbench.config.metric_plan import MetricChoices
+from unlearnbench.config.unit import Unit
 from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
 from unlearnbench.evaluation.precision import distinct_precisions
 from unlearnbench.evaluation.start_check import KEY as START_CHECK
@@ -249,7 +250,7 @@ class _Row:
     def label(self) -> str:
         """`record 5f0c, epoch 3 under noise@1`."""
         under = f" under {self.result.variant}" if self.result.variant else ""
-        return f"record {self.record.id}, epoch {self.result.epoch}{under}"
+        return f"record {self.record.id}, {self.record.unit.at(self.result.epoch)}{under}"
 
     def recorded_numbers(self) -> Numbers:
         """Return the recorded numbers, without those of metrics that had other settings."""
@@ -589,6 +590,7 @@ def _refuse_mixed(records: Sequence[Record]) -> None:
             f"records of different evaluation rules do not compare: {listed}; "
             "report them from separate folders"
         )
+    _refuse_mixed_units(evaluated)
     panels: dict[tuple[str, SplitKey], dict[str | None, str]] = defaultdict(dict)
     for record in reversed(evaluated):
         panels[record.panel][record.precision] = record.id
@@ -599,6 +601,24 @@ def _refuse_mixed(records: Sequence[Record]) -> None:
                 f"{model}, {split_percent(split)}: records of different precisions do not "
                 f"compare: {listed}; report them from separate folders, or as models of two names"
             )
+
+
+def _refuse_mixed_units(evaluated: Iterable[Record]) -> None:
+    """Raise RecordError if some runs are by epochs and others by steps."""
+    by_unit: dict[Unit, str] = {}
+    for record in evaluated:
+        # What trains nothing has one evaluation, in sweeps of either kind.
+        is_trained = record.kind == "run" and record.learning_rate is not None
+        if is_trained and record.spec.keys() & {"epochs", "steps"}:
+            by_unit.setdefault(Unit.of_spec(record.spec), record.id)
+    if len(by_unit) > 1:
+        listed = " and ".join(
+            f"{unit.plural} (record {by_unit[unit]})" for unit in Unit if unit in by_unit
+        )
+        raise RecordError(
+            f"runs by {listed} do not stand in one table, because its numbers are by one of the "
+            "two; report them from separate folders"
+        )
 
 
 def _panel_order(item: tuple[tuple[str, SplitKey], Any]) -> tuple[Any, ...]:

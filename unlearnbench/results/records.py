@@ -34,6 +34,7 @@ from unlearnbench.base.redaction import redact_tree
 from unlearnbench.config.plan import PLAN_FILE, RunSpec
 from unlearnbench.config.precision import precision_of_spec
 from unlearnbench.config.profiles import profile_of
+from unlearnbench.config.unit import Unit
 from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
 from unlearnbench.evaluation.observation_file import read_observations, write_observations
 from unlearnbench.training.step_result import StepResult
@@ -54,6 +55,7 @@ class EpochResult:
     """The model after an epoch; epoch 0 is the start."""
 
     epoch: int
+    """Of a run by steps, the number of optimiser steps."""
     metrics: Mapping[str, float | None]
     """Named as in `results.csv`; None where undefined."""
     training_seconds: float
@@ -123,6 +125,13 @@ class Record:
         """Seconds of training, evaluation and attacks, over all epochs."""
         results = (*self.epochs, *self.attacked)
         return sum(e.training_seconds + e.evaluation_seconds for e in results)
+
+    @property
+    def unit(self) -> Unit:
+        """What its epochs are: epochs, or steps in a sweep by steps."""
+        if self.benchmark is not None and self.benchmark.unit is Unit.STEP:
+            return Unit.STEP
+        return Unit.of_spec(self.spec)
 
     @property
     def panel(self) -> tuple[str, SplitKey]:
@@ -311,18 +320,19 @@ def _reader() -> TypeAdapter[Record]:
 
 
 def evaluated_epoch(record: Record, epoch: int | None = None) -> int:
-    """The epoch, or the record's last. Raises: RecordError where it has no evaluation."""
+    """The epoch (or step), or the record's last. Raises: RecordError if it has no evaluation."""
     epochs = sorted(record.evaluations)
     if not epochs:
         reason = (record.error or "").strip().partition("\n")[0] or "no reason is recorded"
         raise RecordError(
-            f"record {record.id}: no epoch was evaluated, and the run {record.status} ({reason}); "
-            "name a run that was evaluated"
+            f"record {record.id}: no {record.unit} was evaluated, and the run {record.status} "
+            f"({reason}); name a run that was evaluated"
         )
     chosen = epochs[-1] if epoch is None else epoch
     if chosen not in epochs:
         raise RecordError(
-            f"record {record.id}: epoch {chosen} has no evaluation, only {epochs}; name one of them"
+            f"record {record.id}: {record.unit.at(chosen)} has no evaluation, only {epochs}; "
+            "name one of them"
         )
     return chosen
 

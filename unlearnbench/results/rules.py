@@ -10,7 +10,7 @@ key.
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -19,6 +19,7 @@ from unlearnbench.base.errors import EvaluationError, RecordError
 from unlearnbench.base.hashing import content_hash, json_ready
 from unlearnbench.config.metric_plan import NO_CHOICES, MetricChoices, MetricPlan
 from unlearnbench.config.profiles import profile_of_id
+from unlearnbench.config.unit import Unit
 from unlearnbench.evaluation.benchmark_schema import (
     BenchmarkSchema,
     benchmark_of_section,
@@ -223,7 +224,10 @@ def _schema_of(records: Sequence[Record], metrics: MetricChoices | None) -> Benc
             "report them from separate folders"
         )
     most = max(by_section, key=lambda of: (of[0] != "{}", len(by_section[of])))
-    return schemas[by_section[most][0].id]
+    schema = schemas[by_section[most][0].id]
+    # Runs that train nothing have a single evaluation, and do not tell the unit of their sweep.
+    by_steps = any(record.unit is Unit.STEP for record in records)
+    return replace(schema, unit=Unit.STEP) if by_steps else schema
 
 
 def _metrics_of(plan: MetricPlan) -> list[list[Any]]:

@@ -11,6 +11,7 @@ import platform
 import shutil
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,7 @@ def claim_folder(plan: Plan, *, extend: bool = False) -> Path:
     config = plan.config
     rules, chosen = profile_of(config.evaluation), config.evaluation.metrics
     schema = BenchmarkSchema.of(config.data, rules, chosen, references=config.references)
-    entry = {KEY: schema.to_json()}
+    entry = {KEY: replace(schema, unit=config.unit).to_json()}
     document: dict[str, Any] = plan.to_json() | entry
     with suppress(OSError, ValueError, KeyError, TypeError):
         written = json.loads((folder / PLAN_FILE).read_text(encoding="utf-8")) if extend else {}

@@ -17,6 +17,7 @@ from typing import Any
 from unlearnbench.api.benchmark import Headline, SplitKey, split_order
 from unlearnbench.base.hashing import json_ready
 from unlearnbench.config.metric_plan import MetricChoices
+from unlearnbench.config.unit import Unit
 from unlearnbench.evaluation.benchmark_schema import (
     BenchmarkSchema,
     default_schema,
@@ -26,7 +27,8 @@ from unlearnbench.evaluation.start_check import StartCheck
 from unlearnbench.results.moved_numbers import MovedNumbers
 from unlearnbench.results.setting_value import NO_SETTING, SettingValue
 
-FIRST = ("method", "model", "forget_fraction", "learning_rate", "seed", "epoch")
+EPOCH = "epoch"
+FIRST = ("method", "model", "forget_fraction", "learning_rate", "seed", EPOCH)
 LAST = ("kind", "status", "run_id", "hyperparameters")
 """The columns of `results.csv` around those of the metrics."""
 VARIANT = "variant"
@@ -55,7 +57,7 @@ class Numbers(dict[str, float | None]):
 
 @dataclass(frozen=True)
 class TableRow:
-    """One run, start model or retain model after one epoch."""
+    """One run, start model or retain model after one epoch, or after some steps."""
 
     run_id: str
     kind: str
@@ -95,6 +97,16 @@ class TableRow:
     def headline(self) -> Headline:
         """The two numbers that the benchmark is ranked by."""
         return self.schema.headline
+
+    @property
+    def unit(self) -> Unit:
+        """What `epoch` counts: epochs, or steps in a sweep by steps."""
+        return self.schema.unit
+
+    @property
+    def when(self) -> str:
+        """`epoch 3`; in a sweep by steps `step 75`."""
+        return self.unit.at(self.epoch)
 
     @property
     def panel(self) -> tuple[str, SplitKey]:
@@ -187,15 +199,18 @@ def _order_of(variant: str) -> tuple[str, bool, float, str]:
 def to_csv(rows: Iterable[TableRow]) -> str:
     """The table as CSV: equal rows give equal bytes, every float reads back exactly.
 
-    Rows under attacks have their variant after the epoch.
+    Rows under attacks have their variant after the epoch. The epoch's column is called `step` in a
+    sweep by steps.
     """
     rows = tuple(rows)
+    unit = rows[0].unit if rows else Unit.EPOCH
+    first = [unit.value if name == EPOCH else name for name in FIRST]
     plan = rows[0].schema.plan if rows else None
     columns = filled_columns((row.metrics for row in rows), plan)
     attacked = any(row.variant for row in rows)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow((*FIRST, *((VARIANT,) if attacked else ()), *columns, *LAST))
+    writer.writerow((*first, *((VARIANT,) if attacked else ()), *columns, *LAST))
     for row in rows:
         values = row.setting.flat
         settings = json.dumps(json_ready(values), sort_keys=True) if values else ""

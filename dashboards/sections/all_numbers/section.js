@@ -3,7 +3,7 @@
   const { data, element, byId, cell } = page;
   const PORTION = 60;
   const FIELDS = {
-    method: "method", model: "model", forget_fraction: "forget", learning_rate: "rate", seed: "seed", epoch: "epoch",
+    method: "method", model: "model", forget_fraction: "forget", learning_rate: "rate", seed: "seed", epoch: data.unit,
     status: "status", run_id: "run",
   };
   const TEXTS = new Set(["method", "model", "status", "run_id"]);

@@ -99,7 +99,7 @@
     element("dt", {}, title),
     element("dd", {}, ...textNodes(one.text, against)),
     element("dd", { class: "scores" }, one.p ? scores(one) : ""));
-  const epochsOf = ({ epochs }) => epochs.length > 1 ? `epochs ${epochs[0]}–${epochs.at(-1)}` : `epoch ${epochs[0]}`;
+  const epochsOf = ({ epochs }) => epochs.length > 1 ? `${page.data.unit}s ${epochs[0]}–${epochs.at(-1)}` : `${page.data.unit} ${epochs[0]}`;
   const card = ({ question, truth, before, lines, from, change, attacked, goal, goalAttacked }) => {
     const now = lineAt(lines, selection.epoch);
     return element("article", { class: "qa" },
@@ -129,8 +129,8 @@
     const missing = selection.epochs(one).filter((epoch) => epoch > 0 && !embeddedEpochs(one).includes(epoch));
     return [
       embeddedRows < rows ? `This page has the first ${embeddedRows} of ${rows} questions of this set.` : "",
-      missing.length ? `Of this run it lacks epoch ${missing.join(", ")}.` : "",
-      embedded < total ? `It has answers of ${embedded} of ${total} evaluations: each method's best setting first, then last epochs; the records have all.` : "",
+      missing.length ? `Of this run it lacks ${page.data.unit} ${missing.join(", ")}.` : "",
+      embedded < total ? `It has answers of ${embedded} of ${total} evaluations: each method's best setting first, then last ${page.data.unit}s; the records have all.` : "",
     ].filter(Boolean).join(" ");
   };
   const render = () => {
@@ -142,7 +142,7 @@
     byId("answer-note").replaceChildren(
       element("b", {}, `${page.runName(one.row)}, ${SETS[set] ?? set}`),
       ` · ${Math.min(count, found.length)} of ${found.length} questions, ${ORDERS[order]}. Marked: words that ${against} does not have. `,
-      `Changed, at epoch ${selection.epoch}: 0 = the same words in the same order, 1 = none in common. p: probability of the true answer, per token. `,
+      `Changed, at ${page.data.unit} ${selection.epoch}: 0 = the same words in the same order, 1 = none in common. p: probability of the true answer, per token. `,
       knowsStrength() ? "ES: extraction strength, the share of the true answer that greedy decoding gives once its beginning is known. " : "",
       variant && found.some((item) => item.attacked) ? `Last lines of a run and of the retain model: under ${variant}. ` : "",
       leftOut(one, set));

@@ -68,7 +68,7 @@ def settings_table(context: PageContext) -> SettingsTable:
     if not any(panel.choices for panel in context.panels):
         rule = best_rule(report.headline)
         return SettingsTable(
-            rule=f"among all learning rates, hyper-parameters and epochs, {rule}",
+            rule=f"among all learning rates, hyper-parameters and {report.unit.plural}, {rule}",
             seeds=tuple(sorted({row.seed for row in report.rows if row.kind == "run"})),
             lines=lines,
         )
@@ -123,7 +123,8 @@ def texts(table: SettingsTable, context: PageContext) -> dict[str, str]:
         return {}
     chosen = table.lines, context.report.headline, table.rule
     references = reference_lines(context.panels, table.lines)
-    return {name: write_table(*chosen, kind, references) for name, kind in FORMATS.items()}
+    unit = context.report.unit
+    return {name: write_table(*chosen, kind, references, unit) for name, kind in FORMATS.items()}
 
 
 class BestSettings(Section):
@@ -150,7 +151,7 @@ class BestSettings(Section):
 
 
 def _html_table(table: SettingsTable, context: PageContext) -> HtmlTable:
-    _, *others = columns(table.lines, context.report.headline)
+    _, *others = columns(table.lines, context.report.headline, context.report.unit)
     starts = {panel.panel: panel.start for panel in context.panels}
 
     def method(line: SettingsLine) -> Markup:

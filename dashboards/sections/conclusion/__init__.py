@@ -89,8 +89,7 @@ def _example(context: PageContext, index: int, panel: TradeOffPanel) -> Example 
     return Example(
         index,
         panel_label(panel.model, panel.forget_fraction),
-        f"{row.method}, learning rate {rate_text(row.learning_rate)}, seed {row.seed}, "
-        f"epoch {row.epoch}",
+        f"{row.method}, learning rate {rate_text(row.learning_rate)}, seed {row.seed}, {row.when}",
         row.run_id,
         row.epoch,
         tuple(result),

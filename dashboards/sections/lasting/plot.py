@@ -52,7 +52,7 @@ def _curve(item: AttackedSetting, curve: RelearningCurve, style: Style, best: bo
     return trace(
         curve.steps,
         curve.mean,
-        f"{setting.method}, rate {rate_text(rate)}, epoch {setting.epoch}",
+        f"{setting.method}, rate {rate_text(rate)}, {setting.when}",
         "%{fullData.name}<br>after %{x} steps: %{y:.3f}"
         f"{f', mean of {seeds} seeds' if seeds > 1 else ''}",
         customdata=[[run, setting.epoch, f"{curve.attack}@{step}"] for step in curve.steps],

@@ -7,6 +7,7 @@ from typing import Any
 from unlearnbench.analysis.best_settings import COLLAPSE_SHARE, UTILITY_SHARE
 from unlearnbench.analysis.text import without_retain_model
 from unlearnbench.base.console import format_duration
+from unlearnbench.config.unit import Unit
 from unlearnbench.evaluation.benchmark_schema import default_headline
 from unlearnbench.results.records import Record
 from unlearnbench.stats.t_interval import LEVEL
@@ -68,7 +69,7 @@ def configuration(record: Record) -> list[tuple[str, list[tuple[str, str]]]]:
     seconds = sum(e.training_seconds + e.evaluation_seconds for e in record.epochs)
     run: dict[str, Any] = {
         "learning rate": rate_text(record.learning_rate),
-        **{name: spec.get(name) for name in ("epochs", "seed")},
+        **{name: spec.get(name) for name in (Unit.of_spec(spec).plural, "seed")},
         "status": record.status,
         "time": format_duration(seconds),
         **{name: made.get(name) for name in ("device", "host", "peak_memory_mib", "started")},

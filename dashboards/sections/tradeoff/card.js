@@ -36,7 +36,7 @@
     card.dataset.family = cell(row, "family");
     card.append(
       element("div", { class: "head" },
-        element("h3", {}, isRun ? element("span", { class: "swatch" }) : null, alone || !isRun ? page.runName(row) : page.settingName(row), isRun ? `, epoch ${epoch}` : ""),
+        element("h3", {}, isRun ? element("span", { class: "swatch" }) : null, alone || !isRun ? page.runName(row) : page.settingName(row), isRun ? `, ${page.data.unit} ${epoch}` : ""),
         page.parts.link(run),
         element("button", { type: "button", onclick: () => page.showAnswers(run, epoch) }, "All its answers"),
         element("button", { type: "button", onclick: close }, "Close")),

@@ -12,7 +12,7 @@
     return x === null || y === null ? null : [x, y];
   };
   const hoverText = (row) => [
-    `<b>${escaped(page.cell(row, "method"))}</b>  lr ${page.rate(page.cell(row, "learning_rate"))}  epoch ${page.cell(row, "epoch")}`,
+    `<b>${escaped(page.cell(row, "method"))}</b>  lr ${page.rate(page.cell(row, "learning_rate"))}  ${page.data.unit} ${page.cell(row, "epoch")}`,
     ...page.headline.map(({ column, label, digits }) => escaped(`${label} ${page.number(page.cell(row, column), digits)}`)),
     `seed ${page.cell(row, "seed")} alone`,
   ].join("<br>");

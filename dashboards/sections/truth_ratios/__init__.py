@@ -50,7 +50,7 @@ def _of_panel(context: PageContext, panel: TradeOffPanel) -> list[Figure]:
         figure = draw(best.name, part, tags, references)
         figure["family"] = best.family
         figure["layout"]["title"]["text"] = (
-            f"{best.name}, lr {rate_text(row.learning_rate)}, epoch {row.epoch}"
+            f"{best.name}, lr {rate_text(row.learning_rate)}, {row.when}"
         )
         figures.append(figure)
     return figures

@@ -82,8 +82,9 @@ def test_csv_files(made: RandomFolder, table: Numbers, tmp_path: Path) -> None:
     for path in (page.with_suffix(".csv"), page.with_suffix(".attacks.csv")):
         text = path.read_text(encoding="utf-8") if path.exists() else ""
         for line in csv.DictReader(io.StringIO(text)):
-            place = line["run_id"], int(line["epoch"]), line.get(VARIANT, "")
-            for column in line.keys() - {*FIRST, *LAST, VARIANT}:
+            moment = made.config.unit.value
+            place = line["run_id"], int(line[moment]), line.get(VARIANT, "")
+            for column in line.keys() - {*FIRST, *LAST, VARIANT, moment}:
                 if line[column]:
                     found[*place, column] = float(line[column])
     assert found == table
@@ -224,7 +225,7 @@ def assert_best_epochs(uri: str, results: Results) -> None:
         assert bool(found) == (id_ in reported)
         if id_ in reported:
             row = reported[id_]
-            assert found["best/epoch"] == row.epoch
+            assert found[f"best/{row.unit}"] == row.epoch
             kept = row.headline.kept.column
             assert found.get(f"best/{kept}") == row.kept
 

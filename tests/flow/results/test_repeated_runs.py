@@ -19,7 +19,16 @@ from unlearnbench.results.repeated_runs import (
 
 # The fields of a run that a configuration states. All others need a reason for a change.
 STATED = {
-    *("data", "model", "forget_fraction", "method", "learning_rate", "epochs", "evaluate_at"),
+    *(
+        "data",
+        "model",
+        "forget_fraction",
+        "method",
+        "learning_rate",
+        "epochs",
+        "steps",
+        "evaluate_at",
+    ),
     *("seed", "training", "evaluation", "attacks"),
 }
 OTHER_VALUES: dict[str, Any] = {

@@ -136,12 +136,22 @@ def _has_scores(claims: Claims) -> bool:
 # Tables of runs
 
 
+def moment_of(line: Mapping[str, Any]) -> str:
+    """Return the name of the column that says after which epoch, or step, a model was evaluated.
+
+    A table has one of the two.
+    """
+    (name,) = line.keys() & {"epoch", "step", "Epoch", "Step"}
+    return name
+
+
 def _rows(
     view: str, lines: Sequence[Mapping[str, str]], claims: Claims, *, attacked: bool
 ) -> Found:
     """Compare every number of a table of runs."""
     fixed = {
-        *("method", "model", "forget_fraction", "learning_rate", "seed", "epoch", "variant"),
+        *("method", "model", "forget_fraction", "learning_rate", "seed", "variant"),
+        *("epoch", "step"),
         *("kind", "status", "run_id", "hyperparameters"),
     }
     seen: set[tuple[str, int, str]] = set()
@@ -150,7 +160,7 @@ def _rows(
         if bool(variant) is attacked:
             expected.setdefault((run, epoch, variant), {})[column] = value
     for line in lines:
-        key = line["run_id"], int(line["epoch"]), line.get("variant", "")
+        key = line["run_id"], int(line[moment_of(line)]), line.get("variant", "")
         seen.add(key)
         if key not in expected:
             yield Disagreement(view, f"row {key}", "a row", None)
@@ -249,7 +259,7 @@ def _best_csv(views: Views, claims: Claims) -> Found:
             low, high = number(f"{name}_low", line), number(f"{name}_high", line)
             return None if low is None or high is None else (low, high)
 
-        epoch = number("epoch")
+        epoch = number(moment_of(line))
         said.setdefault((panel.model, str(panel.split)), []).append(
             _Line(
                 panel.model,
@@ -384,7 +394,7 @@ def _markdown(
                 str(panel.split),
                 family_of(cells["Method"]),
                 _rate(cells["Learning rate"]),
-                int(cells["Epoch"]) if cells["Epoch"] else None,
+                int(cells[moment_of(cells)]) if cells[moment_of(cells)] else None,
                 tuple(range(count)),
                 said_forgotten,
                 said_kept,
@@ -737,7 +747,7 @@ def _page_best(table: Table, by_place: Mapping[int, PanelClaim | None]) -> Found
     for row, cells in table.lines():
         place = row.attributes.get("data-place", "")
         panel = by_place.get(int(place)) if place else None
-        if panel is None or "Epoch" not in cells:
+        if panel is None or not cells.keys() & {"Epoch", "Step"}:
             continue
         start = table.titles.index("Learning rate")
         forgotten, kept = row.cells[start - 2], row.cells[start - 1]
@@ -745,7 +755,7 @@ def _page_best(table: Table, by_place: Mapping[int, PanelClaim | None]) -> Found
             name = row.cells[0].text.strip()
             yield from _reference(view, panel, name, forgotten.text, kept.text)
             continue
-        epoch = cells["Epoch"].value
+        epoch = cells[moment_of(cells)].value
         count = cells["Seeds"].value
         said.setdefault(int(place), []).append(
             _Line(
@@ -863,7 +873,11 @@ def _page_other_line(
     Its label does not tell settings of one method, rate and epoch apart, so that it has to agree
     with one of them.
     """
-    place = row.attributes["data-family"], cells["Learning rate"].value, int(cells["Epoch"].text)
+    place = (
+        row.attributes["data-family"],
+        cells["Learning rate"].value,
+        int(cells[moment_of(cells)].text),
+    )
 
     def is_of_line(setting: SettingClaim | None) -> bool:
         return setting is not None and place == (
@@ -1074,10 +1088,10 @@ def _page_leaks(table: Table, panel: PanelClaim, claims: Claims, plan: Mapping[s
 def _shown_entry(row: Row, cells: Mapping[str, Cell], panel: PanelClaim) -> EntryClaim | None:
     """The entry whose setting a line of attacked settings is about; None for other settings."""
     family = row.attributes.get("data-family")
-    if family is None or "Epoch" not in cells:
+    if family is None or not cells.keys() & {"Epoch", "Step"}:
         return None
     label = cells["Method"].text.removesuffix(" bypassed")
-    rate, epoch = cells["Learning rate"].value, int(cells["Epoch"].text)
+    rate, epoch = cells["Learning rate"].value, int(cells[moment_of(cells)].text)
     for entry in panel.entries:
         shown = entry.shown
         is_it = (
@@ -1168,8 +1182,9 @@ def _shown_board(views: Views, claims: Claims) -> Found:
                 yield Disagreement(view, f"{where}, forgotten", said_forgotten, match.forgotten)
             if not same(said_kept, match.kept, kept_digits):
                 yield Disagreement(view, f"{where}, kept", said_kept, match.kept)
-            if cells["Epoch"] != ("" if match.epoch is None else str(match.epoch)):
-                yield Disagreement(view, f"{where}, epoch", cells["Epoch"], match.epoch)
+            moment = cells[moment_of(cells)]
+            if moment != ("" if match.epoch is None else str(match.epoch)):
+                yield Disagreement(view, f"{where}, epoch", moment, match.epoch)
         for line in waiting:
             if line.forgotten is not None:
                 yield Disagreement(view, f"{line.model}, {line.split}, {line.method}", None, line)
@@ -1196,7 +1211,7 @@ def _is_at(line: BoardLineClaim, cells: Mapping[str, str]) -> bool:
         and line.learning_rate is not None
         and float(f"{line.learning_rate:g}") == rate
     )
-    return has_rate and cells["Epoch"] == str(line.epoch)
+    return has_rate and cells[moment_of(cells)] == str(line.epoch)
 
 
 _OF_TRAINING = ("train/", "system/")

@@ -101,7 +101,13 @@ def _(patch: Patch) -> None:
     def without_own_weight(record: Record) -> Any:
         method = record.spec["method"]
         fields = {k: v for k, v in method["hyperparameters"].items() if k != "retain_weight"}
-        return record.panel, method["name"], fields, record.learning_rate, record.spec["epochs"]
+        return (
+            record.panel,
+            method["name"],
+            fields,
+            record.learning_rate,
+            record.spec.get("steps", record.spec["epochs"]),
+        )
 
     def is_affected(record: Record) -> bool:
         method: Mapping[str, Any] = record.spec.get("method") or {"retain": None}
