@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from unlearnbench.base import hub
-from unlearnbench.base.errors import DataError, did_you_mean
+from unlearnbench.base.errors import DataError, did_you_mean, shortened
 from unlearnbench.base.table_formats import FORMATS_TEXT, TableFile, format_of, quiet
 
 _CARDS = ("README.md", ".huggingface.yaml")
@@ -120,6 +120,7 @@ def _files_of_splits(
     tables = sorted(name for name in names if format_of(name) is not None)
     if not tables:
         raise DataError(f"{label}: nothing to read; there is no file of {FORMATS_TEXT}")
+    _refuse_files_elsewhere(folder, label)
     quiet()
     with tempfile.TemporaryDirectory(prefix="unlearnbench-") as made:
         root = Path(made).resolve() / "data"
@@ -131,9 +132,12 @@ def _files_of_splits(
                 (root / card).write_bytes((folder / card).read_bytes())
         chosen = _builder_config(root, Path(made) / "cache", label, config)
         by_split = {
-            str(split): tuple(Path(file).relative_to(root).as_posix() for file in files)
+            str(split): tuple(os.path.relpath(file, root) for file in files)
             for split, files in chosen.data_files.items()
         }
+    strange = sorted({name for names in by_split.values() for name in names} - {*tables})
+    if strange:
+        raise DataError(f"{label}: its README.md names {strange[0]}, which is no table in it")
     _refuse_several_formats(by_split, tables, label, folder)
     return FilesOfSplits(by_split, **_stated_options(folder, chosen.name, label))
 
@@ -184,6 +188,17 @@ def _refuse_several_formats(
         )
 
 
+def _refuse_files_elsewhere(folder: Path, label: str) -> None:
+    """Refuse a card that names addresses: their content belongs to no commit of the repository."""
+    for keys in _configurations(folder, label):
+        named = str(keys.get("data_files", ""))
+        if "://" in named:
+            raise DataError(
+                f"{label}: its README.md names files of another place ({shortened(named)}), which "
+                "are not read; download them, and name the folder"
+            )
+
+
 _GENERAL_KEYS = ("config_name", "data_files", "data_dir", "default", "version", "description")
 
 
@@ -194,7 +209,7 @@ def _stated_options(folder: Path, config: str, label: str) -> dict[str, Any]:
         DataError: The card states something that would be left out.
     """
     options: dict[str, Any] = {}
-    for name, value in _keys_of_card(folder, config).items():
+    for name, value in _keys_of_card(folder, config, label).items():
         if name in ("sep", "delimiter"):
             options["separator"] = value
         elif name in ("names", "column_names"):
@@ -209,18 +224,39 @@ def _stated_options(folder: Path, config: str, label: str) -> dict[str, Any]:
     return options
 
 
-def _keys_of_card(folder: Path, config: str) -> dict[str, Any]:
-    """Return what the cards state about a configuration; the later card goes before the first."""
+def _keys_of_card(folder: Path, config: str, label: str) -> dict[str, Any]:
+    """Return what the cards state about a configuration."""
+    for keys in _configurations(folder, label):
+        if keys.get("config_name") == config:
+            return keys
+    return {}
+
+
+def _configurations(folder: Path, label: str) -> list[dict[str, Any]]:
+    """Return the `configs` of the cards. The later card goes before the first.
+
+    Raises:
+        DataError: A card cannot be read.
+    """
     import yaml
     from huggingface_hub import DatasetCard
 
     stated: Any = []
-    if (folder / "README.md").is_file():
-        stated = DatasetCard.load(folder / "README.md").data.get("configs") or stated
-    if (folder / ".huggingface.yaml").is_file():
-        card = yaml.safe_load((folder / ".huggingface.yaml").read_text("utf-8")) or {}
-        stated = card.get("configs") or stated
-    return next((dict(keys) for keys in stated if keys["config_name"] == config), {})
+    for card in _CARDS:
+        path = folder / card
+        if not path.is_file():
+            continue
+        try:
+            if card == "README.md":
+                content = DatasetCard.load(path).data.to_dict()
+            else:
+                content = yaml.safe_load(path.read_text("utf-8")) or {}
+        except (ValueError, yaml.YAMLError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise DataError(f"{label}/{card}: its head is no YAML ({reason})") from error
+        stated = content.get("configs") or stated
+    # `datasets` says later what is wrong with other values.
+    return [keys for keys in stated if isinstance(keys, dict)]
 
 
 def _listed(names: Sequence[str]) -> str:

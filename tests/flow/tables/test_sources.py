@@ -198,6 +198,37 @@ def test_a_readme_that_wants_something_else_of_the_reader_is_refused(here: Path)
     )
 
 
+@pytest.mark.parametrize(
+    ("named", "expected"),
+    [
+        (
+            "https://example.org/news.csv",
+            "data: its README.md names files of another place ('https://example.org/news.csv'), "
+            "which are not read; download them, and name the folder",
+        ),
+        ("OUTSIDE", "data: its README.md names "),
+        ("none.csv", "data: its files cannot be told apart ("),
+        ("{", "data/README.md: its head is no YAML ("),
+    ],
+)
+def test_a_readme_names_only_files_that_are_there(named: str, expected: str, here: Path) -> None:
+    outside = here.parent / "secret.csv"
+    outside.write_text("a\nsecret\n")
+    fill_with_configurations(here / "data")
+    named = named.replace("OUTSIDE", str(outside))
+    (here / "data" / "README.md").write_text(CARD.replace("news.csv", named))
+    assert message("data:news").startswith(expected)
+
+
+def test_pictures_are_left_out_and_values_of_json_are_decoded(here: Path) -> None:
+    features = datasets.Features({"a": datasets.Value("string"), "picture": datasets.Image()})
+    dataset = datasets.Dataset.from_dict({"a": ["1"], "picture": [None]}, features=features)
+    dataset.save_to_disk("saved")
+    dataset.to_parquet(here / "rows.parquet")
+    for name in ("saved", "rows.parquet"):
+        assert [dict(row.values) for row in read_table(TableSource(name))] == [{"a": "1"}]
+
+
 def test_a_folder_without_tables_or_with_several_formats_is_an_error(here: Path) -> None:
     (here / "empty").mkdir()
     (here / "empty" / "notes.md").write_text("")
