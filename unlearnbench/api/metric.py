@@ -32,6 +32,7 @@ from unlearnbench.api.observation import Observation
 from unlearnbench.api.observations import FloatArray, SetEvaluation
 from unlearnbench.api.plugin_code import plugin_code, source_file
 from unlearnbench.base.errors import PluginError
+from unlearnbench.base.hashing import content_hash
 
 Role = Literal["forget", "retain", "holdout", "general"]
 """Purpose of an evaluation set: rows to forget, to keep, rows that no model was trained on,
@@ -150,6 +151,14 @@ class Measure:
     metric: Metric
     sets: tuple[str, ...]
 
+    @property
+    def key(self) -> str:
+        """Name with a hash of version and settings: `rouge_f1 1a2b3c4d`."""
+        kind = type(self.metric)
+        settings = self.metric.model_dump(mode="json")
+        digest = content_hash([kind.__module__, kind.__qualname__, kind.version, settings])
+        return f"{self.name} {digest[:8]}"
+
     def column(self, name: str, role: Role) -> MetricColumn:
         """The column of a set."""
         metric = self.metric
@@ -170,6 +179,8 @@ class Measure:
         """
         if self.name in seen.values:
             return seen.values[self.name]
+        if seen.text_values is not None and self.key in seen.text_values:
+            return seen.text_values[self.key]
         if self.lacks(seen):
             return None
         with guarded(self.metric, "per_example"):

@@ -123,6 +123,9 @@ class SetEvaluation:
     places: IntArray | None = None
     """[n] places of these rows among all rows of the set, if an attack left some out. None if it
     left none out, and in records from before there was this column."""
+    text_values: Mapping[str, FloatArray] | None = None
+    """[n] by `Measure.key`: values of the metrics that read texts, if texts were not kept
+    (`keep_texts: false`). None if they were."""
 
     @property
     def perturbed(self) -> BoolArray:

@@ -25,6 +25,7 @@ from pathlib import Path, PurePath
 from typing import IO, Any, NamedTuple
 
 from unlearnbench.base.errors import DataError, shortened
+from unlearnbench.base.row_texts import row_text
 
 BATCH = 1000
 """Rows that are held at a time."""
@@ -191,7 +192,7 @@ def _no_rows_in(file: TableFile, document: object) -> DataError:
         text = f"its rows seem to be under {members[0]!r}: write them to a file of their own"
         return DataError(f"{file.name}: {text} (jq -c '.[{json.dumps(members[0])}][]' FILE)")
     return DataError(
-        f"{file.name}: one JSON value ({shortened(document)}), no rows; write an array of objects, "
+        f"{file.name}: one JSON value ({row_text(document)}), no rows; write an array of objects, "
         "or an object on each line"
     )
 
@@ -288,7 +289,7 @@ def _json_row(file: TableFile, number: int, value: object, source: str) -> Numbe
     if not isinstance(value, dict):
         raise DataError(
             f"{file.name}:{number}: expected an object with a value for each column, "
-            f"got {shortened(value)}"
+            f"got {row_text(value)}"
         )
     # JSON can write half of a surrogate pair, which is no text: it cannot be written anywhere.
     if "\\ud" in source or "\\uD" in source:

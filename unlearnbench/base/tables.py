@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from unlearnbench.base import hub, table_files
 from unlearnbench.base.errors import DataError, did_you_mean, shortened
+from unlearnbench.base.row_texts import row_text
 from unlearnbench.base.table_formats import (
     BATCH,
     Format,
@@ -210,10 +211,10 @@ def _described(value: object) -> str:
     if isinstance(value, int | float):
         return f"the number {value} (put it between quotes)"
     if isinstance(value, list | tuple):
-        return f"a list {shortened(value)}"
+        return f"a list {row_text(value)}"
     if isinstance(value, Mapping):
-        return f"an object {shortened(value)}"
-    return f"the {type(value).__name__} {shortened(value)}"
+        return f"an object {row_text(value)}"
+    return f"the {type(value).__name__} {row_text(value)}"
 
 
 # What a source consists of

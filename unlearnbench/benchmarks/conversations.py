@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from unlearnbench.base.errors import DataError, shortened
+from unlearnbench.base.errors import DataError
+from unlearnbench.base.row_texts import row_text
 from unlearnbench.benchmarks.own_tables import kind_of
 
 Speaker = Literal["system", "user", "assistant"]
@@ -86,7 +87,7 @@ def conversation(turns: Any, place: str, column: str) -> Conversation:
 def _turns(turns: Any, subject: str) -> list[tuple[Speaker, str]]:
     """Return who speaks and what is said, turn by turn. Raises: DataError for anything else."""
     if not isinstance(turns, Sequence) or isinstance(turns, str) or not turns:
-        found = "the text " + shortened(turns) if isinstance(turns, str) else kind_of(turns)
+        found = "the text " + row_text(turns) if isinstance(turns, str) else kind_of(turns)
         raise DataError(
             f"{subject} has {found}; a conversation is a list of turns such as "
             '{"role": "user", "content": "…"} or {"from": "human", "value": "…"}'

@@ -14,6 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Fiel
 
 from unlearnbench.base.errors import DataError, did_you_mean, shortened
 from unlearnbench.base.messages import fault
+from unlearnbench.base.row_texts import are_row_texts_hidden, row_text
 from unlearnbench.base.tables import TableRow, TableSource, column_names, read_table
 
 
@@ -242,6 +243,8 @@ class RowFilter:
         present = [cell for cell in cells if not is_missing(cell)]
         if not present:
             return f"{text}; the column is empty"
+        if are_row_texts_hidden():
+            return f"{text}; its values are hidden by keep_texts: false"
         # All cells of CSV are text, and quotes make text of a number in YAML.
         alike = next((cell for cell in present if str(cell).strip() == str(value).strip()), None)
         if alike is not None and isinstance(alike, str) and not isinstance(value, str):
@@ -304,7 +307,7 @@ def kind_of(value: Any) -> str:
         return f"an object with {', '.join(map(str, value)) or 'no keys'}"
     if isinstance(value, list | tuple):
         return f"a list of {len(value)}"
-    return f"the {type(value).__name__} {shortened(value)}"
+    return f"the {type(value).__name__} {row_text(value)}"
 
 
 def subject_of(row: TableRow, column: str) -> str:

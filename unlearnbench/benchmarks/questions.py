@@ -20,6 +20,7 @@ from unlearnbench.api.benchmark import MetricUse, Question
 from unlearnbench.api.metric import Role
 from unlearnbench.api.profile import Profile
 from unlearnbench.base.errors import DataError
+from unlearnbench.base.row_texts import row_text
 from unlearnbench.base.tables import TableRow
 from unlearnbench.benchmarks.conversations import conversation
 from unlearnbench.benchmarks.facts import facts
@@ -243,7 +244,7 @@ def _score(row: TableRow, column: str) -> float | tuple[float, ...] | None:
     numbers = value if isinstance(value, list | tuple) else (value,)
     for number in numbers:
         if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number <= 1:
-            found = f"the text {number!r}" if isinstance(number, str) else kind_of(number)
+            found = f"the text {row_text(number)}" if isinstance(number, str) else kind_of(number)
             raise DataError(
                 f"{row.place}: column {column!r} has {found}; a score is a number from 0 (unlearn) "
                 "to 1 (learn), or a list with one for each token"

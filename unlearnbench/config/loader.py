@@ -22,6 +22,7 @@ from pydantic import BaseModel, ValidationError
 from unlearnbench.api import registry
 from unlearnbench.base.errors import ConfigError, PluginError, Problem, did_you_mean, shortened
 from unlearnbench.base.messages import Loc, describe_error
+from unlearnbench.base.row_texts import hide_row_texts
 from unlearnbench.config.entries import DEFAULT, with_tuples
 from unlearnbench.config.method_specs import entry_model
 from unlearnbench.config.schema import SweepConfig
@@ -275,6 +276,7 @@ def _part(document: Document, name: str, values: Any) -> Document:
 
 def _checked(document: Document) -> SweepConfig:
     """The configuration of a document. Raises: ConfigError."""
+    hide_row_texts(hidden=document.values.get("keep_texts") is False)
     _register_plugins(document)
     config = validated(document)
     if config is None or document.problems:

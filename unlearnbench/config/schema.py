@@ -131,6 +131,11 @@ def _is_none(value: object) -> bool:
     return value is None
 
 
+def _is_true(value: object) -> bool:
+    """Whether a field with default true is left out of files, see `_is_none`."""
+    return value is True
+
+
 class Architecture(Settings):
     """A small Llama, built and trained here (`base: tiny`)."""
 
@@ -668,6 +673,12 @@ class SweepConfig(Settings):
         default=RaySettings(), description="the cluster, and how many runs at a time"
     )
     tracking: TrackingSettings = Field(default=TrackingSettings(), description="logging to MLflow")
+    keep_texts: bool = Field(
+        default=True,
+        exclude_if=_is_true,
+        description="false: questions, answers and generated texts are left out of records, page, "
+        "MLflow and messages; numbers stay",
+    )
     output: str = Field(
         default="runs", description="folder of all sweeps; this one's is output/name"
     )

@@ -160,6 +160,7 @@ class WrittenConfig(SweepConfig):
             self._search,
             self._precision,
             self._float16,
+            self._texts,
             self._requests,
         )
         raise_faults((Fault(loc, text) for rule in rules for loc, text in rule()), "rule")
@@ -355,6 +356,16 @@ class WrittenConfig(SweepConfig):
             works = [*self._trained_weights(model), *self._trained_by_attacks()]
             if works:
                 yield ("models", i, "dtype"), f"{works[0]}: {FLOAT16_IS_NOT_TRAINED}"
+
+    def _texts(self) -> Iterator[tuple[Loc, str]]:
+        """Attacks that read answers, which a sweep without texts does not keep."""
+        for spec in () if self.keep_texts else self.attacks:
+            if registry.load("attacks", spec.name).reads_answers:
+                yield (
+                    ("attacks", spec.name),
+                    "reads the model's own answers, and keep_texts: false keeps none of them; "
+                    "leave the attack out",
+                )
 
     def _trained_weights(self, model: ModelSettings) -> Iterator[str]:
         """What trains weights of `model` other than adapters in float16."""

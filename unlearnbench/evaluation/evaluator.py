@@ -39,6 +39,7 @@ from unlearnbench.base.out_of_memory import (
     raise_oom_everywhere,
     retry_with_fewer_tokens,
 )
+from unlearnbench.base.row_texts import row_text
 from unlearnbench.config.precision import Precision
 from unlearnbench.evaluation.generation import (
     Answer,
@@ -669,7 +670,7 @@ def _checked_context(model: Any, items: Sequence[_Item]) -> int | None:
     context = max_context(model)
     for item in items:
         if context is not None and item.longest > context:
-            where = item.question.place or f"question {item.question.opening!r}"
+            where = item.question.place or f"question {row_text(item.question.opening)}"
             raise EvaluationError(
                 f"{where}: {len(item.prompt)} tokens as a prompt, {item.longest} with its longest "
                 f"answer, but the model's context is {context}; set max_length to {context} or "

@@ -4,7 +4,8 @@ Tensors are named `<set>/<column>`; token counts are stored in 32 bits, truth va
 All texts are one tensor of bytes, `texts`: gzipped JSON with the lists of each set. So TOFU's
 forget10 with its tokens is less than 1 MB. Sampled answers are only in files of evaluations that
 have them. The header has the profile and the precision. Greedy
-answers' token ids are not stored: they only save time.
+answers' token ids are not stored: they only save time. If texts are not kept, questions are called
+`row 3 of <fingerprint>`, and values of the metrics that read texts are columns (`text_values`).
 """
 
 import gzip
@@ -34,10 +35,13 @@ from unlearnbench.base.outputs import writing
 SUFFIX = ".safetensors"
 _TEXTS = ("questions", "generated", "references")
 _TOKENS, _VALUES, _SAMPLES, _OBSERVED = "tokens", "values", "samples", "observed"
-_WORD_RULE = "word_rule"
+_WORD_RULE, _TEXT_VALUES = "word_rule", "text_values"
 _LISTS = ("options", "labels")
 _IF_THERE = {"answer_index", "compressed_bytes", "places", *EXTRA}
-_APART = {*_TEXTS, *_LISTS, "token_columns", "values", "samples", _WORD_RULE, *_IF_THERE}
+_APART = {
+    *(*_TEXTS, *_LISTS, "token_columns", "values", "samples", _WORD_RULE, _TEXT_VALUES),
+    *_IF_THERE,
+}
 _COLUMNS = {f.name for f in fields(SetEvaluation)} - _APART
 _TOKEN_COLUMNS = {f.name for f in fields(AnswerTokens)} - {_OBSERVED}
 _DAMAGE = (
@@ -66,6 +70,9 @@ def write_observations(evaluation: Evaluation, path: Path | str) -> None:
         if seen.samples is not None:
             texts[name][_SAMPLES] = [list(subset) for subset in seen.samples.texts]
             columns[f"{_SAMPLES}.rouge_l_recall"] = seen.samples.rouge_l_recall
+        if seen.text_values is not None:
+            texts[name][_TEXT_VALUES] = sorted(seen.text_values)
+            columns |= {f"{_TEXT_VALUES}.{k}": value for k, value in seen.text_values.items()}
         tensors |= {f"{name}/{key}": _small(value) for key, value in columns.items()}
     # Without a time stamp, so that equal evaluations are equal files.
     text = gzip.compress(json.dumps(texts).encode(), mtime=0)
@@ -136,4 +143,5 @@ def _set(texts: Mapping[str, list[Any]], columns: Mapping[str, NDArray[Any]]) ->
         token_columns=AnswerTokens(**tokens, observed=part(f"{_OBSERVED}.")) if tokens else None,
         samples=samples,
         values=part(f"{_VALUES}."),
+        text_values=part(f"{_TEXT_VALUES}.") if _TEXT_VALUES in texts else None,
     )

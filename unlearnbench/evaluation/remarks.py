@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from unlearnbench.api.benchmark import Question
+from unlearnbench.base.row_texts import row_text
 from unlearnbench.config.profiles import PROFILES
 from unlearnbench.models.control_text import ControlText
 from unlearnbench.models.encoding import Row, Template
@@ -56,7 +57,7 @@ def control_remark(control: ControlText, questions: Sequence[Question]) -> str:
     if not found:
         return ""
     row, token = found[0]
-    where = row.place or repr(row.opening)
+    where = row.place or row_text(row.opening)
     if len(found) == 1:
         rows = "1 row has a control token of the tokenizer in its text"
     else:

@@ -19,10 +19,10 @@ class ZlibAttack(MembershipInference):
 
     def scores(self, seen: SetEvaluation) -> FloatArray | None:
         """[n] in nats per byte."""
-        if len(seen.references) != len(seen.answer_loss):
-            return None
         if seen.compressed_bytes is not None:
             return seen.answer_loss / seen.compressed_bytes
+        if len(seen.references) != len(seen.answer_loss):
+            return None
         return seen.answer_loss / [
             len(zlib.compress(text.encode(errors="surrogatepass"))) for text in seen.references
         ]

@@ -13,6 +13,7 @@ from typing import Any
 
 from unlearnbench.api.benchmark import Question
 from unlearnbench.base.errors import DataError
+from unlearnbench.base.row_texts import row_text
 
 
 class ControlText:
@@ -50,8 +51,9 @@ class ControlText:
         for answer in row.scored_answers:
             if not self._is_control_alone(answer):
                 continue
+            place = row.place or f"the row {row_text(row.opening)}"
             raise DataError(
-                f"{row.place or f'the row {row.opening!r}'}: the answer {answer!r} has no text, "
+                f"{place}: the answer {answer!r} has no text, "
                 "only control tokens of the tokenizer; write the answer, or leave the row out"
             )
 

@@ -11,6 +11,7 @@ from typing import Any, get_args
 from unlearnbench.api.benchmark import Benchmark, Dataset, Format, Question, Split, SplitKey
 from unlearnbench.api.metric import MOMENTS, SCORED_ONLY, Reads, Role
 from unlearnbench.base.errors import shortened
+from unlearnbench.base.row_texts import row_text
 from unlearnbench.config.metric_plan import MetricPlan
 
 Rows = Sequence[Question]
@@ -142,7 +143,7 @@ def whole_faults(benchmark: Benchmark, rows: Dataset, split: Split) -> Iterator[
         left = item - other
         if left and (item is parts or "retain" in benchmark.references):
             question, answer, *_ = next(iter(left))
-            text = shortened(question or answer)
+            text = row_text(question or answer)
             yield f"{split.name}: {counts}; {left.total()} are {subject}, the first one {text}"
 
 

@@ -25,6 +25,7 @@ from jinja2 import UndefinedError
 
 from unlearnbench.api.benchmark import Question
 from unlearnbench.base.errors import DataError, ModelError
+from unlearnbench.base.row_texts import row_text
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -587,7 +588,7 @@ class Encoder:
         if start >= len(ids):
             raise ModelError(
                 f"no answer token fits into {most} tokens after a prompt of {start}: "
-                f"{question.place or repr(question.question[:60])}; raise max_length"
+                f"{question.place or row_text(question.question[:60])}; raise max_length"
             )
         masked = tuple(i for i, token in enumerate(ids[:-1]) if token == self.padding)
         is_cut = length + len(end_ids) > self.max_length

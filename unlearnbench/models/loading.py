@@ -22,6 +22,7 @@ from unlearnbench.base.errors import ModelError, UnlearnbenchError
 from unlearnbench.base.hashing import content_hash, content_of_files, kept_hash
 from unlearnbench.base.optional_packages import import_optional
 from unlearnbench.base.redaction import redact
+from unlearnbench.base.row_texts import row_text
 from unlearnbench.config.schema import LoRA, ModelSettings
 from unlearnbench.models.encoding import (
     TEMPLATES,
@@ -781,7 +782,7 @@ def check_context(
     context = max_context(model)
     for row, question in zip(rows, questions, strict=True):
         if context is not None and len(row.ids) > context:
-            where = question.place or f"the row {question.opening!r}"
+            where = question.place or f"the row {row_text(question.opening)}"
             raise ModelError(
                 f"{where}: {len(row.ids)} tokens to train on, but the model's context is "
                 f"{context}; set {setting} to {context} or less, and the row is cut there"

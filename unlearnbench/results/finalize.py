@@ -26,6 +26,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
 from unlearnbench.api.benchmark import SplitKey, split_order, split_percent
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.base.errors import RecordError, UnlearnbenchError
@@ -301,6 +303,8 @@ class _Finalization:
         self._moved = MovedNumbers()
         self._problems: list[str] = []
         """Reasons of numbers that could not be computed, one for each row."""
+        self._without_texts: set[str] = set()
+        """Names of metrics that read texts which were not kept."""
         self._without_observations: list[str] = []
         """Labels of rows as recorded, since nothing but numbers is stored."""
         self._observed_by_other_code: dict[str, list[str]] = defaultdict(list)
@@ -427,11 +431,12 @@ class _Finalization:
         """Compute the numbers of a row. If that is impossible, a note says so."""
         schema = row.rules.schema
         try:
+            own = _read_own(row.inputs.own)
             values = values_of(
                 schema.plan,
                 schema.sets("forget"),
                 schema.headline.forgotten.name,
-                _read_own(row.inputs.own),
+                own,
                 _read_reference(row.inputs.retain),
                 _read_reference(row.inputs.start),
             )
@@ -448,7 +453,20 @@ class _Finalization:
             _computed_here[row.key] = values
         numbers = self._with_unknown_columns(row, values)
         self._note_changes(row, numbers)
+        self._note_missing_texts(row, own)
         return numbers
+
+    def _note_missing_texts(self, row: _Row, own: Evaluation) -> None:
+        """Note metrics that read texts which were not kept, and whose values were not stored."""
+        for measure in row.rules.schema.plan.measures:
+            for name in measure.sets:
+                seen = own.sets.get(name)
+                if seen is None or seen.text_values is None or measure.key in seen.text_values:
+                    continue
+                # A set whose rows are only scored has no generated texts in any sweep.
+                was_answered = not np.isnan(seen.rouge_l_recall).all()
+                if was_answered and "generated" in measure.lacks(seen):
+                    self._without_texts.add(measure.name)
 
     def _note_changes(self, row: _Row, numbers: Numbers) -> None:
         """Compare numbers with those that were shown before, or else recorded."""
@@ -495,6 +513,12 @@ class _Finalization:
             yield (
                 f"numbers of {len(self._problems)} evaluations are shown as recorded, because they "
                 f"cannot be computed ({min(self._problems)})"
+            )
+        for name in sorted(self._without_texts):
+            yield (
+                f"{name} has no numbers, because it reads texts that were not kept (keep_texts: "
+                "false), and its values by these settings were not stored when the models were "
+                "evaluated; delete the records and start the sweep again"
             )
         if self._unread:
             yield (

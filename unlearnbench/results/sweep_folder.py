@@ -84,6 +84,12 @@ def check_owner(plan: Plan) -> None:
                 f"{folder} holds sweep {name!r} on other data: {split_label(fraction)} is {other} "
                 f"there and {fingerprint} now; {FIX}"
             )
+    had_texts = dict(written.get("config", {})).get("keep_texts", True)
+    if had_texts and not plan.config.keep_texts and any((folder / "records").glob("[!.]*")):
+        raise RecordError(
+            f"{folder} has records with texts, from before keep_texts: false was set; delete "
+            f"the folder, or {FIX}"
+        )
 
 
 def _check_known_files(folder: Path, state: str) -> None:

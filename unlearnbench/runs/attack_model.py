@@ -67,7 +67,8 @@ def results_under(
     begin = time.monotonic()
     tools = Tools(attack_rows(space.benchmark, split), space.fine_tuner(model), start_model)
     evaluator, attack = space.evaluator(model, split), attack_from_spec(spec)
-    for name, result in evaluations_under(spec.name, attack, loaded, evaluator, tools, plain):
+    for name, whole in evaluations_under(spec.name, attack, loaded, evaluator, tools, plain):
+        result = space.kept(whole, split)
         retain = space.evaluation(model, "retain", split, spec, name)
         start = space.evaluation(model, "full", split, spec, name)
         if target == "full":

@@ -191,14 +191,20 @@ class RunState:
             "attacked_evaluations": {key: item for key, item in seen if key[1]},
         }
 
-    def save(self, folder: Path, stored: set[tuple[int, str]]) -> None:
+    def save(
+        self,
+        folder: Path,
+        stored: set[tuple[int, str]],
+        kept: Callable[[Evaluation], Evaluation] = lambda evaluation: evaluation,
+    ) -> None:
         """Store the state; a full disk raises OSError, and the state before stays.
 
         stored  evaluations that are in the folder; those that this call writes are added
+        kept    returns what is stored of an evaluation
         """
         folder.mkdir(parents=True, exist_ok=True)
         for key in self.evaluations.keys() - stored:
-            write_observations(self.evaluations[key], folder / evaluation_name(*key))
+            write_observations(kept(self.evaluations[key]), folder / evaluation_name(*key))
             stored.add(key)
         values = {key: value for key, value in vars(self).items() if key != "evaluations"}
         values["seconds"] = [*self.seconds.items()]

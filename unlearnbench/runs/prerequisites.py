@@ -215,7 +215,8 @@ def _evaluated(space: Workspace, task: PreparationTask, fraction: SplitKey) -> d
     begin, model = time.monotonic(), task.model
     source = space.models(model).target(task.target)
     is_start = task.target == "full"
-    evaluation = model_evaluation(space, model, source, fraction, is_start=is_start)
+    whole = model_evaluation(space, model, source, fraction, is_start=is_start)
+    evaluation = space.kept(whole, fraction)
     retain: Evaluation | None = evaluation
     start: Evaluation | None = None
     if is_start:  # a retain model's is made before: `finalize` adds what is relative to the start

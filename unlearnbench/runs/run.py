@@ -20,6 +20,7 @@ import torch
 
 from unlearnbench.api.inference_method import Prompts, Wrapper
 from unlearnbench.api.method import Method
+from unlearnbench.api.observations import Evaluation
 from unlearnbench.api.plugin_code import plugin_code
 from unlearnbench.base.deferred_warnings import drain
 from unlearnbench.base.distributed import (
@@ -32,6 +33,7 @@ from unlearnbench.base.distributed import (
 from unlearnbench.base.errors import ModelError
 from unlearnbench.base.out_of_memory import OomRetry
 from unlearnbench.base.provenance import provenance
+from unlearnbench.base.row_texts import row_text
 from unlearnbench.base.signals import (
     Stopped,
     defer_sigterm,
@@ -222,6 +224,10 @@ class Run:
             start = self.space.evaluation(model, "full", split, attack, result.variant)
         return replace(result, metrics=self.space.summary(evaluation, retain, start))
 
+    def _kept(self, evaluation: Evaluation) -> Evaluation:
+        """An evaluation as it is stored."""
+        return self.space.kept(evaluation, self.spec.forget_fraction)
+
     def _build_trainer(self, method: Method) -> Trainer:
         trainer = build_trainer(self.spec, self.space, method)
         self._oom_retry = trainer.oom_retry
@@ -268,7 +274,7 @@ class Run:
         if utility is None:
             statistics = self.state.evaluations[epoch, ""].statistics
             first = None if statistics is None else statistics.not_finite
-            where = "" if first is None else f", first at the question {first[:60]!r}"
+            where = "" if first is None else f", first at the question {row_text(first[:60])}"
             return f"{self._unit.at(epoch)}: the model's outputs are no longer finite{where}"
         share = self.spec.evaluation.stop_below
         if share is None or self._trainer is None:
@@ -385,7 +391,7 @@ class Run:
         evaluation = self._evaluator(model, drafts)
         self._oom_retry.evaluation(epoch, before, self._evaluator.batch_tokens)
         evaluation = self.space.with_start_losses(*self._panel, evaluation)
-        metrics = self.space.summary(evaluation, self._retain, self._start)
+        metrics = self.space.summary(self._kept(evaluation), self._retain, self._start)
         result = EpochResult(epoch, metrics, training, time.monotonic() - begin)
         self.state = self.state.evaluated(result, evaluation)
         return result
@@ -425,7 +431,7 @@ class Run:
 
     def _save(self) -> None:
         if is_main_process():
-            self.state.save(self._folder, self._stored)
+            self.state.save(self._folder, self._stored, self._kept)
             self.space.storage.push(self._folder, changes=True)
 
     def _finish(self, status: Any, error: str | None, ended: str | None) -> None:
@@ -441,7 +447,9 @@ class Run:
             made["estimated_memory_mib"] = estimated_peak(self.spec, self._trainer)
             if self._trainer.budget is not None:
                 made["micro_batch"] = asdict(self._trainer.budget)
-        kept = self.state.of_record()
+        # Texts stay in memory until the end, because answers are drafts for the next evaluation.
+        stored = {key: self._kept(seen) for key, seen in self.state.evaluations.items()}
+        kept = replace(self.state, evaluations=stored).of_record()
         record = run_record(
             self.spec, status=status, provenance=made, error=error, ended=ended, **kept
         )

@@ -11,11 +11,13 @@ from unlearnbench.api.observations import Evaluation
 from unlearnbench.api.profile import Profile
 from unlearnbench.base import hub
 from unlearnbench.base.hashing import content_hash
+from unlearnbench.base.row_texts import hide_row_texts
 from unlearnbench.config.entries import AttackSpec
 from unlearnbench.config.metric_plan import MetricPlan
 from unlearnbench.config.profiles import profile_of
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.evaluation.evaluator import Evaluator
+from unlearnbench.evaluation.private_texts import without_texts
 from unlearnbench.evaluation.sets import evaluation_sets
 from unlearnbench.evaluation.summary import plan_of, summarize
 from unlearnbench.models.encoding import Encoder
@@ -59,6 +61,7 @@ class Workspace:
         self._tuners: dict[str, FineTuner] = {}
         self._start: tuple[str, Any] | None = None
         self._compared: dict[str, Evaluation] = {}
+        self._fingerprints: dict[SplitKey, str] = {}
 
     @cached_property
     def rules(self) -> RecordRules:
@@ -94,6 +97,14 @@ class Workspace:
             self.config.evaluation.metrics,
             self.config.references,
         )
+
+    def kept(self, evaluation: Evaluation, split: SplitKey) -> Evaluation:
+        """An evaluation as it is stored: without texts if `keep_texts` is false."""
+        if self.config.keep_texts:
+            return evaluation
+        if split not in self._fingerprints:
+            self._fingerprints[split] = fingerprint(self.benchmark, split)
+        return without_texts(evaluation, self.metrics.measures, self._fingerprints[split])
 
     def models(self, name: str) -> ModelSources:
         """Base, start and retain models of the settings called `name`."""
@@ -313,6 +324,7 @@ _loaded: list[Workspace] = []
 
 def workspace(config: SweepConfig, folder: Path) -> Workspace:
     """Workspace of a configuration; the next run in the same process finds it loaded."""
+    hide_row_texts(hidden=not config.keep_texts)
     for space in _loaded:
         if (space.config, space.folder) == (config, folder):
             return space

@@ -102,6 +102,7 @@ def joined(one: SetEvaluation, other: SetEvaluation) -> SetEvaluation:
     """The examples of one set, then those of the other; without values by token."""
     own: dict[str, Any] = {"token_columns": None, "samples": None, "values": {}}
     own |= {"word_rule": one.word_rule, "compressed_bytes": None, "places": None}
+    own |= {"text_values": None}
     for name in vars(one).keys() - own.keys():
         mine, theirs = getattr(one, name), getattr(other, name)
         is_text = isinstance(mine, tuple)
