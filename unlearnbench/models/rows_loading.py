@@ -18,8 +18,9 @@ from unlearnbench.api.benchmark import (
     guarded_call,
     split_text,
 )
-from unlearnbench.base.errors import DataError, PluginError, shortened
+from unlearnbench.base.errors import DataError, PluginError
 from unlearnbench.base.hashing import plain_hash
+from unlearnbench.base.row_texts import row_text
 from unlearnbench.base.table_formats import Format, format_of
 from unlearnbench.base.tables import TableRow, TableSource, read_passages, read_table
 from unlearnbench.models.dataset_rules import sound_rows
@@ -54,7 +55,7 @@ def _other_row(row: TableRow) -> Question:
     if set(texts) not in ({"question", "answer"}, {"text"}) or not are_words:
         raise DataError(
             f"{row.place}: expected `question` and `answer`, or `text` without them, as texts that "
-            f"are not blank, got {shortened(row.values)}"
+            f"are not blank, got {row_text(row.values)}"
         )
     if "text" in texts:
         return Question("", texts["text"], format="text", place=row.place)

@@ -99,12 +99,12 @@ def test_no_text_of_a_row_is_written_and_all_numbers_are(
         text = CONFIG.format(name=name, keep_texts=keep_texts)
         Path(f"{name}.yaml").write_text(text, encoding="utf-8")
 
-    assert main(["sweep", "closed.yaml"]) == 0
+    assert main(["sweep", "closed.yaml", "--force"]) == 0
     printed = "".join(capfd.readouterr())
     assert MARK not in printed.lower()
     assert files_with_the_mark(Path("runs/closed")) == set()
 
-    assert main(["sweep", "open.yaml"]) == 0
+    assert main(["sweep", "open.yaml", "--force"]) == 0
     assert files_with_the_mark(Path("runs/open")) == {".html", ".safetensors"}
     for file in ("results.csv", "attacks.csv"):
         assert table(Path("runs/closed", file)) == table(Path("runs/open", file)), file
@@ -115,5 +115,5 @@ def test_no_text_of_a_row_is_written_and_all_numbers_are(
     assert "runs/open has records with texts" in capfd.readouterr().err
     capfd.readouterr()
     changed = "evaluation.metrics.rouge-f1={stemmer: true}"
-    assert main(["sweep", "closed.yaml", "--set", changed]) == 0
+    assert main(["sweep", "closed.yaml", "--force", "--set", changed]) == 0
     assert "rouge_f1 has no numbers, because it reads texts" in "".join(capfd.readouterr())
