@@ -30,7 +30,8 @@ data: {source: my-benchmark}
 models: [{name: tiny, base: tiny}]
 forget_fractions: [0.1]
 methods: [ce-u]
-learning_rates: [1.0e-5]
+learning_rates: [1.0e-4]
+training: {batch_size: 2}
 """
 EXAMPLES = ("npo", "mia-min-k", "synthetic", "quantization", "model-utility", "eco")
 
