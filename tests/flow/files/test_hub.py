@@ -13,6 +13,7 @@ from unlearnbench.benchmarks.tofu import TOFU
 from unlearnbench.config.method_specs import method_spec
 from unlearnbench.config.plan import Plan
 from unlearnbench.config.schema import MethodGrid, ModelSettings, SweepConfig
+from unlearnbench.config.training_settings import TrainingSettings
 from unlearnbench.models.loading import Source, load_model, load_tokenizer
 from unlearnbench.models.rows_loading import load_benchmark
 from unlearnbench.results.records import read_record
@@ -69,6 +70,7 @@ def config_of(place: Path, **changes: Any) -> SweepConfig:
         data=TOFU(hub_id="org/TOFU"),
         forget_fractions=(0.1,),
         methods=(MethodGrid(specs=(method_spec("ce-u", {}),)),),
+        training=TrainingSettings(batch_size=1),  # several steps per epoch, without a warning
         output=str(place / "runs"),
     )
 
