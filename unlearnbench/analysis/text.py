@@ -220,7 +220,10 @@ def best_found(panel: Panel, leader: RankedMethod | None, lost: Sequence[RunOutc
     if start.utility is None:
         return f"No best setting: the start model, the reference of {kept}, was not evaluated."
     if all(row.forgotten is None for row in evaluated):
-        lacking = "" if start.quality is not None else ", which needs an evaluated retain model"
+        lacking = ""
+        if start.quality is None:
+            model = "retain" if panel.rows[0].schema.has_retain else "start"
+            lacking = f", which needs an evaluated {model} model"
         return f"No best setting: no run has a {forgotten.name}{lacking}."
     best = None if leader is None else leader.best
     if leader is None or best is None:
