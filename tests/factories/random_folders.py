@@ -277,7 +277,7 @@ def _draw(number: int, attempt: int) -> Drawn:
             "knowundo": 0.14,
         }
     )
-    if number % EVERY_OWN == EVERY_OWN - 3:
+    if number % EVERY_OWN == 0:
         made.features.remove(source)
         source = "questions"
         made.features.add(source)
