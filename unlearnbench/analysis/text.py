@@ -731,10 +731,11 @@ def _caveats(panel: PanelComparison, a: Side, b: Side) -> Iterator[str]:
     by_numbers = [item for item in (a, b) if not item.chosen_on]
     if any(number.tried > 1 for number in by_numbers):
         counts = ", ".join(f"{number.name}: {number.tried}" for number in by_numbers)
+        moments = " or ".join(sorted({a.unit.plural, b.unit.plural}))
         yield (
             "settings were chosen by the numbers they are compared on, which favours the method "
             f"with more settings tried ({counts}, as learning rates × hyper-parameters × "
-            f"{a.unit.plural}); "
+            f"{moments}); "
             f"{'p and the interval allow' if test else 'the interval does not allow'} for that"
         )
     for item in (a, b):

@@ -129,7 +129,7 @@ def _rows(panel: PanelComparison, *, names_unit: bool) -> list[tuple[Any, ...]]:
 def _json(result: Comparison, verdicts: list[tuple[str, ...]]) -> dict[str, Any]:
     from unlearnbench.config.unit import Unit
 
-    panels = [
+    panels: list[dict[str, Any]] = [
         asdict(panel) | {"better": panel.better and panel.better.name, "told": list(lines)}
         for panel, lines in zip(result.panels, verdicts, strict=True)
     ]

@@ -1,6 +1,8 @@
 """A sweep by steps says step wherever one by epochs says epoch, and its numbers are found by it."""
 
+import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -135,3 +137,32 @@ def test_a_sweep_by_epochs_refuses_a_step(tmp_path: Path) -> None:
     run = next(record for record in read_records(made.folder) if record.kind == "run")
     with pytest.raises(RecordError, match="are evaluated by epochs; use --epoch 1"):
         choose(made.folder, run.id, step=1)
+
+
+def test_compare_names_the_moments_of_two_units(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One sweep twice, by steps and by epochs."""
+    wanted = {"grid", "plain", "synthetic", "several epochs", "by steps"}
+    others = {"two models", "two splits", "patience", "requests in sequence", "epochs as runs"}
+    drawn = next(
+        d for n in range(5000) if wanted <= (d := draw(n)).features and not others & d.features
+    )
+    document = {**drawn.document}
+    document["epochs"] = document.pop("steps") // STEPS
+    document["evaluation"] = {**document["evaluation"]}
+    del document["evaluation"]["every_steps"]
+    features = drawn.features - {"by steps"}
+    by_steps = write(drawn, tmp_path / "steps").folder
+    by_epochs = write(replace(drawn, document=document, features=features), tmp_path / "epochs")
+    sides = [f"{by_steps}:npo", f"{by_epochs.folder}:npo"]
+    assert main(["compare", *sides]) == 0
+    table = capsys.readouterr().out
+    assert "hyper-parameters × epochs or steps)" in " ".join(table.split())
+    assert re.search(r"learning rate +after ", table)
+    assert re.search(r"2e-05 +step \d+ ", table)
+    assert re.search(r"2e-05 +epoch \d+ ", table)
+    assert main(["compare", *sides, "--json"]) == 0
+    (panel,) = json.loads(capsys.readouterr().out)["panels"]
+    assert panel["a"]["unit"] == "step"
+    assert "unit" not in panel["b"], "as from versions without steps"

@@ -52,7 +52,7 @@ def sweep(place: Path, *, by_steps: bool, method: str = "npo", **changes: Any) -
     spec = method_spec(
         method, {}, changes.pop("retain", None), modifiers=changes.pop("modifiers", ())
     )
-    evaluation = {"rows": 4, "max_length": 96, **changes.pop("evaluation", {})}
+    evaluation: dict[str, Any] = {"rows": 4, "max_length": 96, **changes.pop("evaluation", {})}
     if by_steps:
         changes = {"epochs": None, "steps": EPOCHS * STEPS_PER_EPOCH, **changes}
         evaluation = {"every_steps": STEPS_PER_EPOCH, **evaluation}
