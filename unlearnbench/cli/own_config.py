@@ -42,6 +42,12 @@ STEPS_OF_PREPARATION = 125
 """Optimiser steps in which a model learns rows, as in the quickstart and in our study."""
 MANY_ROWS = 400
 """Rows of an evaluation set above which only so many are evaluated."""
+FEWEST_ROWS = 6
+"""Rows to forget with which the check of the start model can be sure that it has learned them.
+
+With five rows the 95 % interval of its difference from the retain model includes 0, even if the one
+model knows all of every row and the other nothing.
+"""
 TINY = "{vocabulary: 1024, hidden_size: 128, layers: 2, heads: 4, intermediate_size: 384}"
 """Architecture of the quickstart's model."""
 WEIGHTS_OF_TINY = 557_696
@@ -183,7 +189,7 @@ def own_config(
         "title": _comment(title),
         "file": file,
         "name": _scalar(name),
-        "data": "\n".join(_data(tables, section, counts, remark)),
+        "data": "\n".join([*_few_rows(split, model), *_data(tables, section, counts, remark)]),
         "models": "\n".join(_models(model, split)),
         "rates": "\n# ".join(_rates_comment(model)),
         "methods": "\n".join(map(_method, values)),
@@ -256,6 +262,13 @@ def _data(tables: OwnTables, section: Mapping[str, Any], counts: str, remark: st
             yield _comment(f"  # {setting}: {column}   not used: {remark}")
     if "holdout" not in section:
         yield "  # holdout: FILE   rows like those to forget that no model has seen, for Private"
+
+
+def _few_rows(split: Split, model: NamedModel) -> Iterator[str]:
+    has_retain_model = model.base is not None or model.is_tiny
+    if has_retain_model and len(split.forget) < FEWEST_ROWS:
+        yield f"# With fewer than {FEWEST_ROWS} rows to forget it is not sure that the start model"
+        yield "# has learned them, and a sweep stops there: add rows, or sweep with --force."
 
 
 def _models(model: NamedModel, split: Split) -> Iterator[str]:

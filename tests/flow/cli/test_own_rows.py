@@ -6,16 +6,24 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import numpy as np
 import pytest
 import yaml
 
 from tests.conftest import FakeHub
-from unlearnbench.cli.own_config import TINY, WEIGHTS_OF_TINY, Budget, batch_size_of
+from unlearnbench.cli.own_config import (
+    FEWEST_ROWS,
+    TINY,
+    WEIGHTS_OF_TINY,
+    Budget,
+    batch_size_of,
+)
 from unlearnbench.config.loader import load_config
 from unlearnbench.config.schema import Architecture
 from unlearnbench.config.starting_values import ModelSize, starting_values
 from unlearnbench.models.tiny import tiny_config
 from unlearnbench.results.model_shape import number_of_weights
+from unlearnbench.stats.mean_interval import difference_bounds, mean_interval
 
 Run = Callable[..., tuple[int, str, str]]
 Row = Mapping[str, Any]
@@ -113,17 +121,17 @@ def test_every_line_of_a_written_config_is_explained(run: Run) -> None:
 
 
 def as_csv(part: str, rows: Sequence[Row]) -> str:
-    datasets.Dataset.from_list(list(rows)).to_csv(f"{part}.csv")
+    datasets.Dataset.from_list([dict(row) for row in rows]).to_csv(f"{part}.csv")
     return f"{part}.csv"
 
 
 def as_parquet(part: str, rows: Sequence[Row]) -> str:
-    datasets.Dataset.from_list(list(rows)).to_parquet(f"{part}.parquet")
+    datasets.Dataset.from_list([dict(row) for row in rows]).to_parquet(f"{part}.parquet")
     return f"{part}.parquet"
 
 
 def as_saved_folder(part: str, rows: Sequence[Row]) -> str:
-    datasets.Dataset.from_list(list(rows)).save_to_disk(part)
+    datasets.Dataset.from_list([dict(row) for row in rows]).save_to_disk(part)
     return part
 
 
@@ -333,6 +341,22 @@ def test_an_epoch_has_four_steps_or_more_if_there_are_so_many_rows(
     assert batch_size_of(rows) == size
     assert -(-rows // size) == steps
     assert steps >= min(rows, 4)
+
+
+def test_too_few_rows_for_the_check_of_the_start_model_are_said(run: Run) -> None:
+    bounds = difference_bounds((0.0, 1.0))
+    too_few = mean_interval(np.ones(FEWEST_ROWS - 1), bounds)
+    enough = mean_interval(np.ones(FEWEST_ROWS), bounds)
+    assert too_few is not None
+    assert enough is not None
+    assert too_few[0] <= 0 < enough[0]
+    write("retain.jsonl", RETAIN)
+    for rows, is_said in ((FEWEST_ROWS - 1, True), (FEWEST_ROWS, False)):
+        write("forget.jsonl", FORGET[:rows])
+        name = f"of-{rows}"
+        assert run("configs", "new", name, *ROWS)[0] == 0
+        text = Path(f"{name}.yaml").read_text(encoding="utf-8")
+        assert ("or sweep with --force" in text) == is_said
 
 
 def test_the_tiny_model_is_that_of_the_quickstart() -> None:
