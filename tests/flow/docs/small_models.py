@@ -58,7 +58,8 @@ def _changes(config: SweepConfig, cache: Path, seeds: int) -> list[str]:
     # Absolute: the workers of a shared Ray are in another folder.
     changes = [f"output={Path(config.output).absolute()}", f"cache={cache}"]
     # One worker: each takes seconds to import what runs need.
-    changes += [f"epochs={min(config.budget, EPOCHS)}", "ray.concurrent=1"]
+    budget = f"{config.unit.plural}={min(config.budget, EPOCHS)}"
+    changes += [budget, "ray.concurrent=1"]
     changes += [f"evaluation.rows={min(config.evaluation.rows or ROWS, ROWS)}"]
     if config.tracking == type(config.tracking)():
         changes.append("tracking.enabled=false")
