@@ -182,10 +182,14 @@ def test_filters_by_method_learning_rate_epoch_seed_and_panel(
 
 def test_tables_are_sorted_searched_and_copied(visit: Visit, path: Path) -> None:
     page = visit.shared(path)
-    cells = "#table-best tbody tr:not([hidden]) td:nth-child(4)"
+    cells = "#table-best tbody tr[data-family]:not([hidden]) td:nth-child(4)"
     page.locator("#table-best").get_by_role("button", name="Model Utility").click()
     values = [float(text.split()[0]) for text in page.locator(cells).all_inner_texts() if text]
     assert values == sorted(values, reverse=True)
+    names = page.locator("#table-best tbody tr:not([hidden]) th").all_inner_texts()
+    others = [name for name in names if name in ("retain model", "start model")]
+    assert others, "the models that methods are compared with"
+    assert names[-len(others) :] == others, "which stay below the methods"
     page.locator("#table-search").fill("npo 3e-5 nothing")
     assert page.locator("#table tbody tr").count() == 0
     page.evaluate(NO_CLIPBOARD)
