@@ -497,10 +497,9 @@ def _print_metrics(judged: _JudgedModel, console: Console) -> None:
     score_lines = [
         (labels[name], *numbers_of(name), item.question, " and ".join(sorted(item.relative_to)))
         for name, item in scores.items()
-        # A line of dashes would say nothing. What is not measured is named below.
-        if any(value is not None for value in numbers_of(name))
     ]
-    if score_lines:
+    # A table of dashes would say nothing. What is not measured is named below.
+    if any(value is not None for name in scores for value in numbers_of(name)):
         schema = judged.row.schema
         aim = "" if schema.could_have_retain and not schema.has_retain else " (1 is best)"
         headings = ("score", "value", *headings_of_others, f"question{aim}", "relative to models")
