@@ -171,15 +171,19 @@ def _json_lines(file: TableFile) -> Iterator[NumberedRow]:
         yield _json_row(file, number, value, line)
 
 
+def _reason(error: json.JSONDecodeError) -> str:
+    """What is wrong, and at which column of its line."""
+    # Some of Python's texts end in "at": "Unterminated string starting at".
+    return f"{error.msg.removesuffix(' at')} at column {error.colno}"
+
+
 def _broken_line(file: TableFile, number: int, error: ValueError) -> DataError:
     """The message about a line that is no JSON: the line, or that the file is one document."""
-    message, column = str(error), ""
-    if isinstance(error, json.JSONDecodeError):
-        message, column = error.msg, f" at column {error.colno}"
+    reason = _reason(error) if isinstance(error, json.JSONDecodeError) else str(error)
     try:
         document = json.loads("\n".join(_lines(file)))
     except ValueError:
-        return DataError(f"{file.name}:{number}: broken JSON ({message}{column})")
+        return DataError(f"{file.name}:{number}: broken JSON ({reason})")
     return _no_rows_in(file, document)
 
 
@@ -254,8 +258,7 @@ class _Cursor:
             value, end = self._decoder.raw_decode(self.text, self.position)
         except json.JSONDecodeError as error:
             place = f"{self._name}:{error.lineno}"
-            reason = f"{error.msg} at column {error.colno}"
-            raise DataError(f"{place}: broken JSON ({reason})") from error
+            raise DataError(f"{place}: broken JSON ({_reason(error)})") from error
         self._go_to(self._after_blanks(end))
         return value
 
@@ -277,7 +280,7 @@ def _member_rows(file: TableFile, member: str) -> Iterator[NumberedRow]:
         document = json.loads("\n".join(_lines(file)))
     except json.JSONDecodeError as error:
         place = f"{file.name}:{error.lineno}"
-        raise DataError(f"{place}: broken JSON ({error.msg} at column {error.colno})") from error
+        raise DataError(f"{place}: broken JSON ({_reason(error)})") from error
     rows: Any = document.get(member) if isinstance(document, dict) else None
     if not _is_list_of_objects(rows):
         raise DataError(f"{file.name}: no array of objects under {member!r}")
