@@ -435,6 +435,11 @@ class Start(OnPanel):
         return self.check is not None and not self.check.passes
 
     @property
+    def doubt(self) -> str:
+        """Why it is not sure that this model has learned the forget rows; empty if it is."""
+        return "" if self.check is None else self.check.doubt
+
+    @property
     def fault(self) -> str:
         """Reason why runs from this model show nothing about methods; empty if there is none.
 

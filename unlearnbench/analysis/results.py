@@ -293,6 +293,7 @@ class Results:
             *self.table.notes,
             *moved_choices(self.choices),
             *controls,
+            *(f"{panel.place}: {panel.start.doubt}" for panel in self.panels if panel.start.doubt),
             *self.unobserved(),
         )
         return tuple(dict.fromkeys(line for line in lines if line))

@@ -122,7 +122,7 @@ def missing_for_privacy(schema: BenchmarkSchema) -> str:
         also = "" if schema.has_retain else ", and a retain model"
         return (
             f"{unknown}: this needs rows like the forget rows that no model has seen (`holdout` in "
-            f"the section `data`){also}."
+            f"the section `data` of YAML, `--holdout-rows` of commands){also}."
         )
     if schema.could_have_retain and schema.sets("holdout"):
         return (

@@ -465,16 +465,25 @@ def _check_apart(tables: _Tables, split: str, utility: ReadTable | None) -> None
     """Raise DataError for rows that are in two tables of which only one may have them."""
     forget, retain = tables.forget[split], tables.retain[split]
     fix = "a row is forgotten or retained, never both: remove these rows from one of the two"
-    _check_pair(forget, retain, fix)
+    _check_pair(forget, retain, "forget and retain", fix)
     if utility is not None:
-        _check_pair(forget, utility, "a row to be forgotten cannot be kept: remove one of the two")
+        fix = "a row to be forgotten cannot be kept: remove one of the two"
+        _check_pair(forget, utility, "forget and utility", fix)
     if tables.holdout:
         fix = "no model may have seen a holdout row: remove these rows from holdout"
-        for trained in (forget, retain):
-            _check_pair(trained, tables.holdout[split], fix)
+        for part, trained in (("forget", forget), ("retain", retain)):
+            _check_pair(trained, tables.holdout[split], f"{part} and holdout", fix)
 
 
-def _check_pair(one: ReadTable, other: ReadTable, fix: str) -> None:
+def _check_pair(one: ReadTable, other: ReadTable, parts: str, fix: str) -> None:
+    """Raise DataError for rows that both tables have.
+
+    Args:
+        one: A table.
+        other: Another one, or the same table for another part.
+        parts: What the tables are for, in words.
+        fix: What to do, for the message.
+    """
     first: dict[RowKey, Question] = {}
     for key, row in zip(one.keys, one.rows, strict=True):
         first.setdefault(key, row)
@@ -482,11 +491,14 @@ def _check_pair(one: ReadTable, other: ReadTable, fix: str) -> None:
     shared = [(first[key], row) for key, row in pairs if key in first]
     if shared:
         row, again = shared[0]
-        raise DataError(
-            f"{counted(len(shared), 'row of', 'rows of')} {other.label} "
-            f"{'is' if len(shared) == 1 else 'are'} in {one.label} as well, such as {again.place}, "
-            f"which is {row.place}; {fix}"
-        )
+        count = counted(len(shared), "row of", "rows of")
+        are = "is" if len(shared) == 1 else "are"
+        example = again.place
+        if row.place != again.place:
+            example += f", which is {row.place}"
+        # One file may be named for both parts, or be one table with marked rows.
+        where = f"in {one.label} as well" if one.label != other.label else f"in both {parts}"
+        raise DataError(f"{count} {other.label} {are} {where}, such as {example}; {fix}")
 
 
 def counted(count: int, one: str, several: str) -> str:

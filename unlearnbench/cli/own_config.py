@@ -27,6 +27,7 @@ from unlearnbench.config.starting_values import (
     preparation_value,
     starting_values,
 )
+from unlearnbench.evaluation.start_check import FEWEST_ROWS
 
 if TYPE_CHECKING:
     from unlearnbench.api.benchmark import Dataset, Split
@@ -42,12 +43,6 @@ STEPS_OF_PREPARATION = 125
 """Optimiser steps in which a model learns rows, as in the quickstart and in our study."""
 MANY_ROWS = 400
 """Rows of an evaluation set above which only so many are evaluated."""
-FEWEST_ROWS = 6
-"""Rows to forget with which the check of the start model can be sure that it has learned them.
-
-With five rows the 95 % interval of its difference from the retain model includes 0, even if the one
-model knows all of every row and the other nothing.
-"""
 TINY = "{vocabulary: 1024, hidden_size: 128, layers: 2, heads: 4, intermediate_size: 384}"
 """Architecture of the quickstart's model."""
 WEIGHTS_OF_TINY = 557_696
@@ -267,8 +262,8 @@ def _data(tables: OwnTables, section: Mapping[str, Any], counts: str, remark: st
 def _few_rows(split: Split, model: NamedModel) -> Iterator[str]:
     has_retain_model = model.base is not None or model.is_tiny
     if has_retain_model and len(split.forget) < FEWEST_ROWS:
-        yield f"# With fewer than {FEWEST_ROWS} rows to forget it is not sure that the start model"
-        yield "# has learned them, and a sweep stops there: add rows, or sweep with --force."
+        yield f"# With fewer than {FEWEST_ROWS} rows to forget, a sweep cannot be sure that the"
+        yield "# start model has learned them. It goes on, and says so: add rows if there are more."
 
 
 def _models(model: NamedModel, split: Split) -> Iterator[str]:

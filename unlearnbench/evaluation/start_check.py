@@ -9,6 +9,9 @@ them fails:
 - extraction strength on the forget rows, held against the retain model's question by question
 - ROUGE on the retain rows
 
+With very few forget rows no interval can exclude chance, whatever the models answer. Such a sweep
+goes on if the start model looks as if it has learned them, and says that this is not sure.
+
 The process that evaluates a start model measures both, and its record keeps them in the provenance.
 Sweep, page and terminal read them from there, so that all say the same.
 """
@@ -32,6 +35,14 @@ KEY = "start_check"
 """Key in the provenance of a start model's record."""
 LEAST_ROUGE = 0.1
 """ROUGE on retain rows below which a start model has nothing to keep."""
+FEWEST_ROWS = 6
+"""Forget rows from which the comparison with the retain model can exclude chance.
+
+With five rows the 95 % interval of the difference includes 0 even if the start model has memorised
+all of every row and the retain model nothing.
+"""
+LEAST_GAP = 0.1
+"""Difference in extraction strength from which the start model looks as if it has learned rows."""
 LOW_RATE = 3
 """A learning rate that is lower than the usual one by this factor is the first thing to change."""
 _STRENGTH = "extraction_strength"
@@ -62,6 +73,16 @@ class Memorized:
     def is_above(self) -> bool:
         """Whether the start model has memorised more than the retain model, beyond chance."""
         return self.interval[0] > 0
+
+    @property
+    def looks_above(self) -> bool:
+        """Whether the difference is large, though it may be chance."""
+        return not self.is_above and self.start - self.retain >= LEAST_GAP
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether the difference is large, and the rows are too few to exclude chance."""
+        return self.looks_above and self.rows < FEWEST_ROWS
 
     def __str__(self) -> str:
         low, high = self.interval
@@ -157,8 +178,12 @@ class Trained:
 
 _NAMED = (
     "The configuration names it (models.fine_tuned): name a model that has learned these rows, "
-    "check that models.template is the one that it was trained with, or leave fine_tuned out, so "
-    "that a start model is trained from the base"
+    "check that models.template is the one that it was trained with, or "
+)
+_WITH_BASE = "leave fine_tuned out, so that a start model is trained from the base"
+_WITHOUT_BASE = (
+    "name a model that has not learned them as models.base in place of fine_tuned, so that a start "
+    "model is trained from it"
 )
 
 
@@ -172,6 +197,8 @@ class StartCheck:
     """None without ROUGE on retain rows."""
     trained: Trained | None = None
     """None if the configuration names the start model."""
+    has_base: bool = True
+    """Whether the configuration names a base model, or builds one."""
 
     @classmethod
     def measure(
@@ -181,6 +208,8 @@ class StartCheck:
         plan: MetricPlan,
         roles: Mapping[str, Role],
         trained: Trained | None = None,
+        *,
+        has_base: bool = True,
     ) -> StartCheck:
         """Measure a start model.
 
@@ -193,6 +222,7 @@ class StartCheck:
             plan: Metrics of the benchmark.
             roles: Role of each set.
             trained: How the start model was made.
+            has_base: Whether the configuration has a base model.
         """
         memorized: list[Memorized] = []
         for measure, set_name in _measures(plan, _STRENGTH, roles, "forget"):
@@ -209,6 +239,7 @@ class StartCheck:
             max(memorized, key=lambda item: item.interval[0], default=None),
             max(answered, key=lambda item: item.start, default=None),
             trained,
+            has_base,
         )
 
     @classmethod
@@ -223,6 +254,7 @@ class StartCheck:
             None if memorized is None else Memorized.read(memorized),
             None if answered is None else Answered.read(answered),
             None if trained is None else Trained(**trained),
+            entry.get("has_base", True),
         )
 
     @property
@@ -232,8 +264,9 @@ class StartCheck:
 
     @property
     def has_learned(self) -> bool:
-        """Whether the forget rows are learned, as far as that was measured."""
-        return self.memorized is None or self.memorized.is_above
+        """Whether the forget rows are learned, as far as that was measured and can be decided."""
+        seen = self.memorized
+        return seen is None or seen.is_above or seen.is_undecided
 
     @property
     def has_answers(self) -> bool:
@@ -254,7 +287,7 @@ class StartCheck:
         """
         reasons: list[str] = []
         measured: list[str] = []
-        if self.memorized is not None and not self.memorized.is_above:
+        if self.memorized is not None and not self.has_learned:
             reasons.append("has not learned the forget rows")
             measured.append(str(self.memorized))
         if self.answered is not None and not self.answered.is_enough:
@@ -262,18 +295,40 @@ class StartCheck:
             measured.append(str(self.answered))
         if not reasons:
             return ""
-        advice = _NAMED if self.trained is None else self.trained.advice
         return (
-            f"the start model {' and '.join(reasons)}: {'; '.join(measured)}. {advice}{self._few}"
+            f"the start model {' and '.join(reasons)}: {'; '.join(measured)}. "
+            f"{self._advice}{self._few}"
         )
+
+    @property
+    def doubt(self) -> str:
+        """Why it cannot be decided if the forget rows are learned; empty if it can."""
+        if self.memorized is None or not self.memorized.is_undecided:
+            return ""
+        rows = self.memorized.rows
+        are_few = "1 forget row is" if rows == 1 else f"{rows} forget rows are"
+        return (
+            f"{are_few} too few to be sure that the start model has learned them: {self.memorized}."
+            f" With {FEWEST_ROWS} rows or more it can be decided"
+        )
+
+    @property
+    def _advice(self) -> str:
+        """What to change, by how the start model came to be."""
+        if self.trained is not None:
+            return self.trained.advice
+        return _NAMED + (_WITH_BASE if self.has_base else _WITHOUT_BASE)
 
     @property
     def _few(self) -> str:
         """Advice if the start model may have learned the rows, and too few of them were asked."""
         seen = self.memorized
-        if seen is None or seen.is_above or seen.start - seen.retain < LEAST_ROUGE:
+        if seen is None or self.has_learned or not seen.looks_above:
             return ""
-        return f". With n = {seen.rows} the difference may be chance: evaluate more forget rows"
+        return (
+            f". With n = {seen.rows} the difference may be chance: name or evaluate more forget "
+            "rows"
+        )
 
 
 def _measures(

@@ -206,6 +206,7 @@ def _start_check_entry(
         space.metrics,
         space.config.data.set_roles,
         Trained.of(models.settings, len(models.tuning_rows("full")), usual_rate),
+        has_base=models.settings.base is not None,
     )
     return check.entry
 

@@ -304,6 +304,9 @@ class _Execution:
         state = self._state
         state.read_references(self._plan)
         starts = [panel.start for panel in state.start_panels() if panel.panel in panels]
+        for start in starts:
+            if start.doubt:
+                state.progress.warn(f"{start.place}: {start.doubt}")
         failed = [start for start in starts if start.stops]
         if not failed:
             return

@@ -12,7 +12,6 @@ import yaml
 
 from tests.conftest import FakeHub
 from unlearnbench.cli.own_config import (
-    FEWEST_ROWS,
     TINY,
     WEIGHTS_OF_TINY,
     Budget,
@@ -21,6 +20,7 @@ from unlearnbench.cli.own_config import (
 from unlearnbench.config.loader import load_config
 from unlearnbench.config.schema import Architecture
 from unlearnbench.config.starting_values import ModelSize, starting_values
+from unlearnbench.evaluation.start_check import FEWEST_ROWS
 from unlearnbench.models.tiny import tiny_config
 from unlearnbench.results.model_shape import number_of_weights
 from unlearnbench.stats.mean_interval import difference_bounds, mean_interval
@@ -356,7 +356,7 @@ def test_too_few_rows_for_the_check_of_the_start_model_are_said(run: Run) -> Non
         name = f"of-{rows}"
         assert run("configs", "new", name, *ROWS)[0] == 0
         text = Path(f"{name}.yaml").read_text(encoding="utf-8")
-        assert ("or sweep with --force" in text) == is_said
+        assert ("start model has learned them. It goes on" in text) == is_said
 
 
 def test_the_tiny_model_is_that_of_the_quickstart() -> None:

@@ -37,6 +37,7 @@ pytestmark = [
 ]
 KNOWS = StartCheck(Memorized("forget", 0.9, 0.1, (0.7, 0.9), 40), Answered("retain", 0.9, None, 40))
 UNLEARNED = StartCheck(Memorized("forget", 0.12, 0.11, (-0.02, 0.04), 40), KNOWS.answered)
+UNSURE = StartCheck(Memorized("forget", 1.0, 0.0, (-0.2, 1.0), 4), KNOWS.answered)
 MUTE = StartCheck(KNOWS.memorized, Answered("retain", 0.04, (0.01, 0.07), 40))
 Checks = dict[tuple[str, float], StartCheck]
 
@@ -188,6 +189,19 @@ def test_a_sweep_goes_on_if_the_models_of_its_runs_know_their_rows(tmp_path: Pat
     only_one = config.model_copy(update={"models": config.models[:1]})
     sweep(only_one, pipeline_of(marks, checks))
     assert len([*marks.glob("run.*")]) == 2
+
+
+@pytest.mark.usefixtures("shared_ray")
+def test_a_sweep_goes_on_in_doubt_and_says_so(tmp_path: Path) -> None:
+    marks = tmp_path / "marks"
+    config = a_config(tmp_path / "out")
+    output = " ".join(sweep(config, pipeline_of(marks, some_checks(one_20=UNSURE))).split())
+    assert len([*marks.glob("run.*")]) == 4
+    doubt = "one, forget 20 %: 4 forget rows are too few to be sure that the start model has"
+    assert doubt in output
+    page = (tmp_path / "out" / "small" / "report.html").read_text(encoding="utf-8")
+    assert "4 forget rows are too few to be sure" in page
+    assert "No result" not in page
 
 
 @pytest.mark.usefixtures("shared_ray")

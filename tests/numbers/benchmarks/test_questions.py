@@ -196,6 +196,35 @@ def test_a_row_that_is_forgotten_and_retained_is_refused_with_the_count(folder: 
     )
 
 
+def test_a_file_that_is_named_for_two_parts_is_named_once(folder: Path) -> None:
+    assert problem(retain="forget.jsonl") == (
+        f"{len(FORGET)} rows of forget.jsonl are in both forget and retain, such as "
+        "forget.jsonl:1; a row is forgotten or retained, never both: remove these rows from one of "
+        "the two"
+    )
+    assert "in both retain and holdout, such as retain.jsonl:1; no model may" in problem(
+        holdout="retain.jsonl"
+    )
+    marked = [{"author": "A", **FORGET[0]}, {"author": "B", **RETAIN[0]}]
+    write(folder / "all.jsonl", [*marked, {"author": "B", **FORGET[0]}])
+    assert problem(rows="all.jsonl", forget_if={"author": "A"}).startswith(
+        "1 row of all.jsonl is in both forget and retain, such as all.jsonl:3, which is "
+        "all.jsonl:1; "
+    )
+
+
+def test_what_is_missing_without_holdout_rows_is_said_in_both_ways(folder: Path) -> None:
+    marked = [{"author": "A", **FORGET[0]}, {"author": "B", **RETAIN[0]}]
+    write(folder / "all.jsonl", marked)
+    notes = (loaded().notes, loaded(rows="all.jsonl", forget_if={"author": "A"}).notes)
+    for lines in notes:
+        assert any(line.startswith("data.holdout: no rows, so whether") for line in lines)
+    write(folder / "holdout.jsonl", [{**FORGET[0], "answer": "Unseen."}])
+    data = loaded(rows="all.jsonl", forget_if={"author": "A"}, holdout="holdout.jsonl")
+    assert not any("no rows" in line for line in data.notes)
+    assert len(data.splits["all"].sets["holdout"]) == 1
+
+
 def test_holdout_rows_are_of_no_model(folder: Path) -> None:
     write(folder / "holdout.jsonl", [{**FORGET[0], "answer": "Unseen."}])
     split = loaded(holdout="holdout.jsonl").splits["all"]

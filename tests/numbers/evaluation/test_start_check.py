@@ -16,7 +16,7 @@ from unlearnbench.benchmarks.tofu_metrics import ROLES
 from unlearnbench.config.metric_plan import MetricPlan
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.config.schema import ModelSettings, Preparation
-from unlearnbench.evaluation.start_check import KEY, StartCheck, Trained
+from unlearnbench.evaluation.start_check import FEWEST_ROWS, KEY, StartCheck, Trained
 from unlearnbench.evaluation.summary import plan_of
 
 ROWS = tuple(
@@ -85,8 +85,11 @@ def test_the_forget_rows_are_learned_if_extraction_strength_is_above_the_retain_
     tolerance = 1e-9 if n < 30 else 0.02
     assert seen.interval == pytest.approx(expected, abs=tolerance)
     if abs(expected[0]) > tolerance:
-        assert check.has_learned == (expected[0] > 0)
-        assert ("has not learned the forget rows" in check.fault) == (expected[0] <= 0)
+        is_sure = expected[0] > 0
+        is_undecided = not is_sure and n < 6 and seen.start - seen.retain >= 0.1
+        assert check.has_learned == (is_sure or is_undecided)
+        assert ("has not learned the forget rows" in check.fault) != check.has_learned
+        assert bool(check.doubt) == is_undecided
     assert check.passes == (not check.fault)
 
 
@@ -161,13 +164,74 @@ def test_the_advice_follows_from_the_settings() -> None:
     assert "preparation" not in named.fault
 
 
-def test_a_small_sample_is_named_as_a_possible_cause() -> None:
-    start, retain = evaluation(1.0, 0.9, 1), evaluation(0.0, 0.9, 1)
-    check = StartCheck.measure(start, retain, plan(), ROLES)
-    assert not check.has_learned
-    assert check.fault.endswith(
-        "With n = 1 the difference may be chance: evaluate more forget rows"
+def check_of(start: Sequence[float], retain: Sequence[float], answered: float = 0.9) -> StartCheck:
+    """What is measured of models with these extraction strengths by forget row."""
+    evaluations: list[Evaluation] = []
+    for strengths_of_rows in (start, retain):
+        made = evaluation(0.5, answered, len(strengths_of_rows), noise=0)
+        values = {"extraction_strength": np.array(strengths_of_rows)}
+        forget = replace(made.sets["forget"], values=values)
+        evaluations.append(replace(made, sets={**made.sets, "forget": forget}))
+    start_model, retain_model = evaluations
+    return StartCheck.measure(start_model, retain_model, plan(), ROLES)
+
+
+@pytest.mark.parametrize("n", range(1, 12))
+def test_a_model_that_knows_every_row_is_never_stopped(n: int) -> None:
+    check = check_of([1.0] * n, [0.0] * n)
+    assert check.passes
+    assert bool(check.doubt) == (n < FEWEST_ROWS)
+    assert FEWEST_ROWS == 6
+    # With n values that are all 1, the exact interval of a proportion begins at 0.025^(1/n).
+    low = 2 * 0.025 ** (1 / n) - 1
+    assert check.memorized is not None
+    assert check.memorized.interval[0] == pytest.approx(low)
+    assert (low > 0) == (n >= FEWEST_ROWS)
+
+
+def test_a_doubt_names_the_numbers_and_what_would_decide() -> None:
+    assert check_of([1.0] * 4, [0.0] * 4).doubt == (
+        "4 forget rows are too few to be sure that the start model has learned them: extraction "
+        "strength on the forget rows is 1.000, and 0.000 of the retain model, which never saw them "
+        "(difference +1.000, 95 % interval -0.205 to +1.000, n = 4). With 6 rows or more it can be "
+        "decided"
     )
+    assert check_of([1.0], [0.0]).doubt.startswith("1 forget row is too few to be sure")
+
+
+def test_a_model_that_knows_no_more_than_the_retain_model_is_stopped_by_few_rows() -> None:
+    for start, retain in (([0.05] * 4, [0.05] * 4), ([0.1, 0.0, 0.2, 0.1], [0.3, 0.1, 0.0, 0.0])):
+        check = check_of(start, retain)
+        assert not check.has_learned
+        assert not check.doubt
+        assert "has not learned the forget rows" in check.fault
+        assert "may be chance" not in check.fault
+
+
+def test_in_doubt_the_retain_rows_still_count() -> None:
+    check = check_of([1.0] * 4, [0.0] * 4, answered=0.0)
+    assert check.doubt
+    assert check.fault.startswith("the start model does not answer the retain rows: ROUGE")
+    assert "may be chance" not in check.fault
+
+
+def test_a_small_sample_is_named_as_a_possible_cause() -> None:
+    check = check_of([1, 0, 0, 0, 0.2, 0.9], [0.0] * 6)
+    assert not check.has_learned
+    assert not check.doubt
+    assert check.fault.endswith(
+        "With n = 6 the difference may be chance: name or evaluate more forget rows"
+    )
+
+
+def test_the_advice_names_no_base_where_there_is_none() -> None:
+    unable = evaluation(0.9, 0.0, 20, noise=0)
+    of_base = StartCheck.measure(unable, None, plan(), ROLES)
+    assert "leave fine_tuned out, so that a start model is trained from the base" in of_base.fault
+    alone = StartCheck.measure(unable, None, plan(), ROLES, has_base=False)
+    assert "trained from the base" not in alone.fault
+    assert "name a model that has not learned them as models.base in place of" in alone.fault
+    assert StartCheck.read(alone.entry[KEY]) == alone
 
 
 def test_what_is_stored_reads_back() -> None:
