@@ -166,29 +166,23 @@ def column_names(source: TableSource | datasets.Dataset) -> tuple[str, ...]:
     return _table(source).columns()
 
 
-def missing_column(source: TableSource | datasets.Dataset, column: str) -> DataError:
-    """Return the error about a column that a table lacks: the table, its columns, the nearest."""
-    table = _table(source)
-    return _missing_column(table.label, column, table.columns())
-
-
 def _missing_column(label: str, column: str, columns: Sequence[str]) -> DataError:
     lower_case = {name.lower(): name for name in columns}
     near = get_close_matches(column.lower(), lower_case, n=1, cutoff=0.6)
-    hint = _header_hint(columns)
+    hint = header_hint(columns)
     if near and not hint:
         hint = f"; did you mean {lower_case[near[0]]!r}?"
     listed = ", ".join(map(shortened, columns[:20]))
     return DataError(f"{label}: no column {column!r}; it has {listed}{hint}")
 
 
-def _header_hint(columns: Sequence[str]) -> str:
-    """What may be wrong with a CSV file of which these are the columns."""
+def header_hint(columns: Sequence[str]) -> str:
+    """Return what may be wrong with a CSV file of which these are the columns; empty if nothing."""
     if len(columns) == 1 and ";" in columns[0]:
         return "; its values seem to be separated by semicolons: save it with commas"
     if len(columns) == 1 and "\t" in columns[0]:
         return "; its values seem to be separated by tabs: give it the suffix .tsv"
-    if any(len(name) > 40 or name.endswith((".", "?", "!")) for name in columns):
+    if any(len(name) > 40 or name.endswith((".", "?", "!", "。")) for name in columns):
         return "; these look like values: the first line should name the columns"
     return ""
 

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from unlearnbench.base.errors import DataError, did_you_mean
+from unlearnbench.base.row_texts import row_text
+from unlearnbench.base.tables import header_hint
 
 USUAL_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "question": ("question", "prompt", "instruction", "input", "query", "problem"),
@@ -118,7 +120,8 @@ def answer_columns(
 def text_column(name: str | None, columns: Sequence[str], place: str) -> str:
     """Return the column of texts.
 
-    A table with one column has its texts in it, whatever the column is called.
+    A table with one column has its texts in it, whatever the column is called, unless its name
+    looks like a row: the first row of a file without a header would be lost.
 
     Raises:
         DataError: If the named column is missing, or the column cannot be found without doubt.
@@ -127,6 +130,12 @@ def text_column(name: str | None, columns: Sequence[str], place: str) -> str:
         return named_column("text", name, columns, place)
     found = found_column("text", columns, place)
     if found is None and len(columns) == 1:
+        hint = header_hint(columns)
+        if hint:
+            raise DataError(
+                f"{place} has only the column {row_text(columns[0])}{hint}, or name it in "
+                "data.text if it is the column of texts"
+            )
         return columns[0]
     return _complete({"text": found}, columns, place)["text"]
 
@@ -142,14 +151,7 @@ def _complete(
             raise DataError(
                 f"{place} has no column with a usual name of the {setting} ({usual}); name one "
                 f"in data.{setting} (all columns: {', '.join(columns) or 'none'}"
-                f"{_header_hint(columns)})"
+                f"{header_hint(columns)})"
             )
         complete[setting] = column
     return complete
-
-
-def _header_hint(columns: Sequence[str]) -> str:
-    """Return what may be wrong with a table whose columns have such names."""
-    if any(len(name) > 40 or name.endswith((".", "?", "!", "。")) for name in columns):
-        return "; these look like values: the first line should name the columns"
-    return ""

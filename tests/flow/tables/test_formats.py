@@ -278,6 +278,11 @@ def test_rows_of_local_files_are_copied_nowhere(
         ("a.jsonl", '{"a": "1"}\n{"a": \n', "a.jsonl:2: broken JSON (Expecting value at column 7)"),
         (
             "a.jsonl",
+            '{"a": "1"}\n{"a": "2\n',
+            "a.jsonl:2: broken JSON (Unterminated string starting at column 7)",
+        ),
+        (
+            "a.jsonl",
             '{"a": "1"}\n\n["x"]\n',
             "a.jsonl:3: expected an object with a value for each column, got ['x']",
         ),

@@ -9,7 +9,7 @@ import pytest
 
 from unlearnbench.base import hub
 from unlearnbench.base.errors import DataError
-from unlearnbench.base.tables import TableSource, column_names, missing_column, read_table
+from unlearnbench.base.tables import TableSource, column_names, read_table
 
 from ...conftest import FakeHub
 
@@ -279,7 +279,6 @@ def test_a_dataset_and_its_folder_are_read() -> None:
     assert [row.place for row in read_table(dataset)] == ["the data set:1", "the data set:2"]
     assert [row.place for row in read_table(TableSource("one"))] == ["one:1", "one:2"]
     assert message("two") == "two: which split? It has forget, retain; write two[forget]"
-    assert str(missing_column(dataset, "b")) == "the data set: no column 'b'; it has 'a', 'score'"
 
 
 def test_something_else_of_python_is_an_error() -> None:

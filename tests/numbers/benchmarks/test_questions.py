@@ -384,3 +384,13 @@ def test_chinese_rows(folder: Path) -> None:
     assert "all columns: 问题, 答案" in problem()
     (row,) = loaded(question="问题", answer="答案").splits["all"].forget
     assert (row.question, row.answer) == ("画这幅画的是谁", "李明画了这幅画。")
+
+
+def test_a_table_with_semicolons_or_without_a_header_is_recognised(folder: Path) -> None:
+    (folder / "semicolons.csv").write_text("question;answer\nWho?;Ada\n", encoding="utf-8")
+    assert problem(forget="semicolons.csv").endswith(
+        "(all columns: question;answer; its values seem to be separated by semicolons: save it "
+        "with commas)"
+    )
+    (folder / "bare.csv").write_text("Who is she?,Ada.\nWho else?,Bo.\n", encoding="utf-8")
+    assert "the first line should name the columns" in problem(forget="bare.csv")

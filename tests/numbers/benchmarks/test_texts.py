@@ -128,3 +128,19 @@ def test_attacks_on_membership_read_whole_texts(folder: Path) -> None:
     own = benchmark_plan(UNLEARNBENCH, Texts()).own
     assert {"rouge_forget", "extraction_strength_forget_text", "probability_utility"} <= own
     assert not [name for name in own if name.startswith("mia")]
+
+
+def test_a_column_that_looks_like_a_row_is_not_taken_for_a_header(tmp_path: Path) -> None:
+    retain = tmp_path / "retain.csv"
+    retain.write_text(f"body\n{FORGET[0]}\n", encoding="utf-8")
+    bare = tmp_path / "bare.csv"
+    bare.write_text(f"{FORGET[0]}\n{FORGET[1]}\n", encoding="utf-8")
+    with pytest.raises(DataError, match="the first line should name the columns, or name it in"):
+        load_benchmark(Texts(forget=str(bare), retain=str(retain)), ["all"])
+    pairs = tmp_path / "pairs.csv"
+    pairs.write_text("question;answer\nWho leads the mills?;Ada does.\n", encoding="utf-8")
+    with pytest.raises(DataError, match="separated by semicolons: save it with commas"):
+        load_benchmark(Texts(forget=str(pairs), retain=str(retain)), ["all"])
+    named = Texts(forget=str(bare), retain=str(bare), text=FORGET[0])
+    with pytest.raises(DataError, match="is in both forget and retain"):
+        load_benchmark(named, ["all"])
