@@ -187,12 +187,6 @@ def _broken_line(file: TableFile, number: int, error: ValueError) -> DataError:
     return _no_rows_in(file, document)
 
 
-def _reason(error: json.JSONDecodeError) -> str:
-    """Return what is wrong and where: `Expecting value at column 12`."""
-    # Some messages end with "at" or a colon, behind which Python writes the place.
-    return f"{error.msg.rstrip(': ').removesuffix(' at')} at column {error.colno}"
-
-
 def _no_rows_in(file: TableFile, document: object) -> DataError:
     """The message about a file that is one JSON value and no array."""
     members: list[str] = []
