@@ -64,7 +64,7 @@ def draw_trajectories(
     ] = None,
     width: Width = None,
 ) -> None:
-    r"""Draw metrics by epoch, a row of panels per model and split.
+    r"""Draw metrics by epoch or step, a row of panels per model and split.
 
     Examples:
       unlearnbench figures trajectories runs/quickstart \

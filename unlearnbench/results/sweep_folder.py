@@ -85,11 +85,19 @@ def check_owner(plan: Plan) -> None:
                 f"there and {fingerprint} now; {FIX}"
             )
     had_texts = dict(written.get("config", {})).get("keep_texts", True)
-    if had_texts and not plan.config.keep_texts and any((folder / "records").glob("[!.]*")):
+    has_records = any((folder / "records").glob("[!.]*"))
+    if not has_records or had_texts == plan.config.keep_texts:
+        return
+    if had_texts:
         raise RecordError(
             f"{folder} has records with texts, from before keep_texts: false was set; delete "
             f"the folder, or {FIX}"
         )
+    # Questions of later evaluations would not match those of the start and retain models.
+    raise RecordError(
+        f"{folder} has records without texts, from when keep_texts: false was set; set it again, "
+        f"delete the folder, or {FIX}"
+    )
 
 
 def _check_known_files(folder: Path, state: str) -> None:

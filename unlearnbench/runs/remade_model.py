@@ -115,7 +115,9 @@ def remake(
         start = _start_evaluation(space, records, spec)
         whole = spec.model.model_copy(update={"lora": None, "gradient_checkpointing": False})
         result = space.evaluator(name, split)(load_any_model(Source(str(to)), whole), start)
-        return space.with_start_losses(name, split, result)
+        result = space.with_start_losses(name, split, result)
+        # The sweep's table, which it is compared with, may be of evaluations without texts.
+        return space.kept(result, split)
 
 
 def _start_evaluation(

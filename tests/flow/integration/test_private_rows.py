@@ -113,6 +113,8 @@ def test_no_text_of_a_row_is_written_and_all_numbers_are(
     capfd.readouterr()
     assert main(["sweep", "open.yaml", "--set", "keep_texts=false"]) == 2
     assert "runs/open has records with texts" in capfd.readouterr().err
+    assert main(["sweep", "closed.yaml", "--set", "keep_texts=true"]) == 2
+    assert "runs/closed has records without texts" in capfd.readouterr().err
     capfd.readouterr()
     changed = "evaluation.metrics.rouge-f1={stemmer: true}"
     assert main(["sweep", "closed.yaml", "--force", "--set", changed]) == 0

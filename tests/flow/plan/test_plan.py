@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from unlearnbench.api.benchmark import SplitKey
+from unlearnbench.base.errors import RecordError
 from unlearnbench.benchmarks.synthetic import Synthetic
 from unlearnbench.benchmarks.tofu import TOFU
 from unlearnbench.config.entries import attack_specs
@@ -230,6 +231,15 @@ class TestFolder:
         second = json.loads((folder / "plan.json").read_text())
         assert {r["id"] for r in first["runs"]} < {r["id"] for r in second["runs"]}
         claim_folder(self.plan(tmp_path, {0.1: "f", 0.5: "h"}, forget_fractions=(0.1, 0.5)))
+
+    @pytest.mark.parametrize("had_texts", [True, False])
+    def test_has_records_with_texts_or_without_them(self, had_texts: bool, tmp_path: Path) -> None:
+        folder = claim_folder(self.plan(tmp_path, keep_texts=had_texts))
+        other = self.plan(tmp_path, keep_texts=not had_texts)
+        (folder / "records" / "0123456789abcdef").mkdir(parents=True)
+        with pytest.raises(RecordError, match=f"records with{'' if had_texts else 'out'} texts"):
+            claim_folder(other)
+        claim_folder(self.plan(tmp_path, keep_texts=had_texts))
 
 
 def test_inference_methods_have_one_run_per_setting() -> None:

@@ -1,6 +1,7 @@
 """Exported models: trained again from a record, loaded by plain transformers, the same numbers."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -53,6 +54,16 @@ def test_a_run_of_one_of_several_splits_has_the_rows_that_it_had(place: Path) ->
     assert main(["export", first.id, "--in", str(folder), "--epoch", "last", "--to", str(to)]) == 0
     card = (to / "README.md").read_text(encoding="utf-8")
     assert "--forget 0.25 --template auto --profile tofu --rows 4 --max-length 96`" in card
+
+
+def test_a_run_without_texts_is_compared_with_its_table(tmp_path: Path) -> None:
+    # Not `place`, whose start and retain models were evaluated with texts.
+    folder = swept(tmp_path, epochs=1, keep_texts=False)
+    to = tmp_path / "out"
+    run = the_run(folder)
+    assert main(["export", run.id, "--in", str(folder), "--epoch", "last", "--to", str(to)]) == 0
+    card = (to / "README.md").read_text(encoding="utf-8")
+    assert re.search(r"compared with the sweep's table: of the numbers (\d+) of \1 are equal", card)
 
 
 def the_run(folder: Path) -> Record:
