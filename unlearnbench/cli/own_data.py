@@ -150,7 +150,11 @@ def _found(
     except DataError as error:
         if named:
             raise
-        how = "--column text=NAME" if kind == "texts" else "--column question=NAME"
+        how = (
+            "--column text=NAME"
+            if kind == "texts"
+            else "--column question=NAME --column answer=NAME"
+        )
         raise DataError(f"{error}; on the command line: {how}") from None
     return kind, columns
 

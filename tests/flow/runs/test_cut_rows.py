@@ -67,7 +67,8 @@ def test_a_sweep_tells_it_once_of_preparation_evaluation_and_training(tmp_path: 
     (scored,) = (line for line in lines if "evaluation.max_length" in line)
     assert f"true answers are cut at evaluation.max_length ({MOST} tokens" in scored
     assert int(scored.partition("the longest has ")[2].partition(":")[0]) > MOST
-    [*run_epochs(plan.runs[0], config, folder)]
+    for _ in run_epochs(plan.runs[0], config, folder):
+        pass
     (line,) = (line for line in drain() if "longer than" in line)
     assert line.startswith("tiny, forget 0.5: ")
     assert f"longer than training.max_length ({MOST} tokens), the longest" in line

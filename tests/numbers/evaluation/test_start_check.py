@@ -57,7 +57,7 @@ def expected_interval(differences: Sequence[float]) -> tuple[float, float] | Non
         return None
     if n < 30:
         low, high = stats.t.interval(0.95, n - 1, values.mean(), values.std(ddof=1) / math.sqrt(n))
-        return max(low, -1.0), min(high, 1.0)
+        return max(float(low), -1.0), min(float(high), 1.0)
     drawn = stats.bootstrap((values,), np.mean, n_resamples=4000, method="percentile", rng=1)
     return float(drawn.confidence_interval.low), float(drawn.confidence_interval.high)
 
