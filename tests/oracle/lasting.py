@@ -160,9 +160,23 @@ class Lasting:
 
     @property
     def worst(self) -> str | None:
-        """The variant with the smallest score; None if there is a reason not to score."""
+        """The variant with the smallest score; None if there is a reason not to score.
+
+        Of variants with the same score, the first one: attacks in their order, points by size.
+        Scores that differ in their last digits alone are the same: they come from sums in another
+        order.
+        """
         scores = {v: under.score for v, under in self.under.items() if under.score is not None}
-        return None if self.reason or not scores else min(scores, key=lambda v: scores[v])
+        if self.reason or not scores:
+            return None
+        least = min(scores.values())
+        attacks = [variant.partition("@")[0] for variant in self.under]
+
+        def place(variant: str) -> tuple[int, float, str]:
+            attack, _, point = variant.partition("@")
+            return attacks.index(attack), float(point) if point.isdecimal() else 0.0, point
+
+        return min((v for v, score in scores.items() if score <= least + 1e-9), key=place)
 
 
 @dataclass(frozen=True)

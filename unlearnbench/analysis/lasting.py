@@ -410,10 +410,15 @@ class AttackedSetting:
 
     @property
     def worst(self) -> UnderAttack | None:
-        """The variant with the smallest lasting; None if there is no score, see `why_not`."""
+        """The variant with the smallest lasting; None if there is no score, see `why_not`.
+
+        Of variants with the same lasting, the first one in the table.
+        """
         if self.why_not:
             return None
-        return min(self.scored, key=lambda under: under.lasting or 0.0)
+        least = min(under.lasting or 0.0 for under in self.scored)
+        # Equal shares may differ in their last digits, since they are sums in another order.
+        return next(under for under in self.scored if (under.lasting or 0.0) <= least + 1e-9)
 
     @property
     def most_gained(self) -> UnderAttack | None:

@@ -137,7 +137,8 @@ def by_definition(
 ) -> dict[tuple[str, int, str], dict[str, float | None]]:
     """Compute all numbers as the definition says: `MetricPlan.values` of the three models."""
     records = list(records)
-    plan = plan_of(profile_of(config.evaluation), config.data, config.evaluation.metrics)
+    profile, chosen = profile_of(config.evaluation), config.evaluation.metrics
+    plan = plan_of(profile, config.data, chosen, config.references)
     references: dict[tuple[Any, ...], EvaluatedModel] = {}
     for record in records:
         if record.kind != "run":

@@ -122,14 +122,15 @@ def _errors(views: Views, claims: Claims) -> Found:
 
 
 def _has_scores(claims: Claims) -> bool:
-    """Whether a scorecard would have a score. One that has only Lasting may be left out."""
+    """Whether a scorecard would have a score of a method.
+
+    One that has only Lasting, or only scores of the start and retain models, may be left out.
+    """
     for panel in claims.panels:
-        numbers = [panel.retain.get(column) for column in _SCORES.values()]
-        numbers += [panel.start.get(column) for column in _SCORES.values()]
         for entry in panel.entries:
-            numbers += [_mean(entry.shown, column).mean for column in _SCORES.values()]
-        if any(number is not None for number in numbers):
-            return True
+            numbers = [_mean(entry.shown, column).mean for column in _SCORES.values()]
+            if any(number is not None for number in numbers):
+                return True
     return False
 
 
@@ -1155,7 +1156,7 @@ def _shown_board(views: Views, claims: Claims) -> Found:
             said_forgotten, forgotten_digits = as_shown(values[place - 2])
             said_kept, kept_digits = as_shown(values[place - 1])
             if cells["Method"] in REFERENCES:
-                panel = _panel_of_board(cells, claims)
+                panel = _panel_of_board(cells, text, claims)
                 if panel is not None:
                     pair = values[place - 2], values[place - 1]
                     yield from _reference(view, panel, cells["Method"], *pair)
@@ -1190,14 +1191,21 @@ def _shown_board(views: Views, claims: Claims) -> Found:
                 yield Disagreement(view, f"{line.model}, {line.split}, {line.method}", None, line)
 
 
-def _panel_of_board(cells: Mapping[str, str], claims: Claims) -> PanelClaim | None:
-    """The panel of a line of a board, whose columns of model and split may be left out."""
+def _panel_of_board(cells: Mapping[str, str], board: str, claims: Claims) -> PanelClaim | None:
+    """The panel of a line of a board.
+
+    The columns of model and split are left out if the board has one of them. The text below the
+    table names it: the sweep may have other panels, from which no line is on the board.
+    """
+    found: PanelClaim | None = None
     for panel in claims.panels:
-        is_model = cells.get("Model", panel.model) == panel.model
         split = _split_text(panel.split)
+        is_model = cells.get("Model", panel.model) == panel.model
         if is_model and cells.get("Forget", split) == split:
-            return panel
-    return None
+            if f"{panel.model}, {split}" in board:
+                return panel
+            found = found or panel
+    return found
 
 
 def _split_text(split: float | str) -> str:
