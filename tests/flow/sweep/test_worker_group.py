@@ -154,9 +154,9 @@ def test_a_sweep_over_two_processes_has_the_numbers_of_one(
                 os.kill(os.getpid(), signal.SIGKILL)
 
     err = StringIO()
-    pipeline = replace(pipeline, run_epochs=run_epochs)
+    watched = replace(pipeline, run_epochs=run_epochs)
     # The start model has hardly been trained, which would stop the sweep before its runs.
-    result = run_sweep(config, Console(err=err), pipeline, force=True)
+    result = run_sweep(config, Console(err=err), watched, force=True)
     assert (result.finished, result.failed) == (2, 1), err.getvalue()
     assert len(list(tmp_path.glob("attempt-*"))) == 2, "one attempt of two processes"
     assert marker.exists()
