@@ -90,32 +90,32 @@ def hopeless_set(n: int = 4, *, tokens: int = 200) -> SetEvaluation:
 
 
 def _extreme(n: int, tokens: int, *, knows: bool) -> SetEvaluation:
-    part, false = (0.0, _LARGE) if knows else (_LARGE, 0.0)
+    loss, loss_of_false = (0.0, _LARGE) if knows else (_LARGE, 0.0)
     total, lengths = n * tokens, np.full(n, tokens)
     texts = tuple(" ".join(np.roll(_WORDS, i)) for i in range(n))
     return SetEvaluation(
         questions=tuple(f"question {i}" for i in range(n)),
         generated=texts if knows else ("",) * n,
         references=texts,
-        answer_loss=np.full(n, part),
+        answer_loss=np.full(n, loss),
         answer_tokens=lengths,
-        base_loss=np.full(n, part + 1e-9),  # it differs: there is a paraphrase
+        base_loss=np.full(n, loss + 1e-9),  # it differs: there is a paraphrase
         base_tokens=lengths,
-        perturbed_loss=np.full((n, 3), false),
+        perturbed_loss=np.full((n, 3), loss_of_false),
         perturbed_tokens=np.full((n, 3), tokens),
         rouge1_recall=np.full(n, float(knows)),
         rouge_l_recall=np.full(n, float(knows)),
         token_columns=AnswerTokens(
             lengths=lengths,
             ended=np.ones(n, dtype=np.bool_),
-            loss=np.full(total, part, dtype=np.float32),
+            loss=np.full(total, loss, dtype=np.float32),
             hit=np.full(total, knows),
             tied=np.zeros(total, dtype=np.bool_),
             mean_logprob=np.full(total, -2, dtype=np.float32),
             logprob_variance=np.ones(total, dtype=np.float32),
         ),
-        grad_norm=np.full(n, part),
-        start_loss=np.full(n, part),
+        grad_norm=np.full(n, loss),
+        start_loss=np.full(n, loss),
         samples=Samples(
             tuple((text if knows else "",) * SAMPLES for text in texts),
             np.full((n, SAMPLES), float(knows)),

@@ -43,6 +43,7 @@ def training_warnings(
         models: Those that forget.
     """
     yield from _run_step_warnings(config, forget_rows)
+    yield from _unused_rate_warnings(config)
     for sources in models:
         yield from _preparation_step_warnings(sources)
         weights = weights_of(sources)
@@ -82,7 +83,9 @@ def _run_step_warnings(config: SweepConfig, forget_rows: Mapping[SplitKey, int])
     # A budget in steps does not depend on how many of them an epoch has.
     if config.unit is Unit.STEP:
         return
-    sizes = {config.training_of(name).batch_size for name in config.method_names if trains(name)}
+    sizes = {
+        config.training_of(name).batch_size for name in config.method_names if registry.trains(name)
+    }
     for size in sorted(sizes):
         small = {split: count for split, count in forget_rows.items() if count <= size}
         if not small:
@@ -90,14 +93,26 @@ def _run_step_warnings(config: SweepConfig, forget_rows: Mapping[SplitKey, int])
         splits = ", ".join(f"{split_label(split)} ({n} rows)" for split, n in small.items())
         yield (
             f"training.batch_size {size} holds all forget rows of {splits}: an epoch is one "
-            f"optimiser step, and a run has {config.budget} of them in all; set a smaller "
-            "batch_size or more epochs, or state steps in place of epochs"
+            f"optimiser step, and a run has {config.budget} in all; set a smaller batch_size "
+            "or more epochs, or state steps in place of epochs"
         )
 
 
-def trains(method: str) -> bool:
-    """Whether runs of a method have optimiser steps."""
-    return registry.trains(method)
+def _unused_rate_warnings(config: SweepConfig) -> Iterator[str]:
+    """Yield a line if the sweep states learning rates, and every entry has its own.
+
+    So it is if a file extends one that `configs new` wrote for rows of one's own.
+    """
+    if "learning_rates" not in config.model_fields_set or config.learning_rates is None:
+        return
+    trained = [
+        grid for grid in config.methods if grid.specs and registry.trains(grid.specs[0].name)
+    ]
+    if trained and all(grid.learning_rates is not None for grid in trained):
+        yield (
+            f"learning_rates {_rates_text(config.learning_rates)} has no effect: every entry of "
+            "methods that trains has learning_rates of its own; change those, or leave this out"
+        )
 
 
 def _preparation_step_warnings(sources: ModelSources) -> Iterator[str]:
@@ -108,8 +123,8 @@ def _preparation_step_warnings(sources: ModelSources) -> Iterator[str]:
     if rows <= preparation.batch_size:
         yield (
             f"{settings.name}: preparation.batch_size {preparation.batch_size} holds all {rows} "
-            "rows: an epoch is one optimiser step, and the start model learns in "
-            f"{preparation.epochs} of them in all; set a smaller batch_size or more epochs"
+            "rows: an epoch is one optimiser step, and the start model is "
+            f"trained for {preparation.epochs} in all; set a smaller batch_size or more epochs"
         )
 
 
@@ -120,7 +135,7 @@ def _rate_warnings(config: SweepConfig, sources: ModelSources, weights: int) -> 
     for grid in config.methods:
         rates = grid.learning_rates or config.learning_rates
         name = grid.specs[0].name if grid.specs else ""
-        if not name or rates is None or not trains(name):
+        if not name or rates is None or not registry.trains(name):
             continue
         known = starting_values(name, size, adapters=sources.settings.lora is not None)
         ratios = [_ratio(rates, value.learning_rate) for value in known]

@@ -74,8 +74,22 @@ def test_one_optimiser_step_per_epoch_is_a_line(
         for line in lines:
             assert line.startswith(
                 f"training.batch_size {size} holds all forget rows of forget 0.2 (16 rows): an "
-                "epoch is one optimiser step, and a run has 3 of them in all"
+                "epoch is one optimiser step, and a run has 3 in all"
             )
+
+
+def test_rates_that_every_entry_replaces_are_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    npo, simnpo = method_spec("npo", {}), method_spec("simnpo", {})
+    own = MethodGrid(specs=(npo,), learning_rates=(1e-3,))
+    others = (MethodGrid(specs=(simnpo,), learning_rates=(1e-3,)), MethodGrid(specs=(simnpo,)))
+    for other, has_line in zip(others, (True, False), strict=True):
+        config = a_config(tmp_path, methods=(own, other), learning_rates=(3e-4,))
+        lines = [line for line in warnings_of(config, monkeypatch) if "no effect" in line]
+        assert len(lines) == has_line
+        for line in lines:
+            assert line.startswith("learning_rates 0.0003 has no effect: every entry of methods")
 
 
 def test_a_budget_in_steps_needs_no_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +121,7 @@ def test_a_preparation_of_one_step_per_epoch_is_a_line(
     lines = warnings_of(config, monkeypatch, 7_000_000_000)
     assert any(
         line.startswith("own: preparation.batch_size 80 holds all 80 rows: an epoch is one")
-        and "learns in 5 of them in all" in line
+        and "the start model is trained for 5 in all" in line
         for line in lines
     )
     named = model.model_copy(update={"fine_tuned": "./tuned"})
