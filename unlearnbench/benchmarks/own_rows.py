@@ -159,7 +159,10 @@ class OwnRows(Benchmark):
     @model_validator(mode="after")
     def _names_rows_in_one_way(self) -> Self:
         if self.rows is not None and (self.forget is not None or self.retain is not None):
-            raise ValueError("rows stands for forget and retain together; leave those two out")
+            raise ValueError(
+                "rows stands for forget and retain together; leave those two out (null, where "
+                "another file has them)"
+            )
         if self.rows is not None and not self.forget_if:
             raise ValueError(
                 "rows needs forget_if, which says which of the rows are to be forgotten, such as "
