@@ -69,7 +69,7 @@ docs-serve: $(READY)  # on loopback, new by itself while pages are written
 TRY := $(BIN)/python .ci/try_wheel.py
 QUICK := $(if $(RELEASE_QUICK),--quick)
 
-release: $(READY)  # docs/release.md; RELEASE_QUICK=1 shortens the trial, TAG=1 tags
+release: $(READY)  # docs/develop/release.md; RELEASE_QUICK=1 shortens the trial, TAG=1 tags
 	$(BIN)/python .ci/release.py check build
 	$(TRY) tests $(QUICK)
 	@$(if $(TAG),$(BIN)/python .ci/release.py tag,echo "Not tagged: make release TAG=1")

@@ -1,6 +1,6 @@
 """Check that a release is ready, build its distributions, tag it: `make release`, `make wheel`.
 
-docs/release.md describes the steps; try_wheel.py tries what was built.
+docs/develop/release.md describes the steps; try_wheel.py tries what was built.
 """
 
 import os

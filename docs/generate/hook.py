@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import command_line_page
 import configuration_page
 import method_pages
+import moved_pages
 import starting_values_page
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -34,6 +36,11 @@ def on_page_content(html: str, **_: Any) -> str:
         _PAPER.sub(r'<a href="https://arxiv.org/abs/\1">\g<0></a>', p) for p in parts[::3]
     ]
     return "".join(p for i, p in enumerate(parts) if i % 3 != 2)
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Keep the addresses that pages had before."""
+    moved_pages.write(Path(config.site_dir))
 
 
 def _pages() -> Iterator[tuple[str, str]]:

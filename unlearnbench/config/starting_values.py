@@ -576,7 +576,7 @@ FIRST_METHODS: tuple[tuple[str, str | None], ...] = (
     ("general-ce-u", None),
 )
 """Methods to try first, with their retain terms: the three of ten that forgot and kept in our study
-on SmolLM2-135M-Instruct (docs/study.md)."""
+on SmolLM2-135M-Instruct (docs/studies/real-model.md)."""
 
 
 @dataclass(frozen=True)

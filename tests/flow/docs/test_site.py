@@ -91,6 +91,41 @@ def test_every_link_anchor_and_picture_exists(site: Path) -> None:
     assert len(pages(site)) > 40
 
 
+def test_old_addresses_lead_to_the_pages_that_have_moved(site: Path) -> None:
+    for old, new in {
+        "study.html": "studies/real-model.html",
+        "study/page.html": "studies/page.html",
+        "footguns.html": "concepts/footguns.html",
+        "benchmarks.html": "develop/measurements.html",
+    }.items():
+        [address] = parsed(site / old).links
+        assert ((site / old).parent / address).resolve() == site / new
+        assert (site / new).is_file()
+
+
+def test_pages_form_one_chain_of_previous_and_next(site: Path) -> None:
+    visited: list[Path] = []
+    current: Path | None = site / "index.html"
+    while current is not None:
+        before, after = neighbours(current)
+        assert before == (visited[-1] if visited else None)
+        visited.append(current)
+        current = after
+    others = {site / "404.html", site / "studies/page.html"}
+    others |= {page for page in pages(site) if "This page has moved" in page.read_text("utf-8")}
+    assert {*visited} == {*pages(site)} - others
+
+
+def neighbours(page: Path) -> tuple[Path | None, Path | None]:
+    """Return the pages that the links at the end of a page lead to."""
+    text = page.read_text(encoding="utf-8")
+    found: list[Path | None] = []
+    for label in ("Previous", "Next"):
+        link = re.search(rf'<a href="([^"]+)"[^>]* aria-label="{label}: ', text)
+        found.append((page.parent / unquote(link[1])).resolve() if link else None)
+    return found[0], found[1]
+
+
 def test_nothing_is_loaded_from_a_network(site: Path) -> None:
     outside: dict[str, set[str]] = defaultdict(set)
     for path in pages(site):
