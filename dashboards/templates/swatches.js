@@ -24,8 +24,12 @@
   page.dashSample = (dash) => drawing("svg", { width: 26, height: 8, "aria-hidden": "true" },
     drawing("line", { x1: 0, x2: 26, y1: 4, y2: 4, stroke: "currentColor", "stroke-width": 1.6, "stroke-dasharray": DASHES[dash] }));
 
-  // Fills every `.swatch` inside an element with `data-family`.
+  // Fills every `.swatch` inside an element with `data-family`, and colours every score bar.
   page.paintSwatches = () => {
+    for (const bar of document.querySelectorAll("[data-family] .score-bar")) {
+      const slot = page.data.families[bar.closest("[data-family]").dataset.family];
+      if (slot !== undefined) bar.style.setProperty("--swatch", page.slotColour(slot));
+    }
     for (const node of document.querySelectorAll("[data-family] .swatch")) {
       const family = node.closest("[data-family]").dataset.family;
       const slot = page.data.families[family];

@@ -16,12 +16,14 @@ from unlearnbench.analysis.best_settings import (
     Choice,
     EarlyEnd,
     Panel,
+    PanelKey,
     early_ends,
     panels,
 )
 from unlearnbench.analysis.conclusion import Conclusion, conclude
 from unlearnbench.analysis.lasting import AttackedPanel, attacked_panels
 from unlearnbench.analysis.order_confidence import OrderConfidence, assess_order
+from unlearnbench.analysis.scorecard import Scorer
 from unlearnbench.analysis.selection import (
     SELECTION_FILE,
     ChoicePlan,
@@ -264,6 +266,16 @@ class Results:
         return attacked_panels(
             self.valid_panels, self.attacked, is_white_box, None, self.before, self.observed
         )
+
+    @cached_property
+    def scorers(self) -> Mapping[PanelKey, Scorer]:
+        """What scores the settings of each panel; reads evaluations when a setting is scored."""
+        return {
+            panel.panel: Scorer(
+                self.schema, panel.row("retain"), panel.row("fine-tuned"), self.observed
+            )
+            for panel in self.panels
+        }
 
     @cached_property
     def conclusions(self) -> tuple[Conclusion, ...]:

@@ -19,6 +19,11 @@ from unlearnbench.stats.t_interval import LEVEL, Interval, is_above, t_interval
 
 LASTING = "Lasting"
 """Label of what lasts under attacks, beside the benchmark's scores."""
+REPETITION = "repetition"
+"""Name of the metric that counts distinct 4-grams."""
+REPETITIVE_SHARE = 0.8
+"""Share of the start model's distinct 4-grams below which answers count as repetitive. A convention
+of this project: a model that loops is near 0."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,8 @@ class Score:
     interval: Interval | None
     """The mean's t interval over seeds; None without one."""
     warnings: Mapping[str, str]
-    """Why the number is no success, by kind: `over-forgotten`, `unfamiliar`, `bypassed`."""
+    """Why the number is no success, by kind: `over-forgotten`, `unfamiliar`, `repetitive`,
+    `bypassed`."""
     parts: tuple[Part, ...] = ()
     why_not: str = ""
     """Reason why there is no number; empty if there is one, and if no reason is known."""
@@ -138,10 +144,19 @@ class Scorer:
         self._over_questions = OverQuestions(schema, observed, retain=retain, start=start)
         self._numbers_of_retain = {} if retain is None else retain.metrics
         self._numbers_of_start = {} if start is None else start.metrics
+        self._scores_of_rows: dict[tuple[tuple[str, int], ...], tuple[Score, ...]] = {}
 
     def scores(self, rows: Sequence[TableRow]) -> tuple[Score, ...]:
-        """Score a setting, given as the rows of its seeds."""
-        return tuple(self._score(question, rows) for question in questions(self._schema))
+        """Score a setting, given as the rows of its seeds.
+
+        Warnings are found in observations, which take long to read. That is why the scores of a
+        setting are kept: several views ask for them.
+        """
+        key = tuple((row.run_id, row.epoch) for row in rows)
+        if key not in self._scores_of_rows:
+            asked = questions(self._schema)
+            self._scores_of_rows[key] = tuple(self._score(question, rows) for question in asked)
+        return self._scores_of_rows[key]
 
     def _score(self, score: Summary, rows: Sequence[TableRow]) -> Score:
         column = score.columns()[0]
@@ -175,7 +190,7 @@ class Scorer:
     def _warnings(
         self, made_of: set[str], parts: Sequence[Part], rows: Sequence[TableRow]
     ) -> Iterator[tuple[str, str]]:
-        """Describe where the model is beyond the retain model, by kind."""
+        """Describe by kind where the model is beyond the retain model, or repeats itself."""
         beyond = self._part_beyond_retain([p for p in parts if p.column.name in made_of], rows)
         if beyond is not None:
             measure, name = self._schema.measures[beyond.column.name]
@@ -207,6 +222,22 @@ class Scorer:
                 "the forget rows look less familiar than rows that no model has seen, which gives "
                 f"them away as well: {', '.join(below)}",
             )
+        repetitive = next((part for part in parts if self._is_repetitive(part)), None)
+        if repetitive is not None and repetitive.column.name in made_of:
+            yield (
+                "repetitive",
+                f"repetitive answers: {repetitive.column.label.lower()} "
+                f"{repetitive.value:.3f} (start model {repetitive.start:.3f})",
+            )
+
+    def _is_repetitive(self, part: Part) -> bool:
+        """Whether a part says that answers repeat themselves much more than the start model's."""
+        measure = self._schema.measures.get(part.column.name)
+        if measure is None or measure[0].name != REPETITION:
+            return False
+        if part.value is None or part.start is None:
+            return False
+        return part.value < REPETITIVE_SHARE * part.start
 
     def _part_beyond_retain(self, parts: Sequence[Part], rows: Sequence[TableRow]) -> Part | None:
         """Return a part that is below the retain model's value beyond chance, if low is wanted.

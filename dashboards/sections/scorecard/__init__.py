@@ -12,7 +12,6 @@ from unlearnbench.analysis.results import Results
 from unlearnbench.analysis.scorecard import (
     LASTING,
     Score,
-    Scorer,
     best_beyond_chance,
     lasting_score,
     questions,
@@ -139,10 +138,7 @@ def _without_number(summary: Summary, panels: Sequence[ScorePanel], i: int) -> s
 
 def _panel(context: PageContext, panel: TradeOffPanel, lines: Sequence[SettingsLine]) -> ScorePanel:
     schema = context.columns.schema
-    scorer = Scorer(
-        *(schema, panel.retain, panel.fine_tuned),
-        lambda row: context.evaluation(row.run_id, row.epoch),
-    )
+    scorer = context.report.scorers[panel.panel]
     attacked = panel_of(context, panel)
     scored: list[ScoreLine] = []
     for line in lines:
@@ -280,4 +276,4 @@ def _notes(rule: SettingsTable, values: Sequence[Score]) -> Iterable[str]:
         "differences over the seeds of both, three or more."
     )
     if any(item.warnings for item in values):
-        yield "Dagger: beyond the retain model or bypassed, so no success."
+        yield "Dagger: beyond the retain model, repetitive or bypassed, so no success."

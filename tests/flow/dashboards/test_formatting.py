@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 from unlearnbench.results.setting_value import UNSET
+from unlearnbench.stats.t_interval import Interval
 
 module: Any = importlib.import_module("unlearnbench_dashboards.formatting")
 
@@ -27,3 +28,27 @@ def test_different_values_have_different_texts() -> None:
     alike: list[Any] = [1, 1.0, True, "1", "1.0", "true", UNSET, "default", [1], "[1]"]
     texts = module.value_texts(alike)
     assert len({*texts.values()}) == len(alike)
+
+
+def test_an_interval_of_a_score_stays_between_0_and_1() -> None:
+    wide = module.inside_score(Interval(0.9, -0.2, 1.3, 0.3, 3))
+    assert (wide.low, wide.high) == (0.0, 1.0)
+    inside = Interval(0.5, 0.4, 0.6, 0.1, 3)
+    assert module.inside_score(inside) == inside
+    # An attack may make a model forget more, so that more lasts than was removed.
+    above = module.inside_score(Interval(1.1, 0.9, 1.3, 0.1, 3))
+    assert (above.low, above.high) == (0.9, 1.1)
+    assert module.inside_score(None) is None
+
+
+def test_a_score_is_drawn_with_its_interval_inside_the_bar() -> None:
+    page_data: Any = importlib.import_module("unlearnbench_dashboards.page_data")
+    macro = page_data._environment().get_template("templates/score_bar.html.j2").module
+    drawn = str(macro.score_bar(0.84, Interval(0.84, 0.7, 1.2, 0.1, 3), start=0.0, retain=1.0))
+    assert 'class="fill" style="width:84.0%"' in drawn
+    assert 'class="range" style="left:70.0%;right:calc(100% - 100%)"' in drawn
+    assert 'class="start" title="start model" style="left:0%"' in drawn
+    assert 'class="retain" title="retain model" style="left:100%"' in drawn
+    empty = str(macro.score_bar(None, Interval(0.84, 0.7, 1.2, 0.1, 3)))
+    assert "unscored" in empty
+    assert "range" not in empty

@@ -148,6 +148,23 @@ def test_to_forget_more_than_the_retain_model_is_a_warning(fabric: Fabric) -> No
     assert kept.warning == ""
 
 
+@pytest.mark.parametrize(("distinct", "warns"), [(0.79, True), (0.81, False)])
+def test_answers_that_repeat_themselves_are_a_warning(
+    fabric: Fabric, distinct: float, warns: bool
+) -> None:
+    """The start model's answers have a share of 1 of distinct 4-grams."""
+    records = scored([*references(fabric), fabric.run(points=ONE, rows=ROWS)])
+    *both, run = records
+    assert both[0].epochs[0].metrics["repetition_forget"] == 1.0
+    numbers = {**run.epochs[0].metrics, "repetition_forget": distinct}
+    (line,) = panel([*both, replace(run, epochs=(replace(run.epochs[0], metrics=numbers),))]).lines
+    kept = line.scores[2]
+    assert ("repetitive" in kept.warnings) == warns
+    if warns:
+        expected = "repetitive answers: distinct 4-grams, forget 0.790 (start model 1.000)"
+        assert kept.warnings["repetitive"] == expected
+
+
 def test_a_difference_by_chance_is_no_warning(fabric: Fabric) -> None:
     start, retain = references(fabric)
     run = fabric.run(points=ONE, rows=ROWS)
