@@ -18,6 +18,8 @@ SHARE_TO_KEEP = 0.8
 """Share of what the start model keeps that a best setting must keep."""
 LEVEL = 0.05
 """Level of significance of a test behind the headline."""
+SEEDS_TO_PLACE = 3
+"""Number of seeds below which no place is claimed."""
 
 
 @dataclass(frozen=True)
@@ -81,21 +83,22 @@ class Judge:
             return math.inf, 0.0, 0, name
         return -merit[0], -merit[1], -merit[2], name
 
-    def places(self, best_first: Sequence[Setting]) -> list[int]:
+    def places(self, best_first: Sequence[Setting]) -> list[int | None]:
         """Return the places of settings in their order.
 
         A setting shares the place before, unless the first one of that place is better beyond
-        chance.
+        chance. No place is claimed for a setting with numbers of fewer than three seeds.
         """
-        places: list[int] = []
+        able = [s for s in best_first if len(s.by_seed(self.headline.forgotten)) >= SEEDS_TO_PLACE]
+        place_of: dict[int, int] = {}
         first_of_place: Setting | None = None
-        for number, setting in enumerate(best_first, start=1):
+        for number, setting in enumerate(able, start=1):
             if first_of_place is None or self._is_better(first_of_place, setting):
-                places.append(number)
                 first_of_place = setting
+                place_of[id(setting)] = number
             else:
-                places.append(places[-1])
-        return places
+                place_of[id(setting)] = place_of[id(able[number - 2])]
+        return [place_of.get(id(setting)) for setting in best_first]
 
     def _is_better(self, first: Setting, second: Setting) -> bool:
         sides: list[dict[int, float]] = []

@@ -29,7 +29,7 @@ from unlearnbench.results.records import Record
 from unlearnbench.results.run_settings import run_settings
 from unlearnbench.results.table import Numbers, TableRow
 from unlearnbench.stats.pareto_front import pareto_front
-from unlearnbench.stats.t_interval import Interval, is_above, t_interval
+from unlearnbench.stats.t_interval import ENOUGH_SEEDS, Interval, is_above, t_interval
 
 UTILITY_SHARE = 0.8
 """Share of the fine-tuned model's utility that a setting must keep to be a method's best."""
@@ -385,21 +385,33 @@ def best_first(setting: Setting | None, family: str) -> tuple[float, float, int,
     return -forgotten, -kept, -minus_epoch, family
 
 
-def shared_places(settings: Sequence[Setting]) -> tuple[int, ...]:
-    """Places of settings that stand best first, by what they have forgotten.
+def shared_places(settings: Sequence[Setting]) -> tuple[int | None, ...]:
+    """Return the places of settings that stand best first, by what they have forgotten.
 
     A setting has a place of its own if the first one of the place before is better beyond chance
     (`is_above`); otherwise it shares that place.
+
+    Returns:
+        None for a setting with numbers of fewer than `ENOUGH_SEEDS` seeds. Nothing can be shown to
+        be better or worse beyond chance than such a setting, and a shared place would read as a
+        tie. The others are counted without it.
     """
-    places, first = list[int](), dict[int, float]()
-    for number, setting in enumerate(settings, start=1):
+    places: list[int | None] = []
+    first_of_place: dict[int, float] = {}
+    place = 0
+    count = 0
+    for setting in settings:
         metric = setting.headline.forgotten
-        part = {seed: metric.oriented(v) for seed, v in setting.by_seed(metric.column).items()}
-        if number == 1 or is_above(first, part):
-            places.append(number)
-            first = part
-        else:
-            places.append(places[-1])
+        by_seed = setting.by_seed(metric.column)
+        if len(by_seed) < ENOUGH_SEEDS:
+            places.append(None)
+            continue
+        count += 1
+        oriented = {seed: metric.oriented(value) for seed, value in by_seed.items()}
+        if count == 1 or is_above(first_of_place, oriented):
+            place = count
+            first_of_place = oriented
+        places.append(place)
     return tuple(places)
 
 

@@ -45,7 +45,8 @@ class RankedMethod:
     best: Setting | None
     """None if no setting keeps its utility."""
     place: int | None
-    """Place of the best setting, as `shared_places` has it."""
+    """Place of the best setting, as `shared_places` has it; None without one, and for a setting of
+    too few seeds."""
     hypervolume: float | None
     """Hypervolume of its settings and epochs above the start model's corner; None without one. If
     `select` or `tune` has chosen a setting, of the epochs of its runs on the other seeds."""

@@ -156,10 +156,10 @@ def best_lines(panel: Panel, most: int) -> list[str]:
             continue
         rate = "-" if setting.learning_rate is None else float_text(setting.learning_rate)
         shown = cells(setting.kept, setting.forgotten)
-        place = "-" if best.ranked is None else str(next(places))
-        rows.append(
-            [setting.method, rate, str(setting.epoch), *shown, str(len(setting.rows)), place]
-        )
+        place = None if best.ranked is None else next(places)
+        seeds = str(len(setting.rows))
+        shown_place = "-" if place is None else str(place)
+        rows.append([setting.method, rate, str(setting.epoch), *shown, seeds, shown_place])
     rows.append(["start", "-", "0", *cells(start.utility, start.quality), "-", "-"])
     retain = panel.row("retain")
     if retain is not None:
@@ -348,10 +348,21 @@ def order_sentences(order: PanelOrder) -> tuple[str, ...]:
         for location, count in Counter(places).items()
         if count > 1
     ]
-    lines = [*doubts(order)]
+    lines = [*doubts(order), *_without_order(order)]
     if shared:
         lines.append(f"Not better beyond chance over seeds, so of one place: {'; '.join(shared)}.")
     return (*lines, *(f"Trained differently: {clause}." for clause in order.unequal))
+
+
+def _without_order(order: PanelOrder) -> Iterator[str]:
+    """Name the methods with too few seeds for a place, by their number of seeds."""
+    methods_of_count: dict[int, list[str]] = {}
+    for method in order.methods:
+        if method.best is not None and method.place is None:
+            methods_of_count.setdefault(method.seeds, []).append(method.method)
+    for count, methods in sorted(methods_of_count.items()):
+        seeds = {1: "One seed", 2: "Two seeds"}.get(count, "Too few seeds")
+        yield f"{seeds}: no order ({_named(methods)})."
 
 
 def ranks_summary(claims: OrderConfidence) -> str:

@@ -63,7 +63,8 @@ def test_order_and_hypervolume() -> None:
         "No setting keeps at least 80 % of the start model's utility: broken. It rests on 3 seeds."
         in text
     )
-    assert "Not better beyond chance over seeds, so of one place: good and slow." in text
+    assert [one.place for one in panel.methods] == [1, None, None]
+    assert "One seed: no order (slow)." in text, "a shared place would read as a tie"
 
 
 @pytest.mark.parametrize(
@@ -77,10 +78,17 @@ def test_order_and_hypervolume() -> None:
         ),
         (
             {"a": (-1.0, -1.1), "b": (-8.0, -8.2, -8.1)},
-            [1, 1],
+            [None, 1],
             "It rests on 2 seeds (fewer than three: the order may change with another).",
         ),
-        ({"a": (-1.0,), "b": (-1.0,)}, [1, 1], "Only one seed was run: the order may change"),
+        (
+            {"a": (-1.0,), "b": (-2, -2.9, -2.1), "c": (-2, -3, -2.2), "d": (-8, -8.2, -8.1)},
+            [None, 1, 1, 3],
+            "One seed: no order (a).",
+        ),
+        ({"a": (-1.0, -1.1), "b": (-2.0, -2.1)}, [None, None], "Two seeds: no order (a, b)."),
+        ({"a": (-1.0,), "b": (-1.0,)}, [None, None], "Only one seed was run: the order may change"),
+        ({"a": (-1.0,), "b": (-1.0,)}, [None, None], "One seed: no order (a, b)."),
     ],
 )
 def test_places_are_shared_and_doubts_named(

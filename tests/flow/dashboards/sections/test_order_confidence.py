@@ -50,7 +50,6 @@ def test_only_equal_numbers_look_equal(fabric: Fabric) -> None:
     for method, quality in (("npo", -2.0), ("dpo", -2.0004), ("idk", -2.0)):
         records.append(fabric.run(method, points=((0.8, quality),)))
     found = section(records)
-    places = dict(re.findall(r"(npo|dpo|idk)\s+(\d\S*)\s+−2\.00", found))
-    assert places == dict.fromkeys(("npo", "dpo", "idk"), "1"), "one seed tells none apart"
-    shown = dict(re.findall(r"(npo|dpo|idk)\s+\d\S*\s+(−2\.\d+)", found))
+    shown = dict(re.findall(r"(npo|dpo|idk)\s+(−2\.\d+)", found))
+    assert "One seed: no order (idk, npo, dpo)." in found, "a place would read as a tie"
     assert shown == {"npo": "−2.0000", "dpo": "−2.0004", "idk": "−2.0000"}
