@@ -64,11 +64,13 @@ def rouge_l_f1(reference: str, answer: str, word_rule: str, *, stems: bool) -> f
 def distinct_four_grams(words: Sequence[str]) -> float:
     """Return distinct 4-grams as a share of all (distinct-n of Li et al. 2016, arXiv:1510.03055).
 
-    Fewer than four words are one gram. No word at all has 0.
+    Fewer than four words are one gram. No word at all has 0. A word of more than 30 characters
+    stands for its characters.
     """
-    if not words:
+    units = [unit for word in words for unit in (word if len(word) > 30 else (word,))]
+    if not units:
         return 0.0
-    grams = [tuple(words[start : start + 4]) for start in range(max(1, len(words) - 3))]
+    grams = [tuple(units[start : start + 4]) for start in range(max(1, len(units) - 3))]
     return len(set(grams)) / len(grams)
 
 

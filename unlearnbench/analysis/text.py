@@ -471,8 +471,13 @@ def lasting(attacked: AttackedPanel | None, leader: Setting | None) -> str:
         leader: None if no setting keeps its utility.
     """
     if attacked is None:
-        advice = "`--set attacks=[relearning]` adds one"
-        return f"Whether it lasts is not known: no attack was run ({advice})." if leader else ""
+        if leader is None:
+            return ""
+        # A tiny model does not move at the attack's default rate, which is for 7B.
+        rate = leader.learning_rate
+        attack = "[relearning]" if rate is None else f"{{relearning: {{learning_rate: {rate:g}}}}}"
+        advice = f"`--set 'attacks={attack}'` adds one"
+        return f"Whether it lasts is not known: no attack was run ({advice})."
     lines: list[str] = []
     of_leader, most = None, attacked.most
     if leader is not None:

@@ -9,15 +9,23 @@ from unlearnbench.api.observations import FloatArray, SetEvaluation
 from unlearnbench.stats.text_overlap import plain_words
 
 _GRAM = 4
+_LONGEST_WORD = 30
+"""Characters of the longest word that is one unit. Of 18,736 texts of TOFU and of answers to it,
+no answer has a longer run of characters without a blank."""
 
 
 class Repetition(Metric):
     """Distinct 4-grams of words as a share of all: 1 for fluent text, near 0 for a loop.
 
+    A word of more than 30 characters counts as its characters. Otherwise a loop without blanks
+    (`ayayayay…`) would be one word, and one word repeats nothing. The same holds for scripts
+    without blanks if words end at blanks.
+
     An answer of fewer than four words has one gram, all of it; an empty answer has the value 0.
     Li et al. 2016, arXiv:1510.03055 (distinct-n), with n = 4.
     """
 
+    version = 2
     label = "Distinct 4-grams"
     reads = frozenset({"generated"})
     roles = frozenset({"forget", "retain"})
@@ -26,11 +34,23 @@ class Repetition(Metric):
     def per_example(self, seen: SetEvaluation) -> FloatArray:
         """[n] in [0, 1]."""
         rule = seen.word_rule
-        return np.array([self._distinct(plain_words(text, rule)) for text in seen.generated])
+        return np.array([_distinct(_units(plain_words(text, rule))) for text in seen.generated])
 
-    @staticmethod
-    def _distinct(words: Sequence[str]) -> float:
-        if not words:
-            return 0.0
-        count = max(len(words) - _GRAM + 1, 1)
-        return len({tuple(words[i : i + _GRAM]) for i in range(count)}) / count
+
+def _units(words: Sequence[str]) -> list[str]:
+    """Return the words in their order, and the characters of each that is longer than a word."""
+    units: list[str] = []
+    for word in words:
+        if len(word) > _LONGEST_WORD:
+            units.extend(word)
+        else:
+            units.append(word)
+    return units
+
+
+def _distinct(units: Sequence[str]) -> float:
+    """Return distinct 4-grams as a share of all."""
+    if not units:
+        return 0.0
+    count = max(len(units) - _GRAM + 1, 1)
+    return len({tuple(units[i : i + _GRAM]) for i in range(count)}) / count

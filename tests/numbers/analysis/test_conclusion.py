@@ -3,6 +3,7 @@
 import csv
 import math
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from unlearnbench.analysis.conclusion import (
     read_conclusions,
 )
 from unlearnbench.analysis.results import Results
+from unlearnbench.config.loader import load_config
 from unlearnbench.results.finalize import table_of
 from unlearnbench.results.records import Record
 from unlearnbench.results.table import Table, TableRow, to_csv
@@ -73,6 +75,19 @@ def test_the_best_its_doubt_and_what_comes_back() -> None:
     assert "Most comes back" not in found.lasts, "of no other setting as much"
     (found,) = concluded((*REFERENCES, *NEAR, *FAR, *TWIN), {**under, "twin": (0.1, 0.2)})
     assert "Most comes back of another setting. Under relearning, 13 steps, 25 %" in found.lasts
+
+
+def test_the_hint_to_attack_has_the_rate_of_the_best_setting() -> None:
+    # The attack's default rate is for 7B: a tiny model, which unlearns at 1e-3, stays as it is.
+    (found,) = concluded((*REFERENCES, *NEAR))
+    assert found.lasts == (
+        "Whether it lasts is not known: no attack was run "
+        "(`--set 'attacks={relearning: {learning_rate: 1e-05}}'` adds one)."
+    )
+    option, value = shlex.split(found.lasts.split("`")[1])
+    assert option == "--set"
+    (attack,) = load_config("tofu_smollm2", [value]).attacks
+    assert (attack.name, attack.settings["learning_rate"]) == ("relearning", 1e-5)
 
 
 def numbers(text: str, pattern: str) -> list[float]:
