@@ -1,8 +1,8 @@
 """Sensitivity of each method to its learning rate and its hyper-parameters. Pure.
 
 Settings are compared after their last evaluated epoch, as someone sees them who trains with a
-setting and does not select an epoch. Collapsed ones take no part: that their numbers hardly differ
-is no robustness.
+setting and does not select an epoch. Collapsed ones take no part in ranges: that their numbers
+hardly differ is no robustness. A strip has every setting of a method, and says which collapsed.
 """
 
 from collections import defaultdict
@@ -58,22 +58,91 @@ class MethodSensitivity(OnPanel):
         return Span(min(means), max(means), max(means) - min(means)) if len(means) > 1 else None
 
 
+@dataclass(frozen=True)
+class StripMark:
+    """A setting in the strip of its method."""
+
+    setting: Setting
+    """After its last epoch that has a number."""
+    has_collapsed: bool
+    """Whether it keeps too little to mean anything, or one of its runs ended so."""
+    ended: str
+    """Why the setting has no number after its last epoch, such as `seed 2 collapsed at epoch 3`;
+    empty if it has one."""
+
+
+@dataclass(frozen=True)
+class Strip(OnPanel):
+    """All settings of one method on one model and split."""
+
+    family: str
+    marks: tuple[StripMark, ...]
+    """By ascending learning rate."""
+    without_number: int
+    """Settings that have no number after any epoch."""
+
+
+def strips(panels: Iterable[Panel]) -> tuple[Strip, ...]:
+    """List every method of each panel with all of its settings, by name."""
+    found: list[Strip] = []
+    for panel in panels:
+        by_trajectory: dict[Any, list[Setting]] = defaultdict(list)
+        for setting in panel.settings:  # by ascending epochs
+            if setting.epoch > 0:
+                by_trajectory[setting.trajectory].append(setting)
+        lost = _collapsed_runs(panel)
+        marks: dict[str, list[StripMark]] = defaultdict(list)
+        without_number: dict[str, int] = defaultdict(int)
+        for trajectory, settings in by_trajectory.items():
+            family = settings[-1].family
+            marks.setdefault(family, [])
+            numbered = [s for s in settings if s.kept is not None or s.forgotten is not None]
+            if not numbered:
+                without_number[family] += 1
+                continue
+            shown = numbered[-1]
+            has_collapsed = trajectory in lost or (shown.kept or 0.0) < _floor(panel)
+            marks[family].append(StripMark(shown, has_collapsed, settings[-1].why_not))
+        found += [
+            Strip(
+                *panel.panel,
+                family,
+                tuple(sorted(marks[family], key=_by_rate)),
+                without_number[family],
+            )
+            for family in sorted(marks)
+        ]
+    return tuple(found)
+
+
+def _by_rate(mark: StripMark) -> tuple[float, str]:
+    return mark.setting.learning_rate or 0.0, mark.setting.method
+
+
+def _collapsed_runs(panel: Panel) -> set[Any]:
+    """The trajectories of which a run collapsed: its seed has no row at the last epoch."""
+    return {
+        setting.trajectory
+        for setting in panel.settings
+        if any(row.status == "collapsed" for row in setting.rows)
+    }
+
+
+def _floor(panel: Panel) -> float:
+    """The number of what is kept below which a setting has collapsed."""
+    return COLLAPSE_SHARE * (panel.start.utility or 0.0)
+
+
 def sensitivities(panels: Iterable[Panel]) -> tuple[MethodSensitivity, ...]:
     """List the methods of each panel that left a usable model at several settings."""
     result: list[MethodSensitivity] = []
     for panel in panels:
         last = {setting.trajectory: setting for setting in panel.settings}  # by ascending epochs
         groups: dict[str, list[Setting]] = defaultdict(list)
-        # A seed that collapsed has no row at the last epoch.
-        lost = {
-            setting.trajectory
-            for setting in panel.settings
-            if any(row.status == "collapsed" for row in setting.rows)
-        }
-        floor = COLLAPSE_SHARE * (panel.start.utility or 0.0)
+        lost = _collapsed_runs(panel)
         for setting in last.values():
             is_whole = setting.trajectory not in lost and not setting.why_not
-            if is_whole and (setting.kept or 0.0) >= floor:
+            if is_whole and (setting.kept or 0.0) >= _floor(panel):
                 groups[setting.family].append(setting)
         result += [
             MethodSensitivity(*panel.panel, family, tuple(settings), _dependences(settings))

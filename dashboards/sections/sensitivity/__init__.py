@@ -1,12 +1,19 @@
-"""Plot of what a method keeps and forgets by its learning rate, or by a hyper-parameter."""
+"""What every setting of a method keeps and forgets, and by which hyperparameter that changes."""
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 from html import escape
 from typing import Any
 
-from unlearnbench.analysis.best_settings import Setting
-from unlearnbench.analysis.sensitivity import RATE, Dependence, MethodSensitivity, sensitivities
+from unlearnbench.analysis.best_settings import UTILITY_SHARE, Setting
+from unlearnbench.analysis.sensitivity import (
+    RATE,
+    Dependence,
+    MethodSensitivity,
+    Strip,
+    sensitivities,
+    strips,
+)
 from unlearnbench.api.benchmark import HeadlineMetric
 from unlearnbench.report.best_table import Column
 from unlearnbench.results.setting_value import value_text as exact_text
@@ -21,21 +28,26 @@ from ...figures.marks import (
     trace,
 )
 from ...figures.palette import DASHES, Style, meta
+from ...figures.strip_plot import draw_strips
 from ...formatting import rate_text, value_text, value_texts
 from ...html_table import HtmlTable, number_column
 from ...report_section import PageContext, Section, of_place
 
 
 class SensitivitySection(Section):
-    """Ranges over the settings of each method; absent where every method has one setting."""
+    """Strips of all settings, and ranges over those that did not collapse.
+
+    Absent where every method has one setting.
+    """
 
     name, title, order, folder = "sensitivity", "Sensitivity", 70, "sensitivity"
 
     def values(self, context: PageContext) -> Mapping[str, Any] | None:
-        """Make the table."""
-        methods = _methods(context)
-        if not methods:
+        """Make the table of ranges."""
+        shown = _strips(context)
+        if not any(len(strip.marks) > 1 for strip in shown):
             return None
+        methods = _methods(context)
         headline, rows = context.report.headline, context.report.rows
         columns = [Column("Method", lambda item: item.family, align="")]
         if len(context.panels) > 1:
@@ -52,14 +64,27 @@ class SensitivitySection(Section):
             panel=lambda item: context.panel_number(*item.panel),
         )
         alone = {r.family for r in rows if r.kind == "run"} - {m.family for m in methods}
-        return {"table": table, "headline": headline, "alone": sorted(alone)}
+        return {
+            "table": table if methods else None,
+            "headline": headline,
+            "alone": sorted(alone),
+            "has_collapsed": any(mark.has_collapsed for strip in shown for mark in strip.marks),
+            "without_number": sum(strip.without_number for strip in shown),
+            "retain": any(panel.retain for panel in context.panels),
+            "share": f"{100 * UTILITY_SHARE:g}",
+        }
 
     def data(self, context: PageContext) -> Any:
-        """Draw the figures of each panel: of a method by each of its hyper-parameters."""
-        headline, result = context.report.headline, list[list[Figure]]()
+        """Draw the figures of each panel: strips, and each method by each hyperparameter."""
+        headline = context.report.headline
+        strips_of_panel: list[list[Figure]] = []
+        lines_of_panel: list[list[Figure]] = []
         for panel in context.panels:
+            here = of_place(_strips(context), panel)
+            both = (headline.kept, headline.forgotten)
+            strips_of_panel.append([draw_strips(panel, here, of, context.style) for of in both])
             start = {headline.forgotten: panel.start.quality, headline.kept: panel.start.utility}
-            result.append(
+            lines_of_panel.append(
                 [
                     {"family": item.family, **draw(item, by, of, start[of], context.style)}
                     for item in of_place(_methods(context), panel)
@@ -67,7 +92,12 @@ class SensitivitySection(Section):
                     for of in (headline.forgotten, headline.kept)
                 ]
             )
-        return result
+        return {"strips": strips_of_panel, "lines": lines_of_panel}
+
+
+@lru_cache(maxsize=1)
+def _strips(context: PageContext) -> tuple[Strip, ...]:
+    return strips(context.report.panels)
 
 
 @lru_cache(maxsize=1)

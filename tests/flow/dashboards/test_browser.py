@@ -84,7 +84,7 @@ SECTIONS = {
     "best": "#table-best tbody td",
     "claims": ".claims li",
     "lasting": "table.lasting tbody td",
-    "sensitivity": "[data-figures] .main-svg",
+    "sensitivity": "#strip-plots .main-svg",
     "curves": "#curve-plots .main-svg",
     "ratios": "[data-figures] .main-svg",
     "answers": "article.qa .scores",

@@ -1,11 +1,12 @@
 """Sensitivity to learning rate and hyper-parameters, against plain loops over the records."""
 
+import random
 from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
 from unlearnbench.analysis.best_settings import panels
-from unlearnbench.analysis.sensitivity import RATE, MethodSensitivity
+from unlearnbench.analysis.sensitivity import RATE, MethodSensitivity, strips
 from unlearnbench.analysis.sensitivity import sensitivities as of_panels
 from unlearnbench.api.benchmark import SplitKey
 from unlearnbench.results.setting_value import SettingValue
@@ -97,3 +98,57 @@ def test_collapsed_settings_take_no_part() -> None:
     one_left = [r for r in rows if r.family == "npo" or (r.learning_rate, r.epoch) == (1e-4, 3)]
     first = replace(low[0], metrics={Q: -9.0, U: 0.5}, epoch=3)
     assert "low" not in [one.family for one in sensitivities([*one_left, first])]
+
+
+def test_a_strip_has_every_setting_after_its_last_number_and_says_which_collapsed() -> None:
+    """Against a plain loop over random rows, of which some have no number."""
+    draw = random.Random(7)
+    start = replace(row(1e-5, 0.0, 0, 0), kind="fine-tuned", metrics={Q: -16.0, U: 0.8})
+    for _ in range(30):
+        settings = [(f, r, b) for f in ("npo", "dpo") for r in RATES for b in BETAS]
+        rows: list[TableRow] = []
+        expected: dict[str, list[tuple[float, float, int, float | None, bool]]] = {}
+        lost: dict[str, int] = {}
+        for family, rate, beta in draw.sample(settings, draw.randrange(2, len(settings))):
+            found: tuple[float, float, int, float | None, bool] | None = None
+            for epoch in EPOCHS:
+                kept = draw.choice([None, *(draw.uniform(0, 0.8) for _ in range(3))])
+                metrics = {Q: None if kept is None else -1.0, U: kept}
+                one = row(rate, beta, 0, epoch, family=family)
+                rows.append(replace(one, metrics=metrics))
+                if kept is not None:
+                    found = (rate, beta, epoch, kept, kept < 0.4)  # half of the start model's
+            expected.setdefault(family, [])
+            if found is None:
+                lost[family] = lost.get(family, 0) + 1
+            else:
+                expected[family].append(found)
+        shown = {
+            strip.family: sorted(
+                (
+                    mark.setting.learning_rate,
+                    mark.setting.rows[0].setting.fields["beta"],
+                    mark.setting.epoch,
+                    mark.setting.kept,
+                    mark.has_collapsed,
+                )
+                for mark in strip.marks
+            )
+            for strip in strips(panels([start, *rows]))
+        }
+        assert shown == {family: sorted(marks) for family, marks in sorted(expected.items())}
+        without = {s.family: s.without_number for s in strips(panels([start, *rows]))}
+        assert {family: count for family, count in without.items() if count} == lost
+
+
+def test_a_setting_whose_run_collapsed_is_marked_at_every_utility() -> None:
+    start = replace(row(1e-5, 0.0, 0, 0), kind="fine-tuned", metrics={Q: -16.0, U: 1.0})
+    made = [r for r in grid() if not r.seed or r.epoch < EPOCHS[-1]]
+    ended = [replace(r, status="collapsed") if r.seed else r for r in made]
+    (strip,) = strips(panels([start, *ended]))
+    assert all(mark.has_collapsed for mark in strip.marks)
+    assert len(strip.marks) == len(RATES) * len(BETAS)
+    (whole,) = strips(panels([start, *grid()]))
+    assert not any(mark.has_collapsed or mark.ended for mark in whole.marks)
+    rates = [mark.setting.learning_rate for mark in whole.marks]
+    assert rates == sorted(rates, key=lambda rate: rate or 0.0)
