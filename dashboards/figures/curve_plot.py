@@ -16,7 +16,6 @@ from ..metric_columns import PageColumns
 from .marks import (
     SHARE_RANGE,
     Figure,
-    drawn_interval,
     error_bars,
     level,
     line_style,
@@ -90,7 +89,7 @@ def _curve(settings: Sequence[Setting], metric: str, start: float | None, style:
     first = settings[0]
     lead = [] if start is None or first.epoch == 0 else [(0, start)]
     points = lead + [(s.epoch, s.metrics[metric]) for s in settings]
-    intervals = [*[None] * len(lead), *(drawn_interval(s, metric) for s in settings)]
+    intervals = [*[None] * len(lead), *(s.interval(metric) for s in settings)]
     colour = faded(style.colour(first.family), 0.45)
     seeds = [""] * len(lead) + [seeds_of(s) for s in settings]
     return trace(

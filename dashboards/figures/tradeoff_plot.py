@@ -13,7 +13,7 @@ from unlearnbench.api.benchmark import HeadlineMetric
 from unlearnbench.stats.t_interval import Interval
 
 from ..formatting import interval_text, rate_text, signed
-from .marks import AXIS, Figure, drawn_interval, error_bars, level, note
+from .marks import AXIS, Figure, error_bars, level, note
 from .palette import INK, MUTED, Style, faded, meta
 from .tradeoff_data import TradeOffPanel, Trajectory, position
 
@@ -41,7 +41,7 @@ def extent(panel: TradeOffPanel) -> Extent:
         if item is not None and (xy := position(item)) is not None
     ]
     for setting in panel.drawn:
-        ends = [drawn_interval(setting, name) for name in two]
+        ends = [setting.interval(name) for name in two]
         if not panel.has_collapsed(setting) and all(ends):
             shown += [(x, y) for x, y in zip(*((i.low, i.high) for i in ends if i), strict=True)]
     if panel.low is not None:
@@ -109,7 +109,7 @@ def _trajectory(panel: TradeOffPanel, trajectory: Trajectory, style: Style) -> F
         for point in points:
             # A collapsed model's interval says nothing, and its bars would cover the working ones.
             has_bars = leading and not panel.has_collapsed(point)
-            intervals.append(drawn_interval(point, metric.column) if has_bars else None)
+            intervals.append(point.interval(metric.column) if has_bars else None)
         bars[name] = error_bars(intervals, color=faded(colour, 0.45), width=0, thickness=1.2)
     last = points[-1]
     return {

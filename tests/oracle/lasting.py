@@ -147,7 +147,7 @@ class UnderVariant:
                 return None
             x, y = pair.gain - self._taught, s - pair.before
             by_seed.append(self.score - (x - share * y) / (s - m))
-        return interval_of(by_seed)
+        return interval_of(by_seed, (0.0, 1.0))
 
 
 @dataclass(frozen=True)

@@ -29,11 +29,32 @@ def mean_of(values: Iterable[float | None]) -> float | None:
     return math.fsum(known) / len(known) if known else None
 
 
-def interval_of(values: Sequence[float | None]) -> Bounds | None:
+UNBOUNDED = {"privleak", "ed_score", "compressibility", "ks_n"}
+"""Beginnings of columns whose numbers are no shares, probabilities or scores from 0 to 1."""
+NO_BOUNDS = (-math.inf, math.inf)
+
+
+def bounds_of(column: str) -> Bounds:
+    """Return the least and the largest possible number of a column."""
+    if column.startswith("log10_"):
+        return -math.inf, 0.0
+    return NO_BOUNDS if any(column.startswith(name) for name in UNBOUNDED) else (0.0, 1.0)
+
+
+def interval_of(values: Sequence[float | None], bounds: Bounds = NO_BOUNDS) -> Bounds | None:
     """Return the 95 % interval of a mean: mean ± t · s / √n, t of Student with n − 1 degrees.
 
-    Two values have their range in its place, and one has no interval.
+    Two values have their range in its place, and one has no interval. What lies beyond the bounds
+    of the numbers is cut off, but never the mean itself.
     """
+    ends = _uncut_interval(values)
+    if ends is None:
+        return None
+    middle = mean([value for value in values if value is not None])
+    return min(middle, max(bounds[0], ends[0])), max(middle, min(bounds[1], ends[1]))
+
+
+def _uncut_interval(values: Sequence[float | None]) -> Bounds | None:
     known = [value for value in values if value is not None]
     if len(known) < max(2, len(values)):
         return None
@@ -99,7 +120,9 @@ class Setting:
 
     def interval(self, column: str) -> Bounds | None:
         """Return the interval of the mean."""
-        return None if self.missing else interval_of([row.get(column) for row in self.rows])
+        if self.missing:
+            return None
+        return interval_of([row.get(column) for row in self.rows], bounds_of(column))
 
     def by_seed(self, column: str) -> dict[int, float]:
         """Return the numbers of a column by seed; empty if there is no mean of all seeds."""

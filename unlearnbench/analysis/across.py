@@ -9,7 +9,7 @@ from operator import itemgetter
 from statistics import fmean
 
 from unlearnbench.analysis.best_settings import Best, merit_of
-from unlearnbench.stats.t_interval import Interval, t_interval
+from unlearnbench.stats.t_interval import Interval, interval_of_all
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,8 @@ class Standing:
     mean: float | None
     """Mean place; None unless it was run on every panel."""
     interval: Interval | None
-    """Over panels, as if they were drawn from all benchmarks there could be."""
+    """Over panels, as if they were drawn from all benchmarks there could be; within the first and
+    the last place."""
 
 
 def places(judged: Sequence[Best]) -> dict[str, float]:
@@ -45,11 +46,12 @@ def standings(panels: Mapping[str, Sequence[Best]]) -> tuple[Standing, ...]:
     """Every method, those with the best mean place first; those that lack a panel at the end."""
     by_panel = {name: places(judged) for name, judged in panels.items()}
     family_of_method = {best.name: best.family for judged in panels.values() for best in judged}
+    last_place = float(max(map(len, panels.values()), default=1))
     result: list[Standing] = []
     for method, family in sorted(family_of_method.items()):
         part = {name: ranked[method] for name, ranked in by_panel.items() if method in ranked}
         whole, values = len(part) == len(by_panel), [*part.values()]
         mean = fmean(values) if whole else None
-        interval = t_interval(values) if whole else None
+        interval = interval_of_all(values, (1.0, last_place)) if whole else None
         result.append(Standing(method, family, part, mean, interval))
     return tuple(sorted(result, key=lambda s: (s.mean is None, s.mean or 0.0, s.method)))

@@ -29,7 +29,7 @@ from unlearnbench.results.records import Record
 from unlearnbench.results.run_settings import run_settings
 from unlearnbench.results.table import Numbers, TableRow
 from unlearnbench.stats.pareto_front import pareto_front
-from unlearnbench.stats.t_interval import ENOUGH_SEEDS, Interval, is_above, t_interval
+from unlearnbench.stats.t_interval import ENOUGH_SEEDS, Interval, interval_of_all, is_above
 
 UTILITY_SHARE = 0.8
 """Share of the fine-tuned model's utility that a setting must keep to be a method's best."""
@@ -150,11 +150,14 @@ class Setting(OnPanel):
         return {r.seed: v for r in self.rows if (v := r.metrics[metric]) is not None}
 
     def interval(self, metric: str) -> Interval | None:
-        """The mean's t interval over seeds; None for one seed, or if one has no number."""
-        if self.why_not:
+        """The mean's t interval over seeds, within the bounds of the metric.
+
+        None for one seed, or if one has no number.
+        """
+        if self.why_not or not self.rows:
             return None
-        numbers = [v for r in self.rows if (v := r.metrics[metric]) is not None]
-        return t_interval(numbers) if len(numbers) == len(self.rows) else None
+        bounds = self.rows[0].schema.column(metric).bounds
+        return interval_of_all([row.metrics[metric] for row in self.rows], bounds)
 
 
 @dataclass(frozen=True)

@@ -243,6 +243,15 @@ class Side:
         return self.unit.at(self.epoch)
 
 
+@dataclass(frozen=True)
+class NoMatch:
+    """Why two sides have no settings to compare."""
+
+    reason: str
+    advice: str = ""
+    """What to do about it on the command line, which a page does not say; empty if nothing."""
+
+
 Match = tuple[Setting, Setting]
 """Settings of A and B to compare: of equal utility, or one keeps more and forgets at least as
 much."""
@@ -391,21 +400,21 @@ def with_retain_term(name: str, families: Sequence[str]) -> str:
     return forms[0] + lr + rate
 
 
-def match(a: Contender, b: Contender, key: PanelKey, tolerance: float) -> Match | str:
+def match(a: Contender, b: Contender, key: PanelKey, tolerance: float) -> Match | NoMatch:
     """The settings to compare on one panel by the rule of this module, or why there are none."""
     able: list[list[Setting]] = []
     bests: list[Setting] = []
     for side in (a, b):
         if reason := side.why_no_choice(key):
-            return reason
+            return NoMatch(reason)
         floor, settings = side.sweep_panels[key].least_kept, side.settings(key)
         best = None if floor is None else best_of(settings, floor)
         if floor is None or best is None:
             share = share_kept(side.sweep_panels[key].headline)
             if (choice := side.choice(key)) is not None and choice.setting is not None:
                 name = setting_name(choice.setting)
-                return f"{side.name}'s chosen setting, {name}, does not keep {share}"
-            return f"No setting of {side.name} keeps {share}{_without_mean(settings)}"
+                return NoMatch(f"{side.name}'s chosen setting, {name}, does not keep {share}")
+            return NoMatch(f"No setting of {side.name} keeps {share}{_without_mean(settings)}")
         able.append([s for s in settings if (merit := merit_of(s)) and merit[1] >= floor])
         bests.append(best)
     first, second = (best.kept or 0.0 for best in bests)
@@ -418,16 +427,17 @@ def match(a: Contender, b: Contender, key: PanelKey, tolerance: float) -> Match 
             keeping, lacking = (a, b) if keeper == 0 else (b, a)
             unit = lacking.sweep_panels[key].unit
             if lacking.choice(key) is not None:
-                return (
+                return NoMatch(
                     f"{lacking.name}'s chosen setting keeps {other.kept:.3f}, less than "
                     f"{keeping.name}'s best, {level:.3f}, by more than {tolerance:g}, and forgets "
-                    "more. Try a larger --within"
+                    "more",
+                    "Try a larger --within",
                 )
-            return (
+            return NoMatch(
                 f"No setting of {lacking.name} keeps as much as {keeping.name}'s best, "
                 f"{level:.3f}, within {tolerance:g}: {lacking.name}'s best has {other.kept:.3f} "
-                f"and forgets more. Try a larger --within, or train with more {unit.plural} or "
-                "learning rates"
+                "and forgets more",
+                f"Try a larger --within, or train with more {unit.plural} or learning rates",
             )
         candidate = other
     return (best, candidate) if keeper == 0 else (candidate, best)
@@ -491,6 +501,8 @@ class PanelComparison(OnPanel):
     """Headline of the benchmark."""
     why_not: str = ""
     """Reason why nothing was compared; all fields below are empty then."""
+    advice: str = ""
+    """As in `NoMatch`."""
     a: Side | None = None
     b: Side | None = None
     equal_utility: bool = False
@@ -608,7 +620,7 @@ def compare_match(
     a: Contender,
     b: Contender,
     key: PanelKey,
-    result: Match | str,
+    result: Match | NoMatch,
     tolerance: float,
     *,
     only_a: bool = False,
@@ -622,8 +634,8 @@ def compare_match(
     Raises: EvaluationError as `compare`.
     """
     headline = headline_of_rows(a.rows)
-    if isinstance(result, str):
-        return PanelComparison(*key, headline, why_not=result)
+    if isinstance(result, NoMatch):
+        return PanelComparison(*key, headline, why_not=result.reason, advice=result.advice)
     setting_a, setting_b = result
     rows_a, rows_b = paired_rows(setting_a, setting_b)
     if rows_a == rows_b:

@@ -201,28 +201,39 @@ class Rivals:
     """The first of the other methods by the headline; empty without one."""
 
 
-def rivals(panel: Panel, records: Iterable[Record]) -> Rivals | None:
-    """The leading method of a panel and its rivals; None if no setting keeps its utility.
-
-    The leader is tested against each other method as in `compare`: at equal utility, and adjusted
-    for the number of its own settings; where the headline has no test, over seeds.
-    """
-    ranked = [best for best in panel.best if best.ranked is not None]
-    if not ranked:
-        return None
+def contenders_of(panel: Panel, records: Iterable[Record]) -> list[Contender]:
+    """List the methods of a panel that keep their utility as sides of comparisons, best first."""
     current = {record.id: record for record in records if record.panel == panel.panel}
     # One for all methods, so that each evaluation is read once.
     whole = Contender("", panel.rows, panel.rows, current, ends=panel.ends)
-    leader, *others = (
+    return [
         replace(
             whole,
             name=best.name,
             rows=_rows_of(panel, best),
             chosen={} if best.choice is None else {panel.panel: (best,)},
         )
-        for best in ranked
-    )
-    swaps = max(SWAPS, round(2 * len(ranked) / SIGNIFICANCE))
+        for best in panel.best
+        if best.ranked is not None
+    ]
+
+
+def swaps_for(method_count: int) -> int:
+    """Number of swaps with which p-values of so many methods can be significant if adjusted."""
+    return max(SWAPS, round(2 * method_count / SIGNIFICANCE))
+
+
+def rivals(panel: Panel, records: Iterable[Record]) -> Rivals | None:
+    """The leading method of a panel and its rivals; None if no setting keeps its utility.
+
+    The leader is tested against each other method as in `compare`: at equal utility, and adjusted
+    for the number of its own settings; where the headline has no test, over seeds.
+    """
+    contenders = contenders_of(panel, records)
+    if not contenders:
+        return None
+    leader, *others = contenders
+    swaps = swaps_for(len(contenders))
     tested: dict[str, PanelComparison] = {}
     untested: dict[str, str] = {}
     for other in others:

@@ -1,5 +1,6 @@
 """Curves of a memorisation number over the steps of an attack that trains. Pure."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -26,6 +27,8 @@ class RelearningCurve:
     """The start model under the same attack."""
     sign: float = 1.0
     """−1 if a smaller number means that more is memorised."""
+    bounds: tuple[float, float] = (-math.inf, math.inf)
+    """Least and largest possible number."""
 
     @property
     def mean(self) -> tuple[float | None, ...]:
@@ -35,7 +38,8 @@ class RelearningCurve:
     @property
     def intervals(self) -> tuple[Interval | None, ...]:
         """Intervals over seeds, for each step."""
-        return tuple(interval_of_all(values) for values in zip(*self.seeds, strict=True))
+        by_step = zip(*self.seeds, strict=True)
+        return tuple(interval_of_all(values, self.bounds) for values in by_step)
 
     @property
     def area(self) -> float | None:

@@ -23,6 +23,7 @@ from unlearnbench.analysis.best_settings import (
 from unlearnbench.analysis.conclusion import Conclusion, conclude
 from unlearnbench.analysis.lasting import AttackedPanel, attacked_panels
 from unlearnbench.analysis.order_confidence import OrderConfidence, assess_order
+from unlearnbench.analysis.pairs import PairTable, pair_table
 from unlearnbench.analysis.scorecard import Scorer
 from unlearnbench.analysis.selection import (
     SELECTION_FILE,
@@ -259,6 +260,16 @@ class Results:
     def claims(self) -> OrderConfidence:
         """The order of the methods on valid panels; reads evaluations."""
         return assess_order(self.valid_panels, self.records)
+
+    @cached_property
+    def pairs(self) -> tuple[PairTable, ...]:
+        """Every two methods of a panel, for the panels of `claims`; reads evaluations."""
+        rivals = {order.panel: order.rivals for order in self.claims.panels}
+        return tuple(
+            pair_table(panel, self.records, rivals[panel.panel])
+            for panel in self.valid_panels
+            if panel.panel in rivals
+        )
 
     @cached_property
     def lasting(self) -> tuple[AttackedPanel, ...]:

@@ -15,7 +15,7 @@ from unlearnbench.api.metric import MetricColumn, Role, Summary
 from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
 from unlearnbench.results.asked_rows import Observed
 from unlearnbench.results.table import TableRow
-from unlearnbench.stats.t_interval import LEVEL, Interval, is_above, t_interval
+from unlearnbench.stats.t_interval import LEVEL, Interval, interval_of_all, is_above
 
 LASTING = "Lasting"
 """Label of what lasts under attacks, beside the benchmark's scores."""
@@ -173,7 +173,9 @@ class Scorer:
             value = row.metrics.get(column.name)
             if value is not None:
                 by_seed[row.seed] = value
-        interval = None if mean is None else t_interval([*by_seed.values()])
+        interval = None
+        if mean is not None:
+            interval = interval_of_all([*by_seed.values()], column.bounds)
         warnings = dict(self._warnings({*score.parts()}, parts, rows))
         return Score(column.label, mean, by_seed, interval, warnings, tuple(parts))
 

@@ -668,7 +668,8 @@ def verdict(panel: PanelComparison, a: str, b: str, tests: int) -> tuple[str, ..
     a_side, b_side = panel.a, panel.b
     lacks_test = panel.test is None and panel.headline.forgotten.test is not None
     if a_side is None or b_side is None or lacks_test:
-        return (f"{panel.place}: {a} and {b} are not compared. {panel.why_not}.",)
+        advice = f" {panel.advice}." if panel.advice else ""
+        return (f"{panel.place}: {a} and {b} are not compared. {panel.why_not}.{advice}",)
     sure = (
         _seeds_differ(panel.over_seeds, panel.headline.forgotten)
         if panel.test is None

@@ -1,8 +1,10 @@
 """Student's t interval of a mean over seeds."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
@@ -30,6 +32,20 @@ class Interval:
     def is_range(self) -> bool:
         """True if `low` and `high` are the smallest and largest of too few values."""
         return self.over == "seeds" and self.n < ENOUGH_SEEDS
+
+    def within(self, bounds: tuple[float, float]) -> Interval:
+        """Return the interval without the part in which no mean can lie.
+
+        Student's t knows nothing of bounds: of three probabilities near 1, its upper end is above
+        1. The true mean lies within the bounds, so the rest contains it just as often.
+
+        Args:
+            bounds: Least and largest value. A mean that lies beyond them stays in the interval.
+        """
+        least, largest = bounds
+        low = min(self.mean, max(self.low, least))
+        high = max(self.mean, min(self.high, largest))
+        return replace(self, low=low, high=high)
 
     @property
     def name(self) -> str:
@@ -64,10 +80,21 @@ def t_interval(values: Sequence[float], level: float = LEVEL) -> Interval | None
     return Interval(mean, mean - half, mean + half, spread, n, level)
 
 
-def interval_of_all(values: Sequence[float | None]) -> Interval | None:
-    """Return `t_interval`; None if one value is missing: it must not disappear from a mean."""
+def interval_of_all(
+    values: Sequence[float | None], bounds: tuple[float, float] = (-math.inf, math.inf)
+) -> Interval | None:
+    """Return `t_interval` within bounds.
+
+    Args:
+        values: One for each seed.
+        bounds: Least and largest possible value, see `Interval.within`.
+
+    Returns:
+        None also if one value is missing: it must not disappear from a mean.
+    """
     numbers = [value for value in values if value is not None]
-    return t_interval(numbers) if len(numbers) == len(values) else None
+    interval = t_interval(numbers) if len(numbers) == len(values) else None
+    return None if interval is None else interval.within(bounds)
 
 
 def is_above(higher: Mapping[int, float], lower: Mapping[int, float]) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from unlearnbench.analysis import order_confidence
-from unlearnbench.analysis.compare import Contender, compare, find_contender
+from unlearnbench.analysis.compare import Contender, NoMatch, compare, find_contender
 from unlearnbench.analysis.results import Results
 from unlearnbench.analysis.text import best_lines
 from unlearnbench.base.errors import RecordError
@@ -227,10 +227,10 @@ def test_leaderboard_alone_and_merged(
     assert hypervolume_of_far(shown) == hypervolume_of_far(expected)
     runs_of_method: dict[str, set[str]] = {}
 
-    def noted(a: Contender, b: Contender, *_: Any) -> str:
+    def noted(a: Contender, b: Contender, *_: Any) -> NoMatch:
         for side in (a, b):
             runs_of_method[side.name] = {row.run_id for row in side.rows}
-        return "not compared"
+        return NoMatch("not compared")
 
     monkeypatch.setattr(order_confidence, "match", noted)
     order_confidence.rivals(panel, shown.records)
@@ -257,8 +257,10 @@ def test_sentences_speak_of_the_choice_and_of_its_seeds(tmp_path: Path) -> None:
     (panel,) = compare(near, far).panels
     assert panel.why_not == (
         "near's chosen setting keeps 0.840, less than far's best, 0.880, by more than 0.02, and "
-        "forgets more. Try a larger --within"
+        "forgets more"
     ), "other settings of near may keep more, and take no part"
+    assert panel.advice == "Try a larger --within"
+    assert "--within" not in " ".join(conclusion.sentences), "the page has no such option"
 
 
 def test_compare(folder: Path) -> None:

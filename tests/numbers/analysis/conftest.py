@@ -6,7 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from unlearnbench.analysis.compare import Comparison, Contender, compare, find_contender, match
+from unlearnbench.analysis.compare import (
+    Comparison,
+    Contender,
+    NoMatch,
+    compare,
+    find_contender,
+    match,
+)
 from unlearnbench.analysis.results import Results
 from unlearnbench.analysis.selection import ChoicePlan, PlannedRun
 from unlearnbench.api.observations import SETS, Evaluation, FloatArray, SetEvaluation
@@ -163,8 +170,8 @@ def compared(a: str, b: str, records: Sequence[Record], tolerance: float = 0.02)
 
 def chosen(a: str, b: str, records: Sequence[Record], tolerance: float = 0.02) -> Any:
     found = match(side(a, records), side(b, records), TINY, tolerance)
-    if isinstance(found, str):
-        return found
+    if isinstance(found, NoMatch):
+        return found.reason
     of_a, of_b = found
     kept = [item.kept or 0.0 for item in found]
     return of_a.epoch, of_b.epoch, abs(kept[0] - kept[1]) <= tolerance

@@ -235,9 +235,10 @@ def check_questions(setting: AttackedSetting, excess: FloatArray) -> None:
     low, high = stats.t.interval(level, len(excess) - 1, excess.mean(), stats.sem(excess))
     assert setting.worst is not None
     removed = (setting.worst.start.before or 0.0) - (setting.worst.before or 0.0)
-    ends = 1 - high / removed, 1 - low / removed
+    lasting = setting.lasting or 0.0
+    ends = min(lasting, max(0.0, 1 - high / removed)), max(lasting, min(1.0, 1 - low / removed))
     assert (interval.low, interval.high) == pytest.approx(ends)
-    assert interval.low <= (setting.lasting or 0.0) <= interval.high
+    assert interval.low <= lasting <= interval.high
     assert setting.comes_back is bool(low > 0)
     assert not setting.gives_little
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from unlearnbench.stats.t_interval import t_interval
+from unlearnbench.stats.t_interval import interval_of_all, t_interval
 
 
 def test_two_values_give_their_range() -> None:
@@ -38,3 +38,33 @@ def test_equal_to_scipy(n: int, level: float) -> None:
 @pytest.mark.parametrize("values", [[], [0.5], [0.5, float("nan")], [0.5, float("-inf")]])
 def test_no_interval(values: list[float]) -> None:
     assert t_interval(values) is None
+
+
+def test_an_interval_of_probabilities_ends_at_1() -> None:
+    # Mean 0.952, s = 0.02946: 4.303 · 0.02946 / √3 = 0.0732, so that the upper end was 1.025.
+    found = interval_of_all([0.918, 0.969, 0.969], (0.0, 1.0))
+    assert found is not None
+    assert (found.mean, found.low) == pytest.approx((0.952, 0.8788), abs=1e-3)
+    assert found.high == 1.0
+    unbounded = interval_of_all([0.918, 0.969, 0.969])
+    assert unbounded is not None
+    assert unbounded.high == pytest.approx(1.0252, abs=1e-3)
+
+
+def test_a_mean_beyond_the_bounds_stays_in_its_interval() -> None:
+    found = interval_of_all([1.02, 1.03, 1.04], (0.0, 1.0))
+    assert found is not None
+    assert found.high == found.mean == pytest.approx(1.03)
+    assert found.low == pytest.approx(1.03 - 4.302653 * 0.01 / 3**0.5)
+
+
+def test_a_mean_within_bounds_lies_in_the_cut_interval_as_often() -> None:
+    """Of means of three shares, the cut interval contains the true one whenever the whole does."""
+    rng = np.random.default_rng(7)
+    for share in (0.9, 0.97):
+        for values in rng.binomial(40, share, (200, 3)) / 40:
+            whole, cut = (interval_of_all(values.tolist(), b) for b in ((-9.0, 9.0), (0.0, 1.0)))
+            assert whole is not None
+            assert cut is not None
+            assert (whole.low <= share <= whole.high) is (cut.low <= share <= cut.high)
+            assert 0.0 <= cut.low <= cut.mean <= cut.high <= 1.0

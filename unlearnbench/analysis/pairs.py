@@ -1,0 +1,172 @@
+"""Which of two methods is better, for every pair of methods of a panel.
+
+Reads the evaluations of the compared settings from disk.
+
+A pair is compared as by `unlearnbench compare`: at equal utility, and with a correction for the
+number of settings that a method was chosen from. In a table of pairs, the methods are in the order
+of the headline. The tests of a method against all methods behind it are one family, whose p-values
+are adjusted (Holm). The leading method's family is that of `order_confidence.rivals`, so that the
+table and the sentences say the same.
+
+One seed shows what these runs answer to other questions, and not what other seeds would give. That
+is why nothing is claimed better if one of the two has fewer than `ENOUGH_SEEDS` seeds, as no such
+setting has a place (`best_settings.shared_places`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from unlearnbench.analysis.best_settings import Best, OnPanel, Panel
+from unlearnbench.analysis.compare import (
+    TOLERANCE,
+    Contender,
+    PanelComparison,
+    compare_match,
+    match,
+)
+from unlearnbench.analysis.order_confidence import Rivals, contenders_of, swaps_for
+from unlearnbench.analysis.text import counted
+from unlearnbench.base.errors import EvaluationError, RecordError
+from unlearnbench.results.records import Record
+from unlearnbench.stats.paired_test import holm
+from unlearnbench.stats.t_interval import ENOUGH_SEEDS
+
+
+class Verdict(Enum):
+    """What is known of a method beside another one."""
+
+    BETTER = "better"
+    """It forgets more at equal utility, beyond chance."""
+    WORSE = "worse"
+    """The other one does."""
+    UNDECIDED = "undecided"
+    """They were compared, and the difference may be chance."""
+    INCOMPARABLE = "not comparable"
+    """They have no settings of equal utility, or no evaluations that compare."""
+
+    @property
+    def mirrored(self) -> Verdict:
+        """The verdict on the other method of the pair."""
+        other = {Verdict.BETTER: Verdict.WORSE, Verdict.WORSE: Verdict.BETTER}
+        return other.get(self, self)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A method beside another one."""
+
+    verdict: Verdict
+    reason: str
+    """The numbers behind the verdict, or why there is none."""
+
+
+@dataclass(frozen=True)
+class PairTable(OnPanel):
+    """Every pair of the methods of one model and split that keep their utility."""
+
+    methods: tuple[Best, ...]
+    """Best first, by the headline."""
+    pairs: Mapping[tuple[str, str], Pair]
+    """By the names of two different methods: the verdict on the first."""
+
+    def count(self, verdict: Verdict) -> int:
+        """Count the pairs with a verdict, each once; better and worse are the same."""
+        verdicts = [pair.verdict for pair in self.pairs.values()]
+        if verdict in (Verdict.BETTER, Verdict.WORSE):
+            return verdicts.count(verdict)
+        return verdicts.count(verdict) // 2
+
+
+def pair_table(panel: Panel, records: Iterable[Record], rivals: Rivals | None) -> PairTable:
+    """Compare every two methods of a panel.
+
+    Args:
+        panel: Model and split, from a start model without a fault.
+        records: Of the sweep.
+        rivals: Tests of the leading method, whose claims are repeated.
+    """
+    methods = tuple(best for best in panel.best if best.ranked is not None)
+    sides = contenders_of(panel, records)
+    swaps = swaps_for(len(methods))
+    pairs: dict[tuple[str, str], Pair] = {}
+    for number, side in enumerate(sides):
+        behind = sides[number + 1 :]
+        for other, pair in zip(behind, _family(side, behind, panel, swaps), strict=True):
+            if number == 0 and rivals is not None:
+                pair = _as_rivals(pair, other.name, rivals)
+            pairs[side.name, other.name] = pair
+            pairs[other.name, side.name] = replace(pair, verdict=pair.verdict.mirrored)
+    return PairTable(*panel.panel, methods=methods, pairs=pairs)
+
+
+def _family(side: Contender, others: Sequence[Contender], panel: Panel, swaps: int) -> list[Pair]:
+    """Compare a method with each of several others."""
+    found = [_compared(side, other, panel, swaps) for other in others]
+    p_values: dict[int, float] = {}
+    for number, item in enumerate(found):
+        if isinstance(item, PanelComparison) and item.test is not None:
+            p_values[number] = item.test.p_value
+    adjusted = dict(zip(p_values, holm([*p_values.values()]), strict=True))
+    pairs: list[Pair] = []
+    for number, item in enumerate(found):
+        if isinstance(item, Pair):
+            pairs.append(item)
+        else:
+            pairs.append(_judged(replace(item, p_adjusted=adjusted.get(number))))
+    return pairs
+
+
+def _compared(
+    side: Contender, other: Contender, panel: Panel, swaps: int
+) -> PanelComparison | Pair:
+    """Compare two methods; a pair if nothing can be compared."""
+    try:
+        matched = match(side, other, panel.panel, TOLERANCE)
+        compared = compare_match(side, other, panel.panel, matched, TOLERANCE, swaps=swaps)
+    except (EvaluationError, RecordError) as error:
+        return Pair(Verdict.INCOMPARABLE, str(error))
+    if compared.a is None or compared.b is None or compared.why_not:
+        return Pair(Verdict.INCOMPARABLE, compared.why_not)
+    return compared
+
+
+def _judged(compared: PanelComparison) -> Pair:
+    """Judge two settings that were compared."""
+    a, b = compared.a, compared.b
+    if a is None or b is None:
+        return Pair(Verdict.INCOMPARABLE, compared.why_not)
+    kept = compared.headline.kept
+    at = f"{kept.plain_label} {kept.text(a.utility)} and {kept.text(b.utility)}"
+    seed_count = min(len(a.seeds), len(b.seeds))
+    if seed_count < ENOUGH_SEEDS:
+        known = f"with {counted(seed_count, 'seed')} it is not known what others would give"
+        return Pair(Verdict.UNDECIDED, f"{at}: {known}")
+    ends = compared.test or compared.over_seeds
+    if ends is None:
+        return Pair(Verdict.UNDECIDED, f"{at}: there is no interval of the difference")
+    forgotten = compared.headline.forgotten
+    number = "D" if compared.test else forgotten.name
+    digits = 3 if compared.test else forgotten.digits
+    reason = (
+        f"{at}; difference of {number} between {ends.low:.{digits}f} and {ends.high:.{digits}f}"
+    )
+    if compared.p_adjusted is not None:
+        reason += f", p = {compared.p_adjusted:.2g}"
+    verdict = Verdict.UNDECIDED
+    if compared.better is not None:
+        verdict = Verdict.BETTER if compared.better is a else Verdict.WORSE
+    return Pair(verdict, reason)
+
+
+def _as_rivals(pair: Pair, name: str, rivals: Rivals) -> Pair:
+    """Return the leading method's pair as the sentences have it.
+
+    They test only whether the leader is better. Whether a rival is, at equal utility, adds to them.
+    """
+    claims_better = pair.verdict is Verdict.BETTER
+    if claims_better and name not in rivals.apart:
+        return replace(pair, verdict=Verdict.UNDECIDED)
+    return pair

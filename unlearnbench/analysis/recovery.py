@@ -1,0 +1,169 @@
+"""What attacks bring back, one line for each method: the numbers of the figure *Does it last?*.
+
+Pure, except that intervals over questions read observations. A method stands with its best setting,
+from its number before the strongest attack to its number under it. All marks of a panel are of one
+column, so that they share an axis with the start and the retain model. An attack that is measured
+by another number (one that only samples) has no mark. Its share may still be the largest, and is
+named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from unlearnbench.analysis.best_settings import Best, OnPanel, Setting
+from unlearnbench.analysis.lasting import AttackedPanel, AttackedSetting, UnderAttack
+from unlearnbench.analysis.text import variant_label
+from unlearnbench.api.metric import MetricColumn
+from unlearnbench.stats.t_interval import Interval
+
+BYPASSED = "bypassed: the attack runs the model without it"
+NO_BEST = "keeps too little utility"
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """What attacks bring back of a method's best setting."""
+
+    method: str
+    """Label of the setting, with hyperparameters; the method's without a setting."""
+    family: str
+    """The method, by which it is coloured and filtered."""
+    setting: Setting | None
+    """None if the method has no best setting."""
+    before: float | None
+    """The number before the strongest attack that has a mark; without an attack, the plain one."""
+    after: float | None
+    """The number under that attack."""
+    drawn: str
+    """Variant of `after`: `relearning@13`; empty without one."""
+    others: tuple[tuple[str, float], ...]
+    """Other points and attacks with their numbers."""
+    share: float | None
+    """Share of what was removed that comes back, from 0 to 1; None without a score."""
+    interval: Interval | None
+    """Interval of `share`, from 0 to 1."""
+    strongest: str
+    """Variant that `share` is of; empty without a score."""
+    reason: str
+    """Short reason why there is no score; empty if there is one."""
+    why_not: str
+    """The reason in full."""
+
+    @property
+    def is_drawn_as_scored(self) -> bool:
+        """Whether the marks are those of the attack that the share is of."""
+        return bool(self.strongest) and self.strongest == self.drawn
+
+
+@dataclass(frozen=True)
+class PanelRecovery(OnPanel):
+    """The methods of one model and split, under attacks."""
+
+    column: MetricColumn
+    """Number that the marks are of."""
+    methods: tuple[Recovery, ...]
+    """The most robust first; methods without a score come last."""
+    start: float | None
+    """The start model's number without an attack."""
+    retain: float | None
+    """The retain model's number without an attack; None if there is no retain model."""
+
+
+def panel_recovery(panel: AttackedPanel) -> PanelRecovery:
+    """Collect what attacks bring back of each method's best setting."""
+    lines = [_recovery(panel, item) for item in panel.best]
+    lines += [_without_setting(best) for best in panel.without_best]
+    # Methods without a score stay in their order.
+    lines.sort(key=lambda line: (line.share is None, line.share or 0.0))
+    return PanelRecovery(
+        *panel.panel,
+        column=panel.column,
+        methods=tuple(lines),
+        start=panel.start_plain,
+        retain=panel.retain_plain if panel.has_retain else None,
+    )
+
+
+def _recovery(panel: AttackedPanel, item: AttackedSetting) -> Recovery:
+    setting = item.setting
+    strongest = item.worst
+    on_axis = [under for under in item.under if _is_on_axis(panel, under)]
+    drawn = strongest if strongest in on_axis else _strongest_of(on_axis)
+    others = tuple(
+        (under.variant, under.after)
+        for under in on_axis
+        if under is not drawn and under.after is not None
+    )
+    share, interval = _share(item)
+    reason, why_not = item.short_reason, item.why_not
+    if item.bypassed_by:
+        share, interval, strongest = None, None, None
+        reason = why_not = BYPASSED
+    plain = setting.metrics.get(panel.column.name)
+    return Recovery(
+        method=setting.method,
+        family=setting.family,
+        setting=setting,
+        before=plain if drawn is None else drawn.before,
+        after=None if drawn is None else drawn.after,
+        drawn="" if drawn is None else drawn.variant,
+        others=others,
+        share=share,
+        interval=interval,
+        strongest="" if strongest is None else strongest.variant,
+        reason=reason,
+        why_not=why_not,
+    )
+
+
+def _is_on_axis(panel: AttackedPanel, under: UnderAttack) -> bool:
+    measured = under.measured
+    return measured is not None and measured.before == measured.after == panel.column
+
+
+def _strongest_of(under: Sequence[UnderAttack]) -> UnderAttack | None:
+    """Return the attack with the smallest lasting; without any, the one with the largest gain."""
+    scored = [item for item in under if item.lasting is not None]
+    if scored:
+        return min(scored, key=lambda item: item.lasting or 0.0)
+    known = [item for item in under if item.gain is not None]
+    return max(known, key=lambda item: item.sign * (item.gain or 0.0), default=None)
+
+
+def _share(item: AttackedSetting) -> tuple[float | None, Interval | None]:
+    """Return the share that comes back, and its interval."""
+    if item.lasting is None:
+        return None, None
+    share = min(1.0, max(0.0, 1 - item.lasting))
+    lasting = item.lasting_interval
+    if lasting is None:
+        return share, None
+    low = max(0.0, 1 - lasting.high)
+    high = min(1.0, 1 - lasting.low)
+    return share, replace(lasting, mean=share, low=low, high=high)
+
+
+def _without_setting(best: Best) -> Recovery:
+    """Return the line of a method without a best setting."""
+    is_by_rule = best.choice is None and not best.lost
+    return Recovery(
+        method=best.name,
+        family=best.family,
+        setting=None,
+        before=None,
+        after=None,
+        drawn="",
+        others=(),
+        share=None,
+        interval=None,
+        strongest="",
+        reason=NO_BEST if is_by_rule else "no setting to judge",
+        why_not=best.why_not,
+    )
+
+
+def point_names(line: Recovery) -> str:
+    """Name the strongest attack of a method: `relearning, 13 steps`."""
+    return variant_label(line.strongest) if line.strongest else ""
