@@ -41,6 +41,9 @@ MOST_STEPS = 500
 """Optimiser steps of a run with so many rows that it has fewer epochs than the source."""
 STEPS_OF_PREPARATION = 125
 """Optimiser steps in which a model learns rows, as in the quickstart and in our study."""
+STEPS_OF_SMALL_PREPARATION = 50
+"""The same for a small model: after so many of eight rows at its starting rate, SmolLM2-135M knows
+forty rows word for word (docs/tutorials/forget-your-own-rows.md)."""
 MANY_ROWS = 400
 """Rows of an evaluation set above which only so many are evaluated."""
 TINY = "{vocabulary: 1024, hidden_size: 128, layers: 2, heads: 4, intermediate_size: 384}"
@@ -296,7 +299,9 @@ def _preparation(model: NamedModel, split: Split) -> Iterator[str]:
     rows = len(split.forget) + len(split.retain)
     batch_size = min(batch_size_of(rows), value.settings.get("batch_size", LARGEST_BATCH))
     steps = math.ceil(rows / batch_size)
-    epochs = max(value.settings["epochs"], math.ceil(STEPS_OF_PREPARATION / steps))
+    is_small = model.size is ModelSize.SMALL
+    wanted_steps = STEPS_OF_SMALL_PREPARATION if is_small else STEPS_OF_PREPARATION
+    epochs = max(value.settings["epochs"], math.ceil(wanted_steps / steps))
     # The tiny model has the other settings by default.
     usual = {} if model.is_tiny else value.settings
     settings = {**usual, "batch_size": batch_size, "epochs": epochs}
