@@ -477,7 +477,7 @@ class AttackedSetting:
         if not self.why_not:
             return ""
         if not self.under:
-            return "its best setting was not attacked"
+            return "best setting not attacked"
         if self.utility_unknown:
             return "its utility is not known"
         if not self.keeps_utility:

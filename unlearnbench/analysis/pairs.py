@@ -34,6 +34,10 @@ from unlearnbench.results.records import Record
 from unlearnbench.stats.paired_test import holm
 from unlearnbench.stats.t_interval import ENOUGH_SEEDS
 
+MOST_METHODS = 16
+"""Most methods that are compared with each other: 120 tests take half a minute of one core for 400
+questions, and a larger table cannot be read."""
+
 
 class Verdict(Enum):
     """What is known of a method beside another one."""
@@ -68,9 +72,11 @@ class PairTable(OnPanel):
     """Every pair of the methods of one model and split that keep their utility."""
 
     methods: tuple[Best, ...]
-    """Best first, by the headline."""
+    """Best first, by the headline; at most `MOST_METHODS`."""
     pairs: Mapping[tuple[str, str], Pair]
     """By the names of two different methods: the verdict on the first."""
+    left_out: int = 0
+    """Number of further methods that keep their utility, behind these."""
 
     def count(self, verdict: Verdict) -> int:
         """Count the pairs with a verdict, each once; better and worse are the same."""
@@ -88,8 +94,9 @@ def pair_table(panel: Panel, records: Iterable[Record], rivals: Rivals | None) -
         records: Of the sweep.
         rivals: Tests of the leading method, whose claims are repeated.
     """
-    methods = tuple(best for best in panel.best if best.ranked is not None)
-    sides = contenders_of(panel, records)
+    ranked = tuple(best for best in panel.best if best.ranked is not None)
+    methods = ranked[:MOST_METHODS]
+    sides = contenders_of(panel, records)[:MOST_METHODS]
     swaps = swaps_for(len(methods))
     pairs: dict[tuple[str, str], Pair] = {}
     for number, side in enumerate(sides):
@@ -99,7 +106,9 @@ def pair_table(panel: Panel, records: Iterable[Record], rivals: Rivals | None) -
                 pair = _as_rivals(pair, other.name, rivals)
             pairs[side.name, other.name] = pair
             pairs[other.name, side.name] = replace(pair, verdict=pair.verdict.mirrored)
-    return PairTable(*panel.panel, methods=methods, pairs=pairs)
+    return PairTable(
+        *panel.panel, methods=methods, pairs=pairs, left_out=len(ranked) - len(methods)
+    )
 
 
 def _family(side: Contender, others: Sequence[Contender], panel: Panel, swaps: int) -> list[Pair]:

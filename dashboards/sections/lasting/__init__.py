@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from unlearnbench.analysis.best_settings import Setting
 from unlearnbench.analysis.lasting import (
     AttackedPanel,
     AttackedSetting,
@@ -13,6 +14,7 @@ from unlearnbench.analysis.lasting import (
     UnderAttack,
     Yardstick,
 )
+from unlearnbench.analysis.recovery import PanelRecovery, Recovery, panel_recovery
 from unlearnbench.analysis.relearning_curve import RelearningCurve
 from unlearnbench.analysis.sampled_leaks import (
     LEAK,
@@ -37,6 +39,7 @@ from unlearnbench.stats.t_interval import Interval
 from ...figures.tradeoff_data import TradeOffPanel
 from ...formatting import interval_names, signed
 from ...report_section import PageContext, Section, of_place
+from ...strip import Scale
 from .plot import RETAIN, START, leaks, relearning
 
 REFERENCES: Mapping[Any, str] = {"retain": RETAIN, "fine-tuned": START}
@@ -192,6 +195,25 @@ def _name(row: TableRow) -> str:
     return REFERENCES.get(row.kind, row.run_id)
 
 
+@dataclass(frozen=True)
+class Picture:
+    """The methods of a panel under attacks, and the axis that they are drawn on."""
+
+    recovery: PanelRecovery
+    scale: Scale
+
+    @classmethod
+    def of(cls, recovery: PanelRecovery) -> "Picture":
+        """Choose the axis: the bounds of the number, if it has bounds."""
+        low, high = recovery.column.bounds
+        if math.isfinite(low) and math.isfinite(high):
+            return cls(recovery, Scale(low, high))
+        values = [recovery.start, recovery.retain]
+        for line in recovery.methods:
+            values += [line.before, line.after, *(after for _, after in line.others)]
+        return cls(recovery, Scale.around(values))
+
+
 class Lasting(Section):
     """Sentences, figures and a table of the attacked settings."""
 
@@ -208,7 +230,16 @@ class Lasting(Section):
             if measure.name == LEAK:
                 k = getattr(measure.metric, "k", k)
                 break
+        recoveries = [panel_recovery(panel) for panel in panels]
         return {
+            "pictures": [Picture.of(recovery) for recovery in recoveries],
+            "has_interval": _has_interval,
+            "any_interval": any(
+                line.interval is not None for recovery in recoveries for line in recovery.methods
+            ),
+            "percent": _percent,
+            "percents": _percents,
+            "described": _described,
             "panels": [
                 (
                     panel,
@@ -281,6 +312,35 @@ def _interval(panel: AttackedPanel, setting: AttackedSetting) -> Interval | None
     if len(setting.setting.rows) == 1 and setting not in panel.shown:
         return None
     return setting.lasting_interval
+
+
+def _has_interval(panel: AttackedPanel, setting: Setting) -> bool:
+    """Whether the interval of a best setting is shown, see `_interval`."""
+    item = panel.of(setting)
+    return item is not None and (len(setting.rows) > 1 or item in panel.shown)
+
+
+def _percent(share: float) -> str:
+    """Format a share: `31 %`."""
+    return f"{100 * share:.0f}\N{NO-BREAK SPACE}%"
+
+
+def _percents(interval: Interval) -> str:
+    """Format the interval of a share: `[14, 48 %]`; of two seeds, their range."""
+    name = "min-max " if interval.is_range else ""
+    return f"{name}[{100 * interval.low:.0f}, {_percent(interval.high)}]"
+
+
+def _described(line: Recovery) -> str:
+    """Describe the marks of a method in words."""
+    if line.before is None:
+        return line.why_not
+    text = f"before: {signed(line.before, 3)}"
+    if line.after is not None:
+        text += f"; {variant_label(line.drawn)}: {signed(line.after, 3)}"
+    for variant, after in line.others:
+        text += f"; {variant_label(variant)}: {signed(after, 3)}"
+    return text
 
 
 def _change(gain: float | None) -> str:

@@ -5,13 +5,67 @@ from dataclasses import dataclass
 from typing import Any
 
 from unlearnbench.analysis.across import Standing
+from unlearnbench.analysis.best_settings import Panel
 from unlearnbench.analysis.order_confidence import OrderConfidence, RankedMethod
+from unlearnbench.analysis.pairs import PairTable, Verdict
+from unlearnbench.api.benchmark import HeadlineMetric
 from unlearnbench.report.best_table import Column
-from unlearnbench.stats.t_interval import LEVEL
+from unlearnbench.stats.t_interval import ENOUGH_SEEDS, LEVEL
 
 from ...formatting import split_cell
 from ...html_table import HtmlTable, number_column
 from ...report_section import PageContext, Section
+from ...strip import Scale
+
+SYMBOLS: Mapping[Verdict, str] = {
+    Verdict.BETTER: "▲",
+    Verdict.WORSE: "▼",
+    Verdict.UNDECIDED: "?",
+    Verdict.INCOMPARABLE: "–",
+}
+"""Signs of verdicts, which also differ without colours."""
+
+
+@dataclass(frozen=True)
+class Strips:
+    """One number of the best settings, and the axis that it is drawn on."""
+
+    metric: HeadlineMetric
+    scale: Scale
+    start: float | None
+    retain: float | None
+
+    @classmethod
+    def of(cls, panel: Panel, metric: HeadlineMetric) -> "Strips":
+        """Choose an axis with all intervals and both other models on it."""
+        retain_row = panel.row("retain")
+        retain = None if retain_row is None else retain_row.metrics.get(metric.column)
+        start = panel.at_start(metric.column)
+        values = [start, retain]
+        for best in panel.best:
+            if best.setting is not None:
+                values.append(best.setting.metrics.get(metric.column))
+                interval = best.setting.interval(metric.column)
+                if interval is not None:
+                    values += [interval.low, interval.high]
+        return cls(metric, Scale.around(values), start, retain)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """The methods of a panel with their intervals, and every two of them."""
+
+    panel: Panel
+    table: PairTable
+    strips: tuple[Strips, ...]
+    """Of what is forgotten and of what is kept."""
+
+    @classmethod
+    def of(cls, panel: Panel, table: PairTable) -> "Picture":
+        """Choose the axes."""
+        headline = panel.headline
+        metrics = (headline.forgotten, headline.kept)
+        return cls(panel, table, tuple(Strips.of(panel, metric) for metric in metrics))
 
 
 @dataclass(frozen=True)
@@ -33,6 +87,8 @@ class HowSure(Section):
         claims, headline = context.report.claims, context.report.headline
         if not claims.panels:
             return None
+        by_place = {panel.panel: panel for panel in context.report.panels}
+        panels = [by_place[order.panel] for order in claims.panels]
         lines, several = rank_lines(claims), len(claims.panels) > 1
         columns = [Column("Method", lambda item: item.rank.method, align="")]
         if several:
@@ -54,10 +110,22 @@ class HowSure(Section):
             lines=lines,
             family=lambda item: item.rank.family,
         )
+        pictures = [
+            Picture.of(panel, table)
+            for panel, table in zip(panels, context.report.pairs, strict=True)
+        ]
         level = round(100 * LEVEL)
         methods = [method for panel in claims.panels for method in panel.methods]
         return {
             "claims": claims,
+            "pictures": pictures,
+            "symbols": SYMBOLS,
+            "few": any(
+                len(best.ranked.rows) < ENOUGH_SEEDS
+                for panel in panels
+                for best in panel.best
+                if best.ranked
+            ),
             "level": level,
             "table": table,
             "headline": headline,

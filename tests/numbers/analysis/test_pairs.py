@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from unlearnbench.analysis import compare
-from unlearnbench.analysis.pairs import PairTable, Verdict
+from unlearnbench.analysis.pairs import MOST_METHODS, PairTable, Verdict
 from unlearnbench.analysis.results import Results
 from unlearnbench.results.records import Record
 from unlearnbench.stats.paired_test import PairedTest, paired_test
@@ -103,3 +103,16 @@ def test_tests_of_a_method_are_adjusted_for_their_number(monkeypatch: pytest.Mon
     others = [replace(item, id=f"{item.id}-b", method="other") for item in FAR]
     assert verdicts(table(*NEAR, *FAR))["near", "far"] == "better"
     assert verdicts(table(*NEAR, *FAR, *others))["near", "far"] == "undecided"
+
+
+def test_of_many_methods_the_best_are_compared() -> None:
+    records = [
+        run(f"method-{number:02}", [(0.85, off(0.05 * number))], id=f"run-{number}")
+        for number in range(MOST_METHODS + 2)
+    ]
+    found = table(*records)
+    assert [best.name for best in found.methods] == [
+        f"method-{number:02}" for number in range(MOST_METHODS)
+    ]
+    assert found.left_out == 2
+    assert len(found.pairs) == MOST_METHODS * (MOST_METHODS - 1)

@@ -66,7 +66,7 @@ def test_a_method_without_a_score_says_why_in_short() -> None:
         "good": "",
         "weak": "forgot too little to measure",
         "mute": "keeps too little utility",
-        "spared": "its best setting was not attacked",
+        "spared": "best setting not attacked",
         "partly": "an attack is missing",
     }
     assert next(iter(lines)) == "good", "methods without a score come last"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -419,3 +420,52 @@ def test_leaks_of_sampled_answers_with_their_bounds(context: Any) -> None:
     *lines, bound = dict(figures["leaks"])["idk"]["data"]
     assert [line["name"] for line in lines] == ["start model", "retain model", "idk"]
     assert bound["customdata"][0][2] == "sampling"
+
+
+def marks(html: str, family: str) -> tuple[str, list[float], str]:
+    """The places of a method's marks, its line in the picture and its last cell."""
+    picture = html[html.index('<table class="sortable stripes"') :]
+    line = picture[picture.index(f'<tr data-family="{family}"') :].partition("</tr>")[0]
+    places = [float(place) for place in re.findall(r'<circle[^>]* cx="([\d.]+)%"', line)]
+    return line, places, re.sub(r"<[^>]*>|\s+", " ", line.rpartition("<td")[2])
+
+
+def test_the_picture_shows_each_best_setting_from_before_to_after(context: Any) -> None:
+    html = SECTION.render(context.report)
+    (panel,) = context.report.lasting
+    (idk,) = (one for one in panel.best if one.setting.family == "idk")
+    line, places, cell = marks(html, "idk")
+    strongest = idk.at("relearning@13")
+    *others, before, after = places
+    assert before == pytest.approx(100 * strongest.before, abs=0.01)
+    assert after == pytest.approx(100 * strongest.after, abs=0.01)
+    weaker = [
+        under.after
+        for under in idk.under
+        if under.variant not in ("relearning@13", "sampling") and under.after is not None
+    ]
+    assert others == pytest.approx([100 * value for value in weaker], abs=0.01)
+    share = 100 * (1 - idk.lasting)
+    interval = idk.lasting_interval
+    ends = 100 * (1 - interval.high), 100 * (1 - interval.low)
+    assert f" {share:.0f} % " in cell
+    assert f"[{ends[0]:.0f}, {ends[1]:.0f} %]" in cell
+    assert 'data-variant="relearning@13"' in line
+    for place, name in ((80, "start"), (12, "retain")):
+        assert f'<line class="{name}" x1="{place:.1f}%"' in line
+
+
+def test_the_picture_says_in_short_why_a_method_has_no_score(context: Any) -> None:
+    line, places, cell = marks(SECTION.render(context.report), "eco")
+    assert "bypassed: the attack runs the model without it" in cell
+    assert places
+    assert 'class="pale"' in line
+
+
+def test_without_a_retain_model_at_most_so_much_comes_back(fabric: Fabric) -> None:
+    from ..conftest import report_of
+
+    runs = [fabric.run("idk", points=ONE, seed=seed) for seed in range(3)]
+    records = under_attacks([fabric.reference("fine-tuned"), *runs])
+    html = SECTION.render(report_of(records))
+    assert "the retain model was not attacked" in html

@@ -53,3 +53,63 @@ def test_only_equal_numbers_look_equal(fabric: Fabric) -> None:
     shown = dict(re.findall(r"(npo|dpo|idk)\s+(−2\.\d+)", found))
     assert "One seed: no order (idk, npo, dpo)." in found, "a place would read as a tie"
     assert shown == {"npo": "−2.0000", "dpo": "−2.0004", "idk": "−2.0000"}
+
+
+def markup(records: list[Record]) -> str:
+    page = registry.load("dashboards", "page")(report_of(records))
+    found: list[str] = re.findall(r'<section id="claims".*?</section>', page, flags=re.DOTALL)
+    return found[0]
+
+
+def test_every_two_methods_have_a_sign(fabric: Fabric) -> None:
+    """Three seeds at equal utility, without truth ratios that tell them apart."""
+    records = [fabric.reference("fine-tuned"), fabric.reference("retain")]
+    for method, quality in (("npo", -2.0), ("dpo", -4.0), ("idk", -9.0)):
+        records += [fabric.run(method, points=((0.8, quality),), seed=s) for s in range(3)]
+    report = report_of(records)
+    (table,) = report.pairs
+    found = markup(records)
+    signs = re.findall(r'aria-label="([a-z ]+)">(.)</span>', found)
+    expected = [
+        (pair.verdict.value, data.SYMBOLS[pair.verdict])
+        for a in table.methods
+        for b in table.methods
+        if a is not b
+        for pair in [table.pairs[a.name, b.name]]
+    ]
+    assert signs == expected
+    assert len(expected) == 6
+    assert found.count('class="same"') == 3
+
+
+def test_intervals_are_drawn_where_the_numbers_are(fabric: Fabric) -> None:
+    records = [fabric.reference("fine-tuned"), fabric.reference("retain")]
+    records += [
+        fabric.run("npo", points=((u, -4.0),), seed=s) for s, u in enumerate((0.8, 0.82, 0.84))
+    ]
+    report = report_of(records)
+    (panel,) = report.panels
+    setting = panel.best[0].setting
+    assert setting is not None
+    _, strips = data.Picture.of(panel, report.pairs[0]).strips
+    interval = setting.interval("model_utility")
+    assert interval is not None
+    x1, x2, cx = (strips.scale.percent(v) for v in (interval.low, interval.high, 0.82))
+    found = markup(records)
+    assert f'<line x1="{x1}%" x2="{x2}%" y1="50%"' in found
+    assert f'cx="{cx}%"' in found
+    assert (strips.start, strips.retain) == (0.883, 0.87)
+
+
+def test_of_one_seed_nothing_is_claimed(fabric: Fabric) -> None:
+    records = [fabric.reference("fine-tuned"), fabric.reference("retain")]
+    records += [fabric.run(name, points=((0.8, q),)) for name, q in (("npo", -2.0), ("dpo", -9.0))]
+    found = markup(records)
+    assert "Nothing is claimed with fewer than three seeds." in found
+    assert {*re.findall(r'aria-label="([a-z ]+)">.</span>', found)} == {"undecided"}
+    assert "--within" not in found
+
+
+def test_a_lone_method_has_no_table_of_pairs(fabric: Fabric) -> None:
+    records = [fabric.reference("fine-tuned"), fabric.run("npo")]
+    assert '<td class="same"' not in markup(records)

@@ -1,0 +1,7 @@
+// The table of pairs: lines and columns of the methods that the filters show.
+page.listeners.push(() => {
+  const { families } = page.filters;
+  for (const node of document.querySelectorAll(".pairs-table [data-family]")) {
+    node.hidden = families.size > 0 && !families.has(node.dataset.family);
+  }
+});
