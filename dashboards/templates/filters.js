@@ -77,5 +77,6 @@
     fold(true);
     opener.focus();
   });
-  page.whenLoaded(page.paintSwatches);
+  // Also when a link or the reader has changed the colours of the page.
+  page.listeners.push(() => page.paintSwatches());
 }

@@ -1,6 +1,7 @@
 """Best settings, by the sweep's own rule if it has one, or by the page's rule."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any
@@ -14,6 +15,7 @@ from unlearnbench.analysis.best_settings import (
     panel_order,
 )
 from unlearnbench.analysis.text import best_rule
+from unlearnbench.api.benchmark import HeadlineMetric
 from unlearnbench.report.best_table import (
     Column,
     TableFormat,
@@ -25,9 +27,11 @@ from unlearnbench.report.best_table import (
 from unlearnbench.results.outcomes import outcome
 from unlearnbench.stats.t_interval import ENOUGH_SEEDS
 
+from ...figures.marks import drawn_interval
+from ...figures.tradeoff_data import TradeOffPanel
 from ...formatting import interval_names
-from ...html_table import HtmlTable
-from ...report_section import PageContext, Section
+from ...html_table import Bar, Ends, HtmlTable
+from ...report_section import PageContext, Section, of_place
 
 FORMATS: Mapping[str, TableFormat] = {"CSV": "csv", "Markdown": "markdown", "LaTeX": "latex"}
 NAME = "best"
@@ -68,7 +72,7 @@ def settings_table(context: PageContext) -> SettingsTable:
     if not any(panel.choices for panel in context.panels):
         rule = best_rule(report.headline)
         return SettingsTable(
-            rule=f"among all learning rates, hyper-parameters and {report.unit.plural}, {rule}",
+            rule=f"among all learning rates, hyperparameters and {report.unit.plural}, {rule}",
             seeds=tuple(sorted({row.seed for row in report.rows if row.kind == "run"})),
             lines=lines,
         )
@@ -141,6 +145,8 @@ class BestSettings(Section):
             "table": table,
             "html": _html_table(table, context),
             "brackets": interval_names(setting.interval(column) for setting in settings),
+            "retain": any(panel.retain for panel in context.panels),
+            "warned": any(warnings_of(context, setting) for setting in settings),
             "few": any(len(setting.rows) < ENOUGH_SEEDS for setting in settings),
         }
 
@@ -158,9 +164,9 @@ def _html_table(table: SettingsTable, context: PageContext) -> HtmlTable:
         if line.setting is None:
             return Markup('{} <small class="why">{}</small>').format(line.method, line.why_not)
         unmoved = starts[line.panel].unmoved(line.setting.forgotten)
-        note = Markup("")
+        note = warning_mark(context, line.setting)
         if line.why_not:
-            note = Markup(' <small class="why">{}</small>').format(line.why_not)
+            note += Markup(' <small class="why">{}</small>').format(line.why_not)
         return button(line.setting, unmoved=unmoved) + note
 
     def number_tried(line: Best) -> str:
@@ -175,6 +181,82 @@ def _html_table(table: SettingsTable, context: PageContext) -> HtmlTable:
         family=lambda line: line.family,
         panel=lambda line: context.panel_number(*line.panel),
         references=reference_lines(context.panels, table.lines),
+        bars={
+            metric.plain_label: _bar(context, table, metric)
+            for metric in (context.report.headline.forgotten, context.report.headline.kept)
+        },
+    )
+
+
+def _bar(
+    context: PageContext, table: SettingsTable, metric: HeadlineMetric
+) -> Callable[[SettingsLine], Bar | None]:
+    """Return what draws a number of a line as a bar, on one scale for each panel."""
+    panels = {panel.panel: panel for panel in context.panels}
+    scales: dict[tuple[str, Any], tuple[float, float]] = {}
+    for panel in context.panels:
+        settings = [line.setting for line in of_place(table.lines, panel) if line.setting]
+        scales[panel.panel] = _scale(panel, settings, metric)
+
+    def bar(line: SettingsLine) -> Bar | None:
+        value = None if line.setting is None else line.setting.metrics.get(metric.column)
+        if line.setting is None or value is None:
+            return None
+        panel = panels[line.panel]
+        low, high = scales[line.panel]
+
+        def share(number: float | None) -> float | None:
+            return None if number is None else (number - low) / (high - low)
+
+        interval = drawn_interval(line.setting, metric.column)
+        ends = None
+        if interval is not None:
+            ends = Ends((interval.low - low) / (high - low), (interval.high - low) / (high - low))
+        retain = None if panel.retain is None else panel.retain.metrics.get(metric.column)
+        start = panel.at_start(metric.column)
+        return Bar((value - low) / (high - low), ends, share(start), share(retain))
+
+    return bar
+
+
+def _scale(
+    panel: TradeOffPanel, settings: list[Setting], metric: HeadlineMetric
+) -> tuple[float, float]:
+    """Return the numbers at both ends of a bar.
+
+    They are the bounds of the number. Where it has none, as a logarithm has not, they are the ends
+    of what the panel's best settings and both other models have.
+    """
+    low, high = panel.rows[0].schema.column(metric.column).bounds
+    shown = [setting.metrics.get(metric.column) for setting in settings]
+    shown.append(panel.at_start(metric.column))
+    shown.append(None if panel.retain is None else panel.retain.metrics.get(metric.column))
+    for setting in settings:
+        interval = drawn_interval(setting, metric.column)
+        shown += () if interval is None else (interval.low, interval.high)
+    numbers = [number for number in shown if number is not None and math.isfinite(number)]
+    if math.isinf(low):
+        low = min(numbers, default=0.0)
+    if math.isinf(high):
+        high = max(numbers, default=1.0)
+    return (low, high) if high > low else (low - 1.0, low)
+
+
+def warnings_of(context: PageContext, setting: Setting) -> dict[str, str]:
+    """Collect why the scores of a setting are no success, by kind; empty if they are one."""
+    if setting.why_not:
+        return {}
+    scores = context.report.scorers[setting.panel].scores(setting.rows)
+    return {kind: text for score in scores for kind, text in score.warnings.items()}
+
+
+def warning_mark(context: PageContext, setting: Setting) -> Markup:
+    """Name the warnings of a setting, with a link to the scorecard, which explains them."""
+    warnings = warnings_of(context, setting)
+    if not warnings:
+        return Markup("")
+    return Markup(' <a class="warned" href="#scorecard" title="{}">⚠ {}</a>').format(
+        "; ".join(warnings.values()), ", ".join(warnings)
     )
 
 

@@ -80,7 +80,7 @@ def setting(report: Results, epoch: int = 3) -> Any:
 SECTIONS = {
     "trade-off": ".plot[data-panel='0'] .main-svg",
     "examples": "article.qa .chosen",
-    "scorecard": "table.scorecard tbody .dot",
+    "scorecard": "table.scorecard tbody .score-bar",
     "best": "#table-best tbody td",
     "claims": ".pairs-table td.same",
     "lasting": "table.stripes tbody circle",
@@ -304,3 +304,17 @@ def test_answers_are_ordered_by_defined_numbers_of_one_metric(
     scores = " ".join(articles.locator(".scores").all_inner_texts())
     assert "p –" in scores
     assert "p 0.00" not in scores
+
+
+def test_the_first_column_of_a_table_stays_on_a_phone(visit: Visit, path: Path) -> None:
+    page = visit(path, width=390)
+    for table in ("#table-best", "table.scorecard"):
+        name = page.locator(f"{table} tbody tr[data-family] th").first
+        name.scroll_into_view_if_needed()
+        before = name.bounding_box()
+        number = page.locator(f"{table} tbody tr[data-family] td").first.bounding_box()
+        assert before is not None
+        assert number is not None
+        assert number["x"] + number["width"] < 390, "at least one number without scrolling"
+        page.locator(table).first.evaluate("node => { node.parentNode.scrollLeft = 1000; }")
+        assert name.bounding_box() == before

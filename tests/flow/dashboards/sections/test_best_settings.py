@@ -14,7 +14,7 @@ from unlearnbench.results.records import Record
 from unlearnbench.stats.t_interval import t_interval
 
 from ....numbers.analysis.conftest import choosing
-from ..conftest import context_of
+from ..conftest import build, context_of, report_of
 
 if TYPE_CHECKING:
     from ..conftest import Fabric
@@ -103,3 +103,63 @@ def test_lines_are_by_panel_then_by_quality(fabric: Fabric) -> None:
     assert [f for f, _ in places] == sorted(f for f, _ in places)
     here = [line.setting.forgotten for line in table.lines[:9] if line.setting]
     assert here == sorted(here, reverse=True)
+
+
+def test_a_bar_has_the_numbers_of_its_line_on_the_scale_of_the_panel(fabric: Fabric) -> None:
+    qualities = {"npo": (-2.0, -2.5, -3.0), "dpo": (-9.0, -9.0, -9.0)}
+    runs = [
+        fabric.run(method, points=((0.8 - 0.01 * seed, quality),), seed=seed)
+        for method, values in qualities.items()
+        for seed, quality in enumerate(values)
+    ]
+    found = context_of(fabric.reference("fine-tuned"), fabric.reference("retain"), *runs)
+    lines = {line.family: line for line in best.settings_table(found).lines}
+    bars = best._html_table(best.settings_table(found), found).bars
+    assert list(bars) == ["log10 Forget Quality", "Model Utility"]
+    # From the start model's -16.3, the lowest number, to the bound 0.
+    forgotten = bars["log10 Forget Quality"]
+    interval = t_interval(qualities["npo"])
+    assert interval is not None
+    npo = forgotten(lines["npo"])
+    assert npo.value == pytest.approx((16.3 - 2.5) / 16.3)
+    assert npo.interval.low == pytest.approx((16.3 + interval.low) / 16.3)
+    assert npo.interval.high == pytest.approx((16.3 + min(interval.high, 0.0)) / 16.3)
+    assert (npo.start, npo.retain) == (0.0, 1.0)
+    assert forgotten(lines["dpo"]).value == pytest.approx((16.3 - 9.0) / 16.3)
+    # A number between 0 and 1 is a share as it is.
+    utility = bars["Model Utility"](lines["npo"])
+    assert (utility.value, utility.start, utility.retain) == pytest.approx((0.79, 0.883, 0.87))
+
+
+def test_a_bar_of_few_numbers_is_inside_its_ends(fabric: Fabric) -> None:
+    """Of one seed, without a retain model, with the start model's number, and without a number."""
+    same = fabric.run("npo", points=((0.8, -16.3),))
+    without = fabric.run("dpo", points=((0.1, -3.0),))
+    found = context_of(fabric.reference("fine-tuned"), same, without)
+    table = best.settings_table(found)
+    bars = best._html_table(table, found).bars
+    drawn = [bar(line) for bar in bars.values() for line in table.lines]
+    assert [one is None for one in drawn] == [False, True, False, True]
+    assert all(0 <= one.value <= 1 for one in drawn if one)
+    assert all(one.retain is one.interval is None for one in drawn if one)
+
+
+def test_a_best_setting_whose_score_is_no_success_says_so(fabric: Fabric) -> None:
+    stored = [fabric.reference("fine-tuned"), fabric.reference("retain"), fabric.run()]
+    changed: list[Record] = []
+    for record in stored:
+        share = 0.3 if record.kind == "run" else 1.0
+        epochs = tuple(
+            replace(e, metrics={**e.metrics, "repetition_forget": share}) for e in record.epochs
+        )
+        changed.append(replace(record, epochs=epochs))
+    assert "⚠ repetitive</a>" in best.BestSettings().render(report_of(changed))
+    assert "⚠ repetitive" not in best.BestSettings().render(report_of(stored))
+
+
+def test_copied_tables_have_neither_bars_nor_warnings(fabric: Fabric) -> None:
+    found = context_of(*fabric.sweep(epochs=2))
+    copied = "".join(best.texts(best.settings_table(found), found).values())
+    assert "⚠" not in copied
+    assert "score-bar" not in copied
+    assert "score-bar" in build(found.report)

@@ -331,7 +331,9 @@ def test_no_view_has_a_score_if_a_seed_lacks_an_attack(records: tuple[Record, ..
     reason = "relearning did not attack seed 1 at epoch 1"
     assert f" is not scored: {reason}." in " ".join(report.conclusions[0].sentences)
     assert f'<td class="none" colspan="2" title="{reason}">{reason}</td>' in SECTION.render(report)
-    assert f'<span class="none">{reason}</span>' in scorecard.ScorecardSection().render(report)
+    card = scorecard.ScorecardSection().render(report)
+    assert f'<span class="none" title="{reason}">no score</span>' in card
+    assert f"has no score Lasting: {reason}." in card
     latex = scorecard.scorecard_latex(report)
     assert f"Lasting, idk: no number, because {reason}." in latex
     (row,) = (line for line in latex.splitlines() if line.startswith("idk &"))
