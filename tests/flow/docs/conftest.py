@@ -11,6 +11,7 @@ from unlearnbench.config import loader
 
 from .small_models import Load, shrinking, shrinking_several
 
+_ROOT = Path(__file__).parents[3]
 METHODS = "[ce-u, gradient-difference, {method: npo, retain: {term: nll}}]"
 """Some of the quickstart, with two seeds."""
 
@@ -51,3 +52,20 @@ def quickstart(small_models: Load, tmp_path_factory: pytest.TempPathFactory) -> 
                 run_single(spec, planned.config, folder, lambda _: None)
         assert main(["report", os.path.relpath(folder)]) == 0
     return folder
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The site, built in strict mode: a warning is an error."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NO_MKDOCS_2_WARNING", "1")
+        patch.chdir(_ROOT)
+        from mkdocs.commands.build import build
+        from mkdocs.config import load_config
+
+        place = tmp_path_factory.mktemp("site")
+        config = load_config(str(_ROOT / "mkdocs.yml"), site_dir=str(place))
+        assert config.strict
+        config.plugins.on_startup(command="build", dirty=False)
+        build(config)
+        yield place

@@ -2,7 +2,6 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from html.parser import HTMLParser
@@ -47,23 +46,6 @@ def parsed(path: Path) -> Page:
     page = Page()
     page.feed(path.read_text(encoding="utf-8"))
     return page
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The site, built in strict mode: a warning is an error."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("NO_MKDOCS_2_WARNING", "1")
-        patch.chdir(ROOT)
-        from mkdocs.commands.build import build
-        from mkdocs.config import load_config
-
-        place = tmp_path_factory.mktemp("site")
-        config = load_config(str(ROOT / "mkdocs.yml"), site_dir=str(place))
-        assert config.strict
-        config.plugins.on_startup(command="build", dirty=False)
-        build(config)
-        yield place
 
 
 def pages(site: Path) -> list[Path]:
@@ -135,3 +117,16 @@ def test_nothing_is_loaded_from_a_network(site: Path) -> None:
         text = path.read_text(encoding="utf-8")
         outside[path.name] |= {*re.findall(r"(?:url\(|@import )[\"']?(?:https?:)?//[^)]*", text)}
     assert {name: found for name, found in outside.items() if found} == {}
+
+
+def test_the_index_for_programs_has_every_page_with_its_first_sentence(site: Path) -> None:
+    text = (site / "llms.txt").read_text(encoding="utf-8")
+    lines = re.findall(r"^- \[([^]]+)\]\(([^)]+)\): (.+)$", text, flags=re.MULTILINE)
+    described = [site / address for _, address, _ in lines]
+    visited = [site / "index.html"]
+    while (after := neighbours(visited[-1])[1]) is not None:
+        visited.append(after)
+    assert described == visited
+    for title, _, sentence in lines:
+        assert sentence.endswith((".", "!", "?")), title
+    assert ("Footguns", "concepts/footguns.html") in [line[:2] for line in lines]

@@ -1,0 +1,62 @@
+"""The search of the built site finds what a newcomer types, in a browser and opened from disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+pytestmark = pytest.mark.long
+
+SHOWN = 3
+"""Number of results that a reader looks at."""
+READY = """() => document.querySelector(".md-search-result__meta").textContent.trim()
+    === 'Type to start searching'"""
+RESULTS = """() => [...document.querySelectorAll(".md-search-result__item")].map(
+    item => [...item.querySelectorAll("a.md-search-result__link")].map(link => link.href))"""
+ANSWERS = {
+    "my own data": ["start/your-data.html"],
+    "csv": ["start/your-data.html"],
+    "hyperparameter": ["reference/starting-values.html"],
+    "troubleshooting": ["start/troubleshooting.html"],
+    "LoRA": ["start/models.html#lora-and-adapters"],
+    "out of memory": ["start/troubleshooting.html#out-of-memory-what-do-i-change"],
+    "which method": ["start/choosing-a-method.html"],
+    "forget quality": ["concepts/forgotten.html#forget-quality"],
+    "resume": ["start/troubleshooting.html#resume-what-happens-to-finished-runs"],
+    "add a method": ["tutorials/add-a-method.html"],
+    "llama 3": ["reference/model-families.html", "start/models.html"],
+    "slurm": ["tutorials/run-on-a-cluster.html"],
+    "glossary": ["reference/glossary.html"],
+}
+"""Beginnings of addresses with the answer, by what is typed. One of them must be shown."""
+
+
+@pytest.fixture(scope="module")
+def page(browser: Browser) -> Iterator[Page]:
+    """A page of the browser."""
+    opened = browser.new_page()
+    opened.set_default_timeout(10_000)
+    yield opened
+    opened.close()
+
+
+@pytest.mark.parametrize("typed", ANSWERS)
+def test_one_of_the_first_results_has_the_answer(typed: str, page: Page, site: Path) -> None:
+    page.goto((site / "index.html").as_uri())
+    field = page.locator(".md-search__input")
+    field.click()
+    page.wait_for_function(READY)
+    field.press_sequentially(typed)  # the search listens to keys
+    page.wait_for_selector(".md-search-result__item", state="attached")
+    results: list[list[str]] = page.evaluate(RESULTS)
+    shown = [urlsplit(link) for links in results[:SHOWN] for link in links]
+    base = urlsplit(site.as_uri()).path + "/"
+    addresses = [f"{link.path.removeprefix(base)}#{link.fragment}" for link in shown]
+    assert any(one.startswith(tuple(ANSWERS[typed])) for one in addresses), addresses
