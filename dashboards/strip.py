@@ -1,11 +1,20 @@
-"""Axes of strips: small drawings in the lines of a table, which share one axis."""
+"""Axes of strips, small drawings in the lines of a table that share one axis, and signs."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+
+from unlearnbench.analysis.pairs import Verdict
 
 from .formatting import signed
 
+SYMBOLS: Mapping[Verdict, str] = {
+    Verdict.BETTER: "▲",
+    Verdict.WORSE: "▼",
+    Verdict.UNDECIDED: "?",
+    Verdict.INCOMPARABLE: "–",
+}
+"""Signs of verdicts, which also differ without colours."""
 _PAD = 0.06
 """Part of the range that is left free at either end."""
 _MOST_TICKS = 4
@@ -29,6 +38,12 @@ class Scale:
         low, high = min(known), max(known)
         pad = _PAD * (high - low) or 0.05 * abs(high) or 0.5
         return cls(low - pad, high + pad)
+
+    @classmethod
+    def within(cls, bounds: tuple[float, float], values: Iterable[float | None]) -> "Scale":
+        """Return an axis over the bounds of a number; around the values if one is infinite."""
+        low, high = bounds
+        return cls(low, high) if math.isfinite(low) and math.isfinite(high) else cls.around(values)
 
     def percent(self, value: float) -> float:
         """Return the place of a value in per cent of the width; at an end if it lies beyond."""

@@ -7,7 +7,8 @@ lines and legends keep their proportions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import plotly.graph_objects as go
@@ -193,6 +194,35 @@ def _is_narrow(width: str | float | None) -> bool:
     return (_inches(width) or _NARROW) < _NARROW
 
 
+@dataclass(frozen=True)
+class Canvas:
+    """The size of a figure."""
+
+    pixels: float
+    """Width in the pixels of a screen, with a font of 12."""
+    inches: float | None
+    """Width in print; None for a screen."""
+    meta: Mapping[str, Any]
+    """Scale and dots per inch of its files, see `export.save`."""
+
+
+def canvas(width: str | float | None, on_screen: float = 760) -> Canvas:
+    """Return the size of a figure.
+
+    Args:
+        width: `column`, `text`, or inches in print, with fonts of 8 or 9 points; None for a screen.
+        on_screen: Pixels for a screen.
+
+    Raises:
+        UnlearnbenchError: For a width outside of what can be drawn.
+    """
+    inches = _inches(width)
+    points = _COLUMN_POINTS if _is_narrow(width) else _POINTS
+    pixels = on_screen if inches is None else inches * 96 * _POINTS / points
+    scale = {"scale": points / _POINTS, "dpi": None if inches is None else _DPI}
+    return Canvas(pixels, inches, scale)
+
+
 def fit(
     cells: Cells, legend: Sequence[go.Scatter], width: str | float | None, title: str
 ) -> go.Figure:
@@ -203,14 +233,14 @@ def fit(
 
     Raises: UnlearnbenchError for a width outside of what can be drawn.
     """
-    inches, points = _inches(width), _COLUMN_POINTS if _is_narrow(width) else _POINTS
-    title = title if inches is None else ""
     rows, cols = (max([cell[i] for cell in cells], default=1) for i in (0, 1))
     places = [(i, j) for i in range(1, rows + 1) for j in range(1, cols + 1)]
     titles = [cells[location][0] if location in cells else "" for location in places]
     second = _LINE * any("<br>" in item for item in titles)
     gap, on_screen = _GAP + second, 760 if cols <= 1 else 380 * cols
-    pixels = on_screen if inches is None else inches * 96 * _POINTS / points
+    made = canvas(width, on_screen)
+    pixels = made.pixels
+    title = title if made.inches is None else ""
     inside = 0.6 * (pixels - 70) / cols * rows + gap * (rows - 1)
     figure: Any = make_subplots(
         rows=rows,
@@ -233,7 +263,7 @@ def fit(
         height=round(top + inside + foot),
         margin={"l": 60, "r": 12, "t": top, "b": foot},
         legend_y=-46 / inside,
-        meta={"scale": points / _POINTS, "dpi": None if inches is None else _DPI},
+        meta=made.meta,
     )
     return figure
 

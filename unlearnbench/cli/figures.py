@@ -20,6 +20,12 @@ def _inches(text: str | float) -> str | float:
     return text
 
 
+Split = Annotated[
+    Any,  # typer takes no union
+    option("SPLIT", "Fraction or split.", "--forget", parser=split_key, default="all"),
+]
+
+
 @dataclass(frozen=True)
 class Chosen:
     """Parts of a sweep that are drawn."""
@@ -27,10 +33,7 @@ class Chosen:
     methods: Annotated[
         list[str] | None, option("METHOD", "Method to draw (repeatable).", default="all")
     ] = None
-    fraction: Annotated[
-        Any,  # typer takes no union
-        option("SPLIT", "Fraction or split.", "--forget", parser=split_key, default="all"),
-    ] = None
+    fraction: Split = None
     rate: Annotated[float | None, option("RATE", "Learning rate.", min=0, default="all")] = None
 
 
@@ -92,6 +95,39 @@ def draw_truth_ratios(
     from unlearnbench.report.figures import truth_ratios
 
     _save(truth_ratios(sweep_folder(folder), run_id, epoch, width=width), out)
+
+
+@command(app, "lasting")
+def draw_lasting(
+    folder: Folder,
+    out: Out,
+    methods: Annotated[
+        list[str] | None, option("METHOD", "Method to draw (repeatable).", default="all")
+    ] = None,
+    fraction: Split = None,
+    width: Width = None,
+) -> None:
+    """Draw what attacks bring back of each method's best setting.
+
+    Examples:
+      unlearnbench figures lasting runs/quickstart --width column --out lasting.pdf
+    """
+    from unlearnbench.report.figures import lasting
+
+    figure = lasting(sweep_folder(folder), methods=methods, fraction=fraction, width=width)
+    _save(figure, out)
+
+
+@command(app, "pairs")
+def draw_pairs(folder: Folder, out: Out, fraction: Split = None, width: Width = None) -> None:
+    """Draw which of every two methods is better, beside their intervals.
+
+    Examples:
+      unlearnbench figures pairs runs/quickstart --width text --out pairs.pdf
+    """
+    from unlearnbench.report.figures import pairs
+
+    _save(pairs(sweep_folder(folder), fraction=fraction, width=width), out)
 
 
 @command(app, "paper")

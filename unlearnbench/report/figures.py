@@ -1,11 +1,14 @@
 """Figures in one line each, as Plotly figures; the first one imports Plotly.
 
     from unlearnbench.report.figures import dataframe, pareto, trajectories, truth_ratios
+    from unlearnbench.report.figures import lasting, pairs
 
     pareto("runs/quickstart")
     pareto("runs/quickstart", methods=["ce-u", "npo"], rate=1e-4, width="column")
     trajectories("runs/quickstart", fraction=0.1)
     truth_ratios("runs/quickstart", "5f0c")
+    lasting("runs/quickstart", width="column")
+    pairs("runs/quickstart", width="text")
     dataframe("runs/quickstart")  # all numbers, as a data frame of pandas
 
 A table is a sweep's folder, records, or rows: of a sweep, a part of one, or several sweeps that
@@ -16,13 +19,14 @@ or inches; by default figures are for a screen. `figure.update_layout` changes t
 import io
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from unlearnbench.analysis.best_settings import Choice, EarlyEnd
 from unlearnbench.analysis.compare import with_retain_term
 from unlearnbench.analysis.meta_evaluation import MetaEvaluation
+from unlearnbench.analysis.recovery import PanelRecovery, panel_recovery
 from unlearnbench.analysis.results import Results
 from unlearnbench.api import registry
 from unlearnbench.api.benchmark import SplitKey, split_label
@@ -34,7 +38,9 @@ from unlearnbench.results.table import TableRow, to_csv
 __all__ = [
     "Table",
     "dataframe",
+    "lasting",
     "meta_evaluation",
+    "pairs",
     "paper",
     "pareto",
     "rows_of",
@@ -224,6 +230,88 @@ def truth_ratios(
         start = None
     draw = registry.load("dashboards", "truth-ratios")
     return draw(record, chosen, retain, start, every=results.rows, width=width)
+
+
+def lasting(
+    table: str | Path | Iterable[Record],
+    *,
+    methods: Iterable[str] | str | None = None,
+    fraction: SplitKey | None = None,
+    width: Width = None,
+) -> Any:
+    """What attacks bring back of each method's best setting, as a `plotly` Figure.
+
+    A line for each method, from before to after the strongest attack, with the start and the retain
+    model, and a plot for each model and split.
+
+    Args:
+        table: A sweep's folder, or its records.
+        methods: Methods to draw. Defaults to all.
+        fraction: Split to draw. Defaults to all.
+        width: See the module.
+
+    Raises:
+        RecordError: If nothing was attacked, or for a method or split that the table does not have.
+    """
+    results = _results(table)
+    chosen = _families(results, methods, fraction)
+    panels: list[PanelRecovery] = []
+    for panel in results.lasting:
+        found = panel_recovery(panel)
+        lines = tuple(line for line in found.methods if line.family in chosen)
+        if lines and fraction in (None, panel.forget_fraction):
+            panels.append(replace(found, methods=lines))
+    if not panels:
+        raise RecordError(
+            "no run of these was attacked, so there is no figure of what lasts; name attacks in "
+            "the configuration (`attacks:`), and start the sweep again"
+        )
+    return registry.load("dashboards", "lasting")(panels, every=results.rows, width=width)
+
+
+def pairs(
+    table: str | Path | Iterable[Record],
+    *,
+    fraction: SplitKey | None = None,
+    width: Width = None,
+) -> Any:
+    """Best settings with intervals, and which of every two methods is better, as a `plotly` Figure.
+
+    Args:
+        table: A sweep's folder, or its records. Comparisons read evaluations.
+        fraction: Split to draw. Defaults to all.
+        width: See the module.
+
+    Raises:
+        RecordError: If no method has a best setting, or for a split that the table does not have.
+    """
+    results = _results(table)
+    _families(results, None, fraction)
+    by_place = {panel.panel: panel for panel in results.panels}
+    tables = [
+        pair_table
+        for pair_table in results.pairs
+        if pair_table.methods and fraction in (None, pair_table.forget_fraction)
+    ]
+    if not tables:
+        raise RecordError("no method has a best setting, so there is nothing to compare")
+    panels = [by_place[pair_table.panel] for pair_table in tables]
+    return registry.load("dashboards", "pairs")(panels, tables, every=results.rows, width=width)
+
+
+def _results(table: str | Path | Iterable[Record]) -> Results:
+    """Read a sweep's folder or records."""
+    if isinstance(table, str | Path):
+        return Results.read(table)
+    return Results.of(table, name="")
+
+
+def _families(
+    results: Results, methods: Iterable[str] | str | None, fraction: SplitKey | None
+) -> set[str]:
+    """List the methods to draw; names and the split are checked as by `select`."""
+    rows = select(results.rows, methods, fraction)
+    return {row.family for row in rows if row.kind == "run"}
 
 
 def paper() -> Any:

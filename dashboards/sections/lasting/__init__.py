@@ -205,13 +205,10 @@ class Picture:
     @classmethod
     def of(cls, recovery: PanelRecovery) -> "Picture":
         """Choose the axis: the bounds of the number, if it has bounds."""
-        low, high = recovery.column.bounds
-        if math.isfinite(low) and math.isfinite(high):
-            return cls(recovery, Scale(low, high))
         values = [recovery.start, recovery.retain]
         for line in recovery.methods:
             values += [line.before, line.after, *(after for _, after in line.others)]
-        return cls(recovery, Scale.around(values))
+        return cls(recovery, Scale.within(recovery.column.bounds, values))
 
 
 class Lasting(Section):

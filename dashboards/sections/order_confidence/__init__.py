@@ -7,7 +7,7 @@ from typing import Any
 from unlearnbench.analysis.across import Standing
 from unlearnbench.analysis.best_settings import Panel
 from unlearnbench.analysis.order_confidence import OrderConfidence, RankedMethod
-from unlearnbench.analysis.pairs import PairTable, Verdict
+from unlearnbench.analysis.pairs import PairTable
 from unlearnbench.api.benchmark import HeadlineMetric
 from unlearnbench.report.best_table import Column
 from unlearnbench.stats.t_interval import ENOUGH_SEEDS, LEVEL
@@ -15,15 +15,7 @@ from unlearnbench.stats.t_interval import ENOUGH_SEEDS, LEVEL
 from ...formatting import split_cell
 from ...html_table import HtmlTable, number_column
 from ...report_section import PageContext, Section
-from ...strip import Scale
-
-SYMBOLS: Mapping[Verdict, str] = {
-    Verdict.BETTER: "▲",
-    Verdict.WORSE: "▼",
-    Verdict.UNDECIDED: "?",
-    Verdict.INCOMPARABLE: "–",
-}
-"""Signs of verdicts, which also differ without colours."""
+from ...strip import SYMBOLS, Scale
 
 
 @dataclass(frozen=True)
