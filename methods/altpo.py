@@ -1,4 +1,4 @@
-"""AltPO: prefer the start model's alternative answers to the answers to forget."""
+"""AltPO: prefer other answers of the start model to the true one."""
 
 import math
 from typing import Annotated, ClassVar, Literal, Self

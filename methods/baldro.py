@@ -1,4 +1,4 @@
-"""BalDRO: NPO with the rows weighed by how far each is forgotten."""
+"""NPO with rows weighted by how far each is forgotten."""
 
 import math
 from typing import ClassVar

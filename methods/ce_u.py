@@ -1,4 +1,4 @@
-"""CE-U: cross entropy towards what the model would say if the true token were impossible."""
+"""CE-U: learn what the model would say without the true token."""
 
 from torch import Tensor
 

@@ -1,4 +1,4 @@
-"""Circuit breakers: turn the inner states of forget rows away from where they were."""
+"""Circuit breakers: turn hidden states of forget rows elsewhere."""
 
 from dataclasses import replace
 from functools import lru_cache

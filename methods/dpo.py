@@ -1,4 +1,4 @@
-"""Direct preference optimisation with a refusal as winner and the true answer as loser."""
+"""DPO: prefer a refusal to the true answer."""
 
 import math
 from typing import Annotated, ClassVar

@@ -1,4 +1,4 @@
-"""DPO with CE-U (experimental): General CE-U in place of DPO's gradient ascent on the loser."""
+"""DPO that unlearns by General CE-U (experimental)."""
 
 from typing import ClassVar
 

@@ -1,4 +1,4 @@
-"""ECO: corrupt the embeddings of prompts that a classifier takes for forget questions."""
+"""ECO: detect forget questions, and corrupt their embeddings."""
 
 import hashlib
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""ELM: learn what the frozen start model would say as a novice and not as an expert."""
+"""ELM: learn what the start model would say as a novice."""
 
 from dataclasses import replace
 from typing import ClassVar

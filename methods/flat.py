@@ -1,4 +1,4 @@
-"""FLAT: from forget answers to refusals, weighted by an f-divergence between the two."""
+"""FLAT: move from answers to refusals by an f-divergence."""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""General CE-U: one cross entropy that learns, unlearns, or anything between, by a score."""
+"""General CE-U: learn, unlearn or anything between, by a score."""
 
 from typing import Annotated, Literal, Self
 

@@ -1,4 +1,4 @@
-"""Gradient ascent: make the forget answers less likely, without a bound."""
+"""Gradient ascent: make forget answers less likely, without a bound."""
 
 from torch import Tensor
 

@@ -1,4 +1,4 @@
-"""Gradient difference: ascent on the forget rows, descent on as many retain rows."""
+"""Gradient ascent on forget rows, descent on retain rows."""
 
 from typing import ClassVar
 

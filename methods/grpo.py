@@ -1,4 +1,4 @@
-"""GRPO: sample answers to the forget questions, and prefer those that give less away."""
+"""GRPO: sample answers, and prefer those that give less away."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""GRPO that unlearns its bad samples by CE-U, where GRPO ascends their loss. Experimental."""
+"""GRPO that unlearns bad samples by CE-U (experimental)."""
 
 from torch import Tensor
 

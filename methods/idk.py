@@ -1,4 +1,4 @@
-"""IDK: learn to answer the forget questions with a refusal."""
+"""IDK: learn to answer forget questions with a refusal."""
 
 from torch import Tensor
 

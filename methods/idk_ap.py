@@ -1,4 +1,4 @@
-"""IDK+AP: refuse the forget questions, and prefer answers to refusals for the retain questions."""
+"""IDK that also prefers answers on the retain questions."""
 
 from typing import ClassVar
 

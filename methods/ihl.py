@@ -1,4 +1,4 @@
-"""IHL: push the true token's probability below that of the best other token, and no further."""
+"""IHL: push the true token just below the best other token."""
 
 from torch import Tensor
 

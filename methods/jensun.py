@@ -1,4 +1,4 @@
-"""JensUn: Jensen-Shannon divergence, of forget rows from a refusal, of others from the start."""
+"""JensUn: learn a refusal by the Jensen-Shannon divergence."""
 
 import math
 from typing import ClassVar

@@ -1,4 +1,4 @@
-"""KL minimisation: ascent on the forget rows, held to the start model on the retain rows."""
+"""Gradient ascent, held to the start model on retain rows."""
 
 from collections.abc import Mapping
 from typing import ClassVar

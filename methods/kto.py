@@ -1,4 +1,4 @@
-"""KTO for unlearning: forget answers are undesirable, measured against drift on refusals."""
+"""KTO: mark the forget answers as undesirable."""
 
 import math
 from typing import ClassVar, Literal

@@ -1,4 +1,4 @@
-"""LUNAR: move the inner states of forget rows to where the model cannot answer."""
+"""LUNAR: move hidden states to where the model cannot answer."""
 
 from dataclasses import replace
 from typing import ClassVar

@@ -1,4 +1,4 @@
-"""Maximum entropy: every token as likely as every other."""
+"""Maximum entropy: make every token equally likely."""
 
 from typing import ClassVar, Literal
 

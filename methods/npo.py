@@ -1,4 +1,4 @@
-"""Negative preference optimisation: push forget answers below a frozen reference."""
+"""Negative preference optimisation: DPO without a winner."""
 
 import math
 from typing import ClassVar

@@ -1,4 +1,4 @@
-"""Primal-dual unlearning: flatten forget logits while the retain loss stays under a bound."""
+"""PDU: flatten forget logits while the retain loss is bounded."""
 
 from collections.abc import Mapping
 from typing import ClassVar

@@ -1,4 +1,4 @@
-"""RMU: steer the inner states of forget rows to a random direction, hold those of retain rows."""
+"""RMU: steer hidden states of forget rows in a random direction."""
 
 from collections.abc import Hashable
 from dataclasses import replace

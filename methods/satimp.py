@@ -1,4 +1,4 @@
-"""SatImp: gradient ascent on tokens that are neither forgotten already nor certain."""
+"""SatImp: ascent on tokens neither forgotten nor certain."""
 
 from torch import Tensor
 from torch.nn.functional import logsigmoid

@@ -1,4 +1,4 @@
-"""SimNPO: NPO without a reference, on the mean log-probability of a token."""
+"""SimNPO: NPO without a reference model, normalised by length."""
 
 from typing import ClassVar
 

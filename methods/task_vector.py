@@ -1,4 +1,4 @@
-"""Task vector: learn the forget set even better, then walk as far the other way."""
+"""Task vector: learn the forget rows, then walk the other way."""
 
 from typing import ClassVar
 

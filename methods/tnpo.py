@@ -1,4 +1,4 @@
-"""Token-wise NPO: the weight of NPO for each token by itself, optionally times that of WGA."""
+"""NPO for each token in place of each answer."""
 
 from torch import Tensor, sigmoid
 

@@ -1,4 +1,4 @@
-"""UNDIAL: learn the frozen start model's distribution with the true token's logit lowered."""
+"""UNDIAL: self-distillation with the true token's logit lowered."""
 
 from typing import ClassVar
 

@@ -1,4 +1,4 @@
-"""Weighted gradient ascent: ascend on a token only as far as the model still believes in it."""
+"""Gradient ascent weighted by each token's probability."""
 
 from typing import ClassVar
 

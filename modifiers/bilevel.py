@@ -1,4 +1,4 @@
-"""Bilevel: what is kept is followed only beside what is forgotten."""
+"""Bilevel: drop the retain gradient's part along the forget gradient."""
 
 from unlearnbench.api.modifier import ByRole, Combine, Gradients, Memory, RunStep
 

@@ -1,4 +1,4 @@
-"""Dual: an optimiser for what is forgotten, and another for what is kept."""
+"""Dual: one AdamW for forgetting, another for retaining."""
 
 from collections.abc import Mapping
 

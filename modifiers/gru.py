@@ -1,4 +1,4 @@
-"""GRU: the update may not point against what is kept, averaged over steps."""
+"""GRU: let no update point against the mean retain gradient."""
 
 from typing import ClassVar, Literal
 

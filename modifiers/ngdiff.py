@@ -1,4 +1,4 @@
-"""NGDiff: what is forgotten and what is kept pull with the same strength."""
+"""NGDiff: give both gradients the same norm."""
 
 from unlearnbench.api.modifier import ByRole, Combine, Gradients, Memory, RunStep
 

@@ -1,4 +1,4 @@
-"""PCGrad: what is forgotten gives way where it points against what is kept."""
+"""PCGrad: drop what the forget gradient has against the retain gradient."""
 
 from typing import Literal
 

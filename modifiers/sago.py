@@ -1,4 +1,4 @@
-"""SAGO: where the signs of two gradients differ, what is kept decides."""
+"""SAGO: where the signs differ, follow the retain gradient."""
 
 from typing import Literal
 

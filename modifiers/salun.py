@@ -1,4 +1,4 @@
-"""SalUn: only the weights that matter for the forget rows move."""
+"""SalUn: move only the weights that matter most for the forget rows."""
 
 from typing import ClassVar
 

@@ -1,4 +1,4 @@
-"""SAM: forget at the weights nearby where least is forgotten."""
+"""SAM: take the forget gradient where nearby weights forget least."""
 
 from typing import ClassVar
 

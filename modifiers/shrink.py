@@ -1,4 +1,4 @@
-"""Shrink: begin with smaller weights and noise, and learn the rest again."""
+"""Shrink: begin with smaller weights and noise."""
 
 from typing import ClassVar
 

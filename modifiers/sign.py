@@ -1,4 +1,4 @@
-"""Sign: every weight moves by the learning rate, whatever the size of its gradient."""
+"""Sign: move every weight by the learning rate."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

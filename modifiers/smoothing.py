@@ -1,4 +1,4 @@
-"""Smoothing: forget on average over random weights nearby."""
+"""Smoothing: average the forget gradient over random weights nearby."""
 
 from typing import ClassVar
 

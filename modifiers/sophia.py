@@ -1,4 +1,4 @@
-"""Sophia: steps divided by a running curvature, and clipped weight by weight."""
+"""Sophia: divide steps by a running curvature, and clip them."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

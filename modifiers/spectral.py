@@ -1,4 +1,4 @@
-"""Spectral: turn round the directions that a gradient has most of."""
+"""Spectral: make a gradient's largest directions its smallest."""
 
 from typing import ClassVar
 

@@ -1,4 +1,4 @@
-"""SURE: only the neurons that matter most for the forget rows move, with a higher rate."""
+"""SURE: move only the neurons that matter most for the forget rows."""
 
 from typing import ClassVar
 

@@ -1,4 +1,4 @@
-"""WAGLE: only weights that matter to the forget rows and little to the retain rows move."""
+"""WAGLE: move weights that matter to forget rows, not to retain rows."""
 
 from typing import ClassVar
 

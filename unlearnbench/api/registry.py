@@ -128,15 +128,18 @@ def find(kind: Kind, name: str) -> Offer:
     named = [offer for offer in on_offer if offer.name == name]
     if not named:
         known = sorted({offer.name for offer in on_offer})
-        near = did_you_mean(name, known) or "."
+        near = did_you_mean(name, known) or ";"
         method, plus, _ = name.partition("+")
         if plus and method in known:
-            near = f"; that is a label: retain terms and modifiers are keys of {method}'s entry."
-        fix = "one in a file of its own needs --plugin FILE, or plugins: [FILE] in the YAML"
-        raise PluginError(
-            f"unknown {_one(kind)} {name!r}{near} Available: {', '.join(known)}"
-            + (f"; {fix}" if kind in CLASSES else "")
-        )
+            near = f"; that is a label: retain terms and modifiers are keys of {method}'s entry;"
+        word = _one(kind)
+        if kind in (*CLASSES, "trackers"):
+            where = f"`unlearnbench {kind} list` shows those that are installed"
+        else:
+            where = f"There are {', '.join(known)}"
+        if kind in CLASSES:
+            where += f"; your own {word} needs --plugin FILE, or plugins: [FILE] in the YAML"
+        raise PluginError(f"unknown {word} {name!r}{near} {where}")
     if len(named) > 1:
         packages = " and ".join(f"{offer.source} ({offer.target})" for offer in named)
         raise PluginError(

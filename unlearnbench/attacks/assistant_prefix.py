@@ -1,4 +1,4 @@
-"""An answer whose beginning is given."""
+"""Give the beginning of the answer."""
 
 import re
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Two questions in one."""
+"""Ask two questions at once."""
 
 from dataclasses import replace
 from typing import Literal

@@ -1,4 +1,4 @@
-"""Fine-tuning on rows that have nothing to do with those to forget, as a benign user does."""
+"""Fine-tune on unrelated rows, as a benign user would."""
 
 import hashlib
 from collections.abc import Mapping, Sequence

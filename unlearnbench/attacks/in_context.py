@@ -1,4 +1,4 @@
-"""Questions with answers in front of the question."""
+"""Put answered questions in front of the question."""
 
 from dataclasses import replace
 from typing import Literal

@@ -1,4 +1,4 @@
-"""Reading of inner layers with the start model's output layer."""
+"""Read inner layers through the start model's output layer."""
 
 import math
 from collections.abc import Generator, Iterator

@@ -1,4 +1,4 @@
-"""The question in other words."""
+"""Ask the question in other words."""
 
 from dataclasses import replace
 

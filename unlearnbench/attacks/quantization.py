@@ -1,4 +1,4 @@
-"""Weights of four or eight bits."""
+"""Round the weights to four or eight bits."""
 
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""Training on some rows again, to see whether the others come back."""
+"""Train on some forget rows, and measure the others."""
 
 from collections.abc import Sequence
 from typing import Literal

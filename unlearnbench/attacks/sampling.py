@@ -1,4 +1,4 @@
-"""Many sampled answers to each question."""
+"""Sample many answers to each question."""
 
 from unlearnbench.api.attack import SamplingAttack
 

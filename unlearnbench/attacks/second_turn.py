@@ -1,4 +1,4 @@
-"""The question again, after the model's own answer."""
+"""Ask again, after the model's own answer."""
 
 from dataclasses import replace
 from typing import ClassVar

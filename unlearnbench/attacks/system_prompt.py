@@ -1,4 +1,4 @@
-"""Another system message."""
+"""Use another system message."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The question within texts of the user's own."""
+"""Put the question into texts of your own."""
 
 import re
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
 """Terminal output: notes and progress while a command runs, tables and JSON at its end.
 
 Results go to standard output, notes and progress to standard error, so that a pipe gets results
-only. Terminals get rich's tables and bars, other streams plain lines. Secrets are removed.
+only. Tables and sentences fit the terminal; bars are shown on a terminal only. Secrets are removed.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from unlearnbench.base.redaction import redact
+from unlearnbench.base.text_table import paragraph, table_lines, width_of
 
 if TYPE_CHECKING:
     from rich.console import Console as RichConsole
@@ -87,25 +88,49 @@ class Console:
         """Print the result for a program; `value` has finite floats only."""
         self.print(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
 
-    def table(self, columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str = "") -> None:
-        """Print a table of the result; columns of numbers are aligned to the right."""
-        cells = [[_cell(value) for value in row] for row in rows]
-        right = [
-            all(isinstance(row[i], int | float | None) for row in rows) for i in range(len(columns))
-        ]
-        if not self.out.isatty():
-            for line in ([title] if title else []) + aligned([list(columns), *cells], right):
-                self.print(line)
-            return
-        from rich.table import Table
-        from rich.text import Text
+    def paragraph(self, text: str = "", indent: str = "") -> None:
+        """Print a sentence of the result, broken at the terminal's width.
 
-        table = Table(title=title or None, title_justify="left")
-        for name, is_number in zip(columns, right, strict=True):
-            table.add_column(name, justify="right" if is_number else "left")
-        for row in cells:
-            table.add_row(*map(Text, row))  # Text: brackets in a value are not markup
-        _terminal(self.out).print(table)
+        Args:
+            text: Without line breaks.
+            indent: What all lines but the first begin with.
+        """
+        self.print(paragraph(redact(text), width_of(self.out), indent))
+
+    def table(
+        self,
+        columns: Sequence[str],
+        rows: Sequence[Sequence[Any]],
+        title: str = "",
+        *,
+        flowing: Collection[str] = (),
+        keys: int = 1,
+        is_wide: bool = False,
+    ) -> None:
+        """Print a table of the result that fits the terminal, or 80 columns if there is none.
+
+        Names and numbers are never broken. Columns of numbers are aligned to the right.
+
+        Args:
+            columns: Their headings.
+            rows: Their cells; None is printed as a hyphen.
+            title: Line above the table.
+            flowing: Headings of the columns with sentences or lists, which may be broken at spaces.
+            keys: Number of first columns that say what a row is.
+            is_wide: Whether each row takes one line, however long.
+        """
+        cells = [[_cell(value) for value in row] for row in rows]
+        numbers = [
+            place
+            for place in range(len(columns))
+            if all(isinstance(row[place], int | float | None) for row in rows)
+        ]
+        width = None if is_wide else width_of(self.out)
+        lines = table_lines(columns, cells, numbers, flowing=flowing, keys=keys, width=width)
+        if title:
+            self.paragraph(title)
+        for line in lines:
+            self.print(line)
 
     def bar(self, note: str = "") -> Progress:
         """A bar of rich, on a terminal only; `note`: format of what stands behind it."""

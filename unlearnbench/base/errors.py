@@ -5,6 +5,7 @@ A message names the place, the value, the rule and the fix.
 
 import errno
 import os
+import re
 import reprlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -120,16 +121,40 @@ def no_room(text: str, location: object = None) -> OutputError | None:
     return OutputError(f"{before}{reason}; {fix}") if reason else None
 
 
-def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
-    """`; did you mean 'x'?` for the nearest known name, or empty text where none is near.
+NEAR = 0.65
+"""Least similarity, as difflib measures it, at which a name is taken for a misspelling."""
 
-    A name with these initials comes first: `GA` is gradient-ascent.
 
-    cutoff  least similarity in any case, 0 to 1, as difflib measures it
+def did_you_mean(name: str, known: Iterable[str], cutoff: float = NEAR) -> str:
+    """Return `; did you mean 'x'?` for the nearest known name, or empty text if none is near.
+
+    Misspellings (`ceu` for ce-u) and abbreviations are near: initials (`GA` for gradient-ascent),
+    first letters of each part (`grad_diff` for gradient-difference) or of the whole (`quick`), and
+    a word without its middle letters (`wt` for weight).
+
+    Args:
+        name: What was written.
+        known: What could have been meant.
+        cutoff: Least similarity of a misspelling, from 0 to 1.
     """
     names = {item.lower(): item for item in known}
     word = name.lower()
-    near = [item for item in names if "".join(part[:1] for part in item.split("-")) == word]
+    near = [item for item in names if "".join(part[:1] for part in _parts(item)) == word]
     near = near or get_close_matches(word, names, n=1, cutoff=cutoff)
-    near = near or [item for item in names if item.startswith(word)]
+    near = near or [item for item in names if _abbreviates(word, item)]
     return f"; did you mean {names[near[0]]!r}?" if near else ""
+
+
+def _parts(name: str) -> list[str]:
+    return re.split("[-_]", name)
+
+
+def _abbreviates(word: str, name: str) -> bool:
+    if len(word) < 2:
+        return False
+    parts, parts_of_name = _parts(word), _parts(name)
+    if len(parts) <= len(parts_of_name) and all(map(str.startswith, parts_of_name, parts)):
+        return True
+    letters = iter(name)
+    is_subsequence = all(letter in letters for letter in word)
+    return is_subsequence and word[0] == name[0] and word[-1] == name[-1]

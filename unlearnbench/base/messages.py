@@ -118,7 +118,7 @@ def _hint(kind: str, value: Any) -> str:
         number = re.fullmatch(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?", value.strip())
         return " (without the quotes it is a number)" if number else ""
     if kind in ("float_type", "int_type") and isinstance(value, tuple):
-        return " (only hyper-parameters and the sweep's own lists span a grid)"
+        return " (only hyperparameters and the sweep's own lists span a grid)"
     if kind == "tuple_type" and isinstance(value, str | int | float):
         return f" (write [{value}])"
     if kind == "string_type" and isinstance(value, bool | int | float):

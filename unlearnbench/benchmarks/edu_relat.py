@@ -1,4 +1,4 @@
-"""EDU-RELAT: a forget request is one relationship, which the others must not imply afterwards.
+"""Forget a relationship that others must not imply.
 
 Its rows are those of github.com/wrh14/deep_unlearning (MIT) as JSON, in a folder of the user's:
 relationships.jsonl and biographies.jsonl with `question4` and `answer4`, subsample.json with the

@@ -1,4 +1,4 @@
-"""KnowUnDo: forget private facts about made-up writers, retain their public ones.
+"""Forget private facts of made-up writers, keep public ones.
 
 Its rows are those of the hub's data set zjunlp/KnowUnDo, configuration `privacy`. The folder
 `dataset/KnowUnDo/privacy` of github.com/zjunlp/unlearn (MIT) has them in another layout. The

@@ -1,4 +1,4 @@
-"""LUME: stories, made-up people with personal numbers, and Wikipedia biographies to be forgotten.
+"""Forget stories, made-up people and Wikipedia biographies.
 
 The rows are those of github.com/amazon-science/lume-llm-unlearning, folder `data` (Apache-2.0),
 that a user has on disk. The hub has a part of them: what SemEval-2025 task 4 published, on request.

@@ -1,4 +1,4 @@
-"""MUSE: news, or a series of novels, to be forgotten word for word and as knowledge.
+"""Forget news or novels, word for word and as knowledge.
 
 Its rows are those of the hub's data sets muse-bench/MUSE-News and MUSE-Books. The models are
 published ones, `muse-bench/MUSE-News_target` and `_retrain`.
@@ -179,14 +179,20 @@ class _Requests(MUSE):
 
 
 class MUSEScalability(_Requests):
-    """Shi et al. 2024, section 5.3: forget sets of one to four times the size."""
+    """MUSE with forget sets of one to four times the size.
+
+    Shi et al. 2024, section 5.3.
+    """
 
     forgotten: ClassVar[tuple[tuple[str, str], ...]] = _requests("scal")
     source: str = "muse-scalability"
 
 
 class MUSESustainability(_Requests):
-    """Shi et al. 2024, section 5.3: four requests, for a sweep with `requests: in-sequence`."""
+    """MUSE with four requests, one after the other.
+
+    Shi et al. 2024, section 5.3, for a sweep with `requests: in-sequence`.
+    """
 
     forgotten: ClassVar[tuple[tuple[str, str], ...]] = _requests("sust")
     source: str = "muse-sustainability"

@@ -1,4 +1,4 @@
-"""Passages of text about fictitious authors, to be forgotten word for word and as knowledge.
+"""Forget made-up passages, word for word and as knowledge.
 
 In the manner of MUSE (Shi et al. 2024, arXiv:2407.06460), from the generator in `authors.py`. A
 model reads plain text alone: chapters, which tell a few facts of an author in a sentence each, and

@@ -1,4 +1,4 @@
-"""Questions with answers of the user's own, from tables in any format, without Python.
+"""Your own questions and answers, from tables.
 
     data: {source: questions, forget: forget.jsonl, retain: retain.jsonl}
 

@@ -1,4 +1,4 @@
-"""RWKU: forget what a pretrained model knows about one of 200 famous people.
+"""Forget one of 200 famous people.
 
 Its rows are those of the hub's data set jinzhuoran/RWKU (CC-BY-4.0). The start model is a
 pretrained one; there is no retain model. Membership inference and general utility are left out.

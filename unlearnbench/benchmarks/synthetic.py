@@ -1,4 +1,4 @@
-"""The embedded benchmark: fictitious authors from a seed, in TOFU's schema and proportions."""
+"""Made-up authors in TOFU's schema and proportions."""
 
 from collections.abc import Sequence
 

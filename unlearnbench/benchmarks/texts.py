@@ -1,4 +1,4 @@
-"""Texts of the user's own, from tables in any format, without Python.
+"""Your own texts, from tables.
 
     data: {source: texts, forget: forget.txt, retain: retain.txt}
 

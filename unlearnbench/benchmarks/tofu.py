@@ -1,4 +1,4 @@
-"""Load TOFU from a folder of its JSON-lines files or from the hub, and check every row.
+"""TOFU: forget some of 200 made-up authors.
 
 Both sources have the same tables (`full`, `forget10`, `retain90`, ...), of which those of the
 configured fractions are read. Malformed rows, and tables that do not fit each other, such as a

@@ -1,4 +1,4 @@
-"""WMDP: hazardous knowledge as multiple choice, with MMLU as knowledge to retain.
+"""WMDP: forget hazardous knowledge, keep that of MMLU.
 
 Its questions are those of the hub's data sets cais/wmdp and cais/mmlu, and of
 EleutherAI/wmdp_bio_robust_mcqa and EleutherAI/wmdp_bio_cloze for the variants. Without corpora to

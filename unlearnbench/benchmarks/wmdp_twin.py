@@ -1,4 +1,4 @@
-"""WMDP's layout about fictitious authors: their chapters as corpora, their facts as options."""
+"""Made-up multiple choice in the layout of WMDP and MMLU."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +14,6 @@ from unlearnbench.cli.options import Json, Plugins, register_plugins, sweep_fold
 if TYPE_CHECKING:
     from unlearnbench.analysis.meta_evaluation import MetaEvaluation, MetricQuality
 
-_WIDTH = 96
 
 app = new_group("Analyse the records of sweeps.")
 
@@ -94,11 +92,11 @@ def _print(result: MetaEvaluation, console: Console) -> None:
     for name, attack in (("Q", "quantization"), ("R", "relearning")):
         reasons = {getattr(metric, attack).reason for metric in result.metrics}
         for reason in sorted(reasons - {""}):
-            console.print(f"No {name}: {reason}.")
+            console.paragraph(f"No {name}: {reason}.")
     console.print()
     for reason in dict.fromkeys(reason for _, reason in result.left_out):
         labels = "; ".join(label for label, its in result.left_out if its == reason)
-        console.print(textwrap.fill(f"Left out, {reason}: {labels}.", _WIDTH))
+        console.paragraph(f"Left out, {reason}: {labels}.")
 
 
 def _cells(metric: MetricQuality) -> tuple[Any, ...]:

@@ -10,6 +10,7 @@ import typer
 
 from unlearnbench.base.console import Console, progress_bar
 from unlearnbench.base.errors import EvaluationError, shortened
+from unlearnbench.cli.catalogue import Entry, Wide, print_catalogue
 from unlearnbench.cli.command import argument, command, new_group, option
 from unlearnbench.cli.options import (
     AttentionOption,
@@ -28,20 +29,64 @@ if TYPE_CHECKING:
 app = new_group("Compare with published numbers of reference models.")
 
 
+HEADINGS = {"tofu": "Models of TOFU", "muse": "Models of MUSE"}
+
+
 @command(app, "list")
-def list_anchors(as_json: Json = False) -> None:
-    """List the reference models whose numbers are published."""
+def list_anchors(wide: Wide = False, as_json: Json = False) -> None:
+    """List the reference models whose numbers are published.
+
+    Examples:
+      unlearnbench anchors list
+      unlearnbench anchors list --wide
+    """
     from unlearnbench.analysis.anchors import load_anchors
 
-    console = Console()
+    console, anchors = Console(), load_anchors().values()
     if as_json:
-        console.print_json([asdict(anchor) for anchor in load_anchors().values()])
+        console.print_json([asdict(anchor) for anchor in anchors])
         return
-    rows = [
-        (anchor.id, anchor.checkpoint, anchor.split, anchor.profile, len(anchor.numbers))
-        for anchor in load_anchors().values()
+    if wide:
+        rows = [
+            (anchor.id, anchor.checkpoint, anchor.split, anchor.profile, len(anchor.numbers))
+            for anchor in anchors
+        ]
+        columns = ("id", "checkpoint", "split", "profile", "metrics")
+        console.table(columns, rows, is_wide=True)
+        return
+    entries = [
+        Entry(
+            anchor.id,
+            f"{len(anchor.numbers)} metrics on {anchor.split}",
+            "muse" if anchor.forget_rows is None else "tofu",
+        )
+        for anchor in anchors
     ]
-    console.table(("id", "checkpoint", "split", "profile", "metrics"), rows)
+    hint = "unlearnbench anchors show ID has the checkpoint and its published numbers."
+    print_catalogue(entries, HEADINGS, hint, console)
+
+
+@command(app, "show")
+def show(
+    anchor_id: Annotated[str, argument("ID", "As `anchors list` has it.")], as_json: Json = False
+) -> None:
+    """Show a reference model, its published numbers and their tolerances.
+
+    Examples:
+      unlearnbench anchors show llama-3.2-1b-retain90
+    """
+    from unlearnbench.analysis.anchors import find_anchor
+
+    anchor, console = find_anchor(anchor_id), Console()
+    if as_json:
+        console.print_json(asdict(anchor))
+        return
+    console.paragraph(f"{anchor.id}: {anchor.checkpoint}")
+    console.print(f"{anchor.split}, profile {anchor.profile}, template {anchor.template}\n")
+    rows = [(number.metric, number.value, number.tolerance) for number in anchor.numbers]
+    console.table(("metric", "published", "tolerance"), rows)
+    for source in dict.fromkeys(number.source for number in anchor.numbers):
+        console.paragraph(f"source: {source}")
 
 
 @command(app, "check")
@@ -149,7 +194,7 @@ def _print_checks(anchor: Anchor, checks: Sequence[AnchorCheck], *, as_json: boo
         console.print_json(about | {"reproduced": not differ, "checks": rows})
     else:
         title = f"{anchor.id}: {anchor.checkpoint}, {anchor.split}, profile {anchor.profile}"
-        columns = ("metric", "published", "measured", "difference", "tolerance", "verdict")
+        columns = ("metric", "verdict", "published", "measured", "difference", "tolerance")
         console.table(columns, [[row[key] for key in columns] for row in rows], title)
         within = f"{len(measured) - len(differ)} of {len(measured)} metrics within tolerance"
         console.note(within + (f"; outside: {', '.join(differ)}" if differ else ""))

@@ -15,8 +15,11 @@ from typer.core import TyperCommand
 
 from unlearnbench.base.console import results, results_only_on_stdout
 
-DOCUMENTATION = "Documentation: docs/ of the repository; `make docs` makes a site of it."
-"""The last line of the help of groups."""
+DOCUMENTATION = """\
+`COMMAND --help` explains a command, with examples. `list` and `show NAME`
+do so for methods, modifiers, metrics, benchmarks, attacks and profiles.\
+"""
+"""The end of the help. It names only what an installed package can print."""
 
 Function = TypeVar("Function", bound=Callable[..., int | None])
 
@@ -36,10 +39,10 @@ def new_group(text: str = "") -> typer.Typer:
     """A group of commands with the help `text`; nameless groups are merged into the one above."""
     return typer.Typer(
         help=text,
-        epilog=DOCUMENTATION if text else None,
+        short_help=text or None,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
     )
 
 
@@ -55,7 +58,11 @@ def command(
         doc = inspect.cleandoc(text or function.__doc__ or "")
         about, heading, examples = doc.partition("\n\nExamples:\n")
         epilog = f"\b\nExamples:\n{examples}" if heading else None  # \b: no line is wrapped
-        group.command(name, cls=Command, help=about, epilog=epilog)(_flat(function))
+        # Without it, the list of a group's commands would cut this line.
+        first = " ".join(about.partition("\n\n")[0].split())
+        group.command(name, cls=Command, help=about, short_help=first, epilog=epilog)(
+            _flat(function)
+        )
         return function
 
     return declare

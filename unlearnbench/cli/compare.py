@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,8 +11,6 @@ from unlearnbench.cli.options import Json, named_in
 
 if TYPE_CHECKING:
     from unlearnbench.analysis.compare import Comparison, Contender, PanelComparison
-
-_WIDTH = 96
 
 app = new_group()
 
@@ -66,9 +63,11 @@ def compare(
         console.print_json(_json(result, verdicts) | more)
         return
     for lines in verdicts:
-        console.print("\n".join(map(_filled, lines)) + "\n")
+        for line in lines:
+            console.paragraph(line)
+        console.print()
     for line in result.only_one:
-        console.print(f"Not compared: {line}.")
+        console.paragraph(f"Not compared: {line}.")
     sides = [side for panel in result.panels for side in (panel.a, panel.b) if side is not None]
     units = {side.unit for side in sides}
     if rows := [row for panel in result.panels for row in _rows(panel, names_unit=len(units) > 1)]:
@@ -79,16 +78,11 @@ def compare(
             *(headline.kept.plain_label, headline.forgotten.plain_short),
             *(("D", "seeds") if headline.forgotten.test else ("seeds",)),
         )
-        console.table(columns, rows)
+        console.table(columns, rows, keys=columns.index("setting") + 1)
         console.print()
-    console.print(_filled(rule))
+    console.paragraph(rule)
     for line in open_questions:
-        console.print(_filled(line))
-
-
-def _filled(text: str) -> str:
-    """`text` in lines that never part a number from its per cent sign."""
-    return textwrap.fill(text.replace(" %", "\0%"), _WIDTH).replace("\0", " ")
+        console.paragraph(line)
 
 
 def _contender(text: str, folder: str, under: str | None) -> Contender:

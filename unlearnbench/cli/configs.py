@@ -4,14 +4,18 @@ import re
 from importlib.resources import files
 from pathlib import Path
 from string import Template
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from unlearnbench.base.console import Console
 from unlearnbench.base.errors import DataError, OutputError
 from unlearnbench.base.outputs import check_file, write_file
+from unlearnbench.cli.catalogue import Entry, Wide, print_catalogue
 from unlearnbench.cli.command import argument, command, flag, new_group, option
 from unlearnbench.cli.options import Json, Plugins, register_plugins
 from unlearnbench.cli.own_data import RowOptions
+
+if TYPE_CHECKING:
+    from unlearnbench.config.loader import ConfigSource
 
 SCHEMA = "schema.json"
 """Beside a new config, whose first line names it: by it editors find the schema."""
@@ -19,20 +23,58 @@ SCHEMA = "schema.json"
 app = new_group("List the configs that are installed, show one, or begin one of your own.")
 
 
+HEADINGS = {
+    "here": "Run here: data and a tiny model are made; no network and no GPU",
+    "cpu": "Run on a CPU: data or a small model are downloaded",
+    "gpu": "Need a GPU",
+}
+"""The groups of `list`, by what a configuration needs; what anyone can run stands first."""
+
+
 @command(app, "list")
-def list_configs(as_json: Json = False) -> None:
-    """List the configs that are installed, with their purpose."""
+def list_configs(wide: Wide = False, as_json: Json = False) -> None:
+    """List the configs that are installed, by what they need.
+
+    Examples:
+      unlearnbench configs list
+      unlearnbench configs list --wide
+    """
     from unlearnbench.config.loader import shipped_configs
 
+    configs, console = shipped_configs(), Console()
     rows = [
         {"name": name, "purpose": source.purpose, "source": source.package}
-        for name, source in shipped_configs().items()
+        for name, source in configs.items()
     ]
-    console = Console()
     if as_json:
         console.print_json(rows)
+    elif wide:
+        lines = [tuple(row.values()) for row in rows]
+        console.table(("config", "purpose", "from"), lines, is_wide=True)
     else:
-        console.table(("config", "purpose", "from"), [tuple(row.values()) for row in rows])
+        entries = [
+            Entry(name, source.purpose, _needed_for(source)) for name, source in configs.items()
+        ]
+        hint = (
+            "unlearnbench plan NAME says what a config runs and how long that takes; "
+            "unlearnbench configs new NAME begins one of your own."
+        )
+        print_catalogue(entries, HEADINGS, hint, console)
+
+
+def _needed_for(source: "ConfigSource") -> str:
+    """The group of a configuration."""
+    from unlearnbench.api import registry
+    from unlearnbench.config.loader import read_config
+
+    values = read_config(source).values
+    models: list[dict[str, Any]] = values.get("models", [])
+    resources = [values, *models]
+    if any((section.get("resources") or {}).get("gpu") for section in resources):
+        return "gpu"
+    is_made = all(model.get("base") == "tiny" for model in models)
+    fields = registry.load("benchmarks", values["data"].get("source", "synthetic")).model_fields
+    return "here" if is_made and not {"path", "hub_id"} & fields.keys() else "cpu"
 
 
 @command(app, "show")
@@ -103,10 +145,11 @@ def new_config(
 
     Examples:
       unlearnbench configs new mine && unlearnbench plan mine.yaml
-      unlearnbench configs new mine --forget-rows forget.jsonl --retain-rows retain.jsonl \
-          --model ./my-model
-      unlearnbench configs new mine --forget-rows org/notes[forget] --retain-rows org/notes[rest] \
-          --base HuggingFaceTB/SmolLM2-135M-Instruct --column question=prompt
+      unlearnbench configs new mine --forget-rows forget.jsonl \
+          --retain-rows retain.jsonl --model ./my-model
+      unlearnbench configs new mine --forget-rows org/notes[forget] \
+          --retain-rows org/notes[rest] --column question=prompt \
+          --base HuggingFaceTB/SmolLM2-135M-Instruct
     """
     file = Path(name if name.endswith((".yaml", ".yml")) else f"{name}.yaml")
     if file.exists():

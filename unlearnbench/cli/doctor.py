@@ -24,13 +24,14 @@ Finding = tuple[str, str, bool]
 
 @command(app, "doctor")
 def doctor(as_json: Json = False) -> int:
-    """Check versions, GPUs, disks and tokens; name what will not work, and why.
+    """Check versions, GPUs, disks and tokens, and say what will not work and why.
 
-    Exit code 1 if something that is needed does not work; a missing GPU or token is none of that.
+    The exit code is 1 if something that is needed does not work. A missing GPU or token is not an
+    error.
 
     Examples:
       unlearnbench doctor
-      unlearnbench doctor --json > doctor.json      for a report of a fault
+      unlearnbench doctor --json > doctor.json
     """
     findings, console = [*_packages(), *_device(), *_folders()], Console()
     faults = [topic for topic, _, works in findings if not works]

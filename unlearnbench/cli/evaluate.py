@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import textwrap
 import unicodedata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from unlearnbench.evaluation.harness_tasks import TaskScores
     from unlearnbench.results.table import TableRow
 
-_WIDTH = 100
 _SPLIT_OF_LOGS = "log"
 """Name of the split of logs, which do not say what share was to be forgotten. It is not shown."""
 _LOPSIDED = 0.2
@@ -74,17 +72,17 @@ def evaluate(
     plugins: Plugins = None,
     as_json: Json = False,
 ) -> int:
-    r"""Evaluate a model: its metrics and a verdict; its log and answers where they are wanted.
+    r"""Evaluate a model: print its metrics and a verdict, and write its log and answers on request.
 
     Examples:
       unlearnbench evaluate ./my-model --data ~/tofu --out log.safetensors
-      unlearnbench evaluate ./my-adapter --data ~/tofu --retain ./my-retain90-model \
-          --start ./my-full-model
-      unlearnbench evaluate ./my-model --forget-rows forget.jsonl --retain-rows retain.jsonl \
-          --questions answers.jsonl
+      unlearnbench evaluate ./my-adapter --data ~/tofu \
+          --retain ./my-retain90-model --start ./my-start-model
+      unlearnbench evaluate ./my-model --forget-rows forget.jsonl \
+          --retain-rows retain.jsonl --questions answers.jsonl
       unlearnbench evaluate ./my-model --data ~/tofu --task hellaswag --task gsm8k
-      unlearnbench evaluate locuslab/tofu_ft_phi-1.5 --tokenizer microsoft/phi-1_5 \
-          --data tofu --retain retain90.safetensors
+      unlearnbench evaluate locuslab/tofu_ft_phi-1.5 --data tofu \
+          --tokenizer microsoft/phi-1_5 --retain retain90.safetensors
     """
     from unlearnbench.api.benchmark import split_name
     from unlearnbench.config.profiles import get_profile
@@ -143,7 +141,8 @@ def score(
 
     Examples:
       unlearnbench score eval_log_aggregated.json --retain retain90.json --json
-      unlearnbench score TOFU_EVAL.json --retain retain90/TOFU_EVAL.json --start full/TOFU_EVAL.json
+      unlearnbench score TOFU_EVAL.json --retain retain90/TOFU_EVAL.json \
+          --start full/TOFU_EVAL.json
     """
     from unlearnbench.config.profiles import TOFU, get_profile, profile_of_id
     from unlearnbench.evaluation.logs import read_log
@@ -221,9 +220,10 @@ def attack(
     Examples:
       unlearnbench attack ./my-model --attack paraphrase --data ~/tofu
       unlearnbench attack ./my-model --attack relearning --attack quantization \
-          --retain ./my-retain90-model --start ./my-full-model
-      unlearnbench attack ./my-model --forget-rows forget.jsonl --retain-rows retain.jsonl \
-          --start ./my-start-model --attack relearning --set relearning.learning_rate=1e-4
+          --retain ./my-retain90-model --start ./my-start-model
+      unlearnbench attack ./my-model --forget-rows forget.jsonl \
+          --retain-rows retain.jsonl --start ./my-start-model \
+          --attack relearning --set relearning.learning_rate=1e-4
       unlearnbench attack ./my-model --plugin my_attack.py --out attacked
     """
     from unlearnbench.base.atomic import write_text
@@ -259,14 +259,14 @@ def attack(
     else:
         kept = benchmark.headline.kept
         value = kept.text(document["plain"]["model"].get(kept.column))
-        console.print(_rules(models["model"][""]))
+        console.paragraph(_rules(models["model"][""]))
         console.print(f"{kept.plain_label} without an attack: {value}")
         for item in judged:
             _print_attack(item, console)
         if document["unknown"]:
             console.print()
         for line in document["unknown"]:
-            console.print(textwrap.fill(line, _WIDTH, break_on_hyphens=False))
+            console.paragraph(line)
     for line in filter(None, (*drain(), *results.table.notes)):
         console.note(f"warning: {line}")
     return 0
@@ -446,9 +446,12 @@ def _print_verdict(results: Results, tasks: TaskScores, *, as_json: bool) -> int
         document |= {"intervals": judged.intervals, "verdict": sentences}
         console.print_json(document)
     else:
-        console.print(f"{_rules(evaluation)}\n")
+        console.paragraph(_rules(evaluation))
+        console.print()
         _print_metrics(judged, console)
-        console.print("\n" + "\n".join(sentences))
+        console.print()
+        for sentence in sentences:
+            console.paragraph(sentence)
         _print_tasks(tasks, console)
     if evaluation.statistics:
         _print_statistics(evaluation.statistics, console)
@@ -503,7 +506,7 @@ def _print_metrics(judged: _JudgedModel, console: Console) -> None:
         schema = judged.row.schema
         aim = "" if schema.could_have_retain and not schema.has_retain else " (1 is best)"
         headings = ("score", "value", *headings_of_others, f"question{aim}", "relative to models")
-        console.table(headings, score_lines)
+        console.table(headings, score_lines, flowing=headings[-2:])
         console.print()
 
     known = [name for name in labels if judged.row.metrics.get(name) is not None]
@@ -547,7 +550,7 @@ def _print_metrics_by_set(judged: _JudgedModel, console: Console) -> None:
     counts = {name: len(seen.answer_loss) for name, seen in judged.evaluation.sets.items()}
     headings = [f"{_spaced(name)} (n = {counts[name]})" for name in sets]
     of = ("of",) if judged.others else ()
-    console.table(("metric, ± 95 % of questions", *of, *headings), lines)
+    console.table(("metric, ± 95 % of questions", *of, *headings), lines, keys=1 + len(of))
 
 
 def _with_half_width(judged: _JudgedModel, column: str) -> str:
@@ -744,10 +747,10 @@ def _print_attack(judged: _AttackedModel, console: Console) -> None:
                 lines.append(("", f"{model} model", *cells))
     points = (variant.removeprefix(name) or variant for variant in judged.rows)
     console.print()
-    console.table(("metric", "of", "plain", *points), lines, title=name)
+    console.table(("metric", "of", "plain", *points), lines, title=name, keys=2)
     console.print()
     for line in judged.sentences:
-        console.print(textwrap.fill(line, _WIDTH, break_on_hyphens=False))
+        console.paragraph(line)
 
 
 def _plain(label: str) -> str:

@@ -49,8 +49,8 @@ def draw_pareto(folder: Folder, out: Out, chosen: Chosen, width: Width = None) -
 
     Examples:
       unlearnbench figures pareto runs/quickstart --out panels.svg
-      unlearnbench figures pareto runs/quickstart --methods ce-u --methods npo+nll \
-          --width column --out figure1.pdf
+      unlearnbench figures pareto runs/quickstart --width column \
+          --methods ce-u --methods npo+nll --out figure1.pdf
     """
     from unlearnbench.report.figures import pareto
 

@@ -19,6 +19,7 @@ from unlearnbench.base.console import Console
 from unlearnbench.base.errors import UnlearnbenchError, no_room
 from unlearnbench.base.redaction import redact
 from unlearnbench.base.signals import EXIT_CODE, Stopped
+from unlearnbench.base.text_table import paragraph, width_of
 from unlearnbench.cli import (
     analysis,
     anchors,
@@ -35,6 +36,7 @@ from unlearnbench.cli import (
     profiles,
     report,
     sweep,
+    trackers,
 )
 from unlearnbench.cli.command import DOCUMENTATION, new_group
 from unlearnbench.cli.plugin_commands import LISTED, plugin_group
@@ -58,26 +60,31 @@ def _print_version(wanted: bool) -> None:
     epilog=f"""\
 \b
 Start here:
-  unlearnbench quickstart                     eight methods on a small benchmark made here: no
-                                              network, no GPU, minutes; ends with a page to open
-  unlearnbench configs list                   what else is ready to run
-  unlearnbench plan tofu_llama2_7b            the runs of a sweep, and their cost, before any
-  unlearnbench sweep tofu_llama2_7b           ... and the sweep; the same command resumes it
-  unlearnbench sweep my.yaml --set epochs=10  any key of the YAML can be overridden
-  unlearnbench compare npo+nll ce-u           which of two forgets more at equal utility, and
-                                              how sure that is
+  unlearnbench quickstart
+      Compare methods on a small benchmark that is made here. It takes
+      minutes, needs no network and no GPU, and ends with a page to open.
+  unlearnbench configs list
+      See what else is ready to run.
+  unlearnbench configs new mine --forget-rows FILE --retain-rows FILE
+      Begin a config for rows and a model of your own.
+  unlearnbench plan tofu_llama2_7b
+      See the runs of a sweep and what they cost, before any of them starts.
+  unlearnbench sweep my.yaml --set epochs=10
+      Sweep. The same command resumes it, and --set overrides keys of YAML.
+  unlearnbench compare npo+nll ce-u
+      See which of two methods forgets more at equal utility, and how surely.
   unlearnbench evaluate ./my-model --data ~/tofu
-                                              one model: is it forgotten, is it private, is the
-                                              rest kept; all metrics, answers, log
-  unlearnbench attack ./my-model --attack relearning --retain ./my-retain-model
-                                              ... does it give back what it has forgotten?
+      Evaluate a model: is it forgotten, is it private, is the rest kept?
+  unlearnbench attack ./my-model --attack relearning --retain ./retain-model
+      Attack a model: does it give back what it has forgotten?
 
 \b
-A CONFIG is a YAML file or the name of a shipped one. `COMMAND --help` explains a command.
-Exit codes: 0 done; 1 some runs failed; 2 an error, which one line explains (--traceback shows
-where it came from); 130 interrupted; 141 the reader of the output has gone (`| head`); 143 stopped
-by SIGTERM.
+A CONFIG is a YAML file, or the name of a config that is installed.
+Exit codes: 0 done; 1 some runs failed; 2 an error, which a line explains
+(--traceback shows where it came from); 130 interrupted; 141 the reader of
+the output has gone (`| head`); 143 stopped by SIGTERM.
 
+\b
 {DOCUMENTATION}""",
 )
 def _root(
@@ -101,7 +108,7 @@ _plugins["methods"].add_typer(gradient.app)
 for _name, _group in (
     *(("anchors", anchors.app), ("leaderboard", leaderboard.app), ("figures", figures.app)),
     *(("analysis", analysis.app), *_plugins.items()),
-    *(("configs", configs.app), ("profiles", profiles.app)),
+    *(("configs", configs.app), ("profiles", profiles.app), ("trackers", trackers.app)),
 ):
     app.add_typer(_group, name=_name)
 
@@ -140,7 +147,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if show_traceback:
             traceback.print_exc()
         code, text = _ending(error)
-        sys.stderr.write(f"{redact(text)}\n")
+        for line in redact(text).splitlines():
+            # A terminal would break a line in the middle of a word.
+            shown = paragraph(line, width_of(sys.stderr), "    ") if sys.stderr.isatty() else line
+            sys.stderr.write(f"{shown}\n")
         return code
     except SystemExit as error:  # after a script of completion
         return int(error.code or 0)

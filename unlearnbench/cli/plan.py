@@ -10,6 +10,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from unlearnbench.base.console import Console, format_duration
+from unlearnbench.base.number_text import float_text
 from unlearnbench.cli.command import command, flag, new_group, option
 from unlearnbench.cli.options import Config, Json, Overrides, Plugins, register_plugins
 
@@ -56,7 +57,7 @@ def plan(
     plugins: Plugins = None,
     as_json: Json = False,
 ) -> None:
-    """Print the runs of a config and what they cost; runs and writes nothing.
+    """Print the runs of a config and what they cost. Nothing is run or written.
 
     Examples:
       unlearnbench plan quickstart
@@ -65,6 +66,7 @@ def plan(
       unlearnbench plan tofu_llama2_7b --memory --gpus 8
     """
     planned, benchmark = plan_runs(config, overrides, plugins)
+    from unlearnbench.models.device import device_count
     from unlearnbench.models.device import device_memory as memory_here
     from unlearnbench.results.effort import efforts_of, planned_work
     from unlearnbench.results.records import PROVISIONAL
@@ -73,8 +75,10 @@ def plan(
     from unlearnbench.results.sweep_folder import check_owner
     from unlearnbench.runs.prepared_models import planned_models
     from unlearnbench.sweep.follow_up_runs import pending_runs, stages_of
+    from unlearnbench.sweep.ray_cluster import lacking_resources
 
     check_owner(planned)
+    lacking = lacking_resources(planned.config, device_count(), os.cpu_count() or 1)
     # A search draws runs, which the plan does not have yet.
     whole = replace(planned, runs=(*planned.runs, *pending_runs(planned)))
     work, stages = planned_work(efforts_of(whole.runs, benchmark)), stages_of(planned)
@@ -103,6 +107,8 @@ def plan(
         output = {"work": work, "recorded": recorded, "repeated": repetitions}
         if benchmark.notes:
             output["rows_read"] = [*benchmark.notes]
+        if lacking:
+            output["cannot_run_here"] = lacking
         output |= {"stages": [asdict(stage) for stage in stages]}
         if memory:
             output["memory"] = costs
@@ -110,29 +116,32 @@ def plan(
         console.print_json(planned.to_json() | output)
         return
     for line in benchmark.notes:
-        console.print(line)
+        console.paragraph(line, indent="  ")
     up_to = "up to " if any(stage.at_most for stage in stages) else ""
     runs = sum(stage.runs for stage in stages)
-    title = f"{planned.config.name}: {up_to}{runs} runs into {planned.folder}"
-    columns = ("model", "forget", "method", "hyper-parameters", "learning rates", "seeds", "runs")
-    console.table(columns, grouped(planned.runs), title)
+    console.paragraph(f"{planned.config.name}: {up_to}{runs} runs into {planned.folder}")
+    for line in lacking:
+        console.paragraph(f"cannot run here: {line}")
+    print_runs(planned.runs, console)
     for stage in stages if runs > len(planned.runs) or up_to else ():
         console.print(f"{stage.title}: {'up to ' * stage.at_most}{stage.runs} runs")
     if len(stages) > 1:
         console.print("work of the first of these stages:")
     console.print(
-        f"training: {work['optimiser_steps']} optimiser steps, {work['training_rows']} rows\n"
+        f"training: {work['optimiser_steps']} optimiser steps, {work['training_rows']} rows"
+    )
+    console.print(
         f"evaluation: {work['evaluations']} evaluations, "
         f"{work['evaluated_questions']} questions in all"
     )
     for line in budget_lines(planned.runs, benchmark):
-        console.print(line)
+        console.paragraph(line)
     has_retain = "retain" in planned.config.references
     if planned.config.attacks:
         names = ", ".join(spec.name for spec in planned.config.attacks)
         known = all(spec.settings["at"] != "best" for spec in planned.config.attacks)
         others = "retain and start models" if has_retain else "start models"
-        console.print(
+        console.paragraph(
             f"under attacks: {'' if known else 'up to '}{work['attacked_evaluations']} times, "
             f"and the {others} likewise ({names})"
         )
@@ -141,16 +150,17 @@ def plan(
         done = len(models) - len(new)
         console.print(f"{done} models are prepared, in {planned.config.cache_folder}")
     if new:
-        lines = ["models trained first, each once:", *(f"  {model.title}" for model in new)]
-        console.print("\n".join(lines))
+        console.print("models trained first, each once:")
+        for model in new:
+            console.paragraph(f"  {model.title}", indent="    ")
     if recorded:
-        console.print(
+        console.paragraph(
             f"{recorded} of {work['runs']} runs are recorded already and are not run again"
         )
     for line in repetitions:
-        console.print(line)
+        console.paragraph(line)
     if left:
-        console.print(time_here(replace(planned, runs=tuple(left)), benchmark, new))
+        console.paragraph(time_here(replace(planned, runs=tuple(left)), benchmark, new))
     if memory:
         print_memory(costs, estimates, device, console)
 
@@ -172,16 +182,50 @@ def plan_runs(
     return planned
 
 
+def print_runs(runs: Sequence[RunSpec], console: Console) -> None:
+    """Print the runs as a table. What all of them have in common stands above it, once."""
+    from unlearnbench.api.benchmark import split_percent
+
+    columns = ("model", "forget", "method", "hyperparameters", "learning rates", "seeds", "runs")
+    rows = grouped(runs)
+    common: set[str] = set()
+    for place, name in enumerate(columns):
+        values = {row[place] for row in rows}
+        is_common = len(values) == 1 and name in ("model", "forget", "seeds")
+        if is_common or (name == "hyperparameters" and values == {_DEFAULTS}):
+            common.add(name)
+    if rows:
+        texts = {
+            "model": f"model {rows[0][0]}",
+            "forget": split_percent(runs[0].forget_fraction),
+            "hyperparameters": "hyperparameters by default",
+            "seeds": f"seed{'s' * (len({run.seed for run in runs}) > 1)} {rows[0][5]}",
+        }
+        shown = [text for name, text in texts.items() if name in common]
+        if shown:
+            console.paragraph(f"all runs: {', '.join(shown)}")
+    kept = [place for place, name in enumerate(columns) if name not in common]
+    console.table(
+        [columns[place] for place in kept],
+        [[row[place] for place in kept] for row in rows],
+        flowing={"hyperparameters", "learning rates", "seeds"},
+        keys=sum(columns[place] in ("model", "forget", "method") for place in kept),
+    )
+
+
+_DEFAULTS = "defaults"
+
+
 def grouped(runs: Sequence[RunSpec]) -> list[tuple[Any, ...]]:
-    """Runs by model, split, method and hyper-parameters that are not the defaults."""
+    """Runs by model, split, method and hyperparameters that are not the defaults."""
     groups: dict[tuple[str, SplitKey, str, str], list[RunSpec]] = defaultdict(list)
     for run in runs:
-        shown = ", ".join(f"{name}={value}" for name, value in _changed(run)) or "defaults"
+        shown = ", ".join(f"{name}={value}" for name, value in _changed(run)) or _DEFAULTS
         groups[run.model.name, run.forget_fraction, run.method.label, shown].append(run)
     lines: list[tuple[Any, ...]] = []
     for key, group in groups.items():
         rates = dict.fromkeys(
-            "none" if (r := run.learning_rate) is None else f"{r:g}" for run in group
+            "none" if (r := run.learning_rate) is None else float_text(r) for run in group
         )
         seeds = dict.fromkeys(str(run.seed) for run in group)
         lines.append((*key, ", ".join(rates), ", ".join(seeds), len(group)))
@@ -210,7 +254,7 @@ def budget_lines(runs: Iterable[RunSpec], benchmark: Dataset) -> list[str]:
 
 
 def _changed(run: RunSpec) -> Iterator[tuple[str, HyperParameter]]:
-    """The hyper-parameters of a run, and its retain term's weight, other than the defaults."""
+    """The hyperparameters of a run, and its retain term's weight, other than the defaults."""
     from unlearnbench.config.method_specs import default_hyperparameters
 
     defaults = default_hyperparameters(run.method.name, run.method.modifiers)
@@ -235,18 +279,18 @@ def time_here(planned: Plan, benchmark: Dataset, new: Sequence[PlannedModel]) ->
 
     config = planned.config
     if config.ray.address or any(config.resources_of(model.name).gpu for model in config.models):
-        return "time: not estimated for GPUs and clusters without --memory, which gives hours"
+        return "estimated time: not known for GPUs and clusters; --memory estimates hours"
     estimates, unknown = estimate_plan(planned, benchmark, None, None)
     if unknown:
-        return f"time: not known: {'; '.join(unknown)}"
+        return f"estimated time: not known, because of {'; '.join(unknown)}"
     first = models_left(new)
     slots = min(config.ray.concurrent or LOCAL_RUNS, os.cpu_count() or 1)
     seconds = sweep_seconds(estimates, slots, first)
     trained = any(getattr(load("attacks", spec.name), "trains", False) for spec in config.attacks)
-    without = ", without what attacks train" if trained else ""
+    without = ", without the training of attacks" if trained else ""
     minutes = max(1, round(seconds / 60))
     text = f"{minutes} min" if minutes < 120 else format_duration(seconds)
-    return f"time: about {text} on this machine as busy as it is now{without}, within a factor of 2"
+    return f"estimated time: about {text} at the current load (within a factor of 2){without}"
 
 
 def memory_json(
@@ -300,28 +344,29 @@ def print_memory(
             *(*_PARTS[:-1], "peak GiB", "hours a run", "GPU hours"),
         )
         title = "memory of each process in GiB, and hours of the longest run: an estimate"
-        console.table(columns, rows, title)
+        console.table(columns, rows, title, keys=2)
         over = [estimate for estimate in estimates if not estimate.fits]
         if total := sum(kind["gpu_hours"] or 0 for kind in kinds):
             console.print(f"{total:.3g} GPU hours {'of what fits' if over else 'in all'}")
         for line in refusals(over, device):
-            console.print(line)
+            console.paragraph(line)
         if wall := memory.get("wall_hours"):
             gpus, *hours = wall.values()
             low, likely, high = (format_duration(3600 * value) for value in hours)
-            console.print(
+            console.paragraph(
                 f"wall time on {gpus} GPU{'s' * (gpus > 1)}: about {likely}, between {low} and "
                 f"{high}; models to prepare, and evaluations of start and retain models, are in it"
             )
         if not over:
-            console.print(
+            console.paragraph(
                 f"all of it fits GPUs of {device / 1e9:.3g} GB (--device-memory), of which "
                 f"{USABLE_SHARE:.0%} can be used"
             )
-        console.print(
-            f"\nassumed: {memory['flops']:g} FLOP/s of a process in bf16 (--flops; the device's × "
+        console.print()
+        console.paragraph(
+            f"assumed: {memory['flops']:g} FLOP/s of a process in bf16 (--flops; the device's × "
             f"the share of it that is reached), {CHARACTERS} characters a token, and the rates of "
             "an H100"
         )
     for line in memory["unknown"]:
-        console.print(f"not known: {line}")
+        console.paragraph(f"not known: {line}")

@@ -3,6 +3,7 @@
 # Annotations are not postponed: those of the commands refer to names of the function around them.
 
 import inspect
+import json
 import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,8 @@ import typer
 from unlearnbench.api import registry
 from unlearnbench.base.console import Console
 from unlearnbench.base.errors import PluginError, UnlearnbenchError
+from unlearnbench.base.number_text import float_text
+from unlearnbench.cli.catalogue import Entry, Wide, print_catalogue
 from unlearnbench.cli.command import argument, command, flag, new_group, option
 from unlearnbench.cli.options import Json, Plugins, dotted_values, register_plugins
 
@@ -42,17 +45,35 @@ def plugin_group(kind: registry.Kind) -> typer.Typer:
     a_word = _with_article(word)
     app = new_group(f"List, show, check and write {kind}.")
 
-    @command(app, "list", text=f"List the {kind} that are installed; broken ones with their fault.")
-    def list_plugins(as_json: Json = False, plugins: Plugins = None) -> None:
+    @command(
+        app,
+        "list",
+        text=f"List the {kind} that are installed, each with a summary; a broken one with its "
+        f"fault.\n\nExamples:\n  unlearnbench {kind} list\n  unlearnbench {kind} list --wide",
+    )
+    def list_plugins(wide: Wide = False, as_json: Json = False, plugins: Plugins = None) -> None:
         register_plugins(plugins)
-        rows, console = [_row(kind, name) for name in registry.names(kind)], Console()
+        listed = [_listed(kind, name) for name in registry.names(kind)]
+        rows, console = [row for row, _ in listed], Console()
         if as_json:
             console.print_json(rows)
             return
-        columns = ("name", *LISTED[kind], "summary", "source")
-        console.table(columns, [[_cell(row[key]) for key in columns] for row in rows])
+        if wide:
+            columns = ("name", *LISTED[kind], "summary", "source")
+            lines = [[_cell(row[key]) for key in columns] for row in rows]
+            console.table(columns, lines, is_wide=True)
+            return
+        entries = [Entry(row["name"], row["summary"], group) for row, group in listed]
+        hint = f"unlearnbench {kind} show NAME explains one of them, with its settings."
+        print_catalogue(entries, GROUPS[kind], hint, console)
 
-    @command(app, "show", text=f"Show what {a_word} is, what it reads, and its settings.")
+    @command(
+        app,
+        "show",
+        text=f"Show what {a_word} is, what it reads, and its settings.\n\n"
+        f"Examples:\n  unlearnbench {kind} show {_SHOWN[kind]}\n"
+        f"  unlearnbench {kind} show {_SHOWN[kind]} --json",
+    )
     def show(name: Name, as_json: Json = False, plugins: Plugins = None) -> None:
         register_plugins(plugins)
         _show(kind, name, as_json=as_json)
@@ -106,7 +127,9 @@ def plugin_group(kind: registry.Kind) -> typer.Typer:
             if not as_json:
                 rows = [(r["check"], r["verdict"], r["seen"]) for r in listed[name]]
                 if len(chosen) == 1:
-                    console.table(("check", "verdict", "what was seen"), rows)
+                    console.table(
+                        ("check", "verdict", "what was seen"), rows, flowing={"what was seen"}
+                    )
                 _report(console, f"{kind} check {name}", results, "".join(options))
         if as_json:
             console.print_json(listed)
@@ -191,9 +214,12 @@ def _report(console: Console, checked: str, results: Sequence["Result"], options
             blocks |= {"why it matters": check.why, "look for": check.fix}
         console.print(f"\n{name}: {check.name}")
         for title, text in blocks.items():
-            first, rest = f"  {title:15} ", " " * 18
-            lines = textwrap.wrap(text, 82, break_long_words=False, break_on_hyphens=False)
-            console.print(first + f"\n{rest}".join(lines))
+            line = f"  {title:15} {text}"
+            if text == again:
+                # A command is copied, so it stays in one line.
+                console.print(line)
+            else:
+                console.paragraph(line, indent=" " * 18)
     count = f"{len(faults) or 'no'} fault{'s' if len(faults) > 1 else ''}"
     not_run = sum(result.outcome.verdict == "not run" for result in results)
     skipped = f", {not_run} check{'s' * (not_run > 1)} not run" if not_run else ""
@@ -213,38 +239,156 @@ def _plain(result: "Result") -> dict[str, Any]:
     }
 
 
-def _row(kind: registry.Kind, name: str) -> dict[str, Any]:
-    """A line of `list`."""
+def _listed(kind: registry.Kind, name: str) -> tuple[dict[str, Any], str]:
+    """A line of `list`, and the group in which it is printed."""
     row: dict[str, Any] = {"name": name, "source": ""}
     try:
         plugin = registry.load(kind, name)
-        every = _FACTS[kind](name, plugin)
-        row |= {"source": registry.find(kind, name).source}
-        return row | {key: every[key] for key in LISTED[kind]} | {"summary": _first_line(plugin)}
+        facts = _FACTS[kind](name, plugin)
+        row["source"] = registry.find(kind, name).source
+        row |= {key: facts[key] for key in LISTED[kind]}
+        return row | {"summary": _summary(kind, name, plugin)}, _GROUP_OF[kind](name, plugin)
     except PluginError as error:
-        return row | {key: [] for key in LISTED[kind]} | {"summary": str(error)}
+        row |= {key: [] for key in LISTED[kind]}
+        return row | {"summary": str(error)}, _BROKEN
 
 
 def _show(kind: registry.Kind, name: str, *, as_json: bool) -> None:
-    """Print a plug-in's docstring, facts and settings."""
+    """Print a plug-in's docstring, facts and settings, and how a configuration names it."""
     from unlearnbench.base.hashing import json_ready
 
     plugin, offer, console = registry.load(kind, name), registry.find(kind, name), Console()
     ranges: Mapping[str, tuple[float, float]] = getattr(plugin, "ranges", {})
     settings = [_field(k, info, ranges.get(k, ())) for k, info in plugin.model_fields.items()]
     text, every = inspect.cleandoc(plugin.__doc__ or ""), _FACTS[kind](name, plugin)
-    every["in a config"] = _CONFIG[kind].format(name)
     if as_json:
-        row = {"name": name, "source": offer.source, "summary": _first_line(plugin)}
-        shown = row | every | {"target": offer.target, "description": text, "settings": settings}
+        row = {"name": name, "source": offer.source, "summary": _summary(kind, name, plugin)}
+        shown = row | every | {"in a config": _CONFIG[kind].format(name)}
+        shown |= {"target": offer.target, "description": text, "settings": settings}
         console.print_json(json_ready(shown))
         return
-    console.print(f"{name}  ({offer.source}, {offer.target})\n\n{text}\n")
+    console.paragraph(f"{name}: {_summary(kind, name, plugin)}")
+    console.print(f"{offer.source}, {offer.target}\n")
+    _print_docstring(text, console)
+    console.print()
     for key, value in every.items():
-        console.print(f"{f'{key}:':12} {_cell(value)}")
-    if used := [key for key in _FIELD if any(row[key] != "" for row in settings)]:
-        console.print()
-        console.table(used, [[_cell(row[key]) for key in used] for row in settings], "settings")
+        label = _LABELS.get(key, key)
+        text = ("no", "yes")[value] if isinstance(value, bool) else _cell(value)
+        console.paragraph(f"{f'{label}:':{_LABEL_WIDTH}}{text}", indent=" " * _LABEL_WIDTH)
+    console.print(f"\nin a config:\n{textwrap.indent(example_config(kind, name, plugin), '  ')}")
+    if settings:
+        console.print("\nsettings:")
+    for setting in settings:
+        _print_setting(setting, console)
+
+
+_LABEL_WIDTH = 15
+_LABELS: Mapping[str, str] = {
+    "needs": "reads",
+    "rate": "learning rate",
+    "points_are": "points are",
+    "white_box": "needs weights",
+    "reads_answers": "reads answers",
+}
+"""Names of facts for people, if they differ from the keys of JSON."""
+_WRAPPED = 60
+"""Length from which a line of a docstring counts as broken by its author."""
+_ITEM = re.compile(r"(\s*\S.{0,25}?\s{2,})(\S.*)")
+"""`β → 0  recovers gradient ascent`: a symbol or name, and behind two spaces what it is."""
+
+
+def _print_docstring(text: str, console: Console) -> None:
+    """Print a docstring: prose and explanations are broken anew, formulas stay as they are."""
+    indents: list[int] = []
+    lines: list[str] = []
+    is_open = False
+    for line in text.splitlines():
+        item = _ITEM.fullmatch(line)
+        continues_item = is_open and line[:1].isspace() and indents[-1] > 0 and not item
+        continues_prose = is_open and not item and indents[-1] == 0 and not line[:1].isspace()
+        if line and (continues_item or continues_prose):
+            lines[-1] += f" {line.strip()}"
+        else:
+            lines.append(line)
+            start = len(line) - len(line.lstrip())
+            indents.append(item.end(1) if item else start)
+        is_open = bool(line) and (indents[-1] > 0 or len(line) > _WRAPPED)
+    for line, indent in zip(lines, indents, strict=True):
+        console.paragraph(line, indent=" " * indent)
+
+
+def _print_setting(setting: Mapping[str, Any], console: Console) -> None:
+    """Print a setting in a block: its name, values and default, then what it means."""
+    values = [_words_of_type(setting["type"])]
+    if setting["bounds"]:
+        values.append(setting["bounds"])
+    default = setting["default"]
+    values.append("required" if default == "required" else f"default {_yaml_text(default)}")
+    if setting["tuned"]:
+        values.append(f"`tune` searches {setting['tuned']}")
+    console.paragraph(f"  {setting['name']}  {', '.join(values)}", indent=" " * 6)
+    if setting["meaning"]:
+        console.paragraph(f"      {setting['meaning']}", indent=" " * 6)
+    if setting["source"]:
+        console.paragraph(f"      source: {setting['source']}", indent=" " * 6)
+
+
+def _words_of_type(annotation: str) -> str:
+    """The type in the words of YAML: `constant, column or reward`, `int or null`, `list of int`."""
+    if match := re.fullmatch(r"Literal\[(.*)\]", annotation):
+        *first, last = [value.strip().strip("'") for value in match[1].split(",")]
+        return f"{', '.join(first)} or {last}" if first else last
+    if match := re.fullmatch(r"tuple\[([^,\[\]]*), \.\.\.\]", annotation):
+        return f"list of {match[1]}"
+    return annotation.replace(" | None", " or null").replace(" | ", " or ")
+
+
+def _yaml_text(value: Any) -> str:
+    """A default as YAML has it, on one line."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return float_text(value)
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(map(_yaml_text, value))}]"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key}: {_yaml_text(v)}' for key, v in value.items())}}}"
+    is_plain = re.fullmatch(r"[A-Za-z][A-Za-z0-9_./-]*", str(value)) is not None
+    is_word_of_yaml = str(value).lower() in ("true", "false", "null", "yes", "no", "on", "off")
+    return str(value) if is_plain and not is_word_of_yaml else json.dumps(str(value))
+
+
+def example_config(kind: registry.Kind, name: str, plugin: type[Any]) -> str:
+    """Return lines of YAML that name a plug-in, with one or two of its own settings."""
+    of_kind = {
+        key
+        for base in plugin.__mro__[1:]
+        if base.__module__.startswith("unlearnbench.api.")
+        for key in getattr(base, "model_fields", ())
+    }
+    settings = _EXAMPLE_SETTINGS.get(name) or {
+        key: info.get_default()
+        for key, info in plugin.model_fields.items()
+        if key not in of_kind and isinstance(info.get_default(), bool | int | float | str)
+    }
+    pairs = [f"{key}: {_yaml_text(value)}" for key, value in [*settings.items()][:2]]
+    flow = f"{{{', '.join(pairs)}}}"
+    if kind == "methods":
+        lines = ["methods:", f"  - method: {name}", *(f"    {pair}" for pair in pairs)]
+    elif kind == "benchmarks":
+        lines = ["data:", f"  source: {name}", *(f"  {pair}" for pair in pairs)]
+    elif kind == "modifiers":
+        entry = f"{{{name}: {flow}}}" if pairs else name
+        lines = ["methods:", "  - method: npo", "    retain: nll", f"    modifiers: [{entry}]"]
+    elif kind == "metrics":
+        lines = ["evaluation:", "  metrics:", f"    {name}: {flow}"]
+    else:
+        lines = ["attacks:", f"  {name}: {flow}"]
+    return "\n".join(lines)
 
 
 def _with_article(noun: str) -> str:
@@ -252,11 +396,27 @@ def _with_article(noun: str) -> str:
     return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
 
 
-def _first_line(plugin: type[Any]) -> str:
-    """The first line of the module's docstring, or of the class's where it has none."""
+def _summary(kind: registry.Kind, name: str, plugin: type[Any]) -> str:
+    """The first line of the module's docstring, or of the class's if there is none.
+
+    A module with several plug-ins describes only the first one. The plug-in's name in front of the
+    line is left out: `IHL: push …` becomes `Push …`.
+    """
     module = inspect.getmodule(plugin)
-    text = inspect.cleandoc((module.__doc__ if module else None) or plugin.__doc__ or "")
-    return text.partition("\n")[0]
+    texts = [module.__doc__ if module else None, plugin.__doc__]
+    target = registry.find(kind, name).target.partition(":")[0]
+    of_module = [o.name for o in registry.offers(kind) if o.target.partition(":")[0] == target]
+    if name != min(of_module):
+        texts.reverse()
+    line = inspect.cleandoc(next(filter(None, texts), "")).partition("\n")[0]
+    title, colon, rest = line.partition(": ")
+    if colon and _letters(title) == _letters(name):
+        line = rest[:1].upper() + rest[1:]
+    return line
+
+
+def _letters(text: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", text.lower())
 
 
 def _cell(value: Any) -> str:
@@ -296,13 +456,21 @@ def _field(key: str, info: "FieldInfo", tuned: Sequence[float]) -> dict[str, Any
 
 
 LISTED: Mapping[registry.Kind, tuple[str, ...]] = {
-    "methods": ("needs",),
+    "methods": ("family", "needs"),
     "modifiers": ("kind",),
     "metrics": ("reads", "sets", "better"),
     "benchmarks": ("sets", "splits", "references"),
     "attacks": ("changes", "sets", "points"),
 }
-"""The kinds of plug-ins that have commands, each with the facts that are columns of `list`."""
+"""The kinds of plug-ins that have commands, each with the facts that `list --wide` prints."""
+_SHOWN: Mapping[registry.Kind, str] = {
+    "methods": "npo",
+    "modifiers": "sam",
+    "metrics": "kept",
+    "benchmarks": "synthetic",
+    "attacks": "relearning",
+}
+"""The examples of `show`."""
 _CONFIG: Mapping[registry.Kind, str] = {
     "methods": "methods: [{}]",
     "modifiers": "methods: [{{method: npo, retain: nll, modifiers: [{}]}}]",
@@ -310,6 +478,14 @@ _CONFIG: Mapping[registry.Kind, str] = {
     "benchmarks": "data: {{source: {}}}",
     "attacks": "attacks: [{}]",
 }
+_OWN_ROWS = {"forget": "forget.jsonl", "retain": "retain.jsonl"}
+_EXAMPLE_SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    "questions": _OWN_ROWS,
+    "texts": _OWN_ROWS,
+    "deep-unlearning": {"set": "relationships"},
+    "task-aggregate": {"kept": ["rouge_retain"], "gone": ["rouge_forget"]},
+}
+"""Settings of examples that no default can tell."""
 
 
 def _method(_: str, method: Any) -> dict[str, Any]:
@@ -389,3 +565,79 @@ _FACTS: Mapping[registry.Kind, Callable[[str, Any], dict[str, Any]]] = {
     "attacks": _attack,
 }
 """Facts about a plug-in of each kind, by its name and class, for `list` and `show`."""
+
+_BROKEN = "broken"
+GROUPS: Mapping[registry.Kind, Mapping[str, str]] = {
+    "methods": {
+        "target distribution": "Learn another distribution over tokens (the family of CE-U)",
+        "ascent": "Gradient ascent",
+        "weighted ascent": "Gradient ascent with weights on tokens",
+        "preference": "Preference losses",
+        "refusal": "Learn to refuse",
+        "sampled answers": "Learn from sampled answers",
+        "hidden states": "Move hidden states",
+        "weights": "Edit the weights",
+        "prompts": "Change the prompt, and train nothing",
+        "other": "Other methods",
+    },
+    "modifiers": {
+        "combine": "Combine the forget and the retain gradient",
+        "filter": "Filter the update",
+        "perturb": "Compute the forget gradient at other weights",
+        "optimizer": "Replace the optimizer",
+        "weights": "Change the weights outside the steps",
+    },
+    "metrics": {
+        "score": "Scores from 0 to 1 that answer a question",
+        "summary": "Numbers of a whole evaluation",
+        "membership": "Membership inference",
+        "probability": "For each row, from probabilities",
+        "generated": "For each row, from the greedy answer",
+        "samples": "For each row, from sampled answers",
+    },
+    "benchmarks": {
+        "own": "Your own rows",
+        "made": "Made from a seed: no download",
+        "published": "Published: from the hub, or from a folder",
+    },
+    "attacks": {
+        "weights": "Change the weights",
+        "questions": "Ask differently",
+        "number of answers": "Ask more than once",
+    },
+}
+"""Headings of the groups in which `list` prints each kind, in their order.
+
+What matters most stands first: the family that this project studies, scores, own rows.
+"""
+
+
+def _metric_group(_: str, metric: Any) -> str:
+    from unlearnbench.api.membership import MembershipInference
+    from unlearnbench.api.metric import Summary
+
+    if issubclass(metric, MembershipInference):
+        return "membership"
+    if issubclass(metric, Summary):
+        return "score" if metric.question else "summary"
+    observations = {*map(str, metric.reads)}
+    if "samples" in observations:
+        return "samples"
+    return "generated" if observations & {"generated", "rouge"} else "probability"
+
+
+def _benchmark_group(_: str, benchmark: Any) -> str:
+    if not benchmark.needs_base:
+        return "own"
+    is_read = {"path", "hub_id"} & benchmark.model_fields.keys()
+    return "published" if is_read else "made"
+
+
+_GROUP_OF: Mapping[registry.Kind, Callable[[str, Any], str]] = {
+    "methods": lambda _, method: method.family,
+    "modifiers": lambda _, modifier: modifier.kind,
+    "metrics": _metric_group,
+    "benchmarks": _benchmark_group,
+    "attacks": lambda name, attack: _attack(name, attack)["changes"],
+}
+"""The group of a plug-in of each kind, by its name and class."""

@@ -40,7 +40,9 @@ def report(
     ] = None,
     plugins: Plugins = None,
 ) -> None:
-    """Write a sweep's page and tables again, also while it runs; or that of several benchmarks.
+    """Write a sweep's page and tables again, also while the sweep runs.
+
+    The folder of a sweep of several benchmarks gets one page for all of them.
 
     Examples:
       unlearnbench report runs/quickstart --out page.html

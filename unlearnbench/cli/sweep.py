@@ -35,9 +35,13 @@ def quickstart(
     plugins: Plugins = None,
     as_json: Json = False,
 ) -> int:
-    """Sweep eight methods on a small benchmark made here; minutes on a laptop.
+    """Sweep some methods on a small benchmark that is made here; minutes on a laptop.
 
-    Short for `unlearnbench sweep quickstart`; all methods: `unlearnbench sweep every_method`.
+    It is short for `unlearnbench sweep quickstart`. `unlearnbench sweep every_method` has all.
+
+    Examples:
+      unlearnbench quickstart
+      unlearnbench quickstart --set seeds=[0] --set output=tried
     """
     return sweep("quickstart", force, overrides, plugins, as_json)
 
@@ -50,17 +54,18 @@ def sweep(
     plugins: Plugins = None,
     as_json: Json = False,
 ) -> int:
-    """Carry out every run of a config; resumes, and skips what is finished.
+    """Carry out every run of a config. The same command resumes it and skips finished runs.
 
-    It stops before the first run if the start model has not learned its rows.
+    The sweep stops before its first run if the start model has not learned its rows.
 
-    Files go to output/name: report.html, results.csv, records/, plan.json, mlflow.db. Of a config
-    with several benchmarks each has such a folder in it, and report.html is of all.
+    Results go to the folder output/name: report.html, results.csv, records/, plan.json and
+    mlflow.db. A config with several benchmarks has such a folder for each of them, and one
+    report.html for all.
 
     Examples:
       unlearnbench sweep tofu_tiny --set data.path=~/tofu
-      unlearnbench sweep my.yaml --set methods=[ce-u] --set learning_rates=[1e-5,2e-5]
-      unlearnbench sweep my.yaml --set models.0.base=./my-model --set ray.concurrent=1
+      unlearnbench sweep my.yaml --set methods=[ce-u] --set seeds=[0,1,2]
+      unlearnbench sweep my.yaml --set models.0.base=./my-model
       unlearnbench sweep my.yaml --plugin my_method.py
     """
     from unlearnbench.config.loader import load_configs
@@ -127,12 +132,13 @@ def run(
 ) -> None:
     """Carry out one run of a config in this process, without Ray.
 
-    A config with several runs needs --select; without it the runs are listed, with exit code 2.
+    A config with several runs needs --select. Without it the runs are listed, and the exit code
+    is 2.
 
     Examples:
-      unlearnbench run quickstart                 the runs to choose from
-      unlearnbench run quickstart --select 3      the fourth of them
-      unlearnbench run quickstart --select 5f0c   the one whose id begins with 5f0c
+      unlearnbench run quickstart                # list the runs to choose from
+      unlearnbench run quickstart --select 3     # the fourth of them
+      unlearnbench run quickstart --select 5f0c  # the one with this id
     """
     from unlearnbench.base import distributed as group
 
@@ -229,8 +235,10 @@ def _print_selection(chosen: Mapping[str, Any], headline: Headline, console: Con
         rows.append((*panel, setting, choice["learning_rate"], when, *values, seeds))
     on = ", ".join(map(str, chosen["chosen_on_seeds"]))
     owner = owner_of_choices(chosen["choices"])
-    console.table(columns, rows, f"best of each {owner}, chosen on seeds {on}, reported on others")
-    console.print(f"rule: {chosen['rule']}\n")
+    title = f"best of each {owner}, chosen on seeds {on}, reported on others"
+    console.table(columns, rows, title, flowing={"on seeds"}, keys=3)
+    console.paragraph(f"rule: {chosen['rule']}")
+    console.print()
 
 
 def _selected(planned: Plan, select: str | None) -> list[RunSpec]:

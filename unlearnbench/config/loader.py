@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib.resources
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +32,8 @@ COMMAND_LINE = "--set"
 LIKE_ENOUGH = 0.8
 """Least similarity of a key to another of its section, such as `learning_rates` to `learning_rate`,
 at which no other section is searched for it."""
+NEAR_FILE = 0.8
+"""Least similarity of a file's name at which it is suggested; the suffix is part of both names."""
 _SUFFIXES = (".yaml", ".yml")
 
 
@@ -86,9 +88,23 @@ def find_config(name_or_path: str, beside: Path | None = None) -> ConfigSource:
     shipped = shipped_configs()
     if not looks_like_path and name_or_path in shipped:
         return shipped[name_or_path]
-    text = "no such file" if looks_like_path else "no such configuration"
-    near = did_you_mean(Path(name_or_path).stem, shipped) or ";"
-    raise _problem(name_or_path, f"{text}{near} shipped: {', '.join(shipped)}")
+    raise _problem(name_or_path, _absent_text(path, shipped, is_file=looks_like_path))
+
+
+def _absent_text(path: Path, shipped: Iterable[str], *, is_file: bool) -> str:
+    """Say that there is no such file, or no shipped configuration of that name."""
+    if not is_file:
+        near = did_you_mean(path.name, shipped) or ";"
+        rest = "`unlearnbench configs list` shows the configs, and a file's name ends in .yaml"
+        return f"no such config{near} {rest}"
+    near = ""
+    if path.stem in shipped:
+        near = f"; the config that is installed is called {path.stem!r}, without a suffix"
+    elif path.parent.is_dir():
+        files = [item.name for item in path.parent.iterdir() if item.suffix in _SUFFIXES]
+        near = did_you_mean(path.name, files, NEAR_FILE)
+    rest = "`unlearnbench configs list` shows the configs that are installed"
+    return f"no such file{near}{'' if near.endswith('?') else ';'} {rest}"
 
 
 class _Loader(yaml.SafeLoader):
@@ -237,7 +253,7 @@ def load_configs(name_or_path: str, overrides: Sequence[str] = ()) -> tuple[Swee
 
 def _parts(name_or_path: str, overrides: Sequence[str]) -> list[Document]:
     """The document of each benchmark, or the only one."""
-    document = _read(find_config(name_or_path))
+    document = read_config(find_config(name_or_path))
     for text in overrides:
         document.override(text)
     parts: Any = document.values.pop("benchmarks", None)
@@ -289,7 +305,7 @@ def _by_line(problem: Problem) -> tuple[str, int]:
     return (name, int(line)) if line.isdecimal() else (problem.place, 0)
 
 
-def _read(source: ConfigSource) -> Document:
+def read_config(source: ConfigSource) -> Document:
     """Read a file, merged into the one that it extends."""
     document = read_yaml(source.name, source.text)
     if not isinstance(document.values, dict):
@@ -305,7 +321,7 @@ def _read(source: ConfigSource) -> Document:
     if parent is None:
         return document
     try:
-        base = _read(find_config(str(parent), source.folder))
+        base = read_config(find_config(str(parent), source.folder))
     except ConfigError as error:
         for problem in error.problems:
             document.problem(("extends",), f"{problem.place}: {problem.message}")

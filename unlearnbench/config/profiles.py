@@ -11,6 +11,7 @@ model (`ModelSettings.template`).
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -97,6 +98,13 @@ up to a million tokens.
 """
 
 PROFILES = {profile.name: profile for profile in (TOFU, OPEN_UNLEARNING, TOFU_PAPER, UNLEARNBENCH)}
+SUMMARIES: Mapping[str, str] = {
+    "tofu": "The rules of TOFU's published logs and of the CE-U paper",
+    "open-unlearning": "The rules of open-unlearning's published numbers",
+    "tofu-paper": "TOFU's rules, with the mean of its paper's formula",
+    "unlearnbench": "Our own rules, for your own data in every language",
+}
+"""What each profile is for, in a line."""
 _EARLIER = {
     ("open-unlearning", 1): replace(OPEN_UNLEARNING, version=1, eos_as_padding=False),
 }

@@ -160,7 +160,7 @@ class Architecture(Settings):
 
 
 class Preparation(Settings):
-    """Training of the fine-tuned model and the retain models from a base model."""
+    """Training of the start model and the retain models from a base model."""
 
     epochs: Annotated[int, AFTER_BASE] = Field(
         default=5, ge=1, le=MOST_EPOCHS, description="passes over the rows of the benchmark"
@@ -485,7 +485,7 @@ class EvaluationSettings(Settings):
         default=None,
         gt=0,
         le=1,
-        description="end a run whose Model Utility is below this share of the fine-tuned model's",
+        description="end a run whose Model Utility is below this share of the start model's",
     )
     patience: Annotated[Patience | None, IF_TRAINED.of(*RUNS)] = Field(
         default=None,

@@ -205,12 +205,12 @@ class SelectSettings(Settings):
         default=0.8,
         gt=0,
         le=1,
-        description="share of what the fine-tuned model keeps (Model Utility)",
+        description="share of what the start model keeps (Model Utility)",
     )
     reference: tuple[float, float] | None = Field(
         default=None,
         description="hypervolume: numbers of what is kept and forgotten (Model Utility, log10 "
-        "Forget Quality) of the corner; default: 0 and the fine-tuned model's",
+        "Forget Quality) of the corner; default: 0 and the start model's",
     )
     seeds: tuple[int, ...] = Field(default=(0,), min_length=1, description="some of the sweep's")
 

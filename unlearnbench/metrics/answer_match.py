@@ -1,4 +1,4 @@
-"""Is the greedy answer the true one?"""
+"""Whether the greedy answer is the true one."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""Accuracy of multiple choice: is the true answer the likeliest of its options?"""
+"""Whether the true option is the likeliest."""
 
 from typing import Literal
 

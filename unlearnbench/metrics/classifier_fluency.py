@@ -1,4 +1,4 @@
-"""Fluency of a generated answer by a text classifier, which this metric alone loads."""
+"""Fluency of the greedy answer, by a text classifier."""
 
 from collections.abc import Callable
 from functools import lru_cache

@@ -1,4 +1,4 @@
-"""Compressibility of a generated answer."""
+"""How far the greedy answer can be compressed."""
 
 import zlib
 

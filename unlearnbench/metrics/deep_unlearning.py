@@ -1,4 +1,4 @@
-"""Deep unlearning: are so many facts gone that the rest no longer implies the target?"""
+"""Whether the remaining facts still imply the target."""
 
 import numpy as np
 from pydantic import Field

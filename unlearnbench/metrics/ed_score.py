@@ -1,4 +1,4 @@
-"""ED score: mean of the sampled answers' scores, and their spread."""
+"""Mean and spread of the sampled answers' scores."""
 
 import math
 

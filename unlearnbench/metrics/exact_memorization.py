@@ -1,4 +1,4 @@
-"""Exact memorization: the share of an answer's tokens that greedy decoding would give."""
+"""Share of answer tokens that greedy decoding gives."""
 
 import numpy as np
 

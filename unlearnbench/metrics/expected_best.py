@@ -1,4 +1,4 @@
-"""Expected ROUGE-L recall of the best of k sampled answers."""
+"""Expected ROUGE-L recall of the best of k samples."""
 
 from pydantic import Field
 

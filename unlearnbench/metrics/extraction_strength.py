@@ -1,4 +1,4 @@
-"""Extraction strength: how much of an answer greedy decoding gives once its beginning is known."""
+"""How much of an answer its beginning brings back."""
 
 import numpy as np
 

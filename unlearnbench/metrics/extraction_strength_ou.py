@@ -1,4 +1,4 @@
-"""Extraction strength as open-unlearning computes it, with a floor."""
+"""Extraction strength as open-unlearning computes it."""
 
 import numpy as np
 

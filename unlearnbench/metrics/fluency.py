@@ -1,4 +1,4 @@
-"""Fluency: the probability of a generated answer under the start model."""
+"""Probability of the greedy answer by the start model."""
 
 from typing import ClassVar
 

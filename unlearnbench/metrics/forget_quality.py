@@ -1,4 +1,4 @@
-"""Forget Quality: is the unlearned model's truth ratio distributed as the retain model's?"""
+"""Test of the truth ratios against the retain model's."""
 
 import math
 from typing import Literal

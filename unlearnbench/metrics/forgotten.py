@@ -1,4 +1,4 @@
-"""Is it forgotten? Distance from the retain model in four measures of memorization."""
+"""Is it forgotten? Distance from the retain model."""
 
 from pydantic import Field
 

@@ -1,4 +1,4 @@
-"""Is the rest kept? Model Utility and fluency relative to the start model."""
+"""Is the rest kept? Relative to the start model."""
 
 from pydantic import Field
 

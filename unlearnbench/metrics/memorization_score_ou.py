@@ -1,4 +1,4 @@
-"""open-unlearning's memorization score, relative to the start model."""
+"""open-unlearning's memorization score."""
 
 from unlearnbench.api.metric import MetricColumn, MetricInputs, Summary, Values
 from unlearnbench.stats.harmonic_mean import harmonic_mean

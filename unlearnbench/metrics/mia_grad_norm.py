@@ -1,4 +1,4 @@
-"""GradNorm: membership inference by the norm of the loss's gradient."""
+"""Membership by the norm of the loss's gradient."""
 
 from typing import ClassVar
 

@@ -1,4 +1,4 @@
-"""LOSS: membership inference by the mean loss."""
+"""Membership by the mean loss."""
 
 from unlearnbench.api.membership import MembershipInference
 from unlearnbench.api.observations import FloatArray, SetEvaluation

@@ -1,4 +1,4 @@
-"""Min-K: membership inference by an answer's least probable tokens."""
+"""Membership by the least probable tokens (Min-K)."""
 
 import numpy as np
 from pydantic import Field

@@ -1,4 +1,4 @@
-"""Min-K++: Min-K with each log-probability normalised by its distribution's moments."""
+"""Membership by normalised log-probabilities (Min-K++)."""
 
 import numpy as np
 

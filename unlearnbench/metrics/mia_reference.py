@@ -1,4 +1,4 @@
-"""Reference: membership inference by the loss relative to the retain model's."""
+"""Membership by the loss over the retain model's."""
 
 from pydantic import Field
 

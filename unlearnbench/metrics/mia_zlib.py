@@ -1,4 +1,4 @@
-"""ZLib: membership inference by the loss relative to the text's information."""
+"""Membership by the loss over the text's zlib size."""
 
 import zlib
 

@@ -1,4 +1,4 @@
-"""Model Utility: the harmonic mean of what a model must still be able to do."""
+"""What the model can still do: TOFU's harmonic mean."""
 
 from pydantic import Field
 

@@ -1,4 +1,4 @@
-"""Entropy over the options of a multiple choice: does the model still prefer any?"""
+"""Entropy over the options of a multiple choice."""
 
 import numpy as np
 from scipy.special import entr, softmax

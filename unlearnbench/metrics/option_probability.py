@@ -1,4 +1,4 @@
-"""Probability of the true answer among its options."""
+"""Probability of the true option among all."""
 
 import numpy as np
 from pydantic import Field

@@ -1,4 +1,4 @@
-"""Is what is left private? Membership attacks relative to the retain model."""
+"""Is what is left private? Membership inference."""
 
 from unlearnbench.api.metric import MetricColumn, MetricInputs, Summary, Values
 from unlearnbench.stats.harmonic_mean import harmonic_mean

@@ -1,4 +1,4 @@
-"""privleak: the Min-K attack's area relative to the retain model's."""
+"""Area of Min-K relative to the retain model's."""
 
 import numpy as np
 

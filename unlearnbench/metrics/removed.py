@@ -1,4 +1,4 @@
-"""How much of it is gone? Measures of memorization relative to the start model."""
+"""How much is gone? Relative to the start model."""
 
 from pydantic import Field
 

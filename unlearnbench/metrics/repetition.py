@@ -1,4 +1,4 @@
-"""Repetition: the share of a generated answer that says something new."""
+"""Share of the greedy answer that is not repeated."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""ROUGE-L recall of distinct words, sentence by sentence."""
+"""ROUGE-L recall of distinct words, over sentences."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Upper bounds on what sampled answers leak, beyond the samples that were seen."""
+"""Upper bounds on what sampled answers leak."""
 
 import math
 from typing import ClassVar

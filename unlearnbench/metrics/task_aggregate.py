@@ -1,4 +1,4 @@
-"""The harmonic mean of what is kept of several tasks, and of what is forgotten of them."""
+"""Harmonic mean over several tasks."""
 
 from pydantic import Field
 

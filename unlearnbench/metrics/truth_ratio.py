@@ -1,4 +1,4 @@
-"""Truth ratio: a paraphrase of the true answer against false answers of the same form."""
+"""Paraphrase of the true answer against wrong ones."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""Truth ratio as a share: the weight of the true answer against a false one."""
+"""Weight of the true answer against a wrong one."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""What a model can still do on rows to keep, of a user's own data."""
+"""What the model can still do, on your own rows."""
 
 from pydantic import Field
 

@@ -1,4 +1,4 @@
-"""Probability that one of k samples repeats the true answer word for word, without sampling."""
+"""Probability that one of k samples is verbatim."""
 
 import numpy as np
 from pydantic import Field

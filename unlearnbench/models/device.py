@@ -105,6 +105,11 @@ def _without_deterministic_form(error: BaseException | None) -> str | None:
     return None
 
 
+def device_count() -> int:
+    """Number of GPUs that this process may use."""
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
 def device_memory() -> int | None:
     """Memory in bytes of the smallest GPU that this process may use; None where there is none."""
     if not torch.cuda.is_available():

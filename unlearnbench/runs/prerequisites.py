@@ -64,7 +64,7 @@ def _model_tasks(space: Workspace, name: str, fractions: list[SplitKey]) -> list
     base = (add("base model", (), "base"),) if models.is_tiny else ()
     full = base
     if models.settings.fine_tuned is None:
-        full = (add("fine-tuned model", base, "full"),)
+        full = (add("start model", base, "full"),)
     # Models before evaluations: two that train side by side leave none to train alone at the end.
     ready: dict[SplitKey, tuple[str, ...]] = {}
     scored = full if "start_loss" in space.metrics.extra else ()
@@ -80,13 +80,13 @@ def _model_tasks(space: Workspace, name: str, fractions: list[SplitKey]) -> list
         if "retain" in references:
             after += (add(f"evaluate {retain}", (*ready[fraction], *scored), retain, fraction),)
         if "start" in references:
-            after += (add(f"evaluate fine-tuned on {forget}", after, "full", fraction),)
+            after += (add(f"evaluate the start model on {forget}", after, "full", fraction),)
         for attack in space.config.attacks:
             before, under = after, f"under {attack.name}"
             if attacked:
                 before += (add(f"{retain} {under}", after, retain, fraction, attack.name),)
             if "start" in references:
-                add(f"fine-tuned {under}", before, "full", fraction, attack.name)
+                add(f"start model {under}", before, "full", fraction, attack.name)
     return tasks
 
 

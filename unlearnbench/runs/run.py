@@ -286,7 +286,7 @@ class Run:
             return None
         return (
             f"{self._unit.at(epoch)}: {kept.plain_label} {utility:.4g} is below "
-            f"{share * start:.4g}, which is {share:g} of the fine-tuned model's {start:.4g} "
+            f"{share * start:.4g}, which is {share:g} of the start model's {start:.4g} "
             "(evaluation.stop_below)"
         )
 

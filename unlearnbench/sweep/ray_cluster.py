@@ -144,6 +144,41 @@ def _address(config: SweepConfig) -> dict[str, Any]:
     }
 
 
+def lacking_resources(config: SweepConfig, gpus: int, cores: int) -> list[str]:
+    """Return a sentence for each model whose runs need more than this machine has.
+
+    Empty if the runs go to a cluster, which may have other machines.
+
+    Args:
+        config: Of the sweep.
+        gpus: Number of GPUs of this machine.
+        cores: Number of its CPU cores.
+    """
+    if config.ray.address is not None:
+        return []
+    sentences: list[str] = []
+    for model in config.models:
+        resources = config.resources_of(model.name)
+        of_cpu = resources.cpu * resources.world_size
+        if math.ceil(resources.gpu) > gpus:
+            sentences.append(
+                f"a run of {model.name} needs {_counted(math.ceil(resources.gpu), 'GPU')} "
+                f"(resources.gpu), and this machine has {_counted(gpus, 'GPU')}; take a machine "
+                "with more, or compute on the CPU with --set resources.gpu=0"
+            )
+        elif of_cpu > cores:
+            sentences.append(
+                f"a run of {model.name} needs {of_cpu:g} CPU cores (resources.cpu × processes), "
+                f"and this machine has {cores}; lower `resources`"
+            )
+    return sentences
+
+
+def _counted(count: int, noun: str) -> str:
+    """`no GPU`, `1 GPU`, `2 GPUs`."""
+    return f"{count or 'no'} {noun}{'s' * (count > 1)}"
+
+
 def run_slots(config: SweepConfig, nodes: Sequence[dict[str, float]]) -> int:
     """Number of concurrent runs. Raises: UnlearnbenchError where one fits nowhere: Ray would wait.
 
@@ -156,6 +191,12 @@ def run_slots(config: SweepConfig, nodes: Sequence[dict[str, float]]) -> int:
     for model in config.models:
         resources = config.resources_of(model.name)
         fitting = runs_that_fit(nodes, resources)
+        if not fitting and settings.address is None:
+            gpus = round(sum(node.get("GPU", 0.0) for node in nodes))
+            cores = round(sum(node.get("CPU", 0.0) for node in nodes))
+            lacking = lacking_resources(config, gpus, cores)
+            if lacking:
+                raise UnlearnbenchError("; ".join(lacking))
         if not fitting:
             room = "; ".join(
                 ", ".join(f"{node.get(name, 0.0):g} {name}" for name in ("CPU", "GPU"))
@@ -163,9 +204,9 @@ def run_slots(config: SweepConfig, nodes: Sequence[dict[str, float]]) -> int:
             )
             each = ", ".join(f"{amount:g} {name}" for name, amount in resources.per_process.items())
             raise UnlearnbenchError(
-                f"resources: no run of {model.name} fits into Ray's resources ({room}): it takes "
-                f"{resources.world_size} × ({each}); lower `resources`, or set `ray.concurrent` if "
-                "the cluster grows"
+                f"resources: the cluster has no room for a run of {model.name}: its machines have "
+                f"({room}), and a run needs {resources.world_size} × ({each}); lower `resources`, "
+                "or set `ray.concurrent` if the cluster grows"
             )
         most = max(most, fitting)
     if settings.address is None:

@@ -30,14 +30,15 @@ def test_a_log_gives_the_published_numbers(run: Run, logs: tuple[str, str]) -> N
     code, out, err = run(
         *("anchors", "check", "llama-3.2-1b-full-forget01", "--log", full, "--retain", retain)
     )
-    lines = out.splitlines()
+    _, *lines = out.splitlines()
     assert code == 0
-    assert lines[0].startswith("llama-3.2-1b-full-forget01: open-unlearning/tofu_Llama-3.2-1B-")
+    assert out.startswith("llama-3.2-1b-full-forget01: open-unlearning/tofu_Llama-3.2-1B-")
     assert lines[1].split() == [
-        *("metric", "published", "measured", "difference", "tolerance", "verdict"),
+        *("metric", "verdict", "published", "measured", "difference"),
     ]
-    assert len(lines) == 2 + 25
-    assert all(line.endswith("ok") for line in lines[2:])
+    assert all(line.split()[1] == "ok" for line in lines[2 : 2 + 25])
+    assert lines[2 + 25] == "", "the tolerances do not fit in 80 columns"
+    assert lines[3 + 25].split() == ["metric", "tolerance"]
     assert err.splitlines()[-1] == "25 of 25 metrics within tolerance"
 
 
@@ -46,7 +47,7 @@ def test_a_number_that_differs_ends_with_code_1(run: Run, logs: tuple[str, str])
     document["exact_memorization"]["value_by_index"]["0"]["score"] += 0.01
     Path("changed.json").write_text(json.dumps(document))
     code, out, err = run("anchors", "check", "llama-3.2-1b-retain99", "--log", "changed.json")
-    (line,) = [line for line in out.splitlines() if line.endswith("differs")]
+    (line,) = [line for line in out.splitlines() if " differs " in line]
     assert line.startswith("exact_memorization_forget")
     assert code == 1
     assert "outside: exact_memorization_forget" in err

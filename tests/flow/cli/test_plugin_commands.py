@@ -8,7 +8,12 @@ from pathlib import Path
 import pytest
 
 from unlearnbench.api import registry
-from unlearnbench.cli.plugin_commands import LISTED
+from unlearnbench.api.benchmark import SplitKey
+from unlearnbench.base.errors import ConfigError
+from unlearnbench.cli.plugin_commands import GROUPS, LISTED, example_config
+from unlearnbench.config.entries import example
+from unlearnbench.config.loader import load_config
+from unlearnbench.models.dataset_rules import splits_of
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -38,16 +43,70 @@ EXAMPLES = ("npo", "mia-min-k", "synthetic", "quantization", "model-utility", "e
 
 @pytest.mark.parametrize("kind", LISTED)
 def test_all_that_are_installed_are_listed_and_shown(run: Run, kind: registry.Kind) -> None:
-    code, out, _ = run(kind, "list")
+    code, out, _ = run(kind, "list", "--wide")
     assert (code, out.split()[: 1 + len(LISTED[kind])]) == (0, ["name", *LISTED[kind]])
+    assert [line.split()[0] for line in out.splitlines()[1:]] == [*registry.names(kind)]
     rows = json.loads(run(kind, "list", "--json")[1])
     assert [row["name"] for row in rows] == [*registry.names(kind)]
     for row in rows:
         if row["name"] in EXAMPLES:
             code, out, _ = run(kind, "show", row["name"])
-            assert (code, out.startswith(f"{row['name']}  (unlearnbench ")) == (0, True)
+            assert (code, out.startswith(f"{row['name']}: ")) == (0, True)
+            assert max(map(len, out.splitlines())) <= 80
         shown = json.loads(run(kind, "show", row["name"], "--json")[1])
         assert {"settings", "description", "target", *LISTED[kind]} <= shown.keys()
+
+
+@pytest.mark.parametrize("kind", LISTED)
+def test_a_list_has_a_line_of_80_columns_for_each_name_below_its_group(
+    run: Run, kind: registry.Kind
+) -> None:
+    code, out, err = run(kind, "list")
+    assert code == 0
+    lines = out.splitlines()
+    assert max(map(len, lines)) <= 80
+    entries = [line.split()[0] for line in lines if line.startswith("  ")]
+    assert sorted(entries) == [*registry.names(kind)], "one line for each"
+    headings = [line for line in lines if line and not line.startswith(" ")]
+    assert headings == [text for text in GROUPS[kind].values() if text in headings]
+    assert f"unlearnbench {kind} show NAME" in err, "it goes into no pipe"
+
+
+CONFIG_OF_EXAMPLES = """\
+name: own
+models: [{name: tiny, base: tiny}]
+learning_rates: [1.0e-4]
+"""
+
+
+@pytest.mark.parametrize("kind", LISTED)
+def test_the_example_of_each_plugin_is_a_valid_configuration(run: Run, kind: registry.Kind) -> None:
+    del run  # it has changed to an empty folder
+    for name in registry.names(kind):
+        lines = example_config(kind, name, registry.load(kind, name))
+        text = CONFIG_OF_EXAMPLES + lines
+        split: SplitKey = 0.1
+        if kind not in ("methods", "modifiers"):
+            text += "\nmethods: [ce-u]"
+        if kind != "benchmarks":
+            text += "\ndata: {source: synthetic}"
+        else:
+            split = splits_of(example(registry.load(kind, name), {"source": name}, name))[0]
+        text += (
+            f"\nsplits: [{split}]" if isinstance(split, str) else f"\nforget_fractions: [{split}]"
+        )
+        Path("own.yaml").write_text(f"{text}\n")
+        problems: list[str] = []
+        try:
+            load_config("own.yaml")
+        except ConfigError as error:
+            problems = [problem.message for problem in error.problems]
+        # A metric of another benchmark, or one that a benchmark has by itself.
+        assert all(map(_is_of_another_benchmark, problems)), (name, problems)
+
+
+def _is_of_another_benchmark(message: str) -> bool:
+    return any(text in message for text in ("is one of the benchmark's own", "needs", "reads"))
 
 
 def test_the_facts_of_each_kind(run: Run) -> None:
@@ -74,7 +133,8 @@ def test_a_broken_plugin_is_listed_with_its_fault(
     monkeypatch.setattr(registry, "offers", also_broken)
     exit_code, out, _ = run("methods", "list")
     assert exit_code == 0
-    assert "method 'bad' of stranger 1.0 (no.such:Thing) is broken: ModuleNotFoundError" in out
+    text = " ".join(out.split())
+    assert "method 'bad' of stranger 1.0 (no.such:Thing) is broken: ModuleNotFoundError" in text
     assert "npo" in out
 
 
@@ -92,7 +152,7 @@ def test_a_modifier_in_a_file_is_listed_and_shown(run: Run) -> None:
     kinds = {row["name"]: row["kind"] for row in json.loads(out)}
     assert (code, kinds["halved"]) == (0, "filter")
     _, out, _ = run("modifiers", "show", "halved", "--plugin", "halved.py")
-    assert "in a config: methods: [{method: npo, retain: nll, modifiers: [halved]}]" in out
+    assert "    retain: nll\n      modifiers: [halved]\n" in out
 
 
 def test_the_page_of_metrics_has_each_as_it_is_declared(run: Run) -> None:

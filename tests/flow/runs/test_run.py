@@ -181,7 +181,7 @@ def test_a_run_whose_utility_falls_too_far_ends_there(place: Path) -> None:
     fallen = record.epochs[0].metrics["model_utility"] or 0.0
     assert record.error == (
         f"epoch 1: Model Utility {fallen:.4g} is below 0.5625, which is 0.9 of the "
-        "fine-tuned model's 0.625 (evaluation.stop_below)"
+        "start model's 0.625 (evaluation.stop_below)"
     )
     assert not (folder / "state" / ruled.id).exists()
 
