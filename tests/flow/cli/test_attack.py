@@ -18,6 +18,14 @@ from unlearnbench.testing import made_up_set
 from unlearnbench.testing.metric_checks import taken
 
 Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(autouse=True)
+def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Room for whole tables and sentences; `test_text_table.py` has narrow ones."""
+    monkeypatch.setenv("COLUMNS", "200")
+
+
 SMALL = ("--data", "synthetic", "--rows", "2", "--max-length", "120")
 PLEA = """\
 from dataclasses import replace
@@ -57,7 +65,8 @@ def test_a_table_and_a_sentence_for_each_attack(
     )
     assert code == 0
     lines = out.splitlines()
-    assert lines[0].endswith("2 holdout questions")
+    assert lines[0].endswith(" in float32;"), "the next line has the rows"
+    assert lines.pop(1).endswith("2 holdout questions")
     assert lines[1].startswith("Model Utility without an attack: ")
     table = lines.index("plea")
     assert lines[table + 1].split() == ["metric", "of", "plain", "@1", "@2"]

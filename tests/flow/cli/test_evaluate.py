@@ -19,6 +19,12 @@ from ...families import FAMILIES
 Run = Callable[..., tuple[int, str, str]]
 
 
+@pytest.fixture(autouse=True)
+def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Room for whole tables and sentences; `test_text_table.py` has narrow ones."""
+    monkeypatch.setenv("COLUMNS", "200")
+
+
 SMALL_EVALUATION = ("--data", "synthetic", "--rows", "1", "--max-length", "120")
 
 

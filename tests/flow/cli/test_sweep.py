@@ -20,6 +20,12 @@ from unlearnbench.sweep.sweep_state import SweepResult
 Run = Callable[..., tuple[int, str, str]]
 
 
+@pytest.fixture(autouse=True)
+def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Room for whole tables and sentences; `test_text_table.py` has narrow ones."""
+    monkeypatch.setenv("COLUMNS", "200")
+
+
 def fake(monkeypatch: pytest.MonkeyPatch, failed: int) -> list[Any]:
     calls: list[Any] = []
 

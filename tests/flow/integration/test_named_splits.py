@@ -70,7 +70,7 @@ def test_named_splits_are_planned_run_reported_compared_and_tracked(
     for position in range(4):
         assert main(["run", "shelves.yaml", "--select", str(position)]) == 0
     printed = capsys.readouterr()
-    assert "tiny: evaluate fine-tuned on news" in printed.err
+    assert "tiny: evaluate the start model on news" in printed.err
     assert "tiny: evaluate books-retain" in printed.err
     assert "ce-u · tiny · books · lr 0.0001 · 1 epoch · seed 0" in printed.err
     sweep = folder / "runs" / "shelves"

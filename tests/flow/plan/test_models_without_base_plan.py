@@ -53,7 +53,7 @@ def labels(plan: Plan) -> list[str]:
 
 def test_nothing_is_trained_before_the_runs(planned: Planned) -> None:
     plan = planned(fine_tuned="./start")
-    assert labels(plan) == ["m: evaluate fine-tuned on all"]
+    assert labels(plan) == ["m: evaluate the start model on all"]
     _, rows = plan_sweep(plan.config)
     assert [*planned_models(plan, rows)] == []
     assert plan.references is not None
@@ -65,16 +65,16 @@ def test_with_a_base_the_retain_model_is_trained_from_it(planned: Planned) -> No
     assert labels(plan) == [
         "m: all-retain model",
         "m: evaluate all-retain",
-        "m: evaluate fine-tuned on all",
+        "m: evaluate the start model on all",
     ]
 
 
 def test_with_a_base_alone_both_are_trained(planned: Planned) -> None:
     assert labels(planned(base="./base")) == [
-        "m: fine-tuned model",
+        "m: start model",
         "m: all-retain model",
         "m: evaluate all-retain",
-        "m: evaluate fine-tuned on all",
+        "m: evaluate the start model on all",
     ]
 
 
