@@ -11,6 +11,7 @@ import index_for_programs
 import method_pages
 import moved_pages
 import search_words
+import speed_chart
 import starting_values_page
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -38,9 +39,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Add search words; the text stays as it is."""
+    """Add search words, and draw the chart of the page on speed."""
     search_words.add(page.file.src_uri, page.meta)
-    return markdown
+    return speed_chart.with_chart(markdown)
 
 
 def on_nav(nav: Navigation, **_: Any) -> Navigation:
