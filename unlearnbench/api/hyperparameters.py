@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from unlearnbench.api.identity import IF_SET
 from unlearnbench.base.errors import PluginError
 
-OWN_KEYS = ("method", "retain", "modifiers", "learning_rates", "training")
+OWN_KEYS = ("method", "retain", "modifiers", "learning_rates", "training", "evaluation")
 """Keys of a method's entry in a configuration that are not hyper-parameters."""
 _RESERVED = (*OWN_KEYS, "learning_rate")
 """Names that hyper-parameters cannot have: configurations and searches use them."""

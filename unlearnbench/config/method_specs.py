@@ -42,6 +42,7 @@ from unlearnbench.base.messages import (
 )
 from unlearnbench.config.entries import made, read_entries
 from unlearnbench.config.schema import (
+    EntryEvaluation,
     MethodGrid,
     MethodSpec,
     Positive,
@@ -132,7 +133,9 @@ def read_grid(value: Any) -> MethodGrid:
     terms = stated.pop("retain", (None,))
     weighed = next((t for t in terms if t and "weight" in t.model_fields_set), None)
     retains, weights = _retains(terms)
-    rates, training = stated.pop("learning_rates", None), stated.pop("training", None)
+    rates = stated.pop("learning_rates", None)
+    training = stated.pop("training", None)
+    evaluation = stated.pop("evaluation", None)
     axes: dict[str, Axis] = stated
     for modifier, settings in modifiers.items():
         axes |= {f"{modifier}.{key}": values for key, values in settings.items()}
@@ -144,7 +147,12 @@ def read_grid(value: Any) -> MethodGrid:
     specs = expand(name, axes, retains, weights, modifiers)
     fixed = {*axes, *([] if weighed is None else [WEIGHT])}
     return MethodGrid(
-        specs=specs, learning_rates=rates, training=training, ranges=ranges, fixed=frozenset(fixed)
+        specs=specs,
+        learning_rates=rates,
+        training=training,
+        evaluation=evaluation,
+        ranges=ranges,
+        fixed=frozenset(fixed),
     )
 
 
@@ -348,6 +356,10 @@ OF_TRAINING: dict[str, Any] = {
     "training": (
         TrainingSettings | None,
         Field(None, description="changes of the sweep's training settings"),
+    ),
+    "evaluation": (
+        EntryEvaluation | None,
+        Field(None, description="{every: 1}: when its runs are evaluated, in place of the sweep's"),
     ),
 }
 """Keys of the entry of a method that trains, besides its hyper-parameters."""

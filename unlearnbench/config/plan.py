@@ -356,7 +356,7 @@ class Plan:
             for seed in (config.select.seeds if config.select else config.seeds)
             # A method that trains nothing has one evaluation, whatever the number of epochs or
             # steps.
-            for evaluate_at in (ONCE if rate is None else _evaluations(config))
+            for evaluate_at in (ONCE if rate is None else _evaluations(config, spec.name))
         ]
 
     def to_json(self) -> dict[str, Any]:
@@ -452,7 +452,7 @@ def make_plan(
     return replace(empty, runs=tuple(runs.values()), trials=trials)
 
 
-def _evaluations(config: SweepConfig) -> list[tuple[int, ...]]:
+def _evaluations(config: SweepConfig, method: str) -> list[tuple[int, ...]]:
     """The epochs, or steps, after which each run of one point of the grid is evaluated."""
-    counts = config.evaluate_at
+    counts = config.evaluate_at_of(method)
     return [(count,) for count in counts] if config.epochs_as == "runs" else [counts]

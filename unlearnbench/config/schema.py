@@ -499,6 +499,23 @@ class EvaluationSettings(Settings):
     )
 
 
+class EntryEvaluation(Settings):
+    """When runs of one method are evaluated, in place of the sweep's `evaluation`."""
+
+    every: int | None = Field(
+        default=None,
+        ge=1,
+        le=MOST_EPOCHS,
+        description="epochs between two evaluations of a run; the last one is evaluated, too",
+    )
+    every_steps: int | None = Field(
+        default=None,
+        ge=1,
+        le=MANY,
+        description="in a sweep by `steps`: steps between two evaluations of a run",
+    )
+
+
 class RetainSpec(Settings):
     """A retain term added to a method's own loss: `retain: {term: kl, weight: 1.0}`."""
 
@@ -581,6 +598,8 @@ class MethodGrid(Settings):
     """Rates of this entry, in place of the sweep's."""
     training: TrainingSettings | None = None
     """The sweep's training settings with the changes of this entry."""
+    evaluation: EntryEvaluation | None = None
+    """When the runs of this entry are evaluated, if not as the sweep says."""
     ranges: dict[str, Range] = Field(default_factory=dict)
     """Hyper-parameters, or `retain.weight`, that a search draws; `specs` have their low ends, or
     defaults."""
@@ -745,7 +764,28 @@ class SweepConfig(Settings):
     @property
     def evaluate_at(self) -> tuple[int, ...]:
         """The epochs, or steps, after which runs are evaluated."""
-        every = self.evaluation.every if self.steps is None else self.evaluation.every_steps
+        return self._evaluated_every(
+            self.evaluation.every if self.steps is None else self.evaluation.every_steps
+        )
+
+    def evaluate_at_of(self, method: str) -> tuple[int, ...]:
+        """The epochs, or steps, after which runs of a method are evaluated.
+
+        All entries of a method have the same (`written.py`).
+        """
+        stated = (
+            grid.evaluation
+            for grid in self.methods
+            if grid.specs and grid.specs[0].name == method and grid.evaluation is not None
+        )
+        evaluation = next(stated, None)
+        if evaluation is None:
+            return self.evaluate_at
+        every = evaluation.every if self.steps is None else evaluation.every_steps
+        return self.evaluate_at if every is None else self._evaluated_every(every)
+
+    def _evaluated_every(self, every: int | None) -> tuple[int, ...]:
+        """Every so many epochs or steps, and the last; None for the default of the budget's unit."""
         last = self.budget
         if every is None:
             every = 1 if self.steps is None else last

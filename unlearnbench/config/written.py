@@ -32,6 +32,7 @@ from unlearnbench.config.precision import FLOAT16_IS_NOT_TRAINED, resolve_precis
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.config.schema import (
     NO_BUDGET,
+    EntryEvaluation,
     MethodGrid,
     ModelSettings,
     Patience,
@@ -232,6 +233,26 @@ class WrittenConfig(SweepConfig):
             text = "counts epochs, and the budget of this sweep is in steps"
             yield (*of_patience, "epochs"), f"{text}; state the patience in steps"
 
+    def _entry_evaluation(
+        self, index: int, evaluation: EntryEvaluation | None
+    ) -> Iterator[tuple[Loc, str]]:
+        """An entry's evaluations in another unit than the budget, or where they cannot differ."""
+        if evaluation is None:
+            return
+        place: Loc = ("methods", index, "evaluation")
+        if self.steps is None and evaluation.every_steps is not None:
+            text = "counts steps, and the budget of this sweep is in epochs; write every"
+            yield (*place, "every_steps"), text
+        if self.steps is not None and evaluation.every is not None:
+            text = "counts epochs, and the budget of this sweep is in steps; write every_steps"
+            yield (*place, "every"), text
+        if self.epochs_as == "runs":
+            text = "epochs_as: runs makes a run of each evaluation, for all methods alike"
+            yield place, f"{text}; leave this out, or epochs_as"
+        if self.search.scheduler is not None:
+            text = "search.scheduler compares runs at the same evaluations"
+            yield place, f"{text}; leave this out, or the scheduler"
+
     def _entries(self) -> Iterator[tuple[Loc, str]]:
         """Entries of a method that differ in `training`, or state ranges for a grid."""
         first: dict[str, int] = {}
@@ -244,6 +265,13 @@ class WrittenConfig(SweepConfig):
                     f"{name} has other training settings in methods.{other}, and tables would mix "
                     "the two; give all entries of a method the same, or another sweep",
                 )
+            if grid.evaluation != self.methods[other].evaluation:
+                yield (
+                    ("methods", i, "evaluation"),
+                    f"{name} is evaluated at other times in methods.{other}; give all entries of a "
+                    "method the same",
+                )
+            yield from self._entry_evaluation(i, grid.evaluation)
         ranges: dict[Loc, Rates | None] = {("learning_rates",): self.learning_rates}
         for i, grid in enumerate(self.methods):
             ranges["methods", i, "learning_rates"] = grid.learning_rates

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from unlearnbench.api.benchmark import SplitKey
-from unlearnbench.base.errors import RecordError
+from unlearnbench.base.errors import ConfigError, RecordError
 from unlearnbench.benchmarks.synthetic import Synthetic
 from unlearnbench.benchmarks.tofu import TOFU
 from unlearnbench.config.entries import attack_specs
+from unlearnbench.config.loader import load_config
 from unlearnbench.config.method_specs import method_spec
 from unlearnbench.config.plan import Plan, RunSpec, make_plan
 from unlearnbench.config.schema import (
@@ -297,6 +298,44 @@ def test_every_other_epoch_and_the_last_one_are_evaluated() -> None:
     same = make_plan(config(epochs=3, evaluation=EvaluationSettings(every=3)), "f")
     assert {run.evaluate_at for run in once.runs} == {(3,)}
     assert [run.id for run in same.runs] == [run.id for run in once.runs]
+
+
+def written(tmp_path: Path, *lines: str) -> SweepConfig:
+    """A configuration file of the quickstart with these lines."""
+    path = tmp_path / "mine.yaml"
+    path.write_text("\n".join(("extends: quickstart", "name: mine", *lines)) + "\n", "utf-8")
+    return load_config(str(path), ())
+
+
+def test_runs_of_one_method_are_evaluated_more_often_than_others(tmp_path: Path) -> None:
+    methods = "methods: [npo, {method: ce-u, evaluation: {every: 1}}]"
+    often = written(tmp_path, methods, "epochs: 3", "evaluation: {every: 3}")
+    moments = {run.method.name: run.evaluate_at for run in make_plan(often, "f").runs}
+    assert moments == {"npo": (3,), "ce-u": (1, 2, 3)}
+    by_steps = written(
+        tmp_path,
+        methods.replace("every: 1", "every_steps: 4"),
+        "epochs: null",
+        "steps: 10",
+        "evaluation: {every: null}",
+    )
+    moments = {run.method.name: run.evaluate_at for run in make_plan(by_steps, "f").runs}
+    assert moments == {"npo": (10,), "ce-u": (4, 8, 10)}
+
+
+@pytest.mark.parametrize(
+    ("entry", "line", "place"),
+    [
+        ("{every_steps: 2}", "", "evaluation.every_steps"),
+        ("{every: 1}", "epochs_as: runs", "evaluation"),
+        ("{every: 1}, retain: {term: nll}}, {method: ce-u", "", "evaluation"),
+    ],
+)
+def test_evaluations_of_one_method_that_cannot_be(
+    tmp_path: Path, entry: str, line: str, place: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"methods\.[01]\.{place}  "):
+        written(tmp_path, f"methods: [{{method: ce-u, evaluation: {entry}}}]", line)
 
 
 def test_epochs_are_checkpoints_or_separate_runs() -> None:
