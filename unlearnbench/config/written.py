@@ -245,7 +245,7 @@ class WrittenConfig(SweepConfig):
             yield (*place, "every_steps"), text
         if self.steps is not None and evaluation.every is not None:
             text = "counts epochs, and the budget of this sweep is in steps; write every_steps"
-            yield (*place, "every"), text
+            yield (*place, "every"), f"{text} (if another file has it, state methods in yours)"
         if self.epochs_as == "runs":
             text = "epochs_as: runs makes a run of each evaluation, for all methods alike"
             yield place, f"{text}; leave this out, or epochs_as"

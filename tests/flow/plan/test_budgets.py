@@ -100,7 +100,7 @@ def test_a_configuration_without_a_budget_is_an_error(tmp_path: Path) -> None:
 def test_null_leaves_out_what_another_file_has(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(
         "extends: quickstart\nname: mine\nepochs: null\nsteps: 12\n"
-        "evaluation: {every: null, every_steps: 4}\n",
+        "evaluation: {every: null, every_steps: 4}\nmethods: [npo]\n",
         encoding="utf-8",
     )
     assert load_config(str(tmp_path / "mine.yaml"), ()).evaluate_at == (4, 8, 12)

@@ -53,10 +53,10 @@ def ended(spec: RunSpec, panel: str) -> Record:
 def sweep(folder: Path, *panels: str) -> Plan:
     """Write the records of a sweep whose panels are of these kinds."""
     fractions = (0.1, 0.2)[: len(panels)]
-    config = load_config("quickstart").model_copy(
+    config = load_config("quickstart", ["methods=[ce-u, general-ce-u]"]).model_copy(
         update={"forget_fractions": fractions, "learning_rates": (1e-4, 1e-2), "seeds": (0, 1)}
     )
-    config = config.model_copy(update={"methods": config.methods[:2], "name": folder.name})
+    config = config.model_copy(update={"name": folder.name})
     plan = make_plan(config, "rows")
     records = [ended(spec, panels[fractions.index(spec.forget_fraction)]) for spec in plan.runs]
     for fraction in fractions:
