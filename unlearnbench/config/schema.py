@@ -785,7 +785,7 @@ class SweepConfig(Settings):
         return self.evaluate_at if every is None else self._evaluated_every(every)
 
     def _evaluated_every(self, every: int | None) -> tuple[int, ...]:
-        """Every so many epochs or steps, and the last; None for the default of the budget's unit."""
+        """Every so many epochs or steps, and the last; None: the default of the budget's unit."""
         last = self.budget
         if every is None:
             every = 1 if self.steps is None else last
