@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any
@@ -45,18 +44,6 @@ def interval_text(interval: Interval, digits: int = 2) -> str:
     """Format an interval; of two seeds, their range."""
     name = "min-max " if interval.is_range else ""
     return f"{name}[{signed(interval.low, digits)}, {signed(interval.high, digits)}]"
-
-
-def inside_score(interval: Interval | None) -> Interval | None:
-    """Cut the interval of a score at 0 and 1, which a t interval of few seeds reaches beyond.
-
-    A mean that is itself outside 0 to 1, as of Lasting, stays inside its interval.
-    """
-    if interval is None:
-        return None
-    low = max(interval.low, min(0.0, interval.mean))
-    high = min(interval.high, max(1.0, interval.mean))
-    return replace(interval, low=low, high=high)
 
 
 def interval_names(intervals: Iterable[Interval | None]) -> list[str]:

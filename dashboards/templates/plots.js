@@ -75,7 +75,7 @@
     document.documentElement.classList.toggle("paper", paper);
     page.paintSwatches();
     // Closed parts are opened for printing, and closed again.
-    for (const part of document.querySelectorAll(".legend, .warnings, .card details")) {
+    for (const part of document.querySelectorAll("details")) {
       if (paper && !part.open) part.dataset.closed = part.open = true;
       else if (!paper && part.dataset.closed) { part.open = false; delete part.dataset.closed; }
     }

@@ -26,7 +26,7 @@
 
   // Fills every `.swatch` inside an element with `data-family`, and colours every score bar.
   page.paintSwatches = () => {
-    for (const bar of document.querySelectorAll("[data-family] .score-bar")) {
+    for (const bar of document.querySelectorAll("[data-family] .score-bar, .result[data-family]")) {
       const slot = page.data.families[bar.closest("[data-family]").dataset.family];
       if (slot !== undefined) bar.style.setProperty("--swatch", page.slotColour(slot));
     }

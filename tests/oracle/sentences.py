@@ -28,7 +28,8 @@ def numbers_in_sentences(
     what is forgotten over its seeds, if the test does not distinguish it from the retain model.
     sure: its seeds if there are several; of a test, the questions and the least D that is
     significant. lasts: per cent that comes back under the worst attack with the ends of its
-    interval, the number before and under it, the retain model's, and the start model's before it.
+    interval, all cut at 0 and 100, the number before and under it, the retain model's, and the
+    start model's before it.
     """
     leader = next((entry for entry in panel.entries if entry.place is not None), None)
     if panel.fault == "knows nothing":
@@ -53,9 +54,10 @@ def numbers_in_sentences(
     variant = None if lasting is None or lasting.bypassed_by else lasting.variant
     if lasting is not None and variant is not None:
         assert lasting.score is not None
-        lasts.append(100 * (1 - lasting.score))
+        shares = [1 - lasting.score]
         if lasting.interval is not None:
-            lasts += [100 * (1 - end) for end in reversed(lasting.interval)]
+            shares += [1 - end for end in reversed(lasting.interval)]
+        lasts += [100 * min(max(share, 0.0), 1.0) for share in shares]
         numbers = (
             lasting.before[variant],
             lasting.after[variant],

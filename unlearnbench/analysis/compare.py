@@ -250,6 +250,8 @@ class NoMatch:
     reason: str
     advice: str = ""
     """What to do about it on the command line, which a page does not say; empty if nothing."""
+    lacks_equal_utility: bool = False
+    """Whether both have a usable setting, and only equal utility is missing."""
 
 
 Match = tuple[Setting, Setting]
@@ -425,22 +427,44 @@ def match(a: Contender, b: Contender, key: PanelKey, tolerance: float) -> Match 
     if candidate is None or (not equal and _forgotten(candidate) < _forgotten(best)):
         if _forgotten(best) < _forgotten(other):
             keeping, lacking = (a, b) if keeper == 0 else (b, a)
-            unit = lacking.sweep_panels[key].unit
-            if lacking.choice(key) is not None:
-                return NoMatch(
-                    f"{lacking.name}'s chosen setting keeps {other.kept:.3f}, less than "
-                    f"{keeping.name}'s best, {level:.3f}, by more than {tolerance:g}, and forgets "
-                    "more",
-                    "Try a larger --within",
-                )
-            return NoMatch(
-                f"No setting of {lacking.name} keeps as much as {keeping.name}'s best, "
-                f"{level:.3f}, within {tolerance:g}: {lacking.name}'s best has {other.kept:.3f} "
-                "and forgets more",
-                f"Try a larger --within, or train with more {unit.plural} or learning rates",
-            )
+            return _unequal_utility(keeping, lacking, key, (level, other.kept or 0.0), tolerance)
         candidate = other
     return (best, candidate) if keeper == 0 else (candidate, best)
+
+
+def _unequal_utility(
+    keeping: Contender,
+    lacking: Contender,
+    key: PanelKey,
+    utilities: tuple[float, float],
+    tolerance: float,
+) -> NoMatch:
+    """Say that the side that forgets more has no setting with as much utility.
+
+    Args:
+        keeping: The side whose best setting has more utility.
+        lacking: The side whose best setting forgets more.
+        key: Model and split.
+        utilities: Of the two best settings, in this order.
+        tolerance: Most that equal utilities differ.
+    """
+    panel = lacking.sweep_panels[key]
+    kept = panel.headline.kept.plain_short
+    higher, lower = utilities
+    if lacking.choice(key) is not None:
+        return NoMatch(
+            f"{lacking.name}'s chosen setting forgets more and has less {kept} than "
+            f"{keeping.name}'s best ({lower:.3f} and {higher:.3f}, more than {tolerance:g} apart)",
+            "Try a larger --within",
+            lacks_equal_utility=True,
+        )
+    return NoMatch(
+        f"{lacking.name}'s best setting forgets more and has less {kept} than {keeping.name}'s "
+        f"({lower:.3f} and {higher:.3f}), and no setting of {lacking.name} has as much (within "
+        f"{tolerance:g})",
+        f"Try a larger --within, or train with more {panel.unit.plural} or learning rates",
+        lacks_equal_utility=True,
+    )
 
 
 def _without_mean(settings: Iterable[Setting]) -> str:
@@ -500,9 +524,9 @@ class PanelComparison(OnPanel):
     headline: Headline
     """Headline of the benchmark."""
     why_not: str = ""
-    """Reason why nothing was compared; all fields below are empty then."""
+    """Reason why nothing was compared; all fields below but `advice` are empty then."""
     advice: str = ""
-    """As in `NoMatch`."""
+    """What to try at the command line, so that the two can be compared; empty without advice."""
     a: Side | None = None
     b: Side | None = None
     equal_utility: bool = False

@@ -1,19 +1,22 @@
-"""The conclusion about each panel in three sentences: the best, how sure that is, does it last.
+"""The conclusion about each panel: facts, and three sentences made of the same values.
 
-The last lines of a sweep and the head of its page both come from these. Pure, except that
-`conclusion.json` of a sweep's folder, which stores them, is read.
+The last lines of a sweep print the sentences: the best setting, how sure that is, does it last. The
+head of its page draws the facts (`recommendation.py`). Pure, except that `conclusion.json` of a
+sweep's folder, which stores both, is read.
 """
 
 import json
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from unlearnbench.analysis import text
-from unlearnbench.analysis.best_settings import Panel, is_evidence, panel_label
+from unlearnbench.analysis.best_settings import Panel, panel_label
 from unlearnbench.analysis.lasting import AttackedPanel
 from unlearnbench.analysis.order_confidence import PanelOrder
+from unlearnbench.analysis.pairs import PairTable
+from unlearnbench.analysis.recommendation import Outcome, Recommendation, Verdict, recommend
+from unlearnbench.analysis.scorecard import Scorer
 from unlearnbench.api.benchmark import SplitKey
 from unlearnbench.results.outcomes import RunOutcome
 
@@ -23,19 +26,21 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Conclusion:
-    """Three sentences about a panel; one that does not apply is empty."""
+    """What is concluded about a panel; a sentence that does not apply is empty."""
 
     model: str
     split: SplitKey
     found: str
-    """The best method, its setting, what it has forgotten and kept; or why there is none."""
+    """The best method, its setting, what it has forgotten and its utility; or why there is none."""
     sure: str = ""
-    """The methods than which it does not forget significantly more, the seeds, the questions and
-    the smallest difference that they show."""
+    """The methods that it beats, those against which nothing is decided, the seeds, the questions
+    and the smallest difference that they show."""
     lasts: str = ""
     """Sentence on what attacks give back, with its interval; or that there was none."""
     has_best: bool = False
     """True if a method has forgotten, and has kept its utility."""
+    facts: Recommendation | None = None
+    """The values behind the sentences; None in a file of an earlier version."""
 
     @property
     def place(self) -> str:
@@ -53,29 +58,33 @@ def conclude(
     order: PanelOrder | None,
     attacked: AttackedPanel | None = None,
     lost: Sequence[RunOutcome] = (),
+    scorer: Scorer | None = None,
+    pairs: PairTable | None = None,
 ) -> Conclusion:
     """Draw the conclusion about a panel that has runs.
 
-    order     of its methods; None if its start model is not valid
-    attacked  None if no attack was run
-    lost      its runs that failed or collapsed
+    Args:
+        panel: The panel.
+        order: Order of its methods; None if its start model is not valid.
+        attacked: Its settings under attacks; None if no attack was run.
+        lost: Its runs that failed or collapsed.
+        scorer: Scores its settings; None leaves the scores out of the facts.
+        pairs: Its methods, compared pair by pair; None leaves them out of the facts.
     """
     leader = None if order is None else order.leader
     best = None if leader is None else leader.best
-    result = text.best_found(panel, leader, lost)
-    start = panel.start
-    runs = [row for row in panel.rows if is_evidence(row) and row.epoch]
-    unknown = start.utility is None or all(row.forgotten is None for row in runs)
-    if start.fault or unknown or (best is not None and start.unmoved(best.forgotten)):
-        return Conclusion(*panel.panel, result)
-    test, quality = panel.headline.forgotten.test, None if best is None else best.forgotten
-    passes = test is None or (quality is not None and quality > math.log10(test.level))
+    facts = recommend(panel, order, attacked, scorer, pairs)
+    ahead = [method.name for method in facts.with_verdict(Verdict.WORSE)]
+    found = text.best_found(panel, leader, lost)
+    if facts.outcome in (Outcome.NO_RESULT, Outcome.NOTHING):
+        return Conclusion(*panel.panel, found, facts=facts)
     return Conclusion(
         *panel.panel,
-        result,
-        "" if order is None else " ".join(text.doubts(order)),
+        found,
+        "" if order is None else " ".join(text.doubts(order, ahead)),
         text.lasting(attacked, best),
-        has_best=quality is not None and passes,
+        has_best=facts.outcome is Outcome.RECOMMENDED,
+        facts=facts,
     )
 
 
@@ -90,5 +99,8 @@ def read_conclusions(folder: Path) -> tuple[Conclusion, ...]:
     path = folder / CONCLUSION_FILE
     if not path.is_file():
         return ()
-    panels = json.loads(path.read_text(encoding="utf-8"))["panels"]
-    return tuple(Conclusion(**panel) for panel in panels)
+    conclusions: list[Conclusion] = []
+    for panel in json.loads(path.read_text(encoding="utf-8"))["panels"]:
+        facts = Recommendation.from_json(panel.pop("facts", None))
+        conclusions.append(Conclusion(**panel, facts=facts))
+    return tuple(conclusions)

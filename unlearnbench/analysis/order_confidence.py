@@ -6,7 +6,8 @@ Pure, except that the evaluations of the compared settings are read from disk.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from enum import Enum
 
 from unlearnbench.analysis import text
 from unlearnbench.analysis.across import Standing, standings
@@ -22,6 +23,8 @@ from unlearnbench.analysis.best_settings import (
 from unlearnbench.analysis.compare import (
     TOLERANCE,
     Contender,
+    Match,
+    NoMatch,
     PanelComparison,
     compare_match,
     match,
@@ -185,6 +188,17 @@ def _rows_of(panel: Panel, best: Best) -> tuple[TableRow, ...]:
     return tuple(row for row in rows if row.run_id not in panel.choosing_runs)
 
 
+class Untested(Enum):
+    """Why the leading method was not tested against another one."""
+
+    NO_EQUAL_UTILITY = "no equal utility"
+    """The other one has more utility than any setting of the leading method, and forgets less."""
+    FEW_SEEDS = "few seeds"
+    """The headline has no test, and the two have fewer than three seeds in common."""
+    UNREADABLE = "unreadable"
+    """Evaluations cannot be read, or do not compare."""
+
+
 @dataclass(frozen=True)
 class Rivals:
     """The leading method of a panel and its tests against the others; methods by their family."""
@@ -199,6 +213,8 @@ class Rivals:
     """Reasons by method without a test: no equal utility, or unreadable evaluations."""
     runner_up: str
     """The first of the other methods by the headline; empty without one."""
+    kinds: Mapping[str, Untested] = field(default_factory=dict[str, Untested])
+    """The reasons of `untested` as values."""
 
 
 def contenders_of(panel: Panel, records: Iterable[Record]) -> list[Contender]:
@@ -236,6 +252,7 @@ def rivals(panel: Panel, records: Iterable[Record]) -> Rivals | None:
     swaps = swaps_for(len(contenders))
     tested: dict[str, PanelComparison] = {}
     untested: dict[str, str] = {}
+    kinds: dict[str, Untested] = {}
     for other in others:
         try:
             result = match(leader, other, panel.panel, TOLERANCE)
@@ -244,10 +261,12 @@ def rivals(panel: Panel, records: Iterable[Record]) -> Rivals | None:
             )
         except (EvaluationError, RecordError) as error:  # which cannot be read, or do not compare
             untested[other.name] = str(error)
+            kinds[other.name] = Untested.UNREADABLE
             continue
         if compared.test is None and (compared.over_seeds is None or compared.over_seeds.is_range):
             reason = compared.why_not or "they have fewer than three seeds in common"
             untested[other.name] = reason
+            kinds[other.name] = _kind_of(result, compared)
         else:
             tested[other.name] = compared
     adjusted = holm([item.test.p_value if item.test else 0.0 for item in tested.values()])
@@ -259,4 +278,12 @@ def rivals(panel: Panel, records: Iterable[Record]) -> Rivals | None:
         apart=tuple(apart),
         untested=untested,
         runner_up=others[0].name if others else "",
+        kinds=kinds,
     )
+
+
+def _kind_of(result: Match | NoMatch, compared: PanelComparison) -> Untested:
+    """Return why two methods without a test were not tested."""
+    if isinstance(result, NoMatch) and result.lacks_equal_utility:
+        return Untested.NO_EQUAL_UTILITY
+    return Untested.UNREADABLE if compared.why_not else Untested.FEW_SEEDS

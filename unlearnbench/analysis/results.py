@@ -290,16 +290,18 @@ class Results:
 
     @cached_property
     def conclusions(self) -> tuple[Conclusion, ...]:
-        """Three sentences for each panel with runs."""
+        """Facts and three sentences for each panel with runs."""
         orders = {order.panel: order for order in self.claims.panels}
         attacked = {panel.panel: panel for panel in self.lasting}
+        pairs = {table.panel: table for table in self.pairs}
         conclusions: list[Conclusion] = []
         for panel in self.panels:
             ends = (outcome(r) for r in self.without_result if r.panel == panel.panel)
             lost = sorted(ends, key=lambda end: end.title)
             if lost or any(row.kind == "run" for row in panel.rows):
                 known = orders.get(panel.panel), attacked.get(panel.panel)
-                conclusions.append(conclude(panel, *known, lost))
+                more = self.scorers[panel.panel], pairs.get(panel.panel)
+                conclusions.append(conclude(panel, *known, lost, *more))
         return tuple(conclusions)
 
     @cached_property

@@ -32,7 +32,12 @@ from unlearnbench.stats.t_interval import ENOUGH_SEEDS, Interval
 if TYPE_CHECKING:
     from unlearnbench.analysis.compare import PanelComparison, Side
     from unlearnbench.analysis.lasting import AttackedPanel, AttackedSetting, UnderAttack
-    from unlearnbench.analysis.order_confidence import OrderConfidence, PanelOrder, RankedMethod
+    from unlearnbench.analysis.order_confidence import (
+        OrderConfidence,
+        PanelOrder,
+        RankedMethod,
+        Rivals,
+    )
     from unlearnbench.analysis.over_questions import Ends, OverQuestions
     from unlearnbench.api.metric import MetricColumn
     from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
@@ -237,29 +242,39 @@ def best_found(panel: Panel, leader: RankedMethod | None, lost: Sequence[RunOutc
             f"({quality_text(forgotten, start.quality)}). Try higher rates, or more "
             f"{panel.unit.plural}."
         )
-    value = quality_text(forgotten, quality)
-    text = f"{setting_name(best)}, has {best_rule(headline, value=value)}"
+    test = forgotten.test
+    passes = test is None or quality > math.log10(test.level)
+    lead = f"{setting_name(best)}, is recommended: it has"
     if leader.chosen_on:
         seeds = ", ".join(map(str, leader.chosen_on))
+        chosen = f"chosen on seed{'s' * (len(leader.chosen_on) != 1)} {seeds}"
+        lead = f"{setting_name(best)}, {chosen}, is recommended: on the other seeds it has"
+    if not passes:
+        lead = f"No method forgot enough: {lead.replace('is recommended:', 'comes closest:')}"
+    value = quality_text(forgotten, quality)
+    text = f"{lead} {best_rule(headline, value=value)}"
+    if leader.chosen_on:
         text = (
-            f"{setting_name(best)}, chosen on seed{'s' * (len(leader.chosen_on) != 1)} {seeds}, "
-            f"has the {forgotten.best_word} {forgotten.name} ({value}) on the other seeds, among "
-            f"choices that keep {share_kept(headline)}"
+            f"{lead} the {forgotten.best_word} {forgotten.name} ({value}) among choices that keep "
+            f"{share_kept(headline)}"
         )
+    lines = [f"{text}."]
     if start.utility:
         share = f"{100 * utility / start.utility:.0f} %"
-        text += f" (it keeps {share}, {utility:.3f} of {start.utility:.3f})"
-    test, ends = forgotten.test, best.spread(forgotten.column)
-    if test and quality <= math.log10(test.level):
-        return (
-            f"No method forgot enough: {text}. Up to p = {test.level:g} the test still "
-            "distinguishes a model from one that never saw the forget set."
+        lines.append(
+            f"Its {kept} is {utility:.3f}, {share} of the start model's {start.utility:.3f}."
         )
-    if ends is None:
-        return f"{text}."
-    low, high = (p_value(end) if test else forgotten.text(end) for end in ends)
-    name = "p" if test else forgotten.name
-    return f"{text}. Over its {leader.seeds} seeds {name} is between {low} and {high}."
+    ends = best.spread(forgotten.column)
+    if test is not None and not passes:
+        lines.append(
+            f"Up to p = {test.level:g} the test still distinguishes a model from one that never "
+            "saw the forget set."
+        )
+    elif ends is not None:
+        low, high = (p_value(end) if test else forgotten.text(end) for end in ends)
+        name = "p" if test else forgotten.name
+        lines.append(f"Over its {leader.seeds} seeds, {name} is between {low} and {high}.")
+    return " ".join(lines)
 
 
 def _none_keeps(panel: Panel, utility: float) -> str:
@@ -277,7 +292,7 @@ def _none_keeps(panel: Panel, utility: float) -> str:
     if not known:
         return f"{text} None of them has a number for {kept}."
     most, setting = max(known, key=itemgetter(0))
-    return f"{text} {setting_name(setting)}, keeps most: {kept} {most:.2f}."
+    return f"{text} {setting_name(setting)}, has the highest {kept}: {most:.2f}."
 
 
 def _no_choice_ranked(panel: Panel) -> str:
@@ -303,41 +318,78 @@ def _none_evaluated(lost: Sequence[RunOutcome], panel: Panel) -> str:
     return f"{text} Try lower rates." if ends["collapsed"] else text
 
 
-def doubts(order: PanelOrder) -> Iterator[str]:
-    """How sure the leading method's lead is: rivals, seeds, and what the test can detect."""
+def doubts(order: PanelOrder, ahead: Sequence[str] = ()) -> Iterator[str]:
+    """How sure the leading method's lead is: rivals, seeds, and what the test can detect.
+
+    Args:
+        order: Order of a panel's methods.
+        ahead: Methods that forget significantly more than the leading one at equal utility.
+    """
     leader = order.leader
     if leader is None or leader.best is None:
         return
-    if (rivals := order.rivals) is not None:
-        if reason := rivals.untested.get(rivals.runner_up):
-            yield f"Undecided against {rivals.runner_up}, the runner-up: {reason}."
-        tested = len(rivals.same) + len(rivals.apart)
-        if rivals.same:
-            count = f" ({len(rivals.same)} of {tested} tested)" if rivals.apart else ""
-            lead = "Undecided: at" if rivals.runner_up in rivals.same else "At"
-            yield (
-                f"{lead} equal utility it does not forget significantly more than "
-                f"{_named(rivals.same)}{count}."
-            )
-        elif tested:
-            others = "all other methods" if tested > 1 else "the other method"
-            yield f"It forgets significantly more than {others} tested: {_named(rivals.apart)}."
-        if more := [name for name in rivals.untested if name != rivals.runner_up]:
-            yield f"No comparison at equal utility was possible with {_named(more)}."
+    if order.rivals is not None:
+        yield from _against_rivals(order.rivals, ahead, few=leader.seeds < ENOUGH_SEEDS)
     without = [method for method in order.methods if method.best is None]
     if by_rule := [item.method for item in without if not (item.chosen_on or item.lost)]:
         yield f"No setting keeps {share_kept(leader.best.headline)}: {_named(by_rule)}."
     for method in without:
         if method.chosen_on or method.lost:
             yield f"{method.method} has no place: {method.why_not}."
-    if leader.seeds == 1:
-        one_seed = "It rests on one seed" if leader.chosen_on else "Only one seed was run"
-        yield f"{one_seed}: the order may change with another."
-    else:
-        few = " (fewer than three: the order may change with another)"
-        yield f"It rests on {leader.seeds} seeds{few if leader.seeds < ENOUGH_SEEDS else ''}."
+    seeds = "one seed" if leader.seeds == 1 else counted(leader.seeds, "seed")
+    few = f": use at least {ENOUGH_SEEDS} to rank methods" if leader.seeds < ENOUGH_SEEDS else ""
+    yield f"Based on {seeds}{few}."
     if order.sensitivity is not None:
         yield order.sensitivity.summary
+
+
+def _against_rivals(rivals: Rivals, ahead: Sequence[str], *, few: bool) -> Iterator[str]:
+    """Say which methods the leading one beats, and against which nothing is decided.
+
+    Args:
+        rivals: Tests of the leading method.
+        ahead: Methods that forget significantly more at equal utility.
+        few: Whether the leading method has too few seeds to be ranked.
+    """
+    runner_up = rivals.runner_up
+    reason = rivals.untested.get(runner_up)
+    if reason is not None:
+        reason = _within_a_sentence(reason)
+        yield (
+            f"Undecided: {rivals.leader} is not comparable with {runner_up}, the runner-up: "
+            f"{reason}."
+        )
+    if ahead:
+        yield f"At equal utility it forgets significantly less than {listed_names(ahead)}."
+    undecided = [name for name in rivals.same if name not in ahead]
+    if undecided:
+        names = [f"{name} (the runner-up)" if name == runner_up else name for name in undecided]
+        yield (
+            f"Undecided against {listed_names(names)}: at equal utility, the difference may be "
+            "chance."
+        )
+    if rivals.apart:
+        where = "In these runs, at" if few else "At"
+        yield (
+            f"{where} equal utility it forgets significantly more than "
+            f"{listed_names(rivals.apart)}."
+        )
+    others = [name for name in rivals.untested if name != runner_up]
+    if others:
+        yield f"No comparison at equal utility was possible with {listed_names(others)}."
+
+
+def listed_names(names: Sequence[str]) -> str:
+    """`a, b and c`; of more than `NAMED`, the first ones and a count."""
+    if len(names) > NAMED or len(names) < 2:
+        return _named(names)
+    return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _within_a_sentence(reason: str) -> str:
+    """Begin a reason with a small letter, unless it begins with the name of a method."""
+    first, _, rest = reason.partition(" ")
+    return f"{first.lower()} {rest}" if first in ("No", "The", "One") else reason
 
 
 def order_sentences(order: PanelOrder) -> tuple[str, ...]:
@@ -350,7 +402,7 @@ def order_sentences(order: PanelOrder) -> tuple[str, ...]:
     ]
     lines = [*doubts(order), *_without_order(order)]
     if shared:
-        lines.append(f"Not better beyond chance over seeds, so of one place: {'; '.join(shared)}.")
+        lines.append(f"Tied (the difference is within seed noise): {'; '.join(shared)}.")
     return (*lines, *(f"Trained differently: {clause}." for clause in order.unequal))
 
 
@@ -405,28 +457,40 @@ def share_given_back(attacked: AttackedSetting) -> str:
     """Return `42 % [31, 53 %]`, the share that is given back with its interval or range."""
     share, interval = 1 - (attacked.lasting or 0.0), attacked.lasting_interval
     if interval is None:
-        return f"{round(100 * share)} % (one seed, no interval)"
-    ends = f"{round(100 * (1 - interval.high))}, {round(100 * (1 - interval.low))} %"
+        return f"{_percent(share)} % (one seed, no interval)"
+    ends = f"{_percent(1 - interval.high)}, {_percent(1 - interval.low)} %"
     if interval.is_range:
-        return f"{round(100 * share)} % (min-max {ends})"
+        return f"{_percent(share)} % (min-max {ends})"
     over = " over questions" if interval.over == "questions" else ""
-    return f"{round(100 * share)} % [{ends}{over}]"
+    return f"{_percent(share)} % [{ends}{over}]"
 
 
-def _lasts(item: AttackedSetting) -> str:
-    """Return a sentence on what comes back of a setting under its worst attack."""
-    name = setting_name(item.setting)
+def _percent(share: float) -> int:
+    """Return a share in per cent, cut at 0 and 100: an interval of few seeds reaches beyond."""
+    return round(100 * max(0.0, min(1.0, share)))
+
+
+def _lasts(item: AttackedSetting, *, is_leader: bool = False) -> str:
+    """Return a sentence on what comes back of a setting under its worst attack.
+
+    Args:
+        item: The setting.
+        is_leader: Whether the sentence before was about the same setting, so that no name is
+            needed.
+    """
+    name = "It" if is_leader else f"{setting_name(item.setting)},"
     worst = item.worst
     if item.bypassed_by:
         verb = "runs" if len(item.bypassed_by) == 1 else "run"
         return (
-            f"{name}, is bypassed, not robust: it leaves the weights as they are, and "
+            f"{name} is bypassed, not robust: it leaves the weights as they are, and "
             f"{' and '.join(item.bypassed_by)} {verb} the model without it."
         )
     if worst is None:
-        return f"{name}, is not scored: {item.why_not}."
+        return f"{name} is not scored: {item.why_not}."
+    of_what = "it removed" if is_leader else f"{name} removed"
     returned = (
-        f"Under {variant_label(worst.variant)}, {share_given_back(item)} of what {name}, removed "
+        f"Under {variant_label(worst.variant)}, {share_given_back(item)} of what {of_what} "
         f"comes back{_how_sure(item)}"
     )
     return f"{returned}: {_numbers_of(worst)}."
@@ -464,33 +528,42 @@ def _numbers_of(under: UnderAttack) -> str:
 
 
 def lasting(attacked: AttackedPanel | None, leader: Setting | None) -> str:
-    """Return a sentence on what comes back of the leading setting, and of the least robust one.
+    """Return a sentence on what comes back of the leading setting.
 
     Args:
         attacked: None if no attack was run.
         leader: None if no setting keeps its utility.
     """
+    if leader is None:
+        return ""
     if attacked is None:
-        if leader is None:
-            return ""
-        # A tiny model does not move at the attack's default rate, which is for 7B.
-        rate = leader.learning_rate
-        attack = "[relearning]" if rate is None else f"{{relearning: {{learning_rate: {rate:g}}}}}"
-        advice = f"`--set 'attacks={attack}'` adds one"
-        return f"Whether it lasts is not known: no attack was run ({advice})."
-    lines: list[str] = []
-    of_leader, most = None, attacked.most
-    if leader is not None:
-        of_leader = attacked.of(leader)
-        if of_leader is None or not of_leader.under:
-            reason = "it was not attacked" if of_leader is None else of_leader.why_not
-            lines.append(f"Whether it lasts is not known: {reason}.")
-        else:
-            lines.append(_lasts(of_leader))
-    limit = None if of_leader is None else of_leader.lasting
-    if most is not None and (limit is None or limit > (most.lasting or 0.0)):
-        lines.append(f"Most comes back of another setting. {_lasts(most)}")
-    return " ".join(lines)
+        return (
+            "Robustness unknown: no attack was run "
+            f"(`--set 'attacks={attack_to_add(leader.learning_rate)}'` adds one)."
+        )
+    of_leader = attacked.of(leader)
+    if of_leader is None or not of_leader.under:
+        reason = "it was not attacked" if of_leader is None else of_leader.why_not
+        return f"Robustness unknown: {reason}. {_ATTACK_EVERY}"
+    if of_leader.not_attacked:
+        return f"Robustness unknown: {of_leader.why_not}. {_ATTACK_EVERY}"
+    if of_leader.worst is None:
+        return f"Robustness unknown: {of_leader.why_not}."
+    return _lasts(of_leader, is_leader=True)
+
+
+def attack_to_add(learning_rate: float | None) -> str:
+    """Return `{relearning: {learning_rate: 0.001}}`, an attack for a sweep that has none.
+
+    The attack's default rate is for a model of 7B, and does not move a tiny model. A rate at which
+    the model unlearns moves it.
+    """
+    if learning_rate is None:
+        return "[relearning]"
+    return f"{{relearning: {{learning_rate: {learning_rate:g}}}}}"
+
+
+_ATTACK_EVERY = "`at: every` of an attack attacks each evaluated epoch."
 
 
 def attack_sentences(panel: AttackedPanel) -> tuple[str, ...]:

@@ -1,6 +1,5 @@
 """Trade-off: what is kept against what is forgotten, a panel per model and forget fraction."""
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +15,7 @@ from ...figures.tradeoff_data import TradeOffPanel
 from ...figures.tradeoff_plot import extent
 from ...formatting import flatten, rate_text, signed
 from ...report_section import PageContext, Section
+from .answer import answer_of
 
 
 class TradeOff(Section):
@@ -32,15 +32,8 @@ class TradeOff(Section):
         panels: list[dict[str, Any]] = []
         for panel in context.panels:
             conclusion = conclusions.get((panel.model, panel.forget_fraction))
-            sentences = () if conclusion is None else conclusion.sentences
-            panels.append(
-                {
-                    "panel": panel,
-                    "conclusion": conclusion,
-                    "short": [_first_clause(sentence) for sentence in sentences],
-                    "notes": notes(panel),
-                }
-            )
+            answer = None if conclusion is None else answer_of(panel, conclusion)
+            panels.append({"panel": panel, "answer": answer, "notes": notes(panel)})
         question_counts = {
             panel.questions for panel in context.panels if panel.questions is not None
         }
@@ -83,13 +76,6 @@ def configuration(record: Record) -> list[tuple[str, list[tuple[str, str]]]]:
         "Data": spec.get("data"),
     }
     return [(title, pairs) for title, part in parts.items() if (pairs := flatten(part))]
-
-
-def _first_clause(sentence: str) -> str:
-    """Cut a sentence behind its first clause, if that is more than a word or two."""
-    # A clause does not end between brackets.
-    match = re.match(r"(?:\([^()]*\)|[^(]){12,}?(?=[:.;] |$)", sentence.rstrip("."))
-    return (match[0] if match else sentence.rstrip(".")) + "."
 
 
 def notes(panel: TradeOffPanel) -> list[str]:

@@ -30,17 +30,6 @@ def test_different_values_have_different_texts() -> None:
     assert len({*texts.values()}) == len(alike)
 
 
-def test_an_interval_of_a_score_stays_between_0_and_1() -> None:
-    wide = module.inside_score(Interval(0.9, -0.2, 1.3, 0.3, 3))
-    assert (wide.low, wide.high) == (0.0, 1.0)
-    inside = Interval(0.5, 0.4, 0.6, 0.1, 3)
-    assert module.inside_score(inside) == inside
-    # An attack may make a model forget more, so that more lasts than was removed.
-    above = module.inside_score(Interval(1.1, 0.9, 1.3, 0.1, 3))
-    assert (above.low, above.high) == (0.9, 1.1)
-    assert module.inside_score(None) is None
-
-
 def test_a_score_is_drawn_with_its_interval_inside_the_bar() -> None:
     page_data: Any = importlib.import_module("unlearnbench_dashboards.page_data")
     macro = page_data._environment().get_template("templates/score_bar.html.j2").module

@@ -112,7 +112,9 @@ def test_order_is_by_value_with_intervals_over_seeds() -> None:
     assert [one.place for one in panel.methods] == [1, 2, None]
     near = [record("near", s, 0.8, 0.10 + 0.01 * s) for s in range(3)]
     (panel,) = Results.of([*RECORDS, *near], name="").claims.panels
-    assert "so of one place: near and strong" in checked(" ".join(panel.sentences))
+    assert "Tied (the difference is within seed noise): near and strong" in checked(
+        " ".join(panel.sentences)
+    )
 
 
 def test_selection_prefers_low_values_and_names_the_columns() -> None:

@@ -324,7 +324,7 @@ def test_a_best_setting_that_was_not_attacked_has_no_score_of_another_one() -> N
         "other settings of npo were)."
     )
     assert text_of_conclusion(found, plain[0]).startswith(
-        "Whether it lasts is not known: it was not attacked at epoch 1"
+        "Robustness unknown: it was not attacked at epoch 1"
     )
     unknown = replace(plain[0], metrics={**plain[0].metrics, "log10_forget_quality": None})
     attacked = variants("run", {"paraphrase": 0.1}, rate=1e-5)

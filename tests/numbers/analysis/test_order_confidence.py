@@ -60,7 +60,7 @@ def test_order_and_hypervolume() -> None:
     assert areas == pytest.approx([5.6, 1.7, 2.7])
     text = " ".join(panel.sentences)
     assert (
-        "No setting keeps at least 80 % of the start model's utility: broken. It rests on 3 seeds."
+        "No setting keeps at least 80 % of the start model's utility: broken. Based on 3 seeds."
         in text
     )
     assert [one.place for one in panel.methods] == [1, None, None]
@@ -70,16 +70,16 @@ def test_order_and_hypervolume() -> None:
 @pytest.mark.parametrize(
     ("qualities", "places", "doubt"),
     [
-        ({"a": (-1.0, -1.2, -1.1), "b": (-2.0, -2.2, -2.1)}, [1, 2], "It rests on 3 seeds."),
+        ({"a": (-1.0, -1.2, -1.1), "b": (-2.0, -2.2, -2.1)}, [1, 2], "Based on 3 seeds."),
         (
             {"a": (-1, -2.5, -1.5), "b": (-2, -2.9, -2.1), "c": (-8, -8.2, -8.1)},
             [1, 1, 3],
-            "so of one place: a and b.",
+            "Tied (the difference is within seed noise): a and b.",
         ),
         (
             {"a": (-1.0, -1.1), "b": (-8.0, -8.2, -8.1)},
             [None, 1],
-            "It rests on 2 seeds (fewer than three: the order may change with another).",
+            "Based on 2 seeds: use at least 3 to rank methods.",
         ),
         (
             {"a": (-1.0,), "b": (-2, -2.9, -2.1), "c": (-2, -3, -2.2), "d": (-8, -8.2, -8.1)},
@@ -87,7 +87,11 @@ def test_order_and_hypervolume() -> None:
             "One seed: no order (a).",
         ),
         ({"a": (-1.0, -1.1), "b": (-2.0, -2.1)}, [None, None], "Two seeds: no order (a, b)."),
-        ({"a": (-1.0,), "b": (-1.0,)}, [None, None], "Only one seed was run: the order may change"),
+        (
+            {"a": (-1.0,), "b": (-1.0,)},
+            [None, None],
+            "Based on one seed: use at least 3 to rank methods.",
+        ),
         ({"a": (-1.0,), "b": (-1.0,)}, [None, None], "One seed: no order (a, b)."),
     ],
 )

@@ -59,7 +59,7 @@ def test_a_method_that_keeps_more_and_forgets_less_is_not_compared() -> None:
     found = table(*strong, *THRIFTY)
     pair = found.pairs["strong", "thrifty"]
     assert pair.verdict is Verdict.INCOMPARABLE
-    assert pair.reason.startswith("No setting of strong keeps as much as thrifty's best, 0.890")
+    assert pair.reason.startswith("strong's best setting forgets more and has less utility than")
     assert "--within" not in pair.reason, "a page has no such option"
 
 

@@ -253,7 +253,7 @@ def test_a_method_without_a_mean_says_which_seed_ended() -> None:
     alone = Results.of([start, whole, lost], name="")
     assert alone.conclusions[0].found.endswith(
         "Settings whose seeds ended early have no mean: seed 1 collapsed at epoch 1. npo at "
-        "learning rate 1e-05, epoch 1, keeps most: utility 0.55."
+        "learning rate 1e-05, epoch 1, has the highest utility: 0.55."
     )
 
 

@@ -71,13 +71,3 @@ def test_a_faulty_start_has_no_example_and_panels_keep_their_numbers(fabric: Fab
     records = [bad, fabric.run(fraction=0.05), fabric.reference("fine-tuned"), fabric.run()]
     (one,) = examples(*records)
     assert one.index == 1
-
-
-def test_a_sentence_beside_a_panel_is_not_cut_between_brackets(fabric: Fabric) -> None:
-    tradeoff: Any = importlib.import_module("unlearnbench_dashboards.sections.tradeoff")
-    references = [fabric.reference(kind) for kind in ("fine-tuned", "retain")]
-    runs = [fabric.run(points=((0.8, -1.0),), seed=seed) for seed in range(2)]
-    context = context_of(*references, *runs)
-    (panel,) = tradeoff.TradeOff().values(context)["panels"]
-    rests_on = "It rests on 2 seeds (fewer than three: the order may change with another)."
-    assert rests_on in panel["short"]

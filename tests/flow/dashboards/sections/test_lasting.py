@@ -329,7 +329,7 @@ def attacked_at(records: tuple[Record, ...], variant: str, seed: int) -> list[Re
 def test_no_view_has_a_score_if_a_seed_lacks_an_attack(records: tuple[Record, ...]) -> None:
     report = context_of(*attacked_at(records, "relearning", 1)).report
     reason = "relearning did not attack seed 1 at epoch 1"
-    assert f" is not scored: {reason}." in " ".join(report.conclusions[0].sentences)
+    assert f"Robustness unknown: {reason}." in " ".join(report.conclusions[0].sentences)
     assert f'<td class="none" colspan="2" title="{reason}">{reason}</td>' in SECTION.render(report)
     card = scorecard.ScorecardSection().render(report)
     assert f'<span class="none" title="{reason}">no score</span>' in card
@@ -355,7 +355,7 @@ def test_the_scorecard_has_no_number_of_another_setting(fabric: Fabric) -> None:
     assert reason in scorecard.scorecard_latex(context.report)
     assert reason in scorecard.ScorecardSection().render(context.report)
     (conclusion,) = context.report.conclusions
-    assert f"Whether it lasts is not known: {reason}" in conclusion.lasts
+    assert f"Robustness unknown: {reason}" in conclusion.lasts
 
 
 def test_if_only_samples_attack_all_views_name_the_number_of_samples(fabric: Fabric) -> None:

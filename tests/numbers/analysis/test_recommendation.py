@@ -1,0 +1,138 @@
+"""The facts of the first screen: outcome, scores, verdicts and the next step."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import yaml
+
+from unlearnbench.analysis.recommendation import (
+    NextStep,
+    Outcome,
+    Recommendation,
+    Verdict,
+)
+from unlearnbench.analysis.results import Results
+from unlearnbench.results.finalize import table_of
+from unlearnbench.results.records import Record
+from unlearnbench.results.table import Table
+
+from .conftest import FAR, NEAR, REFERENCES, attacked_by, off, reference, run
+
+TWIN = [run("twin", [(0.80, off(0.2, s + 9))], seed=s) for s in range(3)]
+BROKEN = [run("broken", [(0.1, off(0.1, s))], seed=s) for s in range(3)]
+
+
+def facts_of(records: Sequence[Record]) -> Recommendation:
+    (conclusion,) = Results("", tuple(records), Table(table_of(records).rows)).conclusions
+    assert conclusion.facts is not None
+    return conclusion.facts
+
+
+def strong(rate: float, utility: float, shift: float) -> list[Record]:
+    return [run("strong", [(utility, off(shift, s))], seed=s, learning_rate=rate) for s in range(3)]
+
+
+def test_each_other_method_has_a_verdict() -> None:
+    facts = facts_of([*REFERENCES, *NEAR, *FAR, *TWIN, *BROKEN])
+    assert facts.outcome is Outcome.RECOMMENDED
+    assert facts.setting is not None
+    assert (facts.setting.method, facts.setting.at, facts.setting.seeds) == ("twin", 1, (0, 1, 2))
+    assert facts.setting.utility == pytest.approx(0.8)
+    assert facts.setting.utility_share == pytest.approx(0.8 / 0.9)
+    verdicts = {method.name: method.verdict for method in facts.compared}
+    assert verdicts == {
+        "near": Verdict.UNDECIDED,
+        "far": Verdict.BETTER,
+        "broken": Verdict.NO_SETTING,
+    }
+    assert facts.runner_up is not None
+    assert facts.runner_up.name == "near"
+    assert facts.next_step == NextStep(
+        "to decide against near", "run 2 more seeds", "seeds: [0, 1, 2, 3, 4]"
+    )
+
+
+def test_a_method_of_more_utility_is_not_comparable_and_a_rate_between_may_decide() -> None:
+    gentle = [run("gentle", [(0.88, off(1.0, s))], seed=s) for s in range(3)]
+    records = [*REFERENCES, *gentle, *strong(1e-3, 0.75, 0.2), *strong(1e-4, 0.74, 1.5)]
+    facts = facts_of(records)
+    (other,) = facts.compared
+    assert (other.name, other.verdict) == ("gentle", Verdict.NOT_COMPARABLE)
+    assert other.short_reason == "it has more utility (0.880)"
+    assert "--within" not in other.reason, "an option of a command does not help on a page"
+    assert facts.next_step is not None
+    assert facts.next_step.action == "try strong at a learning rate between 0.0001 and 0.001"
+    assert yaml.safe_load(facts.next_step.edit) == {"learning_rates": [1e-4, 3e-4, 1e-3]}
+    facts = facts_of([*REFERENCES, *gentle, *strong(1e-3, 0.75, 0.2)])
+    assert facts.next_step is not None
+    assert facts.next_step.action == "try strong at a learning rate below 0.001"
+    assert yaml.safe_load(facts.next_step.edit) == {"learning_rates": [3e-4, 1e-3]}
+
+
+def test_few_seeds_come_first() -> None:
+    facts = facts_of([*REFERENCES, NEAR[0], FAR[0]])
+    assert facts.next_step == NextStep("to rank methods", "run 2 more seeds", "seeds: [0, 1, 2]")
+    facts = facts_of([*REFERENCES, *NEAR[1:], *FAR[1:]])
+    assert facts.next_step == NextStep("to rank methods", "run 1 more seed", "seeds: [0, 1, 2]")
+
+
+@pytest.mark.parametrize(
+    ("records", "outcome", "edit"),
+    [
+        ([*REFERENCES, *BROKEN], Outcome.NO_UTILITY, {"learning_rates": [3e-6, 1e-5]}),
+        (
+            [*REFERENCES, *(run("idle", [(0.9, off(3.0))], seed=s) for s in range(3))],
+            Outcome.NOTHING,
+            {"learning_rates": [1e-5, 3e-5]},
+        ),
+        (
+            [*REFERENCES, *strong(1e-4, 0.85, 1.5)],
+            Outcome.NOT_ENOUGH,
+            {"learning_rates": [1e-4, 3e-4]},
+        ),
+        ([reference("fine-tuned", 0.02, off(3.0)), *NEAR], Outcome.NO_RESULT, None),
+        ([*REFERENCES, *NEAR], Outcome.RECOMMENDED, None),
+    ],
+)
+def test_the_step_follows_from_how_far_methods_got(
+    records: list[Record], outcome: Outcome, edit: Any
+) -> None:
+    facts = facts_of(records)
+    assert facts.outcome is outcome
+    assert (facts.next_step and yaml.safe_load(facts.next_step.edit)) == edit
+    # What is drawn as a setting must be one that has forgotten something.
+    has_setting = outcome in (Outcome.RECOMMENDED, Outcome.NOT_ENOUGH)
+    assert (facts.setting is not None) == has_setting
+
+
+def test_a_score_without_a_number_says_what_to_add() -> None:
+    scores = {score.name: score for score in facts_of([*REFERENCES, *NEAR]).scores}
+    assert [*scores] == ["Forgotten", "Private", "Kept", "Lasting"]
+    lasting = scores["Lasting"]
+    assert lasting.value is None
+    assert lasting.not_scored == "no attack was run"
+    edit = yaml.safe_load(lasting.to_add)
+    assert float(edit["attacks"]["relearning"]["learning_rate"]) == 1e-5, "as the best setting's"
+    for score in scores.values():
+        assert (score.value is None) == bool(score.not_scored)
+
+
+def test_an_epoch_that_was_not_attacked_says_how_to_attack_it() -> None:
+    """Attacks run after the last epoch, and the best one may be earlier."""
+    early = [run("early", [(0.80, off(0.2, s)), (0.1, off(0.1, s))], seed=s) for s in range(3)]
+    records = attacked_by([*REFERENCES, *early], 2.0, "relearning@13")
+    (conclusion,) = Results.of(records, name="").conclusions
+    assert conclusion.facts is not None
+    *_, lasting = conclusion.facts.scores
+    assert lasting.value is None
+    assert lasting.not_scored == "not attacked at epoch 1"
+    assert yaml.safe_load(lasting.to_add) == {"attacks": {"relearning": {"at": "every"}}}
+    assert conclusion.lasts.startswith("Robustness unknown: it was not attacked at epoch 1")
+
+
+def test_one_method_on_enough_seeds_leaves_nothing_open() -> None:
+    facts = facts_of([*REFERENCES, *NEAR])
+    assert facts.compared == ()
+    assert facts.runner_up is None
+    assert facts.next_step is None

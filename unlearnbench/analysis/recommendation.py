@@ -1,0 +1,552 @@
+"""The recommended setting of a panel as facts: its scores, the other methods, and the next step.
+
+The first screen of the page draws these facts, `conclusion.json` stores them, and the sentences of
+the conclusion are made from the same values. Order of the computation: how far methods got
+(`Outcome`), the setting and its scores, each other method's verdict, and what would decide more.
+Pure, except that a `Scorer` reads observations.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from pydantic import TypeAdapter
+
+from unlearnbench.analysis.best_settings import Best, Panel, Setting, is_evidence
+from unlearnbench.analysis.order_confidence import Untested
+from unlearnbench.analysis.scorecard import LASTING, Score, Scorer, lasting_score
+from unlearnbench.analysis.text import attack_to_add, variant_label
+from unlearnbench.base.number_text import float_text
+from unlearnbench.stats.t_interval import ENOUGH_SEEDS, Interval
+
+if TYPE_CHECKING:
+    from unlearnbench.analysis.lasting import AttackedPanel, AttackedSetting
+    from unlearnbench.analysis.order_confidence import PanelOrder, Rivals
+    from unlearnbench.analysis.pairs import PairTable
+    from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
+
+FORGOTTEN, REMOVED, PRIVATE, KEPT = "Forgotten", "Removed", "Private", "Kept"
+
+
+class Outcome(StrEnum):
+    """How far the methods of a panel got."""
+
+    RECOMMENDED = "recommended"
+    """A setting has forgotten and has enough utility."""
+    NOT_ENOUGH = "not enough forgotten"
+    """The best setting has forgotten something, and the headline's test still finds the rest."""
+    NOTHING = "nothing forgotten"
+    """No setting with enough utility has forgotten more than the start model."""
+    NO_UTILITY = "not enough utility"
+    """No setting has enough utility."""
+    NO_RESULT = "no result"
+    """The start model has a fault, or nothing was evaluated."""
+
+
+class Verdict(StrEnum):
+    """How the recommended setting compares with another method."""
+
+    BETTER = "better"
+    """It forgets significantly more than the other method at equal utility."""
+    WORSE = "worse"
+    """The other method forgets significantly more at equal utility."""
+    UNDECIDED = "undecided"
+    """It was compared at equal utility, and the difference may be chance, or there are too few
+    seeds to claim one."""
+    NOT_COMPARABLE = "not comparable"
+    """No test at equal utility is possible."""
+    NO_SETTING = "no usable setting"
+    """The other method has no setting with enough utility, or no number."""
+
+
+@dataclass(frozen=True)
+class RecommendedSetting:
+    """The best setting of a panel's first method."""
+
+    method: str
+    """Label of the setting: `npo+nll (beta=0.5)`."""
+    name: str
+    """Name of the method among the others of its panel: `npo+nll`."""
+    family: str
+    """Method with its retain term, by which it is coloured."""
+    learning_rate: float | None
+    unit: str
+    """What `at` counts: `epoch` or `step`."""
+    at: int
+    seeds: tuple[int, ...]
+    runs: tuple[str, ...]
+    """Ids of its runs, one per seed."""
+    chosen_on: tuple[int, ...]
+    """Seeds that it was chosen on; empty if it is the best by the page's rule."""
+    utility: float | None
+    start_utility: float | None
+    utility_share: float | None
+    """Its utility as a share of the start model's."""
+    forgotten: float | None
+    """The headline's number of what is forgotten."""
+
+
+@dataclass(frozen=True)
+class ScoreFact:
+    """One of the four scores, ready to be drawn."""
+
+    name: str
+    """`Forgotten`, `Private`, `Kept` or `Lasting`; `Removed` in the place of `Forgotten` in a sweep
+    without a retain model."""
+    value: float | None
+    """None if it is not scored."""
+    low: float | None = None
+    """Lower end of its interval, not below 0; None without an interval."""
+    high: float | None = None
+    interval: str = ""
+    """What `low` and `high` are: `95 % t interval of the mean over 3 seeds`."""
+    start: float | None = None
+    """Score of the start model."""
+    retain: float | None = None
+    """Score of the retain model."""
+    under: str = ""
+    """The attack that gives most back, of Lasting: `relearning, 13 steps`."""
+    warnings: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Sentences by kind: `over-forgotten`, `unfamiliar`, `repetitive`, `bypassed`."""
+    not_scored: str = ""
+    """Why there is no value, in a few words; empty if there is one."""
+    to_add: str = ""
+    """What to write into the configuration to get a value, or a surer one; empty if nothing
+    helps."""
+
+
+@dataclass(frozen=True)
+class ComparedMethod:
+    """Another method of the panel, beside the recommended setting."""
+
+    name: str
+    family: str
+    verdict: Verdict
+    is_runner_up: bool = False
+    reason: str = ""
+    """The numbers behind the verdict, or why there are none."""
+    short_reason: str = ""
+    """The same in a few words: `it has more utility (0.832)`."""
+
+
+@dataclass(frozen=True)
+class NextStep:
+    """What would decide an open question, as an edit of the configuration."""
+
+    purpose: str
+    """`to decide against general-ce-u`."""
+    action: str
+    """`add a learning rate of npo+nll between 0.0001 and 0.001`."""
+    edit: str
+    """A line of YAML: `learning_rates: [1.0e-4, 3.0e-4, 1.0e-3]`."""
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """All facts about a panel."""
+
+    outcome: Outcome
+    setting: RecommendedSetting | None = None
+    """None without a best setting, and if nothing was forgotten."""
+    scores: tuple[ScoreFact, ...] = ()
+    compared: tuple[ComparedMethod, ...] = ()
+    """The other methods, in the order of the page's tables."""
+    next_step: NextStep | None = None
+    """None if nothing is open, or if the sentence of the conclusion says what to do."""
+
+    @property
+    def runner_up(self) -> ComparedMethod | None:
+        """The first of the other methods that has a usable setting."""
+        return next((method for method in self.compared if method.is_runner_up), None)
+
+    def with_verdict(self, verdict: Verdict) -> tuple[ComparedMethod, ...]:
+        """List the methods with a verdict."""
+        return tuple(method for method in self.compared if method.verdict is verdict)
+
+    @staticmethod
+    def from_json(stored: Mapping[str, Any] | None) -> Recommendation | None:
+        """Read what `asdict` wrote; None if an earlier version wrote nothing."""
+        if stored is None:
+            return None
+        return TypeAdapter(Recommendation).validate_python(stored)
+
+
+def recommend(
+    panel: Panel,
+    order: PanelOrder | None,
+    attacked: AttackedPanel | None,
+    scorer: Scorer | None,
+    pairs: PairTable | None,
+) -> Recommendation:
+    """Collect the facts about a panel.
+
+    Args:
+        panel: The panel.
+        order: Order of its methods; None if its start model has a fault.
+        pairs: Its methods, compared pair by pair; None if its start model has a fault.
+        attacked: Its settings under attacks; None if no attack was run.
+        scorer: Scores its settings; None leaves out the scores.
+    """
+    outcome = outcome_of(panel)
+    best = next((best for best in panel.best if best.ranked is not None), None)
+    if best is None or best.ranked is None or outcome is Outcome.NOTHING:
+        return Recommendation(outcome, next_step=_step_without_setting(panel, outcome))
+    rivals = None if order is None else order.rivals
+    compared = tuple(_compared(panel, best, rivals, pairs))
+    return Recommendation(
+        outcome,
+        _recommended(panel, best, best.ranked),
+        () if scorer is None else tuple(_scores(panel, best.ranked, attacked, scorer)),
+        compared,
+        _next_step(panel, best, best.ranked, outcome, compared),
+    )
+
+
+def outcome_of(panel: Panel) -> Outcome:
+    """Return how far the methods of a panel got."""
+    start, test = panel.start, panel.headline.forgotten.test
+    evaluated = [row for row in panel.rows if is_evidence(row) and row.epoch > 0]
+    unknown = start.utility is None or all(row.forgotten is None for row in evaluated)
+    if start.fault or not evaluated or unknown:
+        return Outcome.NO_RESULT
+    best = next((best.ranked for best in panel.best if best.ranked is not None), None)
+    if best is None:
+        return Outcome.NO_UTILITY
+    if start.unmoved(best.forgotten):
+        return Outcome.NOTHING
+    passes = test is None or (
+        best.forgotten is not None and best.forgotten > math.log10(test.level)
+    )
+    return Outcome.RECOMMENDED if passes else Outcome.NOT_ENOUGH
+
+
+def _recommended(panel: Panel, best: Best, setting: Setting) -> RecommendedSetting:
+    return RecommendedSetting(
+        method=setting.method,
+        name=best.name,
+        family=best.family,
+        learning_rate=setting.learning_rate,
+        unit=str(setting.unit),
+        at=setting.epoch,
+        seeds=tuple(row.seed for row in setting.rows),
+        runs=tuple(row.run_id for row in setting.rows),
+        chosen_on=() if best.choice is None else best.choice.chosen_on,
+        utility=setting.kept,
+        start_utility=panel.start.utility,
+        utility_share=panel.share_kept(setting.kept),
+        forgotten=setting.forgotten,
+    )
+
+
+# Scores
+
+
+def _scores(
+    panel: Panel, setting: Setting, attacked: AttackedPanel | None, scorer: Scorer
+) -> Iterable[ScoreFact]:
+    """Yield the four scores in their order, scored or not; a benchmark may have further ones."""
+    schema = panel.rows[0].schema
+    scores = {score.label: score for score in scorer.scores(setting.rows)}
+    first = FORGOTTEN if schema.has_retain or REMOVED not in scores else REMOVED
+    names = dict.fromkeys((first, PRIVATE, KEPT, *scores))
+    for name in names:
+        score = scores.get(name)
+        if score is None or score.mean is None:
+            yield _not_scored(panel, schema, name, score)
+        else:
+            yield _scored(panel, score)
+    yield _lasting(setting, attacked)
+
+
+def _scored(panel: Panel, score: Score) -> ScoreFact:
+    column = score.label.lower()
+    models = {kind: panel.row(kind) for kind in ("fine-tuned", "retain")}
+    of_model = {
+        kind: None if row is None else row.metrics.get(column) for kind, row in models.items()
+    }
+    low, high, name = _ends(score.interval)
+    schema = panel.rows[0].schema
+    needs_base = score.label == REMOVED and schema.could_have_retain
+    return ScoreFact(
+        name=score.label,
+        value=score.mean,
+        low=low,
+        high=high,
+        interval=name,
+        start=of_model["fine-tuned"],
+        retain=of_model["retain"],
+        warnings=dict(score.warnings),
+        to_add=_BASE if needs_base else "",
+    )
+
+
+def _ends(interval: Interval | None) -> tuple[float | None, float | None, str]:
+    """Return the ends of a score's interval, cut at 0 and 1, and what they are."""
+    if interval is None:
+        return None, None, ""
+    inside = interval.within((0.0, 1.0))
+    return inside.low, inside.high, interval.name
+
+
+_BASE = "models: [{base: …}]"
+"""A base model, from which a retain model is trained."""
+_HOLDOUT = "data: {holdout: …}"
+"""Rows like the forget rows that no model has seen."""
+
+
+def _not_scored(panel: Panel, schema: BenchmarkSchema, name: str, score: Score | None) -> ScoreFact:
+    reason, to_add = _why_not_scored(panel, schema, name)
+    if not reason:
+        lacking = [] if score is None else [part.column.label for part in score.parts]
+        missing = [
+            part.column.label
+            for part in (() if score is None else score.parts)
+            if part.value is None
+        ]
+        reason = f"no {', no '.join(missing)}" if missing else "a number behind it is undefined"
+        if not lacking:
+            reason = "this benchmark does not measure it"
+    return ScoreFact(name=name, value=None, not_scored=reason, to_add=to_add)
+
+
+def _why_not_scored(panel: Panel, schema: BenchmarkSchema, name: str) -> tuple[str, str]:
+    """Return why a score has no number, and what to add; empty if the reason is not known here."""
+    if name == PRIVATE:
+        if "holdout" in schema.absent:
+            also = ", no retain model" if schema.could_have_retain else ""
+            return f"no holdout rows{also}", _HOLDOUT
+        if not schema.sets("holdout"):
+            return "this benchmark has no holdout rows", ""
+    if name in (PRIVATE, FORGOTTEN):
+        if not schema.has_retain:
+            return "no retain model", _BASE if schema.could_have_retain else ""
+        if panel.row("retain") is None:
+            return "the retain model was not evaluated", ""
+    if panel.row("fine-tuned") is None:
+        return "the start model was not evaluated", ""
+    return "", ""
+
+
+def _lasting(setting: Setting, attacked: AttackedPanel | None) -> ScoreFact:
+    """Return the score under attacks, or exactly what to add for it."""
+    if attacked is None:
+        to_add = f"attacks: {attack_to_add(setting.learning_rate)}"
+        return ScoreFact(LASTING, None, not_scored="no attack was run", to_add=to_add)
+    of_setting = attacked.of(setting)
+    if of_setting is None or not of_setting.under:
+        reason = f"not attacked at {setting.when}"
+        return ScoreFact(LASTING, None, not_scored=reason, to_add=_attack_edit(attacked))
+    if of_setting.worst is None:
+        return ScoreFact(
+            LASTING,
+            None,
+            not_scored=of_setting.why_not.removeprefix("it "),
+            to_add=_attack_edit(attacked) if of_setting.not_attacked else "",
+        )
+    return _lasting_scored(of_setting, variant_label(of_setting.worst.variant))
+
+
+def _lasting_scored(of_setting: AttackedSetting, under: str) -> ScoreFact:
+    score = lasting_score(of_setting)
+    low, high, name = _ends(score.interval)
+    return ScoreFact(
+        name=LASTING,
+        value=score.mean,
+        low=low,
+        high=high,
+        interval=name,
+        under=under,
+        warnings=dict(score.warnings),
+    )
+
+
+def _attack_edit(attacked: AttackedPanel) -> str:
+    """`attacks: {relearning: {at: every}}`: attack each evaluated epoch, the best one included."""
+    attacks = ", ".join(f"{attack}: {{at: every}}" for attack in attacked.attacks)
+    return f"attacks: {{{attacks}}}"
+
+
+# Other methods
+
+
+def _compared(
+    panel: Panel, leader: Best, rivals: Rivals | None, pairs: PairTable | None
+) -> Iterable[ComparedMethod]:
+    for best in panel.best:
+        if best is leader:
+            continue
+        if best.ranked is None:
+            yield ComparedMethod(best.name, best.family, Verdict.NO_SETTING, reason=best.why_not)
+            continue
+        if rivals is None or pairs is None:
+            continue
+        pair = pairs.pairs[leader.name, best.name]
+        yield ComparedMethod(
+            best.name,
+            best.family,
+            Verdict(pair.verdict.value),
+            best.name == rivals.runner_up,
+            pair.reason,
+            _short_reason(best.ranked, rivals.kinds.get(best.name)),
+        )
+
+
+def _short_reason(other: Setting, kind: Untested | None) -> str:
+    match kind:
+        case None:
+            return ""
+        case Untested.NO_EQUAL_UTILITY:
+            kept = other.headline.kept
+            return f"it has more {kept.plain_short} ({kept.text(other.kept)})"
+        case Untested.FEW_SEEDS:
+            return f"fewer than {ENOUGH_SEEDS} common seeds"
+        case Untested.UNREADABLE:
+            return "answers cannot be compared"
+
+
+# The next step
+
+
+def _next_step(
+    panel: Panel,
+    best: Best,
+    setting: Setting,
+    outcome: Outcome,
+    compared: Sequence[ComparedMethod],
+) -> NextStep | None:
+    """Return what would make the recommendation surer; None if nothing is open."""
+    if outcome is Outcome.NOT_ENOUGH:
+        return _more_forgetting(panel, best, setting)
+    open_methods = [
+        method
+        for method in compared
+        if method.verdict in (Verdict.UNDECIDED, Verdict.NOT_COMPARABLE)
+    ]
+    seeds = len({row.seed for row in setting.rows})
+    if seeds < ENOUGH_SEEDS:
+        return _more_seeds(panel, ENOUGH_SEEDS - seeds, "to rank methods")
+    if not open_methods:
+        return None
+    other = next((method for method in open_methods if method.is_runner_up), open_methods[0])
+    purpose = f"to decide against {other.name}"
+    if other.verdict is Verdict.UNDECIDED:
+        return _more_seeds(panel, 2, purpose)
+    between = _rate_with_more_utility(panel, best, setting)
+    if between is None or best.choice is not None:
+        return None
+    return NextStep(purpose, *between)
+
+
+def _more_seeds(panel: Panel, more: int, purpose: str) -> NextStep:
+    """Add seeds to those that were run, from 0 on."""
+    seeds = sorted({row.seed for row in panel.rows if row.kind == "run"})
+    unused = (seed for seed in range(len(seeds) + more) if seed not in seeds)
+    added = [seed for seed, _ in zip(unused, range(more), strict=False)]
+    listed = ", ".join(map(str, sorted([*seeds, *added])))
+    noun = "seed" if more == 1 else "seeds"
+    return NextStep(purpose, f"run {more} more {noun}", f"seeds: [{listed}]")
+
+
+def _rates(panel: Panel, family: str) -> list[float]:
+    """List the learning rates that were tried for a method, in order."""
+    return sorted(
+        {
+            setting.learning_rate
+            for setting in panel.settings
+            if setting.family == family and setting.learning_rate is not None
+        }
+    )
+
+
+def _rate_with_more_utility(panel: Panel, best: Best, setting: Setting) -> tuple[str, str] | None:
+    """Return the action and the edit that try a lower learning rate of the first method.
+
+    A setting that forgets more and has less utility than another method cannot be compared with it.
+    A lower rate usually has more utility.
+    """
+    rate = setting.learning_rate
+    if rate is None:
+        return None
+    rates = _rates(panel, best.family)
+    below = [other for other in rates if other < rate]
+    if below:
+        new = _between(below[-1], rate, rates)
+        action = (
+            f"try {best.family} at a learning rate between {float_text(below[-1])} and "
+            f"{float_text(rate)}"
+        )
+    else:
+        new = _rounded(rate / 3, rates)
+        action = f"try {best.family} at a learning rate below {float_text(rate)}"
+    return action, _rates_edit([*rates, new])
+
+
+def _more_forgetting(panel: Panel, best: Best, setting: Setting) -> NextStep | None:
+    """Try a higher learning rate of the method that has forgotten most."""
+    rate = setting.learning_rate
+    if rate is None or best.choice is not None:
+        return None
+    rates = _rates(panel, best.family)
+    above = [other for other in rates if other > rate]
+    purpose = "to forget more"
+    if above:
+        new = _between(rate, above[0], rates)
+        action = (
+            f"try {best.family} at a learning rate between {float_text(rate)} and "
+            f"{float_text(above[0])}"
+        )
+    else:
+        new = _rounded(3 * rate, rates)
+        action = f"try {best.family} at a learning rate above {float_text(rate)}"
+    return NextStep(purpose, action, _rates_edit([*rates, new]))
+
+
+def _step_without_setting(panel: Panel, outcome: Outcome) -> NextStep | None:
+    """Return what to try if no method has a usable setting; None if the sentence says it."""
+    rates = sorted(
+        {
+            setting.learning_rate
+            for setting in panel.settings
+            if setting.learning_rate is not None and setting.epoch > 0
+        }
+    )
+    if not rates or panel.choices:
+        return None
+    if outcome is Outcome.NOTHING:
+        new = _rounded(3 * rates[-1], rates)
+        action = f"try a learning rate above {float_text(rates[-1])}"
+        return NextStep("to forget something", action, _rates_edit([*rates, new]))
+    if outcome is Outcome.NO_UTILITY:
+        new = _rounded(rates[0] / 3, rates)
+        action = f"try a learning rate below {float_text(rates[0])}"
+        return NextStep("to keep the model usable", action, _rates_edit([*rates, new]))
+    return None
+
+
+def _between(low: float, high: float, known: Sequence[float]) -> float:
+    return _rounded(math.sqrt(low * high), known)
+
+
+def _rounded(rate: float, known: Sequence[float]) -> float:
+    """Round to as few digits as tell a rate from those that were tried."""
+    for digits in range(1, 6):
+        rounded = float(f"{rate:.{digits}g}")
+        if rounded not in known:
+            return rounded
+    return rate
+
+
+def _rates_edit(rates: Iterable[float]) -> str:
+    """`learning_rates: [1.0e-4, 3.0e-4]`, as YAML reads it: without a point 1e-4 is a text."""
+    texts = ", ".join(_yaml_rate(rate) for rate in sorted(rates))
+    return f"learning_rates: [{texts}]"
+
+
+def _yaml_rate(rate: float) -> str:
+    mantissa, _, exponent = f"{rate:e}".partition("e")
+    digits = mantissa.rstrip("0")
+    return f"{digits}{'0' * digits.endswith('.')}e{int(exponent):+d}".replace("e+", "e")
