@@ -22,6 +22,18 @@ _MOST_TICKS = 4
 _STEPS = (1, 2, 2.5, 5, 10)
 
 
+Unmarked = Mapping[str, list[tuple[str, str, str]]]
+"""Methods that have no line in a picture: by the reason their names, families, reasons in full."""
+
+
+def by_reason(methods: Iterable[tuple[str, str, str, str]]) -> Unmarked:
+    """Group methods that have no line, given as name, family, reason and reason in full."""
+    grouped: dict[str, list[tuple[str, str, str]]] = {}
+    for name, family, reason, in_full in methods:
+        grouped.setdefault(reason, []).append((name, family, in_full))
+    return grouped
+
+
 @dataclass(frozen=True)
 class Scale:
     """An axis from `low`, at the left end of a strip, to `high`."""

@@ -73,7 +73,7 @@
     });
   };
   page.listeners.push(() => {
-    for (const row of document.querySelectorAll("table.sortable tr[data-family]")) {
+    for (const row of document.querySelectorAll("table.sortable tr[data-family], .unmarked span[data-family]")) {
       const { families } = page.filters;
       const { family, place } = row.dataset;
       row.hidden = (families.size > 0 && !families.has(family)) || (place !== undefined && !page.showsPanel(Number(place)));

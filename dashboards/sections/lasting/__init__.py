@@ -39,7 +39,7 @@ from unlearnbench.stats.t_interval import Interval
 from ...figures.tradeoff_data import TradeOffPanel
 from ...formatting import interval_names, signed
 from ...report_section import PageContext, Section, of_place
-from ...strip import Scale
+from ...strip import Scale, Unmarked, by_reason
 from .plot import RETAIN, START, leaks, relearning
 
 REFERENCES: Mapping[Any, str] = {"retain": RETAIN, "fine-tuned": START}
@@ -201,6 +201,15 @@ class Picture:
 
     recovery: PanelRecovery
     scale: Scale
+
+    @property
+    def unmarked(self) -> Unmarked:
+        """Methods without a number, which have no line."""
+        return by_reason(
+            (line.method, line.family, line.reason, line.why_not)
+            for line in self.recovery.methods
+            if line.before is None
+        )
 
     @classmethod
     def of(cls, recovery: PanelRecovery) -> "Picture":

@@ -15,7 +15,7 @@ from unlearnbench.stats.t_interval import ENOUGH_SEEDS, LEVEL
 from ...formatting import split_cell
 from ...html_table import HtmlTable, number_column
 from ...report_section import PageContext, Section
-from ...strip import SYMBOLS, Scale
+from ...strip import SYMBOLS, Scale, Unmarked, by_reason
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,20 @@ class Picture:
     table: PairTable
     strips: tuple[Strips, ...]
     """Of what is forgotten and of what is kept."""
+
+    @property
+    def unmarked(self) -> Unmarked:
+        """Methods without a best setting, which have no line."""
+        return by_reason(
+            (
+                best.name,
+                best.family,
+                "no setting to judge" if best.choice or best.lost else "keeps too little utility",
+                best.why_not,
+            )
+            for best in self.panel.best
+            if best.setting is None
+        )
 
     @classmethod
     def of(cls, panel: Panel, table: PairTable) -> "Picture":

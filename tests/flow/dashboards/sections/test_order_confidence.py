@@ -113,3 +113,11 @@ def test_of_one_seed_nothing_is_claimed(fabric: Fabric) -> None:
 def test_a_lone_method_has_no_table_of_pairs(fabric: Fabric) -> None:
     records = [fabric.reference("fine-tuned"), fabric.run("npo")]
     assert '<td class="same"' not in markup(records)
+
+
+def test_methods_without_a_best_setting_are_named_with_the_reason(fabric: Fabric) -> None:
+    records = [fabric.reference("fine-tuned"), fabric.run("npo"), fabric.run("dpo")]
+    records.append(fabric.run("idk", points=((0.1, -1.0),)))
+    text = re.sub(r"<[^>]*>|\s+", " ", markup(records))
+    assert re.search(r"keeps too little utility: +idk", text)
+    assert markup(records).count("<circle") == 4, "two numbers of npo and dpo"
