@@ -46,6 +46,11 @@ def interval_text(interval: Interval, digits: int = 2) -> str:
     return f"{name}[{signed(interval.low, digits)}, {signed(interval.high, digits)}]"
 
 
+def inside_score(interval: Interval | None) -> Interval | None:
+    """Cut the interval of a score at 0 and 1."""
+    return None if interval is None else interval.within((0.0, 1.0))
+
+
 def interval_names(intervals: Iterable[Interval | None]) -> list[str]:
     """Name the intervals in brackets, by their numbers of seeds; those over questions last."""
     order: dict[str, tuple[bool, int]] = {}

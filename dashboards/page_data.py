@@ -14,7 +14,7 @@ from plotly.offline import get_plotlyjs
 from unlearnbench.analysis.best_settings import panel_label
 from unlearnbench.base.hashing import json_ready
 
-from .formatting import interval_text, prose, rate_text, signed, sort_key
+from .formatting import inside_score, interval_text, prose, rate_text, signed, sort_key
 
 
 def to_json(value: Any) -> str:
@@ -77,5 +77,6 @@ def _environment() -> Environment:
     )
     functions: dict[str, Any] = {"place": panel_label, "rate": rate_text, "prose": prose}
     functions |= {"number": signed, "ends": interval_text, "key": sort_key}
+    functions["inside_score"] = inside_score
     made.globals.update(functions)
     return made
