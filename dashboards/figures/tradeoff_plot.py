@@ -149,6 +149,8 @@ def _points(xy: Sequence[tuple[float, float]]) -> Figure:
 
 def _front(panel: TradeOffPanel) -> Figure:
     xy = [at for item in panel.front if (at := position(item)) is not None]
+    # The page hides the front while a filter hides one of its settings.
+    members = [[item.family, rate_text(item.learning_rate), item.epoch] for item in panel.front]
     return {
         **_points(xy),
         "mode": "lines",
@@ -156,7 +158,7 @@ def _front(panel: TradeOffPanel) -> Figure:
         # A staircase: points of the front are not interpolated.
         "line": {"color": faded(MUTED, 0.55), "width": 1.5, "shape": "vh"},
         "hoverinfo": "skip",
-        "meta": meta("front"),
+        "meta": meta("front", members=members),
     }
 
 

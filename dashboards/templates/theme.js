@@ -38,7 +38,9 @@ page.themedTrace = (trace, options) => {
     if (meta.leading === false) themed.mode = page.filters.leading ? "markers" : "lines+markers";
   } else if (meta.role === "front") {
     themed.line = { ...trace.line, color: page.faded(muted, 0.6) };
-    themed.visible = page.filters.seed === null; // the front is of means
+    // The front is of means and of all settings: without one of them it would be another.
+    themed.visible = page.filters.seed === null
+      && meta.members.every(([family, rate, epoch]) => page.shows(family, rate) && page.showsEpoch(epoch));
   } else {
     if (trace.marker) themed.marker = { ...trace.marker, color: ink };
     if (trace.line) themed.line = { ...trace.line, color: page.faded(ink, 0.75) };

@@ -180,6 +180,33 @@ def test_filters_by_method_learning_rate_epoch_seed_and_panel(
     assert page.locator('.plot[data-panel="1"]').is_visible()
 
 
+def test_the_front_is_hidden_with_a_setting_on_it(
+    visit: Visit, path: Path, report: Results
+) -> None:
+    page = visit.shared(path)
+    front = report.panels[0].front
+    members = {setting.family for setting in front}
+    outside = sorted({row.family for row in report.rows if row.kind == "run"} - members)
+    assert outside, "a method that has nothing on the front"
+
+    def shows_front(families: list[str], epoch: int | None = None) -> bool:
+        page.evaluate(
+            """async ([families, epoch]) => {
+                Object.assign(page.filters, {families: new Set(families), epoch});
+                page.changed();
+                await Promise.all(page.panels.map(page.refresh));
+            }""",
+            [families, epoch],
+        )
+        return any(trace["role"] == "front" for trace in page.evaluate(VISIBLE, 0))
+
+    assert shows_front([])
+    assert shows_front(sorted(members))
+    assert not shows_front([sorted(members)[0]]) or len(members) == 1
+    assert not shows_front([outside[0]])
+    assert not shows_front([], epoch=1)
+
+
 def test_tables_are_sorted_searched_and_copied(visit: Visit, path: Path) -> None:
     page = visit.shared(path)
     cells = "#table-best tbody tr[data-family]:not([hidden]) td:nth-child(4)"
