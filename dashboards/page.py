@@ -29,7 +29,7 @@ from .report_section import PageContext
 
 SCRIPTS = (
     *("core.js", "theme.js", "plots.js", "small_plots.js", "view_state.js", "swatches.js"),
-    *("filters.js", "tables.js", "run_selection.js", "startup.js"),
+    *("line_legend.js", "filters.js", "tables.js", "run_selection.js", "startup.js"),
 )
 """Shared scripts, in the order in which they depend on each other; those of sections follow."""
 HEIGHT = 440

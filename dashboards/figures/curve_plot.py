@@ -1,7 +1,7 @@
 """Curves by epoch and by optimiser step: metrics, losses and gradient norms."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
 
@@ -16,9 +16,9 @@ from ..metric_columns import PageColumns
 from .marks import (
     SHARE_RANGE,
     Figure,
+    emphasis,
     error_bars,
     level,
-    line_style,
     note,
     seeds_of,
     small_layout,
@@ -61,14 +61,20 @@ def curves(panel: Panel, metric: str, style: Style) -> Figure:
     """Draw one metric by epoch on one model and split: a line per setting, averaged over seeds.
 
     Lines start at the start model. The dotted level is the retain model's number. With several
-    seeds, bars are t intervals.
+    seeds, bars are t intervals. Best settings are strong and on top of the others.
     """
     column = panel.rows[0].schema.column(metric)
     start = panel.at_start(metric)
     retain = panel.row("retain")
     goal = None if retain is None else retain.metrics[metric]
-    by_trajectory = groupby(panel.settings, key=attrgetter("trajectory"))
-    lines = [_curve(tuple(group), metric, start, style) for _, group in by_trajectory]
+    best = {item.setting.trajectory for item in panel.best if item.setting is not None}
+    others: list[Figure] = []
+    leading: list[Figure] = []
+    for trajectory, group in groupby(panel.settings, key=attrgetter("trajectory")):
+        is_best = trajectory in best if best else None
+        line = _curve(tuple(group), metric, start, style, is_best=is_best)
+        (leading if is_best else others).append(line)
+    lines = [*others, *leading]
     layout = small_layout("", panel.unit, **({"dtick": 1} if panel.unit is Unit.EPOCH else {}))
     if column.set and column.bounds == (0.0, 1.0):  # these have all the same scale
         layout["yaxis"]["range"] = SHARE_RANGE
@@ -85,7 +91,14 @@ def curves(panel: Panel, metric: str, style: Style) -> Figure:
     return {"data": lines, "layout": layout}
 
 
-def _curve(settings: Sequence[Setting], metric: str, start: float | None, style: Style) -> Figure:
+def _curve(
+    settings: Sequence[Setting],
+    metric: str,
+    start: float | None,
+    style: Style,
+    *,
+    is_best: bool | None,
+) -> Figure:
     first = settings[0]
     lead = [] if start is None or first.epoch == 0 else [(0, start)]
     points = lead + [(s.epoch, s.metrics[metric]) for s in settings]
@@ -99,29 +112,47 @@ def _curve(settings: Sequence[Setting], metric: str, start: float | None, style:
         "%{fullData.name}<br>" + f"{first.unit}" + " %{x}: %{y:.4g}%{customdata}",
         customdata=seeds,
         error_y=error_bars(intervals, color=colour, width=2, thickness=1),
-        **line_style(
-            style, first.family, first.learning_rate, width=1.6, alpha=0.85, method=first.method
-        ),
+        **emphasis(style, first.family, first.learning_rate, is_best=is_best, method=first.method),
     )
 
 
-def steps(records: Sequence[Record], rows: Sequence[TableRow], style: Style) -> dict[str, Figure]:
+def steps(
+    records: Sequence[Record],
+    rows: Sequence[TableRow],
+    style: Style,
+    best: Collection[str] = (),
+) -> dict[str, Figure]:
     """Draw loss, gradient norm, and each term of a loss that has several, by optimiser step.
 
-    rows  for the labels of the runs
+    Args:
+        records: All records of a panel.
+        rows: Rows of the records, for the labels of the runs.
+        style: Colours, dashes and shapes.
+        best: Ids of the runs of best settings, which are strong and on top of the others. If it is
+            empty, all lines are alike.
     """
     names = {row.run_id: row.method for row in rows}
     runs = [r for r in records if r.kind == "run" and r.steps]
     lines: dict[str, list[Figure]] = defaultdict(list)
-    for run in sorted(runs, key=lambda r: (r.method, r.learning_rate or 0.0, r.seed, r.id)):
+
+    def order(run: Record) -> tuple[bool, str, float, int, str]:
+        return run.id in best, run.method, run.learning_rate or 0.0, run.seed, run.id
+
+    for run in sorted(runs, key=order):
+        method = names.get(run.id, run.method)
         for quantity, values in _quantities(run.steps).items():
             line = trace(
                 [x for x, _ in values],
                 [y for _, y in values],
-                f"{names.get(run.id, run.method)}, rate {rate_text(run.learning_rate)}, "
-                f"seed {run.seed}",
+                f"{method}, rate {rate_text(run.learning_rate)}, seed {run.seed}",
                 "%{fullData.name}<br>step %{x}: %{y:.4g}",
-                **line_style(style, run.method, run.learning_rate, width=1.3, alpha=0.8),
+                **emphasis(
+                    style,
+                    run.method,
+                    run.learning_rate,
+                    is_best=run.id in best if best else None,
+                    method=method,
+                ),
             )
             lines[quantity].append(line)
     figures: dict[str, Figure] = {}

@@ -4,7 +4,6 @@ Plotly's own classes check each value, which takes most of a large page's time.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from html import escape
 from typing import Any
 
@@ -21,6 +20,8 @@ Figure = dict[str, Any]
 AXIS = {"zeroline": False, "showline": False, "ticks": "", "automargin": True}
 SHARE_RANGE = [-0.02, 1.04]
 """Range of an axis from 0 to 1."""
+PALE = 0.3
+"""Opacity of lines that are no best settings."""
 _FENCE = 3.0
 """Distance from the quartiles, in interquartile ranges, beyond which a value is an outlier (Tukey
 1977)."""
@@ -56,6 +57,27 @@ def line_style(
     }
 
 
+def emphasis(
+    style: Style, family: str, rate: float | None, *, is_best: bool | None, **more: Any
+) -> Figure:
+    """The style of a line among many: strong for a best setting, pale for all others.
+
+    Args:
+        style: Colours, dashes and shapes.
+        family: Method of the line.
+        rate: Learning rate of the line.
+        is_best: None if no method has a best setting. All lines are then alike.
+        more: Further metadata.
+    """
+    if is_best is None:
+        return line_style(style, family, rate, width=1.6, alpha=0.85, **more)
+    if is_best:
+        return line_style(style, family, rate, width=2.4, alpha=0.95, best=True, **more)
+    pale = line_style(style, family, rate, width=1.0, alpha=PALE, best=False, **more)
+    pale["marker"] = {**pale["marker"], "opacity": PALE}
+    return pale
+
+
 def seeds_of(setting: Setting) -> str:
     """What a mark adds to its number where that is a mean."""
     return f", mean of {len(setting.rows)} seeds" if len(setting.rows) > 1 else ""
@@ -72,15 +94,6 @@ def error_bars(intervals: Sequence[Interval | None], **style: Any) -> Figure | N
         "arrayminus": [short(i.mean - i.low, 6) if i else 0.0 for i in intervals],
         **style,
     }
-
-
-def drawn_interval(setting: Setting, metric: str) -> Interval | None:
-    """A setting's interval, cut at the metric's bounds, which one of few seeds reaches beyond."""
-    interval = setting.interval(metric)
-    if interval is None:
-        return None
-    low, high = setting.rows[0].schema.column(metric).bounds
-    return replace(interval, low=max(interval.low, low), high=min(interval.high, high))
 
 
 def small_layout(title: str, x_title: str, **x_axis: Any) -> Figure:

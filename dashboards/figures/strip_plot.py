@@ -11,7 +11,6 @@ from unlearnbench.api.benchmark import HeadlineMetric
 from ..formatting import rate_text, short
 from .marks import (
     Figure,
-    drawn_interval,
     error_bars,
     note,
     seeds_of,
@@ -104,9 +103,7 @@ def _marks(
 ) -> Figure:
     colour, shape = style.colour(family), style.shape(family)
     marks = [mark for mark, _ in placed]
-    intervals = [
-        None if mark.has_collapsed else drawn_interval(mark.setting, of.column) for mark in marks
-    ]
+    intervals = [None if mark.has_collapsed else mark.setting.interval(of.column) for mark in marks]
     return trace(
         [short(mark.setting.metrics.get(of.column)) for mark in marks],
         [y for _, y in placed],

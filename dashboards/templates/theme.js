@@ -29,7 +29,7 @@ page.themedTrace = (trace, options) => {
     if (trace.line) themed.line = { ...trace.line, color: page.faded(own, meta.alpha) };
     if (trace.marker) themed.marker = { ...themed.marker, color: own };
     for (const bar of ["error_x", "error_y"]) {
-      if (themed[bar]) themed[bar] = { ...themed[bar], color: page.faded(own, 0.45) };
+      if (themed[bar]) themed[bar] = { ...themed[bar], color: page.faded(own, meta.best === false ? 0.15 : 0.45) };
     }
     if (trace.textfont) themed.textfont = { ...trace.textfont, color: own };
     // Filters do not apply to the card of a point.

@@ -27,7 +27,6 @@ from unlearnbench.report.best_table import (
 from unlearnbench.results.outcomes import outcome
 from unlearnbench.stats.t_interval import ENOUGH_SEEDS
 
-from ...figures.marks import drawn_interval
 from ...figures.tradeoff_data import TradeOffPanel
 from ...formatting import interval_names
 from ...html_table import Bar, Ends, HtmlTable
@@ -208,7 +207,7 @@ def _bar(
         def share(number: float | None) -> float | None:
             return None if number is None else (number - low) / (high - low)
 
-        interval = drawn_interval(line.setting, metric.column)
+        interval = line.setting.interval(metric.column)
         ends = None
         if interval is not None:
             ends = Ends((interval.low - low) / (high - low), (interval.high - low) / (high - low))
@@ -232,7 +231,7 @@ def _scale(
     shown.append(panel.at_start(metric.column))
     shown.append(None if panel.retain is None else panel.retain.metrics.get(metric.column))
     for setting in settings:
-        interval = drawn_interval(setting, metric.column)
+        interval = setting.interval(metric.column)
         shown += () if interval is None else (interval.low, interval.high)
     numbers = [number for number in shown if number is not None and math.isfinite(number)]
     if math.isinf(low):

@@ -20,7 +20,6 @@ from unlearnbench.results.setting_value import value_text as exact_text
 
 from ...figures.marks import (
     Figure,
-    drawn_interval,
     error_bars,
     level,
     seeds_of,
@@ -172,6 +171,6 @@ def _line(
         mode="lines+markers",
         line={"color": colour, "width": 1.6, "dash": DASHES[number % len(DASHES)]},
         marker={"color": colour, "size": 6},
-        error_y=error_bars([drawn_interval(item, of.column) for item in line], thickness=1),
+        error_y=error_bars([item.interval(of.column) for item in line], thickness=1),
         meta=meta("own", method.family, slot=style.slots[method.family], alpha=0.9),
     )

@@ -65,7 +65,12 @@ page.parts = {};
       const node = element("div", { class: "plot" });
       const layout = { ...figures[name].layout, title: { text: data.metrics[name].label, x: 0, xref: "paper" }, height: 210 };
       holder.append(node);
-      page.draw(node, { data: figures[name].data.filter(own).map((trace) => ({ ...trace, meta: { ...trace.meta, role: "own" } })), layout }, { name: `${cell(row, "run_id")}-${name}` });
+      // A line is pale in the section below, where it is one of many.
+      const alone = (trace) => ({
+        ...trace, line: { ...trace.line, width: 1.6 }, marker: { ...trace.marker, opacity: 1 },
+        meta: { ...trace.meta, role: "own", alpha: 0.85, best: true },
+      });
+      page.draw(node, { data: figures[name].data.filter(own).map(alone), layout }, { name: `${cell(row, "run_id")}-${name}` });
     }
     return [holder];
   };

@@ -3,6 +3,7 @@
 from typing import Any
 
 from ...figures.curve_plot import steps
+from ...figures.marks import Figure
 from ...report_section import PageContext, Section
 
 
@@ -13,7 +14,10 @@ class TrainingSteps(Section):
 
     def data(self, context: PageContext) -> Any:
         """Draw the figures of each panel."""
-        return [
-            [*steps(context.records_of(panel), panel.rows, context.style).values()]
-            for panel in context.panels
-        ]
+        figures: list[list[Figure]] = []
+        for panel in context.panels:
+            settings = [item.setting for item in panel.best if item.setting is not None]
+            best = {row.run_id for setting in settings for row in setting.rows}
+            drawn = steps(context.records_of(panel), panel.rows, context.style, best)
+            figures.append([*drawn.values()])
+        return figures

@@ -88,7 +88,7 @@ SECTIONS = {
     "curves": "#curve-plots .main-svg",
     "ratios": "[data-figures] .main-svg",
     "answers": "article.qa .scores",
-    "training": "[data-figures] .main-svg",
+    "training": "#training-plots .main-svg",
     "numbers": "#table tbody td",
     "origin": "dl.pairs",
 }
@@ -205,6 +205,41 @@ def test_the_front_is_hidden_with_a_setting_on_it(
     assert not shows_front([sorted(members)[0]]) or len(members) == 1
     assert not shows_front([outside[0]])
     assert not shows_front([], epoch=1)
+
+
+OPACITIES = """() => [...document.querySelectorAll("#curve-plots .plot")].filter(node => node.data)
+    .map(node => node.data.map(trace => [trace.meta.family, trace.opacity ?? 1]))"""
+
+
+def test_a_name_in_the_legend_shows_its_lines_alone(visit: Visit, path: Path) -> None:
+    page = visit.shared(path)
+    page.evaluate("document.getElementById('curves').scrollIntoView()")
+    page.locator("#curve-plots .main-svg").first.wait_for()
+    legend = page.locator("#curve-lines button")
+    assert legend.count() == 5
+    name = page.locator("#curve-lines button[data-family=npo]")
+    assert "best at 3e-5" in name.inner_text()
+
+    def alone() -> set[str]:
+        page.wait_for_timeout(300)
+        plots = page.evaluate(OPACITIES)
+        assert plots
+        return {family for lines in plots for family, opacity in lines if opacity == 1}
+
+    assert len(alone()) == 5
+    name.hover()
+    assert alone() == {"npo"}
+    page.mouse.move(2, 2)
+    assert len(alone()) == 5
+    name.click()
+    page.mouse.move(2, 2)
+    assert alone() == {"npo"}, "a click keeps it"
+    assert name.get_attribute("aria-pressed") == "true"
+    name.click()
+    page.mouse.move(2, 2)
+    name.blur()
+    assert len(alone()) == 5
+    assert name.get_attribute("aria-pressed") == "false"
 
 
 def test_tables_are_sorted_searched_and_copied(visit: Visit, path: Path) -> None:

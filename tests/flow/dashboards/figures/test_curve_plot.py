@@ -97,6 +97,33 @@ def test_a_single_term_has_no_figure_nan_is_a_gap_and_long_runs_are_thinned(fabr
     assert len(figures["Loss"].data[0].x) <= module.MAX_STEPS
 
 
+def test_the_best_settings_are_strong_and_on_top_of_pale_others(fabric: Fabric) -> None:
+    far = fabric.run("npo", 1e-4, points=((0.8, -2.0), (0.1, -1.0)))
+    near = fabric.run("npo", 1e-5, points=((0.8, -9.0), (0.8, -8.0)))
+    broken = fabric.run("dpo", 1e-5, points=((0.1, -9.0),))
+    runs = [far, near, broken]
+    rows = table_of([fabric.reference("fine-tuned"), *runs]).rows
+    lines = curves(rows, "model_utility").data
+    assert [(one.meta["family"], one.meta["best"]) for one in lines] == [
+        *(("dpo", False), ("npo", False), ("npo", True))
+    ]
+    assert lines[-1].meta["rate"] == "1e-4"
+    assert lines[-1].line.width > lines[0].line.width
+    assert (lines[0].marker.opacity, lines[-1].marker.opacity) == (marks.PALE, None)
+    style = palette.Style.of(rows)
+    losses = go.Figure(module.steps(runs, rows, style, {far.id})["Loss"]).data
+    assert [one.name for one in losses if one.meta["best"]] == ["npo, rate 1e-4, seed 0"]
+    assert losses[-1].meta["best"]
+
+
+def test_without_a_best_setting_all_lines_are_alike(fabric: Fabric) -> None:
+    runs = [fabric.run("npo", points=((0.1, -9.0),)), fabric.run("dpo", points=((0.1, -9.0),))]
+    rows = table_of([fabric.reference("fine-tuned"), *runs]).rows
+    lines = curves(rows, "model_utility").data
+    assert all("best" not in one.meta for one in lines)
+    assert len({(one.line.width, one.meta["alpha"], one.marker.opacity) for one in lines}) == 1
+
+
 @pytest.mark.parametrize(
     ("values", "log", "kind", "ends"),
     [
