@@ -27,12 +27,6 @@ def fault(text: str, *loc: str | int) -> ValidationError:
     return _errors([Fault(loc, text)])
 
 
-def missing(*loc: str | int) -> ValidationError:
-    """The error that a key is missing, as if its field had no default."""
-    error = InitErrorDetails(type="missing", loc=loc, input=None)
-    return ValidationError.from_exception_data("configuration", [error])
-
-
 def raise_faults(faults: Iterable[Fault], kind: Literal["fault", "rule"] = "fault") -> None:
     """Raise a ValidationError that has these faults, if there are any.
 

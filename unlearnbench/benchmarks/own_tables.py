@@ -173,6 +173,10 @@ def is_missing(value: Any) -> bool:
     return value is None or value == "" or (isinstance(value, float) and math.isnan(value))
 
 
+_WORDS_OF_BOOLEANS = {True: ("yes", "on", "true", "y"), False: ("no", "off", "false", "n")}
+"""Texts that a person means who writes a boolean in YAML."""
+
+
 @dataclass(frozen=True)
 class RowFilter:
     """Which rows of a marked table are to be forgotten."""
@@ -245,6 +249,15 @@ class RowFilter:
             return f"{text}; the column is empty"
         if are_row_texts_hidden():
             return f"{text}; its values are hidden by keep_texts: false"
+        if isinstance(value, bool):
+            # YAML reads yes, no, on and off as true and false.
+            meant = [cell for cell in present if str(cell).lower() in _WORDS_OF_BOOLEANS[value]]
+            if meant:
+                return (
+                    f"data.forget_if: {column}: YAML reads yes, no, on, off, true and false as "
+                    f"true or false, and {table.label} has the text {meant[0]!r}; write it in "
+                    f'quotes: {column}: "{meant[0]}"'
+                )
         # All cells of CSV are text, and quotes make text of a number in YAML.
         alike = next((cell for cell in present if str(cell).strip() == str(value).strip()), None)
         if alike is not None and isinstance(alike, str) and not isinstance(value, str):

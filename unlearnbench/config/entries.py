@@ -241,6 +241,8 @@ def attack_from_spec(spec: AttackSpec) -> Attack:
 
 
 def _read_attacks(value: Any, info: ValidationInfo) -> tuple[AttackSpec, ...]:
+    if value is None:  # takes away those of the file that is extended, as `holdout: null` does
+        return ()
     if info.mode == "json" or isinstance(value, list):  # as stored; YAML gives tuples
         return tuple(AttackSpec.model_validate(spec) for spec in value)
     if isinstance(value, tuple) and value and all(isinstance(s, AttackSpec) for s in value):

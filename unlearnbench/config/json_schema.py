@@ -30,7 +30,7 @@ def schema_text() -> str:
             _like(WrittenConfig, "methods"),
         ),
         "modifiers": (modifiers, _like(WrittenConfig, "modifiers")),
-        "attacks": (_entries("attacks"), _like(WrittenConfig, "attacks")),
+        "attacks": (_entries("attacks") | None, _like(WrittenConfig, "attacks")),
         "evaluation": (
             create_model(
                 "Evaluation",

@@ -25,7 +25,7 @@ from unlearnbench.api.identity import ALWAYS, IF_SET, LEFT_OUT, NEVER, RUNS, Id,
 from unlearnbench.api.profile import QuestionKey
 from unlearnbench.api.registry import load, load_method
 from unlearnbench.base.errors import ConfigError, PluginError, Problem
-from unlearnbench.base.messages import fault, missing
+from unlearnbench.base.messages import fault
 from unlearnbench.base.outputs import SCHEMES
 from unlearnbench.config.entries import (
     DEFAULT,
@@ -337,7 +337,11 @@ class ModelSettings(Settings):
     def _has_weights(self) -> Self:
         if self.base is None:
             if self.fine_tuned is None:
-                raise missing("base")
+                raise fault(
+                    "missing: name a model; `base` has not learned the rows (start and retain "
+                    "models are trained from it), and `fine_tuned` has learned them",
+                    "base",
+                )
             if self.revision is not None:
                 raise fault(
                     "it is that of `base`, which is not given; write fine_tuned as id@revision",

@@ -25,6 +25,7 @@ from unlearnbench.analysis.best_settings import (
 from unlearnbench.analysis.compare import Contender, find_contender, with_retain_term
 from unlearnbench.analysis.results import Results
 from unlearnbench.analysis.text import without_retain_model
+from unlearnbench.api.benchmark import SplitKey
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.api.registry import names
 from unlearnbench.base import hub
@@ -33,6 +34,7 @@ from unlearnbench.base.errors import ModelError, OutputError, RecordError
 from unlearnbench.base.number_text import float_text
 from unlearnbench.base.outputs import check_folder
 from unlearnbench.base.provenance import git_state
+from unlearnbench.base.tables import TableSource
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.config.unit import Unit, budget_of_spec
 from unlearnbench.models.loading import Source
@@ -323,8 +325,48 @@ def model_card(choice: Choice, comparison: str, *, adapter: bool, dtype: str) ->
         comparison=comparison,
         adapter=adapter,
         dtype=dtype,
+        rows=rows_options(record.spec["data"], record.forget_fraction),
         options=_options(record.spec),
     )
+
+
+def rows_options(data: Mapping[str, Any], split: SplitKey) -> str:
+    """Return the options of `evaluate` that name the rows of a run.
+
+    Args:
+        data: The section `data` of its configuration.
+        split: What it forgets.
+
+    Returns:
+        For example `--data tofu --forget 0.1`, and for rows of the user's own `--forget-rows
+        forget.jsonl --retain-rows retain.jsonl --column question=prompt`. A table that cannot be
+        named on the command line is in capitals: `--forget-rows FORGET_ROWS`.
+    """
+    source = data.get("source", "tofu")
+    if source not in {"questions", "texts"}:
+        return f"--data {source} --forget {split}"
+    options: list[str] = []
+    for part in ("forget", "retain", "holdout"):
+        table = data.get(part)
+        if isinstance(table, Mapping) and not {"path", "python_rows"} & table.keys():
+            table = table.get(str(split))  # a table for each split
+        is_needed = part != "holdout"
+        if location := _location_of_table(table) or (f"{part.upper()}_ROWS" if is_needed else ""):
+            options.append(f"--{part}-rows {shlex.quote(location)}")
+    for setting in ("question", "answer", "messages", "text"):
+        if column := data.get(setting):
+            options.append(f"--column {shlex.quote(f'{setting}={column}')}")
+    return " ".join(options)
+
+
+def _location_of_table(table: Any) -> str:
+    """Return a table as the command line names it; empty if it cannot."""
+    if isinstance(table, str):
+        return table
+    if not isinstance(table, Mapping) or "path" not in table:  # marked, or given in Python
+        return ""
+    further = (table.get(key) for key in ("config", "split", "revision"))
+    return TableSource(table["path"], *further).label
 
 
 def _options(spec: Mapping[str, Any]) -> str:

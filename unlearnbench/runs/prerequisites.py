@@ -20,6 +20,7 @@ from unlearnbench.evaluation.logs import read_log
 from unlearnbench.evaluation.precision import check_precision
 from unlearnbench.evaluation.privacy_control import control_warning
 from unlearnbench.evaluation.sets import evaluation_sets
+from unlearnbench.evaluation.start_check import KEY as START_CHECK
 from unlearnbench.evaluation.start_check import StartCheck, Trained
 from unlearnbench.evaluation.word_check import uncounted_entry
 from unlearnbench.models.device import deterministic, use_device
@@ -188,6 +189,28 @@ def _record(space: Workspace, task: PreparationTask, fraction: SplitKey) -> None
     barrier()
 
 
+def start_check(
+    config: SweepConfig, folder: Path, model: str, fraction: SplitKey
+) -> StartCheck | None:
+    """Return what a start model knows before any unlearning.
+
+    Records by versions that did not measure it have the observations from which it follows, and it
+    is measured now. Such a record stays as it is.
+
+    Returns:
+        None if the start model has not been evaluated.
+    """
+    space = workspace(config, folder)
+    path = space.evaluation_record(model, "full", fraction)
+    if not path.is_dir():
+        return None
+    stored = StartCheck.read(read_record(path).provenance.get(START_CHECK))
+    if stored is not None:
+        return stored
+    evaluation = space.evaluation(model, "full", fraction)
+    return None if evaluation is None else _measured(space, model, fraction, evaluation)
+
+
 def _start_check_entry(
     space: Workspace, task: PreparationTask, fraction: SplitKey, results: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -197,18 +220,24 @@ def _start_check_entry(
     """
     if task.target != "full" or task.attack:
         return {}
-    models = space.models(task.model)
+    return _measured(space, task.model, fraction, results["evaluations"][0]).entry
+
+
+def _measured(
+    space: Workspace, model: str, fraction: SplitKey, evaluation: Evaluation
+) -> StartCheck:
+    """Measure what a start model knows by its plain evaluation, and that of the retain model."""
+    models = space.models(model)
     weights = weights_of(models)
     usual_rate = None if weights is None else usual_preparation_rate(models, weights)
-    check = StartCheck.measure(
-        results["evaluations"][0],
-        space.evaluation(task.model, "retain", fraction),
+    return StartCheck.measure(
+        evaluation,
+        space.evaluation(model, "retain", fraction),
         space.metrics,
         space.config.data.set_roles,
         Trained.of(models.settings, len(models.tuning_rows("full")), usual_rate),
         has_base=models.settings.base is not None,
     )
-    return check.entry
 
 
 def _evaluated(space: Workspace, task: PreparationTask, fraction: SplitKey) -> dict[str, Any]:

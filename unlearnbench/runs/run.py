@@ -67,7 +67,7 @@ from unlearnbench.runs.checkpoints import (
     remove_state,
     state_folders,
 )
-from unlearnbench.runs.prerequisites import execute_task, preparation_tasks
+from unlearnbench.runs.prerequisites import execute_task, preparation_tasks, start_check
 from unlearnbench.runs.request_sequence import has_successor, leave_model, remove_model
 from unlearnbench.runs.workspace import Workspace, workspace
 from unlearnbench.training.optimizers import on_host
@@ -134,6 +134,11 @@ def run_single(
             execute_task(task, config, folder)
     path, headline = folder / "records" / spec.id, config.headline
     if not broadcast_from_main(path.is_dir):
+        if is_main_process():
+            # A sweep would stop. A single run goes on, because it is often meant to try something.
+            check = start_check(config, folder, spec.model.name, spec.forget_fraction)
+            for line in filter(None, () if check is None else (check.fault, check.doubt)):
+                show(f"warning: {spec.model.name}: {line}")
         for result in run_epochs(spec, config, folder):
             show_warnings()
             numbers = ", ".join(

@@ -3,10 +3,11 @@
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from unlearnbench.analysis.best_settings import PanelKey
+from unlearnbench.analysis.best_settings import PanelKey, Start
 from unlearnbench.analysis.text import stopped_text
 from unlearnbench.base.console import Console
 from unlearnbench.base.deferred_warnings import drain
@@ -303,7 +304,9 @@ class _Execution:
         """
         state = self._state
         state.read_references(self._plan)
-        starts = [panel.start for panel in state.start_panels() if panel.panel in panels]
+        starts = [
+            self._with_check(panel.start) for panel in state.start_panels() if panel.panel in panels
+        ]
         for start in starts:
             if start.doubt:
                 state.progress.warn(f"{start.place}: {start.doubt}")
@@ -316,3 +319,10 @@ class _Execution:
             return
         state.track_finished(self._plan, self._unfinished)
         raise UnlearnbenchError(stopped_text(failed, len(starts), state.folder))
+
+    def _with_check(self, start: Start) -> Start:
+        """Return a start model with what it knows, which records of earlier versions lack."""
+        if start.check is not None:
+            return start
+        check = self._pipeline.start_check(self._config, self._state.folder, *start.panel)
+        return replace(start, check=check)

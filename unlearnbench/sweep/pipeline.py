@@ -17,6 +17,8 @@ from unlearnbench.config.schema import SweepConfig
 from unlearnbench.results.records import EpochResult, Record
 
 if TYPE_CHECKING:
+    from unlearnbench.api.benchmark import SplitKey
+    from unlearnbench.evaluation.start_check import StartCheck
     from unlearnbench.report.report import Report
 
 
@@ -44,6 +46,14 @@ def _execute(task: PreparationTask, config: SweepConfig, folder: Path) -> float:
     from unlearnbench.runs.prerequisites import execute_task
 
     return execute_task(task, config, folder)
+
+
+def _start_check(
+    config: SweepConfig, folder: Path, model: str, fraction: SplitKey
+) -> StartCheck | None:
+    from unlearnbench.runs.prerequisites import start_check
+
+    return start_check(config, folder, model, fraction)
 
 
 def _run_epochs(run: RunSpec, config: SweepConfig, folder: Path) -> Iterator[EpochResult]:
@@ -79,3 +89,6 @@ class Pipeline:
     """Writes page and tables of a folder."""
     stopped: Callable[[RunSpec, SweepConfig, Path], Record | None] = _stopped
     """The record of a run that was stopped, built from its saved state; None where it has none."""
+    start_check: Callable[[SweepConfig, Path, str, SplitKey], StartCheck | None] = _start_check
+    """Measures what a start model knows, from a record by a version that did not. None without a
+    record of it."""

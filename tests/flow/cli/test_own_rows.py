@@ -1,6 +1,7 @@
 """Rows of one's own on the command line: `configs new`, `evaluate` and `attack` take them."""
 
 import json
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from unlearnbench.config.schema import Architecture
 from unlearnbench.config.starting_values import ModelSize, starting_values
 from unlearnbench.evaluation.start_check import FEWEST_ROWS
 from unlearnbench.models.tiny import tiny_config
+from unlearnbench.report.exported_model import rows_options
 from unlearnbench.results.model_shape import number_of_weights
 from unlearnbench.stats.mean_interval import difference_bounds, mean_interval
 
@@ -396,6 +398,33 @@ def test_a_model_is_evaluated_on_rows_of_ones_own(run: Run, folder: str) -> None
     )
     assert code == 0, err
     assert "rules: profile unlearnbench+rows=3" in out
+
+
+@pytest.mark.usefixtures("tables")
+@pytest.mark.parametrize("form", ["files", "section", "splits"])
+def test_the_command_of_a_model_card_evaluates_on_the_same_rows(
+    run: Run, folder: str, form: str
+) -> None:
+    data: dict[str, Any] = {"source": "questions", "forget": "forget.jsonl"}
+    data |= {"retain": "retain.jsonl", "question": "prompt", "answer": "completion"}
+    if form == "section":
+        data["retain"] = {"path": "retain.jsonl", "config": None, "split": "train[:4]"}
+    if form == "splits":
+        data["forget"] = {"all": "forget.jsonl", "other": "other.jsonl"}
+    options = rows_options(data, "all")
+    wanted = "--forget-rows forget.jsonl --retain-rows retain.jsonl"
+    if form == "section":
+        wanted = "--forget-rows forget.jsonl --retain-rows 'retain.jsonl[train[:4]]'"
+    assert options == f"{wanted} --column question=prompt --column answer=completion"
+    code, out, err = run("evaluate", folder, *shlex.split(options), "--json")
+    assert code == 0, err
+    assert "extraction_strength_forget" in json.loads(out)
+
+
+def test_the_command_of_a_model_card_names_what_it_cannot_know_in_capitals() -> None:
+    data = {"source": "texts", "rows": "all.csv", "forget_if": {"author": "J. Doe"}}
+    assert rows_options(data, "all") == "--forget-rows FORGET_ROWS --retain-rows RETAIN_ROWS"
+    assert rows_options({"source": "tofu"}, 0.1) == "--data tofu --forget 0.1"
 
 
 @pytest.mark.usefixtures("tables")

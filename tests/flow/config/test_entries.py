@@ -101,6 +101,11 @@ def test_a_benchmark_in_a_file_has_its_own_fields_and_splits(write: Write) -> No
     assert "data takes: source, refusals, rows, kinds" in text
 
 
+def test_null_takes_away_the_attacks_of_another_file() -> None:
+    assert load_config("quickstart").attacks
+    assert load_config("quickstart", ["attacks=null"]).attacks == ()
+
+
 def test_attacks_are_resolved_sorted_and_survive_json() -> None:
     config = load_config("quickstart", ["attacks={relearning: {steps: [2, 5]}, paraphrase: {}}"])
     assert [spec.name for spec in config.attacks] == ["paraphrase", "relearning"]

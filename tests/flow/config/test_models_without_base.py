@@ -99,7 +99,10 @@ def test_other_benchmarks_need_a_base(load: Load) -> None:
 
 
 def test_a_model_without_weights_is_an_error(load: Load) -> None:
-    assert problems(load, {}) == ["models.0.base: missing: this key is required"]
+    assert problems(load, {}) == [
+        "models.0: missing: name a model; `base` has not learned the rows (start and retain "
+        "models are trained from it), and `fine_tuned` has learned them"
+    ]
 
 
 def test_retain_models_of_some_splits_are_an_error(load: Load) -> None:

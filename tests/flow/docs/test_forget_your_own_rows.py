@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 from shutil import copytree
+from unittest.mock import Mock
 
 import pytest
 
@@ -36,9 +37,10 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the page's three files, without the weights of its model."""
     copytree(TUTORIALS / "harrow-and-quill", tmp_path / "rows")
     monkeypatch.chdir(tmp_path / "rows")
-    monkeypatch.setattr(gguf, "check_file", lambda _: None)
-    monkeypatch.setattr(model_shape, "config_of", lambda *_: None)
-    monkeypatch.setattr(model_shape, "number_of_weights", lambda *_: WEIGHTS_OF_SMOLLM2)
+    replaced = Mock(return_value=None)
+    monkeypatch.setattr(gguf, "check_file", replaced)
+    monkeypatch.setattr(model_shape, "config_of", replaced)
+    monkeypatch.setattr(model_shape, "number_of_weights", Mock(return_value=WEIGHTS_OF_SMOLLM2))
     return tmp_path / "rows"
 
 

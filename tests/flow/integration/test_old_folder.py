@@ -4,6 +4,7 @@
 MLflow's files, which are written again, are left out.
 """
 
+import csv
 import json
 import shutil
 from collections.abc import Iterator
@@ -12,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from unlearnbench.cli.main import main
+from unlearnbench.config.loader import load_config
+from unlearnbench.runs.prerequisites import start_check
 
 pytestmark = [
     # MLflow 3.17 asks SQLAlchemy 2.1 for a loader that the latter is about to drop.
@@ -57,3 +60,17 @@ def test_report_writes_page_and_table(opened: Path) -> None:
     assert main(["report", str(opened)]) == 0
     assert "npo" in page.read_text(encoding="utf-8")
     assert table.read_bytes() == (MADE / "results.csv").read_bytes()
+
+
+def test_its_start_model_is_measured_without_a_change_of_its_record(opened: Path) -> None:
+    records = {path: path.read_bytes() for path in (opened / "records").glob("*/*")}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(opened.parents[1])
+        check = start_check(load_config("old.yaml"), opened, "tiny", 0.25)
+    assert check is not None
+    assert check.answered is not None
+    # ROUGE on the retain rows, as results.csv has it.
+    with (MADE / "results.csv").open(encoding="utf-8") as file:
+        (row,) = (row for row in csv.DictReader(file) if row["kind"] == "fine-tuned")
+    assert check.answered.start == pytest.approx(float(row["rouge_retain"]))
+    assert {path: path.read_bytes() for path in (opened / "records").glob("*/*")} == records

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -107,7 +108,7 @@ def pipeline_of(marks: Path, checks: Checks, *, attack: str = "") -> Pipeline:
             spec={},
             status="finished",
             profile=TOFU.id,
-            provenance=entries[name],
+            provenance=entries.get(name, {}),
             epochs=(result,),
         )
         write_record(record, folder)
@@ -189,6 +190,25 @@ def test_a_sweep_goes_on_if_the_models_of_its_runs_know_their_rows(tmp_path: Pat
     only_one = config.model_copy(update={"models": config.models[:1]})
     sweep(only_one, pipeline_of(marks, checks))
     assert len([*marks.glob("run.*")]) == 2
+
+
+@pytest.mark.usefixtures("shared_ray")
+def test_a_start_model_of_an_earlier_version_is_measured_when_its_sweep_goes_on(
+    tmp_path: Path,
+) -> None:
+    marks = tmp_path / "marks"
+    pipeline = pipeline_of(marks, {})  # records without what the start model knows
+    asked: list[tuple[str, Any]] = []
+
+    def measured(_config: SweepConfig, _folder: Path, model: str, split: Any) -> StartCheck:
+        asked.append((model, split))
+        return UNLEARNED if (model, split) == ("two", 0.1) else KNOWS
+
+    pipeline = replace(pipeline, start_check=measured)
+    with pytest.raises(UnlearnbenchError, match="two, forget 10 %: the start model has not lea"):
+        sweep(a_config(tmp_path / "out"), pipeline)
+    assert sorted(asked) == [(m, f) for m in ("one", "two") for f in (0.1, 0.2)]
+    assert not [*marks.glob("run.*")]
 
 
 @pytest.mark.usefixtures("shared_ray")

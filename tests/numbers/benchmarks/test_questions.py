@@ -152,14 +152,17 @@ def test_one_table_is_divided_by_what_is_marked(folder: Path) -> None:
         ({"author": ("J. Doe", "Z. Zed")}, "has author: 'Z. Zed'"),
         ({"author": "J. Doe", "code": "8"}, "no row of all.jsonl has all of author: 'J. Doe', co"),
         ({"n": True}, "no row of all.jsonl has n: True"),
+        # YAML reads `forget: yes` as true.
+        ({"left": True}, "all.jsonl has the text 'Yes'; write it in quotes: left: \"Yes\""),
+        ({"left": False}, "all.jsonl has the text 'no'; write it in quotes: left: \"no\""),
         ({"empty": "x"}, "the column is empty"),
     ],
 )
 def test_a_filter_without_effect_is_refused(
     folder: Path, forget_if: dict[str, Any], text: str
 ) -> None:
-    marked = [{**row, "author": "J. Doe", "n": 1, "code": "7"} for row in FORGET]
-    marked += [{**row, "author": "A. Other", "code": "8"} for row in RETAIN]
+    marked = [{**row, "author": "J. Doe", "n": 1, "code": "7", "left": "Yes"} for row in FORGET]
+    marked += [{**row, "author": "A. Other", "code": "8", "left": "no"} for row in RETAIN]
     write(folder / "all.jsonl", [{**row, "kind": "row", "empty": None} for row in marked])
     assert text in problem(rows="all.jsonl", forget_if=forget_if)
 
