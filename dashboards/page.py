@@ -87,6 +87,8 @@ def _data(context: PageContext) -> dict[str, Any]:
     rates = {r.learning_rate for r in report.rows if r.kind == "run"}
     ranked = [item.ranked for panel in context.panels for item in panel.best if item.ranked]
     first = max(ranked, key=lambda item: merit_of(item) or (), default=None)
+    rivals = [item for item in ranked if first is not None and item.panel == first.panel]
+    second = next((item for item in rivals if item is not first), None)
     return {
         "unit": report.unit,
         "palette": [list(pair) for pair in PALETTE],
@@ -119,6 +121,7 @@ def _data(context: PageContext) -> dict[str, Any]:
         "compared": [column.name for column in columns.compared],
         "sets": columns.sets,
         "first": None if first is None else (first.rows[0].run_id, first.epoch),
+        "second": None if second is None else (second.rows[0].run_id, second.epoch),
     }
 
 

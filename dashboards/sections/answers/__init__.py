@@ -8,12 +8,14 @@ from types import MappingProxyType
 from typing import Any
 
 from unlearnbench.analysis.best_settings import Setting
+from unlearnbench.analysis.scorecard import REPETITION
 from unlearnbench.api.metric import Measure
 from unlearnbench.api.observations import Evaluation, SetEvaluation, SetName
 from unlearnbench.results.records import Record
 
 from ...page_data import to_json
 from ...report_section import PageContext, Section
+from ..best_settings import warnings_of
 from ..lasting import variant_answers
 
 MAX_EVALUATIONS = 600
@@ -77,18 +79,25 @@ def answer_data(
     total: int,
     budget: int,
     memorization: Mapping[SetName, Measure] = MappingProxyType({}),
+    repetition: Mapping[SetName, Measure] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Encode the answers in at most `budget` compressed bytes.
 
-    total         number of evaluations in all records
-    memorization  by set, the metric that says how far a question's answer is memorized
+    Args:
+        evaluations: By record and epoch, most useful first.
+        total: Number of evaluations in all records.
+        budget: Largest size in bytes.
+        memorization: By set, the metric that says how far a question's answer is memorized.
+        repetition: By set, the metric that falls where an answer repeats itself.
 
-    lists    per question list [questions, per question its texts: the true answer, others]
-    answers  record → epoch, or `epoch variant` → set → [list, text numbers, 100 · ROUGE-L recall,
-             100 · probability, 100 · memorization if it is known]; no text numbers of a set that
-             is only scored
-    rows     set → [embedded questions, all questions]
-    models   [embedded evaluations, all evaluations]
+    Returns:
+        `lists`: per question list [questions, per question its texts: the true answer, others].
+        `answers`: record → epoch, or `epoch variant` → set → [list, text numbers, 100 · ROUGE-L
+        recall, 100 · probability, 100 · memorization or None, numbers of the questions whose answer
+        repeats itself]; no text numbers of a set that is only scored, and fewer entries if the last
+        ones are not known.
+        `rows`: set → [embedded questions, all questions].
+        `models`: [embedded evaluations, all evaluations].
     """
     with_texts = {
         key: evaluation
@@ -102,7 +111,7 @@ def answer_data(
     data: dict[str, Any] = {}
     for share, rows in LIMITS:
         chosen = dict(list(with_texts.items())[: math.ceil(share * len(with_texts))])
-        data = _encode(chosen, rows, memorization) | {
+        data = _encode(chosen, rows, memorization, repetition) | {
             "rows": {name: [min(rows, n), n] for name, n in sorted(counts.items()) if n},
             "models": [sum(isinstance(epoch, int) for _, epoch in chosen), total],
         }
@@ -112,7 +121,10 @@ def answer_data(
 
 
 def _encode(
-    evaluations: Evaluations, rows: int, memorization: Mapping[SetName, Measure]
+    evaluations: Evaluations,
+    rows: int,
+    memorization: Mapping[SetName, Measure],
+    repetition: Mapping[SetName, Measure],
 ) -> dict[str, Any]:
     lists: dict[Key, _QuestionList] = {}
     answers: dict[str, dict[str, dict[SetName, list[Any]]]] = {}
@@ -121,11 +133,28 @@ def _encode(
         for name, part in sorted(evaluation.sets.items()):
             if part.generated or part.references:
                 sets[name] = _encode_set(part, rows, lists)
-                known = memorization[name].per_example(part) if name in memorization else None
-                if known is not None:
-                    sets[name].append([_hundredths(share) for share in known[:rows].tolist()])
+                sets[name] += _encode_values(
+                    part, rows, memorization.get(name), repetition.get(name)
+                )
     texts = [[item.questions, [list(texts) for texts in item.texts]] for item in lists.values()]
     return {"lists": texts, "answers": answers}
+
+
+def _encode_values(
+    part: SetEvaluation, rows: int, memorization: Measure | None, repetition: Measure | None
+) -> list[Any]:
+    """Encode how far answers are memorized, and which repeat themselves, if that is known."""
+    strengths = None if memorization is None else memorization.per_example(part)
+    distinct = None if repetition is None else repetition.per_example(part)
+    encoded: list[Any] = []
+    if strengths is not None or distinct is not None:
+        encoded.append(
+            None if strengths is None else list(map(_hundredths, strengths[:rows].tolist()))
+        )
+    if distinct is not None:
+        looping = [i for i, share in enumerate(distinct[:rows].tolist()) if 0 < share < LOOPING]
+        encoded.append(looping)
+    return encoded
 
 
 def _encode_set(part: SetEvaluation, rows: int, lists: dict[Key, _QuestionList]) -> list[Any]:
@@ -149,6 +178,9 @@ def _hundredths(share: float) -> int | None:
 
 MEMORIZATION = "extraction_strength"
 """Metric that questions are sorted by."""
+LOOPING = 0.5
+"""Share of an answer's distinct 4-grams below which the answer is marked: it says more than half of
+them again. A convention of this page."""
 MAX_BYTES = 4_000_000
 """Size limit of the answers; those that would exceed it are left out, and counted."""
 
@@ -162,5 +194,18 @@ class Answers(Section):
         """Encode the answers, most useful first."""
         measures = context.columns.schema.measures.values()
         memorization = {on: measure for measure, on in measures if measure.name == MEMORIZATION}
+        repetition = {on: measure for measure, on in measures if measure.name == REPETITION}
         total = sum(len(record.evaluations) for record in context.report.records)
-        return answer_data(chosen_evaluations(context), total, MAX_BYTES, memorization)
+        chosen = chosen_evaluations(context)
+        encoded = answer_data(chosen, total, MAX_BYTES, memorization, repetition)
+        return encoded | {"warnings": _warnings(context)}
+
+
+def _warnings(context: PageContext) -> dict[str, str]:
+    """Name why the scores of best settings are no success, by `epoch@run` of their seeds."""
+    return {
+        f"{row.epoch}@{row.run_id}": ", ".join(warnings)
+        for setting in context.best
+        if (warnings := warnings_of(context, setting))
+        for row in setting.rows
+    }

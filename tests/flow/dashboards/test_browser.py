@@ -380,3 +380,48 @@ def test_the_first_column_of_a_table_stays_on_a_phone(visit: Visit, path: Path) 
         assert number["x"] + number["width"] < 390, "at least one number without scrolling"
         page.locator(table).first.evaluate("node => { node.parentNode.scrollLeft = 1000; }")
         assert name.bounding_box() == before
+
+
+def test_two_models_answer_the_same_question_side_by_side(
+    visit: Visit, path: Path, report: Results
+) -> None:
+    page = visit(path)
+    page.evaluate("document.getElementById('answers').scrollIntoView()")
+    articles = page.locator("#answer-list article")
+    articles.first.wait_for()
+    # At first, the best setting and that of the runner-up.
+    ranked = [best.setting for best in report.panels[0].best if best.ranked]
+    names = [f"{s.rows[0].method}, learning rate {s.learning_rate:.0e}" for s in ranked if s]
+    expected = [name.replace("e-0", "e-") + ", seed 0" for name in names[:2]]
+    heads = articles.first.locator(".sides h4")
+    assert heads.all_inner_texts() == expected
+    page.locator("#answer-run").select_option(label="npo, learning rate 1e-4, seed 1")
+    page.locator("#answer-beside").select_option(label="npo, learning rate 3e-5, seed 2")
+    page.locator("#answer-beside-epoch").select_option("2")
+    page.locator("#answer-question").select_option("1")
+    assert articles.count() == 1
+    question = articles.first.locator("h3").inner_text()
+    assert heads.all_inner_texts() == [
+        "npo, learning rate 1e-4, seed 1",
+        "npo, learning rate 3e-5, seed 2",
+    ]
+    for side, rate, seed, epoch in ((0, 1e-4, 1, 3), (1, 3e-5, 2, 2)):
+        (record,) = (
+            record
+            for record in report.records
+            if (record.method, record.learning_rate, record.seed) == ("npo", rate, seed)
+            and record.forget_fraction == 0.05
+        )
+        part = record.evaluations[epoch].sets["forget"]
+        lines = articles.first.locator(".sides > div").nth(side).locator("dl > div")
+        texts = [line.locator("dd").first.inner_text() for line in lines.all()]
+        at = part.questions.index(question)
+        chosen = lines.locator("xpath=self::div[@class='chosen']/dd[1]")
+        assert chosen.inner_text() == part.generated[at]
+        assert len(texts) == 3, "epochs stay beside each other"
+    known = articles.first.locator(":scope > dl").all_inner_texts()
+    assert "before" in known[0]
+    assert "retain model" in known[1]
+    page.locator("#answer-beside").select_option("")
+    assert articles.first.locator(".sides").count() == 0
+    assert page.locator("#answer-beside-epoch").is_hidden()

@@ -75,3 +75,40 @@ def test_published_logs_without_texts_have_no_answers(fabric: Fabric) -> None:
     sets = {n: replace(s, generated=()) for n, s in evaluation.sets.items()}
     found = collect([replace(run, evaluations={1: replace(evaluation, sets=sets)})])
     assert (found["answers"], found["rows"]) == ({}, {})
+
+
+def test_answers_that_repeat_themselves_are_marked(fabric: Fabric) -> None:
+    run = fabric.run()
+    part = run.evaluations[2].sets["forget"]
+    said = ("a b c d " * 9, "She was born in Paris and lives there.", "")
+    sets = {**run.evaluations[2].sets, "forget": replace(part, generated=said)}
+    run = replace(run, evaluations={2: replace(run.evaluations[2], sets=sets)})
+    data = answers.Answers().data(context_of(fabric.reference("fine-tuned"), run))
+    # 33 4-grams, 4 of them distinct; an empty answer says nothing twice.
+    assert data["answers"][run.id]["2"]["forget"][5] == [0]
+    assert data["answers"][run.id]["2"]["retain"][5] == []
+
+
+def test_the_warnings_of_a_best_setting_stand_with_its_answers(fabric: Fabric) -> None:
+    run = fabric.run(points=((0.8, -5.0),))
+    low = replace(run.epochs[0], metrics={**run.epochs[0].metrics, "repetition_forget": 0.3})
+    start = fabric.reference("fine-tuned")
+    high = replace(start.epochs[0], metrics={**start.epochs[0].metrics, "repetition_forget": 1.0})
+    context = context_of(replace(start, epochs=(high,)), replace(run, epochs=(low,)))
+    assert answers.Answers().data(context)["warnings"] == {f"1@{run.id}": "repetitive"}
+
+
+def test_without_texts_there_are_neither_answers_nor_loops(fabric: Fabric) -> None:
+    run = fabric.run()
+    bare = {
+        epoch: replace(
+            evaluation,
+            sets={
+                name: replace(part, generated=(), questions=("",) * 3, references=("",) * 3)
+                for name, part in evaluation.sets.items()
+            },
+        )
+        for epoch, evaluation in run.evaluations.items()
+    }
+    data = answers.Answers().data(context_of(replace(run, evaluations=bare)))
+    assert data["answers"] == {}
