@@ -43,7 +43,7 @@ def test_d_is_the_records(sweep: Path, epoch: int | None, shown: int) -> None:
     (bar,) = (trace for trace in figure.data if trace.name == "D")
     distance = run_of(sweep).epochs[shown - 1].metrics["ks_statistic"]
     assert abs(bar.y[1] - bar.y[0]) == pytest.approx(distance)
-    with pytest.raises(RecordError, match="0 runs have an id that begins with 'aa'"):
+    with pytest.raises(RecordError, match="no runs have an id that begins with 'aa'"):
         truth_ratios(sweep, "aa")
 
 

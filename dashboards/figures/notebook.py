@@ -120,10 +120,9 @@ def trajectories(
     metrics = _usual(table, known) if metrics is None else metrics
     for name in metrics:
         if name not in known:
-            near = did_you_mean(name, known)
+            near = did_you_mean(name, known) or ";"
             raise UnlearnbenchError(
-                f"metric {name!r} has no number in this table{near}; those that have: "
-                f"{', '.join(known)}"
+                f"metric {name!r} has no number in this table{near} there are {', '.join(known)}"
             )
     style = Style.of(table if every is None else every)
     cols = min(len(metrics), 2) if _is_narrow(width) else len(metrics)

@@ -115,7 +115,7 @@ def find_anchor(name: str) -> Anchor:
     known = load_anchors()
     if name not in known:
         raise EvaluationError(
-            f"no reference model {shortened(name)}{did_you_mean(name, known)}; "
+            f"no reference model {shortened(name)}{did_you_mean(name, known) or ';'} "
             "`unlearnbench anchors list` has their ids"
         )
     return known[name]

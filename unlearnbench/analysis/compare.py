@@ -324,8 +324,8 @@ def find_contender(name: str, label: str, results: Results, variant: str = "") -
                 f"{label}: no run of {name!r} was evaluated: {'; '.join(map(str, lost))}"
             )
         raise RecordError(
-            f"{label}: no method, setting or run {name!r}{did_you_mean(name, by_name)}; methods: "
-            f"{', '.join(results.families) or 'none was evaluated'}"
+            f"{label}: no method, setting or run {name!r}{did_you_mean(name, by_name) or ';'} "
+            f"methods: {', '.join(results.families) or 'none was evaluated'}"
         )
     rows = _under(results, variant) if variant else results.rows
     own = tuple(row for row in rows if row.kind == "run" and row.run_id in run_ids)

@@ -295,8 +295,8 @@ def _only_class(
     classes = [item for item in classes if not inspect.isabstract(item[1])] or classes
     if len(classes) != 1:
         bases = ", ".join(base.__name__ for kind in kinds for base in _bases(kind))
-        listed = ", ".join(value.__name__ for _, value in classes) or "none"
-        reason = f"it must define exactly one plug-in, a subclass of {bases}: {listed}"
+        listed = " and ".join(value.__name__ for _, value in classes) or "none"
+        reason = f"it must define exactly one plug-in (a subclass of {bases}), and defines {listed}"
         raise broken(offer, reason, _one(kinds[0]) if len(kinds) == 1 else "plug-in")
     return classes[0]
 

@@ -192,9 +192,18 @@ def _refusal(repository: Repository, error: Exception) -> HubError:
     elif isinstance(error, RevisionNotFoundError):
         reason = f"it has no revision {repository.revision!r}"
     else:
-        first = " ".join(str(error).split())[:300]
-        return HubError(first or type(error).__name__, answered=False)
+        return HubError(_unreachable_text(error), answered=False)
     return HubError(reason, answered=True)
+
+
+def _unreachable_text(error: Exception) -> str:
+    """Say why the hub did not answer, in a few words if the reason is common."""
+    text = " ".join(str(error).split())
+    if "offline mode is enabled" in text.lower() or "OfflineModeIsEnabled" in text:
+        return "the variable HF_HUB_OFFLINE is set, and the cache does not have it"
+    if "could not be reached" in text and "local cache" in text:
+        return "the hub could not be reached, and the cache does not have it"
+    return text[:300] or type(error).__name__
 
 
 def _address(repository: Repository) -> str:

@@ -76,7 +76,20 @@ def describe_error(error: ErrorDetails) -> str:
     if kind == "literal_error" and isinstance(value, str):
         hint = did_you_mean(value, re.findall(r"'([^']*)'", context["expected"]))
     rule = _YAML.get(kind, error["msg"].removeprefix("Input "))
+    if kind == "string_pattern_mismatch":
+        rule = _rule_of_pattern(context["pattern"])
     return f"{rule}, got {describe_value(value)}{hint}"
+
+
+def _rule_of_pattern(pattern: str) -> str:
+    """The rule of a regular expression in words, if it is one of places or names."""
+    schemes = re.match(r"\^\(\(([a-z0-9|]+)\)://", pattern)
+    if schemes:
+        *first, last = [f"{scheme}://" for scheme in schemes[1].split("|")]
+        return f"should be a path, or an address that begins with {', '.join(first)} or {last}"
+    if pattern == "^[A-Za-z0-9][A-Za-z0-9._-]*$":
+        return "should begin with a letter or digit, and have only these, '.', '_' and '-'"
+    return f"should have the form {pattern}"
 
 
 def describe_errors(error: ValidationError) -> str:
@@ -122,7 +135,7 @@ def _hint(kind: str, value: Any) -> str:
 
 _WHOLE = {
     "missing": "missing: this key is required",
-    "too_short": "is empty: a sweep of zero runs",
+    "too_short": "is empty, so there would be no run; give at least one",
     "extra_forbidden": "unknown key",
 }
 _SECTION = "should be a section of keys"

@@ -155,14 +155,16 @@ def _split(given: float, published: float, tables: Mapping[str, Rows], origin: s
     name, retain = split_name("forget", published), split_name("retain", published)
     texts = {n: [(row.question, row.answer) for row in rows] for n, rows in tables.items()}
     faults = {
-        f"{name} and {retain} together are not full": Counter(texts[name] + texts[retain])
+        f"{name} and {retain} together do not have the rows of full": Counter(
+            texts[name] + texts[retain]
+        )
         != Counter(texts["full"]),
         f"{name}_perturbed has other rows than {name}": texts[f"{name}_perturbed"] != texts[name],
-        f"retain_perturbed has rows that {retain} has not": not {*texts["retain_perturbed"]}
+        f"retain_perturbed has rows that {retain} lacks": not {*texts["retain_perturbed"]}
         <= {*texts[retain]},
     }
     for fault in (text for text, holds in faults.items() if holds):
-        raise DataError(f"{origin}: {fault}; a file is cut off or of another version")
+        raise DataError(f"{origin}: {fault}; a file is cut off, or from another version")
     sets = {
         "retain": tables["retain_perturbed"],
         "forget": tables[f"{name}_perturbed"],

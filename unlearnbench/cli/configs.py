@@ -153,7 +153,7 @@ def new_config(
     """
     file = Path(name if name.endswith((".yaml", ".yml")) else f"{name}.yaml")
     if file.exists():
-        raise OutputError(f"{file}: there is such a file, which is kept; choose another name")
+        raise OutputError(f"{file} exists, and is not written over; choose another name")
     check_file(file, "the config")
     sweep = re.sub(r"[^A-Za-z0-9.-]+", "_", file.stem).strip("._-") or "my_sweep"
     console = Console()

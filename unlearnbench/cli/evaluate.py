@@ -161,8 +161,8 @@ def score(
     rules = profile_of_id(evaluation.profile)
     if given is not None and given.id != rules.id:
         raise EvaluationError(
-            f"{log}: by profile {rules.id}, as the log says, and the options say {given.id}: leave "
-            "them out, or evaluate the model again by those rules"
+            f"{log}: the log was made by profile {rules.id}, and the options ask for {given.id}; "
+            "leave the options out, or evaluate the model again by those rules"
         )
     register_for_evaluation(plugins, rules)
     benchmark = data_settings(data)
@@ -172,9 +172,9 @@ def score(
     }
     if missing := [name for name in benchmark.set_roles if name not in present]:
         raise EvaluationError(
-            f"{log}: no whole set {missing[0]!r} in it, so there are no metrics of "
-            f"{benchmark.source}; if it is of another benchmark, name that with --data, else it "
-            "serves as --retain alone"
+            f"{log}: the set {missing[0]!r} is missing or incomplete, so the metrics of "
+            f"{benchmark.source} cannot be computed; name the log's benchmark with --data, or give "
+            "this log only as --retain"
         )
     shares = evaluated_shares(evaluation, rouge_sets(plan_of(rules, benchmark)))
     if notice := uncounted_notice(shares, rules, "evaluate the model again with --profile"):

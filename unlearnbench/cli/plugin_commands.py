@@ -148,7 +148,7 @@ def plugin_group(kind: registry.Kind) -> typer.Typer:
     ) -> None:
         for offer in registry.offers(kind):
             if offer.name == name:
-                text = f"{word} {name!r} is offered by {offer.source}; choose another name"
+                text = f"{offer.source} already has {a_word} {name!r}; choose another name"
                 raise PluginError(text)
         console, written = Console(), write_package(name, Path(out), kind)
         for file in written:
@@ -174,9 +174,9 @@ def write_package(name: str, folder: Path, kind: registry.Kind = "methods") -> t
     word, module, package = kind.removesuffix("s"), name.replace("-", "_"), folder / name
     if not _NAME.fullmatch(name) or iskeyword(name) or find_spec(module) is not None:
         raise PluginError(
-            f"{name!r} cannot be the name of {_with_article(word)}: use small letters "
-            "and digits, with hyphens between words, a letter first; no keyword and no module "
-            "of the Python here"
+            f"{name!r} cannot be the name of {_with_article(word)}: a name begins with a small "
+            "letter, has small letters, digits and hyphens between words, and is no keyword or "
+            "module of Python; choose another name"
         )
     if package.exists() and any(package.iterdir()):
         raise PluginError(f"{package} exists already, so nothing was written; choose another --out")

@@ -163,7 +163,7 @@ class Document:
         for depth, step in enumerate(loc):
             if not (isinstance(section, dict) or _is_index(step, section)):
                 above = ".".join(map(str, loc[:depth]))
-                reason = f"{above} is {shortened(section)} and has no {str(step)!r} in it"
+                reason = f"{above} is {shortened(section)}, which has no {str(step)!r}"
                 self.problem(loc, reason, COMMAND_LINE)
                 return
             if depth == len(loc) - 1:
@@ -205,7 +205,7 @@ def read_yaml(name: str, text: str, above: Loc = ()) -> Document:
         section: dict[str, Any] = {}
         for key_node, value in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
-                raise yaml.MarkedYAMLError(None, None, "a key is a word", key_node.start_mark)
+                raise yaml.MarkedYAMLError(None, None, "a key must be a word", key_node.start_mark)
             key = str(key_node.value)
             below, line = (*loc, key), place(key_node.start_mark)
             if key in section:
@@ -221,7 +221,7 @@ def read_yaml(name: str, text: str, above: Loc = ()) -> Document:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark, text = None, str(error)
         if isinstance(error, RecursionError):
-            text = "a value that has itself in it"
+            text = "a value contains itself"
         if isinstance(error, yaml.MarkedYAMLError):
             mark, text = error.problem_mark, " ".join(filter(None, [error.context, error.problem]))
         first = text.partition("\n")[0]

@@ -82,7 +82,7 @@ def _of_kind(value: Any, spanned: Range) -> Range:
     annotation = get_args(value)[0] if hasattr(value, "__metadata__") else value
     kinds = get_args(annotation) or (annotation,)
     if float not in kinds and int not in kinds:
-        raise ValueError("takes no range, which is of floats or whole numbers; write a list")
+        raise ValueError("takes no range, because only numbers have ranges; write a list")
     if float not in kinds and not spanned.whole:
         raise ValueError("low, high and step must be whole numbers")
     for end in ("low", "high"):

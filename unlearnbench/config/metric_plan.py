@@ -291,8 +291,8 @@ def metric_plan(
     named = {use.metric for use in uses}
     for name in sorted(named & {key for key, settings in chosen.items() if settings}):
         raise PluginError(
-            f"metric {name!r} is one of the benchmark's own, whose settings follow from the "
-            "evaluation profile; leave it out, or take another profile"
+            f"the benchmark itself reports metric {name!r}, with settings that follow from the "
+            "evaluation profile; leave the metric out, or choose another profile"
         )
     taken: set[str] = set()
     part = [(use.metric, _planned(use, metrics[use.metric], roles, taken)) for use in uses]

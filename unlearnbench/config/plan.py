@@ -447,7 +447,7 @@ def make_plan(
         runs |= made_by_id
         add_trials(trials, entry, point, made_by_id)
     if not runs and config.search.kind != "optuna":
-        problem = "a sweep of zero runs: give each axis of the grid at least one value"
+        problem = "there would be no run; give each axis of the grid at least one value"
         raise ConfigError([Problem(config.name, "methods", problem)])
     return replace(empty, runs=tuple(runs.values()), trials=trials)
 

@@ -125,8 +125,8 @@ def get_profile(
     """
     if name not in PROFILES:
         raise EvaluationError(
-            f"evaluation profile {shortened(name)} is unknown{did_you_mean(name, PROFILES)}; "
-            f"there are: {', '.join(sorted(PROFILES))}"
+            f"evaluation profile {shortened(name)} is unknown{did_you_mean(name, PROFILES) or ';'} "
+            f"there are {', '.join(sorted(PROFILES))}"
         )
     profile = PROFILES[name]
     if version not in (None, profile.version):

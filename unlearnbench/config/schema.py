@@ -344,7 +344,8 @@ class ModelSettings(Settings):
                 )
             if self.revision is not None:
                 raise fault(
-                    "it is that of `base`, which is not given; write fine_tuned as id@revision",
+                    "belongs to `base`, which is missing; write the revision of fine_tuned as "
+                    "id@revision",
                     "revision",
                 )
         return self

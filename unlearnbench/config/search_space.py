@@ -178,8 +178,8 @@ class Space:
             if len(points) == trials:
                 return list(points.values())
         raise UnlearnbenchError(
-            f"{self.base.name}: its ranges hold {len(points)} different settings, values having "
-            f"four digits, and {trials} trials are configured; widen them, or lower trials"
+            f"{self.base.name}: its ranges have only {len(points)} different settings (values have "
+            f"four digits), and search.trials is {trials}; widen the ranges, or lower trials"
         )
 
 

@@ -97,7 +97,10 @@ class WrittenConfig(SweepConfig):
         known = [split_name("retain", name) for name in data.split_names] if data else []
         rule = f"expected one of {', '.join(known)}" if known else "expected a split, as retain90"
         raise_faults(
-            Fault((i, "name"), f"{name!r} is the name of models.{names.index(name)} as well")
+            Fault(
+                (i, "name"),
+                f"{name!r} is already the name of models.{names.index(name)}; choose another",
+            )
             for i, name in enumerate(names)
             if name in names[:i]
         )
@@ -122,9 +125,13 @@ class WrittenConfig(SweepConfig):
         used = "splits" if names else "forget_fractions"
         if info.field_name != used:
             if keys is not None:
-                by = f"names: {', '.join(names)}" if names else "fractions, such as 0.1"
-                fix = f"list them in {used} and leave this out (null, where another file has it)"
-                raise ValueError(f"{data.source} has splits by {by}; {fix}")
+                kind = (
+                    f"named splits ({', '.join(names)})"
+                    if names
+                    else "splits by fraction, such as 0.1"
+                )
+                fix = f"list them in `{used}` and leave this key out (null if another file sets it)"
+                raise ValueError(f"{data.source} has {kind}; {fix}")
         elif keys is None and not names:
             raise PydanticKnownError("missing")
         problems = [(i, data.problem_with(key)) for i, key in enumerate(keys or ())]
@@ -142,8 +149,8 @@ class WrittenConfig(SweepConfig):
             listed = ", ".join(map(str, seeds))
             raise fault(f"{unknown[0]} is not one of the sweep's seeds ({listed})", "seeds")
         if {*select.seeds} == {*seeds}:
-            text = "are all of the sweep's: none is left to report the chosen settings on"
-            raise fault(f"{text}; add to seeds", "seeds")
+            text = "these are all seeds of the sweep, so none is left to report the choice on"
+            raise fault(f"{text}; add more to `seeds`", "seeds")
         return select
 
     @model_validator(mode="after")
@@ -284,8 +291,8 @@ class WrittenConfig(SweepConfig):
             if isinstance(values, Range):
                 yield (
                     loc,
-                    "a range is drawn from by a search, and a grid takes a list, such as "
-                    f"[{values.low:g}, {values.high:g}]; write one, or search: {{kind: random, "
+                    "only a search draws from a range, and this is a grid; write a list such as "
+                    f"[{values.low:g}, {values.high:g}], or add search: {{kind: random, "
                     "trials: 20}",
                 )
 
@@ -339,8 +346,8 @@ class WrittenConfig(SweepConfig):
             if rule is not None:
                 yield from self._metric(rule.metric, *loc)
                 if self.epochs_as == "runs":
-                    text = "epochs_as: runs evaluates a run once, at its end: none can end early"
-                    yield loc, f"{text}; take epochs_as: checkpoints"
+                    text = "with epochs_as: runs, a run is evaluated only at its end"
+                    yield loc, f"{text}, so none can end early; set epochs_as: checkpoints"
 
     def _metric(self, metric: Metric, *above: str | int) -> Iterator[tuple[Loc, str]]:
         names = [metric] if isinstance(metric, str) else list(metric)

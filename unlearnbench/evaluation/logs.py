@@ -25,7 +25,7 @@ import numpy as np
 
 from unlearnbench.api.observations import Evaluation, FloatArray, SetEvaluation, SetName
 from unlearnbench.api.profile import Profile
-from unlearnbench.base.errors import EvaluationError, shortened
+from unlearnbench.base.errors import EvaluationError
 from unlearnbench.config.profiles import OPEN_UNLEARNING, TOFU
 from unlearnbench.evaluation.observation_file import SUFFIX, read_observations
 from unlearnbench.stats.text_overlap import WordRule, rouge_recall
@@ -72,6 +72,8 @@ def read_log(path: Path | str, *, profile: Profile = TOFU) -> Evaluation:
         content = path.read_bytes()
         is_gzip = content.startswith(b"\x1f\x8b")
         document = json.loads(gzip.decompress(content) if is_gzip else content)
+        if not isinstance(document, dict):
+            raise ValueError("expected an object with a table for each metric or set")
         tables = {k: t for k, t in document.items() if isinstance(t, dict)}
         if any("value_by_index" in table for table in tables.values()):
             return _open_unlearning(tables)
@@ -82,6 +84,10 @@ def read_log(path: Path | str, *, profile: Profile = TOFU) -> Evaluation:
         raise EvaluationError(
             f"{path}: cannot read the evaluation log: {reason}; copy or write it again"
         ) from error
+
+
+_TEXTS = 3
+"""Texts of a row in TOFU's logs: prompt, generated answer, true answer."""
 
 
 class _Columns:
@@ -129,7 +135,10 @@ def _tofu(document: Mapping[str, Any], profile: Profile) -> Evaluation:
         for file in FILES.values()
     }
     if len(rules) > 1:
-        raise ValueError(f"sets of different rules ({shortened(sorted(map(str, rules)))})")
+        listed = [
+            name if kind is None else f"{name} in {kind}" for name, kind in sorted(rules, key=str)
+        ]
+        raise ValueError(f"its sets were evaluated by different rules ({', '.join(listed)})")
     ((name, precision),) = rules
     sets = {n: _tofu_set(_Columns(f"{f}.", document[f])) for n, f in FILES.items()}
     if name == profile.id and profile.words != "ascii":
@@ -151,7 +160,10 @@ def _tofu_set(tables: _Columns) -> SetEvaluation:
     references: tuple[str, ...] = ()
     answer_loss = tables.numbers("avg_gt_loss")
     if "generated_text" in tables:
-        texts = [(_question_of(prompt), *rest) for prompt, *rest in tables.rows("generated_text")]
+        rows = tables.rows("generated_text")
+        if not all(isinstance(row, list) and len(row) == _TEXTS for row in rows):
+            raise ValueError("generated_text: expected prompt, answer and true answer in each row")
+        texts = [(_question_of(prompt), *rest) for prompt, *rest in rows]
         questions, generated, references = zip(*texts, strict=True)
         questions = questions if any(questions) else ()
     if "question" in tables:

@@ -94,7 +94,7 @@ def _unlike(part: str, rows: Rows) -> Iterator[str]:
             i, other = has.index(False), has.index(True)
             yield (
                 f"{_place(part, i, rows[i])}: no {subject}, but {_place(part, other, rows[other])} "
-                "has; put rows with and without into sets of their own"
+                "has some; put the rows with and without them into different sets"
             )
 
 
@@ -122,7 +122,7 @@ def holdout_faults(benchmark: Benchmark, rows: Dataset, split: Split) -> Iterato
     """Yield rows of holdout sets on which a model is trained."""
     trained = {"full": rows.full, split.name: split.forget, split.retain_name: split.retain}
     trained |= {"pretraining": rows.pretraining, "facts": rows.facts}
-    rule = "models are trained on that one, and no model may have seen a holdout row: remove it"
+    rule = "models are trained on it, and no model may have seen a holdout row, so remove this one"
     for name in sets_of(benchmark, "holdout"):
         part = f"set {name} of {split.name}", split.sets.get(name, ())
         for others in trained.items():
@@ -187,7 +187,7 @@ def _shared(item: tuple[str, Rows], other: tuple[str, Rows], rule: str) -> Itera
     for i, row in enumerate(other[1]):
         if result := places.get(words(row)):
             location = _place(other[0], i, row)
-            yield f"{location}: the row of {_place(item[0], *result)} again; {rule}"
+            yield f"{location}: the same row as {_place(item[0], *result)}; {rule}"
 
 
 def words(row: Question) -> tuple[str, ...]:

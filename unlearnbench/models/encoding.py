@@ -407,7 +407,9 @@ def resolve_template(
             raise ModelError(no_variables(name))
         return TEMPLATES[name]
     if not has_chat:
-        raise ModelError("template: chat, but the tokenizer has none; use auto, plain or another")
+        raise ModelError(
+            "template is chat, but the tokenizer has no chat template; use auto, plain or another"
+        )
     return chat_template(tokenizer, args)
 
 

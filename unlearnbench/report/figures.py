@@ -110,7 +110,7 @@ def select(
         wanted = {with_retain_term(name, families) for name in names}
         for name in sorted(wanted - {name for row in runs for name in (row.family, row.method)}):
             raise RecordError(
-                f"no method {name!r} in this table{did_you_mean(name, families)}; methods: "
+                f"no method {name!r} in this table{did_you_mean(name, families) or ';'} it has "
                 f"{', '.join(families)}"
             )
         runs = [row for row in runs if wanted & {row.family, row.method}]
@@ -209,8 +209,8 @@ def truth_ratios(
     ]
     if len(runs) != 1:
         raise RecordError(
-            f"{folder}: {len(runs)} runs have an id that begins with {run!r}; ids are in "
-            "results.csv"
+            f"{folder}: {len(runs) or 'no'} runs have an id that begins with {run!r}; "
+            "results.csv has the ids"
         )
     record = runs[0]
     chosen = evaluated_epoch(record, epoch)

@@ -116,7 +116,10 @@ def merge(lines: Iterable[tuple[str, str]]) -> Board:
         try:
             read.append(_Line(location, text, _read(text)))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            refused.append(f"{location}: left out: {type(error).__name__}: {error}")
+            reason = f"{type(error).__name__}: {error}"
+            refused.append(
+                f"{location}: left out, because it is no line of a leaderboard ({reason})"
+            )
     kept: dict[str, _Line] = {}
     for line in sorted(read, key=lambda line: line.order):
         first = kept.setdefault(line.record.id, line)

@@ -76,13 +76,13 @@ def check_owner(plan: Plan) -> None:
     except (ValueError, KeyError, TypeError) as error:
         return _check_known_files(folder, f"holds a {PLAN_FILE} that is damaged ({error})")
     if name != plan.config.name:
-        raise RecordError(f"{folder} holds sweep {name!r}, not {plan.config.name!r}; {FIX}")
+        raise RecordError(f"{folder} contains sweep {name!r}, not {plan.config.name!r}; {FIX}")
     for fraction, fingerprint in plan.fingerprints.items():
         other = data.get(split_text(fraction), fingerprint)
         if other != fingerprint:
             raise RecordError(
-                f"{folder} holds sweep {name!r} on other data: {split_label(fraction)} is {other} "
-                f"there and {fingerprint} now; {FIX}"
+                f"{folder} contains sweep {name!r} on other data: the rows of "
+                f"{split_label(fraction)} had the hash {other} and have {fingerprint} now; {FIX}"
             )
     had_texts = dict(written.get("config", {})).get("keep_texts", True)
     has_records = any((folder / "records").glob("[!.]*"))

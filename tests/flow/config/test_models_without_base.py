@@ -114,7 +114,7 @@ def test_retain_models_of_some_splits_are_an_error(load: Load) -> None:
 
 def test_a_revision_needs_a_base(load: Load) -> None:
     (problem,) = problems(load, {"fine_tuned": "org/name", "revision": "main"})
-    assert problem.startswith("models.0.revision: it is that of `base`, which is not given")
+    assert problem.startswith("models.0.revision: belongs to `base`, which is missing")
 
 
 def test_a_metric_that_needs_the_retain_model_is_refused_without_one(load: Load) -> None:
