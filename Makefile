@@ -7,7 +7,7 @@ READY := .venv/.ready
 PYTEST := $(BIN)/python -m pytest --numprocesses logical --maxprocesses 8 \
 	--dist loadfile --no-loadscope-reorder
 
-.PHONY: quickstart test test-long real test-real test-speed gpu gpu-kit lint check fix docs docs-serve release wheel try-wheel extras oldest clean
+.PHONY: quickstart test test-long real test-real test-speed gpu gpu-kit lint check fix docs docs-serve release wheel try-wheel extras test-wandb oldest clean
 .DEFAULT_GOAL := quickstart
 
 $(READY): pyproject.toml constraints.txt
@@ -82,6 +82,13 @@ try-wheel: $(READY)  # the wheel of dist/ in an empty environment of $(PYTHON)
 
 extras: $(READY)
 	$(TRY) extras --python $(PYTHON)
+
+WANDB := build/wandb
+test-wandb: $(READY)  # Weights & Biases offline, in an environment of its own in build/
+	@$(PYTHON) -m venv $(WANDB)
+	$(WANDB)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[wandb]' \
+		pytest pytest-timeout pytest-xdist
+	$(WANDB)/bin/python -m pytest --numprocesses 0 tests/contracts/test_wandb.py
 
 oldest: $(READY)  # lower bounds of the dependencies, on $(PYTHON) 3.11
 	$(TRY) tests $(QUICK) --no-sweep --python $(PYTHON) --constraints constraints-oldest.txt

@@ -53,6 +53,10 @@ EXTRAS = {
         "--set 'learning_rates={low: 1.0e-4, high: 1.0e-3}'",
     ),
     "figures": ("kaleido", "figures pareto runs/short --out pareto.svg"),
+    "wandb": (
+        "wandb",
+        "sweep short.yaml --force --set name=logged --set tracking.tracker=wandb",
+    ),
 }
 """The module of each extra, and a command that is refused with the extra's name without it."""
 UNREACHABLE = ("s3", "gcs")
@@ -77,6 +81,7 @@ class Place:
         """Run a program of the environment; returns its output where `quiet` does not print it."""
         print("$", command, *arguments, flush=True)
         variables = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+        variables.setdefault("WANDB_MODE", "offline")  # without an account
         variables.setdefault("UNLEARNBENCH_SHARED", str(ROOT.parent / "shared"))
         done = subprocess.run(
             [str(self.folder / "env" / "bin" / command), *arguments],

@@ -12,6 +12,8 @@ from tests.oracle.rows import Row, Rows
 
 P_VALUE = "forget_quality"
 """Column of the p-value of a headline with a test."""
+SCORES = "forgotten", "private", "kept"
+"""Columns of the scores of a model."""
 
 
 def tracked_metrics(
@@ -20,9 +22,10 @@ def tracked_metrics(
     """Return the metrics of a record's models by name and epoch.
 
     A number of one evaluation set is `<set>/<metric>`, and one under an attack is
-    `under.<variant>/<column>`. `best/…` is of the run's best epoch, by the rule of every table. In
-    a sweep with `select` or `tune` it is of the chosen epoch, and only runs that report a choice
-    have it. Undefined numbers are left out.
+    `under.<variant>/<column>`. What is kept and what is forgotten by the headline are there once
+    more, as `at_a_glance/utility` and `at_a_glance/forgetting`. `best/…` is of the run's best
+    epoch, by the rule of every table, and its step is 0. In a sweep with `select` or `tune` it is
+    of the chosen epoch, and only runs that report a choice have it. Undefined numbers are left out.
 
     Args:
         rows: Of the folder.
@@ -36,8 +39,11 @@ def tracked_metrics(
         for column, value in row.values.items():
             if value is not None:
                 metrics[_name(row, column, sets.get(column)), row.epoch] = value
+    judge = judge_of(rows, record.panel)
+    for row in of_record:
+        if not row.variant:
+            metrics |= _glance(judge, row)
     if record.kind == "run":
-        judge = judge_of(rows, record.panel)
         plain = [row for row in of_record if not row.variant]
         if chosen_epochs is None:
             best = _best(judge, plain)
@@ -73,12 +79,23 @@ def _best(judge: Judge, rows: list[Row]) -> Row | None:
 def _numbers_of_best(judge: Judge, row: Row, unit: str) -> dict[tuple[str, int], float]:
     headline = judge.headline
     columns = [headline.kept, headline.forgotten, *([P_VALUE] if headline.has_test else [])]
-    metrics = {(f"best/{unit}", row.epoch): float(row.epoch)}
+    columns += SCORES
+    metrics = {(f"best/{unit}", 0): float(row.epoch)}
     for column in columns:
         value = row.get(column)
         if value is not None:
-            metrics[f"best/{column}", row.epoch] = value
+            metrics[f"best/{column}", 0] = value
     kept = row.get(headline.kept)
     if kept is not None and judge.start_kept:
-        metrics["best/utility_kept", row.epoch] = kept / judge.start_kept
+        metrics["best/utility_kept", 0] = kept / judge.start_kept
     return metrics
+
+
+def _glance(judge: Judge, row: Row) -> dict[tuple[str, int], float]:
+    columns = {"utility": judge.headline.kept, "forgetting": judge.headline.forgotten}
+    values = {name: row.get(column) for name, column in columns.items()}
+    return {
+        (f"at_a_glance/{name}", row.epoch): value
+        for name, value in values.items()
+        if value is not None
+    }

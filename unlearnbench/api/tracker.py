@@ -6,6 +6,8 @@ warning, and no run.
 
 Numbers of a run may change after it was logged: the start model is evaluated later, a metric is
 added, or `select` chooses the run. The run is then passed to `log` again, with another `digest`.
+
+What a tracker does not show may be ignored: answers, the data set, and the summary of the sweep.
 """
 
 from abc import ABC, abstractmethod
@@ -28,6 +30,26 @@ class MetricPoint(NamedTuple):
     """Milliseconds since 1970."""
 
 
+class AnswerTable(NamedTuple):
+    """The answers of a run's model to the questions, next to those that it is compared with."""
+
+    columns: tuple[str, ...]
+    """Names of the columns. The first is the question, the second the answer of the run."""
+    rows: Sequence[tuple[str | float | int | None, ...]]
+    """A row for each question. The questions of the forget set come first."""
+
+
+class TrackedData(NamedTuple):
+    """The rows that a run unlearns."""
+
+    name: str
+    """Benchmark and split: `tofu forget 0.1`."""
+    digest: str
+    """Fingerprint of the rows."""
+    source: str
+    """The benchmark: `tofu`."""
+
+
 @dataclass(frozen=True)
 class TrackedSweep:
     """The sweep that runs are logged of."""
@@ -47,6 +69,23 @@ class TrackedSweep:
     """True if the best run has the lowest value of that metric."""
     description: str = ""
     """What a reader of the numbers must know, in sentences; may be empty."""
+    configuration: str = ""
+    """The resolved configuration as YAML, without secrets."""
+    data: Sequence[TrackedData] = ()
+    """The rows of its splits."""
+
+
+@dataclass(frozen=True)
+class SweepSummary:
+    """What a sweep has found, at its end."""
+
+    description: str
+    """The conclusion in Markdown."""
+    metrics: Mapping[str, float]
+    """Numbers of the recommended setting. Their names are those of a run's best epoch
+    (`best/model_utility`), so that both stand in one column."""
+    tags: Mapping[str, str]
+    """`recommended`: the recommended setting; nothing if there is none."""
 
 
 @dataclass(frozen=True)
@@ -66,20 +105,38 @@ class TrackedRun:
     started: int | None
     """Milliseconds since 1970, as `ended`."""
     ended: int | None
+    answers: Callable[[], AnswerTable] | None = None
+    """Function that reads the table of answers. None if no texts are stored."""
+    answers_of: str = ""
+    """The evaluations that the table of answers is made of; empty without a table."""
+    data: TrackedData | None = None
+    """The rows that it unlearns; None if they are unknown."""
 
     @cached_property
     def digest(self) -> str:
-        """Hash of status, parameters, tags and points: 16 hexadecimal digits.
+        """Hash of everything that is logged of the run: 16 hexadecimal digits.
 
         A place that has the run with another digest has numbers that are out of date. Moments of
-        points do not count, because a point that is logged again is the same point.
+        points do not count, because a point that is logged again is the same point. Answers count
+        by the evaluations that they come from, because reading the texts takes time.
         """
         points = [(point.name, point.value, point.step) for point in self.points]
-        return content_hash([self.status, dict(self.parameters), dict(self.tags), points])
+        described = [self.status, dict(self.parameters), dict(self.tags), points]
+        return content_hash([*described, self.name, self.answers_of, self.data])
 
 
 class Tracker(ABC):
     """Place that the runs of one sweep are logged to; made without arguments, then started."""
+
+    @classmethod
+    def check(cls) -> None:
+        """Check that the tracker can be used here. Called before anything is trained.
+
+        Raises:
+            PluginError: If it cannot, for example because a package is missing. The message says
+                what to install.
+        """
+        return  # most trackers need nothing
 
     @abstractmethod
     def start(self, sweep: TrackedSweep) -> None:
@@ -96,6 +153,10 @@ class Tracker(ABC):
     @abstractmethod
     def artefact(self, file: Path) -> None:
         """Attach a file of the sweep, such as its page, in place of an earlier one."""
+
+    def summarize(self, summary: SweepSummary) -> None:
+        """Show what the sweep has found. Called at its end, before its files are attached."""
+        return  # a tracker may ignore it
 
     @abstractmethod
     def link(self, run: str | None = None) -> str | None:

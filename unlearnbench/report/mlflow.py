@@ -3,28 +3,46 @@
 The store is the configured one, MLFLOW_TRACKING_URI's, or SQLite in the sweep's folder. A run that
 is logged in part, or with other numbers than the sweep's table has now, is deleted and logged anew:
 MLflow appends to the history of a metric, and removes no value from it.
+
+A reviewer finds the answers of a run in its table `answers.json`, the rows that it unlearns in its
+data set, and the conclusion in the description of the sweep's run.
 """
 
+import getpass
 import json
 import logging
 import os
 import shlex
 import sys
-from collections.abc import Callable, Generator
+import time
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from unlearnbench.analysis.results import stored_links
-from unlearnbench.api.tracker import TrackedRun, TrackedSweep, Tracker
+from unlearnbench.api.tracker import (
+    AnswerTable,
+    SweepSummary,
+    TrackedData,
+    TrackedRun,
+    TrackedSweep,
+    Tracker,
+)
 from unlearnbench.base.errors import OutputError, RecordError
 from unlearnbench.base.locks import exclusive_lock
 from unlearnbench.base.redaction import redact
+from unlearnbench.report.mlflow_store import (
+    ARTIFACTS,
+    STORE,
+    correct_artifact_addresses,
+    folder_store,
+    store_uri,
+)
+from unlearnbench.report.mlflow_views import Best, flat_view, grouped_view
 
 HOST = "127.0.0.1"
-STORE = "mlflow.db"
-"""MLflow's store in a sweep's folder, where no other is configured."""
 ENVIRONMENT = {
     # MLflow's defaults wait seven times two minutes, or as long as the server demands.
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "5",
@@ -35,11 +53,8 @@ ENVIRONMENT = {
     # Standard output is for results; MLflow would print two lines for each run.
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 }
-ARTIFACTS = "mlartifacts"
 BATCH = 1000
 """Most metrics and parameters that MLflow accepts in one request."""
-PARAMETERS = ("method", "model", "forget_fraction", "learning_rate", "seed")
-"""Columns of the table of runs, beside the best metrics."""
 _PAGE = "workflowType=machine_learning"
 """Without it, MLflow 3 opens its pages for language model applications."""
 _EXISTS = "RESOURCE_ALREADY_EXISTS"
@@ -47,8 +62,18 @@ _BUSY_MILLISECONDS = 60_000
 _STATUS = dict(finished="FINISHED", collapsed="FINISHED", failed="FAILED", stopped="KILLED")
 _DESCRIPTION = "mlflow.note.content"
 """Tag whose text MLflow shows as the description of a run."""
+_SUMMARY_TAGS = ("recommended",)
+"""Tags of `SweepSummary`."""
 _DIGEST = "unlearnbench.numbers"
 """Tag of a run: `TrackedRun.digest` of what was logged, by which outdated numbers are found."""
+_SWEEP = "unlearnbench.sweep_id"
+"""Tag of a sweep's run and of the runs below it, by which a view shows them together."""
+_PARENT = "mlflow.parentRunId"
+ANSWERS = "answers.json"
+"""Artifact with the answers of a run, which MLflow shows as a table."""
+_TABLES = "mlflow.loggedArtifacts"
+"""Tag that lists the tables of a run for MLflow's comparison of tables."""
+CONFIGURATION = "config.yaml"
 
 
 class _LoggedRun(NamedTuple):
@@ -85,12 +110,14 @@ class MlflowTracker(Tracker):
         # The first client of a new store creates its tables by a series of migrations, which fail
         # if two processes carry them out at once.
         with _only_process_in(uri):
+            if uri == folder_store(sweep.folder):
+                correct_artifact_addresses(sweep.folder)
             self._client: Any = self._new_client(uri)
             self._experiment = self._experiment_id(uri)
             self._parent = self._parent_run()
             self._view = self._shared_view()
         self._runs: dict[str | None, _LoggedRun] = {}
-        for run in self._search(f"tags.`mlflow.parentRunId` = '{self._parent}'"):
+        for run in self._search(f"tags.`{_PARENT}` = '{self._parent}'"):
             tags = run.data.tags
             logged = _LoggedRun(run.info.run_id, run.info.status, tags.get(_DIGEST))
             self._runs[tags.get("unlearnbench.run_id")] = logged
@@ -104,7 +131,17 @@ class MlflowTracker(Tracker):
             if (known.status, known.digest) == (status, run.digest):
                 return False
             self._client.delete_run(known.run_id)
-        tags = {**run.tags, _DIGEST: run.digest, "mlflow.parentRunId": self._parent}
+        answers = None if run.answers is None else run.answers()
+        has_answers = answers is not None and bool(answers.rows)
+        tags = {
+            **run.tags,
+            **_origin(run.tags.get("git_commit")),
+            _DIGEST: run.digest,
+            _SWEEP: self._sweep.id,
+            _PARENT: self._parent,
+        }
+        if has_answers:
+            tags[_TABLES] = json.dumps([{"path": ANSWERS, "type": "table"}])
         created = self._create(run.name, tags, run.started)
         parameters = [Param(name, value) for name, value in run.parameters.items()]
         metrics = [Metric(p.name, p.value, p.moment, p.step) for p in run.points]
@@ -114,6 +151,10 @@ class MlflowTracker(Tracker):
             self._client.log_batch(created, metrics=metrics[begin : begin + BATCH])
         for name, text in run.artefacts.items():
             self._client.log_text(created, text(), name)
+        if answers is not None and has_answers:
+            self._client.log_text(created, _table(answers), ANSWERS)
+        if run.data is not None:
+            self._log_data(created, [run.data])
         # Last, because the status marks the run as complete.
         self._client.set_terminated(created, status, end_time=run.ended)
         self._runs[run.id] = _LoggedRun(created, status, run.digest)
@@ -121,6 +162,17 @@ class MlflowTracker(Tracker):
 
     def artefact(self, file: Path) -> None:
         self._client.log_artifact(self._parent, str(file))
+
+    def summarize(self, summary: SweepSummary) -> None:
+        from mlflow.entities import Metric, RunTag
+
+        now = round(time.time() * 1000)
+        metrics = [Metric(name, value, now, 0) for name, value in summary.metrics.items()]
+        texts = {_DESCRIPTION: summary.description, **summary.tags}
+        # An earlier command may have recommended a setting that is not the best one any more.
+        texts = dict.fromkeys(_SUMMARY_TAGS, "") | texts
+        tags = [RunTag(name, text) for name, text in texts.items()]
+        self._client.log_batch(self._parent, metrics=metrics, tags=tags)
 
     def link(self, run: str | None = None) -> str | None:
         page = f"{self._base}#/experiments/{self._experiment}/runs"
@@ -153,48 +205,80 @@ class MlflowTracker(Tracker):
         return str(known.experiment_id)
 
     def _parent_run(self) -> str:
-        known = self._search(f"tags.`unlearnbench.sweep_id` = '{self._sweep.id}'")
-        note = {_DESCRIPTION: self._sweep.description} if self._sweep.description else {}
-        if not known:
-            tags = {**self._sweep.tags, **note, "unlearnbench.sweep_id": self._sweep.id}
-            return self._create(self._sweep.name, tags)
-        parent = str(known[0].info.run_id)
-        self._client.update_run(parent, status="RUNNING")
-        for name, text in note.items():
-            self._client.set_tag(parent, name, text)
+        sweep = self._sweep
+        known = self._search(f"tags.`{_SWEEP}` = '{sweep.id}' and tags.kind = 'sweep'")
+        note = {_DESCRIPTION: sweep.description} if sweep.description else {}
+        if known:
+            parent = str(known[0].info.run_id)
+            self._client.update_run(parent, status="RUNNING")
+        else:
+            origin = _origin(sweep.tags.get("git_commit"))
+            tags = {"kind": "sweep", **sweep.tags, **note, **origin, _SWEEP: sweep.id}
+            parent = self._create(f"sweep {sweep.name}", tags)
+            self._log_data(parent, sweep.data)
+        if sweep.configuration:
+            self._client.log_text(parent, sweep.configuration, CONFIGURATION)
         return parent
 
     def _create(self, name: str, tags: dict[str, str], started: int | None = None) -> str:
-        part = {"mlflow.source.name": "unlearnbench"}
         created = self._client.create_run(
-            self._experiment, run_name=name, tags=tags | part, start_time=started
+            self._experiment, run_name=name, tags=tags, start_time=started
         )
         return str(created.info.run_id)
+
+    def _log_data(self, run: str, data: Sequence[TrackedData]) -> None:
+        """Log the rows of a run as MLflow's data sets: by name and hash, without their texts."""
+        from mlflow.entities import Dataset, DatasetInput, InputTag
+
+        context = InputTag("mlflow.data.context", "unlearning")
+        inputs = [
+            DatasetInput(
+                Dataset(
+                    name=rows.name,
+                    digest=rows.digest,
+                    source_type="unlearnbench",
+                    source=json.dumps({"benchmark": rows.source}),
+                ),
+                [context],
+            )
+            for rows in data
+        ]
+        if inputs:
+            self._client.log_inputs(run, inputs)
 
     def _search(self, condition: str) -> list[Any]:
         return [*self._client.search_runs([self._experiment], condition, max_results=50_000)]
 
     def _shared_view(self) -> str:
-        """Store the order and columns of the sweep's runs, which a link names; returns the name.
-
-        MLflow keeps such a view as a tag of the experiment. Child runs are hidden without one.
-        """
+        """Store the views of the sweep's runs; return the name of the one that its link opens."""
         sweep, name = self._sweep, f"unlearnbench-{self._parent[:12]}"
-        view = {
-            "searchFilter": f"tags.`mlflow.parentRunId` = '{self._parent}'",
-            "orderByKey": f"metrics.`{sweep.best[0]}`",
-            "orderByAsc": sweep.ascending,
-            "selectedColumns": [
-                *(f"metrics.`{metric}`" for metric in sweep.best),
-                *(f"params.`{parameter}`" for parameter in PARAMETERS),
-                "tags.`status`",
-            ],
-            # MLflow 3.9 puts nothing in place of what a stored view leaves out.
-            **{"runsPinned": [], "runsHidden": [], "runsExpanded": {}},
+        best = Best(sweep.best, sweep.ascending)
+        created = round(time.time() * 1000)
+        views = {
+            name: flat_view(sweep.id, best),
+            f"{name}-by-method": grouped_view(sweep.name, sweep.id, best, created),
         }
-        tag = f"mlflow.sharedViewState.{name}"
-        self._client.set_experiment_tag(self._experiment, tag, json.dumps(view))
+        for view, text in views.items():
+            tag = f"mlflow.sharedViewState.{view}"
+            self._client.set_experiment_tag(self._experiment, tag, text)
         return name
+
+
+def _origin(commit: str | None) -> dict[str, str]:
+    """Return MLflow's own tags of who ran something, and from which source."""
+    tags = {"mlflow.source.name": "unlearnbench", "mlflow.source.type": "LOCAL"}
+    # A container may run as a user who has no name.
+    with suppress(OSError, KeyError, ImportError):
+        tags["mlflow.user"] = getpass.getuser()
+    if commit:
+        tags["mlflow.source.git.commit"] = commit
+    return tags
+
+
+def _table(answers: AnswerTable) -> str:
+    """Write a table in the form that MLflow reads: columns, and rows as lists."""
+    document = {"columns": list(answers.columns), "data": [list(row) for row in answers.rows]}
+    return json.dumps(document, ensure_ascii=False)
 
 
 @contextmanager
@@ -212,15 +296,9 @@ def _only_process_in(uri: str) -> Generator[None, None, None]:
         yield
 
 
-def store_uri(uri: str | None, folder: Path) -> str:
-    """Address of the store: the setting, MLFLOW_TRACKING_URI, or SQLite in the sweep's folder."""
-    default = f"sqlite:///{(folder / STORE).resolve()}"
-    return uri or os.environ.get("MLFLOW_TRACKING_URI") or default
-
-
 def _base(uri: str, folder: Path) -> str:
     """Part of a link before #: server, store, or nothing for the one in the folder."""
-    if uri == f"sqlite:///{(folder / STORE).resolve()}":
+    if uri == folder_store(folder):
         return ""
     parts = urlsplit(redact(uri))
     if parts.scheme not in ("http", "https"):
@@ -261,7 +339,9 @@ def show_in_mlflow(folder: Path, port: int, show: Callable[[str], None]) -> None
         show(link)
         return
     show(f"http://{HOST}:{port}/#{view}  (Ctrl-C ends it)")
-    uri = store or f"sqlite:///{(folder / STORE).resolve()}"
+    uri = store or folder_store(folder)
+    if not store:
+        correct_artifact_addresses(folder)
     # Without ten worker processes for jobs that never come.
     environment = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", **os.environ}
     command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", uri]

@@ -12,7 +12,7 @@ from unlearnbench.analysis.results import Results
 from unlearnbench.analysis.selection import SELECTION_FILE, selection_json
 from unlearnbench.analysis.tuning import to_csv as tuning_csv
 from unlearnbench.analysis.tuning import tuned
-from unlearnbench.api.registry import load
+from unlearnbench.api.registry import load, names
 from unlearnbench.base.errors import RecordError
 from unlearnbench.base.outputs import write_file
 from unlearnbench.results.stored_table import write_table
@@ -20,6 +20,12 @@ from unlearnbench.results.table import ATTACKS, to_csv
 
 TABLE = "results.csv"
 TUNING = "tuning.csv"
+PICTURE = "tradeoff.svg"
+"""The picture of utility against forgetting, for places that show no scripts."""
+INTERACTIVE = "tradeoff.html"
+"""The same figure with hover texts, which needs no network."""
+FIGURES = {PICTURE: "tradeoff-picture", INTERACTIVE: "tradeoff-page"}
+"""Figures of a sweep's folder, and the plug-ins that draw them."""
 REPEAT = "no record is lost: `unlearnbench report FOLDER` writes page and table again"
 """Advice if either cannot be written."""
 
@@ -37,7 +43,8 @@ def finish(folder: Path, out: Path | None = None, results: Results | None = None
 
     A sweep does this at its end, and the command `report` at any time, so that both give the same
     files. The folder gets `table.json`, `results.csv`, `attacks.csv` after attacks,
-    `selection.json` and `tuning.csv` after a choice, `conclusion.json` and `report.html`.
+    `selection.json` and `tuning.csv` after a choice, `conclusion.json`, `report.html`, and the
+    figure of utility against forgetting as `tradeoff.svg` and `tradeoff.html`.
 
     Args:
         folder: The sweep's folder.
@@ -90,6 +97,10 @@ def write_views(results: Results, folder: Path, out: Path | None = None) -> Path
         _replace(folder / SELECTION_FILE, "", "the choices")
     page = folder / "report.html"
     write_file(page, load("dashboards", "page")(results), "the page", REPEAT)
+    for name, plugin in FIGURES.items():
+        # A checkout that was updated offers a new plug-in only after the next `pip install`.
+        if plugin in names("dashboards"):
+            write_file(folder / name, load("dashboards", plugin)(results), "the figure", REPEAT)
     conclusions = conclusions_json(results.conclusions)
     write_file(folder / CONCLUSION_FILE, conclusions, "the conclusions", REPEAT)
     return page

@@ -17,14 +17,16 @@ from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from unlearnbench.analysis.best_settings import PanelKey
 from unlearnbench.analysis.conclusion import CONCLUSION_FILE
 from unlearnbench.analysis.results import LINKS_FILE, Results
 from unlearnbench.analysis.selection import SELECTION_FILE
 from unlearnbench.analysis.text import without_retain_model
-from unlearnbench.api.benchmark import Headline
+from unlearnbench.api.benchmark import Headline, split_text
 from unlearnbench.api.registry import load
-from unlearnbench.api.tracker import TrackedSweep, Tracker
+from unlearnbench.api.tracker import TrackedData, TrackedSweep, Tracker
 from unlearnbench.base.atomic import write_text
 from unlearnbench.base.errors import PluginError, RecordError, UnlearnbenchError
 from unlearnbench.base.hashing import content_hash
@@ -36,7 +38,16 @@ from unlearnbench.config.profiles import profile_of
 from unlearnbench.config.resources import TrackingSettings
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
-from unlearnbench.report.tracked_runs import RowsByRun, RowsOfRun, chosen_epochs, tracked_run
+from unlearnbench.report.answer_table import AnswerTables
+from unlearnbench.report.report import INTERACTIVE, PICTURE
+from unlearnbench.report.sweep_summary import summary_of
+from unlearnbench.report.tracked_runs import (
+    RowsByRun,
+    RowsOfRun,
+    SweepFacts,
+    chosen_epochs,
+    tracked_run,
+)
 from unlearnbench.results.finalize import finalize
 from unlearnbench.results.records import Record
 from unlearnbench.results.rules import named_metrics, rules_of
@@ -44,7 +55,10 @@ from unlearnbench.results.stored_table import NOTHING_STORED, read_table
 
 CLOSE_SECONDS = 60.0
 """Longest wait at the end of a sweep for records that are not logged yet."""
-FILES = "report.html", "results.csv", "attacks.csv", "sweep.log", SELECTION_FILE, CONCLUSION_FILE
+FILES = (
+    *("report.html", PICTURE, INTERACTIVE, "results.csv", "attacks.csv", "sweep.log"),
+    *(SELECTION_FILE, CONCLUSION_FILE),
+)
 """Files of a sweep's folder that are attached at its end."""
 
 _logger = logging.getLogger(__name__)
@@ -84,6 +98,8 @@ class SweepTracker:
         """Error that ended tracking."""
         self.address: str | None = None
         """Address of the sweep, once `settle` has written the links."""
+        self._facts = SweepFacts.of(config, folder)
+        self._answers = AnswerTables()
         self._known = NOTHING_STORED
         self._ids: dict[str, None] = {}
         self._metrics = named_metrics(config.model_dump(mode="json"))
@@ -146,7 +162,7 @@ class SweepTracker:
             others = [r for r in references if r.panel == record.panel and r.id != record.id]
             records = [*others, record]
             table = finalize(records, rules_of(records, self._metrics), self._known)
-            self._log(tracker, record, RowsByRun(table, chosen).of(record))
+            self._log(tracker, record, RowsByRun(table, chosen).of(record), references)
 
         self._put(job)
 
@@ -154,9 +170,19 @@ class SweepTracker:
         """Log the records of a whole sweep. Returns at once."""
         self.choose(chosen_epochs(results))
         rows = RowsByRun(results.table, self.chosen)
+        references = tuple(record for record in results.records if record.kind != "run")
         # Runs are compared with start and retain models, which come first for readers of a log.
         for record in sorted(results.records, key=lambda record: record.kind == "run"):
-            self._put(partial(self._log, record=record, rows=rows.of(record)))
+            job = partial(self._log, record=record, rows=rows.of(record), references=references)
+            self._put(job)
+
+    def summarize(self, results: Results) -> None:
+        """Show what the sweep has found. Returns at once."""
+
+        def job(tracker: Tracker) -> None:
+            tracker.summarize(summary_of(results, _description(self.config)))
+
+        self._put(job)
 
     def settle(self) -> None:
         """Wait until all records so far are logged, and write their links."""
@@ -203,8 +229,10 @@ class SweepTracker:
         """Read the table of earlier commands, whose numbers need not be computed again."""
         self._known = read_table(self.folder)
 
-    def _log(self, tracker: Tracker, record: Record, rows: RowsOfRun) -> None:
-        run = tracked_run(record, rows, self.folder, self.config.name)
+    def _log(
+        self, tracker: Tracker, record: Record, rows: RowsOfRun, references: Iterable[Record]
+    ) -> None:
+        run = tracked_run(record, rows, self._facts, references, self._answers)
         self.logged += tracker.log(run)
         self._ids[record.id] = None
 
@@ -223,6 +251,8 @@ def _reason(error: BaseException) -> str:
 
 
 def _tracked_sweep(settings: TrackingSettings, folder: Path, config: SweepConfig) -> TrackedSweep:
+    """Describe a sweep for its tracker. Its plan, which has no secrets, is written by now."""
+    plan = _read_plan(folder)
     tags = {"sweep": config.name, "kind": "sweep"}
     if commit := (git_state() or {}).get("commit"):
         tags["git_commit"] = commit
@@ -238,12 +268,33 @@ def _tracked_sweep(settings: TrackingSettings, folder: Path, config: SweepConfig
         tags=tags,
         best=[f"best/{name}" for name in (*best, "utility_kept", config.unit)],
         ascending=headline is not None and headline.forgotten.better == "lower",
-        description=_description(config) if headline else "",
+        description=_description(config),
+        configuration=_configuration(plan),
+        data=_data_of(plan, config, folder),
     )
+
+
+def _configuration(plan: Mapping[str, Any]) -> str:
+    """Write a plan's configuration as YAML, to be read: methods are resolved into settings."""
+    text = yaml.safe_dump(plan.get("config", {}), sort_keys=False, allow_unicode=True)
+    return f"# The resolved configuration, with all defaults.\n{text}"
+
+
+def _data_of(plan: Mapping[str, Any], config: SweepConfig, folder: Path) -> list[TrackedData]:
+    """Describe the rows of a sweep's splits."""
+    fingerprints: Mapping[str, str] = plan.get("data", {})
+    facts = SweepFacts.of(config, folder)
+    return [
+        facts.data(split, fingerprints[split_text(split)])
+        for split in config.split_keys
+        if split_text(split) in fingerprints
+    ]
 
 
 def _description(config: SweepConfig) -> str:
     """Say what the sweep is about, and what is unknown without a retain model."""
+    if getattr(config, "headline", None) is None:  # its benchmark is not installed
+        return ""
     rules, chosen = profile_of(config.evaluation), config.evaluation.metrics
     try:
         schema = BenchmarkSchema.of(config.data, rules, chosen, references=config.references)
@@ -275,12 +326,18 @@ def replay(folder: Path, uri: str | None = None) -> SweepTracker:
     with SweepTracker(settings, folder, config, warn=messages.append, seconds=3600.0) as tracker:
         tracker.log_results(results)
         tracker.settle()
+        tracker.summarize(results)
         ended = sum(r.kind == "run" and r.status != "failed" for r in results.records)
         complete = results.planned is not None and ended >= results.planned
         tracker.log_files([folder / name for name in FILES], complete=complete)
     if tracker.trouble:
         raise UnlearnbenchError(f"{tracker.trouble}; start it, or give --uri")
     return tracker
+
+
+def _read_plan(folder: Path) -> Mapping[str, Any]:
+    plan: Mapping[str, Any] = json.loads((folder / PLAN_FILE).read_text(encoding="utf-8"))
+    return plan
 
 
 def sweep_config(folder: Path) -> SweepConfig:
@@ -290,7 +347,7 @@ def sweep_config(folder: Path) -> SweepConfig:
     """
     path = folder / PLAN_FILE
     try:
-        plan: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        plan = _read_plan(folder)
         return SweepConfig.model_validate_json(json.dumps(plan["config"]))
     except FileNotFoundError:
         raise RecordError(f"{folder} is not a sweep folder: no {PLAN_FILE} in it") from None

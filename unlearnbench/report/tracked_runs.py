@@ -4,6 +4,8 @@ Every metric of a model is a number of the sweep's table. Only what the table do
 from the record: settings, times, memory, and what was reported at each optimizer step.
 """
 
+from __future__ import annotations
+
 import math
 import re
 from collections import defaultdict
@@ -11,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,17 +21,55 @@ from unlearnbench.analysis.best_settings import Panel
 from unlearnbench.analysis.results import Results
 from unlearnbench.api.benchmark import SplitKey, split_label
 from unlearnbench.api.metric import MetricColumn
-from unlearnbench.api.tracker import MetricPoint, TrackedRun
+from unlearnbench.api.tracker import MetricPoint, TrackedData, TrackedRun
 from unlearnbench.base.hashing import content_hash
-from unlearnbench.base.number_text import float_text
 from unlearnbench.base.redaction import redact
+from unlearnbench.config.schema import SweepConfig
 from unlearnbench.config.unit import Unit
+from unlearnbench.report.answer_table import AnswerTables, last_epoch
 from unlearnbench.results.records import Record
 from unlearnbench.results.setting_value import SettingValue, free_name
 from unlearnbench.results.table import Table, TableRow
 
 LONGEST = 500
 """Most characters of a parameter or tag that every store accepts."""
+AT_A_GLANCE = "at_a_glance"
+"""Group of the metrics that charts open on. MLflow sorts groups by the alphabet, and this one comes
+before `best`."""
+BEST = "best"
+"""Group of the numbers of a run's best epoch."""
+SCORES = "forgotten", "private", "kept"
+"""Columns of the scores that the table has. The score Lasting is no column of it."""
+_KIND_NAMES = {"fine-tuned": "start model", "retain": "retain model"}
+
+
+@dataclass(frozen=True)
+class SweepFacts:
+    """What all runs of a sweep share, and what tells them apart."""
+
+    name: str
+    folder: Path
+    benchmark: str
+    """Name of the benchmark: `tofu`."""
+    has_many_models: bool = False
+    has_many_splits: bool = False
+    keeps_texts: bool = True
+
+    @classmethod
+    def of(cls, config: SweepConfig, folder: Path) -> SweepFacts:
+        """Return the facts that a sweep's configuration states."""
+        return cls(
+            name=config.name,
+            folder=folder,
+            benchmark=config.data.source,
+            has_many_models=len(config.models) > 1,
+            has_many_splits=len(config.split_keys) > 1,
+            keeps_texts=config.keep_texts,
+        )
+
+    def data(self, split: SplitKey, fingerprint: str) -> TrackedData:
+        """Describe the rows of a split."""
+        return TrackedData(f"{self.benchmark} {split_label(split)}", fingerprint, self.benchmark)
 
 
 class _Point(NamedTuple):
@@ -105,7 +146,13 @@ class RowsByRun:
         )
 
 
-def tracked_run(record: Record, rows: RowsOfRun, folder: Path, sweep: str) -> TrackedRun:
+def tracked_run(
+    record: Record,
+    rows: RowsOfRun,
+    sweep: SweepFacts,
+    references: Iterable[Record] = (),
+    answers: AnswerTables | None = None,
+) -> TrackedRun:
     """Return the run that is logged for a record.
 
     Undefined and infinite values are left out, because stores do not accept them.
@@ -113,8 +160,9 @@ def tracked_run(record: Record, rows: RowsOfRun, folder: Path, sweep: str) -> Tr
     Args:
         record: Of a run, a start model or a retain model.
         rows: Its rows of the table.
-        folder: The sweep's folder.
-        sweep: The sweep's name.
+        sweep: The sweep that the record is part of.
+        references: Start and retain models of the sweep, whose answers are compared.
+        answers: Makes the table of answers. None if there is to be none.
     """
     spec = record.spec
     made = record.provenance
@@ -128,32 +176,46 @@ def tracked_run(record: Record, rows: RowsOfRun, folder: Path, sweep: str) -> Tr
         unit.plural: spec.get(unit.plural),
     }
     parameters = location | _parameters(spec, location)
+    fingerprint = spec.get("data_fingerprint") or made.get("data")
     tags = location | {
-        "sweep": sweep,
+        "sweep": sweep.name,
         "kind": record.kind,
         "status": record.status,
         "profile": record.profile,
         "evaluation_precision": record.precision,
-        "data": spec.get("data_fingerprint") or made.get("data"),
+        "data": fingerprint,
         "device": made.get("device"),
         "error": (record.error or "").strip().partition("\n")[0] or None,
         "git_commit": (made.get("git") or {}).get("commit"),
         "chosen": None if rows.chosen_epoch is None else "yes",
+        "answers": None if sweep.keeps_texts else "none: keep_texts is false",
         "unlearnbench.run_id": record.id,
     }
     started = milliseconds(made.get("started"))
     ended = milliseconds(made.get("finished"))
+    panel = Panel(*record.panel, (*rows.start, *rows.plain))
+    best = _best_row(record, rows, panel)
     points = [
+        *_at_a_glance(record, rows.plain),
         *_by_epoch(rows.plain),
         *_costs(record),
         *_under_attacks(rows.attacked),
-        *_best_epoch(record, rows),
+        *_best_epoch(best, panel),
         *_by_step(record),
     ]
-    file = folder / "records" / record.place / "record.json"
+    file = sweep.folder / "records" / record.place / "record.json"
+    table = None
+    answers_of = ""
+    # A start or retain model under an attack has no other evaluations.
+    epoch = last_epoch(record) if best is None else best.epoch
+    if answers is not None and sweep.keeps_texts and epoch is not None:
+        compared = [r for r in references if r.panel == record.panel and r.evaluations]
+        forget_sets = () if not rows.plain else rows.plain[0].schema.sets("forget")
+        table = partial(answers.table, record, epoch, compared, forget_sets)
+        answers_of = " ".join([f"{record.id}@{epoch}", *sorted(r.id for r in compared)])
     return TrackedRun(
         id=record.id,
-        name=_name(record),
+        name=run_name(record, sweep),
         status=record.status,
         parameters=_texts(parameters),
         tags=_texts(tags),
@@ -165,6 +227,9 @@ def tracked_run(record: Record, rows: RowsOfRun, folder: Path, sweep: str) -> Tr
         artefacts={file.name: lambda: redact(file.read_text("utf-8"))} if file.is_file() else {},
         started=started,
         ended=ended,
+        answers=table,
+        answers_of=answers_of,
+        data=sweep.data(record.forget_fraction, fingerprint) if fingerprint else None,
     )
 
 
@@ -192,24 +257,35 @@ def _parameters(spec: Mapping[str, Any], taken: Mapping[str, Any]) -> dict[str, 
     return parameters
 
 
-def _name(record: Record) -> str:
-    """Return a title: `ce-u · tiny · forget 0.1 · lr 2e-05 · seed 0`.
+def run_name(record: Record, sweep: SweepFacts) -> str:
+    """Return a name that begins with what differs between the runs of a sweep.
 
-    A start or retain model under an attack has a record of its own, which names the attack:
-    `retain under relearning · tiny · …`.
+    A list of runs is narrow and cuts names at about 25 characters. The learning rate and the seed
+    are short and come first, then the method: `1e-3 s0 npo+nll`. Model and split follow if the
+    sweep has several: `1e-3 s0 npo+nll tiny forget 0.1`. A start or retain model under an attack
+    has a record of its own, which names the attack: `retain model under relearning`.
     """
-    attacks: set[str] = set()
-    if not record.epochs:
-        attacks = {result.variant.partition("@")[0] for result in record.attacked}
-    parts = [
-        " under ".join([record.method, *sorted(attacks)]),
-        record.model,
-        split_label(record.forget_fraction),
-    ]
-    if record.learning_rate is not None:
-        parts.append(f"lr {float_text(record.learning_rate)}")
-    parts.append(f"seed {record.seed}")
-    return " · ".join(parts)
+    if record.kind == "run":
+        rate = record.learning_rate
+        parts = [] if rate is None else [short_rate(rate)]
+        parts += [f"s{record.seed}", record.method]
+    else:
+        attacks: set[str] = set()
+        if not record.epochs:
+            attacks = {result.variant.partition("@")[0] for result in record.attacked}
+        parts = [" under ".join([_KIND_NAMES[record.kind], *sorted(attacks)])]
+    if sweep.has_many_models:
+        parts.append(record.model)
+    if sweep.has_many_splits:
+        parts.append(split_label(record.forget_fraction))
+    return " ".join(parts)
+
+
+def short_rate(rate: float) -> str:
+    """Write a learning rate as in a paper: `1e-3` for 0.001, `2.5e-5` for 0.000025."""
+    digits, _, exponent = f"{Decimal(repr(rate)):e}".partition("e")
+    mantissa = digits.rstrip("0").rstrip(".") if "." in digits else digits
+    return f"{mantissa}e{int(exponent)}"
 
 
 def _texts(values: Mapping[str, Any]) -> dict[str, str]:
@@ -273,30 +349,54 @@ def _under_attacks(rows: Iterable[TableRow]) -> Iterator[_Point]:
             yield _Point(f"{variant_group(row.variant)}/{column}", value, row.epoch)
 
 
-def _best_epoch(record: Record, rows: RowsOfRun) -> Iterator[_Point]:
-    """Yield the numbers of a run's best epoch.
+def _at_a_glance(record: Record, rows: Iterable[TableRow]) -> Iterator[_Point]:
+    """Yield what a reviewer looks at first: utility, forgetting and loss.
+
+    These are the headline's two numbers and the training loss once more, under names that are the
+    same for all benchmarks.
+    """
+    for row in rows:
+        yield _Point(f"{AT_A_GLANCE}/utility", row.kept, row.epoch)
+        yield _Point(f"{AT_A_GLANCE}/forgetting", row.forgotten, row.epoch)
+    for step in record.steps:
+        yield _Point(f"{AT_A_GLANCE}/loss", step.loss, step.step)
+
+
+def _best_row(record: Record, rows: RowsOfRun, panel: Panel) -> TableRow | None:
+    """Return the row of a run's best epoch; None if it has none.
 
     In a sweep that chooses settings, it is the chosen epoch of the runs that report a choice, and
     other runs have none. Otherwise it is the best of the run by the rule of every table.
+
+    Args:
+        record: Of the run.
+        rows: Of the run.
+        panel: The run's rows and those of the start model, so that its best setting is one row.
     """
     if record.kind != "run":
-        return
-    panel = Panel(*record.panel, (*rows.start, *rows.plain))
+        return None
     if rows.chooses:
-        best = next((row for row in rows.plain if row.epoch == rows.chosen_epoch), None)
-    else:
-        # The panel has only this run, so its best setting is one row.
-        settings = [best_setting.setting for best_setting in panel.best]
-        best = next((setting.rows[0] for setting in settings if setting is not None), None)
+        return next((row for row in rows.plain if row.epoch == rows.chosen_epoch), None)
+    settings = [best_setting.setting for best_setting in panel.best]
+    return next((setting.rows[0] for setting in settings if setting is not None), None)
+
+
+def _best_epoch(best: TableRow | None, panel: Panel) -> Iterator[_Point]:
+    """Yield the numbers of a run's best epoch.
+
+    Their step is 0, because MLflow draws a metric of one value as bars, one for each run, only if
+    its step is 0. At the step of the epoch it would draw a line of one point.
+    """
     if best is None:
         return
-    yield _Point(f"best/{best.unit}", float(best.epoch), best.epoch)
+    yield _Point(f"{BEST}/{best.unit}", float(best.epoch), 0)
     columns = [*best.headline.columns[:2]]
     if test := best.headline.forgotten.test:
         columns.append(test.p_value)
-    for column in columns:
-        yield _Point(f"best/{column}", best.metrics.get(column), best.epoch)
-    yield _Point("best/utility_kept", panel.share_kept(best.kept), best.epoch)
+    # A headline may rank by a score.
+    for column in dict.fromkeys([*columns, *SCORES]):
+        yield _Point(f"{BEST}/{column}", best.metrics.get(column), 0)
+    yield _Point(f"{BEST}/utility_kept", panel.share_kept(best.kept), 0)
 
 
 def _costs(record: Record) -> Iterator[_Point]:

@@ -31,6 +31,7 @@ LOCK_FILE = ".lock"
 FIX = "choose another with --set name=… or --set output=…"
 VIEWS = {
     *("report.html", "results.csv", "attacks.csv", "sweep.log", "selection.json", "search.jsonl"),
+    *("tradeoff.svg", "tradeoff.html"),
     *(TABLE_FILE, "state", "mlflow.db", "mlflow.json", "links.json", "mlruns", "mlartifacts"),
 }
 """Other files of a sweep than its plan and records; none of them identifies it."""

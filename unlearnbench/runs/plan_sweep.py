@@ -374,9 +374,9 @@ def _check_steps(config: SweepConfig, rows: Mapping[SplitKey, int]) -> None:
 
 
 def check_outputs(config: SweepConfig) -> None:
-    """Raise an error where outputs cannot be written, or the tracker is not installed."""
+    """Raise an error where outputs cannot be written, or the tracker cannot be used."""
     if config.tracking.enabled:
-        registry.find("trackers", config.tracking.tracker)
+        registry.load("trackers", config.tracking.tracker).check()
     check_folder(Path(config.output) / config.name, "output")
     check_folder(config.cache_folder, "cache")
     if config.storage is not None:

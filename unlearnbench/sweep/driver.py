@@ -205,6 +205,7 @@ def run_sweep(
                 progress.warn(line)
             files = [file for name in FILES if (file := folder / name).is_file()]
             storage.put([folder / PLAN_FILE, *files])
+            tracker.summarize(report.results)
             tracker.log_files(files, complete=not state.failed)
         seconds = time.monotonic() - begin
         progress.concluded(report.results.panels, report.results.conclusions, seconds)

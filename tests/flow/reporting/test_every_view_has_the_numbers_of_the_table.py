@@ -186,7 +186,7 @@ def numbers_in_store(uri: str, table: Numbers) -> Numbers:
     for run in client.search_runs([e.experiment_id for e in client.search_experiments()]):
         for name in run.data.metrics:
             group, _, column = name.rpartition("/")
-            if re.match("best|system|train", group):
+            if re.match("at_a_glance|best|system|train", group):
                 continue
             if group in variants:
                 variant = variants[group]

@@ -24,7 +24,12 @@ from unlearnbench.report.best_table import best_table
 from unlearnbench.report.exported_model import choose
 from unlearnbench.report.leaderboard import Board, boards, exported, merge
 from unlearnbench.report.report import finish
-from unlearnbench.report.tracked_runs import RowsByRun, chosen_epochs, tracked_run
+from unlearnbench.report.tracked_runs import (
+    RowsByRun,
+    SweepFacts,
+    chosen_epochs,
+    tracked_run,
+)
 from unlearnbench.results.records import Record
 from unlearnbench.stats.t_interval import t_interval
 
@@ -329,15 +334,16 @@ def test_compare_under_an_attack_needs_all_seeds(tmp_path: Path) -> None:
 def test_mlflow_marks_the_chosen_epoch_of_reporting_runs(folder: Path) -> None:
     results = Results.read(folder)
     rows = RowsByRun(results.table, chosen_epochs(results))
+    sweep = SweepFacts("small", folder, "tofu")
     for record in results.records:
-        points = tracked_run(record, rows.of(record), folder, "small").points
+        points = tracked_run(record, rows.of(record), sweep).points
         best = {point.name: (point.value, point.step) for point in points if "best/" in point.name}
         if record.id not in {run.id for run in (*CHOSEN, *OTHERS)}:
             assert best == {}
             continue
         metrics = record.epochs[0].metrics
-        assert best["best/epoch"] == (1.0, 1)
-        assert best["best/log10_forget_quality"] == (metrics["log10_forget_quality"], 1)
+        assert best["best/epoch"] == (1.0, 0)
+        assert best["best/log10_forget_quality"] == (metrics["log10_forget_quality"], 0)
 
 
 def test_a_choice_without_runs_has_no_number_anywhere(tmp_path: Path) -> None:

@@ -1222,7 +1222,7 @@ def _is_at(line: BoardLineClaim, cells: Mapping[str, str]) -> bool:
     return has_rate and cells[moment_of(cells)] == str(line.epoch)
 
 
-_OF_TRAINING = ("train/", "system/")
+_OF_TRAINING = ("train/", "system/", "at_a_glance/loss")
 
 
 def _tracked(views: Views, claims: Claims) -> Found:
