@@ -5,16 +5,19 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from unlearnbench.api.registry import load
+from unlearnbench.api.registry import load, names
 from unlearnbench.api.tracker import MetricPoint, TrackedRun, TrackedSweep
+from unlearnbench.base.errors import PluginError
 from unlearnbench.cli.main import main
 from unlearnbench.config.resources import TrackingSettings
 from unlearnbench.report.sweep_tracker import SweepTracker, sweep_config
+from unlearnbench.report.wandb_tracker import WandbTracker
 from unlearnbench.results.records import read_records
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -154,3 +157,25 @@ def test_a_run_is_replaced_if_anything_of_it_has_changed(
 def test_a_configuration_names_it(package: Path, tmp_path: Path) -> None:
     wanted = ["plan", "quickstart", "--set", "tracking.tracker=json-lines"]
     assert main([*wanted, "--set", f"tracking.uri={package}", "--set", f"output={tmp_path}"]) == 0
+
+
+@pytest.mark.skipif(find_spec("wandb") is not None, reason="the package is installed")
+@pytest.mark.parametrize("command", ["plan", "sweep"])
+def test_wandb_without_its_package_is_refused_before_training(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if "wandb" not in names("trackers"):
+        pytest.skip("plug-ins are offered after the next installation")
+    options = ["--set", "tracking.tracker=wandb", "--set", f"output={tmp_path}"]
+    assert main([command, "quickstart", *options]) == 2
+    output = capsys.readouterr()
+    assert "pip install 'unlearnbench[wandb]'" in " ".join((output.err + output.out).split())
+    assert not list(tmp_path.iterdir())
+
+
+def test_wandb_names_its_extra() -> None:
+    if find_spec("wandb") is not None:
+        WandbTracker.check()
+        return
+    with pytest.raises(PluginError, match=r"pip install 'unlearnbench\[wandb\]'"):
+        WandbTracker.check()

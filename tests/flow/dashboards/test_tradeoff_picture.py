@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from unlearnbench_dashboards.figures.palette import SYMBOLS, Style
-from unlearnbench_dashboards.figures.tradeoff_data import drawn_panels, position
-from unlearnbench_dashboards.figures.tradeoff_picture import mark, page, picture
-from unlearnbench_dashboards.figures.tradeoff_plot import extent
 
+from dashboards.figures.palette import SYMBOLS, Style
+from dashboards.figures.tradeoff_data import drawn_panels, position
+from dashboards.figures.tradeoff_picture import mark, page, picture
+from dashboards.figures.tradeoff_plot import extent
 from unlearnbench.analysis.results import Results
 from unlearnbench.api.registry import names
 from unlearnbench.report.report import FIGURES, finish

@@ -140,6 +140,7 @@ def test_a_run_has_its_answers_beside_those_of_the_start_and_the_retain_model(ki
     ]
     rows = RowsByRun(table_of([run, start])).of(run)
     with_other = tracked_run(run, rows, SWEEP, [start, other], AnswerTables())
+    assert with_other.answers is not None
     assert {row[4] for row in with_other.answers().rows} == {None}, "of another model"
     assert with_other.digest != made.digest, "the retain model's answers are new"
 

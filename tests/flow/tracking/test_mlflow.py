@@ -23,10 +23,14 @@ from ...forked import start, wait
 SWEEP = Path(__file__).parents[2] / "data" / "small_sweep"
 PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "mlflow.md").read_text(encoding="utf-8")
 ANY_WORD = {
-    ("param", "<hyper-parameter>"): {"beta"},
+    ("param", "<hyperparameter>"): {"beta"},
     ("metric", "train/<reported>"): {"train/reward"},
 }
 """Names allowed for the schema's wildcards, which match anything."""
+ELSEWHERE = {("best/lasting", "sweep")}
+"""Logged if an attack gives something back: `test_review.py` shows it."""
+OF_MLFLOW = {"mlflow.parentRunId", "mlflow.runName"}
+"""Tags that MLflow cannot do without."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,7 @@ class Entry:
 
 
 def schema() -> list[Entry]:
-    lines = re.findall(r"^\| (param|tag|metric|artifact) \|(.*)\|$", PAGE, re.MULTILINE)
+    lines = re.findall(r"^\| (param|tag|metric|artifact|data set) \|(.*)\|$", PAGE, re.MULTILINE)
     cells = [(kind, [cell.strip() for cell in rest.split(" | ")]) for kind, rest in lines]
     return [
         Entry(kind, name, frozenset(row[1].split(", ")))
@@ -59,9 +63,10 @@ def logged(store: Any) -> set[tuple[str, str, str]]:
         for run in runs:
             names = {
                 "param": run.data.params,
-                "tag": [tag for tag in run.data.tags if not tag.startswith("mlflow.")],
+                "tag": [tag for tag in run.data.tags if tag not in OF_MLFLOW],
                 "metric": run.data.metrics,
                 "artifact": store.artifacts(run.info.run_id),
+                "data set": [one.dataset.name for one in run.inputs.dataset_inputs],
             }
             found |= {(kind, of, name) for kind, many in names.items() for name in many}
     return found
@@ -99,6 +104,9 @@ def store(tmp_path_factory: pytest.TempPathFactory, kit: Any, seen: Any) -> Any:
         tracker.log(records[1])
         tracker.settle()
         tracker.log_files(())
+    secret = config.model_copy(update={"keep_texts": False})
+    with SweepTracker(secret.tracking, folder, secret) as tracker:
+        tracker.log(records[2])
     return seen(f"sqlite:///{folder}/mlflow.db")
 
 
@@ -112,6 +120,7 @@ def test_the_schema_lists_exactly_what_is_logged(store: Any) -> None:
         for entry in entries
         for of in entry.of
         if not any(entry.matches(kind, of, name) for kind, of, name in names)
+        and (entry.name, of) not in ELSEWHERE
     ]
     assert not unlogged
     for (kind, wild), allowed in ANY_WORD.items():

@@ -5,8 +5,10 @@ import shutil
 import sqlite3
 from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -125,6 +127,45 @@ def test_the_summary_has_the_means_of_the_recommended_setting(tmp_path: Path, ki
     assert summary.metrics["best/log10_forget_quality"] == pytest.approx(-1.0)
     assert summary.metrics["best/utility_kept"] == pytest.approx(fmean([0.7, 0.62, 0.68]) / 0.75)
     assert summary.metrics["best/epoch"] == 2.0
+
+
+def test_the_summary_has_what_lasts_of_the_recommended_setting(
+    tmp_path: Path, kit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = Results.read(made_up(tmp_path / "small", kit))
+    (panel,) = results.panels
+    asked: list[Any] = []
+
+    def under_attack(setting: Any) -> Any:
+        asked.append((setting.method, setting.epoch))
+        return SimpleNamespace(lasting=0.75)
+
+    attacked = SimpleNamespace(panel=panel.panel, of=under_attack)
+    before = summary_of(results).metrics
+    monkeypatch.setitem(vars(results), "lasting", (attacked,))
+    assert summary_of(results).metrics == {**before, "best/lasting": 0.75}
+    assert asked == [("npo+nll", 2)]
+    other = SimpleNamespace(panel=("another", 0.1), of=under_attack)
+    monkeypatch.setitem(vars(results), "lasting", (other,))
+    assert summary_of(results).metrics == before
+
+
+def test_a_sweep_of_several_splits_names_the_split_of_each_number(tmp_path: Path, kit: Any) -> None:
+    folder = made_up(tmp_path / "small", kit)
+    other = replace(kit.start_model(utility=0.75), id="6b6b", forget_fraction=0.05)
+    runs = [
+        replace(record, id=f"{record.id}5", forget_fraction=0.05)
+        for record in Results.read(folder).records
+        if record.kind == "run"
+    ]
+    records = [*Results.read(folder).records, other, *runs]
+    summary = summary_of(Results.read(kit.stored(tmp_path / "two", *records)))
+    assert summary.tags["recommended"] == (
+        "npo+nll 1e-3 epoch 2 (tiny, forget 5 %); npo+nll 1e-3 epoch 2 (tiny, forget 10 %)"
+    )
+    assert summary.metrics["best/tiny-forget-5/epoch"] == 2.0
+    assert summary.metrics["best/tiny-forget-10/log10_forget_quality"] == pytest.approx(-1.0)
+    assert all(name.count("/") == 2 for name in summary.metrics)
 
 
 def test_the_sweep_stands_among_its_best_runs(tmp_path: Path, kit: Any, seen: Any) -> None:
