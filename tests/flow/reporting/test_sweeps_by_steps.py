@@ -16,7 +16,7 @@ from unlearnbench.report.best_table import best_table
 from unlearnbench.report.exported_model import choose
 from unlearnbench.report.figures import trajectories
 from unlearnbench.report.report import finish
-from unlearnbench.report.tracked_runs import RowsByRun, chosen_epochs, tracked_run
+from unlearnbench.report.tracked_runs import RowsByRun, SweepFacts, chosen_epochs, tracked_run
 from unlearnbench.results.finalize import table_of
 from unlearnbench.results.records import read_records
 
@@ -75,8 +75,9 @@ def test_every_view_says_step(
     assert main(["report", str(made.folder)]) == 0
     assert_says_steps("terminal", capsys.readouterr().out)
     rows = RowsByRun(results.table, chosen_epochs(results))
+    sweep = SweepFacts.of(made.config, made.folder)
     for record in results.records:
-        line = tracked_run(record, rows.of(record), made.folder, made.config.name)
+        line = tracked_run(record, rows.of(record), sweep)
         names = {point.name for point in line.points} | {*line.parameters} | {*line.tags}
         trained = record.kind == "run" and record.learning_rate is not None
         assert not {name for name in names if "epoch" in name} - {"train/epoch"} or not trained

@@ -12,7 +12,7 @@ from unlearnbench.config.method_specs import method_spec
 from unlearnbench.config.plan import Plan, PreparationTask, RunSpec, make_plan
 from unlearnbench.config.schema import MethodGrid, ModelSettings, SweepConfig
 from unlearnbench.evaluation.benchmark_schema import default_schema
-from unlearnbench.report.mlflow import STORE
+from unlearnbench.report.mlflow_store import STORE
 from unlearnbench.report.report import finish
 from unlearnbench.results.records import EpochResult, read_records, run_record, write_record
 from unlearnbench.sweep.pipeline import Pipeline

@@ -114,7 +114,8 @@ def answered(kit: Any, id_: str, answers: Mapping[str, Sequence[str]], **more: A
         for name, texts in answers.items()
     }
     evaluation = Evaluation(profile=TOFU.id, sets=sets)
-    return kit.record(id_, evaluations={2: evaluation, 1: evaluation}, **more)
+    record: Record = kit.record(id_, evaluations={2: evaluation, 1: evaluation}, **more)
+    return record
 
 
 def test_a_run_has_its_answers_beside_those_of_the_start_and_the_retain_model(kit: Any) -> None:

@@ -114,7 +114,8 @@ def made_up(folder: Path, kit: Any) -> Path:
         return kit.record(id_, seed=seed, epochs=epochs, learning_rate=1e-3)
 
     runs = [run("aaaa", 0, 0.7, -0.5), run("bbbb", 1, 0.62, -1.5), run("cccc", 2, 0.68, -1.0)]
-    return kit.stored(folder, kit.start_model(utility=0.75), *runs)
+    stored: Path = kit.stored(folder, kit.start_model(utility=0.75), *runs)
+    return stored
 
 
 def test_the_summary_has_the_means_of_the_recommended_setting(tmp_path: Path, kit: Any) -> None:

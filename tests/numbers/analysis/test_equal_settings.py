@@ -21,7 +21,7 @@ from unlearnbench.config.loader import load_config
 from unlearnbench.config.method_specs import method_spec
 from unlearnbench.config.plan import RunSpec, make_plan
 from unlearnbench.config.schema import MethodSpec, RetainSpec, RetainTermName
-from unlearnbench.report.tracked_runs import LONGEST, RowsOfRun, tracked_run
+from unlearnbench.report.tracked_runs import LONGEST, RowsOfRun, SweepFacts, tracked_run
 from unlearnbench.results.finalize import table_of
 from unlearnbench.results.records import Record, run_record
 from unlearnbench.results.run_settings import run_settings
@@ -55,7 +55,7 @@ def a_run(**changes: Any) -> RunSpec:
 
 
 FIRST = a_run()
-FOLDER = Path("nowhere")
+SWEEP = SweepFacts("name", Path("nowhere"), "synthetic")
 NO_ROWS = Panel(FIRST.model.name, FIRST.forget_fraction, ())
 
 
@@ -181,7 +181,7 @@ def test_different_settings_have_different_names_in_every_view(seed: int) -> Non
     assert all(len(of_settings) == 1 for of_settings in columns.values())
     parameters: dict[str, set[str]] = defaultdict(set)
     for record in records:
-        shown = dict(tracked_run(record, RowsOfRun(), FOLDER, "name").parameters)
+        shown = dict(tracked_run(record, RowsOfRun(), SWEEP).parameters)
         del shown["seed"]
         parameters[json.dumps(shown, sort_keys=True)].add(specs[record.id])
     assert all(len(of_parameters) == 1 for of_parameters in parameters.values())
@@ -250,7 +250,7 @@ def test_a_hyperparameter_is_told_from_training_settings_of_its_name() -> None:
     )
     run = FIRST.model_copy(update={"method": method})
     draw = random.Random(0)
-    parameters = tracked_run(recorded(run, draw), RowsOfRun(), FOLDER, "name").parameters
+    parameters = tracked_run(recorded(run, draw), RowsOfRun(), SWEEP).parameters
     assert parameters["batch_size"] == str(FIRST.training.batch_size)
     assert parameters["epochs"] == str(FIRST.epochs)
     assert parameters["dtype"] == "float32"
@@ -316,7 +316,7 @@ def test_long_values_stay_different_in_a_tracker() -> None:
     for end in "ab":
         method = MethodSpec(name="mine", hyperparameters={"instruction": "x" * 600 + end})
         run = recorded(FIRST.model_copy(update={"method": method}), draw)
-        value = tracked_run(run, RowsOfRun(), FOLDER, "name").parameters["instruction"]
+        value = tracked_run(run, RowsOfRun(), SWEEP).parameters["instruction"]
         assert len(value) <= LONGEST
         shown.add(value)
     assert len(shown) == 2
