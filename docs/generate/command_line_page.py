@@ -12,16 +12,17 @@ from unlearnbench.cli.main import root_command
 INTRODUCTION = """\
 # Command line
 
-Every command has `--help`. A CONFIG is a YAML file or the name of a shipped one (`unlearnbench
-configs list`). An option whose value ends in `...` takes several values, or may be repeated.
+Every command has `--help`. CONFIG is a YAML file, or the name of a shipped configuration
+(`unlearnbench configs list`). An option whose value ends in `...` takes several values, or may be
+repeated.
 
 | exit code | meaning |
 |---|---|
 | 0 | done |
 | 1 | some runs failed, or a check found a fault |
 | 2 | an error, which one line explains |
-| 130, 143 | interrupted, stopped by SIGTERM; the same command resumes |
-| 141 | the reader of the output has gone (`| head`) |
+| 130, 143 | interrupted by the user, or stopped by SIGTERM. The same command resumes |
+| 141 | the program that read the output has ended (`| head`) |
 """
 
 

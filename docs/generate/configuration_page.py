@@ -30,35 +30,36 @@ APART = (MethodGrid, Range, TableSection, PythonRows)
 INTRODUCTION = """\
 # Configuration
 
-Every key of a configuration. A file says only what differs from the defaults here; unknown keys
-are errors, and all mistakes are reported at once, with their lines. `extends: NAME` takes
-everything else from a shipped configuration or from a file beside it. On the command line `--set
-models.0.preparation.epochs=3` overrides one key.
+This page lists every key of a configuration. A file contains only what differs from the defaults.
+Unknown keys are errors, and all mistakes are reported at once, with their lines. `extends: NAME`
+takes everything else from a shipped configuration, or from a file in the same folder. On the
+command line, `--set models.0.preparation.epochs=3` overrides one key.
 """
 METHODS = """\
 ## methods {#methods}
 
-A list. An entry is a name (`ce-u`), or `{method: NAME, …}` with any of these keys; lists of
-values span a grid.
+The value is a list. An entry is a name (`ce-u`), or `{method: NAME, …}` with any of these keys. If
+keys have lists of values, all combinations are run.
 
 | key | meaning |
 |---|---|
-| `method` | name of the method, see [Methods](../methods/index.md) |
+| `method` | name of the method ([Methods](../methods/index.md)) |
 | a setting of the method | a value, a list of values, or, in a search, a [range](#range) |
-| `retain` | a term beside the method's own loss: `{term: nll}`, `{term: kl, weight: 2.0}` |
-| `learning_rates` | in place of the sweep's |
+| `retain` | a term in addition to the method's own loss: `{term: nll}`, `{term: kl, weight: 2.0}` |
+| `learning_rates` | learning rates of this method, in place of the sweep's |
 | `training` | keys of [training](#training) that differ for this method |
 """
 ATTACKS = """\
 ## attacks {#attacks}
 
-`[relearning, paraphrase]`, or `{relearning: {steps: [1, 3, 13]}, paraphrase: {}}`. Settings of
-each attack:
+Write a list, `[relearning, paraphrase]`, or give settings: `{relearning: {steps: [1, 3, 13]},
+paraphrase: {}}`. These are the settings of each attack:
 """
 METRICS = """\
 ## evaluation.metrics {#evaluation.metrics-entries}
 
-`[fluency]`, or `{mia-min-k: {share: 0.2}}`. Metrics that have settings:
+Write a list, `[fluency]`, or give settings: `{mia-min-k: {share: 0.2}}`. These metrics have
+settings:
 """
 
 
@@ -72,7 +73,7 @@ def _sections() -> Iterator[str]:
     yield _table(SweepConfig, "")
     for key, field in SweepConfig.model_fields.items():
         if key == "data":
-            yield "## data {#data}\n\n`source` names the benchmark, which has the other keys.\n"
+            yield "## data {#data}\n\n`source` names the benchmark. The other keys depend on it.\n"
             for name in registry.names("benchmarks"):
                 yield _plugin("benchmarks", name, f"data, source: {name}", "data")
         elif key == "methods":
@@ -106,7 +107,7 @@ def _section(kind: type[BaseModel], key: str, level: int) -> str:
     if kind is type(TINY_PREPARATION):
         usual, tiny = kind().model_dump(), TINY_PREPARATION.model_dump()
         other = ", ".join(f"`{k}: {json.dumps(v)}`" for k, v in tiny.items() if v != usual[k])
-        parts.append(f"With `base: tiny` these defaults are others: {other}.\n")
+        parts.append(f"With `base: tiny`, these defaults differ: {other}.\n")
     return "\n".join(parts)
 
 

@@ -20,38 +20,38 @@ from unlearnbench.testing import example
 
 SWEEP = Path(__file__).with_name("reference_sweep.csv")
 CAPTION = """\
-One run of each method, at one learning rate and other settings that were chosen by hand for this
-model: a tiny Llama that is trained on generated authors, forget 10 %, five epochs, **one seed, 80
-questions**. Shown is the epoch with the highest log₁₀ Forget Quality (FQ) that keeps 80 % of the
-start model's utility. With 80 questions no model is told from the retain model before the
-distance D of the KS test reaches 0.225, so this is no ranking: it shows where a method can get
-to, here. `unlearnbench sweep every_method` makes it again (2026-11-26, commit d631cbe;
-lunar with its later setting, on the same models).
+This shows one run of each method. The learning rate and the other settings were chosen by hand for
+this model, a tiny Llama that was trained on generated authors: forget 10 %, five epochs, **one
+seed, 80 questions**. Of each run, you see the epoch with the highest log₁₀ Forget Quality (FQ) that
+keeps 80 % of the start model's utility. This is not a ranking, because 80 questions distinguish no
+model from the retain model until the distance D of the KS test reaches 0.225. It only shows what a
+method can reach on this model. `unlearnbench sweep every_method` repeats the runs (2026-11-26,
+commit d631cbe; lunar with its later setting, on the same models).
 """
 MODIFIERS = """\
 # Modifiers
 
 A modifier changes the gradient, the update or the weights of any method that trains:
-`{method: npo, retain: nll, modifiers: [pcgrad]}`. Kinds that combine need a retain term. They apply
-in one order, whatever the order in the file: perturb, combine, filter, clip, optimizer, weights.
-[Yours](../tutorials/add-a-modifier.md) is one file.
+`{method: npo, retain: nll, modifiers: [pcgrad]}`. A modifier that combines gradients needs a retain
+term. Modifiers always apply in the same order, whatever the order in the file: perturb, combine,
+filter, clip, optimizer, weights. [Your own modifier](../tutorials/add-a-modifier.md) is one file.
 """
 MISSING = """\
-Not here yet: latent and tampering adversaries.
+Latent and tampering adversaries are not available yet.
 """
 NO_LOSS = """\
-Not here yet: FILA, whose adapters begin with a change of the weights below them; ULD, which answers
-with two models; DUET, which has no code, and whose equation was not read.
+Three methods are not available yet. FILA changes the weights below its adapters before training.
+ULD answers with two models. DUET has no public code, and we have not read its equation.
 """
 PARTS: Mapping[str, str] = {
     "forget": "the rows to forget",
-    "retain": "as many rows to keep, drawn again each epoch",
-    "whole": "the rows to forget, whose prompts count, too",
+    "retain": "as many rows to keep, drawn again in each epoch",
+    "whole": "the rows to forget, including their prompts",
     "refusal": "the forget rows' questions, each with a refusal",
     "retain_refusal": "the retain rows' questions, each with a refusal",
     "alternative": "the forget rows' questions, each with another answer of the start model",
-    "sample": "the forget rows' questions, each with answers that the model generates every step",
-    "questions (trains nothing)": "the questions alone, at inference time; no weight is trained",
+    "sample": "the forget rows' questions, each with answers that the model generates each step",
+    "questions (trains nothing)": "only the questions, at inference time. No weight is trained",
 }
 
 
@@ -97,19 +97,19 @@ def _overview(shown: Mapping[str, Mapping[str, Any]]) -> str:
         [
             "---\nhide: [toc]\n---\n",
             "# Methods\n",
-            "What comes with the project; `unlearnbench methods list` also has what you have "
-            "installed. Any method that trains takes a retain term (`retain: {term: nll}`), and "
-            "[yours](#your-own) is one file.\n",
+            "These methods come with the project. `unlearnbench methods list` also lists methods "
+            "that you have installed. Any method that trains can have a retain term "
+            "(`retain: {term: nll}`). [Your own method](#your-own) is one file.\n",
             table(("method", "family", "what it is", "reads", "source"), rows),
             NO_LOSS,
             "## The whole field in one sweep\n",
             CAPTION,
             pictures.standing(_points()),
-            "*Model Utility to the right, log₁₀ Forget Quality upwards. The two rings are the "
-            "start model, below, and the retain model, above.*\n",
+            "*Model Utility increases to the right, log₁₀ Forget Quality upwards. The lower ring "
+            "is the start model, and the upper ring is the retain model.*\n",
             _sweep_table(_sweep()),
             "## Your own\n",
-            "`unlearnbench methods new my-method` writes a package with method, test and README; "
+            "`unlearnbench methods new my-method` writes a package with method, test and README. "
             "`unlearnbench methods check --plugin my_method.py` reports its faults.\n",
         ]
     )
@@ -183,13 +183,14 @@ def _reads(needs: Sequence[str]) -> str:
 
 def _gradient(name: str, profiles: GradientProfiles) -> str:
     if reason := profiles.without.get(name):
-        return f"There is no curve: it {escaped(reason)}.\n"
+        return f"There is no curve, because it {escaped(reason)}.\n"
     return (
         pictures.gradient(profiles.curves[name])
-        + "\nOne forget token in a fixed random context, against its probability p; the start "
-        "model has p = 0.99. Left ‖∂L/∂z‖₂, by powers of ten. Right ∂L/∂z of the true token "
-        "(solid; above 0 it is pushed down) and the largest other component (dashed). "
-        f"`unlearnbench methods gradient {name} --out gradient.html` draws it beside others.\n"
+        + "\nThe curves show one forget token in a fixed random context, by its probability p. "
+        "The start model has p = 0.99. On the left is ‖∂L/∂z‖₂, in powers of ten. On the right is "
+        "∂L/∂z of the true token (solid; above 0, the token is pushed down) and the largest other "
+        f"component (dashed). `unlearnbench methods gradient {name} --out gradient.html` draws the "
+        "curves of several methods together.\n"
     )
 
 
