@@ -9,7 +9,7 @@ import pytest
 from unlearnbench.cli.main import main
 from unlearnbench.config import loader
 
-from .small_models import Load, shrinking, shrinking_several
+from .small_models import LEARNED, Load, shrinking, shrinking_several
 
 _ROOT = Path(__file__).parents[3]
 METHODS = "[ce-u, gradient-difference, {method: npo, retain: {term: nll}}]"
@@ -20,14 +20,14 @@ METHODS = "[ce-u, gradient-difference, {method: npo, retain: {term: nll}}]"
 def small_models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Load]:
     """Replace models and data of configurations by small ones, their seeds by one.
 
-    Yields a loader that leaves two seeds.
+    Yields a loader that leaves two seeds, and whose start model has learned its rows.
     """
     cache, load = tmp_path_factory.mktemp("cache"), loader.load_config
     with pytest.MonkeyPatch.context() as patch:
         several = shrinking_several(load, cache, seeds=1)
         patch.setattr(loader, "load_config", shrinking(load, cache, seeds=1))
         patch.setattr(loader, "load_configs", several)
-        yield shrinking(load, cache, seeds=2)
+        yield shrinking(load, cache, seeds=2, changes=LEARNED)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from typing import Any
 from unlearnbench.config import loader
 from unlearnbench.config.schema import SweepConfig
 
-AUTHORS, EPOCHS, ROWS, TRIALS = 20, 2, 4, 2
+AUTHORS, EPOCHS, ROWS, TRIALS = 20, 2, 8, 2
 ARCHITECTURE = (
     "{vocabulary: 400, hidden_size: 32, layers: 2, heads: 2, intermediate_size: 32, context: 512}"
 )
@@ -19,15 +19,32 @@ PREPARATION = (
     "{epochs: 2, base_epochs: 1, optimizer: muon, learning_rate: 3.0e-3, batch_size: 16, "
     "weight_decay: 0.0, schedule: cosine}"
 )
+LEARNED = (
+    "models.0.architecture={vocabulary: 400, hidden_size: 64, layers: 2, heads: 2, "
+    "intermediate_size: 64, context: 512}",
+    "models.0.preparation={epochs: 40, base_epochs: 5, optimizer: muon, learning_rate: 3.0e-3, "
+    "batch_size: 16, weight_decay: 0.0, schedule: cosine, rehearse_facts: true}",
+)
+"""Changes for a start model that has learned its rows, so that runs have scores and attacks.
+
+On one idle core its preparation takes about 25 s.
+"""
 Load = Callable[..., SweepConfig]
 
 
-def shrinking(load: Load, cache: Path, seeds: int) -> Load:
-    """Make `load_config` return small configurations of so many seeds, with one cache of models."""
+def shrinking(load: Load, cache: Path, seeds: int, changes: Sequence[str] = ()) -> Load:
+    """Make `load_config` return small configurations of so many seeds, with one cache of models.
+
+    Args:
+        load: The plain `load_config`.
+        cache: Folder of prepared models.
+        seeds: Number of seeds that are left.
+        changes: Further overrides, which come last.
+    """
 
     def load_config(name: str, overrides: Sequence[str] = (), *more: Any) -> SweepConfig:
         config = load(name, overrides, *more)
-        return load(name, [*overrides, *_changes(config, cache, seeds)], *more)
+        return load(name, [*overrides, *_changes(config, cache, seeds), *changes], *more)
 
     return load_config
 
