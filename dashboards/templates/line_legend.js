@@ -25,7 +25,7 @@
         Plotly.restyle(plot.node, {
           opacity: alone.map((one) => (one ? 1 : FAINT)),
           "line.color": plot.node.data.map((trace, i) => (alone[i] ? own(trace) : trace.line.color)),
-          "marker.opacity": plot.node.data.map((trace, i) => (alone[i] ? 1 : trace.marker.opacity ?? 1)),
+          "marker.opacity": plot.node.data.map((trace, i) => (alone[i] ? 1 : trace.marker?.opacity ?? 1)),
         });
       }
     };

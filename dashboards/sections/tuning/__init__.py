@@ -69,9 +69,22 @@ class Tuning(Section):
                     values,
                     entry_name(line),
                     "%{fullData.name}<br>best of %{x}: %{y:.4g}",
-                    mode="lines",
+                    # A mark shows an entry of one trial, and tells methods apart in grey.
+                    mode="lines+markers",
                     line={"color": style.colour(line["method"]), "width": 1.6},
-                    meta=meta("own", line["method"], slot=style.slots[line["method"]], alpha=0.9),
+                    marker={
+                        "color": style.colour(line["method"]),
+                        "symbol": style.shape(line["method"]),
+                        "size": 6,
+                        "maxdisplayed": 8,
+                    },
+                    meta=meta(
+                        "own",
+                        line["method"],
+                        slot=style.slots[line["method"]],
+                        alpha=0.9,
+                        method=entry_name(line),
+                    ),
                 )
                 for line in tuned(context.report.selection)
                 if _panel(line) == panel.panel and (values := line["tuning"]["best_of"])
