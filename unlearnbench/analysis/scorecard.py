@@ -21,9 +21,9 @@ LASTING = "Lasting"
 """Label of what lasts under attacks, beside the benchmark's scores."""
 REPETITION = "repetition"
 """Name of the metric that counts distinct 4-grams."""
-REPETITIVE_SHARE = 0.8
+REPETITIVE_SHARE = 0.9
 """Share of the start model's distinct 4-grams below which answers count as repetitive. A convention
-of this project: a model that loops is near 0."""
+of this project: the number is a mean over answers, so that one endless loop in ten is at 0.9."""
 
 
 @dataclass(frozen=True)

@@ -150,7 +150,7 @@ def test_to_forget_more_than_the_retain_model_is_a_warning(fabric: Fabric) -> No
     assert kept.warning == ""
 
 
-@pytest.mark.parametrize(("distinct", "warns"), [(0.79, True), (0.81, False)])
+@pytest.mark.parametrize(("distinct", "warns"), [(0.89, True), (0.91, False)])
 def test_answers_that_repeat_themselves_are_a_warning(
     fabric: Fabric, distinct: float, warns: bool
 ) -> None:
@@ -163,7 +163,7 @@ def test_answers_that_repeat_themselves_are_a_warning(
     kept = line.scores[2]
     assert ("repetitive" in kept.warnings) == warns
     if warns:
-        expected = "repetitive answers: distinct 4-grams, forget 0.790 (start model 1.000)"
+        expected = "repetitive answers: distinct 4-grams, forget 0.890 (start model 1.000)"
         assert kept.warnings["repetitive"] == expected
 
 
