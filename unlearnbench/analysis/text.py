@@ -824,7 +824,7 @@ def _caveats(panel: PanelComparison, a: Side, b: Side) -> Iterator[str]:
         moments = " or ".join(sorted({a.unit.plural, b.unit.plural}))
         yield (
             "settings were chosen by the numbers they are compared on, which favours the method "
-            f"with more settings tried ({counts}, as learning rates × hyper-parameters × "
+            f"with more settings tried ({counts}, as learning rates × hyperparameters × "
             f"{moments}); "
             f"{'p and the interval allow' if test else 'the interval does not allow'} for that"
         )

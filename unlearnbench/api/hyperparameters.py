@@ -75,7 +75,7 @@ class HyperParameters(BaseModel):
         reserved = ", ".join(cls.reserved)
         for key in cls.model_fields.keys() & set(cls.reserved):
             raise PluginError(
-                f"{cls.__name__}.{key}: a hyper-parameter cannot be called {key!r}, which means "
+                f"{cls.__name__}.{key}: a hyperparameter cannot be called {key!r}, which means "
                 f"something else in a configuration; rename it (reserved: {reserved})"
             )
 

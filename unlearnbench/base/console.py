@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from unlearnbench.base.redaction import redact
-from unlearnbench.base.text_table import paragraph, table_lines, width_of
 
 if TYPE_CHECKING:
     from rich.console import Console as RichConsole
@@ -67,8 +66,20 @@ class Console:
 
     def note(self, text: str) -> None:
         """Print a line about the progress of the command."""
-        self.err.write(redact(text) + "\n")
+        self.err.write(self._broken(redact(text)) + "\n")
         self.err.flush()
+
+    def _broken(self, text: str) -> str:
+        """The text with its long lines broken at spaces, if a terminal shows it."""
+        if not self.err.isatty():
+            return text
+        from unlearnbench.base.text_table import paragraph, width_of
+
+        width = width_of(self.err)
+        lines = text.split("\n")
+        return "\n".join(
+            paragraph(line, width, "    ") if len(line) > width else line for line in lines
+        )
 
     def warn(self, text: str) -> None:
         """Print a line that must not be overlooked: red on a terminal."""
@@ -76,7 +87,11 @@ class Console:
             self.note(text)
             return
         _terminal(self.err).print(
-            text, style=WARNING_STYLE, markup=False, highlight=False, soft_wrap=True
+            self._broken(redact(text)),
+            style=WARNING_STYLE,
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
         )
 
     def print(self, text: str = "") -> None:
@@ -95,6 +110,8 @@ class Console:
             text: Without line breaks.
             indent: What all lines but the first begin with.
         """
+        from unlearnbench.base.text_table import paragraph, width_of
+
         self.print(paragraph(redact(text), width_of(self.out), indent))
 
     def table(
@@ -119,6 +136,8 @@ class Console:
             keys: Number of first columns that say what a row is.
             is_wide: Whether each row takes one line, however long.
         """
+        from unlearnbench.base.text_table import table_lines, width_of
+
         cells = [[_cell(value) for value in row] for row in rows]
         numbers = [
             place

@@ -41,7 +41,10 @@ class ConfigError(UnlearnbenchError):
         self.problems = tuple(problems)
         location = max((len(p.place) for p in problems), default=0)
         key = max((len(p.key) for p in problems), default=0)
-        lines = [f"{p.place:<{location}}  {p.key:<{key}}  {p.message}" for p in problems]
+        lines = [
+            f"{p.place:<{location}}  {f'{p.key:<{key}}  ' if key else ''}{p.message}"
+            for p in problems
+        ]
         count = f"{len(problems)} error{'s' if len(problems) != 1 else ''}; no run was started."
         super().__init__("\n".join([*lines, count]))
 

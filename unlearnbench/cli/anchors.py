@@ -10,7 +10,6 @@ import typer
 
 from unlearnbench.base.console import Console, progress_bar
 from unlearnbench.base.errors import EvaluationError, shortened
-from unlearnbench.cli.catalogue import Entry, Wide, print_catalogue
 from unlearnbench.cli.command import argument, command, new_group, option
 from unlearnbench.cli.options import (
     AttentionOption,
@@ -18,6 +17,7 @@ from unlearnbench.cli.options import (
     Data,
     Json,
     RemoteCode,
+    Wide,
     is_log_file,
 )
 from unlearnbench.config.precision import Dtype
@@ -54,6 +54,8 @@ def list_anchors(wide: Wide = False, as_json: Json = False) -> None:
         columns = ("id", "checkpoint", "split", "profile", "metrics")
         console.table(columns, rows, is_wide=True)
         return
+    from unlearnbench.cli.catalogue import Entry, print_catalogue
+
     entries = [
         Entry(
             anchor.id,

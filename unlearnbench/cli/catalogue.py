@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
 
 from unlearnbench.base.console import Console
 from unlearnbench.base.text_table import paragraph, table_lines, width_of
-from unlearnbench.cli.command import flag
-
-Wide = Annotated[bool, flag("--wide", "Print all columns, each entry on one line.")]
 
 _INDENT = "  "
 

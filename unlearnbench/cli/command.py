@@ -84,8 +84,11 @@ def _flat(function: Callable[..., int | None]) -> Callable[..., int | None]:
 
     parameters: list[inspect.Parameter] = []
     for name, parameter in signature.parameters.items():
-        inner = inspect.signature(groups.get(name, function), eval_str=True).parameters
-        parameters += inner.values() if name in groups else [parameter]
+        if name in groups:
+            # A signature takes long: its annotations are evaluated.
+            parameters += inspect.signature(groups[name], eval_str=True).parameters.values()
+        else:
+            parameters.append(parameter)
     called.__annotations__ = {each.name: each.annotation for each in parameters}
     flat = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
     called.__signature__ = signature.replace(parameters=flat)  # type: ignore[attr-defined]

@@ -73,8 +73,11 @@ def compare(
     if rows := [row for panel in result.panels for row in _rows(panel, names_unit=len(units) > 1)]:
         # One sweep may be by epochs and the other one by steps.
         when = sides[0].unit.value if len(units) == 1 else "after"
+        # The sentences above name the model and the split if there is only one panel.
+        named = ("model", "forget") if len(result.panels) > 1 else ()
+        rows = [row[2 - len(named) :] for row in rows]
         columns = (
-            *("model", "forget", "side", "setting", "learning rate", when),
+            *(*named, "side", "setting", "learning rate", when),
             *(headline.kept.plain_label, headline.forgotten.plain_short),
             *(("D", "seeds") if headline.forgotten.test else ("seeds",)),
         )

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from unlearnbench.base.console import Console
 from unlearnbench.base.errors import DataError, OutputError
 from unlearnbench.base.outputs import check_file, write_file
-from unlearnbench.cli.catalogue import Entry, Wide, print_catalogue
 from unlearnbench.cli.command import argument, command, flag, new_group, option
-from unlearnbench.cli.options import Json, Plugins, register_plugins
+from unlearnbench.cli.options import Json, Plugins, Wide, register_plugins
 from unlearnbench.cli.own_data import RowOptions
 
 if TYPE_CHECKING:
@@ -39,6 +38,7 @@ def list_configs(wide: Wide = False, as_json: Json = False) -> None:
       unlearnbench configs list
       unlearnbench configs list --wide
     """
+    from unlearnbench.cli.catalogue import Entry, print_catalogue
     from unlearnbench.config.loader import shipped_configs
 
     configs, console = shipped_configs(), Console()

@@ -40,7 +40,8 @@ def doctor(as_json: Json = False) -> int:
         console.print_json({"works": not faults, "findings": listed})
     else:
         for topic, text, works in findings:
-            console.print(f"{'ok   ' if works else 'WRONG'}  {topic:16}  {text}")
+            line = f"{'ok   ' if works else 'WRONG'}  {topic:16}  {text}"
+            console.paragraph(line, indent=" " * 25)
         last = f"will not work: {', '.join(faults)}" if faults else "everything needed works"
         console.print(f"\n{last}")
     return bool(faults)

@@ -548,7 +548,7 @@ def _print_metrics_by_set(judged: _JudgedModel, console: Console) -> None:
             texts = ["" if value is None else f"{value:.3f}" for value in values]
             lines.append(("", f"{role} model", *texts))
     counts = {name: len(seen.answer_loss) for name, seen in judged.evaluation.sets.items()}
-    headings = [f"{_spaced(name)} (n = {counts[name]})" for name in sets]
+    headings = [f"{_spaced(name)} (n={counts[name]})" for name in sets]
     of = ("of",) if judged.others else ()
     console.table(("metric, ± 95 % of questions", *of, *headings), lines, keys=1 + len(of))
 

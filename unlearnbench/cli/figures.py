@@ -110,7 +110,7 @@ def draw_lasting(
     """Draw what attacks bring back of each method's best setting.
 
     Examples:
-      unlearnbench figures lasting runs/quickstart --width column --out lasting.pdf
+      unlearnbench figures lasting runs/quickstart --width column --out f.pdf
     """
     from unlearnbench.report.figures import lasting
 

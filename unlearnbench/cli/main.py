@@ -19,7 +19,6 @@ from unlearnbench.base.console import Console
 from unlearnbench.base.errors import UnlearnbenchError, no_room
 from unlearnbench.base.redaction import redact
 from unlearnbench.base.signals import EXIT_CODE, Stopped
-from unlearnbench.base.text_table import paragraph, width_of
 from unlearnbench.cli import (
     analysis,
     anchors,
@@ -146,6 +145,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (Exception, KeyboardInterrupt, Stopped) as error:
         if show_traceback:
             traceback.print_exc()
+        from unlearnbench.base.text_table import paragraph, width_of
+
         code, text = _ending(error)
         for line in redact(text).splitlines():
             # A terminal would break a line in the middle of a word.

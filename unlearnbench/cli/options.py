@@ -44,6 +44,7 @@ Plugins = Annotated[
     list[str] | None, option("FILE", "Python file that defines a plug-in (repeatable).", "--plugin")
 ]
 Json = Annotated[bool, flag("--json", "Print JSON, for a program.")]
+Wide = Annotated[bool, flag("--wide", "Print all columns, each entry on one line.")]
 Folder = Annotated[str, argument("FOLDER", "A sweep's folder, such as runs/quickstart.")]
 DATA = "`tofu` (from the hub), a folder of its files, or NAME[=FOLDER]."
 DEFAULT_DATA = "tofu"

@@ -21,9 +21,8 @@ from unlearnbench.api import registry
 from unlearnbench.base.console import Console
 from unlearnbench.base.errors import PluginError, UnlearnbenchError
 from unlearnbench.base.number_text import float_text
-from unlearnbench.cli.catalogue import Entry, Wide, print_catalogue
 from unlearnbench.cli.command import argument, command, flag, new_group, option
-from unlearnbench.cli.options import Json, Plugins, dotted_values, register_plugins
+from unlearnbench.cli.options import Json, Plugins, Wide, dotted_values, register_plugins
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -63,6 +62,8 @@ def plugin_group(kind: registry.Kind) -> typer.Typer:
             lines = [[_cell(row[key]) for key in columns] for row in rows]
             console.table(columns, lines, is_wide=True)
             return
+        from unlearnbench.cli.catalogue import Entry, print_catalogue
+
         entries = [Entry(row["name"], row["summary"], group) for row, group in listed]
         hint = f"unlearnbench {kind} show NAME explains one of them, with its settings."
         print_catalogue(entries, GROUPS[kind], hint, console)

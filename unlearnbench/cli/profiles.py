@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 from unlearnbench.base.console import Console
-from unlearnbench.cli.catalogue import Entry, Wide, print_catalogue
 from unlearnbench.cli.command import argument, command, new_group
-from unlearnbench.cli.options import Json
+from unlearnbench.cli.options import Json, Wide
 
 if TYPE_CHECKING:
     from unlearnbench.api.profile import Profile
@@ -25,6 +24,7 @@ def list_profiles(wide: Wide = False, as_json: Json = False) -> None:
       unlearnbench profiles list
       unlearnbench profiles list --wide
     """
+    from unlearnbench.cli.catalogue import Entry, print_catalogue
     from unlearnbench.config.profiles import PROFILES, SUMMARIES, TOFU, differences
 
     console = Console()

@@ -8,9 +8,8 @@ from typing import Annotated, Any
 from unlearnbench.api import registry
 from unlearnbench.base.console import Console
 from unlearnbench.base.errors import PluginError
-from unlearnbench.cli.catalogue import Entry, Wide, print_catalogue
 from unlearnbench.cli.command import argument, command, new_group
-from unlearnbench.cli.options import Json
+from unlearnbench.cli.options import Json, Wide
 
 app = new_group("List and show trackers, to which the runs of a sweep are logged.")
 
@@ -22,6 +21,8 @@ def list_trackers(wide: Wide = False, as_json: Json = False) -> None:
     Examples:
       unlearnbench trackers list
     """
+    from unlearnbench.cli.catalogue import Entry, print_catalogue
+
     rows, console = [_row(offer) for offer in registry.offers("trackers")], Console()
     if as_json:
         console.print_json(rows)

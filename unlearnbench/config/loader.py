@@ -370,7 +370,7 @@ def validated(document: Document) -> SweepConfig | None:
 
 
 def _unknown_key(document: Document, path: Loc) -> str:
-    """The nearest known key, in this section or another, and the keys of this one."""
+    """Name the nearest known key of this section or another, or else the keys of this one."""
     *above, key = path
     fields = [*_section(document.values, tuple(above)).model_fields]
     owner = next((str(step) for step in reversed(above) if isinstance(step, str)), "")
@@ -380,10 +380,11 @@ def _unknown_key(document: Document, path: Loc) -> str:
         did_you_mean(str(key), fields, LIKE_ENOUGH)
         or (_elsewhere(str(key)) if "methods" not in above else "")
         or did_you_mean(str(key), fields)
-        or ";"
     )
+    if near:
+        return f"unknown key{near}"
     listed = ", ".join(fields) or "no settings"
-    return f"unknown key{near} {owner or 'a configuration'} takes: {listed}"
+    return f"unknown key; {owner or 'a configuration'} takes: {listed}"
 
 
 def _section(values: Any, path: Loc) -> type[BaseModel]:

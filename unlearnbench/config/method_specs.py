@@ -414,7 +414,7 @@ def method_spec(
             of, _, setting = key.rpartition(".")
             raise broken(
                 find("modifiers", of) if of else find("methods", name),
-                f"hyper-parameter {setting!r} is a {type(value).__name__}, "
+                f"hyperparameter {setting!r} is a {type(value).__name__}, "
                 "where only true/false, numbers and text can be part of a run's identity",
             )
     return MethodSpec(

@@ -96,8 +96,8 @@ def test_few_questions_have_their_number_and_a_wide_interval(run: Run, folder: s
     code, out, _ = run("evaluate", folder, "--data", "synthetic", "--rows", "2")
     assert code == 0
     (heading,) = (line for line in out.splitlines() if line.startswith("metric, ± 95 %"))
-    assert "retain (n = 2)" in heading
-    assert "forget (n = 2)" in heading
+    assert "retain (n=2)" in heading
+    assert "forget (n=2)" in heading
     cells = next(line for line in out.splitlines() if line.startswith("ROUGE-L"))
     # Two equal values leave much open, and two unlike ones everything.
     assert "±0.000" not in cells

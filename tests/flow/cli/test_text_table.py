@@ -101,6 +101,15 @@ def test_what_no_terminal_shows_has_80_columns_unless_the_variable_says_otherwis
     assert width_of(io.StringIO()) == 40, "no table fits less"
 
 
+def test_a_note_is_broken_on_a_terminal_only() -> None:
+    note = "warning: " + "word " * 30
+    terminal, pipe = _Terminal(), io.StringIO()
+    Console(err=terminal).note(note)
+    Console(err=pipe).note(note)
+    assert max(map(len, terminal.getvalue().splitlines())) <= 80
+    assert pipe.getvalue() == f"{note}\n"
+
+
 def test_a_terminal_and_a_pipe_get_the_same_table() -> None:
     pipe, terminal = io.StringIO(), _Terminal()
     for stream in (pipe, terminal):
