@@ -189,8 +189,8 @@ def _gradient(name: str, profiles: GradientProfiles) -> str:
         + "\nThe curves show one forget token in a fixed random context, by its probability p. "
         "The start model has p = 0.99. On the left is ‖∂L/∂z‖₂, in powers of ten. On the right is "
         "∂L/∂z of the true token (solid; above 0, the token is pushed down) and the largest other "
-        f"component (dashed). `unlearnbench methods gradient {name} --out gradient.html` draws the "
-        "curves of several methods together.\n"
+        f"component (dashed). `unlearnbench methods gradient {name} --out gradient.html` draws "
+        "them on a page. Name several methods to compare their curves.\n"
     )
 
 
