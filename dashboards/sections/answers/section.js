@@ -211,8 +211,8 @@
     byId("answer-beside").prepend(element("option", { value: "" }, "no other"));
     if (!beside) byId("answer-beside").value = "";
     byId("answer-beside").parentNode.hidden = !offered.length;
-    byId("answer-beside-epoch").parentNode.hidden = !beside;
-    if (beside) page.fillSelect(byId("answer-beside-epoch"), embeddedEpochs(beside.one), String, beside.epoch);
+    byId("answer-beside-at").parentNode.hidden = !beside;
+    if (beside) page.fillSelect(byId("answer-beside-at"), embeddedEpochs(beside.one), String, beside.epoch);
   };
   const restart = () => {
     if (!data || !selection.trajectory) return; // not loaded yet
@@ -276,7 +276,7 @@
     if (target.value) setBeside(selection.of(target.value));
     show();
   });
-  byId("answer-beside-epoch").addEventListener("change", ({ target }) => {
+  byId("answer-beside-at").addEventListener("change", ({ target }) => {
     beside.epoch = Number(target.value);
     show();
   });

@@ -397,7 +397,7 @@ def test_two_models_answer_the_same_question_side_by_side(
     assert heads.all_inner_texts() == expected
     page.locator("#answer-run").select_option(label="npo, learning rate 1e-4, seed 1")
     page.locator("#answer-beside").select_option(label="npo, learning rate 3e-5, seed 2")
-    page.locator("#answer-beside-epoch").select_option("2")
+    page.locator("#answer-beside-at").select_option("2")
     page.locator("#answer-question").select_option("1")
     assert articles.count() == 1
     question = articles.first.locator("h3").inner_text()
@@ -424,4 +424,4 @@ def test_two_models_answer_the_same_question_side_by_side(
     assert "retain model" in known[1]
     page.locator("#answer-beside").select_option("")
     assert articles.first.locator(".sides").count() == 0
-    assert page.locator("#answer-beside-epoch").is_hidden()
+    assert page.locator("#answer-beside-at").is_hidden()
