@@ -19,7 +19,9 @@ SHOWN = 3
 READY = """() => document.querySelector(".md-search-result__meta").textContent.trim()
     === 'Type to start searching'"""
 RESULTS = """() => [...document.querySelectorAll(".md-search-result__item")].map(
-    item => [...item.querySelectorAll("a.md-search-result__link")].map(link => link.href))"""
+    item => [...item.querySelectorAll("a.md-search-result__link")]
+        .filter(link => !link.closest("details:not([open])")).map(link => link.href))"""
+"""Links of each result, without those that a reader has to unfold."""
 ANSWERS = {
     "my own data": ["start/your-data.html"],
     "csv": ["start/your-data.html"],
@@ -33,6 +35,9 @@ ANSWERS = {
     "add a method": ["tutorials/add-a-method.html"],
     "llama 3": ["reference/model-families.html", "start/models.html"],
     "slurm": ["tutorials/run-on-a-cluster.html"],
+    "speed": ["concepts/speed.html"],
+    "wandb": ["reference/mlflow.html", "tutorials/add-a-tracker.html"],
+    "collapsed": ["start/troubleshooting.html#no-method-forgets-or-all-collapsed"],
     "glossary": ["reference/glossary.html"],
 }
 """Beginnings of addresses with the answer, by what is typed. One of them must be shown."""
