@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from unlearnbench.analysis.results import Results
 from unlearnbench.api.registry import load, names
 from unlearnbench.api.tracker import MetricPoint, TrackedRun, TrackedSweep
 from unlearnbench.base.errors import PluginError
@@ -23,23 +24,30 @@ from unlearnbench.results.records import read_records
 ROOT = Path(__file__).resolve().parents[2]
 OLD = ROOT / "tests" / "data" / "small_sweep"
 PAGE = (ROOT / "docs" / "reference" / "mlflow.md").read_text(encoding="utf-8")
+TUTORIAL = (ROOT / "docs" / "tutorials" / "add-a-tracker.md").read_text(encoding="utf-8")
+
+
+def install(folder: Path, name: str, page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Install the file of a page and its entry point, as a package would."""
+    module = name.replace("-", "_")
+    (code,) = re.findall(rf'```python title="{module}.py"\n(.*?)```', page, re.DOTALL)
+    (line,) = re.findall(rf"^{name} = .*$", page, re.MULTILINE)
+    info = folder / f"{module}-1.0.dist-info"
+    info.mkdir(parents=True)
+    (folder / f"{module}.py").write_text(code, encoding="utf-8")
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    points = f"[unlearnbench.trackers]\n{line.replace(chr(34), '')}\n"
+    (info / "entry_points.txt").write_text(points, encoding="utf-8")
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.delitem(sys.modules, module, raising=False)
 
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A package with the page's file and its entry point; returns where its runs go."""
     (code,) = re.findall(r'```python title="json_lines.py"\n(.*?)```', PAGE, re.DOTALL)
-    (line,) = re.findall(r"^json-lines = .*$", PAGE, re.MULTILINE)
     assert len(code.splitlines()) <= 40
-    folder = tmp_path / "site"
-    info = folder / "json_lines-1.0.dist-info"
-    info.mkdir(parents=True)
-    (folder / "json_lines.py").write_text(code, encoding="utf-8")
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: json-lines\nVersion: 1.0\n")
-    points = f"[unlearnbench.trackers]\n{line.replace(chr(34), '')}\n"
-    (info / "entry_points.txt").write_text(points, encoding="utf-8")
-    monkeypatch.syspath_prepend(folder)
-    monkeypatch.delitem(sys.modules, "json_lines", raising=False)
+    install(tmp_path / "site", "json-lines", PAGE, monkeypatch)
     return tmp_path / "lines"
 
 
@@ -70,6 +78,28 @@ def test_runs_are_read_back(package: Path, tmp_path: Path) -> None:
     assert (package / "plan.json").is_file()
     assert (package / "status").read_text() == "finished"
     assert not (OLD / "links.json").exists(), "it has no addresses"
+
+
+def test_the_logbook_of_the_tutorial_has_a_line_for_each_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path / "site", "logbook", TUTORIAL, monkeypatch)
+    config, results = sweep_config(OLD), Results.read(OLD)
+    tracking = TrackingSettings(tracker="logbook", uri=str(tmp_path / "books"))
+    for logged in (len(results.records), 0):
+        warnings: list[str] = []
+        with SweepTracker(tracking, OLD, config, warn=warnings.append) as tracker:
+            tracker.log_results(results)
+            tracker.summarize(results)
+            tracker.settle()
+            tracker.log_files([])
+        assert (tracker.logged, warnings) == (logged, [])
+    text = (tmp_path / "books" / f"{config.name}.md").read_text(encoding="utf-8")
+    row = next(row for row in reversed(results.rows) if row.kind == "run")
+    assert f"utility {row.kept}" in text
+    assert text.count("\n- ") == len(results.records)
+    assert text.startswith("Status: finished")
+    assert "Artifacts:" in text, "the conclusion"
 
 
 RUN = TrackedRun(

@@ -15,7 +15,7 @@ PARAMETERS = ("learning_rate", "method", "seed", "model", "forget_fraction")
 """Columns of the table of runs, beside the best metrics."""
 _FIRST_METRICS = 2
 """Metrics in front of the parameters: what is forgotten and what is kept."""
-_WIDTHS = {"attributes.`Run Name`": 250, "params.`method`": 160}
+_WIDTHS = {"attributes.`Run Name`": 250, "params.`method`": 160, "tags.`recommended`": 190}
 """Pixels of columns that MLflow makes narrower than what they contain."""
 _METRIC_WIDTH = 190
 _SECTION = "at-a-glance"
@@ -62,9 +62,10 @@ def _state(sweep_id: str, best: Best) -> dict[str, Any]:
     attributes = [f"attributes.`{name}`" for name in ("User", "Version", "Dataset")]
     columns = [
         *metrics[:_FIRST_METRICS],
+        "tags.`recommended`",
         *parameters,
         *metrics[_FIRST_METRICS:],
-        *("tags.`recommended`", "tags.`status`"),
+        "tags.`status`",
         *attributes,
     ]
     return {

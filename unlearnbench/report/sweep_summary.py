@@ -20,9 +20,10 @@ def summary_of(results: Results, introduction: str = "") -> SweepSummary:
 
     Args:
         results: All of them.
-        introduction: What a reader must know before the conclusion; may be empty.
+        introduction: What a reader must know besides the conclusion; may be empty.
     """
-    paragraphs = [introduction] if introduction else []
+    # The conclusion comes first, because MLflow shows only the first lines of a description.
+    paragraphs: list[str] = []
     metrics: dict[str, float] = {}
     recommended: list[str] = []
     conclusions = {(c.model, c.split): c for c in results.conclusions}
@@ -41,6 +42,8 @@ def summary_of(results: Results, introduction: str = "") -> SweepSummary:
                 metrics[_metric(name, group)] = value
         place = f" ({panel.place})" if has_many_panels else ""
         recommended.append(_short_title(setting) + place)
+    if introduction:
+        paragraphs.append(introduction)
     paragraphs.append(
         f"Artifacts: `{PICTURE}` shows utility against forgetting of all settings, `{INTERACTIVE}` "
         "the same with hover texts, `report.html` is the whole page, and `plan.json` and "
@@ -64,7 +67,9 @@ def _paragraphs(conclusion: Conclusion, setting: Setting | None) -> list[str]:
     """Write the conclusion about a panel in Markdown."""
     title = f"**{conclusion.place}.**"
     if setting is not None:
-        title += f" Recommended setting: **{_title(setting)}**."
+        kept = setting.headline.kept
+        title += f" Recommended setting: **{_title(setting)}**, with {kept.plain_label} "
+        title += f"{kept.text(setting.kept)}."
     return [title, *(_escaped(sentence) for sentence in conclusion.sentences)]
 
 

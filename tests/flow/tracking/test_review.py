@@ -122,8 +122,12 @@ def test_the_summary_has_the_means_of_the_recommended_setting(tmp_path: Path, ki
     results = Results.read(made_up(tmp_path / "small", kit))
     summary = summary_of(results, "An introduction.")
     assert summary.tags == {"recommended": "npo+nll 1e-3 epoch 2"}
-    assert summary.description.startswith("An introduction.\n\n**tiny, forget 10 %.**")
-    assert "Recommended setting: **npo+nll, learning rate 1e-3, epoch 2**" in summary.description
+    first, *others = summary.description.split("\n\n")
+    assert first == (
+        "**tiny, forget 10 %.** Recommended setting: **npo+nll, learning rate 1e-3, epoch 2**, "
+        "with Model Utility 0.667."
+    )
+    assert "An introduction." in others
     assert summary.metrics["best/model_utility"] == pytest.approx(fmean([0.7, 0.62, 0.68]))
     assert summary.metrics["best/log10_forget_quality"] == pytest.approx(-1.0)
     assert summary.metrics["best/utility_kept"] == pytest.approx(fmean([0.7, 0.62, 0.68]) / 0.75)
