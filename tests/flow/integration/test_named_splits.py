@@ -108,7 +108,7 @@ def test_named_splits_are_planned_run_reported_compared_and_tracked(
         [one.experiment_id for one in client.search_experiments()],
         "params.forget_fraction = 'books' and params.method = 'ce-u'",
     )
-    assert [run.info.run_name for run in runs] == ["ce-u · tiny · books · lr 0.0001 · seed 0"]
+    assert [run.info.run_name for run in runs] == ["1e-4 s0 ce-u books"]
 
 
 def test_retain_models_are_given_by_the_name_of_a_split(folder: Path) -> None:

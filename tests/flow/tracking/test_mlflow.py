@@ -155,7 +155,7 @@ def test_commands_may_create_one_store_at_the_same_time(tmp_path: Path) -> None:
     # They are copies of one sweep: one of the commands logs it, and the others find it there.
     with sqlite3.connect(tmp_path / "store.db") as store:
         (experiments,) = store.execute("select count(*) from experiments where name != 'Default'")
-        parents = store.execute("select count(*) from tags where key = 'unlearnbench.sweep_id'")
+        parents = store.execute("select count(*) from tags where key = 'kind' and value = 'sweep'")
     assert experiments == (1,)
     assert parents.fetchall() == [(1,)]
 
