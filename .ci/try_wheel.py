@@ -53,14 +53,19 @@ EXTRAS = {
         "--set 'learning_rates={low: 1.0e-4, high: 1.0e-3}'",
     ),
     "figures": ("kaleido", "figures pareto runs/short --out pareto.svg"),
+    "gguf": ("gguf", f"{RUN} --set models.0.base=empty.gguf"),
+    "lm-eval": ("lm_eval", "evaluate MODEL --data synthetic --rows 1 --task hellaswag"),
     "wandb": (
         "wandb",
         "sweep short.yaml --force --set name=logged --set tracking.tracker=wandb",
     ),
 }
-"""The module of each extra, and a command that is refused with the extra's name without it."""
-UNREACHABLE = ("s3", "gcs")
-"""Extras whose commands need a network; they are imported only."""
+"""The module of each extra, and a command that is refused with the extra's name without it.
+
+MODEL stands for the tiny model that the first run has prepared.
+"""
+UNREACHABLE = ("s3", "gcs", "gguf", "lm-eval")
+"""Extras whose commands need a network or a large file; they are imported only."""
 
 
 class Place:
@@ -76,6 +81,7 @@ class Place:
         if self.run("unlearnbench", "--version", quiet=True).strip() != VERSION:
             sys.exit(f"try_wheel: the wheel is not of {VERSION}")
         (folder / "short.yaml").write_text(SHORT, encoding="utf-8")
+        (folder / "empty.gguf").write_bytes(b"GGUF\3\0\0\0")
 
     def run(self, command: str, *arguments: str, code: int = 0, quiet: bool = False) -> str:
         """Run a program of the environment; returns its output where `quiet` does not print it."""
@@ -138,7 +144,9 @@ def copy_tests(folder: Path) -> None:
 def try_extras(place: Place) -> None:
     """Try each extra's command without it, where it has to name the extra, and with it."""
     place.run("unlearnbench", *RUN.split(), quiet=True)
-    for name, (module, command) in EXTRAS.items():
+    model = str(next(place.folder.glob("runs/cache/**/model.safetensors")).parent)
+    for name, (module, written) in EXTRAS.items():
+        command = written.replace("MODEL", model)
         text = place.run("unlearnbench", *shlex.split(command), code=2, quiet=True)
         if f"pip install 'unlearnbench[{name}]'" not in text or "Traceback" in text:
             sys.exit(f"try_wheel: without the extra {name}, no line names it:\n{text}")

@@ -25,7 +25,7 @@ class NPO(Method):
 
     beta: float = setting(
         0.1,
-        "inverse temperature β",
+        "inverse temperature β: the larger it is, the sooner a forgotten answer is left alone",
         "licong-lin/negative-preference-optimization@1207bbe TOFU/config/forget.yaml",
         gt=0,
     )

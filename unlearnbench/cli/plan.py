@@ -184,8 +184,6 @@ def plan_runs(
 
 def print_runs(runs: Sequence[RunSpec], console: Console) -> None:
     """Print the runs as a table. What all of them have in common stands above it, once."""
-    from unlearnbench.api.benchmark import split_percent
-
     columns = ("model", "forget", "method", "hyperparameters", "learning rates", "seeds", "runs")
     rows = grouped(runs)
     common: set[str] = set()
@@ -197,7 +195,7 @@ def print_runs(runs: Sequence[RunSpec], console: Console) -> None:
     if rows:
         texts = {
             "model": f"model {rows[0][0]}",
-            "forget": split_percent(runs[0].forget_fraction),
+            "forget": _split_text(runs[0].forget_fraction),
             "hyperparameters": "hyperparameters by default",
             "seeds": f"seed{'s' * (len({run.seed for run in runs}) > 1)} {rows[0][5]}",
         }
@@ -211,6 +209,13 @@ def print_runs(runs: Sequence[RunSpec], console: Console) -> None:
         flowing={"hyperparameters", "learning rates", "seeds"},
         keys=sum(columns[place] in ("model", "forget", "method") for place in kept),
     )
+
+
+def _split_text(key: SplitKey) -> str:
+    """`forget 10 %`, or `split books`."""
+    from unlearnbench.api.benchmark import split_percent
+
+    return f"split {key}" if isinstance(key, str) else split_percent(key)
 
 
 _DEFAULTS = "defaults"

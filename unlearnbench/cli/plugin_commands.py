@@ -597,7 +597,7 @@ GROUPS: Mapping[registry.Kind, Mapping[str, str]] = {
         "samples": "For each row, from sampled answers",
     },
     "benchmarks": {
-        "own": "Your own rows",
+        "own": "Your own rows: from files here, or from the hub",
         "made": "Made from a seed: no download",
         "published": "Published: from the hub, or from a folder",
     },
