@@ -166,8 +166,8 @@ def _references(panel: TradeOffPanel, shown: Extent) -> list[Figure]:
     """Draw start and retain model, with their names beside them."""
     figures: list[Figure] = []
     for row, name, symbol, size, title in (
-        (panel.fine_tuned, "start", "square", 11, "start model, before unlearning"),
-        (panel.retain, "retain", "star", 15, "retain model, trained without the forget rows"),
+        (panel.fine_tuned, "start model", "square", 11, "start model, before unlearning"),
+        (panel.retain, "retain model", "star", 15, "retain model, trained without the forget rows"),
     ):
         if row is None or (xy := position(row)) is None:
             continue

@@ -301,16 +301,18 @@ _HOLDOUT = "data: {holdout: …}"
 def _not_scored(panel: Panel, schema: BenchmarkSchema, name: str, score: Score | None) -> ScoreFact:
     reason, to_add = _why_not_scored(panel, schema, name)
     if not reason:
-        lacking = [] if score is None else [part.column.label for part in score.parts]
-        missing = [
-            part.column.label
-            for part in (() if score is None else score.parts)
-            if part.value is None
-        ]
-        reason = f"no {', no '.join(missing)}" if missing else "a number behind it is undefined"
-        if not lacking:
-            reason = "this benchmark does not measure it"
+        reason = "this benchmark does not measure it" if score is None else _lacking(score)
     return ScoreFact(name=name, value=None, not_scored=reason, to_add=to_add)
+
+
+def _lacking(score: Score) -> str:
+    """`no Distinct 4-grams, forget (and 2 more numbers)`: what a score is made of and lacks."""
+    missing = [part.column.label for part in score.parts if part.value is None]
+    if not missing:
+        return "a number behind it is undefined"
+    more = len(missing) - 1
+    others = f" (and {more} more number{'s' * (more > 1)})" if more else ""
+    return f"no {missing[0]}{others}"
 
 
 def _why_not_scored(panel: Panel, schema: BenchmarkSchema, name: str) -> tuple[str, str]:

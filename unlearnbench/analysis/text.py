@@ -165,10 +165,10 @@ def best_lines(panel: Panel, most: int) -> list[str]:
         seeds = str(len(setting.rows))
         shown_place = "-" if place is None else str(place)
         rows.append([setting.method, rate, str(setting.epoch), *shown, seeds, shown_place])
-    rows.append(["start", "-", "0", *cells(start.utility, start.quality), "-", "-"])
+    rows.append(["start model", "-", "0", *cells(start.utility, start.quality), "-", "-"])
     retain = panel.row("retain")
     if retain is not None:
-        rows.append(["retain", "-", "-", *cells(retain.kept, retain.forgotten), "-", "-"])
+        rows.append(["retain model", "-", "-", *cells(retain.kept, retain.forgotten), "-", "-"])
     if all(row[-2] in ("1", "-") for row in rows[1:]):
         rows = [row[:-2] for row in rows]
     right = [False, *[True] * (len(rows[0]) - 1)]

@@ -17,6 +17,8 @@ from ...report_section import PageContext, Section
 
 LONGEST = 240
 """Characters of a text beyond which it is cut."""
+AFTER = "after unlearning"
+"""Who gives the answers of the best model."""
 
 
 class Examples(Section):
@@ -27,7 +29,7 @@ class Examples(Section):
     def values(self, context: PageContext) -> Mapping[str, Any] | None:
         """Collect the examples."""
         result = examples(context)
-        return {"examples": result} if result else None
+        return {"examples": result, "after": AFTER} if result else None
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,10 @@ def _example(context: PageContext, index: int, panel: TradeOffPanel) -> Example 
     part = _answers(context, row)
     if row is None or part is None:
         return None
-    models = {"before": _answers(context, panel.fine_tuned), "after": part}
+    models = {
+        "start model": _answers(context, panel.fine_tuned),
+        AFTER: part,
+    }
     models["retain model"] = _answers(context, panel.retain)
 
     def sample(chosen: str, at: int) -> SampleAnswer:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 TITLES: Mapping[Outcome, str] = {
     Outcome.RECOMMENDED: "Recommended setting",
-    Outcome.NOT_ENOUGH: "No method forgot enough. Closest:",
+    Outcome.NOT_ENOUGH: "No method forgot enough",
     Outcome.NOTHING: "No method forgot",
     Outcome.NO_UTILITY: "No usable setting",
     Outcome.NO_RESULT: "No result",
@@ -50,6 +50,8 @@ class Answer:
 
     facts: Recommendation
     title: str
+    lead: str
+    """The first sentence without the title, for panels without a setting."""
     is_bad: bool
     """Whether there is no recommended setting."""
     utility: str
@@ -69,11 +71,13 @@ def answer_of(panel: TradeOffPanel, conclusion: Conclusion) -> Answer | None:
     facts = conclusion.facts
     if facts is None:
         return None
+    title = TITLES[facts.outcome]
     word, verdict = verdict_of(facts)
     groups = ((label, facts.with_verdict(kind)) for kind, label in GROUPS.items())
     return Answer(
         facts,
-        TITLES[facts.outcome],
+        title,
+        _without_title(conclusion.found, title),
         facts.outcome is not Outcome.RECOMMENDED,
         "" if facts.setting is None else utility_of(facts.setting, panel.headline),
         word,
@@ -83,6 +87,12 @@ def answer_of(panel: TradeOffPanel, conclusion: Conclusion) -> Answer | None:
         panel.retain is not None,
         WARNING_LABELS,
     )
+
+
+def _without_title(sentence: str, title: str) -> str:
+    """`The start model knows nothing` for `No result: the start model knows nothing`."""
+    rest = sentence.removeprefix(f"{title}: ")
+    return rest[0].upper() + rest[1:]
 
 
 def utility_of(setting: RecommendedSetting, headline: Headline) -> str:

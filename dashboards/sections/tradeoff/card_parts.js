@@ -19,7 +19,7 @@ page.parts = {};
       return element("tr", {}, element("th", { scope: "row" }, data.metrics[name].label),
         number(page.number(before)), element("td", { class: "num strong" }, page.number(now)), number(change), ...heads.map(() => number(page.number(aim))));
     });
-    return table("Metrics of this point", ["", "start", "here", "change", ...heads], lines);
+    return table("Metrics of this point", ["", "start model", "here", "change", ...heads], lines);
   };
 
   page.parts.link = (run) => {
@@ -75,7 +75,7 @@ page.parts = {};
     return [holder];
   };
 
-  // Answers on the forget set that differ most from the fine-tuned model's.
+  // Answers on the forget set that differ most from the start model's.
   page.parts.answers = async (row) => {
     const { lists, answers } = await page.lazyData("answers");
     const own = (run, epoch) => answers[run]?.[epoch]?.[data.forget[0]] ?? null;
@@ -93,6 +93,6 @@ page.parts = {};
     return changed.map(({ i }) => element("article", { class: "qa" },
       element("h4", {}, questions[i]),
       element("div", { class: "columns" }, part("true answer", texts[i][0]),
-        before && part("before", from(i)), part("here", texts[i][now[1][i]], from(i)))));
+        before && part("start model", from(i)), part("here", texts[i][now[1][i]], from(i)))));
   };
 }

@@ -123,13 +123,14 @@ def test_the_terminal_at_eighty_columns(
     lines = shown.getvalue().splitlines()
     assert max(map(len, lines)) <= 80
     first = next(i for i, line in enumerate(lines) if line.startswith("  method "))
-    table = [line.split() for line in lines[first : first + 4 + has_retain]]
+    # Columns are at least two blanks apart, and names of models contain one.
+    table = [re.split(r" {2,}", line.strip()) for line in lines[first : first + 4 + has_retain]]
     names = [line[0] for line in table]
     assert names[0] == "method"
     assert sorted(names[1:3]) == ["ce-u", "npo"]
-    assert names[3:] == ["start", *["retain"] * has_retain]
+    assert names[3:] == ["start model", *["retain model"] * has_retain]
     if has_retain:
-        (line,) = (line for line in table if line[0] == "retain")
+        (line,) = (line for line in table if line[0] == "retain model")
         retain = results.panels[0].row("retain")
         assert retain is not None
         assert line[3:5] == [f"{retain.kept:.3f}", "1.000"]

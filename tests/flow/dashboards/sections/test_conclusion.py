@@ -43,11 +43,16 @@ def test_the_median_and_the_most_repetitive_answer_with_truth_and_before(fabric:
     median, worst = one.samples
     assert median.chosen == "Median ROUGE-L answer of 3"
     assert median.question == "Who is author 2 of the forget set?"
-    assert [who for who, _ in median.answers] == ["true answer", "before", "after", "retain model"]
-    assert dict(median.answers)["after"] == "He is at 1."
+    assert [who for who, _ in median.answers] == [
+        "true answer",
+        "start model",
+        "after unlearning",
+        "retain model",
+    ]
+    assert dict(median.answers)["after unlearning"] == "He is at 1."
     assert dict(median.answers)["retain model"] == "Author 2 is unknown and writes forget."
     assert worst.chosen == "Most repetitive answer of 3"
-    assert dict(worst.answers)["after"] == "Karimi Karimi Karimi wrote."
+    assert dict(worst.answers)["after unlearning"] == "Karimi Karimi Karimi wrote."
     assert (one.run_id, one.epoch) == (run.id, 1)
 
 
@@ -56,11 +61,11 @@ def test_no_text_is_worst_a_long_one_is_cut_and_a_missing_model_left_out(fabric:
     run = with_answers(run, "word " * 100, "", "fluent")
     (one,) = examples(fabric.reference("fine-tuned"), run)
     (worst,) = one.samples
-    assert [who for who, _ in worst.answers] == ["true answer", "before", "after"]
-    assert dict(worst.answers)["after"] == ""
+    assert [who for who, _ in worst.answers] == ["true answer", "start model", "after unlearning"]
+    assert dict(worst.answers)["after unlearning"] == ""
     run = with_answers(run, "word " * 100, "one", "two")
     ((worst,),) = [one.samples for one in examples(fabric.reference("fine-tuned"), run)]
-    assert len(dict(worst.answers)["after"]) <= conclusion.LONGEST + 2
+    assert len(dict(worst.answers)["after unlearning"]) <= conclusion.LONGEST + 2
 
 
 def test_a_faulty_start_has_no_example_and_panels_keep_their_numbers(fabric: Fabric) -> None:

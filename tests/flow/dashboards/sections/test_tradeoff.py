@@ -154,7 +154,7 @@ def test_a_warning_of_the_winner_stands_beside_its_score(fabric: Fabric) -> None
     ("point", "title"),
     [
         ((0.85, -16.3), "No method forgot"),
-        ((0.85, -8.0), "No method forgot enough. Closest:"),
+        ((0.85, -8.0), "No method forgot enough"),
         ((0.1, -0.1), "No usable setting"),
     ],
 )
@@ -175,7 +175,7 @@ def test_a_faulty_start_model_has_its_reason_and_no_bars(fabric: Fabric) -> None
         epochs=(EpochResult(0, metrics(0.01, -0.1), 0.0, 1.0),),
     )
     text = aside(bad, fabric.reference("retain"), *seeds(fabric, "npo", 0.85, -0.1))
-    assert text.startswith("No result No result: the start model knows nothing")
+    assert text.startswith("No result The start model knows nothing")
     assert "Forgotten" not in text
 
 
