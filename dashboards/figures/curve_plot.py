@@ -1,7 +1,8 @@
 """Curves by epoch and by optimiser step: metrics, losses and gradient norms."""
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from html import escape
 from itertools import groupby
 from operator import attrgetter
 
@@ -13,6 +14,7 @@ from unlearnbench.training.step_result import TOKENS, StepResult
 
 from ..formatting import rate_text, signed
 from ..metric_columns import PageColumns
+from .mark_names import spread
 from .marks import (
     SHARE_RANGE,
     Figure,
@@ -25,7 +27,7 @@ from .marks import (
     trace,
     value_axis,
 )
-from .palette import Style, faded
+from .palette import MUTED, Style, faded
 
 Groups = Mapping[str, Mapping[str, Mapping[str, str]]]
 """Figures shown together: kind of group → group → column → title."""
@@ -89,6 +91,106 @@ def curves(panel: Panel, metric: str, style: Style) -> Figure:
         location = {"yref": "y", "xanchor": "right", "yanchor": side}
         layout["annotations"] = [note("retain", text, 1, goal, **location)]
     return {"data": lines, "layout": layout}
+
+
+NAME_LINE = 13.0
+"""Least pixels between the names of two lines."""
+_NAME_SIZE, _PAD = 11, 0.04
+_PALE = 0.25
+
+
+def name_margin(names: Iterable[str], width: float) -> float:
+    """Return the pixels that names take beside a plot, at most 40 % of the figure."""
+    longest = max((len(name) for name in names), default=0)
+    return min(0.4 * width, 24 + 0.56 * _NAME_SIZE * max(longest, len("retain 0.00")))
+
+
+def name_lines(drawn: Figure, panel: Panel, style: Style, frame: tuple[float, float]) -> None:
+    """Name each method at the end of its best setting's line, in place of a legend.
+
+    Lines of other settings become pale. A method without a best setting is named at its first line.
+
+    Args:
+        drawn: Figure by `curves`, which is changed.
+        panel: Its data.
+        style: Colours and shapes.
+        frame: Width and height of the plot in pixels.
+    """
+    width, height = frame
+    layout = drawn["layout"]
+    named = _named_lines(drawn, panel)
+    values = [y for line in drawn["data"] for y in line["y"] if y is not None]
+    goals = [(note["text"], note["y"]) for note in layout.pop("annotations", [])]
+    values += [y for _, y in goals]
+    if not values:
+        return
+    span = max(values) - min(values) or 1.0
+    low, high = layout["yaxis"].setdefault(
+        "range", [min(values) - _PAD * span, max(values) + _PAD * span]
+    )
+    moments = [x for line in drawn["data"] for x in line["x"]]
+    first, last = min(moments), max(moments)
+    pad = _PAD * (last - first) or 0.5
+    layout["xaxis"]["range"] = [first - pad, last + pad]
+    entries: list[tuple[str, str, float, float]] = []
+    for line in drawn["data"]:
+        if any(line is other for other in named):
+            x, y = [(x, y) for x, y in zip(line["x"], line["y"], strict=True) if y is not None][-1]
+            colour = style.colour(line["meta"]["family"])
+            entries.append((line["meta"]["method"], colour, x, y))
+            if not line["meta"].get("best"):  # no other line of the method is strong
+                line["line"] = {**line["line"], "color": faded(colour, 0.85), "width": 1.6}
+                line["marker"] = {**line["marker"], "color": colour, "opacity": 1.0}
+        else:
+            line["line"] = {**line["line"], "color": _paler(style, line)}
+            line["marker"] = {**line["marker"], "color": _paler(style, line)}
+            line["error_y"] = None
+    entries += [(text, MUTED, last + pad, y) for text, y in goals]
+    # A value beyond the axis has its name at the end of the axis.
+    wanted = [height * (high - min(max(y, low), high)) / (high - low) for _, _, _, y in entries]
+    places = spread(wanted, NAME_LINE, 0.0, height)
+    notes: list[Figure] = []
+    for (text, colour, x, _), wish, place in zip(entries, wanted, places, strict=True):
+        to_edge = width * (last + pad - x) / (last - first + 2 * pad)
+        notes.append(
+            {
+                "name": "method",
+                "text": escape(text),
+                "x": x,
+                "y": high - wish * (high - low) / height,
+                "ax": to_edge + 14,
+                "ay": place - wish,
+                "xanchor": "left",
+                "font": {"size": _NAME_SIZE, "color": colour},
+                "showarrow": True,
+                "arrowhead": 0,
+                "arrowwidth": 0.8,
+                "arrowcolor": colour,
+                "standoff": 4,
+            }
+        )
+    layout["annotations"] = notes
+
+
+def _named_lines(drawn: Figure, panel: Panel) -> list[Figure]:
+    """Return the lines that are named: of each method's best setting, else its first one."""
+    best_of_family: dict[str, tuple[str, str]] = {}
+    for best in panel.best:
+        if best.setting is not None:
+            key = best.setting.method, rate_text(best.setting.learning_rate)
+            best_of_family.setdefault(best.family, key)
+    lines: dict[str, Figure] = {}
+    for line in drawn["data"]:
+        tags = line["meta"]
+        is_empty = all(y is None for y in line["y"])
+        is_best = best_of_family.get(tags["family"]) == (tags["method"], tags["rate"])
+        if not is_empty and (is_best or tags["family"] not in lines):
+            lines[tags["family"]] = line
+    return [*lines.values()]
+
+
+def _paler(style: Style, line: Figure) -> str:
+    return faded(style.colour(line["meta"]["family"]), _PALE)
 
 
 def _curve(

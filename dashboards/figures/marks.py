@@ -52,7 +52,12 @@ def line_style(
     return {
         "mode": "lines+markers",
         "line": {"color": colour, "width": width, "dash": style.dashes[rate]},
-        "marker": {"symbol": style.shape(family), "size": 5, "color": colour, "maxdisplayed": 8},
+        "marker": {
+            "symbol": style.shape(family, str(more.get("method", ""))),
+            "size": 5,
+            "color": colour,
+            "maxdisplayed": 8,
+        },
         "meta": meta("curve", family, rate, slot=style.slots[family], alpha=alpha, **more),
     }
 

@@ -27,11 +27,11 @@ from unlearnbench.evaluation.benchmark_schema import filled_columns
 from unlearnbench.results.table import TableRow
 
 from ..formatting import rate_text
-from .curve_plot import curves
+from .curve_plot import NAME_LINE, curves, name_lines, name_margin
 from .marks import Figure
 from .palette import GRID, INK, MUTED, Style, meta
 from .tradeoff_data import panels
-from .tradeoff_plot import draw
+from .tradeoff_plot import draw, name_marks
 
 _AXIS = {"gridcolor": GRID, "tickfont": {"size": 11, "color": MUTED}, "title": {"standoff": 6}}
 TEMPLATE = go.layout.Template(
@@ -57,6 +57,10 @@ _NARROW = 5.0
 """Inches below which panels are below each other."""
 _GAP, _LINE = 52, 18
 """Pixels between rows of panels, for ticks and titles; height of a title's second line."""
+_LEFT, _RIGHT = 60, 12
+"""Pixels beside all cells."""
+_COLUMN_ASPECT = 0.85
+"""Height of a trade-off by its width in a column, where names stand at the marks."""
 _OF_FORGET_SET = 2
 """Metrics of the forget set that are drawn where none are named."""
 
@@ -89,7 +93,9 @@ def pareto(
     for i, panel in enumerate(shown):
         location = models.index(panel.model) + 1, fractions.index(panel.forget_fraction) + 1
         drawn = draw(panel, style)
-        if len(shown) > 1:  # the legend has the names
+        if _is_narrow(width):
+            name_marks(drawn, panel, style, frame_of(width, _COLUMN_ASPECT))
+        elif len(shown) > 1:  # the legend has the names
             for trace in drawn["data"]:
                 if trace["meta"]["role"] == "best":
                     trace["mode"] = "markers"
@@ -97,6 +103,9 @@ def pareto(
         cells[(i + 1, 1) if _is_narrow(width) else location] = where, drawn
     methods = {trajectory.family for panel in shown for trajectory in panel.trajectories}
     title = f"{headline.kept.plain_label} against {headline.forgotten.name}"
+    if _is_narrow(width):
+        legend = _legend(set(), table, style, symbols=True)
+        return fit(cells, legend, width, title, aspect=_COLUMN_ASPECT)
     legend = _legend(methods, table, style, symbols=True)
     return fit(cells, legend, width, title)
 
@@ -125,19 +134,30 @@ def trajectories(
                 f"metric {name!r} has no number in this table{near} there are {', '.join(known)}"
             )
     style = Style.of(table if every is None else every)
-    cols = min(len(metrics), 2) if _is_narrow(width) else len(metrics)
+    is_narrow = _is_narrow(width)
+    cols = 1 if is_narrow else len(metrics)
     lines = -(-len(metrics) // max(cols, 1))
     shown = panels(table, ends=ends)
+    methods = {row.family for row in table if row.kind == "run"}
+    right, aspect = float(_RIGHT), 0.6
+    if is_narrow:
+        labels = {row.method for row in table if row.kind == "run"}
+        right = name_margin(labels, canvas(width).pixels)
+        frame_width, _ = frame_of(width, aspect, right)
+        aspect = max(aspect, NAME_LINE * (len(methods) + 1) / frame_width)
     cells: Cells = {}
     for i, panel in enumerate(shown):
         where = "" if len(shown) == 1 else f"<br>{panel.place}"
         for j, metric in enumerate(metrics):
             label = panel.rows[0].schema.column(metric).label + where
-            cells[i * lines + j // cols + 1, j % cols + 1] = label, curves(panel, metric, style)
-    methods = {row.family for row in table if row.kind == "run"}
-    legend = _legend(methods, table, style, symbols=False)
+            drawn = curves(panel, metric, style)
+            if is_narrow:
+                name_lines(drawn, panel, style, frame_of(width, aspect, right))
+            cells[i * lines + j // cols + 1, j % cols + 1] = label, drawn
+    legend = _legend(set() if is_narrow else methods, table, style, symbols=False)
     unit = unit_of_rows(table)
-    return fit(cells, legend, width, f"Forgetting, {unit} by {unit}")
+    title = f"Forgetting, {unit} by {unit}"
+    return fit(cells, legend, width, title, aspect=aspect, right=right)
 
 
 def _usual(table: Sequence[TableRow], known: Sequence[str]) -> list[str]:
@@ -169,9 +189,10 @@ def _legend(
     ]
     entries += [
         {
-            "name": f"learning rate {rate_text(rate)}",
+            "name": f"{'learning ' if methods else ''}rate {rate_text(rate)}",
             "mode": "lines",
             "line": {"color": INK, "width": 1.6, "dash": style.dashes[rate]},
+            "legendgroup": f"rate {rate_text(rate)}",  # entries of one group are below each other
         }
         for rate in (rates if differ else ())
     ]
@@ -222,13 +243,29 @@ def canvas(width: str | float | None, on_screen: float = 760) -> Canvas:
     return Canvas(pixels, inches, scale)
 
 
+def frame_of(
+    width: str | float | None, aspect: float, right: float = _RIGHT
+) -> tuple[float, float]:
+    """Return width and height in pixels of the only cell of a line, as `fit` lays it out."""
+    wide = canvas(width).pixels - _LEFT - right
+    return wide, aspect * wide
+
+
 def fit(
-    cells: Cells, legend: Sequence[go.Scatter], width: str | float | None, title: str
+    cells: Cells,
+    legend: Sequence[go.Scatter],
+    width: str | float | None,
+    title: str,
+    *,
+    aspect: float = 0.6,
+    right: float = _RIGHT,
 ) -> go.Figure:
     """Join figures into one of a width, with a legend below all of them.
 
-    width  `column`, `text`, or inches in print, with fonts of 8 or 9 points; None for a screen
-    title  for a screen; in print a caption has it
+    width   `column`, `text`, or inches in print, with fonts of 8 or 9 points; None for a screen
+    title   for a screen; in print a caption has it
+    aspect  height of a cell by its width
+    right   pixels to the right of the cells
 
     Raises: UnlearnbenchError for a width outside of what can be drawn.
     """
@@ -240,7 +277,7 @@ def fit(
     made = canvas(width, on_screen)
     pixels = made.pixels
     title = title if made.inches is None else ""
-    inside = 0.6 * (pixels - 70) / cols * rows + gap * (rows - 1)
+    inside = aspect * (pixels - _LEFT - right) / cols * rows + gap * (rows - 1)
     figure: Any = make_subplots(
         rows=rows,
         cols=cols,
@@ -260,7 +297,7 @@ def fit(
         title_text=title,
         width=round(pixels),
         height=round(top + inside + foot),
-        margin={"l": 60, "r": 12, "t": top, "b": foot},
+        margin={"l": _LEFT, "r": right, "t": top, "b": foot},
         legend_y=-46 / inside,
         meta=made.meta,
     )

@@ -7,7 +7,7 @@ it, a filtered one included. No method is hard-coded here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from unlearnbench.results.records import Record
@@ -35,6 +35,11 @@ SYMBOLS = (
     *("pentagon", "hexagram"),
 )
 """Shapes of methods; square and star are the start and the retain model."""
+FILLS = ("", "-open", "-dot", "-open-dot")
+"""Ends of the shapes' names in Plotly for a method's swept hyperparameters: filled, hollow, and
+both with a dot."""
+_WITHOUT_DOT = ("hourglass", "bowtie")
+"""Shapes that Plotly draws without a dot only."""
 INK, MUTED, GRID = "#1c2024", "#5d6670", "#e8eaed"
 
 
@@ -45,6 +50,8 @@ class Style:
     slots: Mapping[str, int]
     """Number of each method, which decides its colour and shape."""
     dashes: Mapping[float | None, str]
+    variants: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Number of each setting among its method's, by its label with hyperparameters."""
 
     @classmethod
     def of(cls, rows: Sequence[TableRow], records: Iterable[Record] = ()) -> Style:
@@ -67,16 +74,32 @@ class Style:
         for family in sorted({r.method for r in trained}):
             # Behind all others, whose colours stay the same.
             numbers.setdefault(family, len(numbers))
-        return cls(numbers, dashes)
+        labels: dict[str, set[str]] = {}
+        for row in runs:
+            labels.setdefault(row.family, set()).add(row.method)
+        variants = {
+            label: number
+            for of_family in labels.values()
+            for number, label in enumerate(sorted(of_family))
+        }
+        return cls(numbers, dashes, variants)
 
     def colour(self, family: str) -> str:
         """Look up the method's colour on a light page."""
         return PALETTE[self.slots[family] % len(PALETTE)][0]
 
-    def shape(self, family: str) -> str:
-        """Look up the shape of the method's points: ten differ, also in a print in grey."""
+    def shape(self, family: str, method: str = "") -> str:
+        """Look up the shape of the method's points: ten differ, also in a print in grey.
+
+        Args:
+            family: The method.
+            method: Label with hyperparameters. Settings of several values have the same shape with
+                another filling.
+        """
         slot = self.slots[family]
-        return SYMBOLS[(slot + slot // len(PALETTE)) % len(SYMBOLS)]
+        symbol = SYMBOLS[(slot + slot // len(PALETTE)) % len(SYMBOLS)]
+        fills = FILLS[:2] if symbol in _WITHOUT_DOT else FILLS
+        return symbol + fills[self.variants.get(method, 0) % len(fills)]
 
 
 def slots(families: Iterable[str]) -> dict[str, int]:

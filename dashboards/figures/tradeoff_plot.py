@@ -5,7 +5,8 @@ Colours are those of the light page; the page replaces them in dark mode.
 """
 
 import html
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 from unlearnbench.analysis.best_settings import Setting, panel_label
@@ -13,6 +14,7 @@ from unlearnbench.api.benchmark import HeadlineMetric
 from unlearnbench.stats.t_interval import Interval
 
 from ..formatting import interval_text, rate_text, signed
+from .mark_names import Box, Name, Plot, place_names
 from .marks import AXIS, Figure, error_bars, level, note
 from .palette import INK, MUTED, Style, faded, meta
 from .tradeoff_data import TradeOffPanel, Trajectory, position
@@ -120,7 +122,7 @@ def _trajectory(panel: TradeOffPanel, trajectory: Trajectory, style: Style) -> F
         "line": {"color": faded(colour, alpha), "width": 1.6, "dash": style.dashes[rate]},
         "marker": {  # beaten points are pale, the last epoch is large
             "color": colour,
-            "symbol": style.shape(family),
+            "symbol": style.shape(family, trajectory.method),
             "opacity": [0.0] * len(lead) + [1.0 if s in panel.front else 0.4 for s in points],
             "size": [1.0] * len(lead) + [10.5 if s is last else 6.5 for s in points],
         },
@@ -214,6 +216,145 @@ def _best(panel: TradeOffPanel, style: Style, shown: Extent) -> list[Figure]:
             }
         )
     return figures
+
+
+def name_marks(
+    drawn: Figure, panel: TradeOffPanel, style: Style, frame: tuple[float, float]
+) -> None:
+    """Name each method and both other models beside their marks, in place of a legend.
+
+    A method is named at its best setting. One without a best setting is named at the point that
+    keeps most.
+
+    Args:
+        drawn: Figure by `draw`, which is changed.
+        panel: Its data.
+        style: Colours and shapes.
+        frame: Width and height of the plot in pixels.
+    """
+    width, height = frame
+    layout = drawn["layout"]
+    (left, right), (low, high) = layout["xaxis"]["range"], layout["yaxis"]["range"]
+
+    def pixels(xy: tuple[float, float]) -> tuple[float, float]:
+        x, y = xy
+        return width * (x - left) / (right - left), height * (high - y) / (high - low)
+
+    named = [*_named_marks(panel, style)]
+    marks: list[tuple[float, float]] = []
+    lines: list[tuple[tuple[float, float], tuple[float, float]]] = []
+    for trace in drawn["data"]:
+        points = [pixels(xy) for xy in zip(trace["x"], trace["y"], strict=True)]
+        if trace["meta"]["role"] != "front":
+            marks += points
+        if "lines" in trace["mode"]:
+            lines += pairwise(points)
+        if trace["meta"]["role"] in ("best", "reference"):
+            trace["mode"] = "markers"
+    for shape in layout["shapes"]:
+        if shape["type"] == "line":
+            (_, y) = pixels((left, shape["y0"]))
+            lines.append(((0.0, y), (width, y)))
+    size = _NAME_SIZE
+    names = [Name(pixels(xy), _LETTER * size * len(text) + 4, size + 3) for text, _, xy in named]
+    placed = place_names(names, Plot(width, height, marks, lines, _standing(layout, frame, pixels)))
+    for (text, colour, (x, y)), name, (to_x, to_y) in zip(named, names, placed, strict=True):
+        from_x, from_y = name.mark
+        layout["annotations"].append(
+            {
+                "name": "method",
+                "text": html.escape(text, quote=False),
+                "x": x,
+                "y": y,
+                "ax": to_x - from_x,
+                "ay": to_y - from_y,
+                "font": {"size": size, "color": colour},
+                "showarrow": True,
+                "arrowhead": 0,
+                "arrowwidth": 0.8,
+                "arrowcolor": colour,
+                "standoff": 8,
+                "borderpad": 1,
+                "bgcolor": "rgba(255,255,255,0.75)",
+            }
+        )
+
+
+_NAME_SIZE = 11
+_LETTER = 0.56
+"""Mean width of a letter by the size of the font."""
+
+
+def _named_marks(
+    panel: TradeOffPanel, style: Style
+) -> Iterator[tuple[str, str, tuple[float, float]]]:
+    """Yield the names, colours and places of the marks that have a name."""
+    families: set[str] = set()
+    for best in panel.best:
+        at = None if best.setting is None else position(best.setting)
+        if best.setting is not None and at is not None:
+            families.add(best.family)
+            name = best.label or best.setting.method
+            yield name, style.colour(best.family), at
+    keeping: dict[str, tuple[float, float]] = {}
+    for setting in panel.drawn:
+        at = position(setting)
+        if at is not None and setting.epoch > 0 and setting.family not in families:
+            keeping[setting.family] = max(at, keeping.get(setting.family, at))
+    for family, at in sorted(keeping.items()):
+        yield family, style.colour(family), at
+    yield from _swept_values(panel, style)
+    for row, name in ((panel.fine_tuned, "start"), (panel.retain, "retain")):
+        at = None if row is None else position(row)
+        if at is not None:
+            yield name, INK, at
+
+
+_MOST_VALUES = 8
+"""Most swept values that are named; more would cover the plot."""
+
+
+def _swept_values(
+    panel: TradeOffPanel, style: Style
+) -> Iterator[tuple[str, str, tuple[float, float]]]:
+    """Yield the values of methods that ran with several, at the last points of their settings.
+
+    Best settings are left out, because their names have their values.
+    """
+    named = {best.setting.method for best in panel.best if best.setting is not None}
+    labels_of_family: dict[str, dict[str, tuple[float, float]]] = {}
+    for trajectory in panel.trajectories:
+        at = position(trajectory.points[-1])
+        if at is not None:
+            labels = labels_of_family.setdefault(trajectory.family, {})
+            labels.setdefault(trajectory.method, at)
+    values: list[tuple[str, str, tuple[float, float]]] = []
+    for family, labels in labels_of_family.items():
+        for label, at in labels.items():
+            value = label.partition(" (")[2].removesuffix(")")
+            if len(labels) > 1 and value and label not in named:
+                values.append((value, style.colour(family), at))
+    if len(values) <= _MOST_VALUES:
+        yield from values
+
+
+def _standing(
+    layout: Figure,
+    frame: tuple[float, float],
+    pixels: Callable[[tuple[float, float]], tuple[float, float]],
+) -> list[Box]:
+    """Return the boxes of the notes that stand in the plot already."""
+    width, height = frame
+    boxes: list[Box] = []
+    for item in layout["annotations"]:
+        x = item["x"] * width
+        y = (1 - item["y"]) * height if item["yref"] == "paper" else pixels((0.0, item["y"]))[1]
+        wide = _LETTER * item["font"]["size"] * len(item["text"])
+        tall = item["font"]["size"] + 4
+        begin = x - wide if item["xanchor"] == "right" else x
+        above = y if item["yanchor"] == "top" else y - tall
+        boxes.append(Box(begin, above, begin + wide, above + tall))
+    return boxes
 
 
 def _mark(text: str, name: str, xy: tuple[float, float], height: str, shown: Extent) -> Figure:

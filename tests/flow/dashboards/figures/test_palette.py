@@ -32,6 +32,15 @@ def test_a_method_keeps_its_style_in_a_part_of_a_sweep(fabric: Fabric) -> None:
         (line, *_) = (
             t for t in figure.data if t.meta["role"] == "trajectory" and t.meta["family"] == "npo"
         )
-        (entry,) = (t for t in figure.data if t.meta["role"] == "legend" and t.name == "npo")
-        assert line.marker.symbol == entry.marker.symbol == style.shape("npo")
-        assert line.marker.color == entry.marker.color == style.colour("npo")
+        assert line.marker.symbol == style.shape("npo")
+        assert line.marker.color == style.colour("npo")
+        entries = [t for t in figure.data if t.meta["role"] == "legend" and t.name == "npo"]
+        names = [n for n in figure.layout.annotations if (n.name, n.text) == ("method", "npo")]
+        panels = len({note.xref for note in names})
+        assert bool(entries) is not bool(names), "a column has the name at its mark"
+        assert (len(entries), len(names)) in ((1, 0), (0, panels))
+        for entry in entries:
+            assert entry.marker.symbol == style.shape("npo")
+            assert entry.marker.color == style.colour("npo")
+        for name in names:
+            assert name.font.color == style.colour("npo")
