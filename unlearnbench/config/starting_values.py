@@ -266,6 +266,7 @@ STARTING_VALUES: tuple[StartingValue, ...] = (
     # rows take rates that would destroy a pretrained model.
     _quickstart("npo", "nll"),
     _quickstart("general-ce-u"),
+    _quickstart("ce-u", "nll"),
     _tiny("simnpo", 1e-3, "nll", forget_weight=0.125),
     _tiny("ce-u", 1e-4),
     _tiny("gradient-ascent", 1e-4),
