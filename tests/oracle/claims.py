@@ -128,8 +128,12 @@ class EntryClaim:
     candidates: int
     """Settings with all seeds of the choice; 0 without `select` and `tune`."""
     place: int | None
-    """Place of `shown`, which several methods may share. None without numbers, and for a choice
-    that keeps less than `PanelClaim.least_kept` on its reporting seeds."""
+    """Place of `shown`, which several methods may share. None without numbers, for a choice that
+    keeps less than `PanelClaim.least_kept` on its reporting seeds, and with fewer than three
+    seeds."""
+    is_ranked: bool
+    """Whether `shown` keeps enough, so that the first such entry is the one that sentences are
+    about. Also with too few seeds for a place."""
     lasting: LastingClaim | None
     """Of `shown`; None without `shown`, and in a sweep without attacks."""
 
@@ -303,6 +307,7 @@ def _panel(rows: Rows, settings: SettingsOfRuns, panel: tuple[str, Split]) -> Pa
                 reported=competitor.reported(rows.columns),
                 candidates=0 if competitor.choice is None else competitor.choice.candidates,
                 place=None if shown is None else place_of.get(id(shown)),
+                is_ranked=shown is not None and id(shown) in place_of,
                 lasting=lasting,
             )
         )

@@ -31,7 +31,7 @@ def numbers_in_sentences(
     interval, all cut at 0 and 100, the number before and under it, the retain model's, and the
     start model's before it.
     """
-    leader = next((entry for entry in panel.entries if entry.place is not None), None)
+    leader = next((entry for entry in panel.entries if entry.is_ranked), None)
     if panel.fault == "knows nothing":
         return {"found": () if judge.start_kept is None else (judge.start_kept,)}
     if leader is None or leader.shown is None or not judge.start_kept:
