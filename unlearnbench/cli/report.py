@@ -21,6 +21,9 @@ from unlearnbench.cli.options import (
     sweep_folder,
 )
 
+TableName = Literal["best", "scorecard"]
+TableFormat = Literal["latex", "markdown", "csv"]
+
 app = new_group()
 
 
@@ -31,12 +34,21 @@ def report(
         str | None, option("FILE", "Page to write.", default="FOLDER/report.html")
     ] = None,
     latex: Annotated[
-        str | None, option("FILE", "Write the scorecard as LaTeX; no page without --out.")
+        str | None,
+        option("FILE", "As --table scorecard --format latex, into a file.", hidden=True),
     ] = None,
     show: Annotated[bool, flag("--open", "Open the page in a browser.")] = False,
-    best: Annotated[
+    table: Annotated[
+        Literal["best", "scorecard", "latex", "markdown", "csv"] | None,
+        option(
+            "best|scorecard",
+            "Print each method's best setting, or its scores; no page without --out.",
+            "--table",
+        ),
+    ] = None,
+    kind: Annotated[
         Literal["latex", "markdown", "csv"] | None,
-        typer.Option("--table", help="Print each method's best setting; no page without --out."),
+        option("latex|markdown|csv", "Format of the table.", "--format", default="markdown"),
     ] = None,
     plugins: Plugins = None,
 ) -> None:
@@ -46,12 +58,13 @@ def report(
 
     Examples:
       unlearnbench report runs/quickstart --out page.html
-      unlearnbench report runs/quickstart --latex scorecard.tex
-      unlearnbench report runs/quickstart --table latex > table.tex
+      unlearnbench report runs/quickstart --table best
+      unlearnbench report runs/quickstart --table scorecard --format latex
     """
     target, console = Path(out) if out else None, Console()
     if target:
         check_file(target, "the page", (".html",))  # not results.csv, nor a record
+    wanted = _wanted_table(table, kind)
     register_plugins(plugins)
     from unlearnbench.analysis.results import Results
     from unlearnbench.report.best_table import best_table
@@ -59,23 +72,24 @@ def report(
     from unlearnbench.results.outcomes import outcome
 
     several = not Path(folder, "records").is_dir() and any(Path(folder).glob("*/records"))
-    if several and not (best or latex):
+    if several and not (wanted or latex):
         console.print(f"page  {write_across(Path(folder), target)}")
         return
     source = sweep_folder(folder)
     made = Results.read(source)
-    if best:
-        console.out.write(best_table(made, best, map(outcome, made.without_result)))
+    if wanted is not None:
+        name, format_of_table = wanted
+        if name == "best":
+            lost = map(outcome, made.without_result)
+            console.out.write(best_table(made, format_of_table, lost))
+        else:
+            text = load("dashboards", "scorecard")(made, format_of_table)
+            console.out.write(_checked_scorecard(text, source))
     if latex:
         text = load("dashboards", "scorecard-latex")(made)
-        if not text:
-            raise RecordError(
-                f"{source}: no scorecard: the benchmark has no scores, or no run was evaluated "
-                "with one"
-            )
-        write_file(Path(latex), text, "the scorecard")
+        write_file(Path(latex), _checked_scorecard(text, source), "the scorecard")
         console.print(f"LaTeX {latex}")
-    if (best or latex) and not (out or show):
+    if (wanted or latex) and not (out or show):
         return
     page = finish(source, target, made).page
     console.print(f"page  {page}")
@@ -83,6 +97,43 @@ def report(
         console.warn(line)
     if show:
         webbrowser.open(page.resolve().as_uri())
+
+
+def _wanted_table(
+    table: TableName | TableFormat | None, kind: TableFormat | None
+) -> tuple[TableName, TableFormat] | None:
+    """Return name and format of the table to print; None without one.
+
+    Earlier versions had only the table of best settings, and `--table` named its format.
+    """
+    if table is None:
+        if kind is not None:
+            raise typer.BadParameter(
+                "it is the format of a table; name one: --table best, or --table scorecard",
+                param_hint="'--format'",
+            )
+        return None
+    if table == "best" or table == "scorecard":
+        return table, kind or "markdown"
+    if kind is not None:
+        raise typer.BadParameter(
+            f"{table!r} is a format; name the table: --table best, or --table scorecard",
+            param_hint="'--table'",
+        )
+    return "best", table
+
+
+def _checked_scorecard(text: str, source: Path) -> str:
+    """Return the text of a scorecard.
+
+    Raises:
+        RecordError: If it is empty.
+    """
+    if not text:
+        raise RecordError(
+            f"{source}: no scorecard: the benchmark has no scores, or no run was evaluated with one"
+        )
+    return text
 
 
 @command(app, "track")

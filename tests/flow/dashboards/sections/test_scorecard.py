@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import csv
 import importlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from scipy import stats
 
 from unlearnbench.api.metric import EvaluatedModel
+from unlearnbench.cli.main import main
+from unlearnbench.results.records import write_record
 from unlearnbench.stats.t_interval import t_interval
 
 from ..conftest import context_of, report_of, with_tokens
@@ -20,6 +26,7 @@ if TYPE_CHECKING:
     from ..conftest import Fabric
 
 scorecard: Any = importlib.import_module("unlearnbench_dashboards.sections.scorecard")
+as_text: Any = importlib.import_module("unlearnbench_dashboards.sections.scorecard.as_text")
 ONE = ((0.8, -5.0),)
 ROWS = 30
 
@@ -177,13 +184,18 @@ def test_a_difference_by_chance_is_no_warning(fabric: Fabric) -> None:
 
 def kept_of(fabric: Fabric, values: Mapping[str, Sequence[float]]) -> str:
     """The LaTeX of runs that keep `values`, by method and seed."""
+    return str(scorecard.scorecard_latex(report_of(kept_records(fabric, values))))
+
+
+def kept_records(fabric: Fabric, values: Mapping[str, Sequence[float]]) -> list[Record]:
+    """A start model, and runs that keep `values`, by method and seed."""
     runs: list[Record] = []
     for method, seeds in values.items():
         for seed, value in enumerate(seeds):
             run = fabric.run(method, points=ONE, seed=seed)
             stored = {**run.epochs[0].metrics, "kept": value}
             runs.append(replace(run, epochs=(replace(run.epochs[0], metrics=stored),)))
-    return str(scorecard.scorecard_latex(report_of([fabric.reference("fine-tuned"), *runs])))
+    return [fabric.reference("fine-tuned"), *runs]
 
 
 def bold_of(text: str) -> list[str]:
@@ -209,3 +221,61 @@ def test_latex_has_what_is_better_than_every_other_beyond_chance_in_bold(fabric:
     text = kept_of(fabric, paired)
     assert bold_of(text) == ["npo"]
     assert "\\textbf{0.87} [0.75, 0.99]" in text
+
+
+class TestTables:
+    """`report --table` prints which table, `--format` its format."""
+
+    VALUES: Mapping[str, Sequence[float]] = {"dpo": (0.90, 0.91, 0.92), "npo": (0.80, 0.95, 0.85)}
+
+    @pytest.fixture
+    def folder(self, fabric: Fabric, tmp_path: Path) -> Path:
+        for number, record in enumerate(kept_records(fabric, self.VALUES)):
+            write_record(replace(record, id=f"{number:04x}"), tmp_path)
+        return tmp_path
+
+    def printed(self, capsys: pytest.CaptureFixture[str], folder: Path, *words: str) -> str:
+        capsys.readouterr()
+        assert main(["report", str(folder), *words]) == 0
+        return capsys.readouterr().out
+
+    def test_scores_are_the_same_in_every_format(self, fabric: Fabric) -> None:
+        report = report_of(kept_records(fabric, self.VALUES))
+        assert re.search(
+            r"\| npo \|.* 0\.87 \[0\.68, 1\.00\]", as_text.scorecard(report, "markdown")
+        )
+        lines = csv.DictReader(as_text.scorecard(report, "csv").splitlines())
+        (line,) = (line for line in lines if line["method"] == "npo")
+        mean = (0.80 + 0.95 + 0.85) / 3
+        low, high = stats.t.interval(0.95, 2, loc=mean, scale=stats.sem([0.80, 0.95, 0.85]))
+        assert high > 1
+        assert float(line["kept"]) == pytest.approx(mean)
+        assert float(line["kept_low"]) == pytest.approx(low)
+        assert float(line["kept_high"]) == 1.0
+        assert line["seeds"] == "0 1 2"
+        assert as_text.scorecard(report, "latex") == scorecard.scorecard_latex(report)
+
+    def test_earlier_spellings_still_work(
+        self, folder: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        for kind in ("latex", "markdown", "csv"):
+            assert self.printed(capsys, folder, "--table", kind) == self.printed(
+                capsys, folder, "--table", "best", "--format", kind
+            )
+        file = folder / "card.tex"
+        self.printed(capsys, folder, "--latex", str(file))
+        printed = self.printed(capsys, folder, "--table", "scorecard", "--format", "latex")
+        assert file.read_text(encoding="utf-8") == printed
+
+    @pytest.mark.parametrize(
+        ("words", "message"),
+        [
+            (["--format", "csv"], "it is the format of a table; name one"),
+            (["--table", "csv", "--format", "csv"], "'csv' is a format; name the table"),
+        ],
+    )
+    def test_a_format_without_a_table_is_refused(
+        self, folder: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+    ) -> None:
+        assert main(["report", str(folder), *words]) == 2
+        assert message in capsys.readouterr().err
