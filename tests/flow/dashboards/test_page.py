@@ -268,7 +268,7 @@ class TestOtherBenchmark:
         assert {f"#{of['id']}" for tag, of in poems.tags if tag == "section"} == links
 
     def test_the_missing_plug_in_is_a_folded_warning(self, poems: Page) -> None:
-        assert "1 warning unknown benchmark 'poems'." in poems.words
+        assert "1 warning unknown benchmark 'poems'; " in poems.words
         assert poems.words.count("unknown benchmark") == 1
 
 

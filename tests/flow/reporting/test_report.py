@@ -123,7 +123,16 @@ class TestFolder:
         written = (folder / "results.csv").read_text(encoding="utf-8")
         assert written == to_csv(Results.read(folder).rows)
         assert sorted(p.name for p in folder.iterdir()) == sorted(
-            ["conclusion.json", "plan.json", "records", "report.html", "results.csv", "table.json"]
+            [
+                "conclusion.json",
+                "plan.json",
+                "records",
+                "report.html",
+                "results.csv",
+                "table.json",
+                "tradeoff.html",
+                "tradeoff.svg",
+            ]
         )
 
 

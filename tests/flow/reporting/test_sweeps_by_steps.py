@@ -159,7 +159,7 @@ def test_compare_names_the_moments_of_two_units(
     sides = [f"{by_steps}:npo", f"{by_epochs.folder}:npo"]
     assert main(["compare", *sides]) == 0
     table = capsys.readouterr().out
-    assert "hyper-parameters × epochs or steps)" in " ".join(table.split())
+    assert "hyperparameters × epochs or steps)" in " ".join(table.split())
     assert re.search(r"learning rate +after ", table)
     assert re.search(r"2e-05 +step \d+ ", table)
     assert re.search(r"2e-05 +epoch \d+ ", table)
