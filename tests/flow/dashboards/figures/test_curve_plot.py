@@ -111,7 +111,7 @@ def test_the_best_settings_are_strong_and_on_top_of_pale_others(fabric: Fabric) 
     assert lines[-1].line.width > lines[0].line.width
     assert (lines[0].marker.opacity, lines[-1].marker.opacity) == (marks.PALE, None)
     style = palette.Style.of(rows)
-    losses = go.Figure(module.steps(runs, rows, style, {far.id})["Loss"]).data
+    losses: Any = go.Figure(module.steps(runs, rows, style, {far.id})["Loss"]).data
     assert [one.name for one in losses if one.meta["best"]] == ["npo, rate 1e-4, seed 0"]
     assert losses[-1].meta["best"]
 
