@@ -11,7 +11,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from unlearnbench.analysis.best_settings import merit_of
+from unlearnbench.analysis.best_settings import Setting, merit_of
 from unlearnbench.analysis.results import Results
 from unlearnbench.api import registry
 from unlearnbench.api.benchmark import Headline
@@ -85,10 +85,7 @@ def _data(context: PageContext) -> dict[str, Any]:
     own = [column.name for column in columns.own]
     fields = (*FIRST, *own, *LAST)
     rates = {r.learning_rate for r in report.rows if r.kind == "run"}
-    ranked = [item.ranked for panel in context.panels for item in panel.best if item.ranked]
-    first = max(ranked, key=lambda item: merit_of(item) or (), default=None)
-    rivals = [item for item in ranked if first is not None and item.panel == first.panel]
-    second = next((item for item in rivals if item is not first), None)
+    first, second = _first_two(context)
     return {
         "unit": report.unit,
         "palette": [list(pair) for pair in PALETTE],
@@ -123,6 +120,16 @@ def _data(context: PageContext) -> dict[str, Any]:
         "first": None if first is None else (first.rows[0].run_id, first.epoch),
         "second": None if second is None else (second.rows[0].run_id, second.epoch),
     }
+
+
+def _first_two(context: PageContext) -> tuple[Setting | None, Setting | None]:
+    """Return the best setting of the page and the next one of its panel, which *Answers* shows."""
+    ranked = [best.ranked for panel in context.panels for best in panel.best if best.ranked]
+    if not ranked:
+        return None, None
+    first = max(ranked, key=lambda setting: merit_of(setting) or ())
+    rivals = [setting for setting in ranked if setting.panel == first.panel]
+    return first, next((setting for setting in rivals if setting is not first), None)
 
 
 def _settings(context: PageContext, names: Sequence[str]) -> list[tuple[list[int], list[Any]]]:

@@ -101,8 +101,14 @@ def _marks(
     of: HeadlineMetric,
     style: Style,
 ) -> Figure:
+    """Draw the settings of a method at one learning rate, each at its height in the row."""
     colour, shape = style.colour(family), style.shape(family)
     marks = [mark for mark, _ in placed]
+    symbols = [f"{shape}-open" if mark.has_collapsed else shape for mark in marks]
+    # An open symbol is drawn by its border alone.
+    borders = [1.5 if mark.has_collapsed else 0.0 for mark in marks]
+    # What a click on a mark opens: the card of this run and epoch.
+    opened = [[mark.setting.epoch, mark.setting.rows[0].run_id, _hover(mark)] for mark in marks]
     intervals = [None if mark.has_collapsed else mark.setting.interval(of.column) for mark in marks]
     return trace(
         [short(mark.setting.metrics.get(of.column)) for mark in marks],
@@ -113,14 +119,11 @@ def _marks(
         marker={
             "color": colour,
             "size": 9,
-            "symbol": [f"{shape}-open" if mark.has_collapsed else shape for mark in marks],
-            # An open symbol is drawn by its border alone.
-            "line": {"width": [1.5 if mark.has_collapsed else 0.0 for mark in marks]},
+            "symbol": symbols,
+            "line": {"width": borders},
         },
         error_x=error_bars(intervals, color=faded(colour, 0.45), width=0, thickness=1.5),
-        customdata=[
-            [mark.setting.epoch, mark.setting.rows[0].run_id, _hover(mark)] for mark in marks
-        ],
+        customdata=opened,
         meta=meta("curve", family, rate, slot=style.slots[family], alpha=1.0),
     )
 

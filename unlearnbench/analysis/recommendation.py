@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import TypeAdapter
 
@@ -143,6 +143,9 @@ class NextStep:
     """`add a learning rate of npo+nll between 0.0001 and 0.001`."""
     edit: str
     """A line of YAML: `learning_rates: [1.0e-4, 3.0e-4, 1.0e-3]`."""
+    entry: str = ""
+    """Method in whose entry of `methods` the line belongs, such as `npo+nll`. There it replaces the
+    learning rates of this method only. Empty for a line that belongs at the top of the file."""
 
 
 @dataclass(frozen=True)
@@ -187,9 +190,9 @@ def recommend(
     Args:
         panel: The panel.
         order: Order of its methods; None if its start model has a fault.
-        pairs: Its methods, compared pair by pair; None if its start model has a fault.
         attacked: Its settings under attacks; None if no attack was run.
         scorer: Scores its settings; None leaves out the scores.
+        pairs: Its methods, compared pair by pair; None if its start model has a fault.
     """
     outcome = outcome_of(panel)
     best = next((best for best in panel.best if best.ranked is not None), None)
@@ -440,7 +443,7 @@ def _next_step(
     between = _rate_with_more_utility(panel, best, setting)
     if between is None or best.choice is not None:
         return None
-    return NextStep(purpose, *between)
+    return NextStep(purpose, *between, entry=best.family)
 
 
 def _more_seeds(panel: Panel, more: int, purpose: str) -> NextStep:
@@ -465,26 +468,58 @@ def _rates(panel: Panel, family: str) -> list[float]:
 
 
 def _rate_with_more_utility(panel: Panel, best: Best, setting: Setting) -> tuple[str, str] | None:
-    """Return the action and the edit that try a lower learning rate of the first method.
+    """Return the action and the edit that try a learning rate at which there is more utility.
 
     A setting that forgets more and has less utility than another method cannot be compared with it.
-    A lower rate usually has more utility.
+    The rates that were tried say on which side there is more utility. For example, NPO with a
+    retain term may have 0.28 at 1e-4 and 0.75 at 1e-3, because the term needs the higher rate. If
+    no lower rate was tried, one is: a gentler training usually has more utility.
+
+    Returns:
+        None if the neighbouring rates on both sides have less utility.
     """
     rate = setting.learning_rate
-    if rate is None:
+    if rate is None or setting.kept is None:
         return None
     rates = _rates(panel, best.family)
-    below = [other for other in rates if other < rate]
-    if below:
-        new = _between(below[-1], rate, rates)
-        action = (
-            f"try {best.family} at a learning rate between {float_text(below[-1])} and "
-            f"{float_text(rate)}"
-        )
-    else:
-        new = _rounded(rate / 3, rates)
-        action = f"try {best.family} at a learning rate below {float_text(rate)}"
-    return action, _rates_edit([*rates, new])
+    utility = _utility_by_rate(panel, best.family, setting.epoch)
+    lower = max((other for other in rates if other < rate), default=None)
+    higher = min((other for other in rates if other > rate), default=None)
+    for neighbour in (higher, lower):
+        if neighbour is not None and utility.get(neighbour, -math.inf) > setting.kept:
+            return _try_between(best.family, rates, rate, neighbour)
+    if lower is None:
+        return _try_beyond(best.family, rates, rate, "below")
+    if higher is None:
+        return _try_beyond(best.family, rates, rate, "above")
+    return None
+
+
+def _utility_by_rate(panel: Panel, family: str, epoch: int) -> dict[float, float]:
+    """Return the highest utility of a method after an epoch or step, by learning rate."""
+    utility: dict[float, float] = {}
+    for setting in panel.settings:
+        rate, kept = setting.learning_rate, setting.kept
+        if setting.family != family or setting.epoch != epoch or rate is None or kept is None:
+            continue
+        utility[rate] = max(kept, utility.get(rate, -math.inf))
+    return utility
+
+
+def _try_between(family: str, rates: Sequence[float], one: float, other: float) -> tuple[str, str]:
+    """Return the action and the edit that try a rate between two."""
+    low, high = sorted((one, other))
+    action = f"try {family} at a learning rate between {float_text(low)} and {float_text(high)}"
+    return action, _rates_edit([*rates, _between(low, high, rates)])
+
+
+def _try_beyond(
+    family: str, rates: Sequence[float], rate: float, side: Literal["below", "above"]
+) -> tuple[str, str]:
+    """Return the action and the edit that try a third of a rate, or three times the rate."""
+    new = rate / 3 if side == "below" else 3 * rate
+    action = f"try {family} at a learning rate {side} {float_text(rate)}"
+    return action, _rates_edit([*rates, _rounded(new, rates)])
 
 
 def _more_forgetting(panel: Panel, best: Best, setting: Setting) -> NextStep | None:
@@ -493,18 +528,12 @@ def _more_forgetting(panel: Panel, best: Best, setting: Setting) -> NextStep | N
     if rate is None or best.choice is not None:
         return None
     rates = _rates(panel, best.family)
-    above = [other for other in rates if other > rate]
-    purpose = "to forget more"
-    if above:
-        new = _between(rate, above[0], rates)
-        action = (
-            f"try {best.family} at a learning rate between {float_text(rate)} and "
-            f"{float_text(above[0])}"
-        )
+    higher = min((other for other in rates if other > rate), default=None)
+    if higher is None:
+        action, edit = _try_beyond(best.family, rates, rate, "above")
     else:
-        new = _rounded(3 * rate, rates)
-        action = f"try {best.family} at a learning rate above {float_text(rate)}"
-    return NextStep(purpose, action, _rates_edit([*rates, new]))
+        action, edit = _try_between(best.family, rates, rate, higher)
+    return NextStep("to forget more", action, edit, entry=best.family)
 
 
 def _step_without_setting(panel: Panel, outcome: Outcome) -> NextStep | None:

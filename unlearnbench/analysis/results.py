@@ -296,12 +296,16 @@ class Results:
         pairs = {table.panel: table for table in self.pairs}
         conclusions: list[Conclusion] = []
         for panel in self.panels:
-            ends = (outcome(r) for r in self.without_result if r.panel == panel.panel)
+            key = panel.panel
+            ends = (outcome(record) for record in self.without_result if record.panel == key)
             lost = sorted(ends, key=lambda end: end.title)
-            if lost or any(row.kind == "run" for row in panel.rows):
-                known = orders.get(panel.panel), attacked.get(panel.panel)
-                more = self.scorers[panel.panel], pairs.get(panel.panel)
-                conclusions.append(conclude(panel, *known, lost, *more))
+            has_runs = any(row.kind == "run" for row in panel.rows)
+            if not lost and not has_runs:
+                continue
+            conclusion = conclude(
+                panel, orders.get(key), attacked.get(key), lost, self.scorers[key], pairs.get(key)
+            )
+            conclusions.append(conclusion)
         return tuple(conclusions)
 
     @cached_property

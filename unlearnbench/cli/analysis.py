@@ -100,11 +100,8 @@ def _print(result: MetaEvaluation, console: Console) -> None:
 
 
 def _cells(metric: MetricQuality) -> tuple[Any, ...]:
+    """The cells of a line: what the metric is worth, then under each of the two attacks."""
     quantization, relearning = metric.quantization, metric.relearning
-    q, r, overall = (
-        None if value is None else round(value, 3)
-        for value in (quantization.value, relearning.value, metric.overall)
-    )
     return (
         f"{metric.column.label}{' (control)' * metric.control}",
         metric.knows,
@@ -113,8 +110,16 @@ def _cells(metric: MetricQuality) -> tuple[Any, ...]:
         "yes" if metric.separates else "no",
         round(metric.threshold, 4),
         round(metric.accuracy, 3),
-        *(q, quantization.runs, r, relearning.runs, overall),
+        _rounded(quantization.value),
+        quantization.runs,
+        _rounded(relearning.value),
+        relearning.runs,
+        _rounded(metric.overall),
     )
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
 
 
 def _json(result: MetaEvaluation) -> dict[str, Any]:

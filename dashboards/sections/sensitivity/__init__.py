@@ -155,17 +155,25 @@ def _line(
     number: int,
     shown: Mapping[str, str],
 ) -> Figure:
-    """Draw the settings of one line.
+    """Draw the settings of one line, in order of the hyperparameter.
 
     shown  texts of values that are no numbers, see `value_texts`
     """
     first, colour = line[0], style.colour(method.family)
-    values = [by.value(item) for item in line]
-    rate = "" if by.name == RATE else f", rate {rate_text(first.learning_rate)}"
+    across: list[Any] = []
+    for item in line:
+        value = by.value(item)
+        is_number = type(value) in (int, float)  # a boolean is no number on an axis
+        across.append(value if is_number else shown[exact_text(value)])
+    if by.name != RATE:
+        name = f"{first.method}, rate {rate_text(first.learning_rate)}"
+    else:
+        # The only line needs no hyperparameters in its name.
+        name = method.family if len(by.lines) == 1 else first.method
     return trace(
-        [value if type(value) in (int, float) else shown[exact_text(value)] for value in values],
+        across,
         [item.metrics[of.column] for item in line],
-        f"{method.family if by.name == RATE and len(by.lines) == 1 else first.method}{rate}",
+        name,
         f"%{{fullData.name}}<br>{escape(by.name)} %{{x}}: %{{y:.4g}}%{{customdata}}",
         customdata=[seeds_of(item) for item in line],
         mode="lines+markers",

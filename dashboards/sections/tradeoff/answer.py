@@ -57,7 +57,7 @@ class Answer:
     utility: str
     """`Model Utility 0.749, 83 % of the start model's; 3 seeds`; empty without a setting."""
     verdict_word: str
-    """`Undecided`; empty if nothing is compared."""
+    """`Undecided`, `Better` or `Worse`; empty if nothing is compared."""
     verdict: str
     groups: tuple[tuple[str, tuple[ComparedMethod, ...]], ...]
     """The other methods by how they compare, with labels; empty groups are left out."""
@@ -130,4 +130,4 @@ def verdict_of(facts: Recommendation) -> tuple[str, str]:
     if runner_up.verdict is Verdict.UNDECIDED:
         return "Undecided", f"against {name}: the difference may be chance.{few}"
     reason = f": {runner_up.short_reason}" if runner_up.short_reason else ""
-    return "Undecided", f"against {name}{reason}.{few}"
+    return "Undecided:", f"{name}, is not comparable{reason}.{few}"

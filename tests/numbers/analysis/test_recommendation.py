@@ -55,7 +55,7 @@ def test_each_other_method_has_a_verdict() -> None:
 
 def test_a_method_of_more_utility_is_not_comparable_and_a_rate_between_may_decide() -> None:
     gentle = [run("gentle", [(0.88, off(1.0, s))], seed=s) for s in range(3)]
-    records = [*REFERENCES, *gentle, *strong(1e-3, 0.75, 0.2), *strong(1e-4, 0.74, 1.5)]
+    records = [*REFERENCES, *gentle, *strong(1e-3, 0.75, 0.2), *strong(1e-4, 0.80, 1.5)]
     facts = facts_of(records)
     (other,) = facts.compared
     assert (other.name, other.verdict) == ("gentle", Verdict.NOT_COMPARABLE)
@@ -68,6 +68,32 @@ def test_a_method_of_more_utility_is_not_comparable_and_a_rate_between_may_decid
     assert facts.next_step is not None
     assert facts.next_step.action == "try strong at a learning rate below 0.001"
     assert yaml.safe_load(facts.next_step.edit) == {"learning_rates": [3e-4, 1e-3]}
+
+
+@pytest.mark.parametrize(
+    ("others", "action", "rates"),
+    [
+        # A retain term may need the higher rate: a lower one has less utility.
+        ({1e-4: 0.74}, "above 0.001", [1e-4, 1e-3, 3e-3]),
+        ({1e-4: 0.74, 1e-2: 0.80}, "between 0.001 and 0.01", [1e-4, 1e-3, 3e-3, 1e-2]),
+        ({1e-4: 0.80, 1e-2: 0.74}, "between 0.0001 and 0.001", [1e-4, 3e-4, 1e-3, 1e-2]),
+        ({1e-2: 0.74}, "below 0.001", [3e-4, 1e-3, 1e-2]),
+        ({1e-4: 0.74, 1e-2: 0.74}, None, None),
+    ],
+)
+def test_the_next_rate_lies_where_there_is_more_utility(
+    others: dict[float, float], action: str | None, rates: list[float] | None
+) -> None:
+    gentle = [run("gentle", [(0.88, off(1.0, s))], seed=s) for s in range(3)]
+    tried = [record for rate, utility in others.items() for record in strong(rate, utility, 1.5)]
+    step = facts_of([*REFERENCES, *gentle, *strong(1e-3, 0.75, 0.2), *tried]).next_step
+    if action is None:
+        assert step is None
+        return
+    assert step is not None
+    assert step.action == f"try strong at a learning rate {action}"
+    assert step.entry == "strong", "at the top of the file it would not reach an entry with rates"
+    assert yaml.safe_load(step.edit) == {"learning_rates": rates}
 
 
 def test_few_seeds_come_first() -> None:

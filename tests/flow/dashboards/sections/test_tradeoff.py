@@ -97,7 +97,7 @@ SETTING = RecommendedSetting(
                 ),
             ),
             (0, 1, 2),
-            ("Undecided", "against a, the runner-up: it has more utility (0.832)."),
+            ("Undecided:", "a, the runner-up, is not comparable: it has more utility (0.832)."),
         ),
     ],
 )
