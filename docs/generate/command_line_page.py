@@ -12,17 +12,21 @@ from unlearnbench.cli.main import root_command
 INTRODUCTION = """\
 # Command line
 
-Every command has `--help`. CONFIG is a YAML file, or the name of a shipped configuration
-(`unlearnbench configs list`). An option whose value ends in `...` takes several values, or may be
-repeated.
+This page lists every command of `unlearnbench` with its arguments and options. The option `--help`
+prints the same text for any command. The argument CONFIG is the path of a YAML file, or the name of
+a configuration that comes with the project (the command `unlearnbench configs list` prints these
+names). If the value of an option ends in `...`, you can give several values, or repeat the option.
+
+Each command ends with one of these exit codes:
 
 | exit code | meaning |
 |---|---|
-| 0 | done |
-| 1 | some runs failed, or a check found a fault |
-| 2 | an error, which one line explains |
-| 130, 143 | interrupted by the user, or stopped by SIGTERM. The same command resumes |
-| 141 | the program that read the output has ended (`| head`) |
+| 0 | The command has done its work. |
+| 1 | Some runs failed, or a check found a fault. |
+| 2 | The command stopped with an error, which one line explains. |
+| 130 | You interrupted the command. The same command resumes the work. |
+| 143 | SIGTERM stopped the command. The same command resumes the work. |
+| 141 | The program that read the output has ended, for example `| head`. |
 """
 
 

@@ -30,36 +30,38 @@ APART = (MethodGrid, Range, TableSection, PythonRows)
 INTRODUCTION = """\
 # Configuration
 
-This page lists every key of a configuration. A file contains only what differs from the defaults.
-Unknown keys are errors, and all mistakes are reported at once, with their lines. `extends: NAME`
-takes everything else from a shipped configuration, or from a file in the same folder. On the
-command line, `--set models.0.preparation.epochs=3` overrides one key.
+This page lists every key of a configuration file. Your file contains only the keys whose values
+differ from the defaults. The key `extends: NAME` takes all other values from a configuration that
+comes with the project, or from a file in the same folder. On the command line, the option `--set`
+overrides one key, for example `--set models.0.preparation.epochs=3`. An unknown key is an error.
+All errors of a file are reported at once, with their lines.
 """
 METHODS = """\
 ## methods {#methods}
 
-The value is a list. An entry is a name (`ce-u`), or `{method: NAME, …}` with any of these keys. If
-keys have lists of values, all combinations are run.
+The value is a list with one entry for each method. An entry is either a name, such as `ce-u`, or a
+mapping `{method: NAME, …}` with any of the following keys. If keys have lists as values, all
+combinations are run.
 
 | key | meaning |
 |---|---|
-| `method` | name of the method ([Methods](../methods/index.md)) |
+| `method` | the name of the method ([Methods](../methods/index.md)) |
 | a setting of the method | a value, a list of values, or, in a search, a [range](#range) |
-| `retain` | a term in addition to the method's own loss: `{term: nll}`, `{term: kl, weight: 2.0}` |
-| `learning_rates` | learning rates of this method, in place of the sweep's |
-| `training` | keys of [training](#training) that differ for this method |
+| `retain` | a term added to the method's own loss: `{term: nll}`, `{term: kl, weight: 2.0}` |
+| `learning_rates` | the learning rates of this method, which replace those of the sweep |
+| `training` | the keys of [training](#training) that differ for this method |
 """
 ATTACKS = """\
 ## attacks {#attacks}
 
-Write a list, `[relearning, paraphrase]`, or give settings: `{relearning: {steps: [1, 3, 13]},
-paraphrase: {}}`. These are the settings of each attack:
+The value is either a list of names, such as `[relearning, paraphrase]`, or a mapping with settings,
+such as `{relearning: {steps: [1, 3, 13]}, paraphrase: {}}`. These are the settings of each attack:
 """
 METRICS = """\
 ## evaluation.metrics {#evaluation.metrics-entries}
 
-Write a list, `[fluency]`, or give settings: `{mia-min-k: {share: 0.2}}`. These metrics have
-settings:
+The value is either a list of names, such as `[fluency]`, or a mapping with settings, such as
+`{mia-min-k: {share: 0.2}}`. The following metrics have settings:
 """
 
 
@@ -73,7 +75,10 @@ def _sections() -> Iterator[str]:
     yield _table(SweepConfig, "")
     for key, field in SweepConfig.model_fields.items():
         if key == "data":
-            yield "## data {#data}\n\n`source` names the benchmark. The other keys depend on it.\n"
+            yield (
+                "## data {#data}\n\nThe key `source` names the benchmark. The other keys depend on "
+                "the benchmark.\n"
+            )
             for name in registry.names("benchmarks"):
                 yield _plugin("benchmarks", name, f"data, source: {name}", "data")
         elif key == "methods":
@@ -107,7 +112,7 @@ def _section(kind: type[BaseModel], key: str, level: int) -> str:
     if kind is type(TINY_PREPARATION):
         usual, tiny = kind().model_dump(), TINY_PREPARATION.model_dump()
         other = ", ".join(f"`{k}: {json.dumps(v)}`" for k, v in tiny.items() if v != usual[k])
-        parts.append(f"With `base: tiny`, these defaults differ: {other}.\n")
+        parts.append(f"With `base: tiny`, some defaults are different: {other}.\n")
     return "\n".join(parts)
 
 
@@ -117,7 +122,8 @@ def _plugin(kind: registry.Kind, name: str, title: str, key: str = "") -> str:
     where = f"{kind}.{name}"
     about = inspect.cleandoc(plugin.__doc__ or "").partition("\n\n")[0]
     part = _table(plugin, where, apart=("source",) if key else ())
-    return f"### {title} {{#{where}}}\n\n{escaped(about)}\n\n{part or 'It has none.'}\n"
+    settings = part or "This plug-in has no settings."
+    return f"### {title} {{#{where}}}\n\n{escaped(about)}\n\n{settings}\n"
 
 
 def _table(kind: type[BaseModel], key: str, apart: tuple[str, ...] = ()) -> str:
@@ -140,7 +146,8 @@ def _row(name: str, info: FieldInfo, above: str) -> tuple[str, ...]:
     kind = "" if below else escaped(_type(info.annotation))
     meaning = escaped((info.description or "").partition(" [source: ")[0])
     if below:
-        meaning = " ".join(filter(None, [meaning, f"see [{below}](#{below})"]))
+        link = f"see [{below}](#{below})"
+        meaning = f"{meaning} ({link})" if meaning else link
     return shown, kind, "" if below else _default(info), ", ".join(bounds), meaning
 
 

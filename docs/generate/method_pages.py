@@ -20,37 +20,48 @@ from unlearnbench.testing import example
 
 SWEEP = Path(__file__).with_name("reference_sweep.csv")
 CAPTION = """\
-This shows one run of each method. The learning rate and the other settings were chosen by hand for
-this model, a tiny Llama that was trained on generated authors: forget 10 %, five epochs, **one
-seed, 80 questions**. Of each run, you see the epoch with the highest log₁₀ Forget Quality (FQ) that
-keeps 80 % of the start model's utility. This is not a ranking, because 80 questions distinguish no
-model from the retain model until the distance D of the KS test reaches 0.225. It only shows what a
-method can reach on this model. `unlearnbench sweep every_method` repeats the runs (2026-11-26,
-commit d631cbe; lunar with its later setting, on the same models).
+The model is a tiny Llama that was trained on generated authors. The runs forget 10 % of these
+authors in five epochs, with **one seed and 80 questions**. The learning rate and the other settings
+were chosen by hand. For each run, you see the epoch with the highest log₁₀ Forget Quality (FQ)
+among the epochs that keep 80 % of the start model's utility.
+
+This is not a ranking. With 80 questions, the KS test distinguishes a model from the retain model
+only if their distance D is at least 0.225. The numbers only show what a method can reach on this
+model. The command `unlearnbench sweep every_method` repeats the runs (2026-11-26, commit d631cbe).
 """
+LATER: Mapping[str, str] = {
+    "lunar": "The run of `lunar` was made later with another setting, on the same models.\n"
+}
+"""Remarks on runs that were made after the others, by method."""
 MODIFIERS = """\
 # Modifiers
 
-A modifier changes the gradient, the update or the weights of any method that trains:
-`{method: npo, retain: nll, modifiers: [pcgrad]}`. A modifier that combines gradients needs a retain
-term. Modifiers always apply in the same order, whatever the order in the file: perturb, combine,
-filter, clip, optimizer, weights. [Your own modifier](../tutorials/add-a-modifier.md) is one file.
+A modifier changes the gradient, the update or the weights of any method that trains. To use one,
+name it in the entry of a method: `{method: npo, retain: nll, modifiers: [pcgrad]}`.
+
+Modifiers always apply in the same order of their kinds, whatever their order in the file: perturb,
+combine, filter, clip, optimizer, weights. A modifier of the kind *combine* combines the forget
+gradient with the retain gradient, so it needs a method with a retain term. You can also write
+[your own modifier](../tutorials/add-a-modifier.md) in one file.
 """
 MISSING = """\
-Latent and tampering adversaries are not available yet.
+Modifiers that train against latent or tampering adversaries are not available yet.
 """
 NO_LOSS = """\
-Three methods are not available yet. FILA changes the weights below its adapters before training.
-ULD answers with two models. DUET has no public code, and we have not read its equation.
+Three known methods are not available yet. FILA changes the weights below its adapters before the
+training. ULD needs two models to answer. DUET has no public code, and we have not read its
+equation.
 """
+MODELS: Mapping[str, str] = {"fine-tuned": "start model", "retain": "retain model"}
+"""Names of the baselines by their label in the table of the sweep."""
 PARTS: Mapping[str, str] = {
     "forget": "the rows to forget",
-    "retain": "as many rows to keep, drawn again in each epoch",
+    "retain": "the same number of rows to keep, drawn again in each epoch",
     "whole": "the rows to forget, including their prompts",
     "refusal": "the forget rows' questions, each with a refusal",
     "retain_refusal": "the retain rows' questions, each with a refusal",
-    "alternative": "the forget rows' questions, each with another answer of the start model",
-    "sample": "the forget rows' questions, each with answers that the model generates each step",
+    "alternative": "the forget rows' questions, each with another answer that the start model gave",
+    "sample": "the forget rows' questions, with answers that the model generates in each step",
     "questions (trains nothing)": "only the questions, at inference time. No weight is trained",
 }
 
@@ -97,27 +108,31 @@ def _overview(shown: Mapping[str, Mapping[str, Any]]) -> str:
         [
             "---\nhide: [toc]\n---\n",
             "# Methods\n",
-            "These methods come with the project. `unlearnbench methods list` also lists methods "
-            "that you have installed. Any method that trains can have a retain term "
-            "(`retain: {term: nll}`). [Your own method](#your-own) is one file.\n",
-            table(("method", "family", "what it is", "reads", "source"), rows),
+            "This page lists the unlearning methods that come with the project. The command "
+            "`unlearnbench methods list` also lists methods that you have installed. You can add a "
+            "retain term to any method that trains, for example `retain: {term: nll}`. To add "
+            "[your own method](#your-own), you write one file.\n",
+            table(("method", "family", "what it does", "rows that it reads", "source"), rows),
             NO_LOSS,
             "## The whole field in one sweep\n",
-            CAPTION,
+            "The picture and the table show one run of each method. " + CAPTION,
+            *LATER.values(),
             pictures.standing(_points()),
-            "*Model Utility increases to the right, log₁₀ Forget Quality upwards. The lower ring "
-            "is the start model, and the upper ring is the retain model.*\n",
+            "*Model Utility increases to the right, and log₁₀ Forget Quality increases upwards. "
+            "The lower ring is the start model, and the upper ring is the retain model.*\n",
             _sweep_table(_sweep()),
             "## Your own\n",
-            "`unlearnbench methods new my-method` writes a package with method, test and README. "
-            "`unlearnbench methods check --plugin my_method.py` reports its faults.\n",
+            "The command `unlearnbench methods new my-method` writes a package with a method, a "
+            "test and a README. The command `unlearnbench methods check --plugin my_method.py` "
+            "reports the faults of the method. The page "
+            "[Add a method](../tutorials/add-a-method.md) explains each step.\n",
         ]
     )
 
 
 def _page(name: str, item: Mapping[str, Any], profiles: GradientProfiles) -> str:
     source, _, text = item["description"].partition("\n\n")
-    kwargs = "" if registry.trains(name) else " # trains nothing: no learning rate"
+    kwargs = "" if registry.trains(name) else "  # trains nothing, so it has no learning rate"
     return "\n".join(
         [
             f"# {name}\n",
@@ -139,7 +154,7 @@ def _page(name: str, item: Mapping[str, Any], profiles: GradientProfiles) -> str
     )
 
 
-def _settings(item: Mapping[str, Any]) -> str:
+def _settings(item: Mapping[str, Any], kind: str = "method") -> str:
     settings = [
         (
             code(field["name"]),
@@ -150,7 +165,7 @@ def _settings(item: Mapping[str, Any]) -> str:
         for field in item["settings"]
     ]
     headings = ("setting", "type", "default", "meaning, and where the default is from")
-    return table(headings, settings) if settings else "It has no settings.\n"
+    return table(headings, settings) if settings else f"This {kind} has no settings.\n"
 
 
 def _modifiers() -> str:
@@ -159,11 +174,11 @@ def _modifiers() -> str:
         (f"[{name}](#{name})", item["kind"], escaped(item["summary"]), escaped(_source(item)))
         for name, item in shown.items()
     ]
-    blocks = [MODIFIERS, table(("modifier", "kind", "what it is", "source"), rows), MISSING]
+    blocks = [MODIFIERS, table(("modifier", "kind", "what it does", "source"), rows), MISSING]
     for name, item in shown.items():
         source, _, text = item["description"].partition("\n\n")
         blocks += [f"## {name}\n", f"{escaped(source)}\n", f"{from_docstring(text)}\n"]
-        blocks.append(_settings(item))
+        blocks.append(_settings(item, "modifier"))
     return "\n".join(blocks)
 
 
@@ -176,27 +191,37 @@ def _reads(needs: Sequence[str]) -> str:
     rows: list[tuple[str, str]] = []
     for need in needs:
         part = need.removeprefix("reference(").removesuffix(")")
-        subject = PARTS.get(need) or f"what the frozen start model makes of `{part}`"
+        subject = (
+            PARTS.get(need) or f"the outputs of the frozen start model for the rows of `{part}`"
+        )
         rows.append((code(need), subject))
-    return table(("part", "what it is"), rows)
+    return table(("rows", "what they are"), rows)
 
 
 def _gradient(name: str, profiles: GradientProfiles) -> str:
     if reason := profiles.without.get(name):
-        return f"There is no curve, because it {escaped(reason)}.\n"
+        return f"There is no curve for this method, because it {escaped(reason)}.\n"
     return (
         pictures.gradient(profiles.curves[name])
-        + "\nThe curves show one forget token in a fixed random context, by its probability p. "
-        "The start model has p = 0.99. On the left is ‖∂L/∂z‖₂, in powers of ten. On the right is "
-        "∂L/∂z of the true token (solid; above 0, the token is pushed down) and the largest other "
-        f"component (dashed). `unlearnbench methods gradient {name} --out gradient.html` draws "
-        "them on a page. Name several methods to compare their curves.\n"
+        + "\nThe curves show the gradient of the loss L with respect to the logits z of one forget "
+        "token, in a fixed random context. The horizontal axis is the token's probability p. The "
+        "start model has p = 0.99.\n\n"
+        "- The left picture shows the length of the gradient, ‖∂L/∂z‖₂, in powers of ten.\n"
+        "- The right picture shows two components of the gradient. The solid line belongs to the "
+        "true token, which is pushed down where the line is above 0. The dashed line is the "
+        "largest component of another token.\n\n"
+        f"The command `unlearnbench methods gradient {name} --out gradient.html` draws these "
+        "curves on a page. If you name several methods, the page compares their curves.\n"
     )
 
 
 def _points() -> list[tuple[str, float, float]]:
     return [
-        (item["method"], float(item["model_utility"]), float(item["log10_forget_quality"]))
+        (
+            MODELS.get(item["method"], item["method"]),
+            float(item["model_utility"]),
+            float(item["log10_forget_quality"]),
+        )
         for item in _sweep()
     ]
 
@@ -204,11 +229,19 @@ def _points() -> list[tuple[str, float, float]]:
 def _standing(name: str) -> str:
     part = [item for item in _sweep() if item["method"].partition("+")[0] == name]
     if not part:
-        return "It was not part of the [sweep of all methods](index.md).\n"
+        return (
+            "This method was not part of the "
+            "[sweep of all methods](index.md#the-whole-field-in-one-sweep).\n"
+        )
     ends = [item for item in _sweep() if item["method"] in ("fine-tuned", "retain")]
-    others = "The other points are the [other methods](index.md#the-whole-field-in-one-sweep)."
+    introduction = (
+        "The table compares one run of this method with the start model and the retain model. In "
+        "the picture, the other points belong to the "
+        "[other methods](index.md#the-whole-field-in-one-sweep).\n"
+    )
     picture = pictures.standing(_points(), part[0]["method"])
-    return "\n".join([_sweep_table([*ends, *part]), picture, CAPTION + others + "\n"])
+    remark = LATER.get(name, "")
+    return "\n".join([introduction, _sweep_table([*ends, *part]), picture, CAPTION, remark])
 
 
 def _sweep_table(rows: Sequence[Mapping[str, str]]) -> str:
@@ -219,4 +252,6 @@ def _sweep_table(rows: Sequence[Mapping[str, str]]) -> str:
 
 def _linked(label: str) -> str:
     name = label.partition("+")[0]
-    return f"[{label}]({name}.md)" if name in registry.names("methods") else label
+    if name in registry.names("methods"):
+        return f"[{label}]({name}.md)"
+    return MODELS.get(label, label)

@@ -49,7 +49,7 @@ def standing(points: Iterable[tuple[str, float, float]], shown: str = "") -> str
         [(y, str(y)) for y in range(0, lowest - 1, -3)],
     )
     for name, x, y in points:
-        kind = {"fine-tuned": "start", "retain": "goal", shown: "shown"}.get(name, "dot")
+        kind = {"start model": "start", "retain model": "goal", shown: "shown"}.get(name, "dot")
         at = f'cx="{_x(x, across):.1f}" cy="{_y(y, up):.1f}"'
         title = f"<title>{escape(name)}: {x:.3f}, {y:.1f}</title>"
         drawn += f'<circle class="{kind}" {at} r="{5 if kind == "shown" else 4}">{title}</circle>'

@@ -16,48 +16,58 @@ from unlearnbench.config.starting_values import (
 INTRODUCTION = """\
 # Starting values
 
-Where to begin a search, by method and by number of weights. `unlearnbench configs new NAME
---forget-rows … --retain-rows … --model …` writes these values, and a sweep warns about a rate that
-is ten times higher or lower. They are not results. With other rows, another batch size or another
-schedule, the best rate is another one: try a third and three times the rate, or let
-[`tune`](../tutorials/tune-fairly.md) search.
+This page lists learning rates and other settings with which you can begin a search, by method and
+by the size of the model. The values are starting points and not results. If your rows, your batch
+size or your schedule differ, the best rate differs, too. Therefore also try a third of the rate and
+three times the rate, or let [`tune`](../tutorials/tune-fairly.md) search.
 
-The last column says where a row comes from.
+The command `unlearnbench configs new NAME --forget-rows … --retain-rows … --model …` writes these
+values into your configuration. A sweep warns you if all rates of a method are more than ten times
+higher or lower than the value on this page.
 
-- **published**: by the authors of the method or the benchmark, or by a harness, with the place
-  where it was read.
-- **measured here**: run by this project. It is the best of the few rates that were tried.
-- **carried over**: from another size or from a similar method. Nobody is known to have run it.
+The last column of each table says where a value comes from:
 
-Rates are for AdamW on weights in float32, or under bf16 autocast. If the weights are in bfloat16,
-AdamW's updates at 1e-5 are mostly smaller than the last digit of a weight. Rows that are marked
-*LoRA* train adapters, whose rates are higher. No value for more than 8 billion weights was found,
-except for RMU.
+- **published**: the authors of the method, the authors of the benchmark, or a harness published the
+  value. The column names the place where we read it.
+- **measured here**: we ran it in this project. It is the best of the few rates that we tried.
+- **carried over**: it comes from another model size or from a similar method. We know of nobody who
+  has run it.
+
+All rates are for AdamW on weights in float32, or under bf16 autocast. If the weights themselves are
+in bfloat16, most updates of AdamW at 1e-5 are smaller than the last digit of a weight, so they are
+lost. Rows that are marked *LoRA* train adapters, which need higher rates. For models with more than
+8 billion weights, we found values only for RMU.
 """
 SETTINGS = """\
-An empty cell means the method's default (`unlearnbench methods show NAME`). The retain term is
-written as `retain: {term: nll}`.
+If a cell in the column *settings* is empty, use the method's defaults, which the command
+`unlearnbench methods show NAME` prints. In a configuration, write the retain term as
+`retain: {term: nll}`.
 """
 STEPS = """\
 ## Epochs and steps
 
-What counts is the number of optimiser steps. An epoch has as many steps as the rows to forget make
-batches: 40 rows in batches of 32 are two steps, in batches of 8 they are five. With one step per
-epoch nothing can be seen between the first and the last epoch, and a warm-up of an epoch is the
-whole first step. `configs new` chooses the largest batch of 32, 16, 8, … rows that leaves four
-steps per epoch.
+The number of optimiser steps matters more than the number of epochs. In one epoch, the rows to
+forget are divided into batches, and each batch is one step. For example, 40 rows are two steps in
+batches of 32, but five steps in batches of 8.
+
+Avoid epochs of a single step. If an epoch has only one step, you cannot see anything between the
+first and the last epoch, and a warm-up of one epoch consists of the whole first step. The command
+`unlearnbench configs new` therefore chooses the largest batch size among 32, 16, 8 and smaller
+powers of two that leaves at least four steps per epoch.
 """
 PREPARATION = """\
 ## Models that have learned the rows
 
-If you give a `base`, start and retain models are trained from it by `preparation`. Look at the
-start model's probability and ROUGE on the rows to forget: a model that has not learned them cannot
-show what a method forgets.
+If your configuration gives a `base`, the sweep trains the start model and the retain model from it.
+The settings of this training are in the section `preparation`. After the training, look at the
+start model's probability and ROUGE on the rows to forget. A start model that has not learned these
+rows cannot show what a method forgets.
 """
 ATTACK = """\
 ## Relearning
 
-The attack `relearning` trains on some of the rows again. Its own rate follows the same sizes:
+The attack `relearning` trains the model on some of the forgotten rows again. It has its own
+learning rate, which depends on the size of the model, too:
 """
 HEADINGS = ("method", "retain term", "rate", "epochs", "batch", "settings", "model", "source")
 
