@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -183,15 +184,17 @@ class RowFilter:
 
     wanted: Mapping[str, tuple[Scalar, ...]]
     """Values by column, of which a row has one in each of these columns."""
+    setting: str = "data.forget_if"
+    """Where the values were named, for messages."""
 
     @classmethod
-    def of(cls, section: Filter) -> RowFilter:
-        """Return the filter of the section `forget_if`."""
+    def of(cls, section: Filter, setting: str = "data.forget_if") -> RowFilter:
+        """Return the filter of the section `forget_if`, or of the option `--forget-if`."""
         wanted = {
             column: values if isinstance(values, tuple) else (values,)
             for column, values in section.items()
         }
-        return cls(wanted)
+        return cls(wanted, setting)
 
     def matches(self, table: Table, rows: Sequence[TableRow]) -> list[bool]:
         """Return whether each row is to be forgotten.
@@ -204,20 +207,20 @@ class RowFilter:
             if column not in table.columns:
                 near = did_you_mean(column, table.columns, cutoff=0.6)
                 raise DataError(
-                    f"data.forget_if: {table.label} has no column {column!r}{near or ';'} its "
+                    f"{self.setting}: {table.label} has no column {column!r}{near or ';'} its "
                     f"columns are {', '.join(table.columns)}"
                 )
         self._check_values(table, rows)
         matches = [self._matches(row.values) for row in rows]
         if not any(matches):
             raise DataError(
-                f"data.forget_if: no row of {table.label} has all of {self._words}; several keys "
+                f"{self.setting}: no row of {table.label} has all of {self._words}; several keys "
                 "mean that all of them hold"
             )
         if all(matches):
             raise DataError(
-                f"data.forget_if: all {len(rows)} rows of {table.label} match {self._words}, so "
-                "that none is left to retain; match fewer, or name tables in forget and retain"
+                f"{self.setting}: all {len(rows)} rows of {table.label} match {self._words}, so "
+                "that none is left to retain; match fewer, or name two tables in place of one"
             )
         return matches
 
@@ -243,7 +246,7 @@ class RowFilter:
                     raise DataError(self._unmatched(table, column, value, cells))
 
     def _unmatched(self, table: Table, column: str, value: Scalar, cells: Sequence[Any]) -> str:
-        text = f"data.forget_if: no row of {table.label} has {column}: {shortened(value)}"
+        text = f"{self.setting}: no row of {table.label} has {column}: {shortened(value)}"
         present = [cell for cell in cells if not is_missing(cell)]
         if not present:
             return f"{text}; the column is empty"
@@ -254,7 +257,7 @@ class RowFilter:
             meant = [cell for cell in present if str(cell).lower() in _WORDS_OF_BOOLEANS[value]]
             if meant:
                 return (
-                    f"data.forget_if: {column}: YAML reads yes, no, on, off, true and false as "
+                    f"{self.setting}: {column}: YAML reads yes, no, on, off, true and false as "
                     f"true or false, and {table.label} has the text {meant[0]!r}; write it in "
                     f'quotes: {column}: "{meant[0]}"'
                 )
@@ -262,6 +265,11 @@ class RowFilter:
         alike = next((cell for cell in present if str(cell).strip() == str(value).strip()), None)
         if alike is not None and isinstance(alike, str) and not isinstance(value, str):
             return f"{text}, a number, but there is the text {alike!r}; write {column}: {alike!r}"
+        if alike is not None and not isinstance(alike, str | int | float):
+            return (
+                f"{text}; the column has {kind_of(alike)}, and only texts, numbers, true and false "
+                "can be matched: write the column as text"
+            )
         if alike is not None and not isinstance(alike, str):
             return f"{text}, a text, but there is the number {alike}; write it without quotes"
         if alike is not None:
@@ -281,6 +289,34 @@ def equals(cell: Any, wanted: Scalar) -> bool:
     if isinstance(cell, str) or isinstance(wanted, str):
         return isinstance(cell, str) and cell == wanted
     return bool(cell == wanted)
+
+
+_NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
+
+
+def typed_values(text: str, cells: Sequence[Any]) -> tuple[Scalar, ...]:
+    """Return what a value of the command line means in a column.
+
+    The command line has only texts, so `1972` may be the text or the number. It is each of them
+    that a cell has, because a row that is overlooked would be retained.
+
+    Args:
+        text: The value as it was typed.
+        cells: All cells of the column.
+
+    Returns:
+        One value or several. If no cell has any of them, the one whose type fits the column best.
+    """
+    readings: list[Scalar] = [text]
+    if text.lower() in {"true", "false"}:
+        readings.append(text.lower() == "true")
+    elif _NUMBER.fullmatch(text):
+        readings.append(float(text) if set(text) & set(".eE") else int(text))
+    found = tuple(value for value in readings if any(equals(cell, value) for cell in cells))
+    if found:
+        return found
+    has_texts = any(isinstance(cell, str) and not is_missing(cell) for cell in cells)
+    return (readings[0] if has_texts else readings[-1],)
 
 
 def _first_distinct(cells: Sequence[Any], count: int) -> list[Any]:

@@ -11,7 +11,7 @@ from unlearnbench.base.errors import DataError, OutputError
 from unlearnbench.base.outputs import check_file, write_file
 from unlearnbench.cli.command import argument, command, flag, new_group, option
 from unlearnbench.cli.options import Json, Plugins, Wide, register_plugins
-from unlearnbench.cli.own_data import RowOptions
+from unlearnbench.cli.own_data import NewRowOptions
 
 if TYPE_CHECKING:
     from unlearnbench.config.loader import ConfigSource
@@ -125,28 +125,30 @@ def print_schema(
 
 @command(app, "new")
 def new_config(
-    own: RowOptions,
+    own: NewRowOptions,
     name: Annotated[str, argument("NAME", "Of the sweep; it becomes NAME.yaml.")] = "my_sweep",
     model: Annotated[
         str | None,
-        option("MODEL", "With --forget-rows: model that has learned the rows; folder or hub id."),
+        option("MODEL", "With rows of yours: model that has learned them; folder or hub id."),
     ] = None,
     base: Annotated[
         str | None,
-        option("MODEL", "With --forget-rows: model that has not learned them, to be trained."),
+        option("MODEL", "With rows of yours: model that has not learned them, to be trained."),
     ] = None,
 ) -> None:
     r"""Write a config to start from: three methods, every line explained.
 
-    With --forget-rows and --retain-rows it is for rows of your own. The tables are read: columns
-    and numbers of rows are in it, and starting values for a model of that size. Without --model and
-    --base it trains a tiny model on them. Without rows it has made-up ones and the tiny model, so
-    that it runs without a network and a GPU. The schema for editors is written beside it.
+    With --forget-rows and --retain-rows, or with --rows and --forget-if, it is for rows of your
+    own. The tables are read: columns and numbers of rows are in it, and starting values for a model
+    of that size. Without --model and --base it trains a tiny model on them. Without rows it has
+    made-up ones and the tiny model, so that it runs without a network and a GPU. The schema for
+    editors is written beside it.
 
     Examples:
       unlearnbench configs new mine && unlearnbench plan mine.yaml
       unlearnbench configs new mine --forget-rows forget.jsonl \
           --retain-rows retain.jsonl --model ./my-model
+      unlearnbench configs new mine --rows all.csv --forget-if 'author=J. Doe'
       unlearnbench configs new mine --forget-rows org/notes[forget] \
           --retain-rows org/notes[rest] --column question=prompt \
           --base HuggingFaceTB/SmolLM2-135M-Instruct
@@ -169,8 +171,9 @@ def new_config(
     elif model is not None or base is not None:
         given = "--model" if model is not None else "--base"
         raise DataError(
-            f"{given}: it is for rows of your own; name them with --forget-rows and --retain-rows, "
-            "or write the model into the line `base` of a config without rows"
+            f"{given}: it is for rows of your own; name them with --forget-rows and --retain-rows "
+            "or with --rows and --forget-if, or write the model into the line `base` of a config "
+            "without rows"
         )
     else:
         template = (files("unlearnbench.cli") / "packages" / "config.yaml.txt").read_text("utf-8")

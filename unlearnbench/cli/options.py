@@ -35,6 +35,18 @@ def split_key(text: str | float) -> SplitKey:
         raise typer.BadParameter(rule) from None
 
 
+def row_count(text: str | int) -> int:
+    """Parse a number of rows."""
+    number = str(text).strip()
+    if number.isdecimal() and int(number) > 0:
+        return int(number)
+    rule = f"{text} is no number of rows; give 1 or more"
+    if not number.lstrip("+-").isdecimal():
+        # `configs new` names a table with this option.
+        rule += " (`evaluate` and `attack` take a table with all rows as --marked-rows)"
+    raise typer.BadParameter(rule)
+
+
 Config = Annotated[str, argument("CONFIG", "YAML file, or a shipped config's name.")]
 Overrides = Annotated[
     list[str] | None,
@@ -68,7 +80,10 @@ RemoteCode = Annotated[
 class ProfileChanges:
     """Options in place of the profile's rules."""
 
-    rows: Annotated[int | None, option("N", "First rows of each set.", min=1)] = None
+    rows: Annotated[
+        Any,  # typer takes no union; a number, or None
+        option("N", "First rows of each set.", parser=row_count),
+    ] = None
     max_length: Annotated[int | None, option("N", "Tokens of prompt and answer.", min=1)] = None
     question_key: Annotated[
         QuestionKey | None, typer.Option(help="Question column of forget and retain sets.")
@@ -90,7 +105,7 @@ class ModelOptions:
             "SPLIT",
             "Fraction to forget, such as 0.05, or a split's name.",
             parser=split_key,
-            default=f"{DEFAULT_SPLIT}, or all with --forget-rows",
+            default=f"{DEFAULT_SPLIT}, or all with rows of your own",
         ),
     ] = None
     template: Annotated[Template, typer.Option(help="How question and answer become text.")] = (
@@ -117,7 +132,7 @@ class ModelOptions:
         option(
             "NAME",
             "Evaluation rules.",
-            default=f"{DEFAULT_PROFILE}, or unlearnbench with --forget-rows",
+            default=f"{DEFAULT_PROFILE}, or unlearnbench with rows of your own",
         ),
     ] = None
 
@@ -133,9 +148,12 @@ class ModelOptions:
         profile = DEFAULT_PROFILE
         if rows.is_given:
             if self.data is not None:
+                given = "--forget-rows and --retain-rows"
+                if rows.marked_rows is not None:
+                    given = f"{rows.marked_option} and --forget-if"
                 raise EvaluationError(
-                    "--data: rows of your own are given with --forget-rows and --retain-rows; "
-                    "leave out the one or the others"
+                    f"--data: rows of your own are given with {given}; leave out the one or the "
+                    "others"
                 )
             data = own = rows.benchmark()
             split, profile = ALL, own.default_profile

@@ -31,6 +31,7 @@ from unlearnbench.evaluation.start_check import FEWEST_ROWS
 
 if TYPE_CHECKING:
     from unlearnbench.api.benchmark import Dataset, Split
+    from unlearnbench.benchmarks.own_tables import Filter, Scalar
 
 LARGEST_BATCH = 32
 STEPS_OF_EPOCH = 4
@@ -172,7 +173,7 @@ def own_config(
         ModelError: If a folder holds no model.
     """
     tables = OwnTables.of(options)
-    section, dataset, remark = _loaded(tables)
+    section, dataset, reasons = _loaded(tables)
     split = dataset.splits[ALL]
     model = NamedModel.of(base, fine_tuned)
     values = [_value(method, retain, model.size) for method, retain in FIRST_METHODS]
@@ -180,14 +181,15 @@ def own_config(
     counts = f"{len(split.forget)} to forget and {len(split.retain)} to retain"
     if "holdout" in tables.tables:
         counts += f", {len(split.sets['holdout'])} held out"
-    title = (
-        f"{name}: three methods forget the rows of {options.forget_rows}, each with three seeds."
-    )
+    which = f"the rows of {options.forget_rows}"
+    if options.marked_rows is not None:
+        which = f"the marked rows of {options.marked_rows}"
+    title = f"{name}: three methods forget {which}, each with three seeds."
     blocks = {
         "title": _comment(title),
         "file": file,
         "name": _scalar(name),
-        "data": "\n".join([*_few_rows(split, model), *_data(tables, section, counts, remark)]),
+        "data": "\n".join([*_few_rows(split, model), *_data(tables, section, counts, reasons)]),
         "models": "\n".join(_models(model, split)),
         "rates": "\n# ".join(_rates_comment(model)),
         "methods": "\n".join(map(_method, values)),
@@ -203,24 +205,33 @@ def own_config(
     )
 
 
-def _loaded(tables: OwnTables) -> tuple[dict[str, Any], Dataset, str]:
+def _loaded(tables: OwnTables) -> tuple[dict[str, Any], Dataset, dict[str, str]]:
     """Load the rows, with optional columns if these can be used.
 
     Returns:
-        The section `data`, the rows, and why optional columns are left out.
+        The section `data`, the rows, and why optional columns are left out, by setting.
     """
     from unlearnbench.config.entries import benchmark_of
     from unlearnbench.models.rows_loading import load_benchmark
 
-    remark = ""
     section: dict[str, Any] = {**tables.section(), **tables.columns}
-    if tables.optional:
+    optional = dict(tables.optional)
+    reasons: dict[str, str] = {}
+    if optional:
         try:
-            more = {**section, **tables.optional}
-            return more, load_benchmark(benchmark_of(more), (ALL,)), ""
+            dataset = load_benchmark(benchmark_of({**section, **optional}), (ALL,))
         except DataError as error:
-            remark = str(error)
-    return section, load_benchmark(benchmark_of(section), (ALL,)), remark
+            reasons = dict.fromkeys(optional, str(error))
+            optional = {}
+        else:
+            subjects = {row.subject for row in dataset.splits[ALL].forget}
+            # An attack that trains on half of the subjects needs two of them.
+            if "subject" not in optional or len(subjects) > 1:
+                return {**section, **optional}, dataset, {}
+            del optional["subject"]
+            reasons["subject"] = "all rows to forget have the same"
+    section |= optional
+    return section, load_benchmark(benchmark_of(section), (ALL,)), reasons
 
 
 def _value(method: str, retain: str | None, size: ModelSize) -> StartingValue:
@@ -232,11 +243,16 @@ def _value(method: str, retain: str | None, size: ModelSize) -> StartingValue:
     )
 
 
-def _data(tables: OwnTables, section: Mapping[str, Any], counts: str, remark: str) -> Iterator[str]:
+def _data(
+    tables: OwnTables, section: Mapping[str, Any], counts: str, reasons: Mapping[str, str]
+) -> Iterator[str]:
     yield f"# Rows: {counts}. A table may be JSON lines, JSON, CSV, TSV,"
     yield "# Parquet, Arrow, a text file, a folder of save_to_disk, or a hub id: org/name,"
-    yield "# org/name[train[:2000]]. If all rows are in one table, write in place of forget and"
-    yield '# retain: rows: all.csv and forget_if: {author: "J. Doe"}'
+    if tables.forget_if:
+        yield "# org/name[train[:2000]]."
+    else:
+        yield "# org/name[train[:2000]]. If all rows are in one table, write in place of forget and"
+        yield '# retain: rows: all.csv and forget_if: {author: "J. Doe"}'
     yield "data:"
     purposes = {
         "source": "questions with answers; texts without questions: source: texts"
@@ -244,6 +260,8 @@ def _data(tables: OwnTables, section: Mapping[str, Any], counts: str, remark: st
         else "texts; questions with answers: source: questions",
         "forget": "what is to be forgotten",
         "retain": "what is to be kept",
+        "rows": "all rows",
+        "forget_if": "which of them are to be forgotten; all others are kept",
         "holdout": "like the rows to forget, but no model has seen them: is what is left private?",
         "paraphrase": "another wording of the answer: truth ratio and Forget Quality",
         "wrong_answers": "list of wrong answers: truth ratio and Forget Quality",
@@ -252,12 +270,13 @@ def _data(tables: OwnTables, section: Mapping[str, Any], counts: str, remark: st
     }
     for key, value in section.items():
         purpose = purposes.get(key, "column" if key in tables.columns else "")
-        yield f"  {key}: {_scalar(value)}" + (f"  # {purpose}" if purpose else "")
+        written = _filter(value) if key == "forget_if" else _scalar(value)
+        yield f"  {key}: {written}" + (f"  # {purpose}" if purpose else "")
     if not tables.columns:
         yield "  # The tables have columns of different names, which are found in each."
     for setting, column in tables.optional.items():
         if setting not in section:
-            yield _comment(f"  # {setting}: {column}   not used: {remark}")
+            yield _comment(f"  # {setting}: {column}   not used: {reasons[setting]}")
     if "holdout" not in section:
         yield "  # holdout: FILE   rows like those to forget that no model has seen, for Private"
 
@@ -411,6 +430,22 @@ def _scalar(value: Any) -> str:
     if is_plain and begins_well and text.lower() not in words:
         return text
     return json.dumps(text, ensure_ascii=False)
+
+
+def _filter(section: Filter) -> str:
+    """The section `forget_if` as YAML in one line: `{author: [Ada, "7"], year: 1972}`."""
+    pairs: list[str] = []
+    for column, values in section.items():
+        if isinstance(values, tuple):
+            written = "[" + ", ".join(map(_filter_value, values)) + "]"
+        else:
+            written = _filter_value(values)
+        pairs.append(f"{_scalar(column)}: {written}")
+    return "{" + ", ".join(pairs) + "}"
+
+
+def _filter_value(value: Scalar) -> str:
+    return _scalar(value) if isinstance(value, str) else _flow_value(value)
 
 
 def _comment(text: str) -> str:

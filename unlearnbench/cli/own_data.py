@@ -1,4 +1,7 @@
-"""Rows of the user's own on the command line: `--forget-rows` and `--retain-rows`.
+"""Rows of the user's own on the command line.
+
+Two tables have the rows: `--forget-rows` and `--retain-rows`. Or one table has all rows (the
+*marked table*), and `--forget-if COLUMN=VALUE` says which of them are to be forgotten.
 
 The tables are of any form that the benchmarks `questions` and `texts` read: a file, a folder, or a
 data set of the hub. The columns decide which of the two benchmarks it is. Columns with usual names
@@ -9,23 +12,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from unlearnbench.base.errors import DataError, did_you_mean
 from unlearnbench.cli.command import option
 
 if TYPE_CHECKING:
     from unlearnbench.api.benchmark import Benchmark
+    from unlearnbench.benchmarks.own_tables import Filter, Table
 
 ALL = "all"
 """The only split of rows that are given on the command line."""
 OPTIONAL = ("paraphrase", "wrong_answers", "subject", "score")
 """Columns that a benchmark reads only if they are named."""
+_MARKED_ROWS = "One table with all rows, in place of the two; --forget-if divides it."
 
 
 @dataclass(frozen=True)
 class RowOptions:
     """Options that name tables of one's own."""
+
+    marked_option: ClassVar[str] = "--marked-rows"
+    """Option that names a marked table. The commands that evaluate a model have another `--rows`:
+    the number of rows that are evaluated."""
 
     forget_rows: Annotated[
         str | None,
@@ -34,6 +43,14 @@ class RowOptions:
         ),
     ] = None
     retain_rows: Annotated[str | None, option("ROWS", "Rows to keep, likewise.")] = None
+    marked_rows: Annotated[str | None, option("ROWS", _MARKED_ROWS)] = None
+    forget_if: Annotated[
+        list[str] | None,
+        option(
+            "COLUMN=VALUE",
+            "Rows of that table to forget (repeatable: any value of a column, all columns).",
+        ),
+    ] = None
     holdout_rows: Annotated[
         str | None,
         option("ROWS", "Rows like those to forget that no model has seen, for Private."),
@@ -82,6 +99,67 @@ class RowOptions:
             columns[setting] = name
         return columns
 
+    def wanted_values(self) -> dict[str, list[str]]:
+        """Return the values of `--forget-if` by column, as they were typed.
+
+        Raises:
+            DataError: If a column or a value is missing.
+        """
+        wanted: dict[str, list[str]] = {}
+        for text in self.forget_if or ():
+            # A value may contain "=", as addresses and formulas do.
+            column, _, value = text.partition("=")
+            if not column or not value:
+                why = "; an empty cell never matches" if column and "=" in text else ""
+                raise DataError(
+                    f"--forget-if {text}: expected COLUMN=VALUE, such as "
+                    f"--forget-if 'author=J. Doe'{why}"
+                )
+            wanted.setdefault(column, []).append(value)
+        return wanted
+
+    def check_tables(self) -> None:
+        """Check that rows are named in one of the two ways.
+
+        Raises:
+            DataError: If a table is missing, or both ways are mixed.
+        """
+        marked = self.marked_option
+        pair = {"--forget-rows": self.forget_rows, "--retain-rows": self.retain_rows}
+        given = [name for name, place in pair.items() if place is not None]
+        if self.marked_rows is not None:
+            if given:
+                raise DataError(
+                    f"{marked}: it names one table with all rows, and {' and '.join(given)} "
+                    "tables of their own; leave out the one or the others"
+                )
+            if not self.forget_if:
+                raise DataError(
+                    f"{marked}: --forget-if COLUMN=VALUE is needed, too; it says which rows of "
+                    "the table are to be forgotten"
+                )
+            return
+        if self.forget_if:
+            fix = f"leave it out, or name one table with all rows in {marked}"
+            if not given:
+                fix = f"name the table in {marked}"
+            raise DataError(f"--forget-if: it divides one table with all rows; {fix}")
+        if len(given) < len(pair):
+            missing = next(name for name in reversed(pair) if name not in given)
+            raise DataError(
+                f"{missing}: rows to forget and rows to keep are needed, both; name a file, "
+                f"a folder or a hub id, or one table with all rows in {marked}"
+            )
+
+
+@dataclass(frozen=True)
+class NewRowOptions(RowOptions):
+    """The same options of `configs new`, where a marked table is named as in YAML."""
+
+    marked_option: ClassVar[str] = "--rows"
+
+    marked_rows: Annotated[str | None, option("ROWS", _MARKED_ROWS, "--rows")] = None
+
 
 @dataclass(frozen=True)
 class OwnTables:
@@ -90,7 +168,9 @@ class OwnTables:
     source: str
     """The benchmark that reads them: `questions` or `texts`."""
     tables: Mapping[str, str]
-    """As they were named, by `forget`, `retain` and `holdout`."""
+    """As they were named, by `forget` and `retain`, or `rows`, and `holdout`."""
+    forget_if: Filter
+    """Which rows of a marked table are to be forgotten. Empty if there are two tables."""
     columns: Mapping[str, str]
     """Columns by setting that all tables have. Empty if the tables' columns differ."""
     named: Mapping[str, str]
@@ -108,29 +188,60 @@ class OwnTables:
         from unlearnbench.benchmarks.own_tables import Table
 
         named = options.named_columns()
-        if options.forget_rows is None or options.retain_rows is None:
-            missing = "retain" if options.retain_rows is None else "forget"
-            raise DataError(
-                f"--{missing}-rows: rows to forget and rows to keep are needed, both; name a file, "
-                "a folder or a hub id"
-            )
+        wanted = options.wanted_values()
+        options.check_tables()
         places = {
-            "forget": options.forget_rows,
-            "retain": options.retain_rows,
-            "holdout": options.holdout_rows,
+            "forget": (options.forget_rows, "--forget-rows"),
+            "retain": (options.retain_rows, "--retain-rows"),
+            "rows": (options.marked_rows, options.marked_option),
+            "holdout": (options.holdout_rows, "--holdout-rows"),
         }
-        tables = {name: place for name, place in places.items() if place is not None}
-        heads = {name: Table(place, f"--{name}-rows").columns for name, place in tables.items()}
+        tables: dict[str, str] = {}
+        read: dict[str, Table] = {}
+        for name, (place, option_name) in places.items():
+            if place is not None:
+                tables[name] = place
+                read[name] = Table(place, option_name)
+        heads = {name: table.columns for name, table in read.items()}
         kind, found = _found(tables, heads, named)
-        in_all = (
-            found["forget"] if len({tuple(each.items()) for each in found.values()}) == 1 else {}
-        )
+        first = next(iter(found.values()))
+        in_all = first if all(columns == first for columns in found.values()) else {}
         optional = dict(_optional(heads, {*named, *in_all.values()}))
-        return cls(kind, tables, in_all, named, optional)
+        forget_if: Filter = {}
+        if "rows" in read:
+            forget_if = _filter_of(wanted, read["rows"])
+        return cls(kind, tables, forget_if, in_all, named, optional)
 
     def section(self) -> dict[str, Any]:
         """Return the section `data` of a configuration, with what the user has named."""
-        return {"source": self.source, **self.tables, **self.named}
+        section: dict[str, Any] = {"source": self.source}
+        for name, place in self.tables.items():
+            section[name] = place
+            if name == "rows":
+                section["forget_if"] = self.forget_if
+        return {**section, **self.named}
+
+
+def _filter_of(wanted: Mapping[str, Sequence[str]], table: Table) -> Filter:
+    """Return the section `forget_if`, with values of the types that the cells have.
+
+    Args:
+        wanted: Values as they were typed, by column.
+        table: The marked table.
+
+    Raises:
+        DataError: If a column is missing, a value is in no row, or no row is left on one side.
+    """
+    from unlearnbench.benchmarks.own_tables import RowFilter, typed_values
+
+    rows = list(table.read(()))
+    forget_if: Filter = {}
+    for column, texts in wanted.items():
+        cells = [row.values.get(column) for row in rows]
+        values = tuple(value for text in texts for value in typed_values(text, cells))
+        forget_if[column] = values[0] if len(values) == 1 else values
+    RowFilter.of(forget_if, "--forget-if").matches(table, rows)
+    return forget_if
 
 
 def _found(
@@ -140,7 +251,7 @@ def _found(
     from unlearnbench.benchmarks.own_columns import answer_columns, text_column
 
     columns: dict[str, dict[str, str]] = {}
-    kind = _kind(heads["forget"], named)
+    kind = _kind(next(iter(heads.values())), named)
     try:
         for name, place in tables.items():
             if kind == "texts":
@@ -180,7 +291,9 @@ def _optional(heads: Mapping[str, Sequence[str]], used: set[str]) -> Iterator[tu
         if setting in used:
             continue
         # Subjects are only read of the rows to forget.
-        read = ["forget"] if setting == "subject" else ["forget", "retain"]
+        read = ["rows"]
+        if "rows" not in heads:
+            read = ["forget"] if setting == "subject" else ["forget", "retain"]
         found = {usual_columns(setting, heads[name]) for name in read}
         if len(found) == 1:
             (columns,) = found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.resources import files
@@ -339,14 +339,20 @@ def rows_options(data: Mapping[str, Any], split: SplitKey) -> str:
 
     Returns:
         For example `--data tofu --forget 0.1`, and for rows of the user's own `--forget-rows
-        forget.jsonl --retain-rows retain.jsonl --column question=prompt`. A table that cannot be
-        named on the command line is in capitals: `--forget-rows FORGET_ROWS`.
+        forget.jsonl --retain-rows retain.jsonl --column question=prompt`, or `--marked-rows all.csv
+        --forget-if author=Ada`. A table that cannot be named on the command line is in capitals:
+        `--forget-rows FORGET_ROWS`.
     """
     source = data.get("source", "tofu")
     if source not in {"questions", "texts"}:
         return f"--data {source} --forget {split}"
     options: list[str] = []
-    for part in ("forget", "retain", "holdout"):
+    parts = ["forget", "retain", "holdout"]
+    if marked := _location_of_table(data.get("rows")):
+        parts = ["holdout"]
+        options.append(f"--marked-rows {shlex.quote(marked)}")
+        options += _filter_options(data["forget_if"])
+    for part in parts:
         table = data.get(part)
         if isinstance(table, Mapping) and not {"path", "python_rows"} & table.keys():
             table = table.get(str(split))  # a table for each split
@@ -359,11 +365,19 @@ def rows_options(data: Mapping[str, Any], split: SplitKey) -> str:
     return " ".join(options)
 
 
+def _filter_options(forget_if: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the options of `evaluate` for the section `forget_if`."""
+    for column, wanted in forget_if.items():
+        for value in wanted if isinstance(wanted, list | tuple) else [wanted]:
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            yield f"--forget-if {shlex.quote(f'{column}={text}')}"
+
+
 def _location_of_table(table: Any) -> str:
     """Return a table as the command line names it; empty if it cannot."""
     if isinstance(table, str):
         return table
-    if not isinstance(table, Mapping) or "path" not in table:  # marked, or given in Python
+    if not isinstance(table, Mapping) or "path" not in table:  # given in Python
         return ""
     further = (table.get(key) for key in ("config", "split", "revision"))
     return TableSource(table["path"], *further).label

@@ -193,6 +193,109 @@ def test_a_marked_table_is_the_same_sweep(run: Run, expected: list[str]) -> None
     assert ids_of_runs(run, "other.yaml") == expected
 
 
+MARKS: Mapping[str, tuple[Any, Any]] = {
+    "text": ("forget", "retain"),
+    "digits": ("7", "8"),
+    "year": (1972, 1973),
+    "share": (0.5, 0.25),
+    "truth": (True, False),
+    "address": ("https://a.org/?id=1", "https://a.org/?id=2"),
+    "word": ("null", "yes"),
+}
+"""Values of the rows to forget and to retain, by column."""
+
+
+def marked() -> list[dict[str, Any]]:
+    """Return all rows, each with its values of all marks."""
+    return [
+        {**row, **{column: values[side] for column, values in MARKS.items()}}
+        for side, (_, rows) in enumerate(PARTS)
+        for row in rows
+    ]
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet", "csv"])
+@pytest.mark.parametrize("column", MARKS)
+def test_one_marked_table_is_divided_by_values_of_any_type(
+    run: Run, expected: list[str], column: str, suffix: str
+) -> None:
+    rows = marked()
+    if suffix == "jsonl":
+        write("all.jsonl", rows)
+    else:
+        forms = {"parquet": as_parquet, "csv": as_csv}
+        assert forms[suffix]("all", rows) == f"all.{suffix}"
+    value = str(MARKS[column][0])
+    words = ("--rows", f"all.{suffix}", "--forget-if", f"{column}={value}")
+    code, out, err = run("configs", "new", "other", *words)
+    assert (code, err) == (0, "")
+    assert f"data.rows: 6 rows of all.{suffix} to forget and 10 to retain" in out
+    data = load_config("other.yaml").data.model_dump()
+    wanted = value if suffix == "csv" else MARKS[column][0]
+    assert (data["rows"], data["forget_if"]) == (f"all.{suffix}", {column: wanted})
+    assert (data["forget"], data["retain"]) == (None, None)
+    assert ids_of_runs(run, "other.yaml") == expected
+
+
+def test_several_values_of_a_column_and_several_columns_divide_a_table(run: Run) -> None:
+    rows = [
+        {"prompt": question, "completion": answer, "author": name, "part": number % 2}
+        for number, (question, answer, name) in enumerate(pairs())
+    ]
+    write("all.jsonl", rows)
+    words = ("--forget-if", "author=Ada", "--forget-if", "author=Dora", "--forget-if", "part=1")
+    code, out, err = run("configs", "new", "mine", "--rows", "all.jsonl", *words)
+    assert (code, err) == (0, "")
+    assert "data.rows: 2 rows of all.jsonl to forget and 14 to retain" in out
+    text = Path("mine.yaml").read_text(encoding="utf-8")
+    assert "\n  forget_if: {author: [Ada, Dora], part: 1}  # " in text
+    # Two people are two subjects, so an attack can train on one of them.
+    assert "\n  subject: author  # " in text
+    assert planned(run, "mine.yaml")["work"]["runs"] == 9
+
+
+def test_a_value_that_is_text_in_some_rows_and_a_number_in_others_matches_both(run: Run) -> None:
+    rows = marked()
+    for row in rows[:3]:
+        row["year"] = str(row["year"])
+    write("all.jsonl", rows)
+    code, out, err = run(
+        "configs", "new", "mine", "--rows", "all.jsonl", "--forget-if", "year=1972"
+    )
+    assert (code, err) == (0, "")
+    assert "data.rows: 6 rows of all.jsonl to forget and 10 to retain" in out
+    assert load_config("mine.yaml").data.model_dump()["forget_if"] == {"year": ("1972", 1972)}
+
+
+@pytest.mark.parametrize("way", ["two tables", "one marked table"])
+def test_a_column_with_one_subject_to_forget_is_no_subject(run: Run, way: str) -> None:
+    marks = [*["Ada"] * 6, *["Bo"] * 5, *["Cy"] * 5]
+    rows = [{**row, "author": mark} for row, mark in zip(FORGET + RETAIN, marks, strict=True)]
+    write("forget.jsonl", rows[:6])
+    write("retain.jsonl", rows[6:])
+    write("all.jsonl", rows)
+    words = ROWS if way == "two tables" else ("--rows", "all.jsonl", "--forget-if", "author=Ada")
+    assert run("configs", "new", "mine", *words)[0] == 0
+    text = Path("mine.yaml").read_text(encoding="utf-8")
+    assert "\n  # subject: author   not used: all rows to forget have the same\n" in text
+    # The attack on half of the subjects would be refused.
+    assert planned(run, "mine.yaml")["work"]["runs"] == 9
+
+
+def test_a_marked_table_of_texts_with_holdout_rows_makes_a_benchmark_of_texts(run: Run) -> None:
+    texts = [f"{row['prompt']} {row['completion']}" for row in FORGET + RETAIN]
+    write("all.jsonl", [{"body": text, "id": number} for number, text in enumerate(texts)])
+    write("holdout.jsonl", [{"body": "Nobody knows where Ivo was born, and nobody asks."}])
+    ids = [word for number in range(6) for word in ("--forget-if", f"id={number}")]
+    words = ("--rows", "all.jsonl", *ids, "--holdout-rows", "holdout.jsonl")
+    code, _, err = run("configs", "new", "mine", *words)
+    assert (code, err) == (0, "")
+    data = load_config("mine.yaml").data.model_dump()
+    assert (data["source"], data["holdout"]) == ("texts", "holdout.jsonl")
+    assert data["forget_if"] == {"id": (0, 1, 2, 3, 4, 5)}
+    assert planned(run, "mine.yaml")["work"]["runs"] == 9
+
+
 @pytest.mark.usefixtures("tables")
 def test_a_base_is_prepared_with_starting_values_of_its_size(
     run: Run, folder: str, model: Any
@@ -322,6 +425,17 @@ def test_chinese_rows_and_odd_names_are_written_as_they_are(run: Run) -> None:
         ((*ROWS, "--column", "anwser=a"), "did you mean 'answer'?"),
         ((*ROWS, "--column", "question=promt"), "did you mean 'prompt'?"),
         (("--forget-rows", "forget.jsonl", "--retain-rows", "forget.jsonl"), "6 rows of"),
+        (("--rows", "forget.jsonl"), "--rows: --forget-if COLUMN=VALUE is needed, too"),
+        (("--forget-if", "prompt=a"), "--forget-if: it divides one table with all rows; name"),
+        ((*ROWS, "--forget-if", "prompt=a"), "--forget-if: it divides one table with all rows; le"),
+        ((*ROWS, "--rows", "forget.jsonl"), "--rows: it names one table with all rows, and --for"),
+        (("--rows", "forget.jsonl", "--forget-if", "prompt"), "expected COLUMN=VALUE"),
+        (("--rows", "forget.jsonl", "--forget-if", "prompt="), "an empty cell never matches"),
+        (
+            ("--rows", "forget.jsonl", "--forget-if", "promt=a"),
+            "did you mean 'prompt'? its columns",
+        ),
+        (("--rows", "forget.jsonl", "--forget-if", "prompt=a"), "--forget-if: no row of forget"),
     ],
 )
 def test_bad_rows_are_refused_before_anything_is_written(
@@ -401,6 +515,18 @@ def test_a_model_is_evaluated_on_rows_of_ones_own(run: Run, folder: str) -> None
 
 
 @pytest.mark.usefixtures("tables")
+def test_a_model_is_evaluated_on_one_marked_table(run: Run, folder: str) -> None:
+    write("all.jsonl", marked())
+    numbers: list[dict[str, Any]] = []
+    for words in (ROWS, ("--marked-rows", "all.jsonl", "--forget-if", "truth=true")):
+        code, out, err = run("evaluate", folder, *words, "--rows", "3", "--json")
+        assert code == 0, err
+        numbers.append(json.loads(out))
+    of_two_tables, of_one = numbers
+    assert of_one == of_two_tables
+
+
+@pytest.mark.usefixtures("tables")
 @pytest.mark.parametrize("form", ["files", "section", "splits"])
 def test_the_command_of_a_model_card_evaluates_on_the_same_rows(
     run: Run, folder: str, form: str
@@ -422,9 +548,27 @@ def test_the_command_of_a_model_card_evaluates_on_the_same_rows(
 
 
 def test_the_command_of_a_model_card_names_what_it_cannot_know_in_capitals() -> None:
-    data = {"source": "texts", "rows": "all.csv", "forget_if": {"author": "J. Doe"}}
+    rows = {"python_rows": "0123456789abcdef"}
+    data = {"source": "texts", "rows": rows, "forget_if": {"author": "J. Doe"}}
     assert rows_options(data, "all") == "--forget-rows FORGET_ROWS --retain-rows RETAIN_ROWS"
     assert rows_options({"source": "tofu"}, 0.1) == "--data tofu --forget 0.1"
+
+
+def test_the_command_of_a_model_card_names_a_marked_table(run: Run, folder: str) -> None:
+    write("all.jsonl", marked())
+    forget_if = {"text": ["forget", "none of these"], "year": 1972, "truth": True, "share": 0.5}
+    data = {"source": "questions", "rows": "all.jsonl", "forget_if": forget_if}
+    options = rows_options({**data, "question": "prompt"}, "all")
+    assert options == (
+        "--marked-rows all.jsonl --forget-if text=forget --forget-if 'text=none of these' "
+        "--forget-if year=1972 --forget-if truth=true --forget-if share=0.5 "
+        "--column question=prompt"
+    )
+    forget_if["text"] = ["forget"]
+    options = rows_options(data, "all")
+    code, out, err = run("evaluate", folder, *shlex.split(options), "--json", "--rows", "3")
+    assert code == 0, err
+    assert "extraction_strength_forget" in json.loads(out)
 
 
 @pytest.mark.usefixtures("tables")
@@ -458,6 +602,11 @@ def test_a_model_is_attacked_on_rows_of_ones_own(run: Run, folder: str) -> None:
     [
         ((*ROWS, "--data", "tofu"), "--data: rows of your own are given"),
         (ROWS[2:], "--forget-rows: rows to forget and rows to keep are needed"),
+        (("--marked-rows", "forget.jsonl"), "--marked-rows: --forget-if COLUMN=VALUE is needed"),
+        (
+            ("--marked-rows", "forget.jsonl", "--forget-if", "prompt=a", "--data", "tofu"),
+            "--data: rows of your own are given with --marked-rows and --forget-if",
+        ),
         ((*ROWS, "--forget", "0.1"), "questions has the splits all, got 0.1"),
     ],
 )
