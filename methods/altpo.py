@@ -32,27 +32,30 @@ class AltPO(Method):
     b         pair of rows with the same forget question: l  the true answer, a  an alternative that
               the frozen start model has sampled; each epoch draws one of its `alternatives`
     s, s_ref  summed answer log-probability [B], policy and frozen start
-    This is DPO with other winners. The factor 2/β is that of the authors' code and of NPO, so that
-    rates and weights are comparable; `scaled: false` omits it, as in the equation of DPO. Their
-    retain term is `retain: {term: nll}`.
 
-    `dpo` has the other convention by default: 20 times less at β 0.1, with the same rate
-    and retain weight.
+    This is DPO with other winners. The factor 2/β comes from the authors' code. NPO has the same
+    factor, so learning rates and retain weights are comparable between the two methods.
+    `scaled: false` omits the factor, as in the equation of DPO. The method `dpo` omits it by
+    default, which makes its loss 20 times smaller at β 0.1, with the same rate and retain weight.
+    The authors use the retain term `retain: {term: nll}`.
 
-    A model that has memorised the answer mostly repeats it after the plain question, the default
-    here, and a pair of equal rows has no gradient. The authors show chat models the answer and
-    instruct them to write another: `asked: authors` is their instruction for Llama-2,
-    their `prefix` of the reply and the words that end it, `stop`. Without these an alternative
-    is the sampled tokens, and one that reaches `max_new_tokens` has no EOS to learn. With `prefix`
-    or `stop` it is a text, as in their code: cut before the first stop word, stripped, encoded as
-    the rows of the data are, and so with an EOS. (Sampling continues to the EOS or the limit; text
-    after a stop word is dropped.) Small models need a higher `temperature`.
+    By default, alternatives are sampled after the plain question. A model that has memorised the
+    answer mostly repeats it there, and a pair of equal rows has no gradient. Small models need a
+    higher `temperature`. The authors show the answer to a chat model and instruct the model to
+    write another one. `asked: authors` uses their instruction for Llama-2, their `prefix` of the
+    reply, and their words that end it, `stop`.
 
-    Literature: `{method: altpo, asked: authors, retain: {term: nll}}` at 5.0e-5 for 2 epochs, in
-    batches of 35. For other models the authors search β 0.05, 0.1, 0.5, rates 1.0e-5, 2.0e-5,
-    5.0e-5 and retain weights 1, 2, 5. [source: molereddy/Alternate-Preference-Optimization@c9b78bd
-    README.md, generate.py, config; locuslab/open-unlearning@d3d7cf9
-    community/methods/AltPO/README.md]
+    Without `prefix` and `stop`, an alternative consists of the sampled tokens. If it reaches
+    `max_new_tokens`, it has no EOS to learn. With `prefix` or `stop`, an alternative is a text, as
+    in the authors' code. The text is cut before the first stop word, stripped, and encoded like the
+    rows of the data, so it ends with an EOS. (Sampling continues to the EOS or to the limit, and
+    the text after a stop word is dropped.)
+
+    Literature: the authors train with `{method: altpo, asked: authors, retain: {term: nll}}` at
+    5.0e-5 for 2 epochs, in batches of 35. For other models, they search β among 0.05, 0.1 and 0.5,
+    rates among 1.0e-5, 2.0e-5 and 5.0e-5, and retain weights among 1, 2 and 5.
+    [source: molereddy/Alternate-Preference-Optimization@c9b78bd README.md, generate.py, config;
+    locuslab/open-unlearning@d3d7cf9 community/methods/AltPO/README.md]
     """
 
     family = "preference"

@@ -1,4 +1,4 @@
-"""NPO with rows weighted by how far each is forgotten."""
+"""NPO with larger weights for rows that are forgotten."""
 
 import math
 from typing import ClassVar
@@ -17,14 +17,18 @@ class BalDRO(Method):
 
     b    forget row of the optimiser step, over all micro-batches and processes
     ℓ_b  its NPO loss, (2/β) softplus(β (s_b − s_ref,b));  κ  `temperature`
-    The sign: this is a soft *minimum*. The smaller a row's loss, the larger its weight, so most of
-    the gradient is of the rows that are forgotten already; a soft maximum would be the worst case
-    that the name promises. κ → ∞ is NPO. Shown is Σ_b w_b ℓ_b, which has that gradient.
 
-    The code takes the mean over a micro-batch, and sums a retain row's tokens, some 50 times an
-    average over them. Its other form, half of the rows by NLL, is not here.
+    This loss is a soft minimum: the smaller the loss of a row, the larger its weight. Most of the
+    gradient therefore comes from rows that are already forgotten. The worst case that the name
+    promises would be a soft maximum. With κ → ∞, the method is NPO. The reported loss is Σ_b w_b
+    ℓ_b, which has the same gradient.
 
-    Literature: with `retain: {term: nll}`. [source: nxZhai/BalDRO@7b338ed src/trainer/unlearn]
+    The authors' code takes the mean over a micro-batch. It sums the tokens of a retain row, which
+    gives about 50 times the average over them. Another form of their code, which trains half of the
+    rows by NLL, is not available here.
+
+    Literature: the authors add `retain: {term: nll}`. [source: nxZhai/BalDRO@7b338ed
+    src/trainer/unlearn]
     """
 
     family = "preference"

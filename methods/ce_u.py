@@ -1,4 +1,4 @@
-"""CE-U: learn what the model would say without the true token."""
+"""CE-U: learn the model's prediction without the true token."""
 
 from torch import Tensor
 
@@ -13,9 +13,9 @@ class CEU(Method):
 
     t  scored answer token of a forget row;  z_t  its logits [V];  y  its label;  p_t = softmax(z_t)
 
-    The gradient ∂L/∂z = p − q vanishes as p_y → 0 and grows as p_y → 1, the reverse of gradient
-    ascent; it equals that of token-level unlikelihood, −log(1 − p_y). The paper leaves out the
-    template's tokens and the first answer token, and so does the default.
+    The gradient ∂L/∂z = p − q vanishes as p_y → 0 and grows as p_y → 1. Gradient ascent does the
+    opposite. The gradient equals that of token-level unlikelihood, −log(1 − p_y). The paper leaves
+    out the tokens of the template and the first answer token, and so do the default settings.
     """
 
     family = "target distribution"

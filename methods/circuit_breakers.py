@@ -1,4 +1,4 @@
-"""Circuit breakers: turn hidden states of forget rows elsewhere."""
+"""Circuit breakers: turn hidden states of forget rows away from the old ones."""
 
 from dataclasses import replace
 from functools import lru_cache
@@ -29,18 +29,22 @@ class CircuitBreakers(Method):
               after the last one behind the final norm, too
     τ         share of the run that is over, divided by `horizon`: first the states are turned away,
               then the others are held
-    Trained are all layers up to the last of `layers`.
-    Where h = h_ref, as in the first step, the cosine is 1 and its gradient is 0: a training would
-    stay there, or leave in the direction of rounding errors. For such positions the cosine is that
-    of h + 0.01 ‖h‖ u, with a fixed random direction u from `direction_seed` towards which all
-    states begin to turn (ours). The masks of `salun`, `sure` and `wagle` are of this gradient.
-    The authors' code holds the states of all layers and positions, with padding as zeros, and not
-    of answers and `layers` alone.
 
-    Literature: the retain term is part of it; add no other. Theirs are layers 10 and 20 of
-    32 (`layers: 10,20`: their 0 is the embedding), α 10, LoRA (rank 16, α 16) up to layer 21 at
-    1.0e-4, 150 steps of 16 rows, with a τ that reaches a half: `horizon: 2`.
-    [source: GraySwanAI/circuit-breakers src/lorra_circuit_breaker.py]
+    All layers up to the last one of `layers` are trained.
+
+    In the first step, h equals h_ref. There, the cosine is 1 and its gradient is 0, so a training
+    would not move, or would follow rounding errors. At such positions, the cosine of h + 0.01 ‖h‖ u
+    is used instead, with a fixed random direction u from `direction_seed`. All states begin to turn
+    towards this direction. This is our own addition. The masks of the modifiers `salun`, `sure` and
+    `wagle` are computed from this gradient.
+
+    The authors' code holds the states of all layers and positions, with padding as zeros. Here,
+    only the states of answer tokens after the layers in `layers` are held.
+
+    Literature: this method has its own retain term, so add no other one. The authors use layers 10
+    and 20 of 32 (`layers: 10,20`, because their layer 0 is the embedding) and α 10. They train LoRA
+    (rank 16, α 16) up to layer 21 at 1.0e-4, in 150 steps of 16 rows. Their τ reaches one half,
+    which is `horizon: 2`. [source: GraySwanAI/circuit-breakers src/lorra_circuit_breaker.py]
     """
 
     family = "hidden states"

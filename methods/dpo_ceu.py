@@ -18,13 +18,15 @@ class DPOCEU(Method):
     s, s_ref  summed answer log-probability, policy and frozen start;  sg  detached
     CEU_t     General CE-U of token t of the loser with `score` r: cross entropy against
               r · onehot(y) + (1 − r) · softmax(z with z_y = −∞), the target detached
-    DPO's gradient is w_b · (−∇s_w + ∇s_l): it ascends on the loser's loss, by less and less the
-    likelier the loser is. Here ∇s_l is replaced by ∇Σ_t CEU_t, which is strongest where the loser
-    is sure; how far a pair is from being learned, w_b, is DPO's own. How the paper would
-    weigh and reduce this it does not say: that is ours. The value is not comparable with DPO's.
-    The weight is that of `dpo` without the factor 2/β of NPO's and AltPO's code.
 
-    Literature: none; as with DPO, `retain: {term: nll}` or `{term: kl}` can be added.
+    The gradient of DPO is w_b · (−∇s_w + ∇s_l). It ascends on the loser's loss, and it becomes
+    weaker as the loser becomes more likely. Here, ∇s_l is replaced by ∇Σ_t CEU_t, which is
+    strongest where the model is sure of the loser. DPO's own weight w_b stays, which says how far a
+    pair is from being learned. The paper does not say how it would weigh and reduce the two parts,
+    so this is our choice. The value of the loss is not comparable with DPO's. The weight is that of
+    `dpo` without the factor 2/β of NPO's and AltPO's code.
+
+    Literature: there is none. As with DPO, you can add `retain: {term: nll}` or `{term: kl}`.
     [source: ours: no run has been published]
     """
 

@@ -37,23 +37,25 @@ class ECO(Wrapper):
     s     root mean square of the model's embedding matrix, so that σ means the same in all models;
           1 with `absolute`, as in the authors' code
 
-    No weight changes. What is random depends on run seed and prompt alone; the last token of a
-    prompt stays as it is, as in the authors' code. (There rand_n draws dimensions for a batch.)
+    No weight changes. All random numbers depend only on the seed of the run and on the prompt. The
+    last token of a prompt stays as it is, as in the authors' code. (In their code, rand_n draws the
+    dimensions once for a whole batch.)
 
-    Literature: on TOFU the authors run four corruptions:
-    `{corruption: [rand_noise_first_n, rand_noise_rand_n], absolute: true, sigma: [5, 50, H]}` with
-    dims 1, the first with dims H as well; `{corruption: zero_out_top_k}` with dims 507, 766, 1243
-    (Phi-1.5) and 670, 881, 1000 (Llama-2-7B) at forget 1, 5, 10 %; and
-    `{corruption: flip_sign_top_k}` with dims H. H is 2048 and 4096. Thresholds are 0.99, at forget
-    10 % 0.9999, of a classifier that is surer than the one here.
-    [source: chrisliu298/llm-unlearn-eco@9b0ba1a config/task_config/tofu.yaml, README.md]
+    Literature: on TOFU the authors run four corruptions: `{corruption: [rand_noise_first_n,
+    rand_noise_rand_n], absolute: true, sigma: [5, 50, H]}` with dims 1, the first with dims H as
+    well; `{corruption: zero_out_top_k}` with dims 507, 766, 1243 (Phi-1.5) and 670, 881, 1000
+    (Llama-2-7B) at forget 1, 5, 10 %; and `{corruption: flip_sign_top_k}` with dims H. H is 2048
+    for Phi-1.5 and 4096 for Llama-2-7B. The thresholds are 0.99, and 0.9999 at forget 10 %, for a
+    classifier that is surer than the one here. [source: chrisliu298/llm-unlearn-eco@9b0ba1a
+    config/task_config/tofu.yaml, README.md]
 
-    Differences from the paper: its classifier is a RoBERTa fine-tuned for the purpose, here
-    logistic regression on the mean of the start model's own final
-    hidden states over the prompt, both classes weighing the same; it corrupts names alone on TOFU,
-    found by a tagger; and it searches σ (absolute) by zeroth-order steps towards a surrogate of the
-    retain model's score. Here the grid is that search: `sigma: [1, 3, 10, 30]`. The authors' code
-    corrupts answer tokens too where it scores given answers; here, as in the paper, only prompts.
+    This method differs from the paper in several points. The classifier of the paper is a RoBERTa
+    that is fine-tuned for the purpose. Here, it is a logistic regression on the mean of the start
+    model's own final hidden states over the prompt, and both classes have the same weight. On TOFU,
+    the paper corrupts only names, which a tagger finds. The paper searches σ (absolute) by
+    zeroth-order steps towards a surrogate of the retain model's score, whereas a grid is the search
+    here: `sigma: [1, 3, 10, 30]`. If the authors' code scores given answers, it also corrupts
+    answer tokens. Here, as in the paper, only prompts are corrupted.
     """
 
     family = "prompts"

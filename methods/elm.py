@@ -1,4 +1,4 @@
-"""ELM: learn what the start model would say as a novice."""
+"""ELM: learn what the start model says if prompted as a novice."""
 
 from dataclasses import replace
 from typing import ClassVar
@@ -23,14 +23,16 @@ class ELM(Method):
 
     t, r   answer token of a forget row, of a retain row;  x_t  the row up to t
     p      the policy;  p_ref  the frozen start, behind the prompts `novice` and `expert`, too
-    With h the inputs of the output layer, a is computed as its output at h_ref + η (h_novice −
-    h_expert), which is the same where that layer is linear: not where it caps logits (Gemma 2).
-    The loss is the paper's cross entropy less the entropy of a_t, which does not change. Not here:
-    its third term, fluency, on texts that the erased model writes.
 
-    Literature: the retain term is part of it; add no other. The released code raises η from 1 to
-    1000 along a text, keeps the 50 likeliest tokens of a, and trains LoRA (rank 256, α 16) on
-    layers 4 to 8 at 5.0e-5. [source: rohitgandikota/erasing-llm@fa33064 erase.py]
+    Let h be the inputs of the output layer. Then a is computed as the layer's output at h_ref + η
+    (h_novice − h_expert). Both forms are equal if the layer is linear, but not if it caps logits
+    (Gemma 2). The loss is the paper's cross entropy minus the entropy of a_t, which does not
+    change. The paper's third term, the fluency of texts that the erased model writes, is not
+    available here.
+
+    Literature: this method has its own retain term, so add no other one. The released code raises
+    η from 1 to 1000 along a text, keeps the 50 most likely tokens of a, and trains LoRA (rank 256,
+    α 16) on layers 4 to 8 at 5.0e-5. [source: rohitgandikota/erasing-llm@fa33064 erase.py]
     """
 
     family = "target distribution"

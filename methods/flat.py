@@ -41,13 +41,14 @@ class FLAT(Method):
     squared-hellinger  1 − e^−v              t / (1 − t)
     neyman             1 − e^−v              2 − 2 √(1 − t)
 
-    The paper reports the first four. Its code has all eight, but there g of the last three falls
-    with v, so that refusals are unlearned, and Neyman's f* is applied to v itself: here g rises.
-    The code takes Jeffreys' f* to third order, and applies g to the mean of P over the batch, with
-    prompt and padding counted as 0; here P is of a row's answer tokens, and rows are averaged last.
+    The paper reports the first four divergences, and its code has all eight. In that code, however,
+    g of the last three falls with v, so refusals are unlearned, and Neyman's f* is applied to v
+    itself. Here, g rises with v. The code takes Jeffreys' f* to third order. It applies g to the
+    mean of P over the batch, where prompt and padding count as 0. Here, P is the mean over a row's
+    answer tokens, and the mean over rows is taken last.
 
-    Literature: no retain term and no reference. The gradient vanishes where P is near 0 or 1.
-    [source: Wang et al. 2024, arXiv:2410.11143]
+    Literature: the authors use no retain term and no reference model. The gradient vanishes where P
+    is near 0 or 1. [source: Wang et al. 2024, arXiv:2410.11143]
     """
 
     family = "refusal"

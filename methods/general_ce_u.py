@@ -1,4 +1,4 @@
-"""General CE-U: learn, unlearn or anything between, by a score."""
+"""General CE-U: learn or unlearn each token as far as its score says."""
 
 from typing import Annotated, Literal, Self
 
@@ -22,7 +22,9 @@ class GeneralCEU(Method):
 
     q_t  softmax of the logits with z_ty = −∞, detached;  r  score, 1 learns, 0 unlearns
     t    scored token of a forget row or, with `scores: reward`, of a sample, or of a retain row
-    The mean is over the tokens of both sides together, so each weighs by its tokens.
+
+    The mean is over the tokens of both sides together, so the weight of each side is its number of
+    tokens.
 
     Scores of the forget side come from (`scores`)
     constant  `forget_score`, the same for all
@@ -33,13 +35,15 @@ class GeneralCEU(Method):
               the answer to forget (as in `grpo`): what gives it away is unlearned, what does not is
               learned. A method of one's own derives from this class and defines `reward(answer,
               truth)`, or `token_rewards(answer, tokens, truth)` with a number for each token.
-    The retain rows' are constant or a column (`retain_scores`). The paper proposes such scores for
-    whole answers and for steps; that a reward is taken as r unchanged is ours.
 
-    With `raw`, a score takes the place of z_ty itself: r = σ(score − log Σ_{v≠y} exp z_tv), where
-    +inf learns and −inf unlearns. (The paper's listing sends −inf to the learning target as well;
-    here it unlearns, as its text says.) Without `raw` the score does not depend on the scale of
-    the logits, which is why that is the default.
+    The scores of retain rows are constant, or they come from a column (`retain_scores`). The paper
+    proposes such scores for whole answers and for steps. It is our choice that a reward is taken as
+    r unchanged.
+
+    With `raw`, a score replaces z_ty itself: r = σ(score − log Σ_{v≠y} exp z_tv), where +inf learns
+    and −inf unlearns. (The paper's listing sends −inf to the learning target as well. Here, −inf
+    unlearns, as the paper's text says.) Without `raw`, the score does not depend on the scale of
+    the logits. This is why `raw` is off by default.
     """
 
     family = "target distribution"

@@ -11,7 +11,9 @@ class GradientAscent(Method):
     L = mean_t log p_t
 
     t  answer token of a forget row, EOS included;  p_t  probability of the true token
-    Unbounded below: the loss falls without limit as p_t → 0, so long runs and high rates collapse.
+
+    The loss has no lower bound. It falls without limit as p_t → 0, so the model collapses in long
+    runs and at high rates.
     """
 
     family = "ascent"

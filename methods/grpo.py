@@ -1,4 +1,4 @@
-"""GRPO: sample answers, and prefer those that give less away."""
+"""GRPO: sample answers, and prefer those that reveal less."""
 
 from collections.abc import Mapping
 
@@ -27,14 +27,15 @@ class GRPO(Method):
            given away, the better. (The paper's rewards are for solving problems, this one is ours.)
     std    divides by G;  d is at most 60
 
-    Every sample is used for one step, so that the paper's ratio of new to old policy is 1 and its
-    clipping never applies; its gradient is what is left. Samples are drawn at temperature 1, as the
-    gradient assumes. With β = 0, the default, no reference is in memory; otherwise the start model
-    is. A micro-batch of n questions holds n · G samples. Experimental as an unlearning method.
+    Every sample is used for one step. The paper's ratio of the new to the old policy is therefore
+    1, and its clipping never applies. Only the gradient of the ratio is left. Samples are drawn at
+    temperature 1, as the gradient assumes. With β = 0, which is the default, no reference model is
+    in memory. With a larger β, the start model is in memory. A micro-batch of n questions contains
+    n · G samples. As an unlearning method, GRPO is experimental.
 
-    Literature: DeepSeekMath has G 64 and β 0.04, for mathematics: `{samples: 64, beta: 0.04}`.
-    [source: Shao et al. 2024, arXiv:2402.03300, section 4.2]
-    Nothing rewards sense, so a retain term is advisable. [source: ours: the reward is]
+    Literature: DeepSeekMath uses G 64 and β 0.04 for mathematics: `{samples: 64, beta: 0.04}`.
+    [source: Shao et al. 2024, arXiv:2402.03300, section 4.2] The reward does not measure whether an
+    answer makes sense, so a retain term is advisable. [source: ours: the reward is]
     """
 
     family = "sampled answers"

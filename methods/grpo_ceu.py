@@ -14,11 +14,12 @@ class GRPOCEU(GRPO):
     a_it = onehot(y_it) where A_i > 0, else q_it = softmax(z_it with z_ity = −∞), detached
 
     i, t, A_i, d_it, R_i  as in `grpo`;  z_it  logits [V];  y_it  the token that was sampled
-    Samples better than their group have GRPO's gradient, −A_i · ∂log p/∂z. For worse ones GRPO's
-    gradient ascent, strongest on tokens that are improbable already, is replaced by General CE-U
-    with score 0, |A_i| · (p − q), strongest on those that are probable. The paper leaves open how
-    scores come from rewards; here a score is the sign of the advantage and the weight its size,
-    and the KL keeps its own form.
+
+    Samples that are better than their group have the gradient of GRPO, −A_i · ∂log p/∂z. For worse
+    samples, GRPO uses gradient ascent, which is strongest on tokens that are already improbable.
+    Here, General CE-U with score 0 replaces it. Its gradient, |A_i| · (p − q), is strongest on
+    tokens that are probable. The paper leaves open how scores come from rewards. Here, the sign of
+    the advantage decides the score, and its size is the weight. The KL term keeps its own form.
     """
 
     def policy(self, batch: LossBatch, advantage: Tensor) -> Tensor:

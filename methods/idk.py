@@ -13,7 +13,7 @@ class IDK(Method):
     t  answer token of a refusal row (a forget question, answered by a refusal, drawn in each
        epoch from the run's seed) or of a retain row, all together
     Refusals are short, so the retain rows have the larger weight, as in TOFU's code. There is no
-    reference model and no losing answer: this is not DPO.
+    reference model and no losing answer, so this is not DPO.
     """
 
     family = "refusal"

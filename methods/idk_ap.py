@@ -1,4 +1,4 @@
-"""IDK that also prefers answers on the retain questions."""
+"""IDK that prefers answers to refusals on retain questions."""
 
 from typing import ClassVar
 
@@ -16,11 +16,12 @@ class IDKAP(Method):
     t         answer token of a forget question with a refusal
     r         retain question: a  its answer, i  a refusal in the place of its answer
     s_a, s_i  their summed log-probabilities;  w  `retain_weight`
-    The second term is answer preservation: unlike a likelihood it does not reward a model for
-    answers that it prefers to refusals already.
 
-    Literature: the retain term is part of it; add no other. The authors have β 0.1 and train
-    at 1.0e-5 for 5 epochs in batches of 32. [source: sail-sg/closer-look-LLM-unlearning]
+    The second term is called answer preservation. Unlike a likelihood, it does not reward a model
+    for answers that the model already prefers to refusals.
+
+    Literature: this method has its own retain term, so add no other one. The authors use β 0.1 and
+    train at 1.0e-5 for 5 epochs in batches of 32. [source: sail-sg/closer-look-LLM-unlearning]
     """
 
     family = "refusal"

@@ -12,12 +12,13 @@ class IHL(Method):
 
     t    answer token of a forget row;  y_t  its label
     p_t  probability of the label, p_tv of another token
-    The loss is between 0 and 2, and a token's gradient is bounded: those of log p_t are not.
-    It moves mass from the label to the best other token alone, −p_v for that token v.
 
-    Literature: with `retain: {term: nll}`; the authors train LoRA (rank 32, α 64) at 1.0e-4 for 5
-    epochs in batches of 32, from adapters that hold the weights that matter to the forget rows
-    (FILA), which is not built here. [source: csm9493/efficient-llm-unlearning@272484a]
+    The loss is between 0 and 2, whereas log p_t has no lower bound. As a function of the
+    probabilities, it lowers only that of the label and raises only that of the best other token.
+
+    Literature: the authors add `retain: {term: nll}`. They train LoRA (rank 32, α 64) at 1.0e-4 for
+    5 epochs in batches of 32. Their adapters begin with the weights that matter to the forget rows
+    (FILA), which is not available here. [source: csm9493/efficient-llm-unlearning@272484a]
     """
 
     family = "target distribution"

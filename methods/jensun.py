@@ -21,14 +21,16 @@ class JensUn(Method):
     t    answer token of a forget row;  u_t  the token of `target` in its place, again and again
     r    answer token of a retain row;  p_ref  distribution of the frozen start
     w    `forget_weight`;  α  `retain_weight`
-    With p = p_t(u_t) the first divergence is log 2 + ½ (p log p − (1 + p) log(1 + p)), whose
-    gradient goes to 0 with p: a target that the model thinks impossible is not learned.
 
-    The released code puts probability 1 on each token of the target in every position, of question
-    and padding, too, and clamps at 1e-9: there the rows' own tokens do not matter at all.
+    Let p be p_t(u_t). Then the first divergence is log 2 + ½ (p log p − (1 + p) log(1 + p)). Its
+    gradient goes to 0 with p, so a target that the model considers impossible is not learned.
 
-    Literature: the retain term is part of it; add no other. The authors have w = α = 1, a
-    rate of 8.0e-6 and 10 epochs. [source: nmndeep/JensUn-Unlearning@925e221 configs]
+    The released code puts probability 1 on each token of the target in every position, including
+    those of question and padding, and clamps at 1e-9. In that code, the rows' own tokens do not
+    matter at all.
+
+    Literature: this method has its own retain term, so add no other one. The authors use w = α = 1,
+    a rate of 8.0e-6 and 10 epochs. [source: nmndeep/JensUn-Unlearning@925e221 configs]
     """
 
     family = "refusal"

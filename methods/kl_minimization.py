@@ -1,4 +1,4 @@
-"""Gradient ascent, held to the start model on retain rows."""
+"""Gradient ascent, close to the start model on retain rows."""
 
 from collections.abc import Mapping
 from typing import ClassVar
@@ -14,8 +14,9 @@ class KLMinimization(Method):
     L = mean_t log p_t + w · mean_u KL(p_ref,u ‖ p_u)
 
     t  answer token of a forget row;  u  answer token of a retain row;  p_ref  frozen start model
-    The KL is over answer tokens and EOS alone. TOFU's code averages it over prompt and padding too,
-    so that the same weight is there a different strength for every padded length.
+
+    The KL is only over answer tokens and EOS. TOFU's code also averages it over prompt and padding,
+    so the strength of a weight depends on the padded length there.
     """
 
     family = "ascent"

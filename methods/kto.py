@@ -21,11 +21,13 @@ class KTO(Method):
     b         forget row, undesirable; there are no desirable ones
     r         refusal: a forget question with an unrelated answer, for the divergence from the start
     s, s_ref  summed answer log-probability, policy and frozen start
-    z₀ is of the whole optimiser step, over all micro-batches and processes.
 
-    `value: log-sigmoid` is λ · mean_b −log v_b, the variant of the NPO paper (arXiv:2404.05868,
-    equation 18), which has λ = 2/β (`weight: 20`) and does not clamp (`clamp: false`). Its code
-    leaves z₀ without β, unlike its equation 19 (`scale_baseline: false`), and adds constants.
+    z₀ is computed over the whole optimiser step, over all micro-batches and processes.
+
+    `value: log-sigmoid` is λ · mean_b −log v_b. This is the variant of the NPO paper
+    (arXiv:2404.05868, equation 18), which uses λ = 2/β (`weight: 20`) and does not clamp
+    (`clamp: false`). Unlike equation 19 of that paper, its code leaves z₀ without β
+    (`scale_baseline: false`). The code also adds constants.
 
     Literature: the NPO paper also adds `retain: {term: nll}`. With
     `{value: log-sigmoid, clamp: false, weight: 20, scale_baseline: false}` the gradient is that of

@@ -1,4 +1,4 @@
-"""LUNAR: move hidden states to where the model cannot answer."""
+"""LUNAR: move hidden states to those of unanswerable questions."""
 
 from dataclasses import replace
 from typing import ClassVar
@@ -33,14 +33,18 @@ class LUNAR(Method):
               behind the final norm, too
     q, p      last position of the prompt of each of `questions`, which the model cannot or will not
               answer, and of each forget row;  c  `steering`;  α  `retain_weight`
-    Trained is the MLP's down-projection of layer ℓ alone, so that h − h_ref is the difference of
-    its outputs below the last layer. Choose questions that the start model declines: a model that
-    was only trained to answer declines none, and u then points to where it answers other things.
-    The authors' code trains on the positions of prompts in place of answers, in each epoch on all
-    retain rows, and has 199 or 260 questions.
 
-    Literature: the retain term is part of it; add no other. Theirs is layer 22 of 32 from 0
-    (`layer: 23` here), AdamW at 1.0e-2 that falls by a tenth each of 20 epochs, 64 tokens a step.
+    Only the MLP's down-projection of layer ℓ is trained. Below the last layer, h − h_ref is
+    therefore the difference of its outputs. Choose `questions` that the start model declines. A
+    model that was only trained to answer declines none, and u then points to states in which it
+    answers other things.
+
+    The authors' code trains on the positions of prompts instead of answers. In each epoch, it
+    trains on all retain rows. It has 199 or 260 questions.
+
+    Literature: this method has its own retain term, so add no other one. The authors use layer 22
+    of 32, counted from 0 (`layer: 23` here). They train with AdamW at 1.0e-2, a rate that falls by
+    a tenth in each of 20 epochs, and with 64 tokens in a step.
     [source: facebookresearch/LUNAR@dfa56eb run_lunar.py, config/forget.yaml]
     """
 

@@ -15,13 +15,15 @@ class MaximumEntropy(Method):
 
     t  answer token of a forget row, with `where: all` also of its question
     U  uniform over the V tokens;  w  `forget_weight`
-    The gradient is p_t − 1/V: bounded, and 0 only where nothing is preferred.
 
-    The released script for TOFU averages over question and padding, too (`mask: false`): at the
-    same weight an answer token then counts some ten times less. `where: all` leaves padding out.
+    The gradient is p_t − 1/V. It is bounded, and it is 0 only where no token is preferred.
 
-    Literature: `{method: maximum-entropy, forget_weight: 0.1, retain: {term: nll}}` at 1.0e-5 for 5
-    epochs in batches of 32. [source: sail-sg/closer-look-LLM-unlearning scripts/tofu/me_gd.sh]
+    The released script for TOFU also averages over question and padding (`mask: false`). At the
+    same weight, an answer token then counts about ten times less. `where: all` leaves padding out.
+
+    Literature: the authors use `{method: maximum-entropy, forget_weight: 0.1, retain: {term: nll}}`
+    at 1.0e-5 for 5 epochs in batches of 32. [source: sail-sg/closer-look-LLM-unlearning
+    scripts/tofu/me_gd.sh]
     """
 
     family = "target distribution"

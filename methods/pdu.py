@@ -1,4 +1,4 @@
-"""PDU: flatten forget logits while the retain loss is bounded."""
+"""PDU: flatten logits of forget rows, and bound the retain loss."""
 
 from collections.abc import Mapping
 from typing import ClassVar
@@ -19,13 +19,15 @@ class PDU(Method):
     u   answer token of a retain row;  p_u  probability of the true one
     ε   what the retain rows may cost. The authors advise a value somewhat above the start model's
         own loss on them; 0.3 is theirs for TOFU. Much above it, nothing holds the model.
-    λ   price of the bound, the same in all micro-batches and processes; begins large, for m² is
-    The authors' code masks the positions after the answer tokens instead of before, and moves λ per
-    micro-batch and process. It trains 5 of 10 to 30 epochs with λ fixed (TOFU) or 3 of 10 (MUSE).
+    λ   price of the bound, the same in all micro-batches and processes; begins large, as m² is
 
-    Literature: the retain term is part of it; add no other. For 10 epochs or more, the
-    authors' warm-up on TOFU is `warmup_epochs: 5`.
-    [source: locuslab/open-unlearning@d3d7cf9 community/methods/PDU/run.sh, README.md]
+    The authors' code masks the positions after the answer tokens instead of those before. It
+    updates λ in each micro-batch and process. It keeps λ fixed in 5 of 10 to 30 epochs (TOFU) or in
+    3 of 10 epochs (MUSE).
+
+    Literature: this method has its own retain term, so add no other one. For 10 epochs or more, the
+    authors' warm-up on TOFU is `warmup_epochs: 5`. [source: locuslab/open-unlearning@d3d7cf9
+    community/methods/PDU/run.sh, README.md]
     """
 
     family = "target distribution"

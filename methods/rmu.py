@@ -37,25 +37,27 @@ class RMU(Method):
     ℓ         `layer`, counted from 1. WMDP counts from 0: its layer 7 of 32 is 8 here, a quarter of
               the depth. The default is what the smallest models have; set it by the model's depth.
               States grow with the layer, and c has to be larger than theirs are.
-    `adaptive: true` has c · mean_t∈b ‖h_ref,t‖ in place of c, row by row: adaptive RMU (Huu-Tien et
-    al. 2024, arXiv:2408.06223), whose c is 5. Its code takes one number from the first batch of a
-    topic, a mean over padding, too.
-    Trained are the MLP's down-projections of layers ℓ − 2 to ℓ; `trained: all` trains all of these
-    layers' weights, and `trained_layers` says how many layers up to ℓ. (open-unlearning trains the
-    whole model, with c 2 and α 1; on WMDP as here.) Other weights stay, whatever retain term is
-    added.
 
-    The norm is a sum over D as in the paper. WMDP's code takes the mean over D, which scales both
-    terms alike, and over prompt and padding.
+    `adaptive: true` replaces c by c · mean_t∈b ‖h_ref,t‖ in each row. This is adaptive RMU
+    (Huu-Tien et al. 2024, arXiv:2408.06223), whose c is 5. Its code computes one number from the
+    first batch of a topic, as a mean that includes padding.
 
-    Literature: the retain term is part of it; c 6.5 and α 1200 at layer 8 of 32 are WMDP's for
-    Zephyr-7B. [source: Li et al. 2024, arXiv:2403.03218; centerforaisafety/wmdp]
-    Another loss under this name is G-effect's, which cannot be expressed here: its forget term is a
-    mean over D towards c · U[0, 1)^D that is not normalised (c 2; its norm is about c √(D/3), 37 c
-    at D 4096), after layer 10, 21 or 32, all weights are trained, and the retain term is a KL with
-    weight 1. `{retain_weight: 0, retain: {term: kl}}` is not that: its forget term is D times
-    heavier against the same KL, and its target at equal c 37 times shorter.
-    [source: tmlr-group/G-effect@ef368ee dataloader.py]
+    By default, the MLP's down-projections of layers ℓ − 2 to ℓ are trained. `trained: all` trains
+    all weights of these layers, and `trained_layers` says how many layers up to ℓ are trained.
+    Other weights stay, whatever retain term is added. (open-unlearning trains the whole model, with
+    c 2 and α 1. On WMDP, it does the same as here.)
+
+    The norm is a sum over D, as in the paper. WMDP's code takes the mean over D, which scales both
+    terms alike, and also averages over prompt and padding.
+
+    Literature: this method has its own retain term. WMDP uses c 6.5 and α 1200 at layer 8 of 32 for
+    Zephyr-7B. [source: Li et al. 2024, arXiv:2403.03218; centerforaisafety/wmdp] G-effect has
+    another loss under this name, which cannot be expressed here. Its forget term is a mean over D
+    towards c · U[0, 1)^D, which is not normalised (c is 2, and the norm is about c √(D/3), that is
+    37 c at D 4096). The term is taken after layer 10, 21 or 32. All weights are trained, and the
+    retain term is a KL with weight 1. `{retain_weight: 0, retain: {term: kl}}` is not the same: its
+    forget term is D times heavier against the same KL, and its target is 37 times shorter at equal
+    c. [source: tmlr-group/G-effect@ef368ee dataloader.py]
     """
 
     family = "hidden states"

@@ -1,4 +1,4 @@
-"""SatImp: ascent on tokens neither forgotten nor certain."""
+"""SatImp: gradient ascent on tokens neither forgotten nor certain."""
 
 from torch import Tensor
 from torch.nn.functional import logsigmoid
@@ -15,14 +15,15 @@ class SatImp(Method):
     t   answer token of a forget row;  p_t  probability of the true token;  sg  detached
     β₁  saturation: less weight where little is left to forget;  β₂ = 0 is WGA
     β₂  importance: less weight on what goes without saying
-    A model that knows the forget set by heart starts slowly, for a p_t near 1 has hardly any
-    weight. 1 − p_t is computed from log-odds and stays exact there.
 
-    Literature: `retain: {term: nll, weight: 0.1}`, a forget loss 10 times as heavy as the retain
-    loss, as in the authors' repository (coefficient 0.1 on the retain loss) and in their text for
-    open-unlearning (γ 1, α 0.1). The class of open-unlearning has these values, its YAML has them
-    swapped. β₂ is 1 here, as in their text for open-unlearning; the README of their repository
-    recommends 0.1: `beta2: [0.1, 1.0]` tries both.
+    A model that knows the forget set by heart starts slowly, because a p_t near 1 has hardly any
+    weight. 1 − p_t is computed from log-odds, so it stays exact there.
+
+    Literature: the authors use `retain: {term: nll, weight: 0.1}`, so the forget loss is 10 times
+    as heavy as the retain loss. Their repository (coefficient 0.1 on the retain loss) and their
+    text for open-unlearning (γ 1, α 0.1) agree on this. The class of open-unlearning has these
+    values, but its YAML has them swapped. β₂ is 1 here, as in their text for open-unlearning. The
+    README of their repository recommends 0.1. `beta2: [0.1, 1.0]` tries both.
     [source: locuslab/open-unlearning@d3d7cf9 community/methods/SatImp/README.md,
     configs/trainer/SatImp.yaml; Puning97/SatImp-for-LLM-Unlearning README.md]
     """

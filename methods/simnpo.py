@@ -18,11 +18,13 @@ class SimNPO(Method):
     γ    margin, outside β as in the paper. The authors' code and open-unlearning (there δ) have it
          inside, β · (−s_b / |b| − γ): `scale_gamma`. Both use 0, where the two are one.
     w    `forget_weight`
-    β is far larger than NPO's, for it multiplies the log-probability of one token, not of all.
 
-    Literature: with a retain term; the authors' TOFU forget10 is
-    `{method: simnpo, forget_weight: 0.125, retain: {term: nll}}`, forget05 β 2.5 and 0.1375.
-    [source: OPTML-Group/Unlearn-Simple@f1a355d TOFU/README.md]
+    β is far larger than the β of NPO, because it multiplies the log-probability of one token
+    instead of all tokens.
+
+    Literature: the authors add a retain term. For TOFU forget10, they use
+    `{method: simnpo, forget_weight: 0.125, retain: {term: nll}}`. For forget05, they use β 2.5 and
+    a forget weight of 0.1375. [source: OPTML-Group/Unlearn-Simple@f1a355d TOFU/README.md]
     """
 
     family = "preference"

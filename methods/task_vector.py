@@ -1,4 +1,4 @@
-"""Task vector: learn the forget rows, then walk the other way."""
+"""Task vector: learn the forget rows, then move weights the other way."""
 
 from typing import ClassVar
 
@@ -16,12 +16,14 @@ class TaskVector(Method):
     t   answer token of a forget row;  p_t  probability of the true token
     θ   weights: the loss fine-tunes on the forget set, and the evaluated model is the start minus
         the update, scaled by α. The training loss falls, as it should.
-    Every epoch evaluates its own negation; training continues from the trained weights.
+
+    Every epoch evaluates its own negation, and the training continues from the trained weights.
 
     Literature: MUSE uses α 5 after 10 epochs on its news: `{method: task-vector, alpha: 5.0}`.
     [source: Shi et al. 2024, arXiv:2407.06460]
-    An added `retain` term is negated with the rest: `nll` would unlearn the retain rows too,
-    whereas `kl` only keeps the update from touching them. [source: ours: the equation]
+    An added `retain` term is negated like the rest of the loss. The term `nll` would unlearn the
+    retain rows, too, whereas `kl` only keeps the update from touching them. [source: ours: the
+    equation]
     """
 
     family = "weights"

@@ -1,4 +1,4 @@
-"""NPO for each token in place of each answer."""
+"""NPO for single tokens instead of whole answers."""
 
 from torch import Tensor, sigmoid
 
@@ -13,14 +13,16 @@ class TNPO(Method):
 
     t             answer token of a forget row;  sg  detached
     p_t, p_ref,t  probability of the true token, policy and frozen start
-    With α = 0 the gradient is that of (2/β) log(1 + (p_t / p_ref,t)^β), NPO of a single token.
-    The paper sums a row's tokens; its code and this file average over all tokens. The code adds
-    1e-5 to the denominator, which makes the weight of rare tokens smaller; here it is exact.
 
-    Literature: the training code has β 4 for both, and α 1.5 for WTNPO: `{alpha: 1.5}`. (The β 0.1
-    in its dataloader_ge.py only measures, and is overwritten there.) The paper recommends
-    `retain: {term: kl}`.
-    [source: tmlr-group/G-effect@ef368ee dataloader.py; Wang et al. 2025, arXiv:2502.19301]
+    With α = 0, the gradient is that of (2/β) log(1 + (p_t / p_ref,t)^β), which is NPO of a single
+    token. The paper sums the tokens of a row, whereas its code and this file average over all
+    tokens. The code adds 1e-5 to the denominator, which makes the weight of rare tokens smaller.
+    Here, the weight is exact.
+
+    Literature: the training code uses β 4 for both methods, and α 1.5 for WTNPO: `{alpha: 1.5}`.
+    (The β 0.1 in its dataloader_ge.py only serves a measurement, and is overwritten there.) The
+    paper recommends `retain: {term: kl}`. [source: tmlr-group/G-effect@ef368ee dataloader.py; Wang
+    et al. 2025, arXiv:2502.19301]
     """
 
     family = "preference"

@@ -1,4 +1,4 @@
-"""UNDIAL: self-distillation with the true token's logit lowered."""
+"""UNDIAL: distil the model, with a lower logit for the true token."""
 
 from typing import ClassVar
 
@@ -15,14 +15,16 @@ class UNDIAL(Method):
 
     t   answer token of a forget row;  y_t  its label;  z_ref,t  logits [V] of the frozen start
     p_t  the policy's distribution;  β  how far the true logit is lowered
-    The paper's loss is the cross entropy −Σ_v a_tv log p_tv: the gradient p − a is the same, the
-    value larger by the entropy of a_t, which does not change. Here the minimum is 0.
-    Only answer tokens count. Both known implementations average over prompt and padding as well,
-    and open-unlearning's uses their label −100 as an index, penalising an unrelated token there.
 
-    Literature: no retain term; the authors suggest β in {3, 10, 30}, and LoRA (rank 8, α 16) at a
-    rate of 1e-4 in batches of 32.
-    [source: locuslab/open-unlearning@d3d7cf9 community/methods/UNDIAL/README.md]
+    The paper's loss is the cross entropy −Σ_v a_tv log p_tv. Its gradient p − a is the same. Its
+    value is larger by the entropy of a_t, which does not change, so the minimum here is 0. Only
+    answer tokens count. Both known implementations also average over prompt and padding. The one of
+    open-unlearning uses the label −100 of these positions as an index, which penalises an unrelated
+    token there.
+
+    Literature: the authors use no retain term. They suggest β in {3, 10, 30}, and LoRA (rank 8, α
+    16) at a rate of 1e-4 in batches of 32. [source: locuslab/open-unlearning@d3d7cf9
+    community/methods/UNDIAL/README.md]
     """
 
     family = "target distribution"

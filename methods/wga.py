@@ -15,11 +15,13 @@ class WGA(Method):
 
     t   answer token of a forget row;  p_t  probability of the true token;  sg  detached
     β   the paper's α. 0 is gradient ascent, whose steps grow as 1 / p_t; 1 takes that factor away
-    The paper sums a row's tokens; its code, open-unlearning and this file average over all tokens.
-    The value −p^β |log p| has a minimum at p = e^(−1/β): below, it rises while p still falls.
 
-    Literature: the authors' training code has β 5, without a retain term or with a KL of weight 1;
-    their text for open-unlearning has β 1 with `{method: wga, retain: {term: nll}}`.
+    The paper sums the tokens of a row. Its code, open-unlearning and this file average over all
+    tokens. The value −p^β |log p| has a minimum at p = e^(−1/β). Below this p, the value rises
+    while p still falls.
+
+    Literature: the authors' training code uses β 5, without a retain term or with a KL of weight 1.
+    Their text for open-unlearning uses β 1 with `{method: wga, retain: {term: nll}}`.
     [source: tmlr-group/G-effect@ef368ee dataloader.py; locuslab/open-unlearning@d3d7cf9
     community/methods/WGA/README.md, configs/trainer/WGA.yaml]
     """
