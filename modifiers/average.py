@@ -1,4 +1,4 @@
-"""Average: evaluate the mean of the weights along the training."""
+"""Average: evaluate the mean of the weights of several steps."""
 
 from typing import ClassVar
 

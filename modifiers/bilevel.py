@@ -1,4 +1,4 @@
-"""Bilevel: drop the retain gradient's part along the forget gradient."""
+"""Bilevel: remove the retain gradient's part along the forget gradient."""
 
 from unlearnbench.api.modifier import ByRole, Combine, Gradients, Memory, RunStep
 
@@ -10,8 +10,8 @@ class Bilevel(Combine):
 
     f, r   gradients of the forget and of the retain loss, each with its weight
 
-    Forgetting comes first: the retain gradient loses its part along f always, not only where the
-    two conflict. A weight γ of the forget term is the weight in the paper's rule.
+    Forgetting comes first: the retain gradient always loses its part along f, and not only where
+    the two gradients conflict. A weight γ of the forget term is the weight in the paper's rule.
     [source: OptimAI-Lab/BLURLLMUnlearning@075f00e MUSE/baselines/baselines/iterative.py]
     """
 

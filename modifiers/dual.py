@@ -15,9 +15,10 @@ class Dual(OptimizerKind):
     θ ← θ + Δ(f);   θ ← θ + Δ(r)
 
     f, r  gradients of the forget and of the retain loss;  Δ  AdamW's step by its own m and v
-    In one AdamW the larger gradients of one role set the scale of the other's steps. Both step in
-    each step here, with the rate and weight decay of the run; the authors' code alternates one
-    forget step with five retain steps, and scales the forget rate.
+    In a single AdamW, the larger gradients of one role set the scale of the other role's steps.
+    Here, both optimisers take a step in each step of the run, with the run's learning rate and
+    weight decay. The authors' code alternates one forget step with five retain steps, and scales
+    the learning rate of the forget steps.
     """
 
     two_roles = True

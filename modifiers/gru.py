@@ -14,13 +14,13 @@ class GRU(Combine):
     g = u − min(⟨u, m⟩, 0) / ‖m‖² · m
 
     r   gradient of the retain loss
-    m   its running mean ν r + (1 − ν) m, from 0; that its length is too small at first changes
-        nothing, for the projection is the same for every length of m
+    m   its running mean ν r + (1 − ν) m, from 0; its length is too small at first, which changes
+        nothing, because the projection is the same for every length of m
     u   `update`: the gradient of the forget loss, or of the whole loss
     ν   `new`
 
-    With `update: forget`, as in the paper, the retain loss only constrains: no step follows its
-    gradient.
+    With `update: forget`, as in the paper, the retain loss is only a constraint, and no step
+    follows its gradient.
     """
 
     ranges: ClassVar = {"new": (0.5, 1.0)}  # ours

@@ -10,9 +10,10 @@ class NGDiff(Combine):
 
     f, r   gradients of the forget and of the retain loss, whose weights do not matter
 
-    The paper subtracts the gradient of the forgotten answers' negative log-likelihood: with
-    `gradient-difference`, whose f is minus that, the rule is the paper's. Its learning rate by
-    finite differences is not here: a run has the stated rate.
+    The paper subtracts the gradient of the forgotten answers' negative log-likelihood. The method
+    `gradient-difference` has minus this gradient as f, so the rule here is the rule of the paper.
+    The paper also chooses the learning rate by finite differences. This is not available here, and
+    a run uses the stated rate.
     """
 
     def combine(self, gradients: ByRole, memory: Memory, step: RunStep) -> Gradients:

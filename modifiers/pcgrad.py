@@ -1,4 +1,4 @@
-"""PCGrad: drop what the forget gradient has against the retain gradient."""
+"""PCGrad: remove the forget gradient's part against the retain gradient."""
 
 from typing import Literal
 
@@ -13,8 +13,9 @@ class PCGrad(Combine):
 
     f, r   gradients of the forget and of the retain loss, each with its weight
 
-    The paper projects both gradients onto each other; here the retain gradient stays whole, as in
-    unlearning's use of it. [source: sustech-nlp/SAGO@2363ee7 src/trainer/unlearn/grad_surgery.py]
+    The paper projects both gradients onto each other. Here, the retain gradient stays whole, as in
+    earlier work on unlearning. [source: sustech-nlp/SAGO@2363ee7
+    src/trainer/unlearn/grad_surgery.py]
     """
 
     per: Literal["model", "weight"] = setting(

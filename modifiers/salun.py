@@ -14,7 +14,7 @@ class SalUn(Filter):
     m_i = 1 where |f_i(θ_0)| is among the largest share `keep`, else 0
 
     f   gradient of the forget loss over all forget rows, at the start
-    Of a LoRA adapter A stays, whose gradient is 0 at the start.
+    The matrix A of a LoRA adapter stays unchanged, because its gradient is 0 at the start.
     """
 
     neutral: ClassVar = {"keep": 1.0}

@@ -1,4 +1,4 @@
-"""SAM: take the forget gradient where nearby weights forget least."""
+"""SAM: take the forget gradient at nearby weights that forget least."""
 
 from typing import ClassVar
 
@@ -12,8 +12,8 @@ class SAM(Perturb):
     g = f(θ + ρ f(θ) / ‖f(θ)‖) + r(θ)
 
     f, r   gradients of the forget and of the retain loss;  θ  all trained weights
-    ρ is a length over all of them: the same ρ is less for each weight of a larger model, and with
-    adapters it falls on these alone.
+    ρ is a length over all trained weights. The same ρ therefore moves each weight of a larger model
+    less. With adapters, only their weights are moved.
     """
 
     neutral: ClassVar = {"rho": 0.0}

@@ -1,4 +1,4 @@
-"""Shrink: begin with smaller weights and noise."""
+"""Shrink: make weights smaller and add noise before the first step."""
 
 from typing import ClassVar
 
@@ -14,9 +14,10 @@ class Shrink(WeightEdit):
     θ ← (1 − α) θ + α β n,   n ~ N(0, 2 / (inputs + outputs)) in matrices, 0 in vectors
 
     α, β   `share` and `noise`
-    What the loss keeps is then learned again: with kl-minimization from the start model as it was,
-    on the split's retain rows. The authors distil an unlearned model on a corpus, with uniform
-    noise of this variance; this is ours. With adapters only these are shrunk.
+    The training then restores what the loss keeps. For example, kl-minimization learns again from
+    the unchanged start model, on the split's retain rows. This is our own form: the authors distil
+    an unlearned model on a corpus, with uniform noise of the same variance. With adapters, only the
+    adapters are shrunk.
     """
 
     neutral: ClassVar = {"share": 0.0}

@@ -1,4 +1,4 @@
-"""Sign: move every weight by the learning rate."""
+"""Sign: move every weight by the same amount, the learning rate."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -18,8 +18,8 @@ class Sign(OptimizerKind):
     m   running mean of the gradient, μ m + (1 − μ) g, from 0
     η   learning rate;  λ  weight decay;  μ  `momentum`
 
-    A coarser optimiser makes what is forgotten last longer, by Lang et al. 2025, arXiv:2510.00761;
-    sign(m) is the sign of Adam's step, too. μ = 0 is sign descent.
+    According to Lang et al. 2025, arXiv:2510.00761, forgetting lasts longer with a coarser
+    optimiser. sign(m) is also the sign of Adam's step. With μ = 0, this is sign descent.
     """
 
     momentum: float = setting(

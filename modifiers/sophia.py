@@ -19,9 +19,10 @@ class Sophia(OptimizerKind):
 
     m   running mean of the gradient, β₁ m + (1 − β₁) g;  h  of its square, with β₂; both from 0
     η   learning rate;  λ  weight decay;  ρ  `rho`;  B  `scale`;  ε = 1e-15
-    SOUL's code, arXiv:2404.18239, takes the gradient of the loss for h, as here, and not one on
-    labels that the model samples. It moves m twice a step, so that its β₁ is squared; with its
-    ρ B of 205 every |g| below 5e-3 is clipped, which is nearly all: the step is a sign then.
+    For h, SOUL's code (arXiv:2404.18239) takes the gradient of the loss, as here, and not the
+    gradient on labels that the model samples. It moves m twice in a step, which squares its β₁. Its
+    ρ B is 205, so every |g| below 5e-3 is clipped. This is nearly every gradient, so the step is a
+    sign.
     """
 
     rho: float = setting(0.04, "ρ", _CODE, gt=0)

@@ -15,12 +15,13 @@ class Spectral(Filter):
 
     G   gradient of a matrix; s_1 ≥ s_2 ≥ …   its singular values, u and v their vectors
     k   `directions`, at most as many as G has
-    The largest directions, which many texts share, become the smallest of the k; what is left is
-    particular to these rows. The rule is that of the released repselect_simple.py, which filters
-    one gradient, of the MLPs on the forget rows alone, taken with an adapter that has learned these
-    rows again, and steps along it. Here it is the gradient of each step and of every matrix,
-    without an adapter. It takes the eigenvectors of GᵀG each time, which is slow
-    for matrices of thousands of columns.
+    The largest directions, which many texts share, become the smallest of the k directions. What is
+    left is particular to these rows. The rule is that of the released repselect_simple.py. That
+    script filters only one gradient, which belongs to the MLPs and comes from the forget rows. It
+    computes this gradient with an adapter that has learned these rows again, and takes steps along
+    it. Here, the gradient of each step and of every matrix is filtered, without an adapter. The
+    eigenvectors of GᵀG are computed each time, which is slow for matrices with thousands of
+    columns.
     """
 
     neutral: ClassVar = {"directions": 1}

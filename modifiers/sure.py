@@ -15,8 +15,9 @@ class SURE(Filter):
 
     f_j   gradient of the forget loss for the output row j of a matrix, over all forget rows, at the
           start; a number of a vector is a row of its own
-    Few weights are to move far, so that what is forgotten outlasts rounding to four bits: it wants
-    a learning rate above the usual. Of a LoRA adapter A stays, whose gradient is 0 at the start.
+    Only a few weights move, but they should move far, so that forgetting outlasts rounding to four
+    bits. SURE therefore needs a higher learning rate than usual. The matrix A of a LoRA adapter
+    stays unchanged, because its gradient is 0 at the start.
     """
 
     neutral: ClassVar = {"keep": 1.0}

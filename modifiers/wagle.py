@@ -1,4 +1,4 @@
-"""WAGLE: move weights that matter to forget rows, not to retain rows."""
+"""WAGLE: move weights that matter for forget rows, not for retain rows."""
 
 from typing import ClassVar
 

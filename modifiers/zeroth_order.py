@@ -12,10 +12,11 @@ class ZerothOrder(Perturb):
     g = 1/n Σ_i (L(θ + μ z_i) − L(θ − μ z_i)) / 2μ · z_i,   z_i ~ N(0, 1), n = `draws`
 
     L   loss of a role, forget or retain, with the same z_i;  θ  all trained weights
-    The mean of g is the gradient, but g is about √(weights) times longer, so that clipping shortens
-    it, and needs many more steps. A coarser optimiser makes what is forgotten last longer, by Lang
-    et al. 2025, arXiv:2510.00761, who alternate it with a gradient's: `gradient_steps: 1`. With
-    `combine` use several draws: with one, both gradients are multiples of the same z.
+    The mean of g is the gradient. However, g is about √(weights) times longer, so it is shortened
+    if gradients are clipped, and it needs many more steps. According to Lang et al. 2025,
+    arXiv:2510.00761, forgetting lasts longer with a coarser optimiser. Lang et al. alternate these
+    steps with steps by the gradient itself: `gradient_steps: 1`. If you add a modifier of the kind
+    `combine`, use several draws. With one draw, both gradients are multiples of the same z.
     """
 
     ranges: ClassVar = {"mu": (1e-4, 1e-2)}  # ours, about MeZO's 1e-3

@@ -267,9 +267,9 @@ class Method(HyperParameters, ABC):
     ignore_first_answer_tokens: int = Field(
         default=0,
         ge=0,
-        description="first tokens of any answer to a forget question that the loss ignores; above "
-        "0 also the label that a template puts before it (training.ignore_label) "
-        "[source: ours: all tokens count, as in locuslab/tofu]",
+        description="number of first tokens that the loss ignores in each answer to a forget "
+        "question; above 0, the loss also ignores the label that a template puts before the answer "
+        "(training.ignore_label) [source: ours: all tokens count, as in locuslab/tofu]",
     )
 
     @classmethod
