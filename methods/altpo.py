@@ -74,8 +74,10 @@ class AltPO(Method):
         "molereddy/Alternate-Preference-Optimization@c9b78bd dataloader.py",
     )
     alternatives: int = setting(5, "alternatives to each forget answer", _CONFIG, ge=1)
-    temperature: float = setting(1.0, "at which they are sampled", _CONFIG, gt=0)
-    max_new_tokens: int = setting(200, "most tokens of an alternative", _CONFIG, ge=1)
+    temperature: float = setting(
+        1.0, "temperature at which alternatives are sampled", _CONFIG, gt=0
+    )
+    max_new_tokens: int = setting(200, "maximal number of tokens of an alternative", _CONFIG, ge=1)
     asked: Annotated[Literal["instruction", "authors"], IF_SET] = setting(
         "instruction",
         "the prompt of the start model: `instruction`, or the authors' prompt for Llama-2",

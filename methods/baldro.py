@@ -44,7 +44,10 @@ class BalDRO(Method):
 
     beta: float = setting(0.1, "inverse temperature β of NPO", "ours: that of `npo`", gt=0)
     temperature: float = setting(
-        1.0, "how alike the rows weigh, κ", "ours: the code names none, its runs try five", gt=0
+        1.0,
+        "temperature κ: the larger it is, the more equal are the weights of rows",
+        "ours: the code names none, its runs try five",
+        gt=0,
     )
 
     def statistics(self, batch: LossBatch) -> Terms:

@@ -23,8 +23,9 @@ class CEU(Method):
 
     ignore_first_answer_tokens: int = setting(
         1,
-        "first tokens of each forget row's answer that the loss does not see; above 0, nor the "
-        "label that a template puts before it (training.ignore_label)",
+        "number of first tokens that the loss ignores in the answer of each forget row; above 0, "
+        "the loss also ignores the label that a template puts before the answer "
+        "(training.ignore_label)",
         "Yang 2025, arXiv:2503.01224; locuslab/open-unlearning@d3d7cf9 configs/trainer/CEU.yaml",
         ge=0,
     )

@@ -57,13 +57,16 @@ class CircuitBreakers(Method):
     weight: float = setting(10.0, "weight α of both terms", _PAPER, gt=0)
     horizon: float = setting(
         2.0,
-        "runs after which only retain rows would count",
+        "number of run lengths after which only retain rows would count",
         "GraySwanAI/circuit-breakers src/lorra_circuit_breaker.py: 300 steps for runs of 150",
         ge=1,
     )
 
     direction_seed: int = setting(
-        0, "seed of the direction u in which the first step turns", "ours: any number does", ge=0
+        0,
+        "seed of the direction u towards which the first step turns states",
+        "ours: any number does",
+        ge=0,
     )
 
     @field_validator("layers")

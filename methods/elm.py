@@ -45,12 +45,12 @@ class ELM(Method):
     )
     expert: str = setting(
         "An expert who knows all about this answers.\n{question}",
-        "prompt of one who knows, with {question}",
+        "prompt of an expert, who knows the answer; it contains {question}",
         "ours: the authors' name the subject",
     )
     novice: str = setting(
         "A novice who knows nothing about this answers.\n{question}",
-        "prompt of one who does not know, with {question}",
+        "prompt of a novice, who does not know the answer; it contains {question}",
         "ours: the authors' name the subject",
     )
 

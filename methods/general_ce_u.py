@@ -55,8 +55,9 @@ class GeneralCEU(Method):
 
     ignore_first_answer_tokens: int = setting(
         1,
-        "first tokens of each forget row's answer that the loss does not see; above 0, nor the "
-        "label that a template puts before it (training.ignore_label)",
+        "number of first tokens that the loss ignores in the answer of each forget row; above 0, "
+        "the loss also ignores the label that a template puts before the answer "
+        "(training.ignore_label)",
         _PAPER,
         ge=0,
     )
@@ -82,10 +83,10 @@ class GeneralCEU(Method):
         "ours: a score that does not depend on the scale of the logits",
     )
     samples: Annotated[int, IF_SET] = setting(
-        8, "answers sampled to each question, with scores: reward", _AS_GRPO, ge=1
+        8, "number of answers sampled to each question, with scores: reward", _AS_GRPO, ge=1
     )
     max_new_tokens: Annotated[int, IF_SET] = setting(
-        64, "most tokens of a sampled answer", _AS_GRPO, ge=1
+        64, "maximal number of tokens of a sampled answer", _AS_GRPO, ge=1
     )
 
     @model_validator(mode="after")

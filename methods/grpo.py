@@ -43,12 +43,15 @@ class GRPO(Method):
 
     samples: int = setting(
         8,
-        "answers sampled to each question, G",
+        "number G of answers sampled to each question",
         "ours: 64 in arXiv:2402.03300, 8 for memory, which is also huggingface/trl's default",
         ge=2,
     )
     max_new_tokens: int = setting(
-        64, "most tokens of a sampled answer", "ours: the answers of TOFU are about as long", ge=1
+        64,
+        "maximal number of tokens of a sampled answer",
+        "ours: the answers of TOFU are about as long",
+        ge=1,
     )
     beta: float = setting(
         0.0,

@@ -56,7 +56,7 @@ class LUNAR(Method):
     layer: int = setting(
         2, "decoder layer ℓ, from 1", "ours: the smallest models have as many", ge=1
     )
-    steering: float = setting(2.0, "how far along u, c", _CODE, gt=0)
+    steering: float = setting(2.0, "distance c by which states are moved along u", _CODE, gt=0)
     retain_weight: float = setting(
         1.0, "weight α of the retain rows", "ours: theirs is the number of rows of each", ge=0
     )

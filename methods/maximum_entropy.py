@@ -35,7 +35,7 @@ class MaximumEntropy(Method):
     )
     forget_weight: float = setting(
         1.0,
-        "weight w against a retain term",
+        "weight w of the forget loss, relative to a retain term",
         "ours: the loss alone has no retain term; with one, 0.1 is the authors' on TOFU",
         gt=0,
     )

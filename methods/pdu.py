@@ -39,7 +39,7 @@ class PDU(Method):
     dual_rate: float = setting(5.0, "step size η of λ", _RUNS, ge=0)
     warmup_epochs: int = setting(
         1,
-        "first epochs in which λ stays",
+        "number of first epochs in which λ stays fixed",
         "ours: runs have 5 epochs by default, all of which the authors' 5 of 10 to 30 would take",
         ge=0,
     )

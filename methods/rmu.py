@@ -67,7 +67,7 @@ class RMU(Method):
 
     layer: int = setting(
         2,
-        "decoder layer ℓ whose states count, from 1",
+        "decoder layer ℓ whose states are steered, counted from 1",
         "ours: the smallest models have as many; WMDP's 7 from 0 is 8 here",
         ge=1,
     )
@@ -81,7 +81,7 @@ class RMU(Method):
     )
     trained_layers: int = setting(
         3,
-        "layers that are trained, ℓ the last",
+        "number of trained layers, the last of which is ℓ",
         "centerforaisafety/wmdp: layers 5 to 7 from 0",
         ge=1,
     )

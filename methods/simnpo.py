@@ -46,7 +46,7 @@ class SimNPO(Method):
     )
     forget_weight: float = setting(
         1.0,
-        "weight w against a retain term",
+        "weight w of the forget loss, relative to a retain term",
         "ours: the loss alone has no retain term; with one, 0.125 and 0.1375 are the authors'",
         gt=0,
     )

@@ -34,7 +34,7 @@ class UNDIAL(Method):
 
     beta: float = setting(
         10.0,
-        "how far true logits are lowered, β",
+        "amount β by which true logits are lowered",
         "locuslab/open-unlearning@d3d7cf9 configs/trainer/UNDIAL.yaml",
         gt=0,
     )

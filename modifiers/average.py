@@ -25,7 +25,12 @@ class Average(WeightEdit):
         ge=0,
         lt=1,
     )
-    every: int = setting(5, "steps between iterates", "OPTML-Group/Unlearn-Smooth@fc655ba", ge=1)
+    every: int = setting(
+        5,
+        "number of steps between two averaged weights",
+        "OPTML-Group/Unlearn-Smooth@fc655ba",
+        ge=1,
+    )
 
     def memory(self, weights: Gradients) -> Memory:
         """The mean."""

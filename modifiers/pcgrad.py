@@ -19,7 +19,9 @@ class PCGrad(Combine):
     """
 
     per: Literal["model", "weight"] = setting(
-        "model", "what an inner product is over", "sustech-nlp/SAGO@2363ee7, pcgrad_global"
+        "model",
+        "whether inner products are over the whole model or over each weight",
+        "sustech-nlp/SAGO@2363ee7, pcgrad_global",
     )
 
     def combine(self, gradients: ByRole, memory: Memory, step: RunStep) -> Gradients:

@@ -21,7 +21,9 @@ class Smoothing(Perturb):
     sigma: float = setting(
         1e-4, "standard deviation σ of the offsets", "OPTML-Group/Unlearn-Smooth@fc655ba", ge=0
     )
-    draws: int = setting(3, "offsets of a step", "OPTML-Group/Unlearn-Smooth@fc655ba", ge=1)
+    draws: int = setting(
+        3, "number n of offsets in each step", "OPTML-Group/Unlearn-Smooth@fc655ba", ge=1
+    )
 
     @property
     def evaluations(self) -> int:

@@ -25,8 +25,13 @@ class Sophia(OptimizerKind):
     sign.
     """
 
-    rho: float = setting(0.04, "ρ", _CODE, gt=0)
-    scale: float = setting(5120.0, "B, tokens of a batch in the paper", _CODE, gt=0)
+    rho: float = setting(0.04, "factor ρ of the curvature", _CODE, gt=0)
+    scale: float = setting(
+        5120.0,
+        "factor B of the curvature, in the paper the number of tokens in a batch",
+        _CODE,
+        gt=0,
+    )
     beta1: float = setting(0.965, "weight β₁ of earlier gradients", "Liu et al. 2023", ge=0, lt=1)
     beta2: float = setting(0.99, "weight β₂ of earlier squares", "Liu et al. 2023", ge=0, lt=1)
 

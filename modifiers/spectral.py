@@ -29,7 +29,7 @@ class Spectral(Filter):
     tried: ClassVar = {"directions": 3}
 
     directions: int = setting(
-        512, "directions k that are turned round", "filyp/open-unlearning@5955f30", ge=1
+        512, "number k of directions whose order is reversed", "filyp/open-unlearning@5955f30", ge=1
     )
 
     def apply(self, gradient: Gradients, memory: Memory, step: RunStep) -> Gradients:

@@ -22,9 +22,9 @@ class ZerothOrder(Perturb):
     ranges: ClassVar = {"mu": (1e-4, 1e-2)}  # ours, about MeZO's 1e-3
 
     mu: float = setting(1e-3, "standard deviation μ of the offsets", "Malladi et al. 2023", gt=0)
-    draws: int = setting(1, "offsets n of a step", "Malladi et al. 2023", ge=1)
+    draws: int = setting(1, "number n of offsets in each step", "Malladi et al. 2023", ge=1)
     gradient_steps: int = setting(
-        0, "steps with the gradient itself between two of these", "ours: none", ge=0
+        0, "number of steps with the gradient itself between two of these steps", "ours: none", ge=0
     )
 
     @property
