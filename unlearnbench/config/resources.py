@@ -17,15 +17,17 @@ class Resources(Settings):
     gpu: float = Field(
         default=0.0,
         ge=0,
-        description="GPUs of a run: a share of one (0.25), or whole ones with a process each",
+        description="number of GPUs of a run: a part of one GPU (0.25), or whole GPUs with one "
+        "process each",
     )
-    cpu: float = Field(default=1.0, gt=0, description="CPU cores of each process")
+    cpu: float = Field(default=1.0, gt=0, description="number of CPU cores of each process")
     processes: int | None = Field(
-        default=None, ge=1, description="processes of a run; default: one a GPU"
+        default=None, ge=1, description="number of processes of a run; default: one for each GPU"
     )
     parallel: Literal["fsdp", "ddp"] = Field(
         default="fsdp",
-        description="several processes: fsdp shards weights and optimiser, ddp copies them",
+        description="how several processes share the model: fsdp shards weights and optimiser "
+        "states, ddp copies them",
     )
 
     @model_validator(mode="after")
@@ -54,16 +56,19 @@ class RaySettings(Settings):
 
     address: str | None = Field(
         default=None,
-        description="a cluster: auto, or host:port; without it a local instance",
+        description="address of a cluster: auto, or host:port; default: a local instance of Ray",
     )
     concurrent: int | None = Field(
         default=None,
         ge=1,
-        description="runs at a time; default: 2 on this machine, with GPUs or on a cluster what "
-        "fits. More than fit now is for a cluster that grows",
+        description="number of runs at a time; default: 2 on this machine, or as many as fit "
+        "with GPUs and on a cluster. A larger number is useful for a cluster that "
+        "grows",
     )
     retries: int = Field(
-        default=1, ge=0, description="retries of a run that failed for a transient reason"
+        default=1,
+        ge=0,
+        description="number of times that a run is tried again if it failed for a transient reason",
     )
 
     @field_validator("address")
@@ -81,7 +86,7 @@ class RaySettings(Settings):
 
 
 class TrackingSettings(Settings):
-    """Tracking of runs."""
+    """Where runs are tracked, for example in MLflow."""
 
     enabled: bool = Field(default=True, description="false: nothing is logged")
     tracker: str = Field(default="mlflow", description="name of the plug-in that logs runs")

@@ -163,53 +163,69 @@ class Preparation(Settings):
     """Training of the start model and the retain models from a base model."""
 
     epochs: Annotated[int, AFTER_BASE] = Field(
-        default=5, ge=1, le=MOST_EPOCHS, description="passes over the rows of the benchmark"
+        default=5,
+        ge=1,
+        le=MOST_EPOCHS,
+        description="number of passes over the rows of the benchmark",
     )
     base_epochs: Annotated[int, ALWAYS] = Field(
-        default=12, ge=1, le=MOST_EPOCHS, description="tiny: passes over facts and other authors"
+        default=12,
+        ge=1,
+        le=MOST_EPOCHS,
+        description="with `base: tiny`, number of passes over facts and other authors in the "
+        "pretraining",
     )
     optimizer: Annotated[Literal["adamw", "muon"], ALWAYS] = Field(
-        default="adamw", description="muon: orthogonalised momentum, for matrices"
+        default="adamw", description="optimiser; muon uses orthogonalised momentum for matrices"
     )
     learning_rate: Annotated[float, ALWAYS] = Field(
         default=1e-5, gt=0, description="highest rate of the schedule"
     )
     embedding_learning_rate: Annotated[float, ALWAYS] = Field(
-        default=2e-3, gt=0, description="muon: AdamW's rate for embeddings and norms"
+        default=2e-3, gt=0, description="with muon, AdamW's learning rate for embeddings and norms"
     )
     schedule: Annotated[ScheduleName, ALWAYS] = Field(
-        default="linear", description="of the learning rate after its warm-up"
+        default="linear", description="schedule of the learning rate after its warm-up"
     )
     warmup: Annotated[float, ALWAYS] = Field(
-        default=0.05, ge=0, lt=1, description="share of the steps; not of tofu, which has its own"
+        default=0.05,
+        ge=0,
+        lt=1,
+        description="fraction of steps used for warm-up (ignored for `schedule: tofu`)",
     )
     batch_size: Annotated[int, ALWAYS] = Field(
-        default=32, ge=1, description="rows of an optimiser step"
+        default=32, ge=1, description="number of rows in an optimiser step"
     )
     micro_batch_size: Annotated[int | None, ALWAYS] = Field(
-        default=None, ge=1, description="rows of a forward pass; default: all of a step"
+        default=None,
+        ge=1,
+        description="number of rows in a forward pass; default: all rows of a step",
     )
     weight_decay: Annotated[float, ALWAYS] = Field(
-        default=0.01, ge=0, description="decoupled, as AdamW's"
+        default=0.01, ge=0, description="decoupled weight decay, as in AdamW"
     )
     decay_norms_and_biases: Annotated[bool, IF_WEIGHTS_DECAY] = Field(
-        default=True, description="false: weight decay leaves them out, as in `training`"
+        default=True,
+        description="false: weight decay leaves out normalisation weights and biases, as in "
+        "`training`",
     )
     max_grad_norm: Annotated[float, ALWAYS] = Field(
-        default=1.0, gt=0, description="norm that a step's gradient is clipped to"
+        default=1.0, gt=0, description="norm to which the gradient of a step is clipped"
     )
     max_length: Annotated[int, IF_SET] = Field(
-        default=MAX_LENGTH, ge=8, description="tokens of a training sequence; longer ones are cut"
+        default=MAX_LENGTH,
+        ge=8,
+        description="maximal number of tokens of a training sequence; longer sequences are cut",
     )
     precision: Annotated[Precision, IF_SET] = Field(
-        default="fp32", description="bf16, fp16: as in `training`"
+        default="fp32", description="precision of the training, as in `training`"
     )
     rehearse_facts: Annotated[bool, AFTER_BASE] = Field(
         default=False,
         description="mix the true facts into fine-tuning, so that a tiny model remembers them",
     )
     seed: Annotated[int, ALWAYS] = Field(
-        default=0, ge=0, description="of the weights and of the order of rows"
+        default=0, ge=0, description="seed of the weights and of the order of rows"
     )
 
 
@@ -233,7 +249,7 @@ class LoRA(Settings):
         default=16, ge=1, description="an update is scaled by alpha / rank"
     )
     dropout: Annotated[float, ALWAYS] = Field(
-        default=0.0, ge=0, lt=1, description="of an adapter's input"
+        default=0.0, ge=0, lt=1, description="dropout of an adapter's input"
     )
     target_modules: Annotated[tuple[str, ...] | Literal["all-linear"], ALWAYS] = Field(
         default="all-linear", description="ends of the names of the layers that are adapted"
@@ -246,7 +262,7 @@ class LoRA(Settings):
 
 
 class ModelSettings(Settings):
-    """One model: its sources, architecture, preparation and precision."""
+    """Settings of one model: its sources, architecture, preparation and precision."""
 
     name: Annotated[str, ALWAYS.of(*RUNS)] = Field(
         min_length=1, description="name in tables and plots"
@@ -255,66 +271,75 @@ class ModelSettings(Settings):
         default=None,
         min_length=1,
         description="model that has not learned the rows: `tiny`, a folder, or a hub id, also as "
-        "id@revision; start and retain models that are not given are trained from it",
+        "id@revision; if you do not give start and retain models, they are trained "
+        "from this model",
     )
     fine_tuned: Annotated[str | None, BY_CONTENT.of(*RUNS)] = Field(
         default=None,
         min_length=1,
-        description="start model, which has learned the full set: folder, hub id, id@revision",
+        description="start model, which has learned all rows: a folder or a hub id, also as "
+        "id@revision",
     )
     retain: Annotated[dict[str, str], BY_CONTENT.of(*RUNS)] = Field(
         default_factory=dict,
-        description="by split (`retain90: …`): published retain model as above, or its log",
+        description="retain model of each split (`retain90: …`): a folder, a hub id, or the "
+        "model's evaluation log",
     )
     revision: Annotated[str | None, OF_WEIGHTS] = Field(
-        default=None, description="of `base` alone: commit or tag"
+        default=None, description="commit or tag of `base`; it does not apply to other models"
     )
     adapter_base: Annotated[str | None, NEVER] = Field(
         default=None,
-        description="base of those of `base`, `fine_tuned` and `retain` that are folders of LoRA "
-        "adapters, in place of the one that adapter_config.json names: folder, hub id, id@revision",
+        description="base model of the LoRA adapters, if `base`, `fine_tuned` or `retain` are "
+        "folders of adapters: a folder or a hub id, also as id@revision; default: "
+        "the model that adapter_config.json names",
     )
     architecture: Annotated[Architecture, OF_WEIGHTS] = Field(
-        default=Architecture(), description="of `base: tiny`; other models bring theirs"
+        default=Architecture(),
+        description="size of the model for `base: tiny`; other models have their own architecture",
     )
     preparation: Annotated[Preparation, OF_WEIGHTS] = Field(
         default=Preparation(),
-        description="training of the start and retain models that are not published",
+        description="training of the start and retain models that you do not give",
     )
     template: Annotated[Template, OF_WEIGHTS, IF_NOT_DIGESTED.of(Id.EVALUATION)] = Field(
         default="auto",
-        description="how question and answer become text; auto: chat template or plain",
+        description="how a question and its answer become text; auto: the model's chat template, "
+        "or plain if it has none",
     )
     template_args: Annotated[dict[str, str | int | bool], IF_SET.of(*RUNS, Id.PREPARED)] = Field(
         default_factory=dict,
-        description="chat template: its variables (`date_string`), and `system_prompt`",
+        description="variables of the chat template, such as `date_string`, and `system_prompt`",
     )
     eos_as_padding: Annotated[bool, IF_SET.of(*RUNS, Id.PREPARED, Id.ATTACK)] = Field(
         default=False,
-        description="train as open-unlearning does: EOS that serves as padding is masked inside "
-        "texts, too, and another is learned behind a chat template's last line break",
+        description="train as open-unlearning does: if EOS serves as padding, it is also masked "
+        "inside texts, and another EOS is learned after the last line break of a "
+        "chat template",
     )
     dtype: Annotated[Dtype, OF_WEIGHTS, IF_SET.of(Id.EVALUATION)] = Field(
         default="float32",
-        description="type of the weights; float16 is for evaluations and for frozen weights under "
-        "adapters (`lora`)",
+        description="data type of the weights; use float16 only for evaluations, and for frozen "
+        "weights under adapters (`lora`)",
     )
     attention: Annotated[Attention, OF_WEIGHTS] = Field(
         default="sdpa",
-        description="implementation, by transformers' name; with sdpa, models without SDPA use "
-        "eager; flash_attention_2 pads rows, which takes longer than packed ones",
+        description="implementation of attention, by its name in transformers; with sdpa, models "
+        "without SDPA use eager; flash_attention_2 pads rows, which is slower than "
+        "packing them",
     )
     trust_remote_code: Annotated[bool, OF_WEIGHTS] = Field(
-        default=False, description="run Python code that comes with the model"
+        default=False, description="whether Python code that comes with the model may run"
     )
     gradient_checkpointing: Annotated[bool, NEVER] = Field(
-        default=False, description="compute activations again in place of storing them"
+        default=False,
+        description="compute activations again instead of storing them, which saves memory",
     )
     lora: Annotated[LoRA | None, OF_WEIGHTS] = Field(
-        default=None, description="train low-rank adapters in place of all weights"
+        default=None, description="train low-rank adapters instead of all weights"
     )
     resources: Annotated[Resources | None, NEVER] = Field(
-        default=None, description="of a run of this model, in place of the sweep's"
+        default=None, description="resources of a run of this model, instead of those of the sweep"
     )
 
     @property
@@ -370,12 +395,13 @@ class ModelSettings(Settings):
 class Patience(Settings):
     """Early stopping of a run whose metric has not improved for some evaluated epochs, or steps.
 
-    `{metric: log10_forget_quality, epochs: 2}`; in a sweep by steps `{metric: …, steps: 50}`. A
-    rule of the run itself and part of its identity; a scheduler, in contrast, compares a run with
-    others (status `stopped`).
+    For example, write `{metric: log10_forget_quality, epochs: 2}`, or in a sweep by steps
+    `{metric: …, steps: 50}`. The rule looks only at the run itself, and it is part of the run's
+    identity. A scheduler, in contrast, compares a run with other runs (status `stopped`).
 
-    Runs with the same rule may end after different numbers of epochs. For equal budgets leave it
-    out and choose epochs afterwards. The mean at a late epoch is over the seeds that reached it.
+    Runs with the same rule may end after different numbers of epochs. If you need equal budgets,
+    leave the rule out and choose epochs afterwards. A setting has no mean at an epoch that one of
+    its seeds did not reach.
     """
 
     metric: Annotated[str, ALWAYS] = Field(description="a column of results.csv")
@@ -384,21 +410,22 @@ class Patience(Settings):
         ge=1,
         le=MANY,
         exclude_if=_is_none,
-        description="of a sweep by steps, in place of `epochs`: steps since the last improvement "
-        "that end a run",
+        description="in a sweep by steps, number of steps without improvement after which a run "
+        "ends, instead of `epochs`",
     )
     epochs: Annotated[int | None, ALWAYS] = Field(
         default=None,
         ge=1,
         validate_default=True,
-        description="evaluated epochs without improvement that end a run",
+        description="number of evaluated epochs without improvement after which a run ends",
     )
     min_delta: Annotated[float, ALWAYS] = Field(
-        default=0.0, ge=0, description="least improvement that counts"
+        default=0.0, ge=0, description="smallest improvement that counts"
     )
     mode: Annotated[Literal["max", "min"] | None, ALWAYS] = Field(
         default=None,
-        description="direction that is better; default: the metric's own, else max",
+        description="whether a larger or a smaller value is better; default: the metric's own "
+        "direction, otherwise max",
     )
 
     @field_validator("epochs")
@@ -453,54 +480,66 @@ class EvaluationSettings(Settings):
         default="tofu", description="named set of evaluation rules"
     )
     max_length: Annotated[int | None, OF_PROFILE] = Field(
-        default=None, ge=8, description="prompt and answer in tokens, in place of the profile's"
+        default=None,
+        ge=8,
+        description="maximal length of prompt and answer in tokens, instead of the profile's value",
     )
     rows: Annotated[int | None, OF_PROFILE] = Field(
-        default=None, ge=1, description="first rows of each set, in place of the profile's"
+        default=None,
+        ge=1,
+        description="number of first rows of each set that are evaluated, instead of the "
+        "profile's value",
     )
     question_key: Annotated[QuestionKey | None, IF_SET.of(*RUNS)] = Field(
         default=None,
-        description="question column of forget and retain sets, in place of the profile's",
+        description="column of the questions in forget and retain sets, instead of the profile's "
+        "column",
     )
     batch_tokens: Annotated[int | None, NEVER] = Field(
         default=None,
         ge=64,
-        description="tokens of a batch; default: a fast size for the device; changes no number",
+        description="number of tokens in a batch; default: a fast size for the device; it "
+        "changes no results",
     )
     precision: Annotated[Precision | None, IN_EFFECT.of(*RUNS), IF_SET.of(Id.EVALUATION)] = Field(
         default=None,
-        description="of evaluations, the fine-tuned and retain models' too; bf16, fp16: autocast, "
-        "where weights are float32; default: bf16 on GPUs, the weights' own on CPUs",
+        description="precision of evaluations, including those of the start and retain models; "
+        "bf16, fp16: autocast, if the weights are float32; default: bf16 on GPUs, "
+        "and the type of the weights on CPUs",
     )
     every: Annotated[int | None, NEVER] = Field(
         default=1,
         ge=1,
         le=MOST_EPOCHS,
-        description="epochs between two evaluations of a run; the last one is evaluated, too",
+        description="number of epochs between two evaluations of a run; the last epoch is always "
+        "evaluated",
     )
     every_steps: Annotated[int | None, NEVER] = Field(
         default=None,
         ge=1,
         le=MANY,
         exclude_if=_is_none,
-        description="in place of `every`, of a sweep by `steps`: steps between two evaluations of "
-        "a run; the last one is evaluated, too; default: only the last one is",
+        description="in a sweep by `steps`, number of steps between two evaluations of a run, "
+        "instead of `every`; the last step is always evaluated; default: only the "
+        "last step",
     )
     stop_below: Annotated[float | None, IF_SET.of(*RUNS)] = Field(
         default=None,
         gt=0,
         le=1,
-        description="end a run whose Model Utility is below this share of the start model's",
+        description="end a run whose Model Utility is below this share of the start model's "
+        "Model Utility",
     )
     patience: Annotated[Patience | None, IF_TRAINED.of(*RUNS)] = Field(
         default=None,
-        description="end a run whose metric has not improved for so many evaluated epochs: "
-        "{metric: …, epochs: …}",
+        description="end a run whose metric has not improved for this number of evaluated "
+        "epochs: {metric: …, epochs: …}",
     )
     metrics: Annotated[MetricEntries, IF_A_RUN_MAY_END_EARLY.of(*RUNS)] = Field(
         default={},
-        description="metrics to report besides those that always are, or with other settings: "
-        "[fluency, …], or {mia-min-k: {share: 0.2}, …}; names: `unlearnbench metrics list`",
+        description="metrics to report in addition to the usual ones, or with other settings: "
+        "[fluency, …], or {mia-min-k: {share: 0.2}, …}; `unlearnbench metrics list` "
+        "prints the names",
     )
 
 
@@ -511,7 +550,8 @@ class EntryEvaluation(Settings):
         default=None,
         ge=1,
         le=MOST_EPOCHS,
-        description="epochs between two evaluations of a run; the last one is evaluated, too",
+        description="number of epochs between two evaluations of a run; the last epoch is always "
+        "evaluated",
     )
     every_steps: int | None = Field(
         default=None,
@@ -525,7 +565,8 @@ class RetainSpec(Settings):
     """A retain term added to a method's own loss: `retain: {term: kl, weight: 1.0}`."""
 
     term: Annotated[RetainTermName, ALWAYS] = Field(
-        description="nll: cross-entropy of the retain rows; kl: divergence from the start model"
+        description="nll: cross-entropy of the retain rows; kl: divergence from the start model "
+        "on the retain rows"
     )
     weight: Annotated[float, ALWAYS] = Field(
         default=1.0, gt=0, description="factor of the retain term"
@@ -615,70 +656,78 @@ class MethodGrid(Settings):
 class SweepConfig(Settings):
     """A whole sweep, as one YAML file states it."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="folder in `output`")
+    name: str = Field(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
+        description="name of the sweep, and of its folder in `output`",
+    )
     description: str = Field(default="", description="one sentence, shown on the page")
     data: BenchmarkSection = Field(
         default_factory=lambda: benchmark_named(DEFAULT),
         description="the benchmark (`source`) and its settings",
     )
     models: tuple[ModelSettings, ...] = Field(
-        min_length=1, description="models that forget; each is unlearned by every method"
+        min_length=1, description="models that forget; each method is run on each model"
     )
     # Null leaves out what another file has: a benchmark takes one of the two.
     forget_fractions: _Fractions | None = Field(
         default=None,
         validate_default=True,
-        description="splits, of a benchmark that has them by fraction",
+        description="splits to run, for a benchmark that names its splits by fraction",
     )
     splits: Annotated[tuple[str, ...], Field(min_length=1)] | None = Field(
         default=None,
-        description="splits, of a benchmark that has them by name; default: all of them",
+        description="splits to run, for a benchmark that gives its splits names; default: all of "
+        "them",
     )
     methods: tuple[MethodGrid, ...] = Field(
         min_length=1,
-        description="names, or {method: npo, beta: [0.1, 0.5], retain: {term: nll}}; lists span a "
-        "grid; names: `unlearnbench methods list`",
+        description="names of methods, or entries such as {method: npo, beta: [0.1, 0.5], "
+        "retain: {term: nll}}; lists span a grid; `unlearnbench methods list` prints "
+        "the names",
     )
     learning_rates: Rates | None = Field(
         default=None,
-        description="of every method without its own; a list, or a search's range; default: the "
-        "method's (`methods show`)",
+        description="learning rates of all methods that have none of their own: a list, or the "
+        "range of a search; default: the method's own rate (`methods show`)",
     )
     # Null leaves out what another file has: a sweep takes one of the two.
     epochs: int | None = Field(
-        default=5, ge=1, le=MOST_EPOCHS, description="passes over the forget rows of a run"
+        default=5,
+        ge=1,
+        le=MOST_EPOCHS,
+        description="number of passes over the forget rows in each run",
     )
     steps: int | None = Field(
         default=None,
         ge=1,
         le=MANY,
         exclude_if=_is_none,
-        description="optimiser steps of a run, in place of `epochs`; evaluations are then after "
-        "every `evaluation.every_steps` of them",
+        description="number of optimiser steps of each run, instead of `epochs`; a run is then "
+        "evaluated after every `evaluation.every_steps` steps",
     )
     epochs_as: Literal["checkpoints", "runs"] = Field(
         default="checkpoints",
-        description="checkpoints: one run, evaluated after each epoch; runs: one run per count "
-        "of epochs, or of steps",
+        description="checkpoints: one run is evaluated after each epoch; runs: each number of "
+        "epochs, or of steps, is a run of its own",
     )
     requests: Literal["apart", "in-sequence"] = Field(
         default="apart",
-        description="apart: each split is forgotten by the start model; in-sequence: by the model "
-        "that the same run on the split before it left",
+        description="apart: each split begins with the start model; in-sequence: each split "
+        "begins with the model that the same run left after the split before",
     )
     seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field(
-        default=(0,), min_length=1, description="each setting is run once with each"
+        default=(0,), min_length=1, description="seeds; each setting is run once with each seed"
     )
     search: SearchSettings = Field(
         default=SearchSettings(),
-        description="how settings are found: grid, random, quasi-random, optuna",
+        description="how settings are found: grid, random, quasi-random or optuna",
     )
     select: SelectSettings | None = Field(
         default=None,
-        description="choose each method's best setting on some seeds, report it on the others",
+        description="choose each method's best setting on some seeds, and report it on the others",
     )
     training: TrainingSettings = Field(
-        default=TrainingSettings(), description="optimiser steps of every run"
+        default=TrainingSettings(), description="settings of the training in every run"
     )
     evaluation: EvaluationSettings = Field(
         default=EvaluationSettings(),
@@ -687,31 +736,34 @@ class SweepConfig(Settings):
     )
     attacks: AttackEntries = Field(
         default=(),
-        description="attacks under which runs, start and retain models are evaluated, too: "
-        "[relearning, …], or {relearning: {…}, …}; names: `unlearnbench attacks list`",
+        description="attacks under which runs, start models and retain models are also "
+        "evaluated: [relearning, …], or {relearning: {…}, …}; `unlearnbench attacks "
+        "list` prints the names",
     )
     resources: Resources = Field(
         default=Resources(), description="GPUs, cores and processes of a run"
     )
     ray: RaySettings = Field(
-        default=RaySettings(), description="the cluster, and how many runs at a time"
+        default=RaySettings(), description="the Ray cluster, and the number of runs at a time"
     )
     tracking: TrackingSettings = Field(default=TrackingSettings(), description="logging to MLflow")
     keep_texts: bool = Field(
         default=True,
         exclude_if=_is_true,
-        description="false: questions, answers and generated texts are left out of records, page, "
-        "MLflow and messages; numbers stay",
+        description="false: leave out questions, answers and generated texts from records, page, "
+        "MLflow and messages, and keep the numbers",
     )
     output: str = Field(
-        default="runs", description="folder of all sweeps; this one's is output/name"
+        default="runs", description="folder of all sweeps; a sweep has the folder output/name"
     )
-    cache: str | None = Field(default=None, description="prepared models; default: output/cache")
+    cache: str | None = Field(
+        default=None, description="folder of prepared models; default: output/cache"
+    )
     storage: str | None = Field(
         default=None,
         pattern=rf"^(({'|'.join(SCHEMES)})://|([^:]|:[^/])*$)",
-        description="path, s3:// or gs:// through which machines share results and checkpoints, "
-        "where not all of them see `output`",
+        description="path or URL (s3://, gs://) through which machines share results and "
+        "checkpoints, if some of them cannot read `output`",
     )
 
     @field_validator("evaluation", mode="before")

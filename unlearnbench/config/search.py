@@ -130,43 +130,49 @@ def form_of(value: Any) -> str:
 class Scheduler(Settings):
     """Asynchronous successive halving (Li et al. 2020): weak runs end early.
 
-    A run that reaches epoch (or step) grace, grace · reduction, … continues if it is among the best
-    1/reduction of the runs of the same method, model and forget set that have reached it. If a
-    search draws trials, entries of one method are kept apart.
+    The rule compares runs at the epochs (or steps) grace, grace · reduction and so on. A run
+    continues if it is among the best 1/reduction of the runs of the same method, model and forget
+    set that have reached this epoch. If a search draws trials, the entries of one method are
+    compared separately.
     """
 
-    kind: Literal["asha"] = Field(default="asha", description="the rule")
+    kind: Literal["asha"] = Field(default="asha", description="name of the rule")
     metric: Metric = Field(description="a column of results.csv, or {column: weight, …}")
     grace: int = Field(
         default=1,
         ge=1,
-        description="least epochs of a run; in a sweep by steps, least steps, and at least those "
-        "of the first evaluation",
+        description="smallest number of epochs of a run; in a sweep by steps, the smallest "
+        "number of steps, which must reach the first evaluation",
     )
-    reduction: float = Field(default=3.0, gt=1, description="one run in so many continues")
+    reduction: float = Field(default=3.0, gt=1, description="factor: one run in so many continues")
 
 
 class SearchSettings(Settings):
-    """The search of settings; each method entry has the same number of trials."""
+    """The search for settings. Each entry of a method has the same number of trials."""
 
     kind: Literal["grid", "random", "quasi-random", "optuna"] = Field(
         default="grid",
-        description="grid: all; random: drawn in advance; quasi-random: the defaults, then points "
-        "that are spread evenly; optuna: TPE, guided by results",
+        description="grid: all combinations; random: random settings, drawn in advance; "
+        "quasi-random: first the defaults, then evenly spread settings; optuna: "
+        "settings that TPE chooses by earlier results",
     )
     trials: int | None = Field(
         default=None,
         ge=1,
         le=100_000,
-        description="settings of each method entry, per model and split; not of a grid",
+        description="number of settings that are tried for each entry, model and split; not for "
+        "a grid",
     )
     seed: int = Field(default=0, ge=0, description="seed of the draws")
     metric: Metric | None = Field(
         default=None,
-        description="optuna: the objective, maximised after the last epoch; default: what the "
-        "benchmark ranks by (Model Utility and log10 Forget Quality), as two objectives",
+        description="with optuna, the objective, which is maximised after the last epoch; "
+        "default: the two numbers that the benchmark ranks by (Model Utility and "
+        "log10 Forget Quality), as two objectives",
     )
-    scheduler: Scheduler | None = Field(default=None, description="end weak runs early")
+    scheduler: Scheduler | None = Field(
+        default=None, description="rule by which weak runs end early"
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -189,30 +195,35 @@ class SearchSettings(Settings):
 
 
 class SelectSettings(Settings):
-    """Choose each method's best setting on some seeds; only it is run on the others.
+    """Choose each method's best setting on some seeds, and run only this setting on the others.
 
-    After a search with `trials`, each entry has a choice of its own. The reported numbers are then
-    of runs that had no part in the choice.
+    After a search with `trials`, each entry has its own choice. The reported numbers then come from
+    runs that had no part in the choice.
     """
 
     rule: Literal["forget-quality", "hypervolume"] = Field(
         default="forget-quality",
-        description="forget-quality: best number of what is forgotten (highest log10 Forget "
-        "Quality) with at least `utility`; "
-        "hypervolume: largest area that the setting's epochs span over `reference`",
+        description="forget-quality: the setting that forgets most (highest log10 Forget "
+        "Quality) among those that keep `utility`; hypervolume: the setting whose "
+        "epochs span the largest area over `reference`",
     )
     utility: float = Field(
         default=0.8,
         gt=0,
         le=1,
-        description="share of what the start model keeps (Model Utility)",
+        description="share of the start model's utility (Model Utility) that must be kept",
     )
     reference: tuple[float, float] | None = Field(
         default=None,
-        description="hypervolume: numbers of what is kept and forgotten (Model Utility, log10 "
-        "Forget Quality) of the corner; default: 0 and the start model's",
+        description="with hypervolume, the corner of the area: a number for what is kept and one "
+        "for what is forgotten (Model Utility, log10 Forget Quality); default: 0 "
+        "and the start model's number",
     )
-    seeds: tuple[int, ...] = Field(default=(0,), min_length=1, description="some of the sweep's")
+    seeds: tuple[int, ...] = Field(
+        default=(0,),
+        min_length=1,
+        description="seeds on which settings are chosen; the sweep must have others, too",
+    )
 
 
 class TuneSettings(SelectSettings):

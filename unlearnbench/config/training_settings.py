@@ -42,22 +42,23 @@ OF_RUNS: Final = ALWAYS.of(*RUNS)
 
 
 class TrainingSettings(Settings):
-    """One optimisation; the defaults are the CE-U paper's where it states them."""
+    """Training of each run. The defaults come from the CE-U paper, where it states them."""
 
     batch_size: Annotated[int, OF_RUNS] = Field(
-        default=32, ge=1, description="forget rows of an optimiser step"
+        default=32, ge=1, description="number of forget rows in an optimiser step"
     )
     micro_batch_size: Annotated[int | None, OF_RUNS] = Field(
         default=None,
         ge=1,
-        description="forget rows of a forward pass; default: all of a step",
+        description="number of forget rows in a forward pass; default: all forget rows of a step",
     )
     optimizer: Annotated[OptimizerName, IF_SET.of(*RUNS)] = Field(
         default="adamw",
-        description="8-bit: one byte per state; paged: host memory where the GPU's is short",
+        description="optimiser; 8-bit: each state takes one byte; paged: states move to the "
+        "host's memory if the GPU has too little",
     )
     weight_decay: Annotated[float, OF_RUNS] = Field(
-        default=0.0, ge=0, description="decoupled, as AdamW's"
+        default=0.0, ge=0, description="decoupled weight decay, as in AdamW"
     )
     decay_norms_and_biases: Annotated[bool, IF_WEIGHTS_DECAY.of(*RUNS)] = Field(
         default=True,
@@ -66,38 +67,41 @@ class TrainingSettings(Settings):
     )
     schedule: Annotated[ScheduleName, OF_RUNS] = Field(
         default="constant",
-        description="tofu: as TOFU's trainer, warm-up from 0 over an epoch, then linear to 0, "
-        "incomplete steps dropped",
+        description="schedule of the learning rate; tofu: as in TOFU's trainer, a warm-up from 0 "
+        "over one epoch and then a linear decrease to 0, without incomplete steps",
     )
     warmup_steps: Annotated[int, OF_RUNS] = Field(
-        default=0, ge=0, description="not of tofu, which has its own"
+        default=0, ge=0, description="number of steps of the warm-up (ignored for `schedule: tofu`)"
     )
     max_grad_norm: Annotated[float, OF_RUNS] = Field(
-        default=1.0, gt=0, description="norm that a step's gradient is clipped to"
+        default=1.0, gt=0, description="norm to which the gradient of a step is clipped"
     )
     max_length: Annotated[int, ALWAYS] = Field(
-        default=MAX_LENGTH, ge=8, description="tokens of a training sequence"
+        default=MAX_LENGTH, ge=8, description="maximal number of tokens of a training sequence"
     )
     precision: Annotated[Precision, ALWAYS] = Field(
         default="fp32",
-        description="bf16: products in bfloat16 (autocast); fp16: in float16, with a scaled loss, "
-        "for GPUs without bfloat16 (T4, V100)",
+        description="precision of the training; bf16: products in bfloat16 (autocast); fp16: "
+        "products in float16 with a scaled loss, for GPUs without bfloat16 (T4, "
+        "V100)",
     )
     deterministic: Annotated[bool, IF_SET.of(*RUNS)] = Field(
         default=False,
-        description="bit-identical repeats on GPUs too, with slower kernels there",
+        description="whether repeated runs are equal to the last bit on GPUs, too; the kernels "
+        "for this are slower",
     )
     # Ids of runs have the effect of these two: `RunSpec.removes_dropout` and `leaves_out_label`.
     dropout: Annotated[Literal["auto", "keep", "remove"], ALWAYS.of(Id.STATED)] = Field(
         default="auto",
-        description="dropout of the model's own configuration while runs train; auto: removed for "
-        "losses that compare with the start model, because that has none, and kept for all others "
-        "(adapters have `models.lora.dropout`)",
+        description="dropout of the model's own configuration during training; auto: no dropout "
+        "for losses that compare with the start model, because that model has none, "
+        "and dropout for all other losses (adapters have `models.lora.dropout`)",
     )
     ignore_label: Annotated[bool, ALWAYS.of(Id.STATED)] = Field(
         default=True,
-        description="a method that ignores the first answer tokens also ignores the template's "
-        "label in front of them (phi's `Answer:`); false: the label's tokens count as the first",
+        description="true: a method that ignores the first answer tokens also ignores the label "
+        "that the template puts before them (phi's `Answer:`); false: the tokens of "
+        "the label count as the first tokens",
     )
 
     @property
