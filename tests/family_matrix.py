@@ -34,8 +34,8 @@ from unlearnbench.config.schema import LoRA, ModelSettings
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.models.encoding import TEMPLATES, Encoder, Row
 from unlearnbench.models.epoch_order import TrainingRows
-from unlearnbench.models.loading import Source, add_lora
-from unlearnbench.models.lora import load_any_model
+from unlearnbench.models.lora import add_lora, load_any_model
+from unlearnbench.models.source import Source
 from unlearnbench.models.tiny import build_tokenizer
 from unlearnbench.models.token_sampling import Distribution, choose, uniform_numbers
 from unlearnbench.runs.request_sequence import save_weights

@@ -38,7 +38,7 @@ from unlearnbench.config.schema import RetainSpec
 from unlearnbench.losses.predictions import mean_over_union
 from unlearnbench.models.encoding import TEMPLATES, Encoder, Row
 from unlearnbench.models.epoch_order import Item, TrainingRows, with_needed
-from unlearnbench.models.loading import pad_id
+from unlearnbench.models.limits import pad_id
 from unlearnbench.training.answer_sampling import Sampler
 from unlearnbench.training.objective import Objective
 from unlearnbench.training.optimizers import TrainerSettings

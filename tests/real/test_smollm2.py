@@ -25,8 +25,12 @@ from unlearnbench.evaluation.sets import evaluation_sets
 from unlearnbench.models.encoding import Encoder, Row, resolve_template
 from unlearnbench.models.epoch_order import TrainingRows
 from unlearnbench.models.gguf import PACKAGED
-from unlearnbench.models.loading import Source, add_lora, load_model, load_tokenizer, pad_id
+from unlearnbench.models.limits import pad_id
+from unlearnbench.models.loading import load_model
+from unlearnbench.models.lora import add_lora
 from unlearnbench.models.rows_loading import load_benchmark
+from unlearnbench.models.source import Source
+from unlearnbench.models.whole_model import load_tokenizer
 from unlearnbench.results.records import read_records
 from unlearnbench.runs.evaluate_model import model_settings
 from unlearnbench.training.objective import Objective

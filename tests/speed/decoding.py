@@ -13,8 +13,10 @@ import torch
 from unlearnbench.config.profiles import get_profile
 from unlearnbench.evaluation import generation
 from unlearnbench.evaluation.sets import evaluation_sets
-from unlearnbench.models.loading import Source, load_model, load_tokenizer
+from unlearnbench.models.loading import load_model
 from unlearnbench.models.rows_loading import load_benchmark
+from unlearnbench.models.source import Source
+from unlearnbench.models.whole_model import load_tokenizer
 from unlearnbench.runs.evaluate_model import data_settings, model_settings
 
 from .evaluation import evaluators

@@ -21,7 +21,7 @@ from unlearnbench.config.schema import Architecture
 from unlearnbench.config.training_settings import MAX_LENGTH
 from unlearnbench.models.encoding import TEMPLATES, Encoder
 from unlearnbench.models.epoch_order import TrainingRows
-from unlearnbench.models.loading import pad_id
+from unlearnbench.models.limits import pad_id
 from unlearnbench.models.rows_loading import load_benchmark
 from unlearnbench.models.tiny import build_model, build_tokenizer
 from unlearnbench.runs.evaluate_model import data_settings

@@ -31,7 +31,7 @@ from unlearnbench.losses.predictions import Predictions, Reference
 from unlearnbench.models.batching import collate
 from unlearnbench.models.encoding import TEMPLATES, Encoder, Row
 from unlearnbench.models.epoch_order import Item, TrainingRows, training_rows, with_needed
-from unlearnbench.models.loading import pad_id
+from unlearnbench.models.limits import pad_id
 from unlearnbench.models.row_states import RowReader, RowStates
 from unlearnbench.models.rows_loading import load_benchmark
 from unlearnbench.runs.evaluate_model import data_settings

@@ -19,7 +19,7 @@ import torch
 from unlearnbench.base.provenance import provenance
 from unlearnbench.config.resources import Resources
 from unlearnbench.models.device import use_device
-from unlearnbench.models.loading import quiet_transformers
+from unlearnbench.models.quiet_libraries import quiet_transformers
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 Work = Callable[[], object]

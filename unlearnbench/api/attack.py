@@ -14,16 +14,13 @@ An evaluation under an attack is a variant of the plain one, with a name: `parap
 are attacked in the same way, so that what an attack gives back has a null to compare it with.
 """
 
-import random
-import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from unlearnbench.api.attack_rows import AttackRows as AttackRows
 from unlearnbench.api.benchmark import Question
 from unlearnbench.api.edit import EditTools, ModelEdit
 from unlearnbench.api.edit import FineTune as FineTune
@@ -34,120 +31,6 @@ from unlearnbench.base.hub import Repository
 When = Literal["last", "best", "every"]
 PointsAre = Literal["steps", "kinds"]
 AttackTools = EditTools
-
-
-@dataclass(frozen=True)
-class AttackRows:
-    """The rows that an attack may use."""
-
-    forget: tuple[Question, ...]
-    """Training rows to forget."""
-    retain: tuple[Question, ...]
-    """Training rows to keep."""
-    subject_rows: int = 1
-    """Rows to forget about one subject, which stand together; 1: each row is a subject. It has no
-    effect if the rows name their subjects (`Question.subject`)."""
-    answers: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The model's own greedy answers to the plain questions, by question; for attacks with
-    `reads_answers`, else empty."""
-
-    def half(self, other: bool = False) -> tuple[Question, ...]:
-        """The rows of every second subject, from the first one on; `other`: of all the others."""
-        pairs = zip(self.forget, self._subjects, strict=True)
-        return tuple(row for row, subject in pairs if (subject % 2 == 1) == other)
-
-    @property
-    def subject_count(self) -> int:
-        """Number of subjects among the rows to forget."""
-        return len(set(self._subjects))
-
-    @cached_property
-    def _subjects(self) -> tuple[int, ...]:
-        """Number of the subject of each row to forget, in the order of their first rows.
-
-        Rows of one subject stand together if a number of rows is given, and anywhere if they name
-        their subjects. A row without a name, among others that have one, is a subject of its own.
-        """
-        if not any(row.subject for row in self.forget):
-            return tuple(i // self.subject_rows for i in range(len(self.forget)))
-        number_of: dict[str | int, int] = {}
-        numbers: list[int] = []
-        for i, row in enumerate(self.forget):
-            number = number_of.setdefault(row.subject or i, len(number_of))
-            numbers.append(number)
-        return tuple(numbers)
-
-    def in_half(self, row: Question, other: bool = False) -> bool:
-        """True if a row, also one of an evaluation set, is about a subject of that half.
-
-        If rows do not name their subjects, it has the question and the answer of a row there.
-        """
-        if row.subject:
-            return row.subject in self._named_subjects[int(other)]
-        # `evaluation.question_key` swaps the wordings of an evaluation set's rows.
-        wordings = row.question, row.paraphrased_question
-        return any((text, row.answer) in self._halves[int(other)] for text in wordings)
-
-    @cached_property
-    def _halves(self) -> tuple[frozenset[tuple[str, str]], ...]:
-        halves = (self.half(), self.half(other=True))
-        return tuple(frozenset((q.question, q.answer) for q in half) for half in halves)
-
-    @cached_property
-    def _named_subjects(self) -> tuple[frozenset[str], ...]:
-        halves = (self.half(), self.half(other=True))
-        return tuple(frozenset(row.subject for row in half if row.subject) for half in halves)
-
-    def beside(
-        self, row: Question, count: int, of: Literal["retain", "subject"], seed: int = 0
-    ) -> tuple[Question, ...]:
-        """Rows with a question to show beside `row`, at most `count`, in its format.
-
-        of    retain rows, drawn by `seed` and the question; or, from the first one on, the other
-              forget rows about its subject: none where it is not a training row
-        Never the row itself, in either wording, nor one that has its answer in it.
-        """
-        wordings = {_plain(text) for text in (row.question, row.paraphrased_question) if text}
-        answers = [_plain(text) for text in (row.answer, row.paraphrased_answer) if text]
-
-        def fits(question: Question) -> bool:
-            if (
-                question.format != row.format
-                or not question.question
-                or _plain(question.question) in wordings
-            ):
-                return False
-            shown = _plain(f"{question.question} {question.answer}")
-            return not any(f" {answer} " in f" {shown} " for answer in answers)
-
-        questions: list[Question] = []
-        for item in self._subject(wordings, answers) if of == "subject" else self._drawn(row, seed):
-            if len(questions) == count:
-                break
-            questions += [item] if fits(item) else []
-        return tuple(questions)
-
-    def _subject(self, wordings: Collection[str], answers: Collection[str]) -> Sequence[Question]:
-        for row, subject in zip(self.forget, self._subjects, strict=True):
-            if _plain(row.question) in wordings and _plain(row.answer) in answers:
-                pairs = zip(self.forget, self._subjects, strict=True)
-                return [other for other, its in pairs if its == subject]
-        return ()
-
-    def _drawn(self, row: Question, seed: int) -> Iterator[Question]:
-        """Each retain row once; to shuffle thousands for every question would take seconds."""
-        generator, seen = random.Random(f"{seed} {row.question}"), set[int]()
-        while len(seen) < len(self.retain):
-            i = generator.randrange(len(self.retain))
-            if i not in seen:
-                seen.add(i)
-                yield self.retain[i]
-
-
-@lru_cache(maxsize=65_536)  # each row is compared with many others
-def _plain(text: str) -> str:
-    """The words of a text in small letters, without punctuation."""
-    return " ".join(re.findall(r"\w+", text.casefold()))
 
 
 class Attack(HyperParameters, ABC):

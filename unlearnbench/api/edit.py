@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
+from unlearnbench.api.attack_rows import AttackRows
 from unlearnbench.api.benchmark import Benchmark, Question
-
-if TYPE_CHECKING:  # imports this module
-    from unlearnbench.api.attack import AttackRows
 
 OptimizerName = Literal["adamw", "muon", "adamw-8bit", "paged-adamw-8bit"]
 """Optimisers by name; `training.optimizers` makes them."""

@@ -122,7 +122,8 @@ def check(
           --retain retain90/TOFU_EVAL.json
     """
     from unlearnbench.analysis.anchors import LOG_TOLERANCE, check_anchor, find_anchor
-    from unlearnbench.models.loading import Source, quiet_transformers
+    from unlearnbench.models.quiet_libraries import quiet_transformers
+    from unlearnbench.models.source import Source
     from unlearnbench.results.finalize import table_of
     from unlearnbench.results.single import PLAIN, ModelRole, records_of
     from unlearnbench.runs.evaluate_model import data_settings, evaluate_model

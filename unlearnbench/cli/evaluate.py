@@ -293,7 +293,7 @@ def _evaluated(
     from unlearnbench.evaluation.logs import read_log
     from unlearnbench.evaluation.summary import plan_of
     from unlearnbench.evaluation.word_check import rouge_sets, uncounted_notice, uncounted_shares
-    from unlearnbench.models.loading import Source
+    from unlearnbench.models.source import Source
     from unlearnbench.results.single import check_profile
 
     models: dict[str, dict[str, Evaluation]] = {"model": {}}

@@ -237,6 +237,6 @@ def named_in(text: str, folder: str) -> tuple[Path, str]:
 
 def is_log_file(source: str) -> bool:
     """True if a model is given by its evaluation log."""
-    from unlearnbench.models.loading import is_log
+    from unlearnbench.models.named_models import is_log
 
     return is_log(source) or Path(source).is_file()

@@ -72,7 +72,7 @@ class NamedModel:
         if location is None:
             return cls(None, None, WEIGHTS_OF_TINY)
         from unlearnbench.config.schema import ModelSettings
-        from unlearnbench.models.loading import Source, UnreachableError
+        from unlearnbench.models.source import Source, UnreachableError
         from unlearnbench.results.model_shape import config_of, number_of_weights
 
         for other in (base, fine_tuned):

@@ -14,16 +14,11 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, get_args
 
 from unlearnbench.api.profile import WHOLE_CONTEXT, Profile, ProfileRule, QuestionKey
 from unlearnbench.base.errors import EvaluationError, did_you_mean, shortened
-
-if TYPE_CHECKING:
-    from unlearnbench.config.schema import EvaluationSettings
-
-
-ProfileName = Literal["tofu", "open-unlearning", "tofu-paper", "unlearnbench"]
+from unlearnbench.config.schema import EvaluationSettings
 
 COMMON = {
     "questions": "as written in the column that `question_key` names",

@@ -38,7 +38,7 @@ from unlearnbench.config.entries import (
     with_tuples,
 )
 from unlearnbench.config.precision import Attention, Dtype, Precision, Template
-from unlearnbench.config.profiles import ProfileName
+from unlearnbench.config.profile_names import ProfileName
 from unlearnbench.config.resources import RaySettings, Resources, TrackingSettings
 from unlearnbench.config.search import Range, SearchSettings, SelectSettings
 from unlearnbench.config.section import Settings

@@ -67,7 +67,7 @@ from unlearnbench.models.generation_settings import (
     logit_settings,
     stop_ids,
 )
-from unlearnbench.models.loading import max_context
+from unlearnbench.models.limits import max_context
 from unlearnbench.models.prompt_shift import ShiftedModel, Shifts
 from unlearnbench.stats.text_overlap import rouge_recall
 

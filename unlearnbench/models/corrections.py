@@ -12,7 +12,8 @@ from typing import Any
 from unlearnbench.base import hub
 from unlearnbench.config.entries import AttackSpec
 from unlearnbench.config.schema import ModelSettings
-from unlearnbench.models.loading import read_config, source_of
+from unlearnbench.models.named_models import source_of
+from unlearnbench.models.whole_model import read_config
 
 MASKS = "masks of llama4"
 """Packed rows had neither chunks nor the scales of queries by position."""

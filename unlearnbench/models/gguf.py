@@ -23,6 +23,7 @@ from unlearnbench.base.console import download_bar
 from unlearnbench.base.errors import ModelError
 from unlearnbench.base.hashing import file_hash, kept_hash, user_cache
 from unlearnbench.base.optional_packages import import_optional
+from unlearnbench.models.quiet_libraries import quiet_transformers
 
 SUFFIX = ".gguf"
 _COPIES = 2
@@ -177,8 +178,6 @@ def _convert(path: Path, folder: Path) -> None:
     import psutil
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    from unlearnbench.models.loading import quiet_transformers
 
     quiet_transformers()
     try:

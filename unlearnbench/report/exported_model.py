@@ -37,7 +37,7 @@ from unlearnbench.base.provenance import git_state
 from unlearnbench.base.tables import TableSource
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.config.unit import Unit, budget_of_spec
-from unlearnbench.models.loading import Source
+from unlearnbench.models.source import Source
 from unlearnbench.results.finalize import table_of
 from unlearnbench.results.records import EpochResult, Record
 from unlearnbench.results.table import TableRow

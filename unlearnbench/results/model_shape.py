@@ -14,14 +14,12 @@ from typing import Any
 
 from unlearnbench.base.errors import ModelError
 from unlearnbench.config.schema import ModelSettings
-from unlearnbench.models.loading import (
-    Source,
-    add_lora,
-    quiet_transformers,
-    read_config,
-)
+from unlearnbench.models.lora import add_lora
+from unlearnbench.models.quiet_libraries import quiet_transformers
+from unlearnbench.models.source import Source
 from unlearnbench.models.tiny import tiny_config
 from unlearnbench.models.towers import text_decoder, unreached_weights
+from unlearnbench.models.whole_model import read_config
 
 _GROUPED = "_can_use_grouped_mm"
 """transformers' choice of torch's grouped product. It has no public name."""

@@ -25,7 +25,7 @@ from unlearnbench.config.precision import resolve_precision
 from unlearnbench.config.resources import Resources
 from unlearnbench.config.schema import ModelSettings, SweepConfig
 from unlearnbench.models.device import CACHE_SHARE, USABLE_SHARE, device_memory, usable_memory
-from unlearnbench.models.loading import source_of
+from unlearnbench.models.named_models import source_of
 from unlearnbench.results.effort import Effort, effort_of, row_lengths
 from unlearnbench.results.memory import (
     Footprint,

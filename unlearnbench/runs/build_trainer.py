@@ -18,12 +18,8 @@ from unlearnbench.models.device import device_memory, usable_memory
 from unlearnbench.models.dropout import ModelDropout
 from unlearnbench.models.encoding import Encoder
 from unlearnbench.models.epoch_order import TrainingRows, with_needed, with_scores
-from unlearnbench.models.loading import (
-    check_context,
-    check_vocabulary,
-    load_model,
-    pad_id,
-)
+from unlearnbench.models.limits import check_context, check_vocabulary, pad_id
+from unlearnbench.models.loading import load_model
 from unlearnbench.results.run_estimate import budget_of
 from unlearnbench.runs.request_sequence import start_of
 from unlearnbench.runs.row_warnings import cut_warning

@@ -44,17 +44,12 @@ from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.evaluation.sets import evaluation_sets
 from unlearnbench.models.device import cuda_variables, disable_cudnn_attention
 from unlearnbench.models.encoding import Encoder, TemplateArgs, resolve_template
-from unlearnbench.models.loading import (
-    check_vocabulary,
-    context_length,
-    load_tokenizer,
-    pad_id,
-    quiet_transformers,
-    read_config,
-    source_of,
-)
+from unlearnbench.models.limits import check_vocabulary, context_length, pad_id
 from unlearnbench.models.lora import load_any_model
+from unlearnbench.models.named_models import source_of
+from unlearnbench.models.quiet_libraries import quiet_transformers
 from unlearnbench.models.rows_loading import load_benchmark
+from unlearnbench.models.whole_model import load_tokenizer, read_config
 from unlearnbench.runs.attack_model import Tools
 from unlearnbench.runs.under_attack import attack_rows, evaluations_under
 from unlearnbench.training.fine_tuning import FineTuner

@@ -23,20 +23,17 @@ from unlearnbench.models.corrections import EXPERTS, MASKS, corrections_of, corr
 from unlearnbench.models.dropout import config_has_dropout
 from unlearnbench.models.encoding import TEMPLATES, Encoder, Template
 from unlearnbench.models.generation_settings import logit_settings, stop_ids
-from unlearnbench.models.loading import (
-    Source,
+from unlearnbench.models.identity_entries import (
     generation_config,
     generation_entry,
-    is_log,
-    load_tokenizer,
-    local_contents,
-    read_config,
-    source_of,
     template_digest,
     template_of,
     turn_end_entry,
 )
+from unlearnbench.models.named_models import is_log, local_contents, source_of
+from unlearnbench.models.source import Source
 from unlearnbench.models.tiny import BOS, EOS, PAD
+from unlearnbench.models.whole_model import load_tokenizer, read_config
 
 TINY_TOKENS = (BOS, EOS, PAD)
 """Control tokens of a model that is built here."""

@@ -44,16 +44,11 @@ from unlearnbench.evaluation.word_check import rouge_sets, uncounted_notice, unc
 from unlearnbench.models.corrections import corrections_under
 from unlearnbench.models.dataset_rules import observation_faults
 from unlearnbench.models.encoding import check_scored
-from unlearnbench.models.loading import (
-    UnreachableError,
-    check_weights,
-    hub_errors,
-    hub_sources,
-    local_contents,
-    source_errors,
-)
-from unlearnbench.models.lora import check_targets
+from unlearnbench.models.loading import check_weights
+from unlearnbench.models.lora_check import check_targets
+from unlearnbench.models.named_models import hub_errors, hub_sources, local_contents, source_errors
 from unlearnbench.models.rows_loading import load_benchmark, read_refusals, split_fingerprints
+from unlearnbench.models.source import UnreachableError
 from unlearnbench.runs.model_sources import ModelSources, reference_ids
 from unlearnbench.runs.row_warnings import check_conversations, row_warnings
 from unlearnbench.runs.training_warnings import training_warnings

@@ -25,17 +25,13 @@ from unlearnbench.config.plan import Plan
 from unlearnbench.models.control_text import ControlText
 from unlearnbench.models.encoding import Encoder
 from unlearnbench.models.epoch_order import TrainingRows
-from unlearnbench.models.loading import (
-    check_context,
-    check_vocabulary,
-    load_model,
-    load_tokenizer,
-    pad_id,
-    quiet_transformers,
-    template_of,
-)
+from unlearnbench.models.identity_entries import template_of
+from unlearnbench.models.limits import check_context, check_vocabulary, pad_id
+from unlearnbench.models.loading import load_model
 from unlearnbench.models.lora import merged
+from unlearnbench.models.quiet_libraries import quiet_transformers
 from unlearnbench.models.tiny import build_model, build_tokenizer
+from unlearnbench.models.whole_model import load_tokenizer
 from unlearnbench.results.remote_copies import NO_STORAGE, Storage
 from unlearnbench.runs.checkpoints import Checkpoints
 from unlearnbench.runs.model_sources import ModelSources

@@ -24,15 +24,13 @@ from unlearnbench.evaluation.start_check import KEY as START_CHECK
 from unlearnbench.evaluation.start_check import StartCheck, Trained
 from unlearnbench.evaluation.word_check import uncounted_entry
 from unlearnbench.models.device import deterministic, use_device
-from unlearnbench.models.loading import (
-    Source,
-    check_vocabulary,
-    is_log,
-    load_model,
-    quiet_transformers,
-)
-from unlearnbench.models.lora import check_targets
+from unlearnbench.models.limits import check_vocabulary
+from unlearnbench.models.loading import load_model
+from unlearnbench.models.lora_check import check_targets
+from unlearnbench.models.named_models import is_log
+from unlearnbench.models.quiet_libraries import quiet_transformers
 from unlearnbench.models.rows_loading import fingerprint
+from unlearnbench.models.source import Source
 from unlearnbench.results.records import EpochResult, Record, read_record, write_record
 from unlearnbench.runs.attack_model import results_under
 from unlearnbench.runs.prepared_models import is_prepared

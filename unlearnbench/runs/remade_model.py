@@ -22,9 +22,10 @@ from unlearnbench.config.plan import RunSpec, planned_commits
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.config.unit import Unit
 from unlearnbench.models.device import cuda_variables, deterministic, use_device
-from unlearnbench.models.loading import Source, quiet_transformers
 from unlearnbench.models.lora import load_any_model
+from unlearnbench.models.quiet_libraries import quiet_transformers
 from unlearnbench.models.rows_loading import fingerprint
+from unlearnbench.models.source import Source
 from unlearnbench.results.finalize import references_of
 from unlearnbench.results.records import Record, read_record
 from unlearnbench.runs.build_trainer import build_trainer

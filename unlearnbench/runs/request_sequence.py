@@ -13,8 +13,9 @@ from unlearnbench.base.atomic import atomic_folder
 from unlearnbench.base.distributed import is_main_process
 from unlearnbench.base.errors import ModelError
 from unlearnbench.config.plan import RunSpec
-from unlearnbench.models.loading import Source, quiet_peft
 from unlearnbench.models.lora import merged
+from unlearnbench.models.quiet_libraries import quiet_peft
+from unlearnbench.models.source import Source
 from unlearnbench.results.records import PROVISIONAL, read_record
 from unlearnbench.runs.workspace import Workspace
 

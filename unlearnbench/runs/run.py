@@ -49,14 +49,11 @@ from unlearnbench.config.unit import Unit
 from unlearnbench.evaluation.precision import needs_stored_weights
 from unlearnbench.evaluation.word_check import uncounted_entry
 from unlearnbench.models.device import cuda_variables, deterministic, use_device
-from unlearnbench.models.loading import (
-    check_vocabulary,
-    load_model,
-    local_contents,
-    pad_id,
-    quiet_transformers,
-)
+from unlearnbench.models.limits import check_vocabulary, pad_id
+from unlearnbench.models.loading import load_model
+from unlearnbench.models.named_models import local_contents
 from unlearnbench.models.prompt_shift import ShiftedModel, mean_states
+from unlearnbench.models.quiet_libraries import quiet_transformers
 from unlearnbench.results.records import EpochResult, Record, read_record, run_record, write_record
 from unlearnbench.results.run_estimate import check_run, estimated_peak
 from unlearnbench.runs.attack_model import results_under, variants_of

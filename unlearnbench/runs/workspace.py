@@ -22,15 +22,11 @@ from unlearnbench.evaluation.sets import evaluation_sets
 from unlearnbench.evaluation.summary import plan_of, summarize
 from unlearnbench.models.encoding import Encoder
 from unlearnbench.models.epoch_order import TrainingRows, training_rows
-from unlearnbench.models.loading import (
-    context_length,
-    load_model,
-    load_tokenizer,
-    pad_id,
-    read_config,
-    template_of,
-)
+from unlearnbench.models.identity_entries import template_of
+from unlearnbench.models.limits import context_length, pad_id
+from unlearnbench.models.loading import load_model
 from unlearnbench.models.rows_loading import fingerprint, load_benchmark
+from unlearnbench.models.whole_model import load_tokenizer, read_config
 from unlearnbench.results.finalize import inputs_entry
 from unlearnbench.results.records import Record, read_record
 from unlearnbench.results.remote_copies import storage_of

@@ -22,7 +22,7 @@ def download_weights(
     """
     if config.ray.address is not None or not console.err.isatty():
         return
-    from unlearnbench.models.loading import hub_sources
+    from unlearnbench.models.named_models import hub_sources
 
     for model in config.models:
         waiting = [task for task in tasks if task.model == model.name and not task.done]

@@ -17,7 +17,7 @@ from unlearnbench.api import registry
 from unlearnbench.api.modifier import ByRole, Evaluate, Filter, Memory, Modifier, Perturb, RunStep
 from unlearnbench.base.errors import PluginError
 from unlearnbench.config.schema import LoRA
-from unlearnbench.models.loading import add_lora
+from unlearnbench.models.lora import add_lora
 from unlearnbench.testing import declarations
 from unlearnbench.testing.check import Outcome, check, fault, not_applicable, passed
 from unlearnbench.testing.tiny_lab import PAD, SEED, TinyLab

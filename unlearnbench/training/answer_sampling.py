@@ -18,7 +18,7 @@ from unlearnbench.models.batching import fast_batch_tokens, token_budget
 from unlearnbench.models.device import max_cached_tokens
 from unlearnbench.models.encoding import Encoder, Row
 from unlearnbench.models.forward import predict
-from unlearnbench.models.loading import max_context
+from unlearnbench.models.limits import max_context
 from unlearnbench.models.token_sampling import Distribution, choose, uniform_numbers
 
 # Batches of tokens whose keys and values sampling stores.

@@ -26,7 +26,7 @@ from unlearnbench.config.precision import Precision
 from unlearnbench.losses.lm_head import at_least_fp32
 from unlearnbench.models.encoding import Encoder, Row
 from unlearnbench.models.epoch_order import TrainingRows
-from unlearnbench.models.loading import check_context
+from unlearnbench.models.limits import check_context
 from unlearnbench.training.objective import Objective
 from unlearnbench.training.optimizers import TrainerSettings
 from unlearnbench.training.trainer import FineTuning, NonFiniteError, Trainer

@@ -14,8 +14,10 @@ from unlearnbench.config.method_specs import method_spec
 from unlearnbench.config.plan import Plan
 from unlearnbench.config.schema import MethodGrid, ModelSettings, SweepConfig
 from unlearnbench.config.training_settings import TrainingSettings
-from unlearnbench.models.loading import Source, load_model, load_tokenizer
+from unlearnbench.models.loading import load_model
 from unlearnbench.models.rows_loading import load_benchmark
+from unlearnbench.models.source import Source
+from unlearnbench.models.whole_model import load_tokenizer
 from unlearnbench.results.records import read_record
 from unlearnbench.results.sweep_folder import claim_folder
 from unlearnbench.runs.plan_sweep import plan_sweep

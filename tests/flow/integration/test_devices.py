@@ -24,7 +24,8 @@ from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.evaluation.predictor import Predictor
 from unlearnbench.evaluation.prefix_tree import build_tree
 from unlearnbench.models.encoding import TEMPLATES, Encoder
-from unlearnbench.models.loading import add_lora, pad_id
+from unlearnbench.models.limits import pad_id
+from unlearnbench.models.lora import add_lora
 from unlearnbench.models.prompt_shift import ShiftedModel, mean_states
 from unlearnbench.models.replays import Recorded, Replays, Shapes, Work, parts_of
 from unlearnbench.training.objective import Objective

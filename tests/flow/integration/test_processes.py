@@ -27,7 +27,8 @@ from unlearnbench.evaluation.predictor import Predictor
 from unlearnbench.evaluation.summary import plan_of, summarize
 from unlearnbench.models.encoding import TEMPLATES, Encoder
 from unlearnbench.models.epoch_order import TrainingRows
-from unlearnbench.models.loading import Source, pad_id
+from unlearnbench.models.limits import pad_id
+from unlearnbench.models.source import Source
 from unlearnbench.runs.prerequisites import model_evaluation
 from unlearnbench.runs.workspace import Workspace
 from unlearnbench.training.answer_sampling import Sampler
@@ -202,7 +203,7 @@ from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 from unlearnbench.base import distributed as group
 from unlearnbench.models.epoch_order import TrainingRows
-from unlearnbench.models.loading import add_lora
+from unlearnbench.models.lora import add_lora
 from unlearnbench.config.schema import LoRA
 from unlearnbench.base.fsdp import gather_to_main
 from unlearnbench.training.trainer import Trainer

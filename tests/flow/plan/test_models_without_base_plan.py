@@ -12,7 +12,7 @@ from tests.families import FAMILIES
 from unlearnbench.base.errors import UnlearnbenchError
 from unlearnbench.config.loader import load_config
 from unlearnbench.config.plan import Plan
-from unlearnbench.models.loading import source_of
+from unlearnbench.models.named_models import source_of
 from unlearnbench.runs.plan_sweep import plan_sweep
 from unlearnbench.runs.prepared_models import planned_models
 from unlearnbench.runs.prerequisites import preparation_tasks

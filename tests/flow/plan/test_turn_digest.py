@@ -14,13 +14,11 @@ from unlearnbench.base.errors import DataError, EvaluationError
 from unlearnbench.benchmarks.synthetic import Synthetic
 from unlearnbench.config.profiles import OPEN_UNLEARNING, TOFU
 from unlearnbench.config.schema import Architecture, EvaluationSettings, ModelSettings
-from unlearnbench.models.loading import (
-    UnreachableError,
-    generation_config,
-    load_model,
-    source_of,
-)
+from unlearnbench.models.identity_entries import generation_config
+from unlearnbench.models.loading import load_model
+from unlearnbench.models.named_models import source_of
 from unlearnbench.models.rows_loading import load_benchmark
+from unlearnbench.models.source import UnreachableError
 from unlearnbench.models.tiny import build_model
 from unlearnbench.runs.model_sources import ModelSources
 from unlearnbench.runs.plan_sweep import plan_sweep

@@ -17,9 +17,10 @@ from unlearnbench.config.plan import make_plan
 from unlearnbench.config.profiles import profile_of
 from unlearnbench.config.schema import LoRA
 from unlearnbench.evaluation.summary import summarize
-from unlearnbench.models.loading import Source, load_model
+from unlearnbench.models.loading import load_model
 from unlearnbench.models.lora import load_any_model
 from unlearnbench.models.rows_loading import fingerprint, load_benchmark
+from unlearnbench.models.source import Source
 from unlearnbench.report.exported_model import choose, export_model, numbers_of
 from unlearnbench.report.sweep_tracker import sweep_config
 from unlearnbench.results.finalize import references_of

@@ -14,7 +14,8 @@ from unlearnbench.config.loader import load_config
 from unlearnbench.config.method_specs import method_from_spec
 from unlearnbench.config.plan import RunSpec
 from unlearnbench.config.schema import SweepConfig
-from unlearnbench.models.loading import Source, load_model
+from unlearnbench.models.loading import load_model
+from unlearnbench.models.source import Source
 from unlearnbench.results.records import read_record, run_record, write_record
 from unlearnbench.runs.build_trainer import build_trainer
 from unlearnbench.runs.prerequisites import execute_task, preparation_tasks

@@ -10,7 +10,7 @@ import pytest
 from unlearnbench.api.attack import AttackRows
 from unlearnbench.api.benchmark import Benchmark, Question
 from unlearnbench.models.encoding import TEMPLATES, Encoder
-from unlearnbench.models.loading import pad_id
+from unlearnbench.models.limits import pad_id
 from unlearnbench.models.rows_loading import other_rows
 from unlearnbench.training.fine_tuning import FineTuner
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from unlearnbench.attacks.logit_lens import LogitLens
 from unlearnbench.config.schema import LoRA
-from unlearnbench.models.loading import add_lora
+from unlearnbench.models.lora import add_lora
 
 from .conftest import PlainTools
 

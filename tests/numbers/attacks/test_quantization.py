@@ -16,7 +16,7 @@ from unlearnbench.attacks.quantization import (
 from unlearnbench.base.errors import EvaluationError
 from unlearnbench.base.optional_packages import import_optional
 from unlearnbench.config.schema import LoRA
-from unlearnbench.models.loading import add_lora
+from unlearnbench.models.lora import add_lora
 from unlearnbench.runs.under_attack import restored
 from unlearnbench.stats.quantized_weights import Code, quantized
 

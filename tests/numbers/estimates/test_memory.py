@@ -22,7 +22,8 @@ from unlearnbench.config.schema import (
 )
 from unlearnbench.models.encoding import Row
 from unlearnbench.models.epoch_order import TrainingRows
-from unlearnbench.models.loading import Source, add_lora
+from unlearnbench.models.lora import add_lora
+from unlearnbench.models.source import Source
 from unlearnbench.results.memory import (
     Lengths,
     Setup,

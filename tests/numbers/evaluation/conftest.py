@@ -7,7 +7,7 @@ import pytest
 
 from unlearnbench.api.benchmark import Question
 from unlearnbench.models.encoding import TEMPLATES, Encoder
-from unlearnbench.models.loading import pad_id
+from unlearnbench.models.limits import pad_id
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from unlearnbench.benchmarks.tofu_metrics import ROLES
 from unlearnbench.config.profiles import OPEN_UNLEARNING
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.models.encoding import Encoder, Row, resolve_template
-from unlearnbench.models.loading import pad_id
+from unlearnbench.models.limits import pad_id
 from unlearnbench.models.packed_attention import can_pack
 from unlearnbench.models.row_states import RowReader
 

@@ -23,7 +23,7 @@ from unlearnbench.evaluation.prefix_tree import Tree, build_tree
 from unlearnbench.evaluation.summary import summarize
 from unlearnbench.models import device
 from unlearnbench.models.encoding import TEMPLATES, Encoder, Template
-from unlearnbench.models.loading import pad_id
+from unlearnbench.models.limits import pad_id
 
 from ...forked import launch
 

@@ -17,7 +17,7 @@ from unlearnbench.evaluation.predictor import Predictor
 from unlearnbench.evaluation.prefix_tree import build_tree
 from unlearnbench.evaluation.summary import summarize
 from unlearnbench.models.encoding import TEMPLATES, Row
-from unlearnbench.models.loading import pad_id
+from unlearnbench.models.limits import pad_id
 
 PROFILE = get_profile("tofu", max_length=90)
 

@@ -16,7 +16,7 @@ from unlearnbench.benchmarks.tofu_metrics import ROLES
 from unlearnbench.config.profiles import OPEN_UNLEARNING, TOFU
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.models.encoding import resolve_template
-from unlearnbench.models.loading import pad_id
+from unlearnbench.models.limits import pad_id
 
 LIMIT = 30
 SHORT = dataclasses.replace(OPEN_UNLEARNING, max_new_tokens=LIMIT)

@@ -21,7 +21,7 @@ from unlearnbench.benchmarks.published_tables import Table, Tables
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.models.encoding import TEMPLATES, Encoder, Template
-from unlearnbench.models.loading import pad_id
+from unlearnbench.models.limits import pad_id
 
 ROWS = (
     Choice(question=" What is the job of Ada? ", choices=("a baker", "poet", " no job"), answer=1),

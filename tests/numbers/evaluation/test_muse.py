@@ -22,7 +22,7 @@ from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.evaluation.made_up_sets import made_up_set
 from unlearnbench.metrics.rouge_f1 import RougeF1
 from unlearnbench.models.encoding import TEMPLATES, Encoder
-from unlearnbench.models.loading import pad_id
+from unlearnbench.models.limits import pad_id
 from unlearnbench.models.rows_loading import load_benchmark
 
 

@@ -13,7 +13,7 @@ from unlearnbench.api.observations import SetName
 from unlearnbench.config.profiles import get_profile
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.models.encoding import TEMPLATES, Encoder
-from unlearnbench.models.loading import pad_id
+from unlearnbench.models.limits import pad_id
 from unlearnbench.models.packed_attention import can_pack
 from unlearnbench.models.prompt_shift import ShiftedModel, mean_states, prompt_places
 

@@ -12,7 +12,7 @@ from unlearnbench.base.errors import EvaluationError
 from unlearnbench.config.profiles import get_profile
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.models.encoding import TEMPLATES
-from unlearnbench.models.loading import pad_id
+from unlearnbench.models.limits import pad_id
 
 from ...conftest import QUESTIONS
 from ...speed.plain_evaluator import PlainEvaluator, PlainResult

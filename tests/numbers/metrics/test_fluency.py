@@ -19,7 +19,7 @@ from unlearnbench.evaluation.made_up_sets import made_up_set
 from unlearnbench.evaluation.observation_file import read_observations, write_observations
 from unlearnbench.evaluation.summary import plan_of
 from unlearnbench.models.encoding import TEMPLATES, Encoder
-from unlearnbench.models.loading import pad_id
+from unlearnbench.models.limits import pad_id
 from unlearnbench.testing import check_plugin
 
 FLUENCY: dict[str, dict[str, Any]] = {"fluency": {}}

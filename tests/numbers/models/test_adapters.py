@@ -21,9 +21,13 @@ from unlearnbench.benchmarks.synthetic import Synthetic
 from unlearnbench.config.entries import attack_specs
 from unlearnbench.config.schema import LoRA, ModelSettings, SweepConfig
 from unlearnbench.models.encoding import TEMPLATES, Encoder
-from unlearnbench.models.loading import Source, load_model, load_tokenizer, source_of
-from unlearnbench.models.lora import check_targets, merged
+from unlearnbench.models.loading import load_model
+from unlearnbench.models.lora import merged
+from unlearnbench.models.lora_check import check_targets
+from unlearnbench.models.named_models import source_of
 from unlearnbench.models.rows_loading import load_benchmark
+from unlearnbench.models.source import Source
+from unlearnbench.models.whole_model import load_tokenizer
 from unlearnbench.runs.evaluate_model import set_up
 from unlearnbench.runs.plan_sweep import plan_sweep
 from unlearnbench.runs.run import run_single

@@ -16,9 +16,10 @@ from unlearnbench.evaluation.predictor import Predictor
 from unlearnbench.evaluation.prefix_tree import build_tree
 from unlearnbench.models.encoding import TEMPLATES, Encoder, Row
 from unlearnbench.models.epoch_order import TrainingRows
-from unlearnbench.models.loading import Source, load_model
+from unlearnbench.models.loading import load_model
 from unlearnbench.models.packed_attention import can_pack
 from unlearnbench.models.row_states import RowReader
+from unlearnbench.models.source import Source
 from unlearnbench.runs.evaluate_model import model_settings
 from unlearnbench.training.fine_tuning import FineTuner
 from unlearnbench.training.reference_model import load_references

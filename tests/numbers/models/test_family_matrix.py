@@ -16,7 +16,7 @@ from tests.family_matrix import TINY_FAMILIES, USES, Refused, limit, lora_on_exp
 from unlearnbench.base import deferred_warnings
 from unlearnbench.base.errors import ModelError
 from unlearnbench.config.schema import LoRA
-from unlearnbench.models.loading import add_lora
+from unlearnbench.models.lora import add_lora
 
 REFUSED = {("mamba", "LoRA, all linear layers"): "peft: 'out_proj' is incompatible with Mamba"}
 """Cells that peft refuses as well."""

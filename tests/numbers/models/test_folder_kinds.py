@@ -16,7 +16,9 @@ from safetensors.torch import load_file, save_file
 
 from unlearnbench.base.errors import ModelError
 from unlearnbench.config.schema import ModelSettings
-from unlearnbench.models.loading import Source, check_weights, load_model, source_errors
+from unlearnbench.models.loading import check_weights, load_model
+from unlearnbench.models.named_models import source_errors
+from unlearnbench.models.source import Source
 
 
 @pytest.fixture

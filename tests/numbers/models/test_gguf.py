@@ -9,7 +9,7 @@ import pytest
 
 from unlearnbench.base.errors import ModelError
 from unlearnbench.models.gguf import PACKAGED, check_file, content_of, converted, fetch
-from unlearnbench.models.loading import Source
+from unlearnbench.models.source import Source
 
 NAME = "smollm2-135m"
 

@@ -12,7 +12,9 @@ from unlearnbench.api.benchmark import Question
 from unlearnbench.api.method import LossBatch, Method
 from unlearnbench.base.errors import TrainingError
 from unlearnbench.config.schema import LoRA, ModelSettings, RetainSpec
-from unlearnbench.models.loading import Source, load_model, pad_id
+from unlearnbench.models.limits import pad_id
+from unlearnbench.models.loading import load_model
+from unlearnbench.models.source import Source
 from unlearnbench.training.objective import Objective
 from unlearnbench.training.optimizers import TrainerSettings
 from unlearnbench.training.reference_model import load_references

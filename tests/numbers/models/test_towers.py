@@ -12,7 +12,9 @@ from torch import nn
 from unlearnbench.base import deferred_warnings
 from unlearnbench.base.deferred_warnings import drain
 from unlearnbench.config.schema import LoRA, ModelSettings
-from unlearnbench.models.loading import Source, add_lora, load_model
+from unlearnbench.models.loading import load_model
+from unlearnbench.models.lora import add_lora
+from unlearnbench.models.source import Source
 from unlearnbench.models.towers import text_decoder, unreached_weights
 from unlearnbench.results.model_shape import shape_of
 from unlearnbench.training.objective import Objective

@@ -10,11 +10,8 @@ from safetensors.torch import load_file, save_file
 
 from unlearnbench.base.errors import ModelError
 from unlearnbench.config.schema import LoRA, ModelSettings
-from unlearnbench.models.loading import (
-    Source,
-    check_weights,
-    load_model,
-)
+from unlearnbench.models.loading import check_weights, load_model
+from unlearnbench.models.source import Source
 
 SETTINGS = ModelSettings(name="m", base="x")
 Weights = dict[str, torch.Tensor]
@@ -106,8 +103,7 @@ ADAPTERS: dict[str, Change] = {
 def test_an_adapter_that_is_not_whole_is_refused(
     tmp_path: Path, folder: Path, message: str
 ) -> None:
-    from unlearnbench.models.loading import add_lora
-    from unlearnbench.models.lora import load_any_model
+    from unlearnbench.models.lora import add_lora, load_any_model
 
     adapter = tmp_path / "adapter"
     add_lora(load(folder), LoRA(rank=2)).save_pretrained(adapter)

@@ -12,7 +12,7 @@ from unlearnbench.api.benchmark import Question
 from unlearnbench.api.method import Needs, Sampling
 from unlearnbench.models.encoding import TEMPLATES, Encoder, Row
 from unlearnbench.models.epoch_order import TrainingRows
-from unlearnbench.models.loading import pad_id
+from unlearnbench.models.limits import pad_id
 from unlearnbench.training.alternative_answers import alternative_rows, start_prompts
 
 Made = Callable[..., list[tuple[Row, ...]]]

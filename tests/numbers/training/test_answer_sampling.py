@@ -9,7 +9,7 @@ from unlearnbench.api.benchmark import Question
 from unlearnbench.api.method import Sampling
 from unlearnbench.base.errors import ModelError
 from unlearnbench.models.encoding import TEMPLATES, Encoder
-from unlearnbench.models.loading import pad_id
+from unlearnbench.models.limits import pad_id
 from unlearnbench.models.token_sampling import Distribution, choose
 from unlearnbench.training.answer_sampling import Sampler, SeededPrompt, sample
 

@@ -12,7 +12,7 @@ from unlearnbench.api import registry
 from unlearnbench.api.benchmark import Question
 from unlearnbench.config.schema import LoRA, RetainSpec
 from unlearnbench.models.dropout import ModelDropout, config_has_dropout
-from unlearnbench.models.loading import add_lora
+from unlearnbench.models.lora import add_lora
 from unlearnbench.training.objective import Objective
 
 from .test_trainer import METHODS, rows_of, trainer_of

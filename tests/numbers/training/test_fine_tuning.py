@@ -15,7 +15,8 @@ from unlearnbench.config.schema import LoRA
 from unlearnbench.models.batching import collate
 from unlearnbench.models.encoding import TEMPLATES, Encoder
 from unlearnbench.models.epoch_order import draw_epoch
-from unlearnbench.models.loading import add_lora, pad_id
+from unlearnbench.models.limits import pad_id
+from unlearnbench.models.lora import add_lora
 from unlearnbench.training.fine_tuning import SCALE, FineTuner
 from unlearnbench.training.trainer import NonFiniteError
 

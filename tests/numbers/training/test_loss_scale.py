@@ -18,7 +18,7 @@ from unlearnbench.config.schema import LoRA
 from unlearnbench.losses.lm_head import Projection
 from unlearnbench.losses.predictions import Predictions
 from unlearnbench.models.epoch_order import TrainingRows
-from unlearnbench.models.loading import add_lora
+from unlearnbench.models.lora import add_lora
 from unlearnbench.training.loss_scale import LossScale
 from unlearnbench.training.objective import Objective
 from unlearnbench.training.trainer import FineTuning, NonFiniteError, Trainer

@@ -15,7 +15,7 @@ from unlearnbench.api.modifier import OptimizerKind
 from unlearnbench.base.errors import TrainingError
 from unlearnbench.base.optional_packages import import_optional
 from unlearnbench.config.schema import Architecture, LoRA
-from unlearnbench.models.loading import add_lora
+from unlearnbench.models.lora import add_lora
 from unlearnbench.models.tiny import build_model
 from unlearnbench.training.optimizers import (
     TrainerSettings,

@@ -21,7 +21,8 @@ from unlearnbench.config.schema import LoRA, RetainSpec
 from unlearnbench.losses.lm_head import Projection
 from unlearnbench.losses.predictions import Predictions, Reference
 from unlearnbench.models.dropout import ModelDropout
-from unlearnbench.models.loading import add_lora, pad_id
+from unlearnbench.models.limits import pad_id
+from unlearnbench.models.lora import add_lora
 from unlearnbench.training.objective import Objective
 from unlearnbench.training.optimizers import TrainerSettings
 from unlearnbench.training.reference_model import ReferenceRows, load_references

@@ -24,7 +24,7 @@ from unlearnbench.losses.predictions import Reference
 from unlearnbench.models.batching import collate
 from unlearnbench.models.encoding import TEMPLATES, Encoder, Row
 from unlearnbench.models.epoch_order import TrainingRows, with_needed
-from unlearnbench.models.loading import pad_id
+from unlearnbench.models.limits import pad_id
 from unlearnbench.training.answer_sampling import Sampler
 from unlearnbench.training.micro_batches import Budget
 from unlearnbench.training.objective import Objective
