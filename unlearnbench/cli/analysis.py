@@ -35,9 +35,9 @@ def meta(
 ) -> None:
     r"""Find out which metrics tell models that know the forget rows from models that do not.
 
-    Faithfulness is the area under the ROC curve over start models (which know the rows) and
-    retain models; R and Q are the robustness to relearning and quantization. Several models
-    are needed: of several preparation seeds, in one sweep or in several.
+    Faithfulness is the area under the ROC curve that separates start models, which know the rows,
+    from retain models. R is the robustness to relearning, and Q is the robustness to quantization.
+    You need several models, prepared with several seeds, in one sweep or in several sweeps.
 
     Examples:
       unlearnbench analysis meta runs/seeds --out metrics.html

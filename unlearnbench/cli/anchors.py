@@ -70,7 +70,8 @@ def list_anchors(wide: Wide = False, as_json: Json = False) -> None:
 
 @command(app, "show")
 def show(
-    anchor_id: Annotated[str, argument("ID", "As `anchors list` has it.")], as_json: Json = False
+    anchor_id: Annotated[str, argument("ID", "Id of a model, as `anchors list` prints it.")],
+    as_json: Json = False,
 ) -> None:
     """Show a reference model, its published numbers and their tolerances.
 
@@ -93,7 +94,7 @@ def show(
 
 @command(app, "check")
 def check(
-    anchor_id: Annotated[str, argument("ID", "As `anchors list` has it.")],
+    anchor_id: Annotated[str, argument("ID", "Id of a model, as `anchors list` prints it.")],
     log: Annotated[
         str | None, option("LOG", "Compare this evaluation log, to 1e-6; needs no model.")
     ] = None,
@@ -111,7 +112,7 @@ def check(
 ) -> int:
     r"""Compare a log, or a checkpoint that is evaluated now, with its published numbers.
 
-    The exit code is 1 where a number differs by more than its tolerance.
+    The exit code is 1 if a number differs by more than its tolerance.
 
     Examples:
       unlearnbench anchors check llama-3.2-1b-retain90

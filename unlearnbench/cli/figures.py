@@ -9,7 +9,7 @@ from unlearnbench.base.console import Console
 from unlearnbench.cli.command import argument, command, new_group, option
 from unlearnbench.cli.options import Folder, split_key, sweep_folder
 
-Out = Annotated[str, option("FILE", "Its name ends in .svg, .png, .pdf or .html.")]
+Out = Annotated[str, option("FILE", "Figure to write: .svg, .png, .pdf or .html.")]
 
 app = new_group("Write a figure: SVG, PNG, PDF or HTML.")
 

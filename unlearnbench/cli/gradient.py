@@ -24,7 +24,7 @@ def gradient(
 ) -> None:
     """Show what each loss does to a token's logits, from p = 1e-6 to 1 - 1e-6.
 
-    One forget token in a fixed random context.
+    The loss is computed for one forget token in a fixed random context.
 
     Examples:
       unlearnbench methods gradient ce-u gradient-ascent npo --out gradient.html

@@ -43,10 +43,10 @@ def export(
 
 @command(app, "merge")
 def merge(files: Files, out: Out = None, plugins: Plugins = None) -> int:
-    """Merge boards into one; refuses lines that are damaged or do not fit the others.
+    """Merge boards into one, and refuse lines that are damaged or do not fit.
 
-    Exit code 1 where lines were refused, 2 where no line is left. The order of files changes
-    nothing.
+    The exit code is 1 if lines were refused, and 2 if no line is left. The order of the files does
+    not matter.
 
     Examples:
       unlearnbench leaderboard merge ours.jsonl theirs.jsonl --out board.jsonl
@@ -63,7 +63,7 @@ def show(
 ) -> int:
     """Print the best setting of each method on a board, with intervals over seeds.
 
-    Lines are refused as in `merge`.
+    Damaged lines, and lines that do not fit the others, are refused, as in `merge`.
 
     Examples:
       unlearnbench leaderboard show board.jsonl

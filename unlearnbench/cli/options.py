@@ -64,7 +64,7 @@ DEFAULT_SPLIT = 0.1
 DEFAULT_PROFILE = "tofu"
 Data = Annotated[str, option("DATA", DATA)]
 BatchTokens = Annotated[
-    int | None, option("N", "Tokens of a forward pass, where memory is short.", min=1)
+    int | None, option("N", "Tokens of a forward pass; use fewer if memory is short.", min=1)
 ]
 
 AttentionOption = Annotated[
@@ -82,9 +82,11 @@ class ProfileChanges:
 
     rows: Annotated[
         Any,  # typer takes no union; a number, or None
-        option("N", "First rows of each set.", parser=row_count),
+        option("N", "Evaluate only the first N rows of each set.", parser=row_count),
     ] = None
-    max_length: Annotated[int | None, option("N", "Tokens of prompt and answer.", min=1)] = None
+    max_length: Annotated[
+        int | None, option("N", "Most tokens of prompt and answer together.", min=1)
+    ] = None
     question_key: Annotated[
         QuestionKey | None, typer.Option(help="Question column of forget and retain sets.")
     ] = None
@@ -94,7 +96,7 @@ class ProfileChanges:
 class ModelOptions:
     """Options on how a model is read and evaluated."""
 
-    tokenizer: Annotated[str | None, option("MODEL", "For a MODEL without one of its own.")] = None
+    tokenizer: Annotated[str | None, option("MODEL", "Tokenizer for a MODEL that has none.")] = None
     data: Annotated[
         Any,  # a benchmark in place of the text, once `with_rows` has made one
         option("DATA", DATA, parser=str, default=DEFAULT_DATA),
@@ -123,7 +125,7 @@ class ModelOptions:
     precision: Annotated[
         Precision | None,
         typer.Option(
-            help="Of the evaluation.", show_default="bf16 on a GPU, else the weights' own"
+            help="Precision of the evaluation.", show_default="bf16 on a GPU, else the weights' own"
         ),
     ] = None
     batch_tokens: BatchTokens = None

@@ -25,7 +25,7 @@ ALL = "all"
 """The only split of rows that are given on the command line."""
 OPTIONAL = ("paraphrase", "wrong_answers", "subject", "score")
 """Columns that a benchmark reads only if they are named."""
-_MARKED_ROWS = "One table with all rows, in place of the two; --forget-if divides it."
+_MARKED_ROWS = "One table with all rows, instead of two; --forget-if divides it."
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class RowOptions:
             "ROWS", "Rows to forget: file, folder of save_to_disk, or hub id (org/name[split])."
         ),
     ] = None
-    retain_rows: Annotated[str | None, option("ROWS", "Rows to keep, likewise.")] = None
+    retain_rows: Annotated[str | None, option("ROWS", "Rows to keep, in the same forms.")] = None
     marked_rows: Annotated[str | None, option("ROWS", _MARKED_ROWS)] = None
     forget_if: Annotated[
         list[str] | None,

@@ -82,8 +82,8 @@ def plugin_group(kind: registry.Kind) -> typer.Typer:
     @command(
         app,
         "check",
-        text=f"Check {a_word} for common mistakes; takes seconds, and no GPU.\n\n"
-        "Exit code 1 where there is a fault.\n\n"
+        text=f"Check {a_word} for common mistakes, in seconds and without a GPU.\n\n"
+        "The exit code is 1 if there is a fault.\n\n"
         f"Examples:\n  unlearnbench {kind} check NAME --set KEY=VALUE --only CHECK\n"
         f"  unlearnbench {kind} check my_{word}.py\n"
         f"  unlearnbench {kind} check --all --json",
@@ -144,7 +144,7 @@ def plugin_group(kind: registry.Kind) -> typer.Typer:
         f"  cd my-{word} && pip install -e . pytest && pytest",
     )
     def new(
-        name: Annotated[str, argument("NAME", f"Such as my-{word}.")],
+        name: Annotated[str, argument("NAME", f"Name of the {word}, such as my-{word}.")],
         out: Annotated[str, option("DIR", "The package becomes a folder in it.")] = ".",
     ) -> None:
         for offer in registry.offers(kind):

@@ -11,7 +11,7 @@ from unlearnbench.cli.options import Json, Wide
 if TYPE_CHECKING:
     from unlearnbench.api.profile import Profile
 
-Name = Annotated[str, argument("NAME", "As `profiles list` has it, with changes: tofu+rows=80.")]
+Name = Annotated[str, argument("NAME", "Name of a profile, maybe with changes: tofu+rows=80.")]
 
 app = new_group("Show evaluation rules by name, and how they differ.")
 

@@ -144,8 +144,8 @@ def track(
 ) -> None:
     """Log a sweep's records to MLflow again, or to another server.
 
-    Afterwards the store has the numbers of today's table. Runs that have other numbers there, or
-    that are there in part, are replaced. All others stay as they are.
+    Afterwards, the store contains the numbers of the current table. Runs that are incomplete in the
+    store, or have other numbers there, are replaced. All other runs stay as they are.
 
     Examples:
       unlearnbench track runs/quickstart
@@ -170,11 +170,12 @@ def track(
 @command(app, "ui")
 def ui(
     folder: Folder = "runs/quickstart",
-    port: Annotated[int, option("N", "Port.", min=1, max=65535)] = 5000,
+    port: Annotated[int, option("N", "Port of the local server.", min=1, max=65535)] = 5000,
 ) -> None:
     """Print the address of a sweep's runs in MLflow, and serve a local store on this machine.
 
-    Ctrl-C ends it. A sweep that a server tracks is there already.
+    Press Ctrl-C to stop the local server. If a server tracks the sweep, the command only prints its
+    address.
 
     Examples:
       unlearnbench ui runs/quickstart

@@ -35,9 +35,10 @@ def quickstart(
     plugins: Plugins = None,
     as_json: Json = False,
 ) -> int:
-    """Sweep some methods on a small benchmark that is made here; minutes on a laptop.
+    """Sweep some methods on a small generated benchmark, in minutes on a laptop.
 
-    It is short for `unlearnbench sweep quickstart`. `unlearnbench sweep every_method` has all.
+    This command is short for `unlearnbench sweep quickstart`. To run all methods, use
+    `unlearnbench sweep every_method`.
 
     Examples:
       unlearnbench quickstart
@@ -59,8 +60,8 @@ def sweep(
     The sweep stops before its first run if the start model has not learned its rows.
 
     Results go to the folder output/name: report.html, results.csv, records/, plan.json and
-    mlflow.db. A config with several benchmarks has such a folder for each of them, and one
-    report.html for all.
+    mlflow.db. A config with several benchmarks writes such a folder for each benchmark, and one
+    report.html for all of them.
 
     Examples:
       unlearnbench sweep tofu_tiny --set data.path=~/tofu
@@ -132,8 +133,8 @@ def run(
 ) -> None:
     """Carry out one run of a config in this process, without Ray.
 
-    A config with several runs needs --select. Without it the runs are listed, and the exit code
-    is 2.
+    If a config has several runs, choose one with --select. Without this option, the command lists
+    the runs and ends with exit code 2.
 
     Examples:
       unlearnbench run quickstart                # list the runs to choose from
