@@ -57,7 +57,10 @@ class Attack(HyperParameters, ABC):
     None: `steps` for a `WeightAttack` that declares `trains`, `kinds` for all others.
     """
 
-    at: When = Field(default="last", description="evaluated epochs at which the model is attacked")
+    at: When = Field(
+        default="last",
+        description="epochs, among the evaluated ones, at which the model is attacked",
+    )
 
     def points(self) -> tuple[str, ...]:
         """Names of what is evaluated, in order: steps, or kinds of prompts; one "" for one."""
@@ -103,10 +106,20 @@ class PromptAttack(Attack):
 class SamplingAttack(Attack):
     """Base of attacks that ask many times and sample the answers."""
 
-    samples: int = Field(default=20, ge=1, le=10_000, description="answers to each question")
-    temperature: float = Field(default=1.0, gt=0, description="1: the model's own distribution")
-    top_p: float = Field(default=1.0, gt=0, le=1, description="nucleus; 1: the whole vocabulary")
-    seed: int = Field(default=0, ge=0, description="of the samples")
+    samples: int = Field(
+        default=20, ge=1, le=10_000, description="number of answers to each question"
+    )
+    temperature: float = Field(
+        default=1.0, gt=0, description="temperature of the samples; 1: the model's own distribution"
+    )
+    top_p: float = Field(
+        default=1.0,
+        gt=0,
+        le=1,
+        description="probability of the nucleus from which tokens are sampled; 1: the whole "
+        "vocabulary",
+    )
+    seed: int = Field(default=0, ge=0, description="seed of the samples")
 
 
 def has_steps(kind: type[Attack]) -> bool:

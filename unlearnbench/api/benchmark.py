@@ -420,7 +420,8 @@ class Benchmark(HyperParameters, ABC):
 
     source: str = Field(default="", description="where the rows come from: the benchmark's name")
     refusals: str | None = Field(
-        default=None, description="text file with a refusal per line, in place of the built-in list"
+        default=None,
+        description="text file with one refusal per line, instead of the built-in list",
     )
 
     def __hash__(self) -> int:

@@ -35,10 +35,15 @@ class MembershipInference(Summary):
 
     roles = frozenset({"forget", "holdout"})
 
-    members: str = Field(default="forget", description="set of rows that were trained on")
-    others: str = Field(default="holdout", description="set of rows that were not")
+    members: str = Field(
+        default="forget", description="evaluation set whose rows the start model was trained on"
+    )
+    others: str = Field(
+        default="holdout", description="evaluation set whose rows no model was trained on"
+    )
     control: str | None = Field(
-        default="retain", description="set in place of `members` in the control; null for none"
+        default="retain",
+        description="evaluation set that replaces `members` in the control; null: no control",
     )
 
     @abstractmethod

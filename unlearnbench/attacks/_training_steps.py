@@ -32,23 +32,29 @@ class TrainingAttack(WeightAttack):
     steps: tuple[int, ...] = Field(
         default=(1, 3, 6, 13),
         min_length=1,
-        description="steps after which the model is evaluated, besides before the first one; "
-        "the last of them ends the training",
+        description="steps after which the model is evaluated, in addition to the evaluation "
+        "before the first step; the training ends after the last of them",
     )
     learning_rate: float = Field(
-        default=2e-5, gt=0, description="tiny models need 50 times as much"
+        default=2e-5,
+        gt=0,
+        description="learning rate of the attack; tiny models need a rate 50 times higher",
     )
-    batch_size: int = Field(default=32, ge=1, description="rows of a step")
+    batch_size: int = Field(default=32, ge=1, description="number of rows in a step")
     schedule: Literal["constant", "linear"] = Field(
-        default="constant", description="linear: the rate falls to 0 over the steps"
+        default="constant",
+        description="schedule of the learning rate; linear: the rate falls to 0 over the steps",
     )
-    optimizer: OptimizerName = Field(default="adamw", description="its state starts empty")
+    optimizer: OptimizerName = Field(
+        default="adamw", description="optimiser of the attack; its state starts empty"
+    )
     lora_rank: int | None = Field(
         default=None,
         ge=1,
-        description="trains adapters on every linear layer but the output; default: all weights",
+        description="rank of adapters that are trained on every linear layer except the output "
+        "layer; default: all weights are trained",
     )
-    seed: int = Field(default=0, ge=0, description="of the rows' order and the adapters")
+    seed: int = Field(default=0, ge=0, description="seed of the order of rows and of the adapters")
 
     @field_validator("steps")
     @classmethod

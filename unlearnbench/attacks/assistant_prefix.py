@@ -34,8 +34,8 @@ class AssistantPrefix(PromptAttack):
         default=0.0,
         ge=0,
         lt=1,
-        description="share of the true answer's words that is given in place of `text`; one at "
-        "least and not all; 0: none",
+        description="share of the true answer's words that is given instead of `text`, at least "
+        "one word but not all; 0: no words are given",
     )
 
     @field_validator("text")

@@ -23,9 +23,9 @@ class CombinedQuestions(PromptAttack):
     label = "Combined with a retain question"
 
     first: Literal["forget", "retain"] = Field(
-        default="forget", description="question that stands first"
+        default="forget", description="question that comes first in the prompt"
     )
-    seed: int = Field(default=0, ge=0, description="of the retain questions")
+    seed: int = Field(default=0, ge=0, description="seed of the choice of retain questions")
 
     def selects(self, row: Question, rows: AttackRows) -> bool:
         """Questions beside which a retain question can stand."""

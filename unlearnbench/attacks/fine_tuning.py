@@ -36,8 +36,9 @@ class UnrelatedFineTuning(TrainingAttack):
     )
     file: str | None = Field(
         default=None,
-        description="file in place of the benchmark: passages between blank lines, or a table "
-        "(.jsonl, .json, .csv, .tsv, .parquet, .arrow) with `question` and `answer`, or `text`",
+        description="file that replaces the benchmark: passages between blank lines, or a table "
+        "(.jsonl, .json, .csv, .tsv, .parquet, .arrow) with the columns `question` "
+        "and `answer`, or `text`",
     )
 
     @model_validator(mode="after")

@@ -25,9 +25,11 @@ class InContext(PromptAttack):
 
     label = "Examples in context"
 
-    of: Literal["retain", "subject"] = Field(default="retain", description="rows that are shown")
-    k: int = Field(default=5, ge=1, le=100, description="rows in front of the question")
-    seed: int = Field(default=0, ge=0, description="of the retain rows")
+    of: Literal["retain", "subject"] = Field(
+        default="retain", description="kind of rows that are shown"
+    )
+    k: int = Field(default=5, ge=1, le=100, description="number of rows in front of the question")
+    seed: int = Field(default=0, ge=0, description="seed of the choice of retain rows")
 
     def selects(self, row: Question, rows: AttackRows) -> bool:
         """Questions for which there are rows to show."""

@@ -30,7 +30,7 @@ class LogitLens(WeightAttack):
     depths: tuple[int, ...] = Field(
         default=(25, 50, 75, 100),
         min_length=1,
-        description="layers that are read, in percent of all of them, rounded up",
+        description="depths of the layers that are read, in percent of all layers, rounded up",
     )
 
     @field_validator("depths")

@@ -45,12 +45,15 @@ class Quantization(WeightAttack):
     white_box = True
 
     codes: tuple[Code, ...] = Field(
-        default=("nf4",), min_length=1, description="each is evaluated, from the full weights"
+        default=("nf4",),
+        min_length=1,
+        description="codes of the quantised weights; the model is evaluated with each code, "
+        "always from the full weights",
     )
     backend: Literal["exact", "bitsandbytes"] = Field(
         default="exact",
-        description="exact: weights are rounded in memory, on any device; bitsandbytes: its layers "
-        "on CUDA",
+        description="exact: weights are rounded in memory, on any device; bitsandbytes: layers "
+        "of bitsandbytes, on CUDA",
     )
 
     @field_validator("codes")

@@ -26,9 +26,12 @@ class Relearning(TrainingAttack):
 
     rows: Literal["forget", "half", "other-half", "retain"] = Field(
         default="other-half",
-        description="trained on, and measured: forget: all rows to forget, both; half: those of "
-        "every second subject, both; other-half: those of every second subject, and the others; "
-        "retain: rows to keep, and all to forget; for unrelated rows there is fine-tuning",
+        description="rows that the attack trains on, and rows that it measures; forget: trains "
+        "on all rows to forget and measures them; half: trains on the rows to forget "
+        "of every second subject and measures the same rows; other-half: trains on "
+        "every second subject and measures the other subjects; retain: trains on "
+        "rows to keep and measures all rows to forget; for unrelated rows, use the "
+        "attack `fine-tuning`",
     )
 
     def training_rows(self, tools: AttackTools) -> Sequence[Question]:

@@ -43,7 +43,9 @@ Births = set[tuple[str, str]]
 class AuthorSettings(Benchmark):
     """Base of benchmarks with generated authors, which a tiny base model is pretrained on."""
 
-    questions_per_author: int = Field(default=20, ge=1, le=20, description="rows per author")
+    questions_per_author: int = Field(
+        default=20, ge=1, le=20, description="number of rows about each author"
+    )
     pretraining_authors: int = Field(
         default=20,
         ge=0,

@@ -73,8 +73,8 @@ class EduRelat(Benchmark):
     path: str = Field(default="edu_relat", description="folder of its files")
     family: ModelFamily = Field(
         default="llama",
-        description="models whose prompt is used: `llama` and `phi` write `Answer:` in front of "
-        "each answer, with `gpt2-xl` it is part of the prompt",
+        description="family of models whose prompt is used: with `llama` and `phi`, each answer "
+        "begins with `Answer:`; with `gpt2-xl`, `Answer:` is part of the prompt",
     )
 
     def metrics(self, profile: Profile) -> tuple[MetricUse, ...]:

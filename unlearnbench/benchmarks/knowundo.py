@@ -67,13 +67,14 @@ class KnowUnDo(PublishedBenchmark):
 
     source: str = "knowundo"
     path: str | None = Field(
-        default=None, description="folder of its files, full.json and others; default: the hub's"
+        default=None,
+        description="folder of its files, full.json and others; default: the files on the hub",
     )
     hub_id: str = Field(default="zjunlp/KnowUnDo", description="data set of the hub")
     format: Format = Field(
         default="text",
-        description="text: the question, an empty line and the answer, as its authors have them; "
-        "chat: in the model's template",
+        description="text: the question, an empty line and the answer, as the authors have them; "
+        "chat: both in the model's template",
     )
 
     def metrics(self, profile: Profile) -> tuple[MetricUse, ...]:

@@ -75,11 +75,15 @@ class LUME(Benchmark):
     revision: str | None = Field(default=None, description="commit or tag on the hub")
     part: Literal["train", "validation"] | None = Field(
         default=None,
-        description="part of SemEval's rows, whose splits are `forget_train`, `retain_train` and "
-        "likewise `_validation`; default: the splits are `forget` and `retain`",
+        description="part of SemEval's rows, `train` or `validation`, whose splits are "
+        "`forget_train` and `retain_train`, or `forget_validation` and "
+        "`retain_validation`; default: the splits are `forget` and `retain`",
     )
     per_task: int | None = Field(
-        default=None, ge=1, description="first rows alone of each task and kind: a small study"
+        default=None,
+        ge=1,
+        description="number of first rows of each task and kind that are used, for a small "
+        "study; default: all",
     )
 
     def metrics(self, profile: Profile) -> tuple[MetricUse, ...]:

@@ -65,15 +65,15 @@ class MUSE(PublishedBenchmark):
     source: str = "muse"
     hub_id: str = Field(
         default="muse-bench/MUSE-News",
-        description="data set of the hub: this one, or muse-bench/MUSE-Books",
+        description="data set on the hub: the default, or muse-bench/MUSE-Books",
     )
     tokenizer: str | None = Field(
         default=None,
-        description="folder or hub id (`@` with a revision may follow) of the tokenizer by which "
-        "texts to train on are joined and cut into pieces of `piece` tokens; default: each text is "
-        "a row, cut at its end",
+        description="folder or hub id (`@` with a revision may follow) of a tokenizer; training "
+        "texts are joined and cut into pieces of `piece` of its tokens; default: "
+        "each text is a row, which is cut at its end",
     )
-    piece: int = Field(default=2047, ge=8, description="tokens of a piece, without BOS")
+    piece: int = Field(default=2047, ge=8, description="number of tokens of a piece, without BOS")
 
     @property
     def repositories(self) -> Mapping[str, hub.Repository]:

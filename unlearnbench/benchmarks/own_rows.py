@@ -117,35 +117,41 @@ class OwnRows(Benchmark):
         "config, split and revision)",
     )
     retain: Annotated[RowsBySplit | None, TABLES] = Field(
-        default="retain.jsonl", description="rows to keep, likewise; for all splits, or by split"
+        default="retain.jsonl",
+        description="rows to keep, in the same forms as `forget`; either for all splits, or by "
+        "split",
     )
     rows: Annotated[Rows | None, TABLE] = Field(
         default=None,
-        description="one table with all rows, in place of `forget` and `retain`: see `forget_if`",
+        description="one table with all rows, instead of `forget` and `retain`; `forget_if` "
+        "divides it",
     )
     forget_if: Annotated[Filter | None, TypeName("{column: value or values}")] = Field(
         default=None,
-        description='which of `rows` are to be forgotten: {author: "J. Doe"}; all keys must hold, '
-        "and one of the values of a list",
+        description="condition for the rows in `rows` that are to be forgotten, such as {author: "
+        '"J. Doe"}; a row must match all keys, and one of the values if a key has a '
+        "list",
     )
     holdout: Annotated[RowsBySplit | None, TABLES] = Field(
         default=None,
-        description="rows like the forget rows that no model has seen, for the question whether "
-        "what is left is private",
+        description="rows like the forget rows that no model has seen; the score Private needs "
+        "them",
     )
     utility: Annotated[Rows | None, TABLE] = Field(
         default=FACTS,
-        description="other rows to be kept; `facts`: true facts that are built in; null: none",
+        description="rows about other things, which show whether general knowledge is kept; "
+        "`facts`: built-in true facts; null: none",
     )
     subject: str | None = Field(
         default=None,
-        description="column of what a row is about: attacks train on some subjects and measure "
-        "others; default: each row is a subject",
+        description="column that says what a row is about, because attacks train on some "
+        "subjects and measure others; default: each row is its own subject",
     )
     evaluated_rows: int = Field(
         default=400,
         ge=1,
-        description="most retain rows that are evaluated, and most utility rows, evenly spaced",
+        description="maximal number of retain rows that are evaluated, and of utility rows; they "
+        "are evenly spaced",
     )
 
     @model_validator(mode="before")

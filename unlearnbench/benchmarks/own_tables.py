@@ -25,9 +25,11 @@ class TableSection(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
     path: str = Field(description="file, folder, or id on the hub")
-    config: str | None = Field(default=None, description="configuration of a data set of the hub")
+    config: str | None = Field(default=None, description="configuration of a data set on the hub")
     split: str | None = Field(
-        default=None, description="`train`, `train[:2000]`; default: the only one, or `train`"
+        default=None,
+        description="split of the data set, such as `train` or `train[:2000]`; default: the only "
+        "split, or `train`",
     )
     revision: str | None = Field(default=None, description="commit or tag on the hub")
 

@@ -78,18 +78,27 @@ class Passages(Benchmark):
 
     source: str = "passages"
     authors: int = Field(
-        default=24, ge=2, le=LARGEST, description="fictitious authors in the full set"
+        default=24, ge=2, le=LARGEST, description="number of fictitious authors in the full set"
     )
-    chapters: int = Field(default=2, ge=1, le=4, description="chapters about each author")
-    sentences: int = Field(default=3, ge=2, le=4, description="of a chapter, each of one fact")
+    chapters: int = Field(default=2, ge=1, le=4, description="number of chapters about each author")
+    sentences: int = Field(
+        default=3,
+        ge=2,
+        le=4,
+        description="number of sentences of a chapter; each sentence states one fact",
+    )
     exchanges: int = Field(
-        default=2, ge=1, le=2, description="questions with answers about each fact, as passages"
+        default=2,
+        ge=1,
+        le=2,
+        description="number of questions with answers about each fact, written as passages",
     )
     pretraining_authors: int = Field(
         default=12,
         ge=1,
         le=LARGEST,
-        description="authors outside the benchmark: of the examples, and for a tiny base model",
+        description="number of authors outside the benchmark, who are used in examples and for a "
+        "tiny base model",
     )
     seed: int = Field(default=0, ge=0, description="seed of the generator")
 

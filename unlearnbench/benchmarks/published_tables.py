@@ -148,8 +148,10 @@ class Tables:
 class PublishedBenchmark(Benchmark):
     """A benchmark whose tables are in a folder of the user, or else in a repository of the hub."""
 
-    path: str | None = Field(default=None, description="folder of its files; default: the hub's")
-    hub_id: str = Field(description="data set of the hub")
+    path: str | None = Field(
+        default=None, description="folder of its files; default: the files on the hub"
+    )
+    hub_id: str = Field(description="data set on the hub")
     revision: str | None = Field(default=None, description="commit or tag on the hub")
 
     @property

@@ -51,24 +51,25 @@ class Questions(OwnRows):
     )
     messages: str | None = Field(
         default=None,
-        description="column of conversations, in place of both: the last assistant turn is the "
-        "answer, earlier turns are its context; default: `messages`, `conversations`, …",
+        description="column of conversations, instead of columns of questions and answers; the "
+        "last assistant turn is the answer, and earlier turns are its context; "
+        "default: `messages`, `conversations`, …",
     )
     paraphrase: str | None = Field(
-        default=None, description="column of the answer in other words, of forget rows at least"
+        default=None, description="column of the answer in other words, at least for forget rows"
     )
     paraphrased_question: str | None = Field(
         default=None, description="column of the question in other words"
     )
     wrong_answers: str | None = Field(
         default=None,
-        description="column of a list of wrong answers, of forget rows at least: truth ratio and "
-        "Forget Quality",
+        description="column of a list of wrong answers, at least for forget rows; truth ratio "
+        "and Forget Quality need them",
     )
     score: str | None = Field(
         default=None,
-        description="column of a number from 0 (unlearn) to 1 (learn), or one for each token, for "
-        "methods that read it",
+        description="column of a number from 0 (unlearn) to 1 (learn), or of a number for each "
+        "token, for methods that read scores",
     )
 
     @model_validator(mode="after")

@@ -66,9 +66,10 @@ class RWKU(PublishedBenchmark):
     source: str = "rwku"
     path: str | None = Field(
         default=None,
-        description="folder with a folder `All` of the hub's files; default: the hub's",
+        description="folder that contains the folder `All` with the files of the hub; default: "
+        "the files on the hub",
     )
-    hub_id: str = Field(default="jinzhuoran/RWKU", description="data set of the hub")
+    hub_id: str = Field(default="jinzhuoran/RWKU", description="data set on the hub")
 
     def metrics(self, profile: Profile) -> tuple[MetricUse, ...]:
         """ROUGE-L recall of blanks (level 1), questions (2) and adversarial questions (3)."""

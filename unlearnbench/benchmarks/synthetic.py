@@ -28,7 +28,7 @@ class Synthetic(TofuSchema):
 
     source: str = "synthetic"
     authors: int = Field(
-        default=40, ge=2, le=LARGEST, description="fictitious authors in the full set"
+        default=40, ge=2, le=LARGEST, description="number of fictitious authors in the full set"
     )
 
     def split_problem(self, fraction: float) -> str:

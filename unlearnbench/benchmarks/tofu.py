@@ -46,7 +46,8 @@ class TOFU(TofuSchema):
         default=None,
         ge=1,
         le=180,
-        description="keep the first so many authors alone, besides the forget sets: a small study",
+        description="number of first authors that are kept, in addition to the forget sets, for "
+        "a small study; default: all",
     )
 
     def split_problem(self, fraction: float) -> str:

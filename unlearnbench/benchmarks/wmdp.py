@@ -83,8 +83,8 @@ class WMDP(PublishedBenchmark):
     source: str = "wmdp"
     path: str | None = Field(
         default=None,
-        description="folder of the hub's files, or of `wmdp-bio.jsonl` and others; default: the "
-        "hub's",
+        description="folder of the files from the hub, or of `wmdp-bio.jsonl` and others; "
+        "default: the files on the hub",
     )
     hub_id: str = Field(
         default="",
@@ -97,15 +97,18 @@ class WMDP(PublishedBenchmark):
         "or of `virology.jsonl` and others",
     )
     subjects: tuple[str, ...] = Field(
-        default=("sociology", "philosophy"), min_length=1, description="MMLU's, of set `mmlu`"
+        default=("sociology", "philosophy"),
+        min_length=1,
+        description="subjects of MMLU in the evaluation set `mmlu`",
     )
     variant: Literal["letters", "robust", "cloze"] = Field(
         default="letters",
-        description="robust: questions that no one answers by their options alone; cloze: texts of "
-        "options in place of letters; both of bio alone",
+        description="robust: questions that cannot be answered from their options alone; cloze: "
+        "texts of options instead of letters; both variants exist only for bio",
     )
     format: Format = Field(
-        default="text", description="chat: a turn of the model's template, behind a system message"
+        default="text",
+        description="chat: the question is a turn of the model's template, after a system message",
     )
     corpora: str | None = Field(
         default=None,
@@ -115,11 +118,13 @@ class WMDP(PublishedBenchmark):
     )
     bio_forget_corpus: str = Field(
         default="cais/wmdp-bio-forget-corpus",
-        description="data set of the hub with the texts to forget of biology, if `corpora` is on "
-        "the hub; it is gated",
+        description="gated data set on the hub with the biology texts to forget, if `corpora` is "
+        "on the hub",
     )
     texts: int | None = Field(
-        default=None, ge=1, description="first texts alone of each corpus; default: all"
+        default=None,
+        ge=1,
+        description="number of first texts of each corpus that are used; default: all",
     )
 
     @property

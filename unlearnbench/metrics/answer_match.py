@@ -21,7 +21,9 @@ class AnswerMatch(Metric):
     reads = frozenset({"generated"})
 
     rule: Literal["exact", "contains"] = Field(
-        default="exact", description="the whole answer without outer blanks, or any part of it"
+        default="exact",
+        description="whether the true answer must be the whole greedy answer, without outer "
+        "blanks, or any part of it",
     )
 
     def per_example(self, seen: SetEvaluation) -> FloatArray:

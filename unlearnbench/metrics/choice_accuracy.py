@@ -27,8 +27,9 @@ class ChoiceAccuracy(Metric):
 
     per: Per = Field(
         default="token",
-        description="what the log-probability of an option is divided by: its tokens, nothing, "
-        "its characters or its bytes; the latter two of a multiple choice alone",
+        description="what the log-probability of an option is divided by: its number of tokens, "
+        "nothing, its number of characters, or its number of bytes; the last two "
+        "apply only to multiple choice",
     )
 
     def per_example(self, seen: SetEvaluation) -> FloatArray:

@@ -35,8 +35,10 @@ class ClassifierFluency(Metric):
         default=None, description="hub id or folder of a sequence classifier in safetensors"
     )
     revision: str | None = Field(default=None, description="commit or tag of the hub's model")
-    target: str = Field(default="clean", description="label whose probability counts")
-    max_tokens: int = Field(default=32, ge=1, description="tokens of a text that are read")
+    target: str = Field(default="clean", description="label whose probability is the metric")
+    max_tokens: int = Field(
+        default=32, ge=1, description="number of tokens of a text that are read"
+    )
 
     def per_example(self, seen: SetEvaluation) -> FloatArray:
         """[n] in [0, 1]."""

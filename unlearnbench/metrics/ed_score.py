@@ -21,7 +21,7 @@ class EDScore(Metric):
     roles = frozenset({"forget"})
     bounds = (0.0, math.inf)
 
-    spread: float = Field(default=2.0, ge=0, description="λ, the weight of the deviation")
+    spread: float = Field(default=2.0, ge=0, description="weight λ of the standard deviation")
 
     def per_example(self, seen: SetEvaluation) -> FloatArray:
         """[n] at least 0."""

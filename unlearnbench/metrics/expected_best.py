@@ -19,7 +19,7 @@ class ExpectedBest(Metric):
     roles = frozenset({"forget"})
     greedy = "rouge"
 
-    k: int = Field(default=16, ge=1, description="answers of which the best counts")
+    k: int = Field(default=16, ge=1, description="number k of answers, the best of which counts")
 
     def per_example(self, seen: SetEvaluation) -> FloatArray:
         """[n] in [0, 1]. Raises: PluginError for fewer than k samples."""

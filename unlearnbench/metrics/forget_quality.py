@@ -22,9 +22,9 @@ class ForgetQuality(Summary):
 
     set: str = Field(default="forget", description="set whose truth ratios are compared")
     mean: Literal["geometric", "arithmetic"] = Field(
-        default="geometric", description="of the false answers' probabilities"
+        default="geometric", description="kind of mean over the probabilities of the false answers"
     )
-    epsilon: float = Field(default=0.0, ge=0, description="added to the numerator")
+    epsilon: float = Field(default=0.0, ge=0, description="number that is added to the numerator")
 
     def columns(self) -> tuple[MetricColumn, ...]:
         """p-value, its logarithm, the statistic D, and the number of questions."""

@@ -29,7 +29,8 @@ class Forgotten(Summary):
     question = "Is it forgotten?"
 
     of: tuple[str, ...] = Field(
-        default=tuple(f"{name}_forget" for name in PARTS), description="columns that it is made of"
+        default=tuple(f"{name}_forget" for name in PARTS),
+        description="columns from which the score is computed",
     )
 
     def columns(self) -> tuple[MetricColumn, ...]:

@@ -19,7 +19,8 @@ class Kept(Summary):
     question = "Is the rest kept?"
 
     of: tuple[str, ...] = Field(
-        default=("model_utility", "repetition_forget"), description="columns that it is made of"
+        default=("model_utility", "repetition_forget"),
+        description="columns from which the score is computed",
     )
 
     def columns(self) -> tuple[MetricColumn, ...]:

@@ -20,8 +20,10 @@ class LeakAtK(Metric):
     reads = frozenset({"samples"})
     roles = frozenset({"forget"})
 
-    k: int = Field(default=16, ge=1, description="answers of which one leaks")
-    threshold: float = Field(default=0.8, gt=0, le=1, description="ROUGE-L recall of a leak")
+    k: int = Field(default=16, ge=1, description="number k of answers, at least one of which leaks")
+    threshold: float = Field(
+        default=0.8, gt=0, le=1, description="ROUGE-L recall from which an answer counts as a leak"
+    )
 
     def per_example(self, seen: SetEvaluation) -> FloatArray:
         """[n] in [0, 1]. Raises: PluginError for fewer than k samples."""

@@ -18,7 +18,7 @@ class MinK(MembershipInference):
     label = "Min-K"
     key = "min_k"
 
-    share: float = Field(default=0.4, gt=0, le=1, description="K, share of the tokens")
+    share: float = Field(default=0.4, gt=0, le=1, description="share K of the answer's tokens")
 
     def scores(self, seen: SetEvaluation) -> FloatArray | None:
         """[n] in nats."""

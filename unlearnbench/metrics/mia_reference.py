@@ -20,7 +20,8 @@ class ReferenceAttack(MembershipInference):
 
     # The retain model was trained on the retain rows as well.
     control: str | None = Field(
-        default=None, description="set in place of `members` in the control; null for none"
+        default=None,
+        description="evaluation set that replaces `members` in the control; null: no control",
     )
 
     def scores(self, seen: SetEvaluation) -> FloatArray:

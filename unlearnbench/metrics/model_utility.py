@@ -13,7 +13,8 @@ class ModelUtility(Summary):
     """
 
     of: tuple[str, ...] = Field(
-        examples=[("probability_retain", "rouge_retain")], description="columns that it is made of"
+        examples=[("probability_retain", "rouge_retain")],
+        description="columns from which the score is computed",
     )
 
     def columns(self) -> tuple[MetricColumn, ...]:

@@ -16,7 +16,9 @@ class OptionProbability(Metric):
     label = "Probability"
     reads = frozenset({"perturbed"})
 
-    epsilon: float = Field(default=0.0, ge=0, description="added to the denominator")
+    epsilon: float = Field(
+        default=0.0, ge=0, description="number ε that is added to the denominator"
+    )
 
     def per_example(self, seen: SetEvaluation) -> FloatArray:
         """[n] in [0, 1]."""

@@ -26,7 +26,7 @@ class Removed(Summary):
             "probability_forget",
             "rouge_forget",
         ),
-        description="columns that it is made of",
+        description="columns from which the score is computed",
     )
 
     def columns(self) -> tuple[MetricColumn, ...]:

@@ -17,7 +17,9 @@ class RougeF1(Metric):
     label = "ROUGE-L F1"
     reads = frozenset({"generated"})
 
-    stemmer: bool = Field(default=False, description="compare stems, by Porter's algorithm")
+    stemmer: bool = Field(
+        default=False, description="whether words are compared by their stems (Porter's algorithm)"
+    )
 
     def per_example(self, seen: SetEvaluation) -> FloatArray:
         """[n] in [0, 1]."""

@@ -43,9 +43,13 @@ class SamplingBounds(Summary):
     reads: ClassVar[frozenset[Reads]] = frozenset({"samples"})
     roles: ClassVar[frozenset[Role]] = frozenset({"forget"})
 
-    alpha: float = Field(default=0.01, gt=0, le=0.25, description="probability that one fails")
-    k: int = Field(default=16, ge=1, description="answers of which one leaks")
-    threshold: float = Field(default=0.8, gt=0, le=1, description="ROUGE-L recall of a leak")
+    alpha: float = Field(
+        default=0.01, gt=0, le=0.25, description="probability α that a bound does not hold"
+    )
+    k: int = Field(default=16, ge=1, description="number k of answers, at least one of which leaks")
+    threshold: float = Field(
+        default=0.8, gt=0, le=1, description="ROUGE-L recall from which an answer counts as a leak"
+    )
 
     def columns(self) -> tuple[MetricColumn, ...]:
         """Four upper bounds."""

@@ -13,10 +13,10 @@ class TaskAggregate(Summary):
     """
 
     kept: tuple[str, ...] = Field(
-        examples=[("rouge_retain",)], description="columns that are to stay high"
+        examples=[("rouge_retain",)], description="columns that should stay high"
     )
     gone: tuple[str, ...] = Field(
-        examples=[("rouge_forget",)], description="columns that are to become 0"
+        examples=[("rouge_forget",)], description="columns that should become 0"
     )
 
     def columns(self) -> tuple[MetricColumn, ...]:

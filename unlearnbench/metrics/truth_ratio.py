@@ -27,9 +27,9 @@ class TruthRatio(Metric):
         default="advantage", description="closeness: min(R, 1/R); advantage: max(0, 1 − 1/R)"
     )
     mean: Literal["geometric", "arithmetic"] = Field(
-        default="geometric", description="of the false answers' probabilities"
+        default="geometric", description="kind of mean over the probabilities of the false answers"
     )
-    epsilon: float = Field(default=0.0, ge=0, description="added to denominators")
+    epsilon: float = Field(default=0.0, ge=0, description="number that is added to denominators")
 
     def per_example(self, seen: SetEvaluation) -> FloatArray:
         """[n] in [0, 1]."""

@@ -14,7 +14,8 @@ class Utility(Summary):
     """
 
     of: tuple[str, ...] = Field(
-        default=("probability_retain", "rouge_retain"), description="columns that it is made of"
+        default=("probability_retain", "rouge_retain"),
+        description="columns from which the score is computed",
     )
 
     def columns(self) -> tuple[MetricColumn, ...]:

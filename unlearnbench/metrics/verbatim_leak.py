@@ -19,7 +19,11 @@ class VerbatimLeak(Metric):
     label = "Verbatim leak at k samples"
     reads = frozenset({"tokens"})
 
-    k: int = Field(default=128, ge=1, description="samples of which one repeats the answer")
+    k: int = Field(
+        default=128,
+        ge=1,
+        description="number k of samples, at least one of which repeats the answer",
+    )
 
     def per_example(self, seen: SetEvaluation) -> FloatArray:
         """[n] in [0, 1]."""
