@@ -37,6 +37,7 @@ from unlearnbench.results.table import TableRow
 from unlearnbench.stats.ks_test import SIGNIFICANCE, Sensitivity, ks_power
 from unlearnbench.stats.paired_test import holm
 from unlearnbench.stats.pareto_front import hypervolume
+from unlearnbench.stats.t_interval import ENOUGH_SEEDS
 
 
 @dataclass(frozen=True)
@@ -215,6 +216,9 @@ class Rivals:
     """The first of the other methods by the headline; empty without one."""
     kinds: Mapping[str, Untested] = field(default_factory=dict[str, Untested])
     """The reasons of `untested` as values."""
+    few_seeds: frozenset[str] = frozenset()
+    """Methods that were compared on fewer than three seeds. Their test is over questions, so
+    nothing is known of other seeds, and nothing is claimed even if they are in `apart`."""
 
 
 def contenders_of(panel: Panel, records: Iterable[Record]) -> list[Contender]:
@@ -279,7 +283,14 @@ def rivals(panel: Panel, records: Iterable[Record]) -> Rivals | None:
         untested=untested,
         runner_up=others[0].name if others else "",
         kinds=kinds,
+        few_seeds=frozenset(name for name, item in tested.items() if _has_few_seeds(item)),
     )
+
+
+def _has_few_seeds(compared: PanelComparison) -> bool:
+    """Whether one of two compared settings has fewer than three seeds."""
+    sides = [side for side in (compared.a, compared.b) if side is not None]
+    return any(len(side.seeds) < ENOUGH_SEEDS for side in sides)
 
 
 def _kind_of(result: Match | NoMatch, compared: PanelComparison) -> Untested:

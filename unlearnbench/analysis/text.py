@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -329,7 +329,7 @@ def doubts(order: PanelOrder, ahead: Sequence[str] = ()) -> Iterator[str]:
     if leader is None or leader.best is None:
         return
     if order.rivals is not None:
-        yield from _against_rivals(order.rivals, ahead, few=leader.seeds < ENOUGH_SEEDS)
+        yield from _against_rivals(order.rivals, ahead)
     without = [method for method in order.methods if method.best is None]
     if by_rule := [item.method for item in without if not (item.chosen_on or item.lost)]:
         yield f"No setting keeps {share_kept(leader.best.headline)}: {_named(by_rule)}."
@@ -343,13 +343,12 @@ def doubts(order: PanelOrder, ahead: Sequence[str] = ()) -> Iterator[str]:
         yield order.sensitivity.summary
 
 
-def _against_rivals(rivals: Rivals, ahead: Sequence[str], *, few: bool) -> Iterator[str]:
+def _against_rivals(rivals: Rivals, ahead: Sequence[str]) -> Iterator[str]:
     """Say which methods the leading one beats, and against which nothing is decided.
 
     Args:
         rivals: Tests of the leading method.
         ahead: Methods that forget significantly more at equal utility.
-        few: Whether the leading method has too few seeds to be ranked.
     """
     runner_up = rivals.runner_up
     reason = rivals.untested.get(runner_up)
@@ -361,19 +360,30 @@ def _against_rivals(rivals: Rivals, ahead: Sequence[str], *, few: bool) -> Itera
         )
     if ahead:
         yield f"At equal utility it forgets significantly less than {listed_names(ahead)}."
+
+    def marked(names: Iterable[str]) -> str:
+        """List methods, and say which of them is the runner-up."""
+        return listed_names(
+            [f"{name} (the runner-up)" if name == runner_up else name for name in names]
+        )
+
     undecided = [name for name in rivals.same if name not in ahead]
     if undecided:
-        names = [f"{name} (the runner-up)" if name == runner_up else name for name in undecided]
         yield (
-            f"Undecided against {listed_names(names)}: at equal utility, the difference may be "
+            f"Undecided against {marked(undecided)}: at equal utility, the difference may be "
             "chance."
         )
-    if rivals.apart:
-        where = "In these runs, at" if few else "At"
+    # Their test is over questions. Whether other seeds give the same, no test can say.
+    unknown = [name for name in rivals.apart if name in rivals.few_seeds]
+    if unknown:
         yield (
-            f"{where} equal utility it forgets significantly more than "
-            f"{listed_names(rivals.apart)}."
+            f"Undecided against {marked(unknown)}: at equal utility, the difference is more than "
+            f"chance over questions, but with fewer than {ENOUGH_SEEDS} seeds it may be chance "
+            "over seeds."
         )
+    behind = [name for name in rivals.apart if name not in rivals.few_seeds]
+    if behind:
+        yield f"At equal utility it forgets significantly more than {listed_names(behind)}."
     others = [name for name in rivals.untested if name != runner_up]
     if others:
         yield f"No comparison at equal utility was possible with {listed_names(others)}."

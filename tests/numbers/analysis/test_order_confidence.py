@@ -13,6 +13,7 @@ from unlearnbench.analysis.order_confidence import (
     rivals,
 )
 from unlearnbench.analysis.results import Results
+from unlearnbench.analysis.text import doubts
 from unlearnbench.results.finalize import table_of
 from unlearnbench.results.records import Record
 from unlearnbench.stats.ks_test import ks_power
@@ -141,6 +142,28 @@ class TestRivals:
         for other, better in [(found.same[0], None), ("far", found.leader)]:
             (panel,) = compared(found.leader, other, records).panels
             assert (panel.better and panel.better.name) == better
+
+    @pytest.mark.parametrize("of_leader", [1, 2, 3])
+    @pytest.mark.parametrize("of_other", [1, 2, 3])
+    def test_nothing_is_claimed_significant_with_fewer_than_three_seeds(
+        self, of_leader: int, of_other: int
+    ) -> None:
+        records = (*REFERENCES, *NEAR[:of_leader], *FAR[:of_other])
+        found = self.rivals(*records)
+        assert (found.leader, found.apart) == ("near", ("far",)), "the questions distinguish them"
+        (panel,) = Results.of(records, name="").claims.panels
+        text = " ".join(doubts(panel))
+        if min(of_leader, of_other) < 3:
+            assert found.few_seeds == {"far"}
+            assert "significantly" not in text
+            assert text.startswith(
+                "Undecided against far (the runner-up): at equal utility, the difference is more "
+                "than chance over questions, but with fewer than 3 seeds it may be chance over "
+                "seeds."
+            )
+        else:
+            assert not found.few_seeds
+            assert text.startswith("At equal utility it forgets significantly more than far.")
 
     def test_no_test_is_named_with_its_reason(self) -> None:
         records = (*REFERENCES, *NEAR, self.AWAY)
