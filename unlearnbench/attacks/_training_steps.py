@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from unlearnbench.api.attack import AttackTools, WeightAttack
+from unlearnbench.api.attack import AttackRows, AttackTools, WeightAttack
 from unlearnbench.api.benchmark import Question
 from unlearnbench.api.edit import OptimizerName
 
@@ -66,6 +66,15 @@ class TrainingAttack(WeightAttack):
     @abstractmethod
     def training_rows(self, tools: AttackTools) -> Sequence[Question]:
         """The rows to train on."""
+
+    def rows_of_step(self, rows: AttackRows) -> int:
+        """Return how many rows a step trains on, for an estimate of its time.
+
+        Args:
+            rows: The rows of the split. What an attack reads elsewhere is not known here, and is
+                assumed to be as many rows as a step takes.
+        """
+        return self.batch_size
 
     def points(self) -> tuple[str, ...]:
         """`0`, before the first step, and the steps."""

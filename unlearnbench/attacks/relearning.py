@@ -41,6 +41,14 @@ class Relearning(TrainingAttack):
         self._check(tools.rows)
         return tools.rows.half()
 
+    def rows_of_step(self, rows: AttackRows) -> int:
+        """Return how many rows a step trains on: the batch, or all rows if there are fewer."""
+        if self.rows in ("forget", "retain"):
+            known = rows.forget if self.rows == "forget" else rows.retain
+        else:
+            known = rows.half()
+        return min(self.batch_size, len(known))
+
     def selects(self, row: Question, rows: AttackRows) -> bool:
         """True unless the row is of the half that is not measured."""
         if self.rows not in ("half", "other-half"):

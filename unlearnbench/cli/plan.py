@@ -278,7 +278,8 @@ def models_left(models: Iterable[PlannedModel]) -> list[tuple[str, int, bool]]:
 
 def time_here(planned: Plan, benchmark: Dataset, new: Sequence[PlannedModel]) -> str:
     """Estimate the time of runs and models on this machine from a short measurement."""
-    from unlearnbench.api.registry import load
+    from unlearnbench.attacks._training_steps import TrainingAttack
+    from unlearnbench.config.entries import attack_from_spec
     from unlearnbench.config.resources import LOCAL_RUNS
     from unlearnbench.results.run_estimate import estimate_plan, sweep_seconds
 
@@ -291,8 +292,13 @@ def time_here(planned: Plan, benchmark: Dataset, new: Sequence[PlannedModel]) ->
     first = models_left(new)
     slots = min(config.ray.concurrent or LOCAL_RUNS, os.cpu_count() or 1)
     seconds = sweep_seconds(estimates, slots, first)
-    trained = any(getattr(load("attacks", spec.name), "trains", False) for spec in config.attacks)
-    without = ", without the training of attacks" if trained else ""
+    # An attack of a plug-in may train in a way of its own, whose steps nothing states.
+    uncounted: list[str] = []
+    for spec in config.attacks:
+        attack = attack_from_spec(spec)
+        if getattr(attack, "trains", False) and not isinstance(attack, TrainingAttack):
+            uncounted.append(spec.name)
+    without = f", without the training of {' and '.join(uncounted)}" if uncounted else ""
     minutes = max(1, round(seconds / 60))
     text = f"{minutes} min" if minutes < 120 else format_duration(seconds)
     return f"estimated time: about {text} at the current load (within a factor of 2){without}"

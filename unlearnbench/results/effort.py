@@ -5,9 +5,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from unlearnbench.api.attack import SamplingAttack
+from unlearnbench.api.attack import Attack, AttackRows, SamplingAttack
 from unlearnbench.api.benchmark import Dataset, Question
 from unlearnbench.api.method import Method
+from unlearnbench.attacks._training_steps import TrainingAttack
 from unlearnbench.config.entries import attack_from_spec
 from unlearnbench.config.method_specs import method_from_spec
 from unlearnbench.config.plan import RunSpec
@@ -20,6 +21,41 @@ CHARACTERS = 4
 """Characters of a token of English text, about, in current vocabularies."""
 TEMPLATE = 10
 """Tokens of a template around question and answer, about."""
+
+
+@dataclass(frozen=True)
+class AttackEffort:
+    """Work of attacks on one model."""
+
+    evaluations: float = 0.0
+    """Evaluations under attacks, as shares of a plain evaluation."""
+    steps: int = 0
+    """Optimiser steps of attacks that train."""
+    rows: int = 0
+    """Rows of these steps."""
+    trained: float = 0.0
+    """Tokens of rows that change all weights."""
+    adapted: float = 0.0
+    """Tokens of rows that change only adapters."""
+
+    def times(self, count: int) -> "AttackEffort":
+        """Return the work of so many such attacks."""
+        return AttackEffort(
+            self.evaluations * count,
+            self.steps * count,
+            self.rows * count,
+            self.trained * count,
+            self.adapted * count,
+        )
+
+    def __add__(self, other: "AttackEffort") -> "AttackEffort":
+        return AttackEffort(
+            self.evaluations + other.evaluations,
+            self.steps + other.steps,
+            self.rows + other.rows,
+            self.trained + other.trained,
+            self.adapted + other.adapted,
+        )
 
 
 @dataclass(frozen=True)
@@ -52,6 +88,10 @@ class Effort:
     """Most tokens of a decoded answer."""
     text: float
     """Tokens of a slot: prompt and answer."""
+    attacks: AttackEffort = AttackEffort()
+    """Work of the attacks on this run's model, after each epoch from which they start."""
+    attacks_once: AttackEffort = AttackEffort()
+    """Work of the same attacks on a retain model or start model."""
 
 
 def rows_per_item(run: RunSpec) -> tuple[int, int]:
@@ -76,13 +116,18 @@ def effort_of(run: RunSpec, benchmark: Dataset) -> Effort:
     limits = [question.max_new_tokens or rule for question in answered] or [0]
     scored = sum(_count(text) for item in questions for text in item.scored_answers)
 
-    attacked, whole = 0, float(len(run.evaluate_at))
+    split = benchmark.splits[run.forget_fraction]
+    attack_rows = AttackRows(tuple(split.forget), tuple(split.retain))
+    length_of_row = fmean(tokens for tokens, _ in row_lengths(run, benchmark))
+    attacked = 0
+    attacks, attacks_once = AttackEffort(), AttackEffort()
     for attack in map(attack_from_spec, run.attacks):
-        times = len(attack.points()) * (1 if attack.at == "last" else len(run.evaluate_at))
+        times = 1 if attack.at == "last" else len(run.evaluate_at)
         about = sum(len(its) for name, its in sets.items() if roles[name] in attack.roles)
-        each = attack.samples if isinstance(attack, SamplingAttack) else 1
-        attacked += times
-        whole += times * each * about / len(questions)
+        attacked += len(attack.points()) * times
+        work = _attack_effort(attack, about / len(questions), attack_rows, length_of_row)
+        attacks += work.times(times)
+        attacks_once += work
 
     forget = len(benchmark.splits[run.forget_fraction].forget)
     trained, sampled = rows_per_item(run)
@@ -91,22 +136,46 @@ def effort_of(run: RunSpec, benchmark: Dataset) -> Effort:
     # A schedule may leave out rows at the end of a training by epochs.
     by_epochs = forget * run.budget
     answered_rows = schedule.rows_drawn if schedule and run.unit is Unit.STEP else by_epochs
-    length = fmean(tokens for tokens, _ in row_lengths(run, benchmark)) if schedule else 0.0
     return Effort(
         steps=schedule.steps if schedule else 0,
         rows=rows,
-        trained=rows * length,
-        sampled=answered_rows * sampled * length,
+        trained=rows * length_of_row,
+        sampled=answered_rows * sampled * length_of_row,
         evaluations=len(run.evaluate_at),
         attacked=attacked,
-        whole=whole,
+        whole=len(run.evaluate_at) + attacks.evaluations,
         questions=len(questions),
         scored=scored + len(questions) * prompt,
         answers=len(answered),
         decoded=(answer + fmean(limits)) / 2,
         limit=max(limits),
         text=prompt + max(limits),
+        attacks=attacks,
+        attacks_once=attacks_once,
     )
+
+
+def _attack_effort(
+    attack: Attack, share: float, rows: AttackRows, length_of_row: float
+) -> AttackEffort:
+    """Count the work of an attack on one model.
+
+    Args:
+        attack: The attack.
+        share: Questions that it asks, as a share of a plain evaluation.
+        rows: The rows of the split.
+        length_of_row: Mean tokens of a training row.
+    """
+    each = attack.samples if isinstance(attack, SamplingAttack) else 1
+    evaluations = len(attack.points()) * each * share
+    if not isinstance(attack, TrainingAttack):
+        return AttackEffort(evaluations)
+    steps = attack.steps[-1]
+    trained_rows = steps * attack.rows_of_step(rows)
+    tokens = trained_rows * length_of_row
+    if attack.lora_rank is None:
+        return AttackEffort(evaluations, steps, trained_rows, trained=tokens)
+    return AttackEffort(evaluations, steps, trained_rows, adapted=tokens)
 
 
 def efforts_of(runs: Iterable[RunSpec], benchmark: Dataset) -> list[Effort]:

@@ -26,7 +26,7 @@ from unlearnbench.config.resources import Resources
 from unlearnbench.config.schema import ModelSettings, SweepConfig
 from unlearnbench.models.device import CACHE_SHARE, USABLE_SHARE, device_memory, usable_memory
 from unlearnbench.models.named_models import source_of
-from unlearnbench.results.effort import Effort, effort_of, row_lengths
+from unlearnbench.results.effort import AttackEffort, Effort, effort_of, row_lengths
 from unlearnbench.results.memory import (
     Footprint,
     Lengths,
@@ -111,13 +111,16 @@ class Hours:
     training: float
     scoring: float
     decoding: float
+    attacks: float
+    """Training by attacks. Their evaluations are parts of scoring and decoding."""
     loading: float
     checkpoints: float
 
     @property
     def total(self) -> float:
         """The sum of all phases."""
-        return self.training + self.scoring + self.decoding + self.loading + self.checkpoints
+        evaluating = self.scoring + self.decoding
+        return self.training + evaluating + self.attacks + self.loading + self.checkpoints
 
 
 def training_flop(effort: Effort, shape: Shape, *, checkpointing: bool) -> float:
@@ -125,6 +128,20 @@ def training_flop(effort: Effort, shape: Shape, *, checkpointing: bool) -> float
     n = shape.matrices
     back = (6 if checkpointing else 4) * n + 2 * min(shape.trained, n)
     return effort.trained * back + 2 * n * _SAMPLED_ALONE * effort.sampled
+
+
+def attack_seconds(work: AttackEffort, shape: Shape, setup: Setup, rates: Rates) -> float:
+    """Estimate the seconds of training by attacks, which train with a run's precision."""
+    world, n = setup.resources.world_size, shape.matrices
+    trained_at = rates.flops / (1 if setup.autocast or shape.item == 2 else rates.slower)
+    # Forward, back, and again forward with checkpointing; then the gradients of weights.
+    passes = (6 if setup.checkpointing else 4) * n
+    flop = work.trained * (passes + 2 * n) + work.adapted * passes
+    micro_batches = max(work.steps, math.ceil(work.rows / world / setup.items))
+    launched = micro_batches * shape.layers * rates.launched
+    is_of_all_weights = work.trained > 0
+    updated = work.steps * _UPDATED * shape.weights / rates.bandwidth * is_of_all_weights
+    return max(flop / trained_at / world, launched) + updated
 
 
 def hours_of(
@@ -160,10 +177,11 @@ def hours_of(
     launched = steps * (shape.layers * rates.decoded + rates.interpreted)
     decoding = effort.whole * (max(computed + read, launched) + rates.summarised)
 
+    attacks = attack_seconds(effort.attacks, shape, setup, rates)
     loading = rates.started + 2 * shape.weights / rates.loaded
     save = (shape.trained_bytes + optimizer_bytes(shape, setup)) / rates.saved
     saves = int((training + scoring + decoding) / (10 * save)) if save else 0
-    parts = (training, scoring, decoding, loading, saves * save)
+    parts = (training, scoring, decoding, attacks, loading, saves * save)
     return Hours(*(seconds / 3600 for seconds in parts))
 
 
@@ -292,9 +310,10 @@ def sweep_seconds(
             seconds = rates.started + max(flop / rates.flops, launched) + updated
             result += seconds if alone else seconds / slots
     for item in splits.values():  # the start model and the retain model are evaluated once each
-        evaluations = 1 + item.effort.whole - item.effort.evaluations
+        once = item.effort.attacks_once
         hours = (item.hours.scoring + item.hours.decoding) / item.effort.whole
-        result += 2 * evaluations * hours * 3600
+        result += 2 * (1 + once.evaluations) * hours * 3600
+        result += 2 * attack_seconds(once, item.shape, item.setup, item.rates)
     return _STARTED + result
 
 

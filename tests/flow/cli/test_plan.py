@@ -49,13 +49,38 @@ def test_plan_counts_evaluations_under_attacks(run: Run) -> None:
     text = " ".join(out.split())
     assert f" under attacks: {12 * (2 + 3)} times, " in text
     assert "likewise (paraphrase, quantization)" in text
-    assert "without the training of attacks" not in text, "neither trains anything"
+    assert "without the training of" not in text, "neither trains anything"
     _, out, _ = run("plan", "small.yaml", "--set", attacks, "--json")
     assert json.loads(out)["work"]["attacked_evaluations"] == 60
     attacks = "attacks={relearning: {at: best, rows: forget, steps: [1]}}"
     _, out, _ = run("plan", "small.yaml", "--set", attacks)
     assert "\nunder attacks: up to 48 times, " in out, "before it, and after a step"
-    assert "without the training of attacks" in " ".join(out.split())
+    assert "without the training of" not in out, "its steps are in the time"
+
+
+def test_plan_names_an_attack_whose_training_it_cannot_know(run: Run) -> None:
+    Path("shaken.py").write_text(
+        """\
+from unlearnbench.api.attack import WeightAttack
+
+
+class Shaken(WeightAttack):
+    label = "Shaken"
+    trains = True
+
+    def points(self):
+        return ("1",)
+
+    def change(self, model, tools):
+        rows = tools.rows.forget
+        yield from map(str, tools.fine_tune(model, rows, steps=1, learning_rate=1e-3, batch_size=2))
+""",
+        encoding="utf-8",
+    )
+    attacks = "attacks={shaken: {}, relearning: {rows: forget}}"
+    code, out, err = run("plan", "small.yaml", "--plugin", "shaken.py", "--set", attacks)
+    assert code == 0, err
+    assert "(within a factor of 2), without the training of shaken" in " ".join(out.split())
 
 
 @pytest.mark.parametrize("samples", [20, 200])

@@ -3,13 +3,21 @@
 from dataclasses import replace
 from math import inf
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
 from unlearnbench.config.loader import load_config
 from unlearnbench.config.plan import Plan
 from unlearnbench.results import run_estimate
-from unlearnbench.results.run_estimate import Rates, estimate_plan, measured_flops, sweep_seconds
+from unlearnbench.results.effort import row_lengths
+from unlearnbench.results.run_estimate import (
+    Estimate,
+    Rates,
+    estimate_plan,
+    measured_flops,
+    sweep_seconds,
+)
 from unlearnbench.runs.plan_sweep import plan_sweep
 from unlearnbench.runs.prepared_models import planned_models
 
@@ -68,6 +76,34 @@ def test_seconds_grow_with_work_and_shrink_with_speed(
     assert len(attacked.runs[0].attacks) == 1
     more = seconds(attacked, 3, *first) - again
     assert 0 < more < again - constant
+
+
+def test_the_training_of_attacks_is_in_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    # Only floating-point operations take time.
+    rates = Rates(1e9, 1, inf, 0, 0, inf, inf, 0, 0, inf, started=0)
+
+    def estimated(attack: str) -> tuple[Estimate, float]:
+        Path("x.yaml").write_text(f"{CONFIG}attacks: {{{attack}}}\n")
+        plan, data = plan_sweep(load_config("x.yaml"))
+        estimates, unknown = estimate_plan(plan, data, rates, None)
+        assert not unknown
+        assert len(plan.runs) == 3
+        return estimates[0], sweep_seconds(estimates, 1, [])
+
+    short, seconds_of_short = estimated("relearning: {rows: forget, steps: [10], batch_size: 8}")
+    long, seconds_of_long = estimated("relearning: {rows: forget, steps: [90], batch_size: 8}")
+    # One author in ten is to be forgotten, so a step has its two rows. A token of a row costs
+    # two operations for each weight forward and four back.
+    _, data = plan_sweep(load_config("x.yaml"))
+    length = fmean(tokens for tokens, _ in row_lengths(short.run, data))
+    each = 6 * short.shape.matrices * 2 * length
+    assert short.hours.attacks * 3600 == pytest.approx(10 * each / 1e9)
+    assert long.hours.attacks * 3600 == pytest.approx(90 * each / 1e9)
+    # Three runs are attacked, a retain model and a start model.
+    assert seconds_of_long - seconds_of_short == pytest.approx(5 * 80 * each / 1e9)
 
 
 def test_the_rate_is_measured() -> None:

@@ -43,7 +43,7 @@ def test_hours_by_hand() -> None:
     training, scoring, decoding = 6000 * n / 1e9, 2 * 500 * 2 * n / 1e9, 2 * 30 * 40 * 2 * n / 1e9
     loading, save = 2 * n / 2e9, 12 * n / 250e6
     saved = save * int(8 * (training + scoring + decoding) / (10 * save))
-    wanted = (8 * training, 8 * scoring, 8 * decoding, loading, saved)
+    wanted = (8 * training, 8 * scoring, 8 * decoding, 0, loading, saved)
     assert hours(found, setup) == pytest.approx(wanted), "all of it in fp32"
     assert saved >= save
     assert hours(found, setup, 1e12)[-1] == 0, "what is soon done again is not kept"
