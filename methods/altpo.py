@@ -31,7 +31,7 @@ class AltPO(Method):
 
     b         pair of rows with the same forget question: l  the true answer, a  an alternative that
               the frozen start model has sampled; each epoch draws one of its `alternatives`
-    s, s_ref  summed answer log-probability [B], policy and frozen start
+    s, s_ref  summed answer log-probability [B], of the model and of the frozen start model
 
     This is DPO with other winners. The factor 2/β comes from the authors' code. NPO has the same
     factor, so learning rates and retain weights are comparable between the two methods.

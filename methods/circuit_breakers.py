@@ -25,10 +25,10 @@ class CircuitBreakers(Method):
     L = α (1 − τ) · mean_t mean_ℓ max(0, cos(h_t, h_ref,t)) + α τ · mean_r mean_ℓ ‖h_r − h_ref,r‖
 
     t, r      position that predicts an answer token of a forget row, of a retain row
-    h, h_ref  hidden states [D] after each decoder layer ℓ of `layers`, policy and frozen start;
-              after the last one behind the final norm, too
-    τ         share of the run that is over, divided by `horizon`: first the states are turned away,
-              then the others are held
+    h, h_ref  hidden states [D] after each decoder layer ℓ of `layers`, of the model and of the
+              frozen start model; after the last layer, the final norm is included
+    τ         part of the run that is over, divided by `horizon`: the loss first turns the states of
+              forget rows, and later holds those of retain rows
 
     All layers up to the last one of `layers` are trained.
 

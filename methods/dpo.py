@@ -17,7 +17,7 @@ class DPO(Method):
     L = −k · mean_b log σ(β · ((s_w − s_ref,w) − (s_l − s_ref,l)))
 
     b         pair of rows with the same forget question: w  a refusal, l  the true answer
-    s, s_ref  summed answer log-probability [B], policy and frozen start
+    s, s_ref  summed answer log-probability [B], of the model and of the frozen start model
     k         1, as in equation 7, or 2/β with `scaled: true`, as in the code of NPO and AltPO and
               in open-unlearning: 20 times as much at β 0.1. Rates and retain weights belong to
               one of the two conventions. `altpo` scales by default, `dpo` does not; set both

@@ -15,7 +15,7 @@ class DPOCEU(Method):
     Δ_b = (s_w − s_ref,w) − (s_l − s_ref,l)
 
     b         pair of rows with the same forget question: w  a refusal, l  the true answer
-    s, s_ref  summed answer log-probability, policy and frozen start;  sg  detached
+    s, s_ref  summed answer log-probability, of the model and of the start model;  sg  detached
     CEU_t     General CE-U of token t of the loser with `score` r: cross entropy against
               r · onehot(y) + (1 − r) · softmax(z with z_y = −∞), the target detached
 

@@ -22,7 +22,7 @@ class ELM(Method):
     a_t ∝ p_ref(· | x_t) · (p_ref(· | novice, x_t) / p_ref(· | expert, x_t))^η
 
     t, r   answer token of a forget row, of a retain row;  x_t  the row up to t
-    p      the policy;  p_ref  the frozen start, behind the prompts `novice` and `expert`, too
+    p      the model;  p_ref  the frozen start model, also with the prompts `novice` and `expert`
 
     Let h be the inputs of the output layer. Then a is computed as the layer's output at h_ref + η
     (h_novice − h_expert). Both forms are equal if the layer is linear, but not if it caps logits

@@ -31,10 +31,11 @@ class GeneralCEU(Method):
     column    the column `score` of the forget rows: a number in [0, 1], or a list with one for
               each token of the answer and the one that ends it (such as a process reward model's)
     reward    answers that the model samples to the forget questions in each step, `samples` to
-              each, in place of the forget rows. r is a sample's reward, 1 − ROUGE-L recall against
-              the answer to forget (as in `grpo`): what gives it away is unlearned, what does not is
-              learned. A method of one's own derives from this class and defines `reward(answer,
-              truth)`, or `token_rewards(answer, tokens, truth)` with a number for each token.
+              each, instead of the forget rows. r is a sample's reward, 1 − ROUGE-L recall against
+              the answer to forget (as in `grpo`). Samples that reveal the answer are unlearned, and
+              others are learned. Your own method can derive from this class, and define
+              `reward(answer, truth)`, or `token_rewards(answer, tokens, truth)` with a number for
+              each token.
 
     The scores of retain rows are constant, or they come from a column (`retain_scores`). The paper
     proposes such scores for whole answers and for steps. It is our choice that a reward is taken as

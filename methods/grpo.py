@@ -35,7 +35,7 @@ class GRPO(Method):
 
     Literature: DeepSeekMath uses G 64 and β 0.04 for mathematics: `{samples: 64, beta: 0.04}`.
     [source: Shao et al. 2024, arXiv:2402.03300, section 4.2] The reward does not measure whether an
-    answer makes sense, so a retain term is advisable. [source: ours: the reward is]
+    answer makes sense, so a retain term is advisable. [source: ours: the reward is our own]
     """
 
     family = "sampled answers"

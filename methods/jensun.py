@@ -19,7 +19,7 @@ class JensUn(Method):
 
     JSD(p, q) = ½ KL(p ‖ m) + ½ KL(q ‖ m),   m = ½ (p + q);   at most log 2
     t    answer token of a forget row;  u_t  the token of `target` in its place, again and again
-    r    answer token of a retain row;  p_ref  distribution of the frozen start
+    r    answer token of a retain row;  p_ref  distribution of the frozen start model
     w    `forget_weight`;  α  `retain_weight`
 
     Let p be p_t(u_t). Then the first divergence is log 2 + ½ (p log p − (1 + p) log(1 + p)). Its

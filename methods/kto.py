@@ -18,9 +18,9 @@ class KTO(Method):
     L = λ · mean_b (1 − v_b),   v_b = σ(β · (z₀ − (s_b − s_ref,b))),
     z₀ = max(0, mean_r (s_r − s_ref,r)), detached
 
-    b         forget row, undesirable; there are no desirable ones
+    b         forget row, which is undesirable; there are no desirable rows
     r         refusal: a forget question with an unrelated answer, for the divergence from the start
-    s, s_ref  summed answer log-probability, policy and frozen start
+    s, s_ref  summed answer log-probability, of the model and of the frozen start model
 
     z₀ is computed over the whole optimiser step, over all micro-batches and processes.
 

@@ -29,10 +29,10 @@ class LUNAR(Method):
     u = mean_q h_ref,q − mean_p h_ref,p
 
     t, r      position that predicts an answer token of a forget row, of a retain row
-    h, h_ref  hidden states [D] after decoder layer ℓ, policy and frozen start; after the last one
-              behind the final norm, too
-    q, p      last position of the prompt of each of `questions`, which the model cannot or will not
-              answer, and of each forget row;  c  `steering`;  α  `retain_weight`
+    h, h_ref  hidden states [D] after decoder layer ℓ, of the model and of the frozen start model;
+              after the last layer, the final norm is included
+    q, p      last position of a prompt: q of each of `questions`, which the model cannot or will
+              not answer, and p of each forget row;  c  `steering`;  α  `retain_weight`
 
     Only the MLP's down-projection of layer ℓ is trained. Below the last layer, h − h_ref is
     therefore the difference of its outputs. Choose `questions` that the start model declines. A

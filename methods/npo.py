@@ -15,7 +15,8 @@ class NPO(Method):
 
     L = (2/β) · mean_b log(1 + (π_b / π_ref,b)^β) = (2/β) · mean_b softplus(β · (s_b − s_ref,b))
 
-    b      forget row;  s_b, s_ref,b  its summed answer log-probability, policy and frozen start
+    b      forget row;  s_b, s_ref,b  its summed answer log-probability, of the model and of the
+           frozen start model
     β → 0  recovers gradient ascent on the summed log-probability
     """
 

@@ -15,11 +15,13 @@ class PDU(Method):
     min over θ, max over λ ≥ 0 of  L = mean_t m_t² + λ · (mean_u −log p_u − ε)
     m_t = max_v z_tv − mean_v z_tv,   λ ← max(0, λ + η · (mean_u −log p_u − ε)) after each step
 
-    t   answer token of a forget row, z_t its logits [V];  m_t = 0 where all tokens are as likely
+    t   answer token of a forget row, z_t its logits [V];  m_t = 0 where all are equally likely
     u   answer token of a retain row;  p_u  probability of the true one
-    ε   what the retain rows may cost. The authors advise a value somewhat above the start model's
-        own loss on them; 0.3 is theirs for TOFU. Much above it, nothing holds the model.
-    λ   price of the bound, the same in all micro-batches and processes; begins large, as m² is
+    ε   bound on the loss of retain rows. The authors advise a value slightly above the start
+        model's own loss on them, and use 0.3 for TOFU. With a much larger bound, nothing holds the
+        model.
+    λ   price of the bound, equal in all micro-batches and processes. It begins large, because m² is
+        large.
 
     The authors' code masks the positions after the answer tokens instead of those before. It
     updates λ in each micro-batch and process. It keeps λ fixed in 5 of 10 to 30 epochs (TOFU) or in

@@ -31,12 +31,12 @@ class RMU(Method):
     L = mean_b mean_t∈b ‖h_t − c · u‖² + α · mean_r mean_t∈r ‖h_t − h_ref,t‖²
 
     b, r      forget row, retain row;  t  position that predicts one of its answer tokens
-    h, h_ref  hidden states [D] after decoder layer ℓ, policy and frozen start; after the last one
-              behind the final norm, too
+    h, h_ref  hidden states [D] after decoder layer ℓ, of the model and of the frozen start model;
+              after the last layer, the final norm is included
     u         r / ‖r‖ for one fixed r ~ U[0, 1)^D from `direction_seed`;  c  how far along it
-    ℓ         `layer`, counted from 1. WMDP counts from 0: its layer 7 of 32 is 8 here, a quarter of
-              the depth. The default is what the smallest models have; set it by the model's depth.
-              States grow with the layer, and c has to be larger than theirs are.
+    ℓ         `layer`, counted from 1. WMDP counts from 0, so its layer 7 of 32 is 8 here, a quarter
+              of the depth. The default fits the smallest models, so set it by your model's depth.
+              States are longer after later layers, and c has to be larger than their length.
 
     `adaptive: true` replaces c by c · mean_t∈b ‖h_ref,t‖ in each row. This is adaptive RMU
     (Huu-Tien et al. 2024, arXiv:2408.06223), whose c is 5. Its code computes one number from the

@@ -15,8 +15,8 @@ class SimNPO(Method):
     L = w · (2/β) · mean_b softplus(β · s_b / |b| + γ) = −w · (2/β) · mean_b log σ(−β s_b / |b| − γ)
 
     b    forget row of |b| answer tokens;  s_b  its summed log-probability
-    γ    margin, outside β as in the paper. The authors' code and open-unlearning (there δ) have it
-         inside, β · (−s_b / |b| − γ): `scale_gamma`. Both use 0, where the two are one.
+    γ    margin, outside β as in the paper. The authors' code and open-unlearning (as δ) have it
+         inside, β · (−s_b / |b| − γ): `scale_gamma`. Both use 0, for which the two forms are equal.
     w    `forget_weight`
 
     β is far larger than the β of NPO, because it multiplies the log-probability of one token

@@ -14,8 +14,8 @@ class TaskVector(Method):
     L = mean_t −log p_t,   θ_evaluated = θ_start − α · (θ_trained − θ_start)
 
     t   answer token of a forget row;  p_t  probability of the true token
-    θ   weights: the loss fine-tunes on the forget set, and the evaluated model is the start minus
-        the update, scaled by α. The training loss falls, as it should.
+    θ   weights. The loss fine-tunes the model on the forget set. The evaluated model is the start
+        model minus the update, scaled by α. The training loss falls, as it should.
 
     Every epoch evaluates its own negation, and the training continues from the trained weights.
 

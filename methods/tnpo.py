@@ -12,7 +12,7 @@ class TNPO(Method):
     L = mean_t sg(w_t) · log p_t,   w_t = p_t^α · 2 p_t^β / (p_t^β + p_ref,t^β)
 
     t             answer token of a forget row;  sg  detached
-    p_t, p_ref,t  probability of the true token, policy and frozen start
+    p_t, p_ref,t  probability of the true token, by the model and by the frozen start model
 
     With α = 0, the gradient is that of (2/β) log(1 + (p_t / p_ref,t)^β), which is NPO of a single
     token. The paper sums the tokens of a row, whereas its code and this file average over all

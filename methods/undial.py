@@ -13,8 +13,8 @@ class UNDIAL(Method):
 
     L = mean_t KL(a_t ‖ p_t),   a_t = softmax(z_ref,t − β · onehot(y_t))
 
-    t   answer token of a forget row;  y_t  its label;  z_ref,t  logits [V] of the frozen start
-    p_t  the policy's distribution;  β  how far the true logit is lowered
+    t   answer token of a forget row;  y_t  its label;  z_ref,t  logits [V] of the start model
+    p_t  the model's distribution;  β  amount by which the true logit is lowered
 
     The paper's loss is the cross entropy −Σ_v a_tv log p_tv. Its gradient p − a is the same. Its
     value is larger by the entropy of a_t, which does not change, so the minimum here is 0. Only

@@ -49,8 +49,18 @@ def from_docstring(text: str) -> str:
         if kept:
             made.append("```{.text .formula}\n" + "\n".join(lines[:kept]) + "\n```")
         if kept < len(lines):
-            made.append(escaped("\n".join(lines[kept:])))
+            made.append(_prose("\n".join(lines[kept:])))
     return "\n\n".join(made)
+
+
+def _prose(text: str) -> str:
+    """A paragraph of a docstring as Markdown; `[source: …]` becomes a sentence in small letters."""
+    parts = re.split(r"\s*\[source:\s*([^\]]+)\]", text)
+    shown = [escaped(part) for part in parts]
+    for i in range(1, len(shown), 2):
+        source = re.sub(r"^ours: (.*)", r"ours (\1)", shown[i], flags=re.DOTALL)
+        shown[i] = f" <small>Source: {source}.</small>"
+    return re.sub(r"^Literature:", "**Literature:**", "".join(shown).lstrip())
 
 
 def _is_equation(line: str) -> bool:
