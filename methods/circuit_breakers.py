@@ -65,7 +65,7 @@ class CircuitBreakers(Method):
     direction_seed: int = setting(
         0,
         "seed of the direction u towards which the first step turns states",
-        "ours: any number does",
+        "ours: any number works",
         ge=0,
     )
 

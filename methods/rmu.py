@@ -86,7 +86,7 @@ class RMU(Method):
         ge=1,
     )
     direction_seed: int = setting(
-        0, "seed of the random direction u", "ours: any number does", ge=0
+        0, "seed of the random direction u", "ours: any number works", ge=0
     )
 
     def needed(self) -> Needs:

@@ -3,6 +3,7 @@ page of the modifiers."""
 
 import csv
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from functools import cache
@@ -158,7 +159,7 @@ def _settings(item: Mapping[str, Any], kind: str = "method") -> str:
     settings = [
         (
             code(field["name"]),
-            escaped(f"{field['type']} {field['bounds']}"),
+            escaped(f"{_type(field['type'])} {field['bounds']}"),
             code(field["default"]),
             f"{escaped(field['meaning'])} <br><small>{escaped(field['source'])}</small>",
         )
@@ -166,6 +167,12 @@ def _settings(item: Mapping[str, Any], kind: str = "method") -> str:
     ]
     headings = ("setting", "type", "default", "meaning, and where the default is from")
     return table(headings, settings) if settings else f"This {kind} has no settings.\n"
+
+
+def _type(annotation: str) -> str:
+    """A type for people: `model, weight` for `Literal['model', 'weight']`."""
+    choices = re.fullmatch(r"Literal\[(.*)\]", annotation)
+    return choices[1].replace("'", "") if choices else annotation
 
 
 def _modifiers() -> str:
