@@ -21,7 +21,8 @@ class Repetition(Metric):
     (`ayayayay…`) would be one word, and one word repeats nothing. The same holds for scripts
     without blanks if words end at blanks.
 
-    An answer of fewer than four words has one gram, all of it; an empty answer has the value 0.
+    An answer of fewer than four words has one gram, all of it. An empty answer has the value 0, and
+    so has an answer without words, such as `!!!!!!!!` by Unicode's rule of words.
     Li et al. 2016, arXiv:1510.03055 (distinct-n), with n = 4.
     """
 

@@ -152,9 +152,24 @@ def _encode_values(
             None if strengths is None else list(map(_hundredths, strengths[:rows].tolist()))
         )
     if distinct is not None:
-        looping = [i for i, share in enumerate(distinct[:rows].tolist()) if 0 < share < LOOPING]
-        encoded.append(looping)
+        texts = part.generated or [""] * len(distinct)
+        shares = zip(texts, distinct[:rows].tolist(), strict=False)
+        encoded.append([i for i, (text, share) in enumerate(shares) if _is_looping(text, share)])
     return encoded
+
+
+def _is_looping(text: str, share: float) -> bool:
+    """Whether an answer repeats itself.
+
+    Args:
+        text: The answer.
+        share: Its distinct 4-grams as a share of all, which is 0 for an answer without words.
+    """
+    if share > 0:
+        return share < LOOPING
+    # An answer of marks alone, such as `!!!!!!!!`, has no words. A single mark says nothing twice.
+    marks = "".join(text.split())
+    return len(marks) > 4 and len(set(marks)) < LOOPING * len(marks)
 
 
 def _encode_set(part: SetEvaluation, rows: int, lists: dict[Key, _QuestionList]) -> list[Any]:

@@ -28,6 +28,13 @@ def test_a_loop_without_blanks_is_repetitive(loop: str, rule: str, observe: Any)
     assert value(loop, rule, observe) < 0.1
 
 
+@pytest.mark.parametrize("loop", ["!" * 60, "。" * 40, "?! " * 9])
+def test_a_loop_of_marks_has_no_words_and_counts_as_an_empty_answer(
+    loop: str, observe: Any
+) -> None:
+    assert value(loop, "unicode", observe) == 0.0
+
+
 @pytest.mark.parametrize("rule", ["ascii", "unicode"])
 @pytest.mark.parametrize("answer", CHINESE)
 def test_a_chinese_answer_is_not_repetitive(answer: str, rule: str, observe: Any) -> None:

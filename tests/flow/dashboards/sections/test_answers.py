@@ -89,6 +89,19 @@ def test_answers_that_repeat_themselves_are_marked(fabric: Fabric) -> None:
     assert data["answers"][run.id]["2"]["retain"][5] == []
 
 
+def test_loops_of_marks_without_words_are_marked(fabric: Fabric) -> None:
+    said = ("!" * 60, "。" * 40, "? ! ? ! ? ! ?", "...", "?", " ", "?!.,;")
+    run = fabric.run(rows=len(said))
+    part = run.evaluations[2].sets["forget"]
+    sets = {
+        **run.evaluations[2].sets,
+        "forget": replace(part, generated=said, word_rule="unicode"),
+    }
+    run = replace(run, evaluations={2: replace(run.evaluations[2], sets=sets)})
+    data = answers.Answers().data(context_of(fabric.reference("fine-tuned", rows=len(said)), run))
+    assert data["answers"][run.id]["2"]["forget"][5] == [0, 1, 2]
+
+
 def test_the_warnings_of_a_best_setting_stand_with_its_answers(fabric: Fabric) -> None:
     run = fabric.run(points=((0.8, -5.0),))
     low = replace(run.epochs[0], metrics={**run.epochs[0].metrics, "repetition_forget": 0.3})
