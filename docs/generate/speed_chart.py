@@ -60,8 +60,9 @@ def chart(timings: list[Timing]) -> str:
     """Draw a bar for each timing: the time of this project as a part of the usual way's."""
     bars = "".join(_bar(timing) for timing in timings)
     return (
-        f'<figure class="bars">{bars}<figcaption>Time of unlearnbench (dark) as a part of the '
-        "time of the usual way (the whole bar). Shorter is better.</figcaption></figure>\n"
+        f'<figure class="bars">{bars}<figcaption>The whole bar is the time of the usual way, and '
+        "the dark part is the time of unlearnbench. A shorter dark part is better."
+        "</figcaption></figure>\n"
     )
 
 
