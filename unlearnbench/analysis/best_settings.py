@@ -609,6 +609,21 @@ class Panel(OnPanel):
         return _told_apart(ordered)
 
     @cached_property
+    def places(self) -> tuple[int | None, ...]:
+        """Places of the methods in `best`, in its order; None for a method without a place."""
+        places = iter(shared_places([best.ranked for best in self.best if best.ranked is not None]))
+        return tuple(None if best.ranked is None else next(places) for best in self.best)
+
+    def most_kept(self, family: str) -> float | None:
+        """The highest utility of a method's settings after training; None without a number."""
+        utilities = [
+            setting.kept
+            for setting in self.judged
+            if setting.family == family and setting.epoch > 0 and setting.kept is not None
+        ]
+        return max(utilities, default=None)
+
+    @cached_property
     def judged(self) -> tuple[Setting, ...]:
         """The settings that the page's own rule applies to: those of sweeps that choose nothing."""
         if not self.choices:

@@ -73,7 +73,7 @@ def conclude(
     """
     leader = None if order is None else order.leader
     best = None if leader is None else leader.best
-    facts = recommend(panel, order, attacked, scorer, pairs)
+    facts = recommend(panel, order, attacked, scorer, pairs, lost)
     ahead = [method.name for method in facts.with_verdict(Verdict.WORSE)]
     found = text.best_found(panel, leader, lost)
     if facts.outcome in (Outcome.NO_RESULT, Outcome.NOTHING):

@@ -18,7 +18,6 @@ from unlearnbench.analysis.best_settings import (
     Setting,
     average_seeds,
     merit_of,
-    shared_places,
 )
 from unlearnbench.analysis.compare import (
     TOLERANCE,
@@ -123,19 +122,18 @@ def assess_order(panels: Sequence[Panel], records: Iterable[Record]) -> OrderCon
 
 
 def _order(panel: Panel, records: Mapping[str, Record]) -> PanelOrder:
-    places = iter(shared_places([item.ranked for item in panel.best if item.ranked]))
     corner = panel.start.corner
     methods = tuple(
         RankedMethod(
             best.name,
             best.ranked,
-            next(places) if best.ranked else None,
+            place,
             None if corner is None else hypervolume(_points(panel, best), corner),
             best.why_not,
             best.lost,
             () if best.choice is None else best.choice.chosen_on,
         )
-        for best in panel.best
+        for best, place in zip(panel.best, panel.places, strict=True)
     )
     compared = {
         method.method: records[method.best.rows[0].run_id] for method in methods if method.best

@@ -16,7 +16,7 @@ setting has a place (`best_settings.shared_places`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from unlearnbench.analysis.best_settings import Best, OnPanel, Panel
@@ -77,6 +77,8 @@ class PairTable(OnPanel):
     """By the names of two different methods: the verdict on the first."""
     left_out: int = 0
     """Number of further methods that keep their utility, behind these."""
+    of_leader: Mapping[str, Pair] = field(default_factory=dict[str, Pair])
+    """The verdicts on the first method beside every other one, those left out included."""
 
     def count(self, verdict: Verdict) -> int:
         """Count the pairs with a verdict, each once; better and worse are the same."""
@@ -96,18 +98,28 @@ def pair_table(panel: Panel, records: Iterable[Record], rivals: Rivals | None) -
     """
     ranked = tuple(best for best in panel.best if best.ranked is not None)
     methods = ranked[:MOST_METHODS]
-    sides = contenders_of(panel, records)[:MOST_METHODS]
-    swaps = swaps_for(len(methods))
+    sides = contenders_of(panel, records)
+    swaps = swaps_for(len(ranked))
     pairs: dict[tuple[str, str], Pair] = {}
-    for number, side in enumerate(sides):
-        behind = sides[number + 1 :]
+    of_leader: dict[str, Pair] = {}
+    for number, side in enumerate(sides[:MOST_METHODS]):
+        is_leader = number == 0
+        # The page says of every method how the first one compares with it.
+        behind = sides[number + 1 : None if is_leader else MOST_METHODS]
         for other, pair in zip(behind, _family(side, behind, panel, swaps), strict=True):
-            if number == 0 and rivals is not None:
+            if is_leader and rivals is not None:
                 pair = _as_rivals(pair, other.name, rivals)
+            if is_leader:
+                of_leader[other.name] = pair
             pairs[side.name, other.name] = pair
             pairs[other.name, side.name] = replace(pair, verdict=pair.verdict.mirrored)
+    shown = {best.name for best in methods}
     return PairTable(
-        *panel.panel, methods=methods, pairs=pairs, left_out=len(ranked) - len(methods)
+        *panel.panel,
+        methods=methods,
+        pairs={names: pair for names, pair in pairs.items() if shown.issuperset(names)},
+        left_out=len(ranked) - len(methods),
+        of_leader=of_leader,
     )
 
 

@@ -18,8 +18,15 @@ from pydantic import TypeAdapter
 
 from unlearnbench.analysis.best_settings import Best, Panel, Setting, is_evidence
 from unlearnbench.analysis.order_confidence import Untested
-from unlearnbench.analysis.scorecard import LASTING, Score, Scorer, lasting_score
-from unlearnbench.analysis.text import attack_to_add, variant_label
+from unlearnbench.analysis.scorecard import (
+    LASTING,
+    OVER_FORGOTTEN,
+    Score,
+    Scorer,
+    lasting_score,
+    questions,
+)
+from unlearnbench.analysis.text import attack_to_add, share_given_back, variant_label
 from unlearnbench.base.number_text import float_text
 from unlearnbench.stats.t_interval import ENOUGH_SEEDS, Interval
 
@@ -28,6 +35,7 @@ if TYPE_CHECKING:
     from unlearnbench.analysis.order_confidence import PanelOrder, Rivals
     from unlearnbench.analysis.pairs import PairTable
     from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
+    from unlearnbench.results.outcomes import RunOutcome
 
 FORGOTTEN, REMOVED, PRIVATE, KEPT = "Forgotten", "Removed", "Private", "Kept"
 
@@ -110,6 +118,8 @@ class ScoreFact:
     """Score of the retain model."""
     under: str = ""
     """The attack that gives most back, of Lasting: `relearning, 13 steps`."""
+    given_back: str = ""
+    """What comes back of the removed knowledge under this attack: `8 % [5, 11 %]`."""
     warnings: Mapping[str, str] = field(default_factory=dict[str, str])
     """Sentences by kind: `over-forgotten`, `unfamiliar`, `repetitive`, `bypassed`."""
     not_scored: str = ""
@@ -131,6 +141,41 @@ class ComparedMethod:
     """The numbers behind the verdict, or why there are none."""
     short_reason: str = ""
     """The same in a few words: `it has more utility (0.832)`."""
+
+
+@dataclass(frozen=True)
+class MethodStanding:
+    """What a method's best setting keeps and has forgotten, or why the method has none."""
+
+    name: str
+    family: str
+    place: int | None = None
+    """Place among the methods. Between methods that share a place, the difference may be chance.
+    None without a usable setting, and for a setting of fewer than `ENOUGH_SEEDS` seeds."""
+    learning_rate: float | None = None
+    at: int | None = None
+    """Epoch or step of the best setting."""
+    utility: float | None = None
+    utility_share: float | None = None
+    """Its utility as a share of the start model's."""
+    forgotten: float | None = None
+    """The headline's number of what is forgotten."""
+    score: float | None = None
+    """Its score `Recommendation.score_name`."""
+    is_over_forgotten: bool = False
+    """Whether it knows less of the forget rows than the retain model, beyond chance."""
+    is_unmoved: bool = False
+    """Whether it has forgotten no more than the start model."""
+    why_not: str = ""
+    """Why the method has no usable setting; empty if it has one."""
+    most_kept: float | None = None
+    """Largest share of the start model's utility that any of its settings keeps. Only for a method
+    whose settings all keep too little."""
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it has a setting that keeps enough utility."""
+        return not self.why_not
 
 
 @dataclass(frozen=True)
@@ -160,6 +205,10 @@ class Recommendation:
     """The other methods, in the order of the page's tables."""
     next_step: NextStep | None = None
     """None if nothing is open, or if the sentence of the conclusion says what to do."""
+    standings: tuple[MethodStanding, ...] = ()
+    """All methods of the panel, best first; those without a usable setting come last."""
+    score_name: str = ""
+    """`Forgotten` or `Removed`: the score of the standings; empty if none has a number."""
 
     @property
     def runner_up(self) -> ComparedMethod | None:
@@ -184,6 +233,7 @@ def recommend(
     attacked: AttackedPanel | None,
     scorer: Scorer | None,
     pairs: PairTable | None,
+    lost: Sequence[RunOutcome] = (),
 ) -> Recommendation:
     """Collect the facts about a panel.
 
@@ -193,11 +243,18 @@ def recommend(
         attacked: Its settings under attacks; None if no attack was run.
         scorer: Scores its settings; None leaves out the scores.
         pairs: Its methods, compared pair by pair; None if its start model has a fault.
+        lost: Its runs that failed or collapsed.
     """
     outcome = outcome_of(panel)
+    standings: tuple[MethodStanding, ...] = ()
+    if outcome is not Outcome.NO_RESULT:
+        standings = (*_standings(panel, scorer), *_without_numbers(panel, lost))
+    is_scored = any(standing.score is not None for standing in standings)
+    score_name = _first_score(panel) if is_scored else ""
     best = next((best for best in panel.best if best.ranked is not None), None)
     if best is None or best.ranked is None or outcome is Outcome.NOTHING:
-        return Recommendation(outcome, next_step=_step_without_setting(panel, outcome))
+        step = _step_without_setting(panel, outcome)
+        return Recommendation(outcome, next_step=step, standings=standings, score_name=score_name)
     rivals = None if order is None else order.rivals
     compared = tuple(_compared(panel, best, rivals, pairs))
     return Recommendation(
@@ -206,6 +263,8 @@ def recommend(
         () if scorer is None else tuple(_scores(panel, best.ranked, attacked, scorer)),
         compared,
         _next_step(panel, best, best.ranked, outcome, compared),
+        standings,
+        score_name,
     )
 
 
@@ -245,7 +304,58 @@ def _recommended(panel: Panel, best: Best, setting: Setting) -> RecommendedSetti
     )
 
 
+# Standings
+
+
+def _standings(panel: Panel, scorer: Scorer | None) -> Iterable[MethodStanding]:
+    """Yield the methods of a panel as `Panel.best` has them, best first."""
+    for best, place in zip(panel.best, panel.places, strict=True):
+        setting = best.setting
+        if setting is None or setting.why_not:
+            yield _standing_without_setting(panel, best)
+            continue
+        scores = () if scorer is None else scorer.scores(setting.rows)
+        name = _first_score(panel)
+        score = next((score for score in scores if score.label == name), None)
+        yield MethodStanding(
+            name=best.name,
+            family=best.family,
+            place=place,
+            learning_rate=setting.learning_rate,
+            at=setting.epoch,
+            utility=setting.kept,
+            utility_share=panel.share_kept(setting.kept),
+            forgotten=setting.forgotten,
+            score=None if score is None else score.mean,
+            is_over_forgotten=score is not None and OVER_FORGOTTEN in score.warnings,
+            is_unmoved=panel.start.unmoved(setting.forgotten),
+            why_not=best.why_not,
+        )
+
+
+def _standing_without_setting(panel: Panel, best: Best) -> MethodStanding:
+    # A choice has no numbers yet, and a seed that ended early leaves no mean: neither says how much
+    # the method keeps.
+    keeps_too_little = best.choice is None and not best.lost and not panel.not_judged
+    most = panel.share_kept(panel.most_kept(best.family)) if keeps_too_little else None
+    return MethodStanding(best.name, best.family, why_not=best.why_not, most_kept=most)
+
+
+def _without_numbers(panel: Panel, lost: Sequence[RunOutcome]) -> Iterable[MethodStanding]:
+    """Yield the methods of which no run has a number that counts."""
+    known = {best.family for best in panel.best}
+    for family, run in {run.family: run for run in reversed(lost)}.items():
+        if family and family not in known:
+            yield MethodStanding(family, family, why_not=run.why_no_number)
+
+
 # Scores
+
+
+def _first_score(panel: Panel) -> str:
+    """Return `Forgotten`, or `Removed` in a sweep without a retain model; empty without both."""
+    labels = [summary.columns()[0].label for summary in questions(panel.rows[0].schema)]
+    return next((name for name in (FORGOTTEN, REMOVED) if name in labels), "")
 
 
 def _scores(
@@ -365,6 +475,7 @@ def _lasting_scored(of_setting: AttackedSetting, under: str) -> ScoreFact:
         high=high,
         interval=name,
         under=under,
+        given_back=share_given_back(of_setting),
         warnings=dict(score.warnings),
     )
 
@@ -389,7 +500,7 @@ def _compared(
             continue
         if rivals is None or pairs is None:
             continue
-        pair = pairs.pairs[leader.name, best.name]
+        pair = pairs.of_leader[best.name]
         yield ComparedMethod(
             best.name,
             best.family,

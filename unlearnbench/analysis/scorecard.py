@@ -19,6 +19,8 @@ from unlearnbench.stats.t_interval import LEVEL, Interval, interval_of_all, is_a
 
 LASTING = "Lasting"
 """Label of what lasts under attacks, beside the benchmark's scores."""
+OVER_FORGOTTEN = "over-forgotten"
+"""Kind of the warning that a setting knows less of the forget rows than the retain model."""
 REPETITION = "repetition"
 """Name of the metric that counts distinct 4-grams."""
 REPETITIVE_SHARE = 0.9
@@ -197,19 +199,20 @@ class Scorer:
         if beyond is not None:
             measure, name = self._schema.measures[beyond.column.name]
             sentences = [
-                f"over-forgotten: {measure.metric.label.lower()} on the {set_title(name)} is "
-                f"{beyond.value:.3f}, below the retain model's {beyond.retain:.3f}"
+                "over-forgotten: it knows less of the forget rows than the retain model, which "
+                f"never saw them ({measure.metric.label.lower()} on the {set_title(name)} is "
+                f"{beyond.value:.3f}, the retain model's is {beyond.retain:.3f})"
             ]
             sentences += [
-                f"{part.column.label} rewards it: {part.value:.2f}, the retain model has "
-                f"{part.retain:.2f}"
+                f"{part.column.label} counts this as a success: {part.value:.2f}, the retain "
+                f"model has {part.retain:.2f}"
                 for part in parts
                 if part.column.name not in made_of
                 and part.value is not None
                 and part.retain is not None
                 and part.value > part.retain
             ]
-            yield "over-forgotten", "; ".join(sentences)
+            yield OVER_FORGOTTEN, "; ".join(sentences)
         below = [
             f"{part.column.label} {part.value:.3f} (retain model {part.retain:.3f})"
             for part in parts

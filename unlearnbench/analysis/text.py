@@ -16,7 +16,6 @@ from unlearnbench.analysis.best_settings import (
     Start,
     is_evidence,
     p_value,
-    shared_places,
 )
 from unlearnbench.analysis.lasting import worst_of_level
 from unlearnbench.analysis.over_questions import KEPT_SHARE
@@ -143,7 +142,11 @@ def best_lines(panel: Panel, most: int) -> list[str]:
     Empty without a best setting.
     """
     start, headline, forgotten = panel.start, panel.headline, panel.headline.forgotten
-    bests = [best for best in panel.best if best.setting is not None]
+    bests = [
+        (best, place)
+        for best, place in zip(panel.best, panel.places, strict=True)
+        if best.setting is not None
+    ]
     if start.fault or not bests:
         return []
 
@@ -153,15 +156,12 @@ def best_lines(panel: Panel, most: int) -> list[str]:
 
     numbers = [headline.kept.plain_short, forgotten.plain_short, *(["p"] if forgotten.test else [])]
     rows = [["method", "rate", str(panel.unit), *numbers, "seeds", "place"]]
-    # The methods without a place come last.
-    places = iter(shared_places([best.ranked for best in bests if best.ranked is not None]))
-    for best in bests[:most]:
+    for best, place in bests[:most]:
         setting = best.setting
         if setting is None:
             continue
         rate = "-" if setting.learning_rate is None else float_text(setting.learning_rate)
         shown = cells(setting.kept, setting.forgotten)
-        place = None if best.ranked is None else next(places)
         seeds = str(len(setting.rows))
         shown_place = "-" if place is None else str(place)
         rows.append([setting.method, rate, str(setting.epoch), *shown, seeds, shown_place])

@@ -334,12 +334,13 @@ class _Finalization:
         before = before_rows(plain, attacked, self._observed, self._known.by_key)
         rules_key = content_hash(sorted(self._rules_keys))
         moved = self._moved.merged_with(self._known.moved_under(rules_key))
+        labels = {column.name: column.label for column in labelled.schema.plan.columns}
         return Table(
             rows=plain,
             attacked=attacked,
             before=before,
             schema=labelled.schema,
-            notes=tuple(note for note in (moved.note, *self._notes()) if note),
+            notes=tuple(note for note in (moved.note(labels), *self._notes()) if note),
             moved=moved,
             metrics=self._rules.metrics,
             rules_key=rules_key,

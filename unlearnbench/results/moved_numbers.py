@@ -14,6 +14,8 @@ from typing import Any
 _RELATIVE = 1e-9
 """Largest relative difference that another machine or library may make."""
 _ABSOLUTE = 1e-12
+_NAMED = 8
+"""Most columns that a sentence names."""
 
 
 @dataclass
@@ -87,12 +89,22 @@ class MovedNumbers:
                 both.largest = max(both.largest, column.largest)
         return merged
 
-    @property
-    def note(self) -> str:
-        """One sentence for the user; empty if nothing has moved."""
+    def note(self, labels: Mapping[str, str]) -> str:
+        """Return a sentence for the user; empty if nothing has moved.
+
+        Args:
+            labels: What the page calls a column, by its name, in the order of the sentence. The
+                other columns follow by their names.
+        """
         if not self.columns:
             return ""
-        listed = "; ".join(f"{name} {column.text}" for name, column in sorted(self.columns.items()))
+        known = [name for name in labels if name in self.columns]
+        names = [*known, *sorted(self.columns.keys() - labels.keys())]
+        texts = [f"{labels.get(name, name)} {self.columns[name].text}" for name in names]
+        listed = "; ".join(texts[:_NAMED])
+        more = len(texts) - _NAMED
+        if more > 0:
+            listed += f"; and {more} more column{'s' * (more > 1)} (table.json has all)"
         return (
             "numbers have moved since they were recorded or last shown, because metrics, their "
             f"code or the models that they compare with have changed: {listed}"

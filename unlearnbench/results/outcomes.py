@@ -32,6 +32,13 @@ class RunOutcome:
     """As in `Record`."""
     reason: str = ""
     """First line of its error."""
+    family: str = ""
+    """Method with its retain term, by which it is coloured."""
+
+    @property
+    def why_no_number(self) -> str:
+        """`no number: collapsed, the loss is NaN`, of a method without any other run."""
+        return f"no number: {self.status}, {self.reason or 'no message'}"
 
     def __str__(self) -> str:
         return f"{self.status}: {self.title}: {self.reason or 'no reason is recorded'}"
@@ -45,7 +52,7 @@ def outcome(record: Record) -> RunOutcome:
         f"seed {record.seed}"
     )
     reason = (record.error or "").strip().partition("\n")[0]
-    return RunOutcome(title, record.status, reason)
+    return RunOutcome(title, record.status, reason, record.method)
 
 
 def without_result(ends: Iterable[RunOutcome]) -> list[RunOutcome]:

@@ -43,12 +43,14 @@ class SettingsLine(Best):
 
     tried: int = 1
     """Number of candidates; by the page's rule, every epoch of a setting is one."""
+    rank: int | None = None
+    """Place among the methods, see `Panel.places`."""
 
     @classmethod
-    def of(cls, best: Best, tried: int) -> "SettingsLine":
+    def of(cls, best: Best, tried: int, rank: int | None) -> "SettingsLine":
         """Make the line of a best setting."""
         fields_of_best = {item.name: getattr(best, item.name) for item in fields(Best)}
-        return cls(**fields_of_best, tried=tried)
+        return cls(**fields_of_best, tried=tried, rank=rank)
 
 
 @dataclass(frozen=True)
@@ -87,24 +89,24 @@ def settings_table(context: PageContext) -> SettingsTable:
 def _best_lines(context: PageContext) -> list[SettingsLine]:
     lines: list[SettingsLine] = []
     for panel in context.panels:
-        for best in panel.best:
+        for best, rank in zip(panel.best, panel.places, strict=True):
             tried = len([s for s in panel.judged if s.family == best.family and s.epoch > 0])
             if best.choice is not None:
                 tried = best.choice.candidates
-            lines.append(SettingsLine.of(best, tried))
+            lines.append(SettingsLine.of(best, tried, rank))
     return lines
 
 
 def _unevaluated(context: PageContext) -> list[SettingsLine]:
-    """List the methods of which no run was evaluated, for example because the loss was NaN."""
-    seen = {(*row.panel, row.family) for row in context.report.rows}
+    """List the methods without a number that counts, for example because the loss was NaN."""
+    seen = {(*panel.panel, best.family) for panel in context.panels for best in panel.best}
     lines = {
         (*record.panel, record.method): SettingsLine(
             *record.panel,
             record.method,
             record.method,
             None,
-            why_not=f"no number: {record.status}, {outcome(record).reason or 'no message'}",
+            why_not=outcome(record).why_no_number,
         )
         for record in context.report.without_result
     }
@@ -146,6 +148,7 @@ class BestSettings(Section):
             "brackets": interval_names(setting.interval(column) for setting in settings),
             "retain": any(panel.retain for panel in context.panels),
             "warned": any(warnings_of(context, setting) for setting in settings),
+            "about_places": _about_places(table, context),
             "few": any(len(setting.rows) < ENOUGH_SEEDS for setting in settings),
         }
 
@@ -153,6 +156,27 @@ class BestSettings(Section):
         """Write the table as it is copied, by format."""
         table = settings_table(context)
         return {NAME: texts(table, context)}
+
+
+def _about_places(table: SettingsTable, context: PageContext) -> str:
+    """Say what places are by, and which methods share one; empty if no method has a place."""
+    if all(line.rank is None for line in table.lines):
+        return ""
+    text = f"Places are by {context.report.headline.forgotten.name}."
+    if len(context.panels) > 1:
+        return f"{text} Between methods that share a place, the difference may be chance."
+    names_of_place: dict[int, list[str]] = {}
+    for line in table.lines:
+        if line.rank is not None:
+            names_of_place.setdefault(line.rank, []).append(line.name)
+    ties = [
+        f"{', '.join(names[:-1])} and {names[-1]} share place {place}"
+        for place, names in names_of_place.items()
+        if len(names) > 1
+    ]
+    if not ties:
+        return f"{text} No two methods share a place."
+    return f"{text} {'; '.join(ties)}: the difference between them may be chance."
 
 
 def _html_table(table: SettingsTable, context: PageContext) -> HtmlTable:
@@ -171,11 +195,19 @@ def _html_table(table: SettingsTable, context: PageContext) -> HtmlTable:
     def number_tried(line: Best) -> str:
         return str(line.tried) if isinstance(line, SettingsLine) else ""
 
+    def place_of(line: Best) -> int | None:
+        return line.rank if isinstance(line, SettingsLine) else None
+
+    def place_text(line: Best) -> str:
+        place = place_of(line)
+        return "" if place is None else str(place)
+
+    place = Column("Place", place_text, place_of)
     tried = Column("Tried", number_tried)
     return HtmlTable(
         id=NAME,
         label="Best setting of each method",
-        columns=[Column("Method", method, align=""), *others, tried],
+        columns=[Column("Method", method, align=""), place, *others, tried],
         lines=table.lines,
         family=lambda line: line.family,
         panel=lambda line: context.panel_number(*line.panel),

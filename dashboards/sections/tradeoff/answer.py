@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from unlearnbench.analysis.best_settings import UTILITY_SHARE
 from unlearnbench.analysis.recommendation import (
     ComparedMethod,
+    MethodStanding,
     Outcome,
     Recommendation,
     RecommendedSetting,
@@ -28,20 +30,44 @@ TITLES: Mapping[Outcome, str] = {
     Outcome.NO_UTILITY: "No usable setting",
     Outcome.NO_RESULT: "No result",
 }
-GROUPS: Mapping[Verdict, str] = {
-    Verdict.WORSE: "Worse than",
-    Verdict.BETTER: "Better than",
-    Verdict.UNDECIDED: "Undecided",
-    Verdict.NOT_COMPARABLE: "Not comparable",
-    Verdict.NO_SETTING: "No usable setting",
+IS_BETTER: Mapping[Verdict, str] = {
+    Verdict.BETTER: "yes",
+    Verdict.WORSE: "no, worse",
+    Verdict.UNDECIDED: "undecided",
+    Verdict.NOT_COMPARABLE: "not comparable",
+    Verdict.NO_SETTING: "",
 }
-"""Labels of the groups of methods, in their order."""
+"""Answers to whether the recommended setting is better than another method."""
 WARNING_LABELS: Mapping[str, str] = {
-    "over-forgotten": "over-forgotten",
+    "over-forgotten": "over-forgotten: it knows less than the retain model",
     "unfamiliar": "forget rows stand out as unfamiliar",
     "repetitive": "repetitive answers",
     "bypassed": "bypassed",
 }
+
+
+@dataclass(frozen=True)
+class MethodLine:
+    """A method in the list of methods beside a panel."""
+
+    standing: MethodStanding
+    utility: str
+    """`83 %` of the start model's utility."""
+    utility_in_full: str
+    """`Model Utility 0.749`."""
+    forgotten: str
+    """The score, or the headline's number if the benchmark has no such score."""
+    is_better: str
+    """Whether the recommended setting is better: `yes`, `undecided`; empty without a comparison."""
+    without_setting: str
+    """`no usable setting: keeps at most 11 % of the utility`; empty with a usable setting."""
+    compared: ComparedMethod | None
+    """None of the recommended method, and without a recommended setting."""
+
+    @property
+    def reason(self) -> str:
+        """The numbers behind the answer in `is_better`."""
+        return "" if self.compared is None else self.compared.reason
 
 
 @dataclass(frozen=True)
@@ -59,8 +85,16 @@ class Answer:
     verdict_word: str
     """`Undecided`, `Better` or `Worse`; empty if nothing is compared."""
     verdict: str
-    groups: tuple[tuple[str, tuple[ComparedMethod, ...]], ...]
-    """The other methods by how they compare, with labels; empty groups are left out."""
+    basis: str
+    """The number of seeds, and what would make the answers surer; empty without a setting."""
+    methods: tuple[MethodLine, ...]
+    """All methods, best first."""
+    usable: str
+    """How many of the methods have a usable setting."""
+    about_places: str
+    """What places are by, and what it means to share one; empty if no method has a place."""
+    forgotten_label: str
+    """Head of the column with what is forgotten."""
     sentences: tuple[str, ...]
     has_retain: bool
     warning_labels: Mapping[str, str]
@@ -73,7 +107,6 @@ def answer_of(panel: TradeOffPanel, conclusion: Conclusion) -> Answer | None:
         return None
     title = TITLES[facts.outcome]
     word, verdict = verdict_of(facts)
-    groups = ((label, facts.with_verdict(kind)) for kind, label in GROUPS.items())
     return Answer(
         facts,
         title,
@@ -82,7 +115,11 @@ def answer_of(panel: TradeOffPanel, conclusion: Conclusion) -> Answer | None:
         "" if facts.setting is None else utility_of(facts.setting, panel.headline),
         word,
         verdict,
-        tuple((label, methods) for label, methods in groups if methods),
+        "" if facts.setting is None else basis_of(facts.setting),
+        method_lines(facts, panel.headline),
+        usable_methods(facts.standings, panel.headline),
+        about_places(facts.standings, panel.headline),
+        facts.score_name or panel.headline.forgotten.short,
         conclusion.sentences,
         panel.retain is not None,
         WARNING_LABELS,
@@ -107,6 +144,93 @@ def utility_of(setting: RecommendedSetting, headline: Headline) -> str:
         chosen = ", ".join(map(str, setting.chosen_on))
         seeds += f", chosen on seed{'s' * (len(setting.chosen_on) > 1)} {chosen}"
     return f"{', '.join(parts)}; {seeds}"
+
+
+def basis_of(setting: RecommendedSetting) -> str:
+    """Return the number of seeds behind the answers, and what would make them surer."""
+    count = len(setting.seeds)
+    if count < ENOUGH_SEEDS:
+        return f"Intervals and places need {ENOUGH_SEEDS} seeds (now {count})."
+    return f"More seeds (now {count}), learning rates or {setting.unit}s would make this surer."
+
+
+def method_lines(facts: Recommendation, headline: Headline) -> tuple[MethodLine, ...]:
+    """Word what each method keeps and has forgotten, and how the recommended one compares."""
+    compared_by_name = {method.name: method for method in facts.compared}
+    lines: list[MethodLine] = []
+    for standing in facts.standings:
+        compared = compared_by_name.get(standing.name)
+        is_better = "" if compared is None else IS_BETTER[compared.verdict]
+        if facts.setting is not None and standing.name == facts.setting.name:
+            is_better = "recommended" if facts.outcome is Outcome.RECOMMENDED else "comes closest"
+        lines.append(
+            MethodLine(
+                standing,
+                _utility_share(standing, headline),
+                f"{headline.kept.plain_label} {headline.kept.text(standing.utility)}",
+                _forgotten(facts, standing, headline),
+                is_better,
+                _without_setting(standing),
+                compared,
+            )
+        )
+    return tuple(lines)
+
+
+def _utility_share(standing: MethodStanding, headline: Headline) -> str:
+    if standing.utility_share is None:
+        return headline.kept.text(standing.utility)
+    return percent(standing.utility_share)
+
+
+def percent(share: float) -> str:
+    """Return `83 %`; with a decimal if rounding would lift the share to the least that counts."""
+    is_lifted = share < UTILITY_SHARE <= round(share, 2)
+    return f"{100 * share:.{int(is_lifted)}f}\N{NO-BREAK SPACE}%"
+
+
+def _forgotten(facts: Recommendation, standing: MethodStanding, headline: Headline) -> str:
+    if not facts.score_name:
+        return headline.forgotten.text(standing.forgotten)
+    return "–" if standing.score is None else f"{standing.score:.2f}"
+
+
+def _without_setting(standing: MethodStanding) -> str:
+    if standing.is_usable:
+        return ""
+    if standing.most_kept is not None:
+        return f"no usable setting: keeps at most {percent(standing.most_kept)} of the utility"
+    if standing.utility_share is not None:
+        return f"no usable setting: keeps {percent(standing.utility_share)} of the utility"
+    return f"no usable setting: {standing.why_not}"
+
+
+def usable_methods(standings: Sequence[MethodStanding], headline: Headline) -> str:
+    """Return `All 9 methods have a usable setting`, or how many of them."""
+    count = len(standings)
+    usable = sum(standing.is_usable for standing in standings)
+    least = f"{100 * UTILITY_SHARE:g}\N{NO-BREAK SPACE}%"
+    rule = f"(at least {least} of the {headline.kept.plain_short})"
+    if count == 0:
+        return ""
+    if count == 1:
+        has = "has" if usable else "has no"
+        return f"The only method {has} {'a ' * bool(usable)}usable setting {rule}."
+    if usable == count:
+        return f"All {count} methods have a usable setting {rule}."
+    some = "No method has" if usable == 0 else f"{usable} of {count} methods have"
+    return f"{some} a usable setting {rule}."
+
+
+def about_places(standings: Sequence[MethodStanding], headline: Headline) -> str:
+    """Return `Places: by Forget Quality`, and what a shared place means if there is one."""
+    places = [standing.place for standing in standings if standing.place is not None]
+    if not places:
+        return ""
+    text = f"Places: by {headline.forgotten.name}"
+    if len({*places}) == len(places):
+        return f"{text}."
+    return f"{text}; within one, the difference may be chance."
 
 
 def verdict_of(facts: Recommendation) -> tuple[str, str]:

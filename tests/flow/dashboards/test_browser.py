@@ -117,6 +117,33 @@ def test_the_plot_is_on_the_first_screen_with_the_methods_names(visit: Visit, pa
     assert page.locator("#families button").count() == 5
 
 
+def test_the_list_of_nine_methods_is_on_the_first_screen(
+    visit: Visit, fabric: Fabric, tmp_path: Path
+) -> None:
+    """Also what would make the answer surer, which readers did not find further down."""
+    records = [fabric.reference("fine-tuned"), fabric.reference("retain")]
+    for number in range(9):
+        for seed in range(3):
+            points = ((0.8, -0.1 - number),)
+            records.append(fabric.run(f"method-{number}", points=points, seed=seed))
+    path = tmp_path / "nine.html"
+    path.write_text(build(report_of(records, "nine")), encoding="utf-8")
+    page = visit(path)
+    page.set_viewport_size({"width": 1280, "height": 800})
+    lines = page.locator(".result .methods tbody tr")
+    assert lines.count() == 9
+    box = lines.last.bounding_box()
+    assert box is not None
+    assert box["y"] + box["height"] <= 800
+    answer = page.locator(".result")
+    for text in ("More seeds (now 3)", "Places: by Forget Quality"):
+        expect(answer.get_by_text(text)).to_be_in_viewport()
+    narrow = visit(path, width=390)
+    table = narrow.locator(".result .methods").bounding_box()
+    assert table is not None
+    assert table["x"] + table["width"] <= 390
+
+
 def test_a_click_shows_the_mean_beside_the_plot(visit: Visit, path: Path, report: Results) -> None:
     page = visit.shared(path)
     chosen = setting(report, 2)
@@ -244,7 +271,7 @@ def test_a_name_in_the_legend_shows_its_lines_alone(visit: Visit, path: Path) ->
 
 def test_tables_are_sorted_searched_and_copied(visit: Visit, path: Path) -> None:
     page = visit.shared(path)
-    cells = "#table-best tbody tr[data-family]:not([hidden]) td:nth-child(4)"
+    cells = "#table-best tbody tr[data-family]:not([hidden]) td:nth-child(5)"
     page.locator("#table-best").get_by_role("button", name="Model Utility").click()
     values = [float(text.split()[0]) for text in page.locator(cells).all_inner_texts() if text]
     assert values == sorted(values, reverse=True)

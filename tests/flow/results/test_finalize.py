@@ -30,6 +30,7 @@ from unlearnbench.config.schema import SweepConfig
 from unlearnbench.evaluation.summary import plan_of
 from unlearnbench.report.report import finish
 from unlearnbench.results.finalize import finalize, references_of, table_of
+from unlearnbench.results.moved_numbers import MovedNumbers
 from unlearnbench.results.records import Record, StoredFile, read_records, write_record
 from unlearnbench.results.rules import rules_of
 from unlearnbench.results.stored_table import TABLE_FILE, StoredTable, read_table
@@ -293,7 +294,7 @@ def test_a_plugin_that_changed_half_way_gives_one_column_of_one_definition(tmp_p
     fresh = reported(a_folder(tmp_path / "b"))
     assert [row["words_forget"] for row in mixed] == [row["words_forget"] for row in fresh]
     note = next(line for line in Results.read(tmp_path / "a" / "sweep").warnings if "moved" in line)
-    assert "words_forget by up to " in note
+    assert "Words, forget by up to " in note
     assert "rouge" not in note
 
 
@@ -385,7 +386,7 @@ def test_recorded_numbers_are_taken_as_long_as_their_inputs_are_the_same(
     changed = table_of(written)
     assert numbers_of(changed.rows) == numbers_of(table_of(records).rows)
     (note,) = changed.notes
-    assert "rouge_forget by up to " in note
+    assert "ROUGE-L, forget by up to " in note
 
 
 def with_number(record: Record, column: str, value: float) -> Record:
@@ -407,7 +408,7 @@ def test_numbers_that_moved_are_told_until_the_rules_change_again(
 
     folder = a_folder(tmp_path, recorded=older)
     (note,) = Results.read(folder).table.notes
-    assert "model_utility by up to 0.25 in 6 rows" in note
+    assert "Model Utility by up to 0.25 in 6 rows" in note, "in the words of the page"
     finish(folder)
     assert note in Results.read(folder).warnings, "also by the stored table"
     finish(folder)
@@ -415,6 +416,18 @@ def test_numbers_that_moved_are_told_until_the_rules_change_again(
     assert "numbers have moved since" in (folder / "report.html").read_text(encoding="utf-8")
     monkeypatch.setattr("unlearnbench.results.rules.own_code", lambda: "other code")
     assert Results.read(folder).table.notes == (), "nothing differs from what was shown last"
+
+
+def test_a_note_on_many_moved_columns_names_some_and_says_where_all_are() -> None:
+    moved = MovedNumbers()
+    before = {f"column_{number}": 1.0 for number in range(10)}
+    moved.add(before, dict.fromkeys(before, 0.5))
+    note = moved.note({"column_9": "Utility", "other": "Another", "column_8": "Words, forget"})
+    assert "Utility by up to 0.5 in 1 row; Words, forget by up to 0.5 in 1 row; column_0 by" in note
+    assert note.count(" by up to 0.5 in 1 row") == 8
+    assert note.endswith("; and 2 more columns (table.json has all)")
+    assert len(moved.to_json()) == 10
+    assert MovedNumbers().note({}) == ""
 
 
 def test_numbers_that_move_back_to_the_recorded_ones_are_told(
@@ -429,7 +442,7 @@ def test_numbers_that_move_back_to_the_recorded_ones_are_told(
         patch.setattr("unlearnbench.results.rules.own_code", lambda: "other code")
         finish(folder)
     (note,) = Results.read(folder).table.notes
-    assert re.search(f"rouge_forget by up to [0-9.]+ in {len(reported(folder))} rows", note)
+    assert re.search(f"ROUGE-L, forget by up to [0-9.]+ in {len(reported(folder))} rows", note)
 
 
 def test_an_observation_by_other_code_has_a_note(tmp_path: Path) -> None:

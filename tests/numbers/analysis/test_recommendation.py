@@ -1,11 +1,14 @@
 """The facts of the first screen: outcome, scores, verdicts and the next step."""
 
+import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 import yaml
 
+from unlearnbench.analysis.pairs import MOST_METHODS
 from unlearnbench.analysis.recommendation import (
     NextStep,
     Outcome,
@@ -162,3 +165,72 @@ def test_one_method_on_enough_seeds_leaves_nothing_open() -> None:
     assert facts.compared == ()
     assert facts.runner_up is None
     assert facts.next_step is None
+
+
+def test_more_methods_than_a_table_of_pairs_has_are_compared_with_the_first() -> None:
+    many: list[Record] = []
+    for number in range(MOST_METHODS + 2):
+        ratios = [off(0.2 + number / 10, seed + 9) for seed in range(3)]
+        name = f"m{number:02}"
+        many += [run(name, [(0.8, ratios[seed])], seed=seed) for seed in range(3)]
+    facts = facts_of([*REFERENCES, *many])
+    assert [method.name for method in facts.compared] == [
+        f"m{number:02}" for number in range(1, MOST_METHODS + 2)
+    ]
+    assert facts.compared[-1].verdict is Verdict.BETTER, "the last one is far off"
+    assert facts.compared[-1].reason.startswith("Model Utility 0.800 and 0.800; difference of D")
+
+
+def test_every_method_has_a_line_on_what_it_keeps_and_has_forgotten() -> None:
+    gone = [
+        run("gone", [], seed=s, status="collapsed", error="the loss is NaN\nTraceback")
+        for s in range(3)
+    ]
+    facts = facts_of([*REFERENCES, *NEAR, *FAR, *TWIN, *BROKEN, *gone])
+    lines = {line.name: line for line in facts.standings}
+    assert [*lines] == ["twin", "near", "far", "broken", "gone"]
+    assert [line.place for line in facts.standings] == [1, 1, 3, None, None]
+    assert [line.is_usable for line in facts.standings] == [True, True, True, False, False]
+    twin = lines["twin"]
+    assert (twin.learning_rate, twin.at) == (1e-5, 1)
+    assert twin.utility == pytest.approx(0.8)
+    assert twin.utility_share == pytest.approx(0.8 / 0.9)
+    assert twin.forgotten == facts.setting.forgotten if facts.setting else False
+    assert twin.most_kept is None
+    broken = lines["broken"]
+    assert broken.why_not == "no setting keeps at least 80 % of the start model's utility"
+    assert broken.most_kept == pytest.approx(0.1 / 0.9)
+    assert broken.score is None
+    assert lines["gone"].why_not == "no number: collapsed, the loss is NaN"
+
+
+def test_standings_do_not_need_a_usable_setting() -> None:
+    (broken,) = facts_of([*REFERENCES, *BROKEN]).standings
+    assert not broken.is_usable
+    assert broken.most_kept == pytest.approx(0.1 / 0.9)
+    (idle,) = facts_of(
+        [*REFERENCES, *(run("idle", [(0.9, off(3.0))], seed=s) for s in range(3))]
+    ).standings
+    assert (idle.is_usable, idle.is_unmoved, idle.place) == (True, True, 1)
+    assert facts_of([reference("fine-tuned", 0.02, off(3.0)), *NEAR]).standings == ()
+
+
+def test_standings_survive_the_way_through_json() -> None:
+    facts = facts_of([*REFERENCES, *NEAR, *BROKEN])
+    stored = json.loads(json.dumps(asdict(facts)))
+    assert Recommendation.from_json(stored) == facts
+    del stored["standings"], stored["score_name"]
+    older = Recommendation.from_json(stored)
+    assert older is not None
+    assert older.standings == (), "a file of an earlier version has none"
+
+
+def test_the_share_that_comes_back_stands_beside_lasting() -> None:
+    records = attacked_by([*REFERENCES, *NEAR], 2.0, "relearning@13")
+    (conclusion,) = Results.of(records, name="").conclusions
+    assert conclusion.facts is not None
+    *_, lasting = conclusion.facts.scores
+    assert lasting.under == "relearning, 13 steps"
+    assert lasting.value is not None
+    assert lasting.given_back.startswith(f"{round(100 * (1 - lasting.value))} %")
+    assert lasting.given_back in conclusion.lasts

@@ -30,6 +30,38 @@ def test_a_panel_of_failed_runs_alone_is_in_the_table(fabric: Fabric) -> None:
     assert "no number: failed, no memory" in html
 
 
+def test_a_method_whose_runs_all_failed_later_is_in_the_table(fabric: Fabric) -> None:
+    """A failed run says nothing, also at epochs that it had reached."""
+    failed = replace(fabric.run("idk"), status="failed", error="no memory")
+    context = context_of(fabric.reference("fine-tuned"), fabric.run("npo+nll"), failed)
+    lines = {line.name: line.why_not for line in best.settings_table(context).lines}
+    assert lines == {"npo+nll": "", "idk": "no number: failed, no memory"}
+
+
+def test_methods_of_one_place_are_named_below_the_table(fabric: Fabric) -> None:
+    qualities = {"npo": (-0.3, -0.1, -0.2), "dpo": (-0.1, -0.4, -0.3), "idk": (-9.0, -8.8, -9.1)}
+    records = [fabric.reference("fine-tuned"), fabric.reference("retain")]
+    for name, by_seed in qualities.items():
+        for seed, quality in enumerate(by_seed):
+            records.append(fabric.run(name, points=((0.85, quality),), seed=seed))
+    context = context_of(*records)
+    places = {line.name: line.rank for line in best.settings_table(context).lines}
+    assert places == {"npo": 1, "dpo": 1, "idk": 3}
+    copied = best.texts(best.settings_table(context), context)
+    assert " tiny, forget 10 %. " in copied["Markdown"], "the caption names the panel"
+    html = str(best.BestSettings().render(context.report))
+    shown = html.partition("<details")[0]
+    assert '<th scope="col" class="num">Place</th>' in shown
+    assert (
+        "Places are by Forget Quality. npo and dpo share place 1: the difference between them may "
+        "be chance."
+    ) in shown
+    apart = context_of(*(record for record in records if record.method != "dpo"))
+    assert "No two methods share a place." in str(best.BestSettings().render(apart.report))
+    single = context_of(*(record for record in records if record.seed == 0))
+    assert "Places are by" not in str(best.BestSettings().render(single.report))
+
+
 POINTS = ((0.8, -3.0), (0.7, -4.0), (0.75, -6.0), (0.8, -8.0))
 """(Model Utility, log10 Forget Quality) after the first epoch, by seed."""
 

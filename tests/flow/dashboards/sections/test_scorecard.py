@@ -150,7 +150,8 @@ def test_to_forget_more_than_the_retain_model_is_a_warning(fabric: Fabric) -> No
     (line,) = panel(scored([*references(fabric), destroyed])).lines
     forgotten, private, kept = line.scores
     assert forgotten.warning.startswith(
-        "over-forgotten: extraction strength on the forget set is 0.000, below the retain model's "
+        "over-forgotten: it knows less of the forget rows than the retain model, which never saw "
+        "them (extraction strength on the forget set is 0.000, the retain model's is 0."
     )
     assert "look less familiar than rows that no model has seen" in private.warning
     assert "LOSS attack, AUC 0.0" in private.warning

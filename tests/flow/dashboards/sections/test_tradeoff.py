@@ -109,22 +109,113 @@ def test_the_verdict_is_about_the_runner_up(
     assert answers.verdict_of(facts) == expected
 
 
-def test_every_method_stands_in_one_group(fabric: Fabric) -> None:
-    records = [
-        *references(fabric),
-        *seeds(fabric, "npo", 0.85, -0.1),
-        *seeds(fabric, "dpo", 0.85, -4.0),
-        *seeds(fabric, "ce-u", 0.1, -2.0),
-    ]
-    found = answer(*records)
+FOUR = [("npo", 0.85, -0.1), ("dpo", 0.85, -4.0), ("idk", 0.88, -8.0), ("ce-u", 0.1, -2.0)]
+"""Methods with their utility and log10 Forget Quality; the last one has no usable setting."""
+
+
+def of_four(fabric: Fabric) -> list[Record]:
+    runs = [record for point in FOUR for record in seeds(fabric, *point)]
+    return [*references(fabric), *runs]
+
+
+def test_every_method_has_one_line_with_its_verdict(fabric: Fabric) -> None:
+    found = answer(*of_four(fabric))
     assert found.title == "Recommended setting"
     assert not found.is_bad
     assert (
         found.utility == "Model Utility 0.850, 96\N{NO-BREAK SPACE}% of the start model's; 3 seeds"
     )
-    named = [method.name for _, methods in found.groups for method in methods]
-    assert sorted(named) == ["ce-u", "dpo"]
-    assert dict(found.groups)["No usable setting"][0].name == "ce-u"
+    assert [line.standing.name for line in found.methods] == ["npo", "dpo", "idk", "ce-u"]
+    verdicts = {method.name: method.verdict for method in found.facts.compared}
+    assert verdicts["ce-u"] is Verdict.NO_SETTING
+    npo, *others = found.methods
+    assert npo.is_better == "recommended"
+    for line in others:
+        assert line.is_better == answers.IS_BETTER[verdicts[line.standing.name]]
+    assert {*answers.IS_BETTER} == {*Verdict}, "each verdict has its word"
+
+
+def rows(*records: Record) -> list[list[str]]:
+    """The lines of the list of methods, as texts of their cells."""
+    (table,) = re.findall(r'<table class="methods".*?</table>', html_of(*records), flags=re.DOTALL)
+    return [
+        [
+            " ".join(html.unescape(re.sub(r"<[^>]*>", " ", cell)).split())
+            for cell in re.findall(r"<t[hd][ >].*?</t[hd]>", row, flags=re.DOTALL)
+        ]
+        for row in re.findall(r"<tr.*?</tr>", table, flags=re.DOTALL)
+    ]
+
+
+def test_the_list_of_methods_says_place_utility_and_what_is_forgotten(fabric: Fabric) -> None:
+    head, npo, dpo, idk, unusable = rows(*of_four(fabric))
+    assert head == ["Place", "Method", "Utility", "log₁₀ FQ", "npo better?"]
+    assert [line[:3] for line in (npo, dpo, idk)] == [
+        ["1", "npo", "96 %"],
+        ["2", "dpo runner-up", "96 %"],
+        ["3", "idk", "100 %"],
+    ]
+    assert [line[3] for line in (npo, dpo, idk)] == ["−0.10", "−4.00", "−8.00"], "without scores"
+    assert npo[4] == "recommended"
+    assert unusable == ["–", "ce-u", "no usable setting: keeps at most 11 % of the utility"]
+    text = aside(*of_four(fabric))
+    assert "3 of 4 methods have a usable setting (at least 80 % of the utility)" in text
+    assert "Places: by Forget Quality." in text
+
+
+def test_the_list_has_the_score_if_there_is_one(fabric: Fabric) -> None:
+    records = under_attacks(fabric.sweep(seeds=(0, 1, 2), epochs=2, methods=["npo", "dpo"]))
+    one_panel = [record for record in records if record.panel == records[0].panel]
+    found = answer(*one_panel)
+    (score, *_) = found.facts.scores
+    assert (found.forgotten_label == "Forgotten") == (score.value is not None)
+
+
+def test_methods_of_one_place_are_explained(fabric: Fabric) -> None:
+    noise = {"npo": (-0.3, -0.1, -0.2), "dpo": (-0.1, -0.4, -0.3)}
+    records = references(fabric)
+    for name, qualities in noise.items():
+        records += [
+            fabric.run(name, points=((0.85, quality),), seed=seed)
+            for seed, quality in enumerate(qualities)
+        ]
+    _, *lines = rows(*records)
+    assert [line[0] for line in lines] == ["1", "1"]
+    text = aside(*records)
+    assert "Places: by Forget Quality; within one, the difference may be chance." in text
+    assert "All 2 methods have a usable setting" in text
+
+
+def test_places_need_three_seeds(fabric: Fabric) -> None:
+    records = [*references(fabric), *(fabric.run(name, points=((0.85, -0.1),)) for name in "ab")]
+    head, *_ = rows(*records)
+    assert "Place" not in head
+    text = aside(*records)
+    assert "Intervals and places need 3 seeds (now 1)." in text
+    assert "Places:" not in text
+
+
+def test_a_panel_without_a_usable_setting_lists_what_each_method_keeps(fabric: Fabric) -> None:
+    records = [*references(fabric), *seeds(fabric, "npo", 0.1, -0.1), *seeds(fabric, "b", 0.44, -1)]
+    head, *lines = rows(*records)
+    assert head == ["Method", "Utility", "log₁₀ FQ"], "nothing is compared"
+    assert sorted(lines) == [
+        ["b", "no usable setting: keeps at most 50 % of the utility"],
+        ["npo", "no usable setting: keeps at most 11 % of the utility"],
+    ]
+    assert "No method has a usable setting" in aside(*records)
+
+
+def test_a_share_below_the_least_is_not_rounded_up_to_it() -> None:
+    space = "\N{NO-BREAK SPACE}"
+    assert answers.percent(0.796) == f"79.6{space}%"
+    assert answers.percent(0.79) == f"79{space}%"
+    assert answers.percent(0.8) == f"80{space}%"
+
+
+def test_seeds_and_what_would_make_the_answers_surer(fabric: Fabric) -> None:
+    text = aside(*references(fabric), *seeds(fabric, "npo", 0.85, -0.1))
+    assert "More seeds (now 3), learning rates or epochs would make this surer." in text
 
 
 def test_no_sentence_stands_twice(fabric: Fabric) -> None:
@@ -147,6 +238,7 @@ def test_a_warning_of_the_winner_stands_beside_its_score(fabric: Fabric) -> None
     found = answer(*references(fabric), *seeds(fabric, "npo", 0.85, -0.1))
     kinds = {kind for score in found.facts.scores for kind in score.warnings}
     assert kinds <= {*found.warning_labels}
+    assert "knows less than the retain model" in answers.WARNING_LABELS["over-forgotten"]
     assert {*answers.WARNING_LABELS} == {"over-forgotten", "unfamiliar", "repetitive", "bypassed"}
 
 
@@ -191,3 +283,7 @@ def test_the_attack_stands_below_lasting(fabric: Fabric) -> None:
     lasting = answer(*one_panel).facts.scores[-1]
     assert lasting.name == "Lasting"
     assert (lasting.value is None) != bool(lasting.under)
+    assert bool(lasting.given_back) == bool(lasting.under)
+    if lasting.under:
+        sentence = f"{lasting.given_back} comes back under {lasting.under}"
+        assert sentence in aside(*one_panel)
