@@ -12,7 +12,8 @@ MOVED: Mapping[str, str] = {
     "modifier-study.html": "studies/modifiers.html",
     "release.html": "develop/release.html",
     "study.html": "studies/real-model.html",
-    "study/page.html": "studies/page.html",
+    "studies/page.html": "tutorials/company.html",
+    "study/page.html": "tutorials/company.html",
 }
 """New address by old address, both relative to the root of the site."""
 

@@ -76,7 +76,8 @@ def test_every_link_anchor_and_picture_exists(site: Path) -> None:
 def test_old_addresses_lead_to_the_pages_that_have_moved(site: Path) -> None:
     for old, new in {
         "study.html": "studies/real-model.html",
-        "study/page.html": "studies/page.html",
+        "study/page.html": "tutorials/company.html",
+        "studies/page.html": "tutorials/company.html",
         "footguns.html": "concepts/footguns.html",
         "benchmarks.html": "develop/measurements.html",
     }.items():
@@ -93,7 +94,7 @@ def test_pages_form_one_chain_of_previous_and_next(site: Path) -> None:
         assert before == (visited[-1] if visited else None)
         visited.append(current)
         current = after
-    others = {site / "404.html", site / "studies/page.html"}
+    others = {site / "404.html", site / "tutorials/company.html"}
     others |= {page for page in pages(site) if "This page has moved" in page.read_text("utf-8")}
     assert {*visited} == {*pages(site)} - others
 
