@@ -103,12 +103,14 @@ def test_the_scorecard_answers_with_numbers(
 
 
 def test_best_settings_have_the_other_models(page: str, *, has_retain: bool) -> None:
-    _, *lines = table_of(page, "Best setting of each method")
+    head, *lines = table_of(page, "Best setting of each method")
+    forgotten = head.index("Forgotten" if has_retain else "Removed")
     others = [line for line in lines if line[0].endswith(" model")]
     assert [line[0] for line in others] == ["retain model"] * has_retain + ["start model"]
     if has_retain:
-        assert others[0][1] == "1.000"
-    assert others[-1][1] == "0.000"
+        assert others[0][forgotten] == "1.000"
+    assert others[-1][forgotten] == "0.000"
+    assert {line[head.index("Place")] for line in others} == {""}, "they are no methods"
 
 
 def test_the_terminal_at_eighty_columns(
