@@ -86,6 +86,14 @@ def test_old_addresses_lead_to_the_pages_that_have_moved(site: Path) -> None:
         assert (site / new).is_file()
 
 
+def test_the_published_page_of_a_sweep_has_its_answers_and_names_no_machine(site: Path) -> None:
+    text = (site / "tutorials/company.html").read_text(encoding="utf-8")
+    assert '<table class="methods"' in text, "drawn by a version with the list of methods"
+    assert 'id="answers"' in text
+    assert "<dt>host</dt>" not in text
+    assert not re.search(r"(/home/|/root/|/tmp/)[a-z]", text)
+
+
 def test_pages_form_one_chain_of_previous_and_next(site: Path) -> None:
     visited: list[Path] = []
     current: Path | None = site / "index.html"
