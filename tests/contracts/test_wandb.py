@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
+from unlearnbench.api.tracker import SweepSummary, TrackedSweep
 from unlearnbench.config.resources import TrackingSettings
 from unlearnbench.report.answer_table import COLUMNS
 from unlearnbench.report.sweep_tracker import SweepTracker, replay, sweep_config
+from unlearnbench.report.wandb_tracker import WandbTracker
 from unlearnbench.results.records import read_records
 
 pytest.importorskip("wandb", reason="wandb is an extra: make test-wandb")
@@ -98,3 +100,14 @@ def test_a_finished_sweep_is_logged_with_its_conclusion(tmp_path: Path) -> None:
     (file,) = tmp_path.rglob("*-sweep.wandb")
     notes = [entry.run.notes for entry in stored(file) if entry.WhichOneof("record_type") == "run"]
     assert any("Artifacts:" in note for note in notes)
+
+
+def test_the_name_of_the_sweeps_run_says_that_its_numbers_are_means(tmp_path: Path) -> None:
+    tracker = WandbTracker()
+    tracker.start(TrackedSweep("5eed", "small", "benchmark", tmp_path))
+    tracker.summarize(SweepSummary("Found.", {"best/kept": 0.5}, {}, "mean of 3 seeds"))
+    tracker.finish("finished")
+    (file,) = tmp_path.rglob("*-sweep.wandb")
+    runs = [entry.run for entry in stored(file) if entry.WhichOneof("record_type") == "run"]
+    assert runs[0].display_name == "sweep small"
+    assert runs[-1].display_name == "sweep small (mean of 3 seeds)"

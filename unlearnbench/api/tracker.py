@@ -37,6 +37,10 @@ class AnswerTable(NamedTuple):
     """Names of the columns. The first is the question, the second the answer of the run."""
     rows: Sequence[tuple[str | float | int | None, ...]]
     """A row for each question. The questions of the forget set come first."""
+    forget_sets: Sequence[str] = ()
+    """Names of the sets whose rows are to be forgotten."""
+    unit: str = "epoch"
+    """What the column `when` counts: `epoch` or `step`."""
 
 
 class TrackedData(NamedTuple):
@@ -74,6 +78,14 @@ class TrackedSweep:
     data: Sequence[TrackedData] = ()
     """The rows of its splits."""
 
+    def title(self, averaged: str = "") -> str:
+        """Name the sweep's own run: `sweep quickstart (mean of 3 seeds)`.
+
+        Args:
+            averaged: What the run's metrics are, see `SweepSummary.averaged`.
+        """
+        return f"sweep {self.name} ({averaged})" if averaged else f"sweep {self.name}"
+
 
 @dataclass(frozen=True)
 class SweepSummary:
@@ -86,6 +98,8 @@ class SweepSummary:
     (`best/model_utility`), so that both stand in one column."""
     tags: Mapping[str, str]
     """`recommended`: the recommended setting; nothing if there is none."""
+    averaged: str = ""
+    """What the metrics are, if they stand in the columns of single runs: `mean of 3 seeds`."""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from unlearnbench.api.observations import Evaluation, SetEvaluation
 from unlearnbench.api.tracker import AnswerTable
 from unlearnbench.base.errors import DamagedError
+from unlearnbench.config.unit import Unit
 from unlearnbench.results.records import Record
 
 COLUMNS = (
@@ -63,7 +64,7 @@ class AnswerTables:
                 score = _rounded(float(answered.rouge_l_recall[row]))
                 others = start.get(key), retain.get(key)
                 rows.append((question, answer, truth, *others, score, name, epoch))
-        return AnswerTable(COLUMNS, rows)
+        return AnswerTable(COLUMNS, rows, tuple(forget_sets), str(Unit.of_spec(record.spec)))
 
     def _answers(self, record: Record) -> _Answers:
         """Read the answers of a start or retain model."""

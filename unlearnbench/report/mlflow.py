@@ -4,8 +4,9 @@ The store is the configured one, MLFLOW_TRACKING_URI's, or SQLite in the sweep's
 is logged in part, or with other numbers than the sweep's table has now, is deleted and logged anew:
 MLflow appends to the history of a metric, and removes no value from it.
 
-A reviewer finds the answers of a run in its table `answers.json`, the rows that it unlearns in its
-data set, and the conclusion in the description of the sweep's run.
+A reviewer finds the answers of a run on its page `answers.html`, and beside those of other runs
+from its table `answers.json`. Its data set names the rows that it unlearns. The conclusion is the
+description of the sweep's run.
 """
 
 import getpass
@@ -33,6 +34,7 @@ from unlearnbench.api.tracker import (
 from unlearnbench.base.errors import OutputError, RecordError
 from unlearnbench.base.locks import exclusive_lock
 from unlearnbench.base.redaction import redact
+from unlearnbench.report.answer_page import answer_page
 from unlearnbench.report.mlflow_store import (
     ARTIFACTS,
     STORE,
@@ -70,7 +72,9 @@ _SWEEP = "unlearnbench.sweep_id"
 """Tag of a sweep's run and of the runs below it, by which a view shows them together."""
 _PARENT = "mlflow.parentRunId"
 ANSWERS = "answers.json"
-"""Artifact with the answers of a run, which MLflow shows as a table."""
+"""Artifact with the answers of a run, which MLflow puts beside those of other runs."""
+ANSWER_PAGE = "answers.html"
+"""Artifact with the same answers, to be read: MLflow cuts the cells of a table."""
 _TABLES = "mlflow.loggedArtifacts"
 """Tag that lists the tables of a run for MLflow's comparison of tables."""
 CONFIGURATION = "config.yaml"
@@ -153,6 +157,7 @@ class MlflowTracker(Tracker):
             self._client.log_text(created, text(), name)
         if answers is not None and has_answers:
             self._client.log_text(created, _table(answers), ANSWERS)
+            self._client.log_text(created, answer_page(run.name, answers), ANSWER_PAGE)
         if run.data is not None:
             self._log_data(created, [run.data])
         # Last, because the status marks the run as complete.
@@ -173,6 +178,7 @@ class MlflowTracker(Tracker):
         texts = dict.fromkeys(_SUMMARY_TAGS, "") | texts
         tags = [RunTag(name, text) for name, text in texts.items()]
         self._client.log_batch(self._parent, metrics=metrics, tags=tags)
+        self._client.update_run(self._parent, name=self._sweep.title(summary.averaged))
 
     def link(self, run: str | None = None) -> str | None:
         page = f"{self._base}#/experiments/{self._experiment}/runs"
@@ -214,7 +220,7 @@ class MlflowTracker(Tracker):
         else:
             origin = _origin(sweep.tags.get("git_commit"))
             tags = {"kind": "sweep", **sweep.tags, **note, **origin, _SWEEP: sweep.id}
-            parent = self._create(f"sweep {sweep.name}", tags)
+            parent = self._create(sweep.title(), tags)
             self._log_data(parent, sweep.data)
         if sweep.configuration:
             self._client.log_text(parent, sweep.configuration, CONFIGURATION)

@@ -15,8 +15,10 @@ PARAMETERS = ("learning_rate", "method", "seed", "model", "forget_fraction")
 """Columns of the table of runs, beside the best metrics."""
 _FIRST_METRICS = 2
 """Metrics in front of the parameters: what is forgotten and what is kept."""
-_WIDTHS = {"attributes.`Run Name`": 250, "params.`method`": 160, "tags.`recommended`": 190}
-"""Pixels of columns that MLflow makes narrower than what they contain."""
+_RUN_NAME = "attributes.`Run Name`"
+_WIDTHS = {_RUN_NAME: 270, "params.`method`": 160, "tags.`recommended`": 190}
+"""Pixels of columns that MLflow makes narrower than what they contain. The longest name of a run is
+that of the sweep's own: `sweep quickstart (mean of 3 seeds)`."""
 _METRIC_WIDTH = 190
 _SECTION = "at-a-glance"
 """Id of the section of charts that the page opens with."""
@@ -69,12 +71,14 @@ def _state(sweep_id: str, best: Best) -> dict[str, Any]:
         *attributes,
     ]
     return {
-        # The sweep's own run is among them. MLflow would hide child runs without a condition.
+        # The sweep's own run is among them, and only its name tells it from single runs: a shared
+        # view cannot pin a run. MLflow would hide child runs without a condition.
         "searchFilter": f"tags.`unlearnbench.sweep_id` = '{sweep_id}'",
         "orderByKey": metrics[0] if metrics else "attributes.`start_time`",
         "orderByAsc": best.ascending,
         "selectedColumns": columns,
-        "columnOrder": columns,
+        # MLflow sets the widths of the columns that are named here.
+        "columnOrder": [_RUN_NAME, *columns],
         "columnWidths": _WIDTHS | dict.fromkeys(metrics[:_FIRST_METRICS], _METRIC_WIDTH),
         "compareRunCharts": _charts(best),
         "compareRunSections": [

@@ -26,6 +26,7 @@ def summary_of(results: Results, introduction: str = "") -> SweepSummary:
     paragraphs: list[str] = []
     metrics: dict[str, float] = {}
     recommended: list[str] = []
+    averaged = ""
     conclusions = {(c.model, c.split): c for c in results.conclusions}
     has_many_panels = len(results.panels) > 1
     for panel in results.panels:
@@ -36,6 +37,8 @@ def summary_of(results: Results, introduction: str = "") -> SweepSummary:
         paragraphs += _paragraphs(conclusion, setting)
         if setting is None:
             continue
+        if not has_many_panels:
+            averaged = _averaged(setting)
         group = _group(panel) if has_many_panels else ""
         for name, value in _numbers(results, panel, setting):
             if value is not None and math.isfinite(value):
@@ -50,7 +53,7 @@ def summary_of(results: Results, introduction: str = "") -> SweepSummary:
         "`config.yaml` have the configuration."
     )
     tags = {"recommended": "; ".join(recommended)} if recommended else {}
-    return SweepSummary("\n\n".join(paragraphs), metrics, tags)
+    return SweepSummary("\n\n".join(paragraphs), metrics, tags, averaged)
 
 
 def _recommended(results: Results, panel: Panel, conclusion: Conclusion) -> Setting | None:
@@ -85,6 +88,12 @@ def _short_title(setting: Setting) -> str:
     rate = setting.learning_rate
     parts = [setting.method, None if rate is None else short_rate(rate), setting.when]
     return " ".join(filter(None, parts))
+
+
+def _averaged(setting: Setting) -> str:
+    """`mean of 3 seeds`: what tells the numbers of a setting from those of a single run."""
+    seeds = len(setting.rows)
+    return f"mean of {seeds} seeds" if seeds > 1 else "the recommended run"
 
 
 def _escaped(sentence: str) -> str:

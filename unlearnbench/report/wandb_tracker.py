@@ -41,7 +41,7 @@ class WandbTracker(Tracker):
     def start(self, sweep: TrackedSweep) -> None:
         self._sweep = sweep
         config = {"configuration": sweep.configuration, **sweep.tags}
-        self._whole: Any = self._run("sweep", f"sweep {sweep.name}", "sweep", config)
+        self._whole: Any = self._run("sweep", sweep.title(), "sweep", config)
         self._whole.notes = sweep.description
 
     def log(self, run: TrackedRun) -> bool:
@@ -65,6 +65,7 @@ class WandbTracker(Tracker):
 
     def summarize(self, summary: SweepSummary) -> None:
         self._whole.notes = summary.description
+        self._whole.name = self._sweep.title(summary.averaged)
         for name, value in {**summary.metrics, **summary.tags}.items():
             self._whole.summary[name] = value
 

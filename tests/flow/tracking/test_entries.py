@@ -133,6 +133,7 @@ def test_a_run_has_its_answers_beside_those_of_the_start_and_the_retain_model(ki
     other = answered(kit, "dddd", {"forget": ["x", "x"]}, kind="retain", model="another")
     made = entry(run, start, retain)
     assert made.answers().columns == COLUMNS
+    assert (made.answers().forget_sets, made.answers().unit) == (("forget",), "epoch")
     assert made.answers().rows == [
         ("forget 0?", "f0", "truth 0", "s0", "n0", 0.25, "forget", 2),
         ("forget 1?", "f1", "truth 1", "s1", "n1", None, "forget", 2),

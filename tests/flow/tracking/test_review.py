@@ -15,6 +15,8 @@ import pytest
 import yaml
 
 from unlearnbench.analysis.results import Results
+from unlearnbench.api.tracker import AnswerTable
+from unlearnbench.report.answer_page import answer_page
 from unlearnbench.report.mlflow import show_in_mlflow
 from unlearnbench.report.mlflow_store import correct_artifact_addresses
 from unlearnbench.report.sweep_summary import summary_of
@@ -66,6 +68,16 @@ def test_a_run_has_a_table_of_answers_that_mlflow_compares(store: Any, folder: P
     assert first["ROUGE-L"] == pytest.approx(forget.rouge_l_recall[0], abs=5e-4)
     best = child.data.metrics.get("best/epoch")
     assert epoch == (max(run.evaluations) if best is None else best)
+
+
+def test_a_run_has_a_page_of_its_answers_which_wraps_them(store: Any, folder: Path) -> None:
+    """MLflow's view of a table cuts every cell at 150 pixels."""
+    run = next(r for r in Results.read(folder).records if r.kind == "run" and r.epochs)
+    child = store.children[run.id]
+    table = json.loads(text_of(store, child, "answers.json"))
+    assert text_of(store, child, "answers.html") == answer_page(
+        child.info.run_name, AnswerTable(table["columns"], table["data"], ("forget",))
+    )
 
 
 def test_every_run_says_who_ran_it_from_what_on_which_rows(store: Any, folder: Path) -> None:
@@ -122,6 +134,7 @@ def test_the_summary_has_the_means_of_the_recommended_setting(tmp_path: Path, ki
     results = Results.read(made_up(tmp_path / "small", kit))
     summary = summary_of(results, "An introduction.")
     assert summary.tags == {"recommended": "npo+nll 1e-3 epoch 2"}
+    assert summary.averaged == "mean of 3 seeds"
     first, *others = summary.description.split("\n\n")
     assert first == (
         "**tiny, forget 10 %.** Recommended setting: **npo+nll, learning rate 1e-3, epoch 2**, "
@@ -171,6 +184,14 @@ def test_a_sweep_of_several_splits_names_the_split_of_each_number(tmp_path: Path
     assert summary.metrics["best/tiny-forget-5/epoch"] == 2.0
     assert summary.metrics["best/tiny-forget-10/log10_forget_quality"] == pytest.approx(-1.0)
     assert all(name.count("/") == 2 for name in summary.metrics)
+    assert summary.averaged == "", "its numbers stand in columns of their own"
+
+
+def test_a_setting_of_one_seed_is_no_mean(tmp_path: Path, kit: Any) -> None:
+    folder = made_up(tmp_path / "small", kit)
+    records = [r for r in Results.read(folder).records if r.id not in ("bbbb", "cccc")]
+    summary = summary_of(Results.read(kit.stored(tmp_path / "one", *records)))
+    assert summary.averaged == "the recommended run"
 
 
 def test_the_sweep_stands_among_its_best_runs(tmp_path: Path, kit: Any, seen: Any) -> None:
@@ -178,14 +199,18 @@ def test_the_sweep_stands_among_its_best_runs(tmp_path: Path, kit: Any, seen: An
     replay(folder)
     store = seen(f"sqlite:///{folder}/mlflow.db")
     (parent,) = store.parents
-    assert parent.info.run_name == "sweep small"
+    # Its name says that its numbers are no single run's.
+    assert parent.info.run_name == "sweep small (mean of 3 seeds)"
     assert parent.data.tags["recommended"] == "npo+nll 1e-3 epoch 2"
     view = views_of(store)[0]
     runs = store.client.search_runs(
         [parent.info.experiment_id], view["searchFilter"], order_by=[f"{view['orderByKey']} DESC"]
     )
     names = [run.info.run_name for run in runs]
-    assert names == ["1e-3 s0 npo+nll", "sweep small", "1e-3 s2 npo+nll", "1e-3 s1 npo+nll", START]
+    assert names == [
+        *("1e-3 s0 npo+nll", "sweep small (mean of 3 seeds)"),
+        *("1e-3 s2 npo+nll", "1e-3 s1 npo+nll", START),
+    ]
 
 
 START = "start model"
@@ -222,6 +247,8 @@ def test_the_view_opens_with_columns_and_charts_that_the_runs_have(
     assert {"attributes.`User`", "attributes.`Version`", "attributes.`Dataset`"} <= {
         *view["selectedColumns"]
     }
+    # MLflow ignores the width of a column that the order does not name.
+    assert {*view["columnWidths"]} <= {*view["columnOrder"]}
     for chart in view["compareRunCharts"]:
         keys = [chart[axis]["key"] for axis in ("xaxis", "yaxis") if axis in chart]
         assert {*keys, chart.get("metricKey", keys and keys[0])} <= {*best.metrics}
