@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from unlearnbench.api import registry
 from unlearnbench.api.registry import Kind
-from unlearnbench.config.method_specs import axes_model, entry_model
+from unlearnbench.config.method_entry import axes_model, entry_model
 from unlearnbench.config.written import WrittenConfig
 
 

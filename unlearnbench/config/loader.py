@@ -24,7 +24,7 @@ from unlearnbench.base.errors import ConfigError, PluginError, Problem, did_you_
 from unlearnbench.base.messages import Loc, describe_error
 from unlearnbench.base.row_texts import hide_row_texts
 from unlearnbench.config.entries import DEFAULT, with_tuples
-from unlearnbench.config.method_specs import entry_model
+from unlearnbench.config.method_entry import entry_model
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.config.written import WrittenConfig
 

@@ -6,8 +6,7 @@ A search decides which runs there are and how long they last; it never changes a
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -118,13 +117,6 @@ class Range(Settings):
             return False
         nearest = self.at(index)
         return value == nearest or (not self.whole and value == self._short(nearest))
-
-
-def form_of(value: Any) -> str:
-    """The form in which a key states its values: a range, a list or one value."""
-    if isinstance(value, Mapping) and value.keys() & Range.model_fields.keys():
-        return "<range>"
-    return "<list>" if isinstance(value, tuple | list) else "<value>"
 
 
 class Scheduler(Settings):

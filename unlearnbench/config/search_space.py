@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from unlearnbench.api.registry import load
 from unlearnbench.base.errors import UnlearnbenchError
 from unlearnbench.config import method_specs
-from unlearnbench.config.method_specs import rates_of
+from unlearnbench.config.method_grid import rates_of
 from unlearnbench.config.schema import MethodGrid, MethodSpec, RetainSpec, SweepConfig
 from unlearnbench.config.search import Range
 

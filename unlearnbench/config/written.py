@@ -26,7 +26,8 @@ from unlearnbench.api.benchmark import Benchmark, split_name
 from unlearnbench.base.deferred_warnings import warn_later
 from unlearnbench.base.errors import EvaluationError, PluginError, did_you_mean
 from unlearnbench.base.messages import Fault, Loc, errors_below, fault, raise_faults
-from unlearnbench.config.method_specs import MODIFIERS, Axis, crossed, read_grid, tuned
+from unlearnbench.config.method_entry import MODIFIERS, Axis
+from unlearnbench.config.method_grid import crossed, read_grid, tuned
 from unlearnbench.config.metric_plan import benchmark_plan
 from unlearnbench.config.precision import FLOAT16_IS_NOT_TRAINED, resolve_precision
 from unlearnbench.config.profiles import TOFU
