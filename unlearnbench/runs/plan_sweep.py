@@ -27,6 +27,7 @@ from unlearnbench.config.benchmark_rules import check_declarations
 from unlearnbench.config.entries import attack_from_spec
 from unlearnbench.config.method_specs import method_from_spec
 from unlearnbench.config.plan import (
+    ModelFacts,
     Plan,
     make_plan,
     planned_commits,
@@ -154,23 +155,19 @@ def plan_sweep(config: SweepConfig) -> tuple[Plan, Dataset]:
     forget_rows = {key: len(split.forget) for key, split in benchmark.splits.items()}
     for warning in training_warnings(config, forget_rows, models):
         warn_later(warning)
-    templates = {m.settings.name: digest for m in models if (digest := _template(m))}
     profile = profile_of(config.evaluation)
-    turns = {m.settings.name: digest for m in models if (digest := _turns(m, profile))}
     contents = broadcast_from_main(lambda: {m.name: local_contents(m) for m in config.models})
-    with_dropout = [m.settings.name for m in models if _has_dropout(m)]
     sequence: PointSequence = broadcast_from_main(lambda: _sequence(config))
-    corrections = {m.settings.name: found for m in models if (found := _corrections(m, config))}
-    plan = make_plan(
-        config,
-        fingerprints,
-        templates,
-        contents,
-        turns,
-        with_dropout,
-        sequence,
-        corrections,
-    )
+    facts: dict[str, ModelFacts] = {}
+    for sources in models:
+        facts[sources.settings.name] = ModelFacts(
+            content=contents[sources.settings.name],
+            template_digest=_template(sources),
+            turn_digest=_turns(sources, profile),
+            has_dropout=_has_dropout(sources),
+            corrections=_corrections(sources, config),
+        )
+    plan = make_plan(config, fingerprints, facts, sequence)
     with suppress(UnreachableError):  # its runs will need the hub
         plan = replace(plan, references=(*reference_ids(config, models, fingerprints),))
     plan = replace(plan, rows=rows, commits=commits)

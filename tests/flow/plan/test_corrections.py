@@ -9,7 +9,7 @@ from unlearnbench.api.method import Method
 from unlearnbench.benchmarks.synthetic import Synthetic
 from unlearnbench.config.entries import AttackSpec, attack_specs
 from unlearnbench.config.method_specs import method_from_spec, method_spec
-from unlearnbench.config.plan import make_plan
+from unlearnbench.config.plan import ModelFacts, make_plan
 from unlearnbench.config.schema import (
     EvaluationSettings,
     LoRA,
@@ -97,8 +97,8 @@ def test_runs_have_other_ids_only_if_their_numbers_differ(
         attacks=attacks,
     )
     (before,) = make_plan(config, "rows").runs
-    found = {"m": corrections_under(corrections_of(model), attacks)}
-    (now,) = make_plan(config, "rows", corrections=found).runs
+    facts = ModelFacts(corrections=corrections_under(corrections_of(model), attacks))
+    (now,) = make_plan(config, "rows", {"m": facts}).runs
     is_corrected = name == "llama4" or (name == "mixtral" and attacks == QUANTIZATION)
     assert (now.id != before.id) is is_corrected
 

@@ -162,15 +162,7 @@ def test_a_sweep_of_an_earlier_version_goes_on_with_its_settings(folder: Path) -
     config = a_config(3, 6, **changes)
     old, _ = plan_sweep(config)
     assert not [line for line in drain() if "quasi-random" in line]
-    old = make_plan(
-        config,
-        old.fingerprints,
-        old.templates,
-        old.contents,
-        old.turns,
-        old.with_dropout,
-        "recurrence",
-    )
+    old = make_plan(config, old.fingerprints, old.facts, "recurrence")
     claim_folder(old)
     document = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
     del document["sequence"]
