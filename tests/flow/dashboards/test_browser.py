@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pytest
@@ -42,6 +42,31 @@ SPOT = """([i, run, epoch]) => {
     }
 }"""
 OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+AXES = """() => {
+    const middle = e => {
+        const box = e.getBoundingClientRect();
+        return (box.left + box.right) / 2;
+    };
+    const value = text => Number(text.replace("\u2212", "-").match(/-?[0-9.]+$/)[0]);
+    return [...document.querySelectorAll("table.stripes .ticks")].map(axis => {
+        const table = axis.closest("table"), column = axis.closest("td").cellIndex;
+        const cells = [...table.querySelectorAll("tbody td:has(> .strip)")].filter(
+            td => td.cellIndex === column);
+        const head = table.querySelectorAll("thead .axis td")[column];
+        return {
+            name: table.ariaLabel,
+            ticks: [...axis.children].map(e => [value(e.textContent), middle(e)]),
+            marks: cells.map(td => [
+                Number(td.dataset.value), middle([...td.querySelectorAll("circle")].at(-1))
+            ]),
+            models: [...head.querySelectorAll(".names > span")].map(e => ({
+                value: value(e.textContent), sign: middle(e.querySelector("i")),
+                line: middle(cells[0].querySelector(`line.${e.classList[0]}`)),
+            })),
+        };
+    });
+}"""
+"""Axes of strips: values with the middles of their texts, marks and lines, in pixels."""
 NO_CLIPBOARD = (
     "Object.defineProperty(navigator, 'clipboard', {value: undefined, configurable: true})"
 )
@@ -144,6 +169,29 @@ def test_the_list_of_nine_methods_is_on_the_first_screen(
     assert table is not None
     assert around is not None
     assert table["x"] + table["width"] <= around["x"] + around["width"] + 1
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("media", ["screen", "print"])
+def test_marks_stand_where_the_numbers_of_their_axis_say(
+    visit: Visit, path: Path, width: int, media: Literal["screen", "print"]
+) -> None:
+    page = visit(path, width=width)
+    page.emulate_media(media=media)
+    axes = [axis for axis in page.evaluate(AXES) if axis["marks"]]
+    assert len({axis["name"].partition(",")[0] for axis in axes}) == 2  # How sure, Does it last?
+    for axis in axes:
+        (low, left), (high, right) = axis["ticks"][0], axis["ticks"][-1]
+        pixels = (right - left) / (high - low)
+
+        def place(value: float, low: float = low, left: float = left, scale: float = pixels) -> Any:
+            return left + (value - low) * scale
+
+        for value, middle in [*axis["ticks"], *axis["marks"]]:
+            assert middle == pytest.approx(place(value), abs=1), axis
+        for model in axis["models"]:
+            assert model["sign"] == pytest.approx(model["line"], abs=1), axis
+            assert model["line"] == pytest.approx(place(model["value"]), abs=1 + 0.006 * pixels)
 
 
 def test_a_click_shows_the_mean_beside_the_plot(visit: Visit, path: Path, report: Results) -> None:
