@@ -15,7 +15,8 @@ from transformers import PreTrainedTokenizerFast
 
 from unlearnbench.base.hashing import user_cache
 from unlearnbench.benchmarks.tofu import TOFU
-from unlearnbench.config.loader import load_config, shipped_configs
+from unlearnbench.config.config_sources import shipped_configs
+from unlearnbench.config.loader import load_config
 from unlearnbench.config.profiles import get_profile
 from unlearnbench.config.schema import ModelSettings
 from unlearnbench.evaluation.logs import read_log

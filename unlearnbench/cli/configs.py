@@ -14,7 +14,7 @@ from unlearnbench.cli.options import Json, Plugins, Wide, register_plugins
 from unlearnbench.cli.own_data import NewRowOptions
 
 if TYPE_CHECKING:
-    from unlearnbench.config.loader import ConfigSource
+    from unlearnbench.config.config_sources import ConfigSource
 
 SCHEMA = "schema.json"
 """Beside a new config, whose first line names it: by it editors find the schema."""
@@ -39,7 +39,7 @@ def list_configs(wide: Wide = False, as_json: Json = False) -> None:
       unlearnbench configs list --wide
     """
     from unlearnbench.cli.catalogue import Entry, print_catalogue
-    from unlearnbench.config.loader import shipped_configs
+    from unlearnbench.config.config_sources import shipped_configs
 
     configs, console = shipped_configs(), Console()
     rows = [

@@ -206,7 +206,7 @@ def dotted_values(texts: Sequence[str]) -> dict[str, Any]:
     """Sections of the texts `key=value` of `--set`, whose keys are dotted and values YAML."""
     from unlearnbench.base.errors import ConfigError
     from unlearnbench.config.entries import with_tuples
-    from unlearnbench.config.loader import COMMAND_LINE, Document
+    from unlearnbench.config.yaml_document import COMMAND_LINE, Document
 
     document = Document({}, {(): COMMAND_LINE})
     for text in texts:

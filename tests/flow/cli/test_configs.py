@@ -4,8 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from unlearnbench.cli.configs import HEADINGS
+from unlearnbench.config.config_sources import shipped_configs
 from unlearnbench.config.json_schema import schema_text
-from unlearnbench.config.loader import shipped_configs
 
 Run = Callable[..., tuple[int, str, str]]
 

@@ -7,8 +7,9 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from unlearnbench.api import registry
+from unlearnbench.config.config_sources import shipped_configs
 from unlearnbench.config.json_schema import schema_text
-from unlearnbench.config.loader import read_yaml, shipped_configs
+from unlearnbench.config.yaml_document import read_yaml
 
 SCHEMA: dict[str, Any] = json.loads(schema_text())
 VALIDATOR = Draft202012Validator(SCHEMA)

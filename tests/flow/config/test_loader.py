@@ -8,7 +8,8 @@ import pytest
 
 from unlearnbench.api import registry
 from unlearnbench.base.errors import ConfigError
-from unlearnbench.config.loader import load_config, shipped_configs
+from unlearnbench.config.config_sources import shipped_configs
+from unlearnbench.config.loader import load_config
 from unlearnbench.config.schema import SweepConfig
 
 GOOD = """\

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from unlearnbench.api.registry import load_method
-from unlearnbench.config.loader import load_config, shipped_configs
+from unlearnbench.config.config_sources import shipped_configs
+from unlearnbench.config.loader import load_config
 from unlearnbench.config.schema import TINY_PREPARATION, MethodGrid, Preparation, SweepConfig
 from unlearnbench.config.starting_values import (
     PREPARATIONS,

@@ -14,7 +14,8 @@ import transformers
 
 from unlearnbench.api.benchmark import Question
 from unlearnbench.base.optional_packages import import_optional
-from unlearnbench.config.loader import load_config, shipped_configs
+from unlearnbench.config.config_sources import shipped_configs
+from unlearnbench.config.loader import load_config
 from unlearnbench.config.plan import RunSpec, make_plan
 from unlearnbench.config.schema import ModelSettings, Preparation, SweepConfig
 from unlearnbench.config.step_schedule import Schedule

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from unlearnbench.config.loader import load_config, shipped_configs
+from unlearnbench.config.config_sources import shipped_configs
+from unlearnbench.config.loader import load_config
 from unlearnbench.config.schema import ModelSettings
 
 from ... import hub_layouts

@@ -7,7 +7,8 @@ import pytest
 
 from unlearnbench.base.deferred_warnings import drain
 from unlearnbench.benchmarks.synthetic import Synthetic
-from unlearnbench.config.loader import load_configs, shipped_configs
+from unlearnbench.config.config_sources import shipped_configs
+from unlearnbench.config.loader import load_configs
 from unlearnbench.config.method_specs import method_spec
 from unlearnbench.config.schema import LoRA, MethodGrid, ModelSettings, Preparation, SweepConfig
 from unlearnbench.config.search import Range
