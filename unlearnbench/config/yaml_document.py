@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
+from yaml.reader import ReaderError
 
 from unlearnbench.base.errors import Problem, shortened
 from unlearnbench.base.messages import Loc
@@ -149,35 +150,41 @@ class _Reader:
     own values have no lines, and because it would take the last of two equal keys without a word.
     """
 
+    _loader: _Loader
+    """Made in `read`, where the errors of a text are caught: PyYAML refuses some characters."""
+
     def __init__(self, name: str, text: str) -> None:
         self._name = name
-        self._loader = _Loader(text)
+        self._text = text
         self._document = Document(None, {})
 
     def read(self, above: Loc) -> Document:
         """Read the whole text, whose value is at the path `above`."""
         document = self._document
         try:
+            self._loader = _Loader(self._text)
             document.values = self._value(self._loader.get_single_node(), above)
         except RecursionError:
             self._refuse(above, "a value contains itself")
         except yaml.MarkedYAMLError as error:
             text = " ".join(filter(None, [error.context, error.problem]))
-            self._refuse(above, text, error.problem_mark)
+            mark = error.problem_mark
+            self._refuse(above, text, mark.line if mark else 0)
+        except ReaderError as error:
+            line = self._text.count("\n", 0, error.position)
+            self._refuse(above, str(error), line)
         except (yaml.YAMLError, ValueError) as error:
             self._refuse(above, str(error))
         return document
 
-    def _refuse(self, above: Loc, reason: str, mark: yaml.Mark | None = None) -> None:
-        first_line = reason.partition("\n")[0]
-        self._document.problem(above, f"not YAML: {first_line}", self._place(mark))
+    def _refuse(self, above: Loc, reason: str, line: int = 0) -> None:
+        """Add the problem that the text is not YAML. Lines count from 0, as PyYAML counts them."""
+        first_sentence = reason.partition("\n")[0]
+        self._document.problem(above, f"not YAML: {first_sentence}", self._place(line))
 
-    def _place(self, mark: yaml.Mark | None) -> str:
-        """Name a place in the text; its first line if there is no mark."""
-        if self._name == COMMAND_LINE:
-            return self._name
-        line = mark.line + 1 if mark else 1
-        return f"{self._name}:{line}"
+    def _place(self, line: int) -> str:
+        """Name a place in the text by its line, which counts from 0."""
+        return self._name if self._name == COMMAND_LINE else f"{self._name}:{line + 1}"
 
     def _value(self, node: yaml.Node | None, loc: Loc) -> Any:
         """Return the value of a node, and note the places of all that is in it.
@@ -186,7 +193,8 @@ class _Reader:
             node: The node; None for an empty text.
             loc: Its path.
         """
-        self._document.places.setdefault(loc, self._place(node.start_mark if node else None))
+        first_line = node.start_mark.line if node else 0
+        self._document.places.setdefault(loc, self._place(first_line))
         if node is None:
             return None
         if isinstance(node, yaml.SequenceNode):
@@ -205,7 +213,7 @@ class _Reader:
             key = str(key_node.value)
             below = (*loc, key)
             # The key's line, not the value's: a section's value starts on the next line.
-            line = self._place(key_node.start_mark)
+            line = self._place(key_node.start_mark.line)
             if key in section:
                 document.problem(below, f"given twice; first at {document.places[below]}", line)
                 continue

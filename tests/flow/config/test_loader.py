@@ -168,3 +168,11 @@ class TestPlugins:
         assert load_config("other.yaml", ["plugins=[mine/focal.py]"]).methods[0].specs == (spec,)
         registry._files.clear()  # pyright: ignore[reportPrivateUsage]
         assert problems("other.yaml", "plugins=null")[0][2].startswith("unknown method 'focal'")
+
+
+def test_a_character_that_yaml_does_not_have_is_a_problem_of_its_line(write: Write) -> None:
+    reason = "not YAML: unacceptable character #x0001: special characters are not allowed"
+    path = write(("authors: 40}", "authors: 40}\ndescription: a\x01b"))
+    assert problems(path) == [("bench.yaml:3", "", reason)]
+    overridden = problems(write(), "description=a\x01b")
+    assert overridden == [("--set", "description", reason)]
