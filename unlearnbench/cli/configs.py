@@ -90,7 +90,8 @@ def show_config(
       unlearnbench configs show quickstart > my.yaml
     """
     from unlearnbench.base.hashing import json_ready
-    from unlearnbench.config.loader import find_config, load_config
+    from unlearnbench.config.config_sources import find_config
+    from unlearnbench.config.loader import load_config
 
     console = Console()
     if as_json:
