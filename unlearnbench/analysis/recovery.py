@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from unlearnbench.analysis.best_settings import Best, OnPanel, Setting
-from unlearnbench.analysis.lasting import AttackedPanel, AttackedSetting, UnderAttack
+from unlearnbench.analysis.lasting import AttackedPanel, AttackedSetting
 from unlearnbench.analysis.text import variant_label
+from unlearnbench.analysis.under_attack import UnderAttack
 from unlearnbench.api.metric import MetricColumn
 from unlearnbench.stats.t_interval import Interval
 

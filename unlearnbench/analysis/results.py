@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from unlearnbench.analysis.attacked_panels import attacked_panels
 from unlearnbench.analysis.best_settings import (
     Choice,
     EarlyEnd,
@@ -21,7 +22,7 @@ from unlearnbench.analysis.best_settings import (
     panels,
 )
 from unlearnbench.analysis.conclusion import Conclusion, conclude
-from unlearnbench.analysis.lasting import AttackedPanel, attacked_panels
+from unlearnbench.analysis.lasting import AttackedPanel
 from unlearnbench.analysis.order_confidence import OrderConfidence, assess_order
 from unlearnbench.analysis.pairs import PairTable, pair_table
 from unlearnbench.analysis.scorecard import Scorer

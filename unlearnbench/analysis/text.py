@@ -17,8 +17,8 @@ from unlearnbench.analysis.best_settings import (
     is_evidence,
     p_value,
 )
-from unlearnbench.analysis.lasting import worst_of_level
 from unlearnbench.analysis.over_questions import KEPT_SHARE
+from unlearnbench.analysis.under_attack import UnderAttack, worst_of_level
 from unlearnbench.api.benchmark import Headline, HeadlineMetric
 from unlearnbench.base.console import aligned
 from unlearnbench.base.number_text import float_text
@@ -30,7 +30,7 @@ from unlearnbench.stats.t_interval import ENOUGH_SEEDS, Interval
 
 if TYPE_CHECKING:
     from unlearnbench.analysis.compare import PanelComparison, Side
-    from unlearnbench.analysis.lasting import AttackedPanel, AttackedSetting, UnderAttack
+    from unlearnbench.analysis.lasting import AttackedPanel, AttackedSetting
     from unlearnbench.analysis.order_confidence import (
         OrderConfidence,
         PanelOrder,

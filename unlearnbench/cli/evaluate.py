@@ -626,7 +626,7 @@ class _AttackedModel:
 
     def columns(self) -> list[MetricColumn]:
         """The metrics by set with a number under the attack, the most telling ones first."""
-        from unlearnbench.analysis.lasting import MEMORIZATION
+        from unlearnbench.analysis.yardstick import MEMORIZATION
 
         schema = self.plain["model"].schema
         order = {name: rank for rank, name in enumerate(("expected_best", *MEMORIZATION))}
@@ -698,7 +698,7 @@ def _lasting_document(setting: AttackedSetting) -> dict[str, Any] | None:
 
     Gains are in the direction of more memorisation.
     """
-    from unlearnbench.analysis.lasting import worst_of_level
+    from unlearnbench.analysis.under_attack import worst_of_level
 
     under = setting.worst or setting.most_gained
     if under is None or under.measured is None:

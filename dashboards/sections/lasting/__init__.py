@@ -7,13 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from unlearnbench.analysis.best_settings import Setting
-from unlearnbench.analysis.lasting import (
-    AttackedPanel,
-    AttackedSetting,
-    Shift,
-    UnderAttack,
-    Yardstick,
-)
+from unlearnbench.analysis.lasting import AttackedPanel, AttackedSetting
 from unlearnbench.analysis.recovery import PanelRecovery, Recovery, panel_recovery
 from unlearnbench.analysis.relearning_curve import RelearningCurve
 from unlearnbench.analysis.sampled_leaks import (
@@ -25,7 +19,9 @@ from unlearnbench.analysis.sampled_leaks import (
     mean_leaks,
 )
 from unlearnbench.analysis.text import attack_sentences, variant_label
+from unlearnbench.analysis.under_attack import Shift, UnderAttack
 from unlearnbench.analysis.worst_prompt import worst_prompt
+from unlearnbench.analysis.yardstick import Yardstick
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.results.attack_variants import (
     attack_class,

@@ -11,8 +11,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from unlearnbench.analysis.attacked_panels import attacked_panels
 from unlearnbench.analysis.best_settings import panels
-from unlearnbench.analysis.lasting import attacked_panels
 from unlearnbench.analysis.text import attack_sentences
 from unlearnbench.api import registry
 from unlearnbench.api.attack import (

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from tests.factories.random_folders import Drawn, draw, write
-from unlearnbench.analysis.lasting import AttackedSetting, UnderAttack
+from unlearnbench.analysis.lasting import AttackedSetting
 from unlearnbench.analysis.results import Results
+from unlearnbench.analysis.under_attack import UnderAttack
 from unlearnbench.api import registry
 from unlearnbench.api.observations import SETS, Evaluation
 from unlearnbench.base.errors import EvaluationError

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from unlearnbench.analysis.lasting import yardstick
 from unlearnbench.analysis.results import Results
 from unlearnbench.analysis.text import attack_sentences
+from unlearnbench.analysis.yardstick import yardstick
 from unlearnbench.api.observations import Evaluation, FloatArray, SetEvaluation
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.evaluation.benchmark_schema import recorded_schema

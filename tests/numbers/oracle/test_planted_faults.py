@@ -31,11 +31,20 @@ from tests.numbers.oracle import written_views
 from tests.numbers.oracle.agreement import Disagreement, disagreements
 from tests.numbers.oracle.written_views import views_of
 from tests.oracle.claims import Claims
-from unlearnbench.analysis import best_settings, compare, lasting, sampled_leaks, selection
+from unlearnbench.analysis import (
+    attacked_panels,
+    best_settings,
+    compare,
+    sampled_leaks,
+    selection,
+    under_attack,
+)
 from unlearnbench.analysis.best_settings import Best, Panel, Setting, average_seeds
-from unlearnbench.analysis.lasting import AttackedPanel, AttackedSetting, Shift, Yardstick
+from unlearnbench.analysis.lasting import AttackedPanel, AttackedSetting
 from unlearnbench.analysis.results import Results
 from unlearnbench.analysis.selection import ChoicePlan
+from unlearnbench.analysis.under_attack import Shift
+from unlearnbench.analysis.yardstick import Yardstick
 from unlearnbench.api.observations import IntArray, SetEvaluation
 from unlearnbench.report import leaderboard
 from unlearnbench.results import asked_rows, attack_variants, finalize, rules
@@ -296,13 +305,14 @@ def _(patch: Patch) -> None:
 
 @plant("D7", "hypervolume", "1 attacks", "synthetic")
 def _(patch: Patch) -> None:
-    of_today = lasting._PanelUnderAttack._best  # pyright: ignore[reportPrivateUsage]
+    comparison = attacked_panels._PanelUnderAttack  # pyright: ignore[reportPrivateUsage]
+    of_today = comparison._best  # pyright: ignore[reportPrivateUsage]
 
     def best(panel: Any, family: str, setting: Setting) -> AttackedSetting:
         return replace(of_today(panel, family, setting), keeps_utility=True)
 
-    patch.setattr(lasting, "LEAST_REMOVED", 0.01)
-    patch.setattr(lasting._PanelUnderAttack, "_best", best)  # pyright: ignore[reportPrivateUsage]
+    patch.setattr(under_attack, "LEAST_REMOVED", 0.01)
+    patch.setattr(comparison, "_best", best)
 
 
 @plant("D8", "attack by sampling", "1 attacks", "synthetic")
@@ -311,7 +321,7 @@ def _(patch: Patch) -> None:
         metric = schema.column(column)
         return Yardstick(metric, metric)
 
-    patch.setattr(lasting, "yardstick", yardstick)
+    patch.setattr(attacked_panels, "yardstick", yardstick)
 
 
 @plant("D9", "synthetic", "grid")

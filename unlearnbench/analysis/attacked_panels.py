@@ -1,0 +1,445 @@
+"""From rows of a table to settings under attacks: which numbers are compared with which.
+
+For each panel (a model and split), numbers under each variant are paired with numbers before the
+attack: of every setting by seed, of the retain model and of the start model. `under_attack` and
+`lasting` compute from these pairs what comes back. Observations are read only for intervals over
+questions, and only when such an interval is asked for.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
+
+from unlearnbench.analysis.best_settings import Panel, Setting, is_evidence
+from unlearnbench.analysis.lasting import AttackedPanel, AttackedSetting
+from unlearnbench.analysis.question_gains import (
+    BeforeAndAfter,
+    GainsOfModel,
+    QuestionGains,
+    gains_of,
+    question_gains,
+)
+from unlearnbench.analysis.relearning_curve import RelearningCurve
+from unlearnbench.analysis.under_attack import Shift, UnderAttack
+from unlearnbench.analysis.yardstick import Yardstick, memorization_column, yardstick
+from unlearnbench.results.asked_rows import NumbersBefore, Observed
+from unlearnbench.results.attack_variants import (
+    attack_of,
+    is_before_attack,
+    point_of,
+    step_of,
+)
+from unlearnbench.results.table import TableRow
+
+_RowsByVariant = Mapping[str, TableRow]
+"""Rows of one model under attacks, by variant, with points before the first step."""
+
+
+def attacked_panels(
+    panels: Sequence[Panel],
+    attacked: Sequence[TableRow],
+    white_box: Callable[[str], bool] = lambda _: False,
+    column: str | None = None,
+    before: Iterable[TableRow] = (),
+    observed: Observed = lambda _: None,
+) -> tuple[AttackedPanel, ...]:
+    """Compare every attacked setting with the start and the retain model, by panel.
+
+    Args:
+        panels: Panels of the table of plain evaluations, with rows of the start and retain models.
+        attacked: `Table.attacked`.
+        white_box: Tells by name whether an attack runs the bare weights, without a method at
+            inference time.
+        column: Memorisation number; defaults to `memorization_column`.
+        before: `Table.before`.
+        observed: Reads the observations behind a row, for intervals over questions.
+
+    Returns:
+        One value for each panel that has an attacked setting.
+    """
+    # What a failed run was attacked by says nothing about settings, as in `is_evidence`.
+    attacked = [row for row in attacked if row.kind != "run" or is_evidence(row)]
+    plain_rows = [row for panel in panels for row in panel.rows]
+    column = column or memorization_column(plain_rows, attacked)
+    if column is None:
+        return ()
+    numbers_before = NumbersBefore.of(before)
+    compared: list[AttackedPanel] = []
+    for panel in panels:
+        rows = [row for row in attacked if row.panel == panel.panel]
+        if any(row.kind == "run" for row in rows):
+            comparison = _PanelUnderAttack(panel, rows, white_box, column, numbers_before, observed)
+            compared.append(comparison.result())
+    return tuple(panel for panel in compared if panel.settings)
+
+
+class _PanelUnderAttack:
+    """Compares the settings of one panel under attacks with the start and the retain model."""
+
+    def __init__(
+        self,
+        panel: Panel,
+        attacked: Sequence[TableRow],
+        white_box: Callable[[str], bool],
+        column: str,
+        numbers_before: NumbersBefore,
+        observed: Observed,
+    ) -> None:
+        self.panel = panel
+        self.white_box = white_box
+        self.column = column
+        self.numbers_before = numbers_before
+        self.observed = observed
+        self.schema = attacked[0].schema
+
+        # The order is that of the runs. Start and retain models have a record for each attack, so
+        # their order says nothing.
+        runs_first = sorted(attacked, key=lambda row: row.kind != "run")
+        names = dict.fromkeys(row.variant for row in runs_first)
+        self.first_points = {attack_of(name): name for name in names if is_before_attack(name)}
+        first_points = set(self.first_points.values())
+        self.variants = tuple(name for name in names if name not in first_points)
+        variants_of_runs = {row.variant for row in attacked if row.kind == "run"}
+        self.variants_of_runs = tuple(name for name in self.variants if name in variants_of_runs)
+
+        # Looking up what an attack declares takes too long to repeat it for each setting.
+        self.steps = {variant: step_of(variant) for variant in self.variants}
+        self.measured = {
+            variant: yardstick(self.schema, column, variant, attacked) for variant in self.variants
+        }
+
+        self.gains_of_retain: dict[str, GainsOfModel | None] = {}
+        """The retain model's gains by question, by variant. Filled when they are asked for."""
+        self.rows_of_kind: dict[str, dict[str, TableRow]] = defaultdict(dict)
+        """Rows by kind (`retain`, `fine-tuned`) and variant."""
+        self.rows_of_run: dict[tuple[str, int], dict[str, TableRow]] = defaultdict(dict)
+        """Rows by (run, epoch) and variant."""
+        for row in attacked:
+            self.rows_of_kind[row.kind][row.variant] = row
+            self.rows_of_run[row.run_id, row.epoch][row.variant] = row
+
+    def result(self) -> AttackedPanel:
+        """Compare all settings."""
+        retain_row = self.panel.row("retain")
+        best = [
+            self._best(best.family, best.setting)
+            for best in self.panel.best
+            if best.setting is not None
+        ]
+        settings = [self._attacked(setting) for setting in self.panel.settings]
+        if self.panel.choices:
+            # A choice is shown on its reporting seeds in every view.
+            on_reporting_seeds = {attacked.setting: attacked for attacked in best}
+            settings = [on_reporting_seeds.get(item.setting, item) for item in settings]
+        return AttackedPanel(
+            *self.panel.panel,
+            column=self.schema.column(self.column),
+            variants=self.variants,
+            settings=tuple(attacked for attacked in settings if attacked.under),
+            best=tuple(best),
+            without_best=tuple(best for best in self.panel.best if best.setting is None),
+            retain=self.retain,
+            start=self.start,
+            measured=self.measured,
+            retain_plain=None if retain_row is None else retain_row.metrics.get(self.column),
+            start_plain=self.panel.at_start(self.column),
+            chosen_families=frozenset(choice.family for choice in self.panel.choices),
+            has_retain=self.schema.has_retain,
+        )
+
+    # Numbers before and under a variant
+
+    @cached_property
+    def retain(self) -> dict[str, Shift]:
+        """The retain model by variant."""
+        plain = self.panel.row("retain")
+        rows = self.rows_of_kind["retain"]
+        return {variant: self._shift(plain, rows, variant) for variant in self.variants}
+
+    @cached_property
+    def start(self) -> dict[str, Shift]:
+        """The start model by variant."""
+        rows = self.rows_of_kind["fine-tuned"]
+        shifts: dict[str, Shift] = {}
+        for variant, measured in self.measured.items():
+            plain = self.panel.row("fine-tuned")
+            if measured is not None:
+                # A sweep may have the start model's numbers only in epoch 0 of a run.
+                plain = self.panel.start_row(measured.before.name) or plain
+            shifts[variant] = self._shift(plain, rows, variant)
+        return shifts
+
+    def _shift(
+        self,
+        plain: TableRow | None,
+        attacked: _RowsByVariant,
+        variant: str,
+        *,
+        bypassed: bool = False,
+    ) -> Shift:
+        """Pair a model's number under a variant with its number before the attack.
+
+        Args:
+            plain: Row of the model without an attack.
+            attacked: Its rows under attacks.
+            variant: Name of the variant.
+            bypassed: Whether the attack runs the model without the method.
+        """
+        measured = self.measured[variant]
+        if measured is None:
+            return Shift(None, None)
+        rows = self._rows(plain, attacked, variant, bypassed=bypassed)
+        after = None if rows.after is None else rows.after.metrics.get(measured.after.name)
+        if rows.before is None:
+            return Shift(None, after)
+        numbers = rows.before.metrics
+        is_plain = not rows.before.variant
+        if is_plain:
+            # An attack may ask only a part of the rows. The plain number has to be of this part.
+            numbers = self.numbers_before(rows.before, variant)
+        return Shift(numbers.get(measured.before.name), after)
+
+    def _rows(
+        self,
+        plain: TableRow | None,
+        attacked: _RowsByVariant,
+        variant: str,
+        *,
+        bypassed: bool,
+    ) -> BeforeAndAfter:
+        """Find a model's rows before an attack and under it, as in `_shift`."""
+        first_point = self.first_points.get(attack_of(variant), "")
+        at_first_point = attacked.get(first_point)
+        # A method at inference time is gone at the attack's first point already.
+        before = plain if at_first_point is None or bypassed else at_first_point
+        return BeforeAndAfter(before, attacked.get(variant))
+
+    # Settings
+
+    def _best(self, family: str, setting: Setting) -> AttackedSetting:
+        """Return a method's best setting under attacks, on the seeds that its numbers are of."""
+        attacked = self._attacked(setting)
+        if attacked.under:
+            return attacked
+        attacked_settings = [
+            other
+            for other in self.panel.settings
+            if other.family == family and self._was_attacked(other)
+        ]
+        epochs = {other.epoch for other in attacked_settings}
+        reason = f"it was not attacked at {setting.when}"
+        if setting in attacked_settings:
+            reason += " (only other seeds of it were)"
+        elif setting.epoch in epochs:
+            reason += f" (only other settings of {family} were)"
+        elif epochs:
+            listed = ", ".join(map(str, sorted(epochs)))
+            reason += f" (settings of {family} were attacked at {setting.unit.at(listed)})"
+        return replace(attacked, not_attacked=reason)
+
+    def _was_attacked(self, setting: Setting) -> bool:
+        """Whether a seed of a setting has rows under an attack."""
+        return any(self.rows_of_run.get((row.run_id, row.epoch)) for row in setting.rows)
+
+    def _attacked(self, setting: Setting) -> AttackedSetting:
+        """Return a setting under all variants that it was evaluated under."""
+        attacked_of_seed = [
+            self.rows_of_run.get((row.run_id, row.epoch), {}) for row in setting.rows
+        ]
+        evaluated = {variant for rows in attacked_of_seed for variant in rows}
+        under = [
+            self._under(setting, attacked_of_seed, variant)
+            for variant in self.variants
+            if variant in evaluated
+        ]
+        kept, least_kept = setting.kept, self.panel.least_kept
+        keeps_utility = kept is not None and least_kept is not None and kept >= least_kept
+        # A mean over the other seeds would hide the seed that ended early.
+        curves = [] if setting.why_not else _relearning_curves(under, self.steps)
+        return AttackedSetting(
+            setting,
+            tuple(under),
+            keeps_utility=keeps_utility,
+            curves=tuple(curves),
+            not_attacked=self._not_attacked(setting, evaluated) if evaluated else "",
+            utility_unknown=self._utility_unknown(setting),
+        )
+
+    def _utility_unknown(self, setting: Setting) -> str:
+        """Return why it is not known whether a setting keeps utility; empty if it is known."""
+        if self.panel.least_kept is None:
+            return "the start model was not evaluated"
+        if setting.why_not:
+            return setting.why_not
+        if setting.kept is None:
+            return f"{setting.headline.kept.plain_label} is undefined at {setting.when}"
+        return ""
+
+    def _not_attacked(self, setting: Setting, evaluated: set[str]) -> str:
+        """Name what other settings were attacked by and this one was not; empty if nothing.
+
+        Args:
+            setting: The setting.
+            evaluated: The variants that it was evaluated under.
+        """
+        attacks = {attack_of(variant) for variant in evaluated}
+        reasons: list[str] = []
+        for variant in self.variants_of_runs:
+            if variant in evaluated:
+                continue
+            attack = attack_of(variant)
+            if attack in attacks:
+                reasons.append(f"{attack} did not reach {point_of(variant)} at {setting.when}")
+            else:
+                reasons.append(f"{attack} did not attack it at {setting.when}")
+        return "; ".join(dict.fromkeys(reasons))
+
+    def _under(
+        self, setting: Setting, attacked_of_seed: Sequence[_RowsByVariant], variant: str
+    ) -> UnderAttack:
+        """Return a setting under one variant.
+
+        Args:
+            setting: The setting.
+            attacked_of_seed: For each of its rows, the rows of the same run and epoch under attack.
+            variant: Name of the variant.
+        """
+        measured = self.measured[variant]
+        bypassed = setting.rows[0].at_inference and self.white_box(attack_of(variant))
+        shifts = tuple(
+            self._shift(plain, rows, variant, bypassed=bypassed)
+            for plain, rows in zip(setting.rows, attacked_of_seed, strict=True)
+        )
+        read_questions: Callable[[], QuestionGains | None] = _no_questions
+        if measured is not None and len(shifts) == 1 and not setting.why_not:
+            rows = self._rows(setting.rows[0], attacked_of_seed[0], variant, bypassed=bypassed)
+            read_questions = partial(self._questions, variant, measured, rows)
+        return UnderAttack(
+            variant,
+            shifts,
+            self.retain[variant],
+            self.start[variant],
+            bypassed,
+            sign=1.0 if measured is None else measured.sign,
+            measured=measured,
+            floor=None if measured is None else self._floor(measured),
+            missing=self._missing(variant, setting, attacked_of_seed, shifts),
+            lacks_seeds=bool(setting.why_not),
+            read_questions=read_questions,
+        )
+
+    def _floor(self, measured: Yardstick) -> float | None:
+        """Return the number of a model that has memorised nothing, if there is no retain model."""
+        if self.schema.has_retain:
+            return None
+        least, most = measured.before.bounds
+        nothing = least if measured.sign > 0 else most
+        return nothing if math.isfinite(nothing) else None
+
+    def _missing(
+        self,
+        variant: str,
+        setting: Setting,
+        attacked_of_seed: Sequence[_RowsByVariant],
+        shifts: Sequence[Shift],
+    ) -> str:
+        """Return the reason why a setting has no number under a variant; empty if none is known."""
+        attack = attack_of(variant)
+        measured = self.measured[variant]
+        if measured is None:
+            return (
+                f"{attack} leaves greedy answers as they are, and no metric compares sampled "
+                "answers with them"
+            )
+        for row, attacked in zip(setting.rows, attacked_of_seed, strict=True):
+            if variant in attacked:
+                continue
+            if any(attack_of(other) == attack for other in attacked):
+                return (
+                    f"{attack} did not reach {point_of(variant)} with seed {row.seed} at {row.when}"
+                )
+            return f"{attack} did not attack seed {row.seed} at {row.when}"
+        plain = [row.metrics.get(measured.before.name) for row in setting.rows]
+        if None not in plain and any(shift.before is None for shift in shifts):
+            label = measured.before.label.lower()
+            return f"{attack} may leave rows out, and {label} without it is known only for all rows"
+        return ""
+
+    # Gains by question
+
+    def _questions(
+        self, variant: str, measured: Yardstick, rows: BeforeAndAfter
+    ) -> QuestionGains | None:
+        """Compute the gains by question of one run under a variant.
+
+        Args:
+            variant: Name of the variant.
+            measured: What it is measured by.
+            rows: Rows of the run.
+
+        Returns:
+            None if they are unknown.
+        """
+        columns = measured.before.name, measured.after.name
+        own = gains_of(*columns, rows, self.observed)
+        if own is None:
+            return None
+        if self._floor(measured) is not None:
+            # Without a retain model nothing is subtracted, as in `UnderAttack.taught`.
+            return question_gains(own, own.zero(), measured.sign)
+        if variant not in self.gains_of_retain:
+            retain_rows = self._rows(
+                self.panel.row("retain"), self.rows_of_kind["retain"], variant, bypassed=False
+            )
+            self.gains_of_retain[variant] = gains_of(*columns, retain_rows, self.observed)
+        return question_gains(own, self.gains_of_retain[variant], measured.sign)
+
+
+def _no_questions() -> None:
+    """Return no gains by question."""
+    return
+
+
+def _relearning_curves(
+    under: Iterable[UnderAttack], steps: Mapping[str, int | None]
+) -> list[RelearningCurve]:
+    """Return a setting's curve for each attack that is evaluated after two steps or more.
+
+    Args:
+        under: The setting under its variants.
+        steps: Steps of the attack by variant; None for a point that is not a step.
+    """
+    by_attack: dict[str, dict[int, UnderAttack]] = defaultdict(dict)
+    for at_point in under:
+        step = steps[at_point.variant]
+        if step is not None:
+            by_attack[attack_of(at_point.variant)][step] = at_point
+    return [
+        _relearning_curve(attack, by_step)
+        for attack, by_step in by_attack.items()
+        if len(by_step) >= 2
+    ]
+
+
+def _relearning_curve(attack: str, by_step: Mapping[int, UnderAttack]) -> RelearningCurve:
+    steps = sorted(by_step)
+    points = [by_step[step] for step in steps]
+    seed_count = len(points[0].shifts)
+    measured = points[0].measured
+    bounds = (-math.inf, math.inf) if measured is None else measured.after.bounds
+    return RelearningCurve(
+        attack,
+        steps=(0, *steps),
+        seeds=tuple(_along([point.shifts[i] for point in points]) for i in range(seed_count)),
+        retain=_along([point.retain for point in points]),
+        start=_along([point.start for point in points]),
+        sign=points[0].sign,
+        bounds=bounds,
+    )
+
+
+def _along(shifts: Sequence[Shift]) -> tuple[float | None, ...]:
+    """Return a model's number before the attack, followed by its numbers at the attack's points."""
+    return (shifts[0].before, *(shift.after for shift in shifts))
