@@ -10,10 +10,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from unlearnbench.analysis import text
+from unlearnbench.analysis import attack_text
 from unlearnbench.analysis.best_settings import Panel, panel_label
+from unlearnbench.analysis.best_text import best_found
 from unlearnbench.analysis.lasting import AttackedPanel
-from unlearnbench.analysis.order_confidence import PanelOrder
+from unlearnbench.analysis.method_order import PanelOrder, doubts
 from unlearnbench.analysis.pairs import PairTable
 from unlearnbench.analysis.recommendation import Outcome, Recommendation, Verdict, recommend
 from unlearnbench.analysis.scorecard import Scorer
@@ -75,14 +76,14 @@ def conclude(
     best = None if leader is None else leader.best
     facts = recommend(panel, order, attacked, scorer, pairs, lost)
     ahead = [method.name for method in facts.with_verdict(Verdict.WORSE)]
-    found = text.best_found(panel, leader, lost)
+    found = best_found(panel, leader, lost)
     if facts.outcome in (Outcome.NO_RESULT, Outcome.NOTHING):
         return Conclusion(*panel.panel, found, facts=facts)
     return Conclusion(
         *panel.panel,
         found,
-        "" if order is None else " ".join(text.doubts(order, ahead)),
-        text.lasting(attacked, best),
+        "" if order is None else " ".join(doubts(order, ahead)),
+        attack_text.lasting(attacked, best),
         has_best=facts.outcome is Outcome.RECOMMENDED,
         facts=facts,
     )

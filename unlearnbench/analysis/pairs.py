@@ -20,15 +20,11 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from unlearnbench.analysis.best_settings import Best, OnPanel, Panel
-from unlearnbench.analysis.compare import (
-    TOLERANCE,
-    Contender,
-    PanelComparison,
-    compare_match,
-    match,
-)
-from unlearnbench.analysis.order_confidence import Rivals, contenders_of, swaps_for
-from unlearnbench.analysis.text import counted
+from unlearnbench.analysis.compare import TOLERANCE, PanelComparison, compare_match, match
+from unlearnbench.analysis.contender import Contender
+from unlearnbench.analysis.method_order import Rivals
+from unlearnbench.analysis.order_confidence import contenders_of, swaps_for
+from unlearnbench.analysis.wording import counted
 from unlearnbench.base.errors import EvaluationError, RecordError
 from unlearnbench.results.records import Record
 from unlearnbench.stats.paired_test import holm

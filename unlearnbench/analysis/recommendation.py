@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import TypeAdapter
 
+from unlearnbench.analysis.attack_text import attack_to_add, share_given_back
 from unlearnbench.analysis.best_settings import Best, Panel, Setting, is_evidence
-from unlearnbench.analysis.order_confidence import Untested
+from unlearnbench.analysis.method_order import Untested
 from unlearnbench.analysis.scorecard import (
     LASTING,
     OVER_FORGOTTEN,
@@ -26,13 +27,13 @@ from unlearnbench.analysis.scorecard import (
     lasting_score,
     questions,
 )
-from unlearnbench.analysis.text import attack_to_add, share_given_back, variant_label
+from unlearnbench.analysis.wording import variant_label
 from unlearnbench.base.number_text import float_text
 from unlearnbench.stats.t_interval import ENOUGH_SEEDS, Interval
 
 if TYPE_CHECKING:
     from unlearnbench.analysis.lasting import AttackedPanel, AttackedSetting
-    from unlearnbench.analysis.order_confidence import PanelOrder, Rivals
+    from unlearnbench.analysis.method_order import PanelOrder, Rivals
     from unlearnbench.analysis.pairs import PairTable
     from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
     from unlearnbench.results.outcomes import RunOutcome

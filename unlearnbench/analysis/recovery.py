@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 from unlearnbench.analysis.best_settings import Best, OnPanel, Setting
 from unlearnbench.analysis.lasting import AttackedPanel, AttackedSetting
-from unlearnbench.analysis.text import variant_label
 from unlearnbench.analysis.under_attack import UnderAttack
+from unlearnbench.analysis.wording import variant_label
 from unlearnbench.api.metric import MetricColumn
 from unlearnbench.stats.t_interval import Interval
 

@@ -23,7 +23,8 @@ from unlearnbench.analysis.best_settings import (
 )
 from unlearnbench.analysis.conclusion import Conclusion, conclude
 from unlearnbench.analysis.lasting import AttackedPanel
-from unlearnbench.analysis.order_confidence import OrderConfidence, assess_order
+from unlearnbench.analysis.method_order import OrderConfidence
+from unlearnbench.analysis.order_confidence import assess_order
 from unlearnbench.analysis.pairs import PairTable, pair_table
 from unlearnbench.analysis.scorecard import Scorer
 from unlearnbench.analysis.selection import (

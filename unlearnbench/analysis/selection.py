@@ -31,8 +31,8 @@ from unlearnbench.analysis.best_settings import (
     merit_of,
     panels,
 )
-from unlearnbench.analysis.text import best_rule, counted, share_kept
 from unlearnbench.analysis.tuning import summary
+from unlearnbench.analysis.wording import best_rule, counted, share_kept
 from unlearnbench.api.benchmark import Headline
 from unlearnbench.base.errors import RecordError
 from unlearnbench.base.hashing import content_hash, json_ready

@@ -10,7 +10,8 @@ from unlearnbench.cli.command import argument, command, new_group, option
 from unlearnbench.cli.options import Json, named_in
 
 if TYPE_CHECKING:
-    from unlearnbench.analysis.compare import Comparison, Contender, PanelComparison
+    from unlearnbench.analysis.compare import Comparison, PanelComparison
+    from unlearnbench.analysis.contender import Contender
 
 app = new_group()
 
@@ -47,7 +48,8 @@ def compare(
     """
     from unlearnbench.analysis import compare as comparison
     from unlearnbench.analysis.compare import TOLERANCE
-    from unlearnbench.analysis.text import compare_rule, verdict, without_retain_model
+    from unlearnbench.analysis.comparison_text import compare_rule, verdict
+    from unlearnbench.analysis.wording import without_retain_model
 
     first, second = _contender(a, folder, under), _contender(b, folder, under)
     result = comparison.compare(first, second, TOLERANCE if within is None else within)
@@ -90,8 +92,8 @@ def compare(
 
 def _contender(text: str, folder: str, under: str | None) -> Contender:
     """Find A or B, in `folder` or in the folder that it names itself; `under` an attack."""
-    from unlearnbench.analysis.compare import find_contender, with_retain_term
     from unlearnbench.analysis.lasting import find_variant
+    from unlearnbench.analysis.named_contender import find_contender, with_retain_term
     from unlearnbench.analysis.results import Results
 
     path, query = named_in(text, folder)

@@ -419,7 +419,7 @@ class _JudgedModel:
 
 def _print_verdict(results: Results, tasks: TaskScores, *, as_json: bool) -> int:
     """Print all numbers of a model and the verdict on it."""
-    from unlearnbench.analysis.text import model_sentences
+    from unlearnbench.analysis.model_text import model_sentences
     from unlearnbench.base.deferred_warnings import drain
     from unlearnbench.evaluation.privacy_control import failed_control
 
@@ -583,7 +583,7 @@ class _AttackedModel:
     """A model under one attack, beside the models that it is compared with."""
 
     def __init__(self, results: Results, spec: AttackSpec) -> None:
-        from unlearnbench.analysis.text import single_attack_sentences, start_fault_sentence
+        from unlearnbench.analysis.attack_text import single_attack_sentences, start_fault_sentence
         from unlearnbench.results.asked_rows import NumbersBefore
         from unlearnbench.results.attack_variants import attack_of
 
@@ -670,7 +670,7 @@ def _rows_of_models(results: Results) -> dict[str, TableRow]:
 
 def _document(results: Results, judged: Sequence[_AttackedModel]) -> dict[str, Any]:
     """Everything about attacks as JSON: the numbers of each evaluation, and what comes back."""
-    from unlearnbench.analysis.text import unknown_under_attack
+    from unlearnbench.analysis.attack_text import unknown_under_attack
 
     rows_of_models = _rows_of_models(results)
     plain = results.observed(rows_of_models["model"])

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from unlearnbench.analysis.best_settings import Best, Panel, Setting, best_per_method
 from unlearnbench.analysis.results import Results
-from unlearnbench.analysis.text import best_rule
+from unlearnbench.analysis.wording import best_rule
 from unlearnbench.api.benchmark import Headline, HeadlineMetric, split_percent
 from unlearnbench.base.errors import RecordError
 from unlearnbench.base.number_text import float_text

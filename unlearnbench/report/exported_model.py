@@ -22,9 +22,10 @@ from unlearnbench.analysis.best_settings import (
     best_of,
     is_evidence,
 )
-from unlearnbench.analysis.compare import Contender, find_contender, with_retain_term
+from unlearnbench.analysis.contender import Contender
+from unlearnbench.analysis.named_contender import find_contender, with_retain_term
 from unlearnbench.analysis.results import Results
-from unlearnbench.analysis.text import without_retain_model
+from unlearnbench.analysis.wording import without_retain_model
 from unlearnbench.api.benchmark import SplitKey
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.api.registry import names

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from unlearnbench.analysis.best_settings import Choice, EarlyEnd
-from unlearnbench.analysis.compare import with_retain_term
 from unlearnbench.analysis.meta_evaluation import MetaEvaluation
+from unlearnbench.analysis.named_contender import with_retain_term
 from unlearnbench.analysis.recovery import PanelRecovery, panel_recovery
 from unlearnbench.analysis.results import Results
 from unlearnbench.api import registry

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from unlearnbench.analysis.best_settings import PanelKey, Start
-from unlearnbench.analysis.text import stopped_text
+from unlearnbench.analysis.best_text import stopped_text
 from unlearnbench.base.console import Console
 from unlearnbench.base.deferred_warnings import drain
 from unlearnbench.base.errors import TRANSIENT, UnlearnbenchError

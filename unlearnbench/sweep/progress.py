@@ -14,8 +14,9 @@ from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from unlearnbench.analysis.best_settings import Panel
+from unlearnbench.analysis.best_text import best_lines
 from unlearnbench.analysis.conclusion import Conclusion
-from unlearnbench.analysis.text import best_lines, without_retain_model
+from unlearnbench.analysis.wording import without_retain_model
 from unlearnbench.api.benchmark import Headline, split_percent
 from unlearnbench.base.console import WARNING_STYLE, Console, append_log_line, format_duration
 from unlearnbench.base.number_text import float_text

@@ -14,7 +14,7 @@ from unlearnbench.analysis.best_settings import (
     best_first,
     panel_order,
 )
-from unlearnbench.analysis.text import best_rule
+from unlearnbench.analysis.wording import best_rule
 from unlearnbench.api.benchmark import HeadlineMetric
 from unlearnbench.report.best_table import (
     Column,

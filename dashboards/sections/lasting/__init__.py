@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from unlearnbench.analysis.attack_text import attack_sentences
 from unlearnbench.analysis.best_settings import Setting
 from unlearnbench.analysis.lasting import AttackedPanel, AttackedSetting
 from unlearnbench.analysis.recovery import PanelRecovery, Recovery, panel_recovery
@@ -18,8 +19,8 @@ from unlearnbench.analysis.sampled_leaks import (
     leak_curve,
     mean_leaks,
 )
-from unlearnbench.analysis.text import attack_sentences, variant_label
 from unlearnbench.analysis.under_attack import Shift, UnderAttack
+from unlearnbench.analysis.wording import variant_label
 from unlearnbench.analysis.worst_prompt import worst_prompt
 from unlearnbench.analysis.yardstick import Yardstick
 from unlearnbench.api.observations import Evaluation

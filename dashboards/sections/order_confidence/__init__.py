@@ -6,7 +6,7 @@ from typing import Any
 
 from unlearnbench.analysis.across import Standing
 from unlearnbench.analysis.best_settings import Panel
-from unlearnbench.analysis.order_confidence import OrderConfidence, RankedMethod
+from unlearnbench.analysis.method_order import OrderConfidence, RankedMethod
 from unlearnbench.analysis.pairs import PairTable
 from unlearnbench.api.benchmark import HeadlineMetric
 from unlearnbench.report.best_table import Column

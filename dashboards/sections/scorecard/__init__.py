@@ -16,7 +16,7 @@ from unlearnbench.analysis.scorecard import (
     lasting_score,
     questions,
 )
-from unlearnbench.analysis.text import missing_for_privacy, without_retain_model
+from unlearnbench.analysis.wording import missing_for_privacy, without_retain_model
 from unlearnbench.api.metric import Summary
 from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
 from unlearnbench.report.best_table import latex, tex

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from unlearnbench.analysis.best_settings import COLLAPSE_SHARE, UTILITY_SHARE
-from unlearnbench.analysis.text import without_retain_model
+from unlearnbench.analysis.wording import without_retain_model
 from unlearnbench.base.console import format_duration
 from unlearnbench.config.unit import Unit
 from unlearnbench.evaluation.benchmark_schema import default_headline

@@ -11,9 +11,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from unlearnbench.analysis.attack_text import attack_sentences
 from unlearnbench.analysis.attacked_panels import attacked_panels
 from unlearnbench.analysis.best_settings import panels
-from unlearnbench.analysis.text import attack_sentences
 from unlearnbench.api import registry
 from unlearnbench.api.attack import (
     Attack,

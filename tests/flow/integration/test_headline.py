@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from unlearnbench.analysis.compare import Comparison, Contender, compare
+from unlearnbench.analysis.compare import Comparison, compare
+from unlearnbench.analysis.comparison_text import compare_rule, verdict
+from unlearnbench.analysis.contender import Contender
 from unlearnbench.analysis.results import Results
 from unlearnbench.analysis.selection import choose, describe_rule, report_chosen
-from unlearnbench.analysis.text import compare_rule, verdict
 from unlearnbench.api.benchmark import Headline, HeadlineMetric
 from unlearnbench.api.metric import MetricColumn
 from unlearnbench.base.errors import RecordError

@@ -15,9 +15,11 @@ from typing import Any
 import pytest
 
 from unlearnbench.analysis import order_confidence
-from unlearnbench.analysis.compare import Contender, NoMatch, compare, find_contender
+from unlearnbench.analysis.best_text import best_lines
+from unlearnbench.analysis.compare import NoMatch, compare
+from unlearnbench.analysis.contender import Contender
+from unlearnbench.analysis.named_contender import find_contender
 from unlearnbench.analysis.results import Results
-from unlearnbench.analysis.text import best_lines
 from unlearnbench.base.errors import RecordError
 from unlearnbench.cli.main import main
 from unlearnbench.report.best_table import best_table

@@ -11,7 +11,7 @@ import pytest
 from tests.factories.own_data import OwnFolder, write_own_data
 from unlearnbench.analysis.results import Results
 from unlearnbench.analysis.scorecard import Scorer
-from unlearnbench.analysis.text import missing_for_privacy, without_retain_model
+from unlearnbench.analysis.wording import missing_for_privacy, without_retain_model
 from unlearnbench.base.console import Console
 from unlearnbench.cli.main import main
 from unlearnbench.report.best_table import best_table

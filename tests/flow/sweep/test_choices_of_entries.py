@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from unlearnbench.analysis.compare import find_contender
+from unlearnbench.analysis.named_contender import find_contender
 from unlearnbench.analysis.results import Results
 from unlearnbench.config.loader import load_config
 from unlearnbench.config.plan import RunSpec, make_plan

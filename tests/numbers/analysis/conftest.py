@@ -6,14 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from unlearnbench.analysis.compare import (
-    Comparison,
-    Contender,
-    NoMatch,
-    compare,
-    find_contender,
-    match,
-)
+from unlearnbench.analysis.compare import Comparison, NoMatch, compare, match
+from unlearnbench.analysis.contender import Contender
+from unlearnbench.analysis.named_contender import find_contender
 from unlearnbench.analysis.results import Results
 from unlearnbench.analysis.selection import ChoicePlan, PlannedRun
 from unlearnbench.api.observations import SETS, Evaluation, FloatArray, SetEvaluation

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from unlearnbench.analysis.attack_text import attack_sentences
 from unlearnbench.analysis.results import Results
-from unlearnbench.analysis.text import attack_sentences
 from unlearnbench.analysis.yardstick import yardstick
 from unlearnbench.api.observations import Evaluation, FloatArray, SetEvaluation
 from unlearnbench.config.profiles import TOFU

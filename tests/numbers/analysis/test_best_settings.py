@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from unlearnbench.analysis.best_settings import Start, average_seeds, best_per_method, panels
-from unlearnbench.analysis.text import best_lines
+from unlearnbench.analysis.best_text import best_lines
 from unlearnbench.evaluation.benchmark_schema import default_headline
 from unlearnbench.results.finalize import table_of
 from unlearnbench.results.records import Record

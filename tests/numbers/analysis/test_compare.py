@@ -10,16 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from unlearnbench.analysis.compare import (
-    PanelComparison,
-    Side,
-    compare,
-    find_contender,
-    training_differences,
-    with_retain_term,
-)
+from unlearnbench.analysis.compare import PanelComparison, Side, compare, training_differences
+from unlearnbench.analysis.comparison_text import verdict
+from unlearnbench.analysis.named_contender import find_contender, with_retain_term
 from unlearnbench.analysis.results import Results
-from unlearnbench.analysis.text import verdict
 from unlearnbench.base.errors import EvaluationError, RecordError
 from unlearnbench.cli.main import main
 from unlearnbench.config.profiles import OPEN_UNLEARNING, TOFU

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from unlearnbench.analysis.attack_text import attack_sentences, lasting
 from unlearnbench.analysis.attacked_panels import attacked_panels
 from unlearnbench.analysis.best_settings import Choice, EarlyEnd, average_seeds, panels
 from unlearnbench.analysis.lasting import AttackedPanel
-from unlearnbench.analysis.text import attack_sentences, lasting
 from unlearnbench.analysis.under_attack import Shift, UnderAttack
 from unlearnbench.analysis.yardstick import memorization_column
 from unlearnbench.results.attack_variants import step_of

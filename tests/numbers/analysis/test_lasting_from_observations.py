@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from unlearnbench.analysis.attack_text import attack_sentences, single_attack_sentences
 from unlearnbench.analysis.lasting import AttackedSetting
 from unlearnbench.analysis.results import Results
-from unlearnbench.analysis.text import attack_sentences, single_attack_sentences
 from unlearnbench.api.observations import Evaluation, FloatArray, IntArray, Samples, SetEvaluation
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.results import asked_rows

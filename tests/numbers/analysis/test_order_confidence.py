@@ -7,13 +7,9 @@ import numpy as np
 import pytest
 
 from unlearnbench.analysis.best_settings import panels
-from unlearnbench.analysis.order_confidence import (
-    PanelOrder,
-    Rivals,
-    rivals,
-)
+from unlearnbench.analysis.method_order import PanelOrder, Rivals, doubts
+from unlearnbench.analysis.order_confidence import rivals
 from unlearnbench.analysis.results import Results
-from unlearnbench.analysis.text import doubts
 from unlearnbench.results.finalize import table_of
 from unlearnbench.results.records import Record
 from unlearnbench.stats.ks_test import ks_power

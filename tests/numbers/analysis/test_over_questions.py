@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
+from unlearnbench.analysis.model_text import model_sentences
 from unlearnbench.analysis.over_questions import Ends, OverQuestions, percentiles
 from unlearnbench.analysis.results import Results
-from unlearnbench.analysis.text import model_sentences
 from unlearnbench.api.observations import SETS, Evaluation, FloatArray, SetEvaluation
 from unlearnbench.config.entries import benchmark_named
 from unlearnbench.config.profiles import TOFU

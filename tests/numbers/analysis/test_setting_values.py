@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from unlearnbench.analysis.best_settings import Best, average_seeds, panels
-from unlearnbench.analysis.text import setting_name
+from unlearnbench.analysis.wording import setting_name
 from unlearnbench.base.number_text import float_text
 from unlearnbench.config.schema import MethodSpec
 from unlearnbench.report.best_table import write_table

@@ -34,12 +34,12 @@ from tests.oracle.claims import Claims
 from unlearnbench.analysis import (
     attacked_panels,
     best_settings,
-    compare,
     sampled_leaks,
     selection,
     under_attack,
 )
 from unlearnbench.analysis.best_settings import Best, Panel, Setting, average_seeds
+from unlearnbench.analysis.contender import Contender
 from unlearnbench.analysis.lasting import AttackedPanel, AttackedSetting
 from unlearnbench.analysis.results import Results
 from unlearnbench.analysis.selection import ChoicePlan
@@ -195,15 +195,16 @@ def _(patch: Patch) -> None:
 
 @plant("R11", "select", "1 attacks", "several methods", "several epochs")
 def _(patch: Patch) -> None:
-    of_today = compare.Contender.choice
+    of_today = Contender.choice
 
-    def choice(contender: compare.Contender, key: Any) -> Best | None:
+    def choice(contender: Contender, key: Any) -> Best | None:
         best = of_today(contender, key)
-        if contender.variant and isinstance(contender._under_attack(best), str) if best else False:  # pyright: ignore[reportPrivateUsage]
-            return None
-        return best
+        if best is None or not contender.variant:
+            return best
+        compared = contender._as_compared(best)  # pyright: ignore[reportPrivateUsage]
+        return None if isinstance(compared, str) else best
 
-    patch.setattr(compare.Contender, "choice", choice)
+    patch.setattr(Contender, "choice", choice)
 
 
 @plant("R12", "two entries of one label", "tune")

@@ -1,0 +1,283 @@
+"""Attacks in words: what comes back of each method, and what the attack teaches any model."""
+
+from unlearnbench.analysis.best_settings import Setting
+from unlearnbench.analysis.lasting import AttackedPanel, AttackedSetting
+from unlearnbench.analysis.under_attack import UnderAttack, worst_of_level
+from unlearnbench.analysis.wording import between, setting_name, variant_label
+from unlearnbench.api.metric import MetricColumn
+
+_ATTACK_EVERY = "`at: every` of an attack attacks each evaluated epoch."
+_NO_GAIN = 0.005
+"""Gain that is shown as 0.00, and called none."""
+
+
+# Of a sweep
+
+
+def lasting(attacked: AttackedPanel | None, leader: Setting | None) -> str:
+    """Return a sentence on what comes back of the leading setting.
+
+    Args:
+        attacked: The panel under attacks; None if no attack was run.
+        leader: The setting; None if no setting keeps its utility.
+    """
+    if leader is None:
+        return ""
+    if attacked is None:
+        return (
+            "Robustness unknown: no attack was run "
+            f"(`--set 'attacks={attack_to_add(leader.learning_rate)}'` adds one)."
+        )
+    of_leader = attacked.of(leader)
+    if of_leader is None:
+        return f"Robustness unknown: it was not attacked. {_ATTACK_EVERY}"
+    if not of_leader.under or of_leader.not_attacked:
+        return f"Robustness unknown: {of_leader.why_not}. {_ATTACK_EVERY}"
+    if of_leader.worst is None:
+        return f"Robustness unknown: {of_leader.why_not}."
+    return _lasts(of_leader, is_leader=True)
+
+
+def attack_to_add(learning_rate: float | None) -> str:
+    """Return `{relearning: {learning_rate: 0.001}}`, an attack for a sweep that has none.
+
+    The attack's default rate is for a model of 7B, and does not move a tiny model. A rate at which
+    the model unlearns moves it.
+    """
+    if learning_rate is None:
+        return "[relearning]"
+    return f"{{relearning: {{learning_rate: {learning_rate:g}}}}}"
+
+
+def attack_sentences(panel: AttackedPanel) -> tuple[str, ...]:
+    """List what comes back: the setting of which most does, each best setting, and the baseline.
+
+    A method without a best setting, or whose best setting was not attacked, has a sentence that
+    says so.
+    """
+    listed = list(panel.best)
+    most = panel.most
+    if most is not None and most not in listed:
+        listed.append(most)
+
+    def position(attacked: AttackedSetting) -> tuple[bool, bool, float, str]:
+        """Return a sort key: `most` first, then by lasting; without a score last."""
+        lasting = attacked.lasting
+        return attacked != most, lasting is None, lasting or 0.0, attacked.setting.family
+
+    listed.sort(key=position)
+    lines = [_lasts(attacked) for attacked in listed]
+    lines += [f"{best.name} is not scored: {best.why_not}." for best in panel.without_best]
+    return (*lines, _baseline(panel)) if lines else ()
+
+
+def share_given_back(attacked: AttackedSetting) -> str:
+    """Return `42 % [31, 53 %]`, the share that is given back with its interval or range."""
+    percent = _percent(1 - (attacked.lasting or 0.0))
+    interval = attacked.lasting_interval
+    if interval is None:
+        return f"{percent} % (one seed, no interval)"
+    ends = f"{_percent(1 - interval.high)}, {_percent(1 - interval.low)} %"
+    if interval.is_range:
+        return f"{percent} % (min-max {ends})"
+    over = " over questions" if interval.over == "questions" else ""
+    return f"{percent} % [{ends}{over}]"
+
+
+def _percent(share: float) -> int:
+    """Return a share in per cent, cut at 0 and 100: an interval of few seeds reaches beyond."""
+    return round(100 * max(0.0, min(1.0, share)))
+
+
+def _lasts(attacked: AttackedSetting, *, is_leader: bool = False) -> str:
+    """Return a sentence on what comes back of a setting under its worst attack.
+
+    Args:
+        attacked: The setting.
+        is_leader: Whether the sentence before was about the same setting, so that no name is
+            needed.
+    """
+    name = "It" if is_leader else f"{setting_name(attacked.setting)},"
+    if attacked.bypassed_by:
+        verb = "runs" if len(attacked.bypassed_by) == 1 else "run"
+        return (
+            f"{name} is bypassed, not robust: it leaves the weights as they are, and "
+            f"{' and '.join(attacked.bypassed_by)} {verb} the model without it."
+        )
+    worst = attacked.worst
+    if worst is None:
+        return f"{name} is not scored: {attacked.why_not}."
+    who = "it" if is_leader else name
+    return (
+        f"Under {variant_label(worst.variant)}, {share_given_back(attacked)} of what {who} removed "
+        f"comes back{_how_sure(attacked)}: {_numbers_of(worst)}."
+    )
+
+
+def _how_sure(attacked: AttackedSetting) -> str:
+    """Return what limits the claim that something comes back; empty if nothing does."""
+    if attacked.comes_back:
+        return ""
+    return ", next to nothing" if attacked.gives_little else ", not more than by chance"
+
+
+def _numbers_of(under: UnderAttack) -> str:
+    """Return the numbers of a setting before an attack and under it, with both other models'."""
+    before, after = _number(under.before), _number(under.after)
+    measured = under.measured
+    label = "the number" if measured is None else measured.after.label.lower()
+    is_of_samples = measured is not None and measured.is_of_samples
+    models = f"start model: {_number(under.start.before)}"
+    if under.floor is None:
+        link = "and" if is_of_samples else "to"
+        retain = f"{_number(under.retain.before)} {link} {_number(under.retain.after)}"
+        models = f"retain model, which never saw these rows: {retain}; {models}"
+    if measured is not None and is_of_samples:
+        # Sampling changes no model, so no number goes from one value to another.
+        return (
+            f"{measured.before.label.lower()} of the greedy answer is {before}, and {label} is "
+            f"{after} ({models})"
+        )
+    return f"{label} goes from {before} to {after} ({models})"
+
+
+def _number(value: float | None) -> str:
+    return "undefined" if value is None else f"{value:.3f}"
+
+
+def _baseline(panel: AttackedPanel) -> str:
+    """Return a sentence on the largest gain of the retain model itself, under any attack."""
+    if not panel.has_retain:
+        return (
+            "Without a retain model it is not known what an attack teaches any model: the whole "
+            "gain counts as given back, so at most this much comes back."
+        )
+    gains_of_column = _retain_gains(panel)
+    if not gains_of_column:
+        was_attacked = any(shift.after is not None for shift in panel.retain.values())
+        nothing_is_measured = all(measured is None for measured in panel.measured.values())
+        known = "What the retain model itself gains is not known"
+        if not was_attacked and not nothing_is_measured:
+            known = "The retain model was not attacked"
+        return f"{known}: without that baseline nothing can be judged."
+    sentences: list[str] = []
+    for column, gains in gains_of_column.items():
+        by_column = "" if column == panel.column else f" by {column.label.lower()}"
+        variant, gain = max(gains.items(), key=lambda variant_and_gain: variant_and_gain[1])
+        if gain < _NO_GAIN:
+            sentences.append(f"The retain model itself gains nothing{by_column}, under any attack.")
+        else:
+            sentences.append(
+                f"The retain model itself gains at most {gain:.2f}{by_column}, under "
+                f"{variant_label(variant)}."
+            )
+    return " ".join(sentences)
+
+
+def _retain_gains(panel: AttackedPanel) -> dict[MetricColumn, dict[str, float]]:
+    """Return the retain model's known gains by column and variant, larger is more memorised."""
+    gains_of_column: dict[MetricColumn, dict[str, float]] = {}
+    for variant, shift in panel.retain.items():
+        measured = panel.measured[variant]
+        if measured is not None and shift.gain is not None:
+            gains = gains_of_column.setdefault(measured.after, {})
+            gains[variant] = measured.sign * shift.gain
+    return gains_of_column
+
+
+# Of one model
+
+
+def single_attack_sentences(panel: AttackedPanel, attack: str) -> tuple[str, ...]:
+    """List what an attack gives back of a model that was evaluated by itself.
+
+    Args:
+        panel: Panel with one setting, see `Results.lasting`.
+        attack: Name of the attack.
+
+    Returns:
+        The verdict, then the change of the model and of the retain model, with intervals over
+        questions. Without a gain only the verdict.
+    """
+    (setting,) = panel.settings
+    attacked = setting.only(attack)
+    # A model that is judged by itself has no epochs, so that naming one would only puzzle.
+    reason = attacked.why_not.removesuffix(f" at {attacked.setting.when}")
+    under = attacked.worst or attacked.most_gained
+    if under is None or under.gain is None:
+        return (f"{attack}: not scored: {reason or 'a number behind it is undefined'}.",)
+
+    points = sum(point.gain is not None for point in attacked.under)
+    which = f", the worst of {points} points" if points > 1 else ""
+    label = f"{variant_label(under.variant)}{which}"
+    if attacked.worst is None:
+        verdict = f"{label}: not scored: {reason}."
+    elif attacked.comes_back:
+        verdict = (
+            f"{label}: it gives back {share_given_back(attacked)} of what was removed: "
+            f"{_numbers_of(under)}."
+        )
+    else:
+        verdict = (
+            f"{label}: no sign that anything comes back ({share_given_back(attacked)} of what was "
+            f"removed): {_numbers_of(under)}."
+        )
+    return verdict, _change(under, points)
+
+
+def _change(under: UnderAttack, points: int) -> str:
+    """Return a sentence on what a model gains under an attack, beyond the retain model's gain.
+
+    Args:
+        under: The model under a variant.
+        points: Number of points of which this one is the worst.
+    """
+    level = worst_of_level(points)
+    questions = under.questions
+    gain_ends = excess_ends = None
+    count = ""
+    if questions is not None:
+        gain_ends = questions.gain_interval(level)
+        excess_ends = questions.excess_interval(level)
+        count = f" over {questions.count} questions"
+    gain = under.sign * (under.gain or 0.0)
+    line = f"Gain{count}: {gain:+.3f}{between(gain_ends, '+.3f')}"
+    if under.floor is not None:
+        return (
+            f"{line}. There is no retain model, so all of it counts as given back: part of it may "
+            "be what the attack teaches any model."
+        )
+    if under.excess is None or under.null is None:
+        return f"{line}. It is unknown what a model gains that never saw the rows."
+    excess = under.sign * under.excess
+    return (
+        f"{line}; the retain model's: {under.sign * under.null:+.3f}; beyond it: "
+        f"{excess:+.3f}{between(excess_ends, '+.3f')}."
+    )
+
+
+def start_fault_sentence(attack: str, fault: str) -> str:
+    """Return a sentence on why an attack on one model is not scored.
+
+    Args:
+        attack: Name of the attack.
+        fault: `Start.fault` of the start model. Its first sentence is the reason, and the others
+            are advice for a sweep.
+    """
+    reason = fault.partition(". ")[0].removesuffix(".")
+    return f"{attack}: not scored: {reason}."
+
+
+def unknown_under_attack(*, has_retain: bool, has_start: bool) -> tuple[str, ...]:
+    """List what attacks on one model leave unknown without a retain or a start model."""
+    lines: list[str] = []
+    if not has_retain:
+        lines.append(
+            "Not known: what the attack teaches a model that never saw the forget rows (--retain)."
+        )
+    if not has_start:
+        lines.append(
+            "Not known: how much of the forget rows was removed, and how much utility is kept "
+            "(--start)."
+        )
+    return tuple(lines)
