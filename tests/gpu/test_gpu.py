@@ -29,8 +29,9 @@ from unlearnbench.base.errors import UnlearnbenchError
 from unlearnbench.config.profiles import get_profile
 from unlearnbench.config.resources import Resources
 from unlearnbench.config.schema import ModelSettings
+from unlearnbench.evaluation.answers import Answer, Prompt
 from unlearnbench.evaluation.evaluator import Evaluator
-from unlearnbench.evaluation.generation import Answer, Prompt, decode
+from unlearnbench.evaluation.generation import decode
 from unlearnbench.evaluation.predictor import Predictor
 from unlearnbench.evaluation.prefix_tree import build_tree
 from unlearnbench.models.device import use_device

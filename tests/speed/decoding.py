@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from unlearnbench.config.profiles import get_profile
-from unlearnbench.evaluation import generation
+from unlearnbench.evaluation.decoding import Decoding
 from unlearnbench.evaluation.sets import evaluation_sets
 from unlearnbench.models.loading import load_model
 from unlearnbench.models.rows_loading import load_benchmark
@@ -46,7 +46,7 @@ def main(words: list[str] | None = None) -> int:
     sets = evaluation_sets(benchmark, options.forget, profile)
     evaluator = evaluators(sets, load_tokenizer(source, settings), profile, dtype)[1]
     profiler = torch.profiler.profile()
-    step: Any = generation._Decoding._step  # pyright: ignore[reportPrivateUsage]
+    step: Any = Decoding._step  # pyright: ignore[reportPrivateUsage]
     times: list[float] = []
     answers: list[int] = []
     recorded: list[int] = []
@@ -62,14 +62,14 @@ def main(words: list[str] | None = None) -> int:
             raise _EnoughError
         step(self, slots, **how)
 
-    generation._Decoding._step = watched  # type: ignore[method-assign]
+    Decoding._step = watched  # type: ignore[method-assign]
     try:
         evaluator(load_model(source, settings).to(DEVICE).eval())
         sys.exit("the evaluation was over too soon: give it more questions, or a lower --after")
     except _EnoughError:
         pass
     finally:
-        generation._Decoding._step = step  # type: ignore[method-assign]
+        Decoding._step = step  # type: ignore[method-assign]
     # Not the mean: a step may record a graph.
     seconds = float(np.median(np.diff(times[options.after - 1 : options.after + STEPS])))
     name = "self_device_time_total" if DEVICE.type == "cuda" else "self_cpu_time_total"

@@ -41,13 +41,8 @@ from unlearnbench.base.out_of_memory import (
 )
 from unlearnbench.base.row_texts import row_text
 from unlearnbench.config.precision import Precision
-from unlearnbench.evaluation.generation import (
-    Answer,
-    Prompt,
-    Stops,
-    decode,
-    sampled_answers,
-)
+from unlearnbench.evaluation.answers import Answer, Prompt, Stops
+from unlearnbench.evaluation.generation import decode, sampled_answers
 from unlearnbench.evaluation.gradient_norms import gradient_norms
 from unlearnbench.evaluation.predictor import KeptKeys, Predictor, QuestionScores, score
 from unlearnbench.evaluation.prefix_tree import Tree, build_tree

@@ -1,14 +1,27 @@
-"""Keys and values in slots, one for each growing text.
+"""Attention of growing texts, each with its stored keys and values in a slot.
 
-Position p of a text is column p of its slot. The right token overwrites a wrong draft, and the slot
-of a finished text serves the next one, so that nothing is moved and no gap has to be masked.
+`decoding.py` explains slots. The module answers one question: how do N new tokens, some of each
+text, go through an attention kernel that takes rectangles only? The tokens of a slot become one row
+of queries [w], which sees the slot's first t columns, and rows of several slots form a `SlotGroup`:
+
+    new tokens        queries [G, w]      keys of columns [G, t], and what query 0 sees
+    slot 0:  a        a ·                 x x x x x . . .
+    slot 1:  b c      b c                 x x x . . . . .     (c sees one column more)
+    slot 2:  d        d ·                 x x x x x x x .
+
+A place `·` is padding, a column `.` is masked. The layout of a step is computed on the host as
+integer arrays (`SlotIndices`), which are sent to the device in one copy. There they become a
+`SlotBatch`, with masks. The split matters on a GPU, which replays recorded steps from integer
+arrays (`models/replays.py`).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from unlearnbench.api.observations import IntArray
@@ -17,31 +30,80 @@ from unlearnbench.evaluation.prefix_tree import padded_array, padded_size
 from unlearnbench.models.packed_attention import AttentionKernel
 
 _GROWTH = 64
-"""Columns of slots added at a time on a CPU, where the longest text is rarely reached. A GPU's have
-all columns from the start: memory is reserved for them, and growing would take it twice."""
+"""Columns that are added to slots at a time on a CPU, where the longest text is rarely reached.
+
+On a GPU, slots have all columns from the start: memory is reserved for them, and growing would take
+it twice.
+"""
+
+_Array = TypeVar("_Array")
+"""`IntArray` on the host, or `Tensor` on the device."""
+
+
+@dataclass(frozen=True, eq=False)
+class GroupIndices(Generic[_Array]):
+    """The layout of a `SlotGroup` as integers."""
+
+    read: _Array
+    """[G] slots whose keys and values are read. Empty if all slots are read, in order."""
+    queries: _Array
+    """[G, w] index of each query among the step's N tokens; of any token where padded."""
+    last_seen: _Array
+    """[G, w] last column that each query sees."""
+    columns: _Array
+    """[t] 0, 1, …, t − 1"""
+
+
+_PER_GROUP = 4
+"""Arrays of a group."""
+
+
+@dataclass(frozen=True, eq=False)
+class SlotIndices(Generic[_Array]):
+    """The layout of a step as integers. On a GPU, shapes are padded by repeating a token."""
+
+    positions: _Array
+    """[N] position of each token in its text, which is its column."""
+    slots: _Array
+    """[N] slot of each token."""
+    outputs: _Array
+    """[N] place of each token among the queries of all groups."""
+    groups: tuple[GroupIndices[_Array], ...]
+
+    def flat(self) -> tuple[_Array, ...]:
+        """Return all arrays, in the order that `from_flat` takes."""
+        arrays = [self.positions, self.slots, self.outputs]
+        for group in self.groups:
+            arrays += [group.read, group.queries, group.last_seen, group.columns]
+        return tuple(arrays)
+
+    @classmethod
+    def from_flat(cls, arrays: Sequence[_Array]) -> "SlotIndices[_Array]":
+        """Return the layout whose arrays these are."""
+        positions, slots, outputs, *rest = arrays
+        begins = range(0, len(rest), _PER_GROUP)
+        groups = tuple(GroupIndices(*rest[begin : begin + _PER_GROUP]) for begin in begins)
+        return SlotIndices(positions, slots, outputs, groups)
 
 
 @dataclass(frozen=True, eq=False)
 class SlotGroup:
-    """G slots of w queries each; a query sees the slot's t first columns up to itself.
-
-    G, w and t may be padded.
-    """
+    """G slots with w queries each. A query sees the first t columns of its slot, up to itself."""
 
     read: Tensor | None
     """[G] slots whose keys and values are read; None for all slots in order."""
     queries: Tensor
-    """[G, w] index of each query among the batch's N tokens; of any token where padded."""
+    """[G, w] index of each query among the step's N tokens; of any token where padded."""
     mask: Tensor
     """[G, 1, w, t] added to attention scores: 0 where a query sees a column, else −inf."""
 
 
 @dataclass(frozen=True, eq=False)
 class SlotBatch:
-    """N new tokens of some slots, and how they go through attention."""
+    """The N new tokens of a step, and how they go through attention."""
 
     positions: Tensor
-    """[N] of each token in its text, which is its column."""
+    """[N] position of each token in its text, which is its column."""
     slots: Tensor
     """[N] slot of each token."""
     outputs: Tensor
@@ -50,73 +112,119 @@ class SlotBatch:
 
 
 class SlotCache:
-    """The keys and values of each layer, in slots."""
+    """The stored keys and values of each attention layer, in slots."""
 
     def __init__(self, slots: int, longest: int, dtype: torch.dtype, device: torch.device) -> None:
-        """`longest`: tokens of the longest text that a slot will store."""
-        self.slots, self.longest, self.dtype, self.device = slots, longest, dtype, device
-        # [slots, kv heads, columns, d]: a CPU reads a head's in one piece, up to twice as fast.
-        self._stores: dict[nn.Module, tuple[Tensor, Tensor]] = {}
+        """Begin with empty slots.
 
-    def arrays(
+        Args:
+            slots: Number of slots.
+            longest: Tokens of the longest text that a slot will store.
+            dtype: Type of keys and values.
+            device: Device of keys and values.
+        """
+        self.slots = slots
+        self.longest = longest
+        self.dtype = dtype
+        self.device = device
+        self._stores: dict[nn.Module, tuple[Tensor, Tensor]] = {}
+        """By layer, keys and values [slots, kv heads, columns, d].
+
+        Columns come behind heads, so that a CPU reads a head's in one piece, up to twice as fast.
+        """
+
+    def indices(
         self, slots: Sequence[int], begins: Sequence[int], widths: Sequence[int]
-    ) -> tuple[IntArray, ...]:
-        """What `batch` takes, for the next `widths` tokens of each of `slots`, from positions
-        `begins` on. Their shapes are padded on a GPU, where a token stands for another one."""
-        kind, lengths, owners = self.device.type, np.array(widths), np.array(slots)
+    ) -> SlotIndices[IntArray]:
+        """Compute the layout of a step.
+
+        Args:
+            slots: The slots whose texts grow.
+            begins: Position of the first new token of each.
+            widths: Number of new tokens of each, at least 1.
+        """
+        kind = self.device.type
+        owners = np.array(slots)
+        lengths = np.array(widths)
         ends = np.cumsum(lengths)
-        column = np.arange(ends[-1]) - np.repeat(ends - lengths, lengths)  # [N] among own new ones
+        # [N] 0, 1, … within the new tokens of each slot
+        column = np.arange(ends[-1]) - np.repeat(ends - lengths, lengths)
         positions = np.repeat(np.array(begins), lengths) + column  # [N]
-        outputs, groups, queries = np.empty_like(column), list[IntArray](), 0
-        # A few drafts would make every slot as wide as they are, and a CPU computes its padding.
-        wide = lengths > 1
-        split = kind == "cpu" and 0 < 2 * wide.sum() < len(slots)
-        for chosen in (~wide, wide) if split else (lengths > 0,):
-            tokens = np.flatnonzero(np.repeat(chosen, lengths))  # [n]
-            read, indices, last_seen, places = self._group(
-                owners[chosen], lengths[chosen], column[tokens], positions[tokens]
+        outputs = np.empty_like(column)
+        groups: list[GroupIndices[IntArray]] = []
+        query_count = 0
+        for members in self._members_of_groups(lengths):
+            tokens = np.flatnonzero(np.repeat(members, lengths))  # [n]
+            group, places = self._group(
+                owners[members], lengths[members], tokens, column[tokens], positions[tokens]
             )
-            outputs[tokens] = places + queries
-            queries += indices.size
-            t = min(padded_size(int(positions[tokens].max()) + 1, kind), self.longest)
-            groups += [read, tokens[indices], last_seen, np.arange(t)]
-        every = (positions, np.repeat(owners, lengths), outputs)
-        return (*(padded_array(array, kind) for array in every), *groups)
+            outputs[tokens] = places + query_count
+            query_count += group.queries.size
+            groups.append(group)
+        return SlotIndices(
+            padded_array(positions, kind),
+            padded_array(np.repeat(owners, lengths), kind),
+            padded_array(outputs, kind),
+            tuple(groups),
+        )
+
+    def _members_of_groups(self, lengths: IntArray) -> tuple[NDArray[np.bool_], ...]:
+        """Return for each group which slots belong to it, from the number of their new tokens.
+
+        There is one group, except if few slots have a draft on a CPU. A single group would make
+        every slot as wide as the few, and a CPU computes the padding.
+        """
+        is_wide = lengths > 1
+        few_are_wide = 0 < 2 * is_wide.sum() < len(lengths)
+        if self.device.type == "cpu" and few_are_wide:
+            return (~is_wide, is_wide)
+        return (lengths > 0,)
 
     def _group(
-        self, slots: IntArray, lengths: IntArray, column: IntArray, positions: IntArray
-    ) -> tuple[IntArray, IntArray, IntArray, IntArray]:
-        """The slots to read, or none for all; [G, w] queries and the column each sees last; and
-        [n] the place of each token among them."""
+        self,
+        slots: IntArray,
+        lengths: IntArray,
+        tokens: IntArray,
+        column: IntArray,
+        positions: IntArray,
+    ) -> tuple[GroupIndices[IntArray], IntArray]:
+        """Compute the layout of one group.
+
+        Args:
+            slots: The group's slots.
+            lengths: Number of new tokens of each slot.
+            tokens: [n] indices of the group's tokens among the step's N tokens.
+            column: [n] index of each token among the new tokens of its slot.
+            positions: [n] position of each token in its text.
+
+        Returns:
+            The group, and the place [n] of each token among its queries.
+        """
         kind = self.device.type
-        # With most slots in use, reading all of them is cheaper than picking those in use.
-        read_all = 2 * len(slots) > self.slots
-        count = self.slots if read_all else min(padded_size(len(slots), kind), self.slots)
+        # If most slots are in use, reading all is cheaper than picking those in use.
+        reads_all = 2 * len(slots) > self.slots
+        count = self.slots if reads_all else min(padded_size(len(slots), kind), self.slots)
         width = padded_size(int(lengths.max()), kind)
-        row = np.repeat(slots if read_all else np.arange(len(slots)), lengths)  # [n]
+        row = np.repeat(slots if reads_all else np.arange(len(slots)), lengths)  # [n]
         queries, last_seen = np.zeros((2, count, width), dtype=np.int64)
         queries[row, column] = np.arange(len(row))
         last_seen[row, column] = positions
-        read = np.resize(slots, 0 if read_all else count)  # some twice
-        return read, queries, last_seen, row * width + column
+        # Padding reads slots twice.
+        read = np.resize(slots, 0 if reads_all else count)
+        column_count = min(padded_size(int(positions.max()) + 1, kind), self.longest)
+        group = GroupIndices(read, tokens[queries], last_seen, np.arange(column_count))
+        return group, row * width + column
 
-    def batch(
-        self, positions: Tensor, slots: Tensor, outputs: Tensor, *groups: Tensor
-    ) -> SlotBatch:
-        """Lay out tokens by `arrays` on the device."""
-        parts = [self._laid_out(*groups[i : i + 4]) for i in range(0, len(groups), 4)]
-        return SlotBatch(positions, slots, outputs, parts)
+    def batch(self, indices: SlotIndices[Tensor]) -> SlotBatch:
+        """Return a step's layout on the device, from `indices` there."""
+        groups = [self._group_with_mask(group) for group in indices.groups]
+        return SlotBatch(indices.positions, indices.slots, indices.outputs, groups)
 
-    def _laid_out(
-        self, read: Tensor, queries: Tensor, last_seen: Tensor, columns: Tensor
-    ) -> SlotGroup:
-        hidden = columns > last_seen.unsqueeze(2)  # [G, w, t]
+    def _group_with_mask(self, group: GroupIndices[Tensor]) -> SlotGroup:
+        hidden = group.columns > group.last_seen.unsqueeze(2)  # [G, w, t]
         mask = torch.zeros(hidden.shape, dtype=self.dtype, device=self.device)
         mask = mask.masked_fill_(hidden, float("-inf")).unsqueeze(1)
-        return SlotGroup(read if len(read) else None, queries, mask)
-
-    def _to_device(self, array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> Tensor:
-        return torch.from_numpy(array).to(self.device)
+        return SlotGroup(group.read if len(group.read) else None, group.queries, mask)
 
     def attend(
         self,
@@ -127,39 +235,61 @@ class SlotCache:
         key: Tensor,
         value: Tensor,
     ) -> Tensor:
-        """Attention of one layer for `batch`, a `Layout`; stores its keys and values."""
-        query, key, value = (t.to(self.dtype) for t in (query, key, value))
-        needed = max(group.mask.shape[3] for group in batch.groups)
-        stores = self._grown(layer, key, value, needed)
+        """Store the keys and values of new tokens, and compute their attention in one layer.
+
+        With `batch` given, this is a `packed_attention.Layout`.
+
+        Args:
+            batch: The step's layout.
+            layer: The attention layer.
+            kernel: Attention as the layer computes it.
+            query: [N, heads, d]
+            key: [N, kv heads, d]
+            value: [N, kv heads, d]
+
+        Returns:
+            [N, heads, d]
+        """
+        query, key, value = (tensor.to(self.dtype) for tensor in (query, key, value))
+        column_count = max(group.mask.shape[3] for group in batch.groups)
+        stores = self._grown(layer, key, value, column_count)
         for store, new in zip(stores, (key, value), strict=True):
             store[batch.slots, :, batch.positions] = new
-        results: list[Tensor] = []
+        outputs: list[Tensor] = []
         for group in batch.groups:
             seen = (store[:, :, : group.mask.shape[3]] for store in stores)
-            keys, values = (t if group.read is None else t[group.read] for t in seen)
-            pair = keys.transpose(1, 2), values.transpose(1, 2)
-            results.append(kernel(query[group.queries], *pair, group.mask).flatten(0, 1))
-        return torch.cat(results)[batch.outputs]
+            keys, values = (part if group.read is None else part[group.read] for part in seen)
+            # From [G, kv heads, t, d] to [G, t, kv heads, d], as the kernel takes them.
+            by_column = keys.transpose(1, 2), values.transpose(1, 2)
+            outputs.append(kernel(query[group.queries], *by_column, group.mask).flatten(0, 1))
+        return torch.cat(outputs)[batch.outputs]
 
     def _grown(
         self, layer: nn.Module, key: Tensor, value: Tensor, needed: int
     ) -> tuple[Tensor, Tensor]:
-        """The stores of a layer, with at least `needed` columns."""
+        """Return the stores of a layer, with at least `needed` columns.
+
+        Args:
+            layer: The attention layer.
+            key: [·, kv heads, d] keys whose heads, size and type the store is to have.
+            value: [·, kv heads, d] likewise for values.
+            needed: Number of columns.
+        """
         before = self._stores.get(layer)
-        have = 0 if before is None else before[0].shape[2]
-        if needed > have:
-            columns = -(-needed // _GROWTH) * _GROWTH
-            columns = columns if self.device.type == "cpu" else self.longest
-            # Zeros, not uninitialised: a hidden value counts 0 times, and 0 × NaN is NaN.
-            shape = (self.slots, key.shape[1], columns)
-            grown = key.new_zeros(*shape, key.shape[2]), value.new_zeros(*shape, value.shape[2])
-            for old, new in zip(before or (), grown, strict=False):
-                new[:, :, :have] = old
-            self._stores[layer] = grown
-        return self._stores[layer]
+        present = 0 if before is None else before[0].shape[2]
+        if needed <= present and before is not None:
+            return before
+        columns = -(-needed // _GROWTH) * _GROWTH if self.device.type == "cpu" else self.longest
+        # Zeros, not uninitialised: a hidden value counts 0 times, and 0 × NaN is NaN.
+        shape = (self.slots, key.shape[1], columns)
+        grown = key.new_zeros(*shape, key.shape[2]), value.new_zeros(*shape, value.shape[2])
+        for old, new in zip(before or (), grown, strict=False):
+            new[:, :, :present] = old
+        self._stores[layer] = grown
+        return grown
 
     def copy(self, sources: Sequence[int], targets: Sequence[int], columns: int) -> None:
-        """Copy the first `columns` of some slots, which they have, to others."""
+        """Copy the first `columns` columns of slots, which are stored, to other slots."""
         sent = np.array([sources, targets], dtype=np.int64)
         source, target = self._to_device(sent).unbind()
         for stores in self._stores.values():
@@ -167,17 +297,21 @@ class SlotCache:
                 store[target, :, :columns] = store[source, :, :columns]
 
     def put(self, slot: int, keys: Keys) -> int:
-        """Store the keys and values of a text's first tokens in a slot; returns their number."""
+        """Store the keys and values of a text's first tokens in a slot; return their number."""
         count = 0
-        for layer, pair in keys.items():
-            count = len(pair[0])
-            for store, new in zip(self._grown(layer, *pair, count), pair, strict=True):
-                store[slot, :, :count] = new.transpose(0, 1)
+        for layer, (key, value) in keys.items():
+            count = len(key)
+            key_store, value_store = self._grown(layer, key, value, count)
+            key_store[slot, :, :count] = key.transpose(0, 1)
+            value_store[slot, :, :count] = value.transpose(0, 1)
         return count
 
     def compact(self, slots: Sequence[int]) -> None:
-        """Drop all slots but these, which are renumbered from 0."""
+        """Keep only these slots, and number them from 0. A slot that is named twice is copied."""
         index = self._to_device(np.array(slots, dtype=np.int64))
         self.slots = len(slots)
         for layer, (keys, values) in self._stores.items():
             self._stores[layer] = (keys[index], values[index])
+
+    def _to_device(self, array: IntArray) -> Tensor:
+        return torch.from_numpy(array).to(self.device)

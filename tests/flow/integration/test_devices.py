@@ -19,8 +19,10 @@ from unlearnbench.api.benchmark import Question
 from unlearnbench.api.inference_method import Prompts
 from unlearnbench.config.profiles import get_profile
 from unlearnbench.config.schema import LoRA, RetainSpec
-from unlearnbench.evaluation import generation
+from unlearnbench.evaluation.answers import Answer, Prompt
+from unlearnbench.evaluation.decoding import Decoding
 from unlearnbench.evaluation.evaluator import Evaluator
+from unlearnbench.evaluation.generation import decode
 from unlearnbench.evaluation.predictor import Predictor
 from unlearnbench.evaluation.prefix_tree import build_tree
 from unlearnbench.models.encoding import TEMPLATES, Encoder
@@ -146,15 +148,14 @@ def test_evaluation_runs_on_a_gpu(
         states = partial(mean_states, model, pad=pad)
         model = ShiftedModel(model, eco.fit(model, Prompts(prompts[:5], prompts[5:], 0, states)))
     steps: list[int] = []
-    decoding: Any = generation._Decoding  # pyright: ignore[reportPrivateUsage]
-    step = decoding._step
+    step: Any = Decoding._step  # pyright: ignore[reportPrivateUsage]
 
     def watched(*args: Any, **how: Any) -> None:
         before = gpu.waits.total()
         step(*args, **how)
         steps.append(gpu.waits.total() - before)
 
-    monkeypatch.setattr(decoding, "_step", watched)
+    monkeypatch.setattr(Decoding, "_step", watched)
     found = Evaluator(sets, tokenizer, TEMPLATES["plain"], profile, pad)(model)
     assert all(math.isfinite(loss) for loss in found.sets["forget"].answer_loss)
     assert len(steps) > 10
@@ -198,10 +199,10 @@ def test_the_first_step_of_answers_is_in_batches_on_a_gpu(
     model = model_of("llama").eval()
     tree = build_tree([Encoder(tokenizer, TEMPLATES["plain"], 200).row(QUESTIONS[0])], ())
     predictor = Predictor(model, tree, pad=pad_id(tokenizer), longest=200, batch_tokens=64)
-    prompts = [generation.Prompt(tuple(range(5, 5 + n)), 4, (9, 9, 9)) for n in (30, 20, 25, 8)]
+    prompts = [Prompt(tuple(range(5, 5 + n)), 4, (9, 9, 9)) for n in (30, 20, 25, 8)]
     with predictor.ready():
         sizes.clear()  # the trial of packing has read a row of the longest length
-        generation.decode(predictor, prompts, [generation.Answer() for _ in prompts], eos=1)
+        decode(predictor, prompts, [Answer() for _ in prompts], eos=1)
     assert sizes[0] <= 64 < sum(sizes[:2])
 
 
@@ -225,12 +226,12 @@ def test_a_recorded_pass_replayed_on_other_tokens_gives_their_answers(
     tree = build_tree([Encoder(tokenizer, TEMPLATES["plain"], 200).row(QUESTIONS[0])], ())
     predictor = Predictor(model, tree, pad=pad_id(tokenizer), longest=200)
     limits = (90, 70, 90, 40, 12, 80)
-    prompts = [generation.Prompt(tuple(range(5 + n, 25 + n)), n) for n in limits]
+    prompts = [Prompt(tuple(range(5 + n, 25 + n)), n) for n in limits]
 
-    def answers() -> list[generation.Answer]:
+    def answers() -> list[Answer]:
         with predictor.ready():
-            empty = [generation.Answer() for _ in prompts]
-            return generation.decode(predictor, prompts, empty, eos=1)[0]
+            empty = [Answer() for _ in prompts]
+            return decode(predictor, prompts, empty, eos=1)[0]
 
     plain = answers()
     assert max(len(answer.ids) for answer in plain) > 50

@@ -11,8 +11,9 @@ from unlearnbench.api.benchmark import Question
 from unlearnbench.api.observations import AnswerTokens, Evaluation, Statistics
 from unlearnbench.api.profile import Profile
 from unlearnbench.config.profiles import get_profile
+from unlearnbench.evaluation.answers import Answer, Prompt
 from unlearnbench.evaluation.evaluator import Evaluator
-from unlearnbench.evaluation.generation import Answer, Prompt, decode
+from unlearnbench.evaluation.generation import decode
 from unlearnbench.evaluation.predictor import Predictor
 from unlearnbench.evaluation.prefix_tree import build_tree
 from unlearnbench.evaluation.summary import summarize

@@ -11,7 +11,7 @@ from unlearnbench.api.observations import SETS, Evaluation
 from unlearnbench.benchmarks.synthetic import Synthetic
 from unlearnbench.config.profiles import get_profile
 from unlearnbench.config.schema import Architecture
-from unlearnbench.evaluation import generation
+from unlearnbench.evaluation import decoding, drafts
 from unlearnbench.evaluation import prefix_tree as tree
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.evaluation.prefix_tree import padded_size
@@ -43,11 +43,11 @@ def test_an_evaluation_gives_attention_few_shapes(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(functional, "scaled_dot_product_attention", record)
     monkeypatch.setattr(tree, "_GROUP", {})
-    monkeypatch.setattr(generation, "_MINIMUM", {})
+    monkeypatch.setattr(drafts, "_MINIMUM", {})
     found: list[Evaluation] = []
     counts: list[int] = []
     for pads in (lambda size, _: size, lambda size, _: padded_size(size, "cuda")):  # pyright: ignore
-        for module in (tree, generation):
+        for module in (tree, decoding):
             monkeypatch.setattr(module, "padded_size", pads)
         seen.clear()
         found.append(Evaluator(sets, tokenizer, TEMPLATES["plain"], profile, 0, 1024)(model))

@@ -25,8 +25,8 @@ from unlearnbench.base.hashing import content_hash
 from unlearnbench.benchmarks.muse import MUSE
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.evaluation import evaluator as evaluation
+from unlearnbench.evaluation.answers import Answer
 from unlearnbench.evaluation.evaluator import Evaluator
-from unlearnbench.evaluation.generation import Answer
 from unlearnbench.evaluation.observation_file import read_observations, write_observations
 from unlearnbench.metrics.answer_match import AnswerMatch
 from unlearnbench.metrics.mia_zlib import ZlibAttack

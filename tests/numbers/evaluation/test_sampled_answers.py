@@ -13,10 +13,10 @@ from unlearnbench.attacks.sampling import RepeatedSampling
 from unlearnbench.base.errors import PluginError
 from unlearnbench.benchmarks.tofu_metrics import ROLES
 from unlearnbench.config.profiles import TOFU, get_profile
+from unlearnbench.evaluation.answers import Prompt
 from unlearnbench.evaluation.benchmark_schema import default_schema, filled_columns
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.evaluation.generation import (
-    Prompt,
     _key,  # pyright: ignore[reportPrivateUsage]
     sampled_answers,
 )
