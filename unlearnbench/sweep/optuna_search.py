@@ -253,32 +253,3 @@ def _parameter(axis: Any, value: Any) -> Any:
     if not isinstance(axis, Range):
         return axis.index(value)
     return value if axis.step is None else axis.index(value)
-
-
-def searcher(search: Search, parameters: Any) -> Any:
-    """Adapt `search` to Tune."""
-    from ray.tune.search import Searcher
-
-    class QueueSearcher(Searcher):
-        """Takes runs from the queue; their records come through Tune's callback."""
-
-        def __reduce__(self) -> tuple[Any, ...]:
-            # Tune stores its searcher to resume from, which no sweep does.
-            return Searcher, ()
-
-        def suggest(self, trial_id: str) -> Any:  # noqa: ARG002
-            run = search.next()
-            return Searcher.FINISHED if run is None else {"run": parameters(run)}
-
-        def on_trial_complete(
-            self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
-        ) -> None:
-            pass
-
-        def save(self, checkpoint_path: str) -> None:
-            """Do nothing: suggestions are stored in the sweep's folder."""
-
-        def restore(self, checkpoint_path: str) -> None:
-            """Do nothing: Tune resumes no sweep."""
-
-    return QueueSearcher()

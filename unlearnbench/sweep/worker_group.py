@@ -8,7 +8,6 @@ for every run; these stay from run to run, with their imports, their process gro
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import time
@@ -22,7 +21,6 @@ from unlearnbench.base.deferred_warnings import drain, warn_later
 from unlearnbench.base.errors import StartOverError, UnlearnbenchError
 from unlearnbench.base.signals import defer_sigterm
 from unlearnbench.config.resources import Resources
-from unlearnbench.results.records import EpochResult
 from unlearnbench.sweep.failure_texts import reason_in
 
 T = TypeVar("T")
@@ -302,17 +300,3 @@ def runs_that_fit(nodes: Sequence[Node], resources: Resources) -> int:
     if strategy(nodes, resources) == "STRICT_PACK":
         return sum(fitting // resources.world_size for fitting in each)
     return sum(each) // resources.world_size
-
-
-def encode_report(result: EpochResult) -> str:
-    """Encode an epoch's result as JSON.
-
-    As text, since Tune keeps statistics of every number in a result for as long as the sweep lasts,
-    a hundred kilobytes for a run of forty numbers.
-    """
-    return json.dumps(vars(result))
-
-
-def decode_report(text: str) -> EpochResult:
-    """Decode the text of `encode_report`."""
-    return EpochResult(**json.loads(text))

@@ -36,7 +36,7 @@ from unlearnbench.config.section import Settings
 from unlearnbench.report.sweep_tracker import sweep_config
 from unlearnbench.results.records import Record, run_record
 from unlearnbench.runs.remade_model import spec_of
-from unlearnbench.sweep.trials import parameters, run_of
+from unlearnbench.sweep.trial_messages import parameters, run_of
 
 TEXTS = ('naïve 数 😀 \u2028 "q" \\ \'', "", "inf", "nan", "null", "true", "1", "1e5", "[1]")
 INTEGERS = (0, 1, 2, -7, 300, 512, 2**31, 2**53 + 1, 2**70)

@@ -15,7 +15,7 @@ from unlearnbench.config.unit import Unit, budget_of_spec
 from unlearnbench.results.records import run_record
 from unlearnbench.results.run_settings import run_settings
 from unlearnbench.results.time_to_go import Forecast, cost
-from unlearnbench.sweep.trials import halving_groups, moments_of_halving
+from unlearnbench.sweep.halving import GroupKey, HalvingByGroup, moments_of_halving
 
 from .test_plan import config
 
@@ -172,11 +172,11 @@ def test_patience_in_steps_counts_from_the_last_improvement() -> None:
 
 
 def test_halving_stops_no_run_before_its_first_evaluation_or_at_its_last(tmp_path: Path) -> None:
-    first, last = moments_of_halving(by_steps().config)
-    assert (first, last) == (25, 101)
+    moments = moments_of_halving(by_steps().config)
+    assert moments == (25, 101)
     scheduler = Scheduler(metric="model_utility")
-    groups = halving_groups(scheduler, last, tmp_path, lambda _: "", first)
-    (bracket,) = groups["tiny", 0.1, "npo", ""]._brackets
+    halving = HalvingByGroup(scheduler, moments, {}, tmp_path, lambda _: "")
+    (bracket,) = halving.groups[GroupKey("tiny", 0.1, "npo", "")]._brackets
     assert [rung for rung, _ in bracket._rungs] == [75, 25]
     assert moments_of_halving(config()) == (1, 3), "by epochs as ever"
 

@@ -20,7 +20,7 @@ from unlearnbench.config.search import Scheduler
 from unlearnbench.config.search_space import entry_labels
 from unlearnbench.results.records import EpochResult, Record, write_record
 from unlearnbench.sweep.follow_up_runs import FollowUpRuns, stages_of
-from unlearnbench.sweep.trials import halving_groups
+from unlearnbench.sweep.halving import HalvingByGroup, moments_of_halving
 
 from .test_follow_up_runs import a_record, drained, searching
 
@@ -192,10 +192,11 @@ def test_halving_compares_the_runs_of_one_entry(tmp_path: Path) -> None:
     finish(plan.runs, tmp_path)
     follow_up = FollowUpRuns(plan, tmp_path)
     settings = Scheduler(metric="model_utility")
-    groups = halving_groups(settings, 4, tmp_path, follow_up.entry_of)
-    assert {entry for *_, entry in groups} == {"npo (beta=0.1)", "npo (beta=0.5)"}
-    whole = halving_groups(settings, 4, tmp_path, lambda _: "")
-    assert [method for _, _, method, _ in whole] == ["npo"]
+    moments = moments_of_halving(config)
+    by_entry = HalvingByGroup(settings, moments, {}, tmp_path, follow_up.entry_of)
+    assert {group.entry for group in by_entry.groups} == {"npo (beta=0.1)", "npo (beta=0.5)"}
+    by_method = HalvingByGroup(settings, moments, {}, tmp_path, lambda _: "")
+    assert [group.method for group in by_method.groups] == ["npo"]
 
 
 def test_compare_takes_the_better_choice_of_a_method(tmp_path: Path) -> None:

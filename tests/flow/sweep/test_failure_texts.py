@@ -18,7 +18,7 @@ from unlearnbench.base.errors import UnlearnbenchError
 from unlearnbench.config.plan import RunSpec
 from unlearnbench.config.resources import RaySettings
 from unlearnbench.results.records import read_records
-from unlearnbench.sweep import trials
+from unlearnbench.sweep import trial_messages, trials
 from unlearnbench.sweep.failure_texts import reason_in
 
 from .test_driver import a_config, fake_pipeline, sweep
@@ -161,7 +161,7 @@ def test_an_error_while_a_worker_starts_is_the_reason_of_its_run(
         pipeline = replace(pipeline, run_epochs=unreadable())
         expected = "KeyError: 'no such function'"
     if phase == "configuration":
-        of_run = trials.parameters
+        of_run = trial_messages.parameters
 
         def without_keys(run: RunSpec) -> dict[str, str]:
             return {**of_run(run), "spec": "{}"}

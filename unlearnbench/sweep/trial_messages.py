@@ -1,0 +1,54 @@
+"""What the driver of a sweep and the process of a trial send each other.
+
+The driver sends a run as the parameters of the trial, and the process answers with a result of Tune
+for each evaluated epoch. Both contain pydantic models and dataclasses as JSON text.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from unlearnbench.config.plan import RunSpec
+from unlearnbench.results.records import EpochResult
+from unlearnbench.sweep.code_shipping import WorkerContext
+from unlearnbench.sweep.pipeline import Pipeline
+
+
+def parameters(run: RunSpec) -> dict[str, str]:
+    """Write a run as the parameters of a trial.
+
+    They contain the whole spec, because the process of the trial cannot look up a run by its id.
+    """
+    return {"id": run.id, "model": run.model.name, "spec": run.model_dump_json()}
+
+
+def run_of(parameters: Mapping[str, str]) -> RunSpec:
+    """Read the run that the function `parameters` has written."""
+    return RunSpec.model_validate_json(parameters["spec"])
+
+
+def epoch_results(
+    pipeline: Pipeline, run: RunSpec, context: WorkerContext
+) -> Iterator[dict[str, Any]]:
+    """Execute a run in one of its processes.
+
+    Yields:
+        Tune's result of each evaluated epoch. A run by steps has the number of the step as `epoch`.
+    """
+    config, folder = context.activate()
+    for result in pipeline.run_epochs(run, config, folder):
+        yield {"epoch": result.epoch, "report": encode_report(result), "done": False}
+
+
+def encode_report(result: EpochResult) -> str:
+    """Encode an epoch's result as JSON text.
+
+    Tune keeps statistics of every number in a result for as long as the sweep lasts, which are a
+    hundred kilobytes for a run of forty numbers. Of a text it keeps none.
+    """
+    return json.dumps(vars(result))
+
+
+def decode_report(text: str) -> EpochResult:
+    """Decode the text of `encode_report`."""
+    return EpochResult(**json.loads(text))

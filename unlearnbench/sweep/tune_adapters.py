@@ -1,0 +1,219 @@
+"""The classes that Tune calls: the process of a trial, the events of trials, and the next run.
+
+A trial is a run. A step of Tune's is the run's way to its next evaluation: an epoch, or several
+optimiser steps. This module imports Ray, which takes a second. It is therefore imported only by a
+sweep that begins its runs.
+
+Tune pickles callback, searcher and scheduler so that an experiment can be resumed. No sweep resumes
+an experiment of Tune, because the records on disk show what is left to do. These objects also refer
+to open files, which cannot be pickled. Each is therefore pickled as an empty object of its base
+class.
+"""
+
+import gc
+import traceback
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ray import tune
+from ray.tune.search import Searcher
+
+from unlearnbench.base.deferred_warnings import drain
+from unlearnbench.base.errors import is_deterministic, no_room
+from unlearnbench.base.signals import raise_if_stopped
+from unlearnbench.config.plan import RunSpec
+from unlearnbench.config.schema import SweepConfig
+from unlearnbench.results.records import Record
+from unlearnbench.sweep.code_shipping import WorkerContext
+from unlearnbench.sweep.optuna_search import Search
+from unlearnbench.sweep.pipeline import Pipeline
+from unlearnbench.sweep.sweep_state import SweepState, last_failure
+from unlearnbench.sweep.trial_messages import decode_report, epoch_results, parameters, run_of
+from unlearnbench.sweep.worker_group import run_on_workers
+
+# ruff: noqa: ARG002  # the signatures are Tune's, which passes all of their arguments by name
+
+
+class Run(tune.Trainable):
+    """A run in its process, which the next run uses again.
+
+    Between runs the process keeps only the models that it has loaded.
+    """
+
+    def setup(self, config: dict[str, Any], **for_all: Any) -> None:
+        """Begin with the first run of this process.
+
+        Args:
+            config: Parameters of the trial. `run` contains what `trial_messages.parameters` writes.
+            for_all: Values that are the same for all trials: `pipeline` with the stages of the
+                sweep, its configuration `sweep`, and `context`, which sets a process up.
+        """
+        self._pipeline: Pipeline = for_all["pipeline"]
+        self._sweep: SweepConfig = for_all["sweep"]
+        self._context: WorkerContext = for_all["context"]
+        # Each run collects garbage before it begins. The modules that are imported by now stay for
+        # ever, and the collector need not look at them.
+        gc.freeze()
+        self.reset_config(config)
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        """Prepare for the next run.
+
+        Returns:
+            True: the process can be used for the run.
+        """
+        # `step` reads the spec, because an error that is raised here would end the process.
+        self._stored_run: dict[str, str] = new_config["run"]
+        # If the run before was stopped, this closes its generator, which frees its model.
+        self._remaining: Iterator[dict[str, Any]] | None = None
+        self._latest: dict[str, Any] = {}
+        return True
+
+    def step(self) -> dict[str, Any]:
+        """Train and evaluate up to the next evaluation.
+
+        Returns:
+            The result of `epoch_results`, with `warnings`. A result with `repeated` only ends the
+            trial, and has the last report once more. `failed` is the traceback of an error for
+            which Tune need not try the run again.
+        """
+        try:
+            result = self._next_result()
+        except Exception as error:  # any method or library may raise any exception
+            is_final = is_deterministic(error) or no_room(str(error)) is not None
+            if not is_final:
+                raise  # Tune tries the run again
+            text = "".join(traceback.format_exception(error))
+            result = {**self._latest, "failed": text, "done": True, "repeated": True}
+        return {**result, "warnings": drain()}
+
+    def _next_result(self) -> dict[str, Any]:
+        if self._remaining is None:
+            work = partial(epoch_results, self._pipeline, run_of(self._stored_run), self._context)
+            resources = self._sweep.resources_of(self._stored_run["model"])
+            self._remaining = run_on_workers(work, resources)
+        result = next(self._remaining, None)
+        if result is None:
+            return {**self._latest, "done": True, "repeated": True}
+        self._latest = result
+        return result
+
+
+class EventCallback(tune.Callback):
+    """Passes the events of trials on to the sweep's state, and records to the search."""
+
+    def __init__(
+        self,
+        state: SweepState,
+        config: SweepConfig,
+        pipeline: Pipeline,
+        runs: Mapping[str, RunSpec],
+        search: Search | None,
+    ) -> None:
+        """Connect the trials of a sweep to its state.
+
+        Args:
+            state: The sweep's state.
+            config: The sweep's configuration.
+            pipeline: Builds the record of a run that a scheduler has stopped.
+            runs: All runs by id. A search adds runs later.
+            search: The search that suggests runs. None if all runs are planned.
+        """
+        self._state = state
+        self._config = config
+        self._pipeline = pipeline
+        self._runs = runs
+        self._search = search
+        self._last_moment: dict[str, int] = {}
+        """By trial, its last epoch or step that has been reported."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return tune.Callback, ()
+
+    def on_step_begin(self, iteration: int, trials: Any, **info: Any) -> None:
+        """Stop the sweep if SIGTERM has come. Tune calls this before it waits for events."""
+        raise_if_stopped()
+
+    def on_trial_start(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+        """Show that a run has begun."""
+        self._state.progress.started(self._run(trial))
+
+    def on_trial_result(
+        self, iteration: int, trials: Any, trial: Any, result: dict[str, Any], **info: Any
+    ) -> None:
+        """Note an evaluated epoch, or that the run has failed for good."""
+        for line in result["warnings"]:
+            self._state.progress.warn(line)
+        reason, _ = last_failure(result.get("failed", ""))
+        full_disk = no_room(reason)
+        if full_disk:
+            raise full_disk  # the other runs would end in the same way
+        if result.get("repeated"):
+            return
+        epoch = decode_report(result["report"])
+        if epoch.epoch > self._last_moment.get(trial.trial_id, 0):
+            # The run has got further than ever before, and so it has all of its retries again.
+            self._last_moment[trial.trial_id] = epoch.epoch
+            trial.max_failures = trial.num_failures + self._config.ray.retries
+        self._state.epoch_ended(self._run(trial), epoch, result["time_this_iter_s"])
+
+    def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+        """Record a run that has failed for good, has finished, or was stopped by the scheduler."""
+        run = self._run(trial)
+        failure = trial.last_result.get("failed")
+        if failure:
+            self._tell_search(self._state.run_ended(run, failure))
+        elif self._state.storage.fetch(self._state.folder / "records" / run.id):
+            self._tell_search(self._state.run_ended(run))
+        else:
+            # The scheduler has stopped it between two epochs, before it has written a record.
+            stopped = self._pipeline.stopped(run, self._config, self._state.folder)
+            self._tell_search(self._state.run_stopped(run, stopped))
+
+    def on_trial_recover(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+        """Show that a run has failed and is tried again."""
+        raise_if_stopped()  # SIGTERM may have ended the run's process
+        reason, _ = last_failure(Path(trial.error_file).read_text("utf-8"))
+        self._state.progress.retrying(self._run(trial), reason)
+
+    def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+        """Record a run that has failed and has no retries left."""
+        raise_if_stopped()  # SIGTERM may have ended the run's process
+        failures = Path(trial.error_file).read_text("utf-8")
+        self._tell_search(self._state.run_ended(self._run(trial), failures))
+
+    def _tell_search(self, record: Record) -> None:
+        if self._search is not None:
+            self._search.add_record(record)
+
+    def _run(self, trial: Any) -> RunSpec:
+        return self._runs[trial.config["run"]["id"]]
+
+
+class QueueSearcher(Searcher):
+    """Gives Tune the next run of a search. The search gets records from `EventCallback`."""
+
+    def __init__(self, search: Search) -> None:
+        super().__init__()
+        self._search = search
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Searcher, ()
+
+    def suggest(self, trial_id: str) -> Any:
+        """Return the parameters of the next trial, or Tune's mark of the end."""
+        run = self._search.next()
+        return Searcher.FINISHED if run is None else {"run": parameters(run)}
+
+    def on_trial_complete(
+        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
+    ) -> None:
+        """Do nothing: `EventCallback` passes records to the search."""
+
+    def save(self, checkpoint_path: str) -> None:
+        """Do nothing: suggestions are stored in the sweep's folder."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Do nothing: Tune resumes no sweep."""
