@@ -38,7 +38,7 @@ test-real: $(READY)  # with that model; minutes. It skips where the model is not
 	$(BIN)/python -m pytest -m real tests/real
 
 test-speed: $(READY)  # what measures speed
-	$(BIN)/python -m pytest -m speed tests/speed
+	$(BIN)/python -m pytest -m speed tests/test_benchmarks.py
 
 gpu: $(READY)  # on a machine with one GPU; figures go into gpu.xml
 	PYTORCH_ALLOC_CONF=expandable_segments:True \

@@ -44,7 +44,7 @@ WHEELS = (
 SDISTS = ("rouge-score",)
 """Pure Python without a wheel in the index: built here."""
 MODEL = "smollm2-135m"
-COPIED = (".ci/gpu_kit.py", "pyproject.toml", "tests/**/*.py")
+COPIED = (".ci/gpu_kit.py", "pyproject.toml", "tests/**/*.py", "benchmarks/*.py")
 REAL: dict[str, Any] = {
     "small": "llama3-1b", "large": "llama2-7b", "forget": 0.1, "retain": "retain90", "gpu": 1,
     "tests": "-m gpu", "sizes": "4096x2048x128256", "batch": 32, "large_batch": 16, "few": "",
@@ -75,8 +75,8 @@ RUN_1B = (
     RUN.replace("SIZE", "small")
     + "--set methods=[npo] --set models.0.gradient_checkpointing=false --set epochs={run_epochs}"
 )
-MODEL_1B = "tests.speed.models {small_model} {small} {tofu}"
-STEP = "tests.speed.step --precision bf16 --data {tofu} "
+MODEL_1B = "benchmarks.models {small_model} {small} {tofu}"
+STEP = "benchmarks.step --precision bf16 --data {tofu} "
 CALLS: dict[int, tuple[Any, ...]] = {
     1: (
         "doctor and tests/gpu", 570,
@@ -86,14 +86,14 @@ CALLS: dict[int, tuple[Any, ...]] = {
     ),
     2: (
         "losses and optimiser steps in bf16, 1B with 128k tokens", 570,
-        "tests.speed.losses --dtype bfloat16 --sizes {sizes} --repeats {repeats} "
+        "benchmarks.losses --dtype bfloat16 --sizes {sizes} --repeats {repeats} "
         "--out {out}/losses.json",
         STEP + "--size {small} --methods npo+nll --batch-size {batch} --repeats {repeats} "
         "--out {out}/step-1b.json",
     ),
     3: (
         "evaluation in bf16, 1B with grouped heads", 570,
-        "tests.speed.evaluation --size {small} --dtype {dtype} --data {tofu} --forget {forget} "
+        "benchmarks.evaluation --size {small} --dtype {dtype} --data {tofu} --forget {forget} "
         "--repeats 1 --rows {evaluated_rows} --out {out}/evaluation.json",
     ),
     4: ("a run of 1B", 400, MODEL_1B, RUN_1B),
@@ -102,18 +102,18 @@ CALLS: dict[int, tuple[Any, ...]] = {
         RUN_1B + " --set 'attacks={{quantization: {{codes: [nf4]}}, relearning: {{}}}}'",
     ),
     6: (
-        "a run of 7B, 8-bit AdamW", 570, "tests.speed.models {large_model} {large} {tofu}",
+        "a run of 7B, 8-bit AdamW", 570, "benchmarks.models {large_model} {large} {tofu}",
         RUN.replace("SIZE", "large") + "--set methods=[ce-u] --set epochs=1 "
         "--set training.optimizer={optimizer}",
     ),
     7: (
         "profile of ten decoding steps, 1B", 240, MODEL_1B,
-        "tests.speed.decoding {small_model} --data {tofu} --forget {forget} --after {after} "
+        "benchmarks.decoding {small_model} --data {tofu} --forget {forget} --after {after} "
         "--out {out}/decoding.json",
     ),
     8: (
         "peer: a plain loop of transformers, 1B", 570, MODEL_1B,
-        "tests.speed.peer {small_model} --data {tofu} --forget {forget} --epochs {epochs} "
+        "benchmarks.peer {small_model} --data {tofu} --forget {forget} --epochs {epochs} "
         "--repeats 1 {few} --out {out}/peer.json",
     ),
     9: (
@@ -243,7 +243,7 @@ def carry_out(number: int, out: Path, tiny: bool, tofu: Path, select: int) -> bo
     began, deadline = datetime.now(UTC), time.monotonic() + seconds
     results: list[dict[str, Any]] = []
     for index, words in enumerate(commands(number, out, tiny, tofu, select)):
-        if words[0] != "tests.speed.models" or not Path(words[1], "config.json").is_file():
+        if words[0] != "benchmarks.models" or not Path(words[1], "config.json").is_file():
             log = out / f"call-{number}-{index}.log"
             results.append(watched(words, log, deadline - time.monotonic()))
     for record in (BUILD / f"runs/call-{number}").rglob("record.json"):

@@ -132,6 +132,8 @@ def copy_tests(folder: Path) -> None:
     """
     ignored = shutil.ignore_patterns("__pycache__", "gpu")
     shutil.copytree(ROOT / "tests", folder / "tests", ignore=ignored)
+    # Some tests compare with the plain evaluator that the measurements of speed compare with.
+    shutil.copytree(ROOT / "benchmarks", folder / "benchmarks", ignore=ignored)
     shutil.copy(ROOT / "pyproject.toml", folder)  # pytest's settings
     for path in (folder / "tests").rglob("test_*.py"):
         depth = len(path.relative_to(folder / "tests").parts)

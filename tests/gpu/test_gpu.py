@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, distributed, nn
 from transformers import LlamaForCausalLM
 
+from benchmarks.models import ARCHITECTURES
 from unlearnbench.api import registry
 from unlearnbench.api.benchmark import Question
 from unlearnbench.base.errors import UnlearnbenchError
@@ -49,7 +50,6 @@ from unlearnbench.training.trainer import FineTuning, Trainer
 from ..conftest import QUESTIONS
 from ..numbers.estimates.test_memory import FEWER, Allocated, setup_of, some_rows
 from ..numbers.training.test_trainer import rows_of, trainer_of, weights
-from ..speed.models import ARCHITECTURES
 
 # The first product of a thread of autograd's, whatever the work.
 pytestmark = pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS")

@@ -16,6 +16,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks.evaluation import compare
+from benchmarks.plain_evaluator import PlainEvaluator
 from unlearnbench.api import registry
 from unlearnbench.benchmarks.synthetic import Synthetic
 from unlearnbench.config.profiles import get_profile
@@ -36,9 +38,6 @@ from unlearnbench.runs.evaluate_model import model_settings
 from unlearnbench.training.objective import Objective
 from unlearnbench.training.optimizers import TrainerSettings
 from unlearnbench.training.trainer import Trainer
-
-from ..speed.evaluation import compare
-from ..speed.plain_evaluator import PlainEvaluator
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 NAME = "smollm2-135m"

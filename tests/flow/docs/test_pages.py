@@ -212,7 +212,7 @@ def test_every_cell_works(
     assert {one.name for one in tmp_path.iterdir()} & {"figure1.html", "focal.py"}
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "AGENTS.md"])
 def test_links_beside_the_documentation_lead_to_files(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     links = re.findall(r"\]\(([^)#]+)[^)]*\)", text)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from tokenizers.processors import ByteLevel
 
-from tests.speed import lm_eval as beside
+from benchmarks import lm_eval as beside
 from unlearnbench.api.benchmark import Question
 from unlearnbench.api.observations import SetEvaluation
 from unlearnbench.base.errors import ModelError

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.plain_evaluator import PlainEvaluator, PlainResult
 from unlearnbench.api.benchmark import Question
 from unlearnbench.api.observations import Evaluation, SetEvaluation, SetName
 from unlearnbench.base.errors import EvaluationError
@@ -15,7 +16,6 @@ from unlearnbench.models.encoding import TEMPLATES
 from unlearnbench.models.limits import pad_id
 
 from ...conftest import QUESTIONS
-from ...speed.plain_evaluator import PlainEvaluator, PlainResult
 
 Sets = dict[SetName, tuple[Question, ...]]
 PROFILE = get_profile("tofu", max_length=160)

@@ -1,4 +1,4 @@
-"""Profile ten decoding steps of an evaluation: python -m tests.speed.decoding MODEL --data FOLDER
+"""Profile ten decoding steps of an evaluation: python -m benchmarks.decoding MODEL --data FOLDER
 
 The share of a step in which the GPU computes: the time of its kernels, by torch.profiler, of the
 median of as many steps just before without it. On a CPU operators take the kernels' place.

@@ -1,4 +1,4 @@
-"""Time a sweep against one Python process per run, as in a shell loop: python -m tests.speed.sweep
+"""Time a sweep against one Python process per run, as in a shell loop: python -m benchmarks.sweep
 
 Both start from the same prepared models, and must end with the same numbers. The loop's processes
 use all cores, one run after another; the sweep has a run per core. Then comes a sweep of runs that
@@ -16,13 +16,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from tests.flow.sweep.noop_sweep import noop_sweep
 from unlearnbench.config.loader import load_config
 from unlearnbench.results.records import Record, read_records
 from unlearnbench.results.sweep_folder import claim_folder
 from unlearnbench.runs.plan_sweep import plan_sweep
 from unlearnbench.runs.prerequisites import execute_task, preparation_tasks
 
-from ..flow.sweep.noop_sweep import noop_sweep
 from .evaluation import difference
 from .timer import begin, end, in_turn, now, options_of, spread
 

@@ -14,6 +14,10 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks import decoding, evaluation, losses, modifiers, peer, step, sweep, tables, timer
+from benchmarks.models import random_model
+from benchmarks.plain_evaluator import PlainEvaluator, PlainResult
+from benchmarks.plain_losses import PlainPredictions
 from unlearnbench.api import registry
 from unlearnbench.api.benchmark import Question
 from unlearnbench.api.observations import Evaluation, SetName
@@ -25,11 +29,7 @@ from unlearnbench.losses.lm_head import Projection
 from unlearnbench.losses.predictions import Predictions, Reference
 from unlearnbench.results.records import EpochResult, Record, run_record
 
-from ..flow.sweep.noop_sweep import noop_config
-from . import decoding, evaluation, losses, modifiers, peer, step, sweep, tables, timer
-from .models import random_model
-from .plain_evaluator import PlainEvaluator, PlainResult
-from .plain_losses import PlainPredictions
+from .flow.sweep.noop_sweep import noop_config
 
 pytestmark = pytest.mark.speed
 
@@ -296,7 +296,7 @@ class TestModelFolder:
     def test_decoding_steps_are_profiled(
         self, folder: str, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        result = measured(capsys, decoding.main, folder, "--after", "1", "--rows", "20")
+        result = measured(capsys, decoding.main, folder, "--after", "1", "--rows", "60")
         assert result["seconds_a_step"] > 0
         assert any("attention" in name for name in result["attention"])
 

@@ -1,4 +1,4 @@
-"""Time a run against a plain transformers loop: python -m tests.speed.peer MODEL --data FOLDER
+"""Time a run against a plain transformers loop: python -m benchmarks.peer MODEL --data FOLDER
 
 The plain loop is a `Trainer` whose loss is gradient difference: two padded passes a step, then the
 weights in bf16, losses over full logits and batched `generate`, as open-unlearning evaluates. Ours

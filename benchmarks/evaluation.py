@@ -1,4 +1,4 @@
-"""Time the evaluator against the usual way, and compare numbers: python -m tests.speed.evaluation
+"""Time the evaluator against the usual way, and compare numbers: python -m benchmarks.evaluation
 
 Speed depends on the state of the model: one that has memorised the answers generates them, an
 unlearned one departs at the first words, a random one never ends. Each is measured.

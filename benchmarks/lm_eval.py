@@ -1,7 +1,7 @@
 """Multiple choice beside lm-evaluation-harness: the same options chosen, and what both take.
 
 pip install lm-eval==0.4.13
-python -m tests.speed.lm_eval MODEL FOLDER [--subjects virology …] [--texts] [--chat]
+python -m benchmarks.lm_eval MODEL FOLDER [--subjects virology …] [--texts] [--chat]
 
 FOLDER has the rows of `Choice` as test/<subject>.jsonl, such as MMLU's.
 """

@@ -1,4 +1,4 @@
-"""Time the table of a large finished sweep: python -m tests.speed.tables --runs 10000
+"""Time the table of a large finished sweep: python -m benchmarks.tables --runs 10000
 
 The records are made in memory, and their files are only named: with all keys known, none is read.
 """

@@ -1,4 +1,4 @@
-"""Time each loss against library functions over full logits: python -m tests.speed.losses
+"""Time each loss against library functions over full logits: python -m benchmarks.losses
 
 Output layer and loss, forward and backward. Memory is beyond inputs and their gradients. The error
 of either way is the largest of a gradient's entries, relative to the largest entry, against float64

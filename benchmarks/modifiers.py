@@ -1,6 +1,6 @@
 """What a modifier costs: the time of a step with it, as a multiple of the plain step's, in turn.
 
-python -m tests.speed.modifiers --size tiny --method npo+nll sam gru salun
+python -m benchmarks.modifiers --size tiny --method npo+nll sam gru salun
 """
 
 import argparse

@@ -4,7 +4,7 @@ A state is how far the model's own answers agree with the true ones, on which th
 evaluation depends. `random` is untrained; `memorised` is that model after training on every
 evaluated question; `unlearned` is the memorised one after gradient ascent on the forget set.
 
-    python -m tests.speed.models FOLDER SIZE DATA    write a random model in bf16 into a folder
+    python -m benchmarks.models FOLDER SIZE DATA    write a random model in bf16 into a folder
 """
 
 import math

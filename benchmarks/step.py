@@ -1,4 +1,4 @@
-"""Time an optimiser step of methods against the usual way of writing it: python -m tests.speed.step
+"""Time an optimiser step of methods against the usual way of writing it: python -m benchmarks.step
 
 The usual way: a forward pass for each part of the batch, padded; logits at every position; losses
 from library functions over full matrices; and, where the method compares with the frozen start
@@ -159,8 +159,26 @@ class Case:
     def _usual(self, objective: Objective) -> Iterator[float]:
         """A method as usually written: a pass for each part, and a second model in memory."""
         training, needs = _Training(self.started(), objective), objective.needs
-        frozen = self.started().requires_grad_(False).eval() if needs.reference else None
+        reads_frozen = bool(needs.reference or needs.prompts)
+        frozen = self.started().requires_grad_(False).eval() if reads_frozen else None
         rows = self.rows_of(objective)
+
+        def reference(several: Sequence[Row], layers: Collection[int]) -> Reference:
+            """Compute what the frozen model predicts for rows, from all of its logits."""
+            with torch.no_grad():
+                known = _full(frozen, several, self.pad, layers)
+                at = known.labels.unsqueeze(1)
+                chosen = known.hidden.log_softmax(1).gather(1, at).squeeze(1)
+            whole = (known.hidden, known.projection, known.inner)
+            return Reference(chosen, known.rows, len(several), *whole)
+
+        directions: dict[int, torch.Tensor] = {}
+        if needs.questions:  # see `Reference.direction`
+            with torch.no_grad():
+                ends = [_full(frozen, r, self.pad, needs.layers).inner for r in rows.prompt_ends]
+            for layer in needs.layers:
+                toward, away = (states[layer].mean(0) for states in ends)
+                directions[layer] = toward - away
 
         def batch(draws: Sequence[Item], names: Set[Part], statistics: Terms) -> LossBatch:
             predictions: dict[Part, Predictions] = {}
@@ -177,17 +195,10 @@ class Case:
                     states.inner, text_tokens=torch.tensor(text) if text else None,
                 )  # fmt: skip
                 if part in needs.reference:
-                    with torch.no_grad():
-                        known = _full(frozen, several, self.pad, needs.layers)
-                        at = known.labels.unsqueeze(1)
-                        chosen = known.hidden.log_softmax(1).gather(1, at).squeeze(1)
-                    whole = (known.hidden, known.projection, known.inner)
-                    references[part] = Reference(chosen, known.rows, len(several), *whole)
-            state, prompted = objective.method.start(), list[Reference]()
-            for i in range(len(needs.prompts)):
-                with torch.no_grad():
-                    known = _full(frozen, rows.of(i, draws, needs), self.pad, ())
-                prompted.append(replace(references["forget"], hidden=known.hidden))
+                    known = reference(several, needs.layers)
+                    references[part] = replace(known, directions=directions)
+            state = objective.method.start()
+            prompted = [reference(rows.of(i, draws, needs), ()) for i in range(len(needs.prompts))]
             return LossBatch(predictions, References(references, prompted), state, statistics)
 
         for draws in self._draws(objective):
