@@ -47,7 +47,7 @@ def interval_text(interval: Interval, digits: int = 2) -> str:
 
 
 def inside_score(interval: Interval | None) -> Interval | None:
-    """Cut the interval of a score at 0 and 1."""
+    """Cut the interval of a score at 0 and 1, see `Interval.within`."""
     return None if interval is None else interval.within((0.0, 1.0))
 
 

@@ -45,13 +45,19 @@ def interval_of(values: Sequence[float | None], bounds: Bounds = NO_BOUNDS) -> B
     """Return the 95 % interval of a mean: mean ± t · s / √n, t of Student with n − 1 degrees.
 
     Two values have their range in its place, and one has no interval. What lies beyond the bounds
-    of the numbers is cut off, but never the mean itself.
+    of the numbers is cut off, unless the mean itself lies beyond that bound.
     """
     ends = _uncut_interval(values)
     if ends is None:
         return None
     middle = mean([value for value in values if value is not None])
-    return min(middle, max(bounds[0], ends[0])), max(middle, min(bounds[1], ends[1]))
+    low, high = ends
+    least, largest = bounds
+    if middle > least - 1e-9:
+        low = max(low, least)
+    if middle < largest + 1e-9:
+        high = min(high, largest)
+    return min(middle, low), max(middle, high)
 
 
 def _uncut_interval(values: Sequence[float | None]) -> Bounds | None:

@@ -109,7 +109,7 @@ class ScoreFact:
     value: float | None
     """None if it is not scored."""
     low: float | None = None
-    """Lower end of its interval, not below 0; None without an interval."""
+    """Lower end of its interval, see `Interval.within`; None without an interval."""
     high: float | None = None
     interval: str = ""
     """What `low` and `high` are: `95 % t interval of the mean over 3 seeds`."""
@@ -399,7 +399,7 @@ def _scored(panel: Panel, score: Score) -> ScoreFact:
 
 
 def _ends(interval: Interval | None) -> tuple[float | None, float | None, str]:
-    """Return the ends of a score's interval, cut at 0 and 1, and what they are."""
+    """Return the ends of a score's interval, see `Interval.within`, and what they are."""
     if interval is None:
         return None, None, ""
     inside = interval.within((0.0, 1.0))

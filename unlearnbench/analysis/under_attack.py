@@ -268,8 +268,8 @@ class UnderAttack:
                 allows for that choice by its level (Bonferroni).
 
         Returns:
-            An interval whose ends lie between 0 and 1; None if `lasting` or the gains by question
-            are unknown.
+            An interval whose ends lie between 0 and 1, except if `lasting` itself lies beyond, see
+            `Interval.within`; None if `lasting` or the gains by question are unknown.
         """
         known = self._known_numbers
         if known is None or len(self.shifts) > 1:

@@ -11,6 +11,8 @@ from typing import Literal
 LEVEL = 0.95
 ENOUGH_SEEDS = 3
 """With fewer seeds an order of methods is in doubt, and only the range of values is given."""
+_ROUNDING = 1e-9
+"""Most that rounding may lift a mean above its bound."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +42,15 @@ class Interval:
         1. The true mean lies within the bounds, so the rest contains it just as often.
 
         Args:
-            bounds: Least and largest value. A mean that lies beyond them stays in the interval.
+            bounds: Least and largest value. A mean beyond one of them shows that it does not hold,
+                and this end is not cut: an interval that ended at its mean would be too short.
         """
         least, largest = bounds
-        low = min(self.mean, max(self.low, least))
-        high = max(self.mean, min(self.high, largest))
+        low, high = self.low, self.high
+        if self.mean >= least - _ROUNDING:
+            low = min(self.mean, max(low, least))
+        if self.mean <= largest + _ROUNDING:
+            high = max(self.mean, min(high, largest))
         return replace(self, low=low, high=high)
 
     @property

@@ -51,11 +51,29 @@ def test_an_interval_of_probabilities_ends_at_1() -> None:
     assert unbounded.high == pytest.approx(1.0252, abs=1e-3)
 
 
-def test_a_mean_beyond_the_bounds_stays_in_its_interval() -> None:
-    found = interval_of_all([1.02, 1.03, 1.04], (0.0, 1.0))
+@pytest.mark.parametrize("sign", [1, -1])
+def test_an_end_is_not_cut_at_a_bound_that_the_mean_lies_beyond(sign: int) -> None:
+    """The interval of Lasting ended at its mean, as if no larger mean were possible."""
+    bounds = (0.0, 1.0) if sign == 1 else (-1.0, 0.0)
+    found = interval_of_all([sign * value for value in (1.02, 1.03, 1.04)], bounds)
     assert found is not None
-    assert found.high == found.mean == pytest.approx(1.03)
-    assert found.low == pytest.approx(1.03 - 4.302653 * 0.01 / 3**0.5)
+    half = 4.302653 * 0.01 / 3**0.5
+    assert found.mean == pytest.approx(sign * 1.03)
+    assert (found.low, found.high) == pytest.approx((found.mean - half, found.mean + half))
+
+
+def test_the_other_end_is_cut_all_the_same() -> None:
+    found = interval_of_all([0.2, 1.2, 1.9], (0.0, 1.0))
+    assert found is not None
+    assert found.low == 0.0
+    half = 4.302653 * 0.854400 / 3**0.5
+    assert found.high == pytest.approx(1.1 + half, abs=1e-3)
+
+
+def test_rounding_lifts_no_mean_beyond_its_bound() -> None:
+    found = interval_of_all([0.9, 1.05, 1.05 + 3e-16], (0.0, 1.0))
+    assert found is not None
+    assert found.high == max(found.mean, 1.0)
 
 
 def test_a_mean_within_bounds_lies_in_the_cut_interval_as_often() -> None:
