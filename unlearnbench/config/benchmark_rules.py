@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping
 
 from unlearnbench.api.benchmark import Benchmark, Reference
+from unlearnbench.api.metric_engine import MetricPlan, columns_of
 from unlearnbench.base.errors import PluginError, did_you_mean
-from unlearnbench.config.metric_plan import MetricPlan, columns_of
 
 
 def check_declarations(

@@ -1,16 +1,19 @@
-"""All metrics of a benchmark's evaluation: which there are, in which order, and their values."""
+"""Which metrics a benchmark's evaluation reports, and in which order of columns.
+
+First come the benchmark's own metrics (`Benchmark.metrics`), with the settings that it gives them.
+Then come all other metrics on offer whose roles its sets have, and those that a configuration
+chooses (`evaluation.metrics`). Within each of the two parts, the columns of summaries stand before
+those of the metrics by set. `api/metric_engine.py` computes the values.
+"""
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
-from graphlib import CycleError, TopologicalSorter
-from typing import Any, get_args
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, NamedTuple, get_args
 
 from unlearnbench.api.benchmark import Benchmark, MetricUse, Reference, guarded_call
 from unlearnbench.api.membership import MembershipInference
@@ -18,23 +21,18 @@ from unlearnbench.api.metric import (
     EXTRA,
     ON_REQUEST,
     UNDER_ATTACK,
-    EvaluatedModel,
     Measure,
     Metric,
     MetricColumn,
-    MetricInputs,
     Reads,
     Role,
     Summary,
-    guarded,
-    number,
 )
-from unlearnbench.api.observation import Observation
-from unlearnbench.api.observations import SetEvaluation
+from unlearnbench.api.metric_engine import MetricPlan, columns_of
 from unlearnbench.api.plugin_code import plugin_code, source_file
 from unlearnbench.api.profile import Profile
 from unlearnbench.api.registry import Offer, load, offers
-from unlearnbench.base.deferred_warnings import warn_later, warn_once
+from unlearnbench.base.deferred_warnings import warn_later
 from unlearnbench.base.errors import PluginError, did_you_mean
 from unlearnbench.config.entries import made, restored
 
@@ -43,181 +41,7 @@ MetricChoices = Mapping[str, Mapping[str, Any]]
 NO_CHOICES: MetricChoices = {}
 
 COLUMN_NAME = re.compile(r"[a-z][a-z0-9_]*")
-_Group = list[tuple[str, Summary | Measure]]
 _NO_DEFAULT = "; give each field a default, or the metric no `roles`"
-
-
-@dataclass(frozen=True, eq=False)
-class MetricPlan:
-    """The metrics of one benchmark under one profile."""
-
-    measures: tuple[Measure, ...]
-    summaries: Mapping[str, Summary]
-    """By name."""
-    columns: tuple[MetricColumn, ...]
-    """Every column of a plain evaluation, in the order of a table."""
-    own: frozenset[str]
-    """Names of the columns whose metrics the benchmark names itself."""
-    faults: tuple[PluginError, ...] = ()
-    """Reasons of the metrics that are left out, since they cannot be used."""
-    under_attack: tuple[MetricColumn, ...] = ()
-    """Columns of metrics that read what only an attack observes: no plain evaluation has them."""
-
-    @cached_property
-    def in_order(self) -> tuple[Summary, ...]:
-        """The summaries, each after those that it reads."""
-        before = {
-            name: summary.after & self.summaries.keys() for name, summary in self.summaries.items()
-        }
-        try:
-            return tuple(self.summaries[name] for name in TopologicalSorter(before).static_order())
-        except CycleError as error:
-            circle = " → ".join(error.args[1])
-            raise PluginError(f"metrics that read each other's columns: {circle}") from None
-
-    def of_columns(self, names: Set[str]) -> MetricPlan:
-        """The metrics behind some columns alone, and behind those that they are made of."""
-        summaries = {
-            key: item
-            for key, item in self.summaries.items()
-            if names & {column.name for column in item.columns()}
-        }
-        if parts := {part for item in summaries.values() for part in item.parts()} - names:
-            return self.of_columns(names | parts)
-        measures = tuple(
-            replace(measure, sets=sets)
-            for measure in self.measures
-            if (sets := tuple(on for on in measure.sets if f"{measure.name}_{on}" in names))
-        )
-        return replace(self, measures=measures, summaries=summaries)
-
-    def without(self, metrics: Set[str]) -> MetricPlan:
-        """Return the plan without some metrics, and without the summaries that read them.
-
-        The benchmark's own metrics stay.
-        """
-        return self._without_columns(self.affected(metrics) - self.own)
-
-    def without_models(self, models: Set[Reference]) -> MetricPlan:
-        """Return the plan without the summaries that are relative to one of some models.
-
-        Without the benchmark's own ones, too, and without what is made of their numbers.
-        """
-        relative = {
-            name for name, summary in self.summaries.items() if summary.relative_to & models
-        }
-        return self._without_columns(self.affected(relative)) if relative else self
-
-    def _without_columns(self, removed: Set[str]) -> MetricPlan:
-        measures: list[Measure] = []
-        for measure in self.measures:
-            sets = tuple(on for on in measure.sets if f"{measure.name}_{on}" not in removed)
-            if sets:
-                measures.append(replace(measure, sets=sets))
-        summaries = {
-            name: summary
-            for name, summary in self.summaries.items()
-            if not removed & {column.name for column in summary.columns()}
-        }
-        return replace(
-            self,
-            measures=tuple(measures),
-            summaries=summaries,
-            columns=tuple(column for column in self.columns if column.name not in removed),
-            own=self.own - removed,
-            under_attack=tuple(item for item in self.under_attack if item.name not in removed),
-        )
-
-    @property
-    def extra(self) -> frozenset[Reads]:
-        """Observations that are made because one of the metrics reads them."""
-        metrics: list[Metric | Summary] = [measure.metric for measure in self.measures]
-        metrics += self.summaries.values()
-        return EXTRA & {read for metric in metrics for read in metric.reads}
-
-    @property
-    def observations(self) -> tuple[Observation, ...]:
-        """Observations that the metrics bring along, one of each name."""
-        result = {o.name: o for measure in self.measures for o in measure.metric.observes}
-        return tuple(result.values())
-
-    def affected(self, metrics: Set[str]) -> frozenset[str]:
-        """Columns of some metrics, and of the summaries that read them."""
-        names = {name.replace("-", "_") for name in metrics}
-        result = {
-            f"{measure.name}_{on}"
-            for measure in self.measures
-            for on in measure.sets
-            if measure.name in names
-        }
-        for name in metrics & self.summaries.keys():
-            result |= {column.name for column in self.summaries[name].columns()}
-        more = {
-            name
-            for name, summary in self.summaries.items()
-            if summary.after & metrics or result & {*summary.parts()}
-        }
-        return frozenset(result) if more <= metrics else self.affected(metrics | more)
-
-    def values(
-        self,
-        sets: Mapping[str, SetEvaluation],
-        retain: EvaluatedModel | None = None,
-        start: EvaluatedModel | None = None,
-    ) -> dict[str, float | None]:
-        """The values of a model by column, in the order of `columns`, then of `under_attack`.
-
-        retain, start  the models that it is compared with; may be this model itself
-
-        A column that the evaluation lacks the observations for is None, and so is that of a metric
-        that fails, of which a warning says why: the evaluation is not lost. One of `under_attack`
-        is left out.
-        """
-        result: dict[str, float | None] = {}
-        for measure in self.measures:
-            for name in measure.sets:
-                if name in sets:
-                    with _kept():
-                        result[f"{measure.name}_{name}"] = measure.value(sets[name])
-        for summary in self.in_order:
-            model = EvaluatedModel(sets, dict(result))
-            with _kept():
-                result |= computed(summary, MetricInputs(model, retain, start))
-        further = (item.name for item in self.under_attack if result.get(item.name) is not None)
-        return {
-            name: result.get(name) for name in (*(column.name for column in self.columns), *further)
-        }
-
-
-@contextmanager
-def _kept() -> Generator[None, None, None]:
-    """Turn a metric's failure into a warning."""
-    try:
-        yield
-    except PluginError as error:
-        warn_once(str(error))
-
-
-def computed(summary: Summary, inputs: MetricInputs) -> dict[str, float | None]:
-    """The values of a summary. Raises: PluginError where it fails, or breaks its declaration."""
-    known, source = [item.name for item in columns_of(summary)], f"metric {type(summary).__name__}"
-    with guarded(summary, "compute"):
-        values = dict(summary.compute(inputs))
-    for name in values.keys() - known:
-        raise PluginError(
-            f"`compute` of {source} returns {name!r}, which `columns` does not declare: "
-            f"{', '.join(known)}"
-        )
-    return {
-        name: number(value, f"`compute` of {source}, column {name!r},")
-        for name, value in values.items()
-    }
-
-
-def columns_of(summary: Summary) -> tuple[MetricColumn, ...]:
-    """The columns that a summary declares. Raises: PluginError where it fails to."""
-    with guarded(summary, "columns"):
-        return tuple(summary.columns())
 
 
 def benchmark_plan(
@@ -226,17 +50,23 @@ def benchmark_plan(
     chosen: MetricChoices = NO_CHOICES,
     references: frozenset[Reference] | None = None,
 ) -> MetricPlan:
-    """The metrics of a benchmark under a profile, those registered late included.
+    """Return the metrics of a benchmark under a profile, including those registered late.
 
-    chosen      by the configuration
-    references  models that runs are compared with; default: all that the benchmark has. What is
-                relative to one of the others is left out.
+    Metrics that cannot be used are left out, with a warning.
 
-    Metrics that cannot be used are left out, with a warning. Raises: PluginError for one of the
-    benchmark's own metrics, or of the chosen ones.
+    Args:
+        profile: Evaluation rules.
+        benchmark: The benchmark.
+        chosen: Metrics that the configuration names.
+        references: Models that runs are compared with. Defaults to all that the benchmark has.
+            Summaries that are relative to one of the others are left out.
+
+    Raises:
+        PluginError: One of the benchmark's own metrics, or of the chosen ones, cannot be used.
     """
     if references is None:
         references = benchmark.references
+    # Metrics on offer are part of the key of the cache.
     return _benchmark_plan(profile, benchmark, json.dumps(chosen), references, offers("metrics"))
 
 
@@ -277,126 +107,208 @@ def metric_plan(
 ) -> MetricPlan:
     """Plan a benchmark's own metrics, then all others that are chosen or apply to its sets' roles.
 
-    A summary's columns stand before those of the metrics by set. Of the other metrics, those that
-    cannot be used are left out, and are among the plan's faults.
+    Of the others, a metric that applies and cannot be used is left out, and is among the plan's
+    faults.
 
-    roles    of its evaluation sets
-    uses     the metrics that it names
-    metrics  by name, every metric on offer
-    faults   of metrics on offer that cannot be imported
-    chosen   by the configuration
+    Args:
+        roles: The role of each evaluation set.
+        uses: The metrics that the benchmark names.
+        metrics: Every metric on offer by name.
+        faults: Why further metrics on offer cannot be imported.
+        chosen: Metrics that the configuration names.
 
-    Raises: PluginError for one of the benchmark's own metrics, or of the chosen ones.
+    Raises:
+        PluginError: One of the benchmark's own metrics, or of the chosen ones, cannot be used.
     """
-    named = {use.metric for use in uses}
-    for name in sorted(named & {key for key, settings in chosen.items() if settings}):
+    own_names = {use.metric for use in uses}
+    with_settings = {name for name, settings in chosen.items() if settings}
+    for name in sorted(own_names & with_settings):
         raise PluginError(
             f"the benchmark itself reports metric {name!r}, with settings that follow from the "
             "evaluation profile; leave the metric out, or choose another profile"
         )
-    taken: set[str] = set()
-    part = [(use.metric, _planned(use, metrics[use.metric], roles, taken)) for use in uses]
-    further: _Group = []
-    broken = list(faults)
-    for name in sorted(metrics.keys() - named):
-        use = MetricUse(name, settings=restored(metrics[name], chosen.get(name, {})))
+
+    planner = _Planner(roles)
+    own = _MetricGroup()
+    for use in uses:
+        own.add(use.metric, planner.planned(use, metrics[use.metric]))
+
+    further = _MetricGroup()
+    all_faults = [*faults]
+    for name in sorted(metrics.keys() - own_names):
+        kind = metrics[name]
+        is_chosen = name in chosen
+        use = MetricUse(name, settings=restored(kind, chosen.get(name, {})))
         try:
-            if _applies(name, metrics[name], roles) or name in chosen:
-                metric = _planned(use, metrics[name], roles, taken, is_chosen=name in chosen)
-                further.append((name, metric))
+            # `_applies` comes first, because it also checks the declarations of chosen metrics.
+            if _applies(name, kind, roles) or is_chosen:
+                further.add(name, planner.planned(use, kind, is_chosen=is_chosen))
         except PluginError as error:
-            if name in chosen:
+            if is_chosen:
                 raise
-            broken.append(error)
-    named_columns, other_columns = [*_in_table(part, roles)], [*_in_table(further, roles)]
-    every = named_columns + other_columns
+            all_faults.append(error)
+
+    own_columns = own.columns(roles)
+    columns = own_columns + further.columns(roles)
     return MetricPlan(
-        measures=(*_measures(part), *_measures(further)),
-        summaries={name: item for name, item in part + further if isinstance(item, Summary)},
-        columns=tuple(column for column, reads in every if not reads & UNDER_ATTACK),
-        own=frozenset(c.name for c, reads in named_columns if not reads & UNDER_ATTACK),
-        faults=tuple(broken),
-        under_attack=tuple(column for column, reads in every if reads & UNDER_ATTACK),
+        measures=(*own.measures_by_name(), *further.measures_by_name()),
+        summaries=dict(own.summaries + further.summaries),
+        columns=tuple(planned.column for planned in columns if not planned.needs_attack),
+        own=frozenset(planned.column.name for planned in own_columns if not planned.needs_attack),
+        faults=tuple(all_faults),
+        under_attack=tuple(planned.column for planned in columns if planned.needs_attack),
     )
 
 
-def _planned(
-    use: MetricUse,
-    kind: type[Metric | Summary],
-    roles: Mapping[str, Role],
-    taken: set[str],
-    *,
-    is_chosen: bool = False,
-) -> Summary | Measure:
-    """A metric as a benchmark uses it, whose columns are now `taken`."""
-    with plugin_code(f"metric {use.metric!r}", source_file(kind)):
-        metric = made(kind, use.settings, f"metric {use.metric!r}", if_missing=_NO_DEFAULT)
-        if is_chosen:
-            _check_sets(use.metric, metric, roles)
+class _PlannedColumn(NamedTuple):
+    """A column, and the observations that its metric reads."""
+
+    column: MetricColumn
+    reads: Set[Reads]
+
+    @property
+    def needs_attack(self) -> bool:
+        """Whether a plain evaluation lacks observations of the metric."""
+        return bool(self.reads & UNDER_ATTACK)
+
+
+@dataclass
+class _MetricGroup:
+    """Metrics whose columns stand together in a table."""
+
+    summaries: list[tuple[str, Summary]] = field(default_factory=list[tuple[str, Summary]])
+    """With their names."""
+    measures: list[Measure] = field(default_factory=list[Measure])
+
+    def add(self, name: str, metric: Summary | Measure) -> None:
+        """Add a metric, with the name of its plug-in."""
         if isinstance(metric, Summary):
-            _take_names(use.metric, columns_of(metric), taken)
-            return metric
-        _check_words(f"metric {use.metric!r}: sets (names of `roles`)", {*use.sets}, (*roles,))
-        on = metric.roles or ON_REQUEST
-        sets = use.sets or tuple(name for name, role in roles.items() if role in on)
-        measure = Measure(use.name or use.metric.replace("-", "_"), metric, sets)
-        _take_names(use.metric, [measure.column(name, roles[name]) for name in sets], taken)
-        return measure
+            self.summaries.append((name, metric))
+        else:
+            self.measures.append(metric)
+
+    def measures_by_name(self) -> list[Measure]:
+        """Return the measures, with those of one name one after the other.
+
+        A name may belong to several measures, because a benchmark may compute a metric by other
+        settings on some of its sets.
+        """
+        return [measure for same_name in self._by_name().values() for measure in same_name]
+
+    def _by_name(self) -> dict[str, list[Measure]]:
+        by_name: dict[str, list[Measure]] = {}
+        for measure in self.measures:
+            by_name.setdefault(measure.name, []).append(measure)
+        return by_name
+
+    def columns(self, roles: Mapping[str, Role]) -> list[_PlannedColumn]:
+        """Return all columns in the order of a table.
+
+        Args:
+            roles: The role of each evaluation set, in the order of a table.
+        """
+        planned: list[_PlannedColumn] = []
+        for _, summary in self.summaries:
+            planned += [_PlannedColumn(column, summary.reads) for column in columns_of(summary)]
+        for same_name in self._by_name().values():
+            for set_name, role in roles.items():
+                for measure in same_name:
+                    if set_name in measure.sets:
+                        column = measure.column(set_name, role)
+                        planned.append(_PlannedColumn(column, measure.metric.reads))
+        return planned
 
 
-def _measures(group: _Group) -> Iterator[Measure]:
-    """Metrics by set; those of one name, which a column may have several of, are together."""
-    measures = [metric for _, metric in group if isinstance(metric, Measure)]
-    names = [measure.name for measure in measures]
-    yield from sorted(measures, key=lambda measure: names.index(measure.name))
+class _Planner:
+    """Makes one metric after the other, and sees to it that each column has one metric."""
 
+    def __init__(self, roles: Mapping[str, Role]) -> None:
+        self.roles = roles
+        self.taken: set[str] = set()
+        """Names of the columns so far."""
 
-def _in_table(
-    group: _Group, roles: Mapping[str, Role]
-) -> Iterator[tuple[MetricColumn, Set[Reads]]]:
-    """Columns in the order of a table, each with the observations that its metric reads."""
-    for _, metric in group:
-        if isinstance(metric, Summary):
-            yield from ((column, metric.reads) for column in columns_of(metric))
-    for _, same in itertools.groupby(_measures(group), key=lambda measure: measure.name):
-        measures = [*same]
-        for (name, role), measure in itertools.product(roles.items(), measures):
-            if name in measure.sets:
-                yield measure.column(name, role), measure.metric.reads
+    def planned(
+        self, use: MetricUse, kind: type[Metric | Summary], *, is_chosen: bool = False
+    ) -> Summary | Measure:
+        """Return a metric as a benchmark uses it.
+
+        Args:
+            use: Name, settings and sets of the metric.
+            kind: The metric's class.
+            is_chosen: Whether a configuration names the metric, so that its sets have to exist.
+
+        Raises:
+            PluginError: The metric cannot be used. Its columns are free then.
+        """
+        with plugin_code(f"metric {use.metric!r}", source_file(kind)):
+            metric = made(kind, use.settings, f"metric {use.metric!r}", if_missing=_NO_DEFAULT)
+            if is_chosen:
+                _check_sets(use.metric, metric, self.roles)
+            if isinstance(metric, Summary):
+                self._take_names(use.metric, columns_of(metric))
+                return metric
+            _check_words(
+                f"metric {use.metric!r}: sets (names of `roles`)", {*use.sets}, [*self.roles]
+            )
+            wanted_roles = metric.roles or ON_REQUEST
+            sets = use.sets or tuple(
+                name for name, role in self.roles.items() if role in wanted_roles
+            )
+            measure = Measure(use.name or use.metric.replace("-", "_"), metric, sets)
+            columns = [measure.column(name, self.roles[name]) for name in sets]
+            self._take_names(use.metric, columns)
+            return measure
+
+    def _take_names(self, metric: str, columns: Sequence[MetricColumn]) -> None:
+        """Add columns to those that are taken.
+
+        Raises:
+            PluginError: A name is taken already, or no column may have it.
+        """
+        names = [column.name for column in columns]
+        for i, name in enumerate(names):
+            if not COLUMN_NAME.fullmatch(name):
+                raise PluginError(
+                    f"metric {metric!r}: its column is called {name!r}; use small letters, digits "
+                    "and underscores, a letter first (a metric has its file's name)"
+                )
+            if name in self.taken or name in names[:i]:
+                raise PluginError(
+                    f"metric {metric!r}: there is a column {name!r} already; rename it"
+                )
+        self.taken.update(names)
 
 
 def _applies(name: str, kind: type[Metric | Summary], roles: Mapping[str, Role]) -> bool:
-    """True if every benchmark with sets of these roles reports the metric.
+    """Whether every benchmark with sets of these roles reports the metric.
 
-    Raises: PluginError for roles, or observations to read, that there are not.
+    A metric by set needs one set with one of its roles, and a summary needs sets of all its roles.
+
+    Raises:
+        PluginError: The metric declares a role or an observation that does not exist, or no label.
     """
-    part, present = {*kind.roles}, {*roles.values()}
-    of_sets = issubclass(kind, Metric)
-    _check_words(f"metric {name!r}: roles", part, get_args(Role))
-    known = get_args(Reads) if of_sets else sorted(EXTRA | UNDER_ATTACK)
-    _check_words(f"metric {name!r}: reads", kind.reads, known)
-    if of_sets and not isinstance(getattr(kind, "label", None), str):
+    wanted = {*kind.roles}
+    present = {*roles.values()}
+    _check_words(f"metric {name!r}: roles", wanted, get_args(Role))
+    if not issubclass(kind, Metric):
+        _check_words(f"metric {name!r}: reads", kind.reads, sorted(EXTRA | UNDER_ATTACK))
+        return bool(wanted) and wanted <= present
+    _check_words(f"metric {name!r}: reads", kind.reads, get_args(Reads))
+    if not isinstance(getattr(kind, "label", None), str):
         raise PluginError(f'metric {name!r} has no label; add `label = "{kind.__name__}"`')
-    return bool(part & present) if of_sets else bool(part) and part <= present
+    return bool(wanted & present)
 
 
 def _check_words(source: str, words: Iterable[str], known: Sequence[str]) -> None:
+    """Raise PluginError if a word is not known. `source` is where it stands, for the message."""
     for word in sorted({*words} - {*known}):
         near = did_you_mean(word, known) or ";"
         raise PluginError(f"{source} has {word!r}{near} known: {', '.join(known)}")
 
 
 def _check_sets(name: str, metric: Metric | Summary, roles: Mapping[str, Role]) -> None:
-    """Raise PluginError where a benchmark lacks sets that a chosen metric reads."""
-    present, on = {*roles.values()}, metric.roles
-    missing: Set[str]
-    if isinstance(metric, MembershipInference):
-        missing = {metric.members, metric.others} - roles.keys()
-    elif isinstance(metric, Summary):
-        missing = on - present
-    else:
-        on = on or ON_REQUEST
-        missing = frozenset() if on & present else on
+    """Raise PluginError if a benchmark lacks sets that a chosen metric reads."""
+    missing = _missing_sets(metric, roles)
     if missing:
         raise PluginError(
             f"metric {name!r} reads a {' and a '.join(sorted(missing))} set, which this benchmark "
@@ -404,18 +316,12 @@ def _check_sets(name: str, metric: Metric | Summary, roles: Mapping[str, Role]) 
         )
 
 
-def _take_names(metric: str, columns: Sequence[MetricColumn], taken: set[str]) -> None:
-    """Add columns to those that are `taken`.
-
-    Raises: PluginError for a name that is taken already, or that no file could have.
-    """
-    names = [column.name for column in columns]
-    for i, name in enumerate(names):
-        if not COLUMN_NAME.fullmatch(name):
-            raise PluginError(
-                f"metric {metric!r}: its column is called {name!r}; use small letters, digits and "
-                "underscores, a letter first (a metric has its file's name)"
-            )
-        if name in taken or name in names[:i]:
-            raise PluginError(f"metric {metric!r}: there is a column {name!r} already; rename it")
-    taken.update(names)
+def _missing_sets(metric: Metric | Summary, roles: Mapping[str, Role]) -> Set[str]:
+    """Return the names or roles of the sets that a metric needs and a benchmark lacks."""
+    present = {*roles.values()}
+    if isinstance(metric, MembershipInference):
+        return {metric.members, metric.others} - roles.keys()
+    if isinstance(metric, Summary):
+        return metric.roles - present
+    wanted = metric.roles or ON_REQUEST
+    return frozenset() if wanted & present else wanted

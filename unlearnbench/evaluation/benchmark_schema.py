@@ -19,12 +19,13 @@ from pydantic import TypeAdapter, ValidationError
 
 from unlearnbench.api.benchmark import Benchmark, Headline, Reference, references_with
 from unlearnbench.api.metric import Measure, MetricColumn, Role
+from unlearnbench.api.metric_engine import MetricPlan
 from unlearnbench.api.profile import Profile
 from unlearnbench.api.registry import Offer, load, offers
 from unlearnbench.base.errors import EvaluationError, PluginError
 from unlearnbench.base.hashing import decode_floats, json_ready
 from unlearnbench.config.entries import benchmark_named, benchmark_of
-from unlearnbench.config.metric_plan import NO_CHOICES, MetricChoices, MetricPlan
+from unlearnbench.config.metric_plan import NO_CHOICES, MetricChoices
 from unlearnbench.config.profiles import TOFU, profile_of_id
 from unlearnbench.config.unit import Unit
 from unlearnbench.evaluation.summary import plan_of

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from unlearnbench.api.metric import EvaluatedModel, MetricInputs
+from unlearnbench.api.metric_engine import MetricPlan, columns_of, computed
 from unlearnbench.api.observation import Observation
 from unlearnbench.api.observations import AnswerTokens, Samples, SetEvaluation
 from unlearnbench.api.registry import offers
 from unlearnbench.base.errors import PluginError
-from unlearnbench.config.metric_plan import MetricPlan, columns_of, computed
 
 _WORDS = ("the", "author", "was", "born", "in", "a", "small", "town", "and", "writes", "novels")
 _LARGE = 50.0

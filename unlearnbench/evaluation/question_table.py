@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from unlearnbench.api.benchmark import Benchmark
 from unlearnbench.api.membership import MembershipInference
 from unlearnbench.api.metric import EvaluatedModel, MetricInputs, guarded
+from unlearnbench.api.metric_engine import MetricPlan
 from unlearnbench.api.observations import Evaluation, FloatArray, SetEvaluation
 from unlearnbench.api.profile import Profile
 from unlearnbench.base.errors import PluginError
 from unlearnbench.base.outputs import writing
-from unlearnbench.config.metric_plan import MetricPlan
 from unlearnbench.config.profiles import profile_of_id
 from unlearnbench.evaluation.summary import plan_of, truth_ratios
 

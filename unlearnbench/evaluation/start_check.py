@@ -25,9 +25,9 @@ from typing import Any
 import numpy as np
 
 from unlearnbench.api.metric import Measure, Role
+from unlearnbench.api.metric_engine import MetricPlan
 from unlearnbench.api.observations import Evaluation, FloatArray
 from unlearnbench.base.number_text import float_text
-from unlearnbench.config.metric_plan import MetricPlan
 from unlearnbench.config.schema import ModelSettings
 from unlearnbench.stats.mean_interval import difference_bounds, mean_interval
 

@@ -7,16 +7,12 @@ import numpy as np
 
 from unlearnbench.api.benchmark import Benchmark, Reference, references_with
 from unlearnbench.api.metric import EvaluatedModel
+from unlearnbench.api.metric_engine import MetricPlan
 from unlearnbench.api.observations import Evaluation, FloatArray, SetEvaluation, SetName
 from unlearnbench.api.profile import Profile
 from unlearnbench.base.errors import EvaluationError
 from unlearnbench.config.entries import benchmark_named
-from unlearnbench.config.metric_plan import (
-    NO_CHOICES,
-    MetricChoices,
-    MetricPlan,
-    benchmark_plan,
-)
+from unlearnbench.config.metric_plan import NO_CHOICES, MetricChoices, benchmark_plan
 from unlearnbench.config.profiles import profile_of_id
 from unlearnbench.evaluation.precision import check_precision
 from unlearnbench.stats.truth_ratio import truth_ratios as ratios_of_losses

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from unlearnbench.api.metric_engine import MetricPlan
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.api.profile import Profile
-from unlearnbench.config.metric_plan import MetricPlan
 from unlearnbench.config.profiles import UNLEARNBENCH
 from unlearnbench.metrics.rouge import Rouge
 from unlearnbench.metrics.rouge_f1 import RougeF1

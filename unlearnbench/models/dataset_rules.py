@@ -10,9 +10,9 @@ from typing import Any, get_args
 
 from unlearnbench.api.benchmark import Benchmark, Dataset, Format, Question, Split, SplitKey
 from unlearnbench.api.metric import MOMENTS, SCORED_ONLY, Reads, Role
+from unlearnbench.api.metric_engine import MetricPlan
 from unlearnbench.base.errors import shortened
 from unlearnbench.base.row_texts import row_text
-from unlearnbench.config.metric_plan import MetricPlan
 
 Rows = Sequence[Question]
 

@@ -15,9 +15,10 @@ from functools import cached_property
 from typing import Any
 
 from unlearnbench.api.metric import Metric, Summary
+from unlearnbench.api.metric_engine import MetricPlan
 from unlearnbench.base.errors import EvaluationError, RecordError
 from unlearnbench.base.hashing import content_hash, json_ready
-from unlearnbench.config.metric_plan import NO_CHOICES, MetricChoices, MetricPlan
+from unlearnbench.config.metric_plan import NO_CHOICES, MetricChoices
 from unlearnbench.config.profiles import profile_of_id
 from unlearnbench.config.unit import Unit
 from unlearnbench.evaluation.benchmark_schema import (

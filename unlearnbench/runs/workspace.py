@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from unlearnbench.api.benchmark import Dataset, SplitKey, split_name
+from unlearnbench.api.metric_engine import MetricPlan
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.api.profile import Profile
 from unlearnbench.base import hub
 from unlearnbench.base.hashing import content_hash
 from unlearnbench.base.row_texts import hide_row_texts
 from unlearnbench.config.entries import AttackSpec
-from unlearnbench.config.metric_plan import MetricPlan
 from unlearnbench.config.profiles import profile_of
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.evaluation.evaluator import Evaluator

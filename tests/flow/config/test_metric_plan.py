@@ -17,12 +17,12 @@ from unlearnbench.api.metric import (
     Summary,
     Values,
 )
+from unlearnbench.api.metric_engine import MetricPlan, computed
 from unlearnbench.api.observations import FloatArray, SetEvaluation
 from unlearnbench.base import deferred_warnings
 from unlearnbench.base.deferred_warnings import drain
 from unlearnbench.base.errors import PluginError
-from unlearnbench.config import metric_plan as planning
-from unlearnbench.config.metric_plan import MetricPlan, metric_plan
+from unlearnbench.config.metric_plan import metric_plan
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.evaluation.made_up_sets import made_up_set
 from unlearnbench.evaluation.summary import plan_of
@@ -149,5 +149,5 @@ def test_a_metric_that_fails_costs_its_own_column_alone(
 def test_a_summary_gives_numbers_of_its_own_columns() -> None:
     plan, model = planned(), EvaluatedModel({}, {"loss_forget": 1.0})
     with pytest.raises(PluginError, match="returns 'loss_forgotten', which `columns` does not"):
-        planning.computed(Twice(), MetricInputs(model))
+        computed(Twice(), MetricInputs(model))
     assert plan.values({"forget": made_up_set()})["loss_forget"] is not None

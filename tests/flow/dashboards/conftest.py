@@ -19,8 +19,8 @@ from unlearnbench.analysis.results import Results
 from unlearnbench.api import registry
 from unlearnbench.api.benchmark import Headline, HeadlineMetric
 from unlearnbench.api.metric import Better, MetricColumn
+from unlearnbench.api.metric_engine import MetricPlan
 from unlearnbench.api.observations import AnswerTokens, Evaluation, SetEvaluation, SetName
-from unlearnbench.config.metric_plan import MetricPlan
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema, filled_columns
 from unlearnbench.results.records import EpochResult, Record

@@ -13,8 +13,8 @@ from unlearnbench.analysis.results import Results
 from unlearnbench.analysis.selection import choose, describe_rule, report_chosen
 from unlearnbench.api.benchmark import Headline, HeadlineMetric
 from unlearnbench.api.metric import MetricColumn
+from unlearnbench.api.metric_engine import MetricPlan
 from unlearnbench.base.errors import RecordError
-from unlearnbench.config.metric_plan import MetricPlan
 from unlearnbench.config.search import SelectSettings
 from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
 from unlearnbench.results.finalize import table_of

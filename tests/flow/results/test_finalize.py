@@ -20,10 +20,10 @@ from tests.factories.rows import RowPlan, rows_of
 from unlearnbench.analysis.results import Results
 from unlearnbench.api import registry
 from unlearnbench.api.metric import EvaluatedModel
+from unlearnbench.api.metric_engine import MetricPlan
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.base.deferred_warnings import drain
 from unlearnbench.config.loader import load_config
-from unlearnbench.config.metric_plan import MetricPlan
 from unlearnbench.config.plan import make_plan
 from unlearnbench.config.profiles import profile_of
 from unlearnbench.config.schema import SweepConfig

@@ -11,9 +11,9 @@ from scipy import stats
 from tests.factories.observations import Knowledge, observe
 from unlearnbench.api.benchmark import Question
 from unlearnbench.api.metric import Role
+from unlearnbench.api.metric_engine import MetricPlan
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.benchmarks.tofu_metrics import ROLES
-from unlearnbench.config.metric_plan import MetricPlan
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.config.schema import ModelSettings, Preparation
 from unlearnbench.evaluation.start_check import FEWEST_ROWS, KEY, StartCheck, Trained
