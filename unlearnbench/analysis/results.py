@@ -1,6 +1,7 @@
 """The results of a sweep: its records and table, and what every view prints of them.
 
-Page, terminal, CSV, LaTeX, tracker, `compare` and `export` read this and derive nothing again.
+Page, terminal, CSV, LaTeX, tracker, `compare` and `export` read a `Results` and derive nothing
+again. Each value is computed at its first use, because some of them read evaluations from disk.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from unlearnbench.analysis.best_settings import (
     early_ends,
     panels,
 )
+from unlearnbench.analysis.board_choices import choices_on_board
+from unlearnbench.analysis.choice_plan import ChoicePlan
 from unlearnbench.analysis.conclusion import Conclusion, conclude
 from unlearnbench.analysis.lasting import AttackedPanel
 from unlearnbench.analysis.method_order import OrderConfidence
@@ -29,9 +32,7 @@ from unlearnbench.analysis.pairs import PairTable, pair_table
 from unlearnbench.analysis.scorecard import Scorer
 from unlearnbench.analysis.selection import (
     SELECTION_FILE,
-    ChoicePlan,
     choices_of,
-    choices_on_board,
     moved_choices,
     no_choices_yet,
     selection_of,
@@ -61,7 +62,7 @@ LINKS_FILE = "links.json"
 
 @dataclass(frozen=True)
 class Results:
-    """Everything that is shown of a sweep; what is computed, is computed once."""
+    """Everything that is shown of a sweep."""
 
     name: str
     records: tuple[Record, ...]
@@ -71,7 +72,7 @@ class Results:
     config: Mapping[str, Any] = field(default_factory=dict)
     """The resolved configuration."""
     planned: int | None = None
-    """Number of runs in the plan; None without one."""
+    """Number of runs in the plan; None without a plan."""
     unplanned: int = 0
     """Number of records in the folder that are not in the plan, and so not in `rows`."""
     links: Mapping[str, str] = field(default_factory=dict)
@@ -93,30 +94,40 @@ class Results:
         references: Collection[str] | None = None,
         **more: Any,
     ) -> Results:
-        """Results of `records`; of those in the plan alone, if the ids `planned` are given.
+        """Return the results of records.
 
-        known  an earlier table of them
-        more   other fields
+        Args:
+            records: The records.
+            name: Name of the sweep.
+            known: An earlier table of the records.
+            config: The resolved configuration.
+            planned: Ids of the runs in the plan. Records of other runs are left out.
+            references: Ids of the models that the planned runs are compared with, as in
+                `planned_records`.
+            more: Other fields.
         """
         records = tuple(records)
-        ids = None if planned is None else frozenset(planned)
-        shown = records if ids is None else planned_records(records, ids, references)
-        chosen = None if config is None else named_metrics(config)
+        planned_ids = None if planned is None else frozenset(planned)
+        shown = records
+        if planned_ids is not None:
+            shown = planned_records(records, planned_ids, references)
+        chosen_metrics = None if config is None else named_metrics(config)
         return cls(
             name=name,
-            records=tuple(sorted(shown, key=lambda r: r.id)),
-            table=finalize(shown, rules_of(shown, chosen), known),
+            records=tuple(sorted(shown, key=lambda record: record.id)),
+            table=finalize(shown, rules_of(shown, chosen_metrics), known),
             config=config or {},
-            planned=None if ids is None else len(ids),
+            planned=None if planned_ids is None else len(planned_ids),
             unplanned=len(records) - len(shown),
             **more,
         )
 
     @classmethod
     def read(cls, folder: str | Path) -> Results:
-        """Results of a sweep's folder, finished or not.
+        """Read the results of a sweep's folder. The sweep may still be running.
 
-        Raises: RecordError if the folder has no record.
+        Raises:
+            RecordError: If the folder has no record, or a damaged file.
         """
         folder = Path(folder)
         records = read_records(folder)
@@ -138,29 +149,11 @@ class Results:
             description=config.get("description", ""),
             choice_plan=ChoicePlan.read(plan),
             stored_selection=_read_json(folder / SELECTION_FILE) or None,
+            # A page can link only to a server.
             links={run: link for run, link in links.items() if str(link).startswith("http")},
         )
 
-    @property
-    def without_result(self) -> tuple[Record, ...]:
-        """Runs that failed or collapsed."""
-        return tuple(r for r in self.records if r.kind == "run" and r.status in WITHOUT_RESULT)
-
-    @property
-    def families(self) -> tuple[str, ...]:
-        """Methods that ran, each with its retain term."""
-        return tuple(sorted({row.family for row in self.rows if row.kind == "run"}))
-
-    @property
-    def methods_tried(self) -> tuple[str, ...]:
-        """Methods as in `families`, and those of which no run has a result."""
-        lost = {record.method for record in self.without_result}
-        return tuple(sorted({*self.families, *lost}))
-
-    @property
-    def profile(self) -> str:
-        """Name and hash of the evaluation's rules."""
-        return next((r.profile for r in self.records if r.epochs), "")
+    # Records and rows
 
     @property
     def rows(self) -> tuple[TableRow, ...]:
@@ -178,27 +171,34 @@ class Results:
         return self.table.before
 
     @property
+    def without_result(self) -> tuple[Record, ...]:
+        """Runs that failed or collapsed."""
+        return tuple(
+            record
+            for record in self.records
+            if record.kind == "run" and record.status in WITHOUT_RESULT
+        )
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """Methods that ran, each with its retain term."""
+        return tuple(sorted({row.family for row in self.rows if row.kind == "run"}))
+
+    @property
+    def methods_tried(self) -> tuple[str, ...]:
+        """Methods as in `families`, and methods of which no run has a result."""
+        lost = {record.method for record in self.without_result}
+        return tuple(sorted({*self.families, *lost}))
+
+    @property
+    def profile(self) -> str:
+        """Name and hash of the evaluation's rules; empty if nothing was evaluated."""
+        return next((record.profile for record in self.records if record.epochs), "")
+
+    @property
     def schema(self) -> BenchmarkSchema:
         """The benchmark of the records."""
         return self.table.schema
-
-    @cached_property
-    def _records_by_id(self) -> Mapping[str, Record]:
-        return {record.id: record for record in self.records}
-
-    def observed(self, row: TableRow) -> Evaluation | None:
-        """Return what was observed for a row of `rows` or `attacked`, read from its file.
-
-        Returns:
-            None if nothing is stored, as of a failed run or a line of a leaderboard.
-
-        Raises:
-            DamagedError: If the file is not as it was written.
-        """
-        record = self._records_by_id[row.run_id]
-        if row.variant:
-            return record.attacked_evaluations.get((row.epoch, row.variant))
-        return record.evaluations.get(row.epoch)
 
     @property
     def headline(self) -> Headline:
@@ -211,14 +211,24 @@ class Results:
         return self.schema.unit
 
     @cached_property
-    def panels(self) -> tuple[Panel, ...]:
-        """The models and splits, with their settings, start model and best settings."""
-        return panels(self.rows, self.choices, self.ends)
+    def _record_of_id(self) -> Mapping[str, Record]:
+        return {record.id: record for record in self.records}
 
-    @cached_property
-    def ends(self) -> tuple[EarlyEnd, ...]:
-        """The runs that collapsed, were stopped by a search, or ran out of patience."""
-        return early_ends(self.records, self.rows)
+    def observed(self, row: TableRow) -> Evaluation | None:
+        """Return what was observed for a row of `rows` or `attacked`, read from its file.
+
+        Returns:
+            None if nothing is stored, as of a failed run or a line of a leaderboard.
+
+        Raises:
+            DamagedError: If the file is not as it was written.
+        """
+        record = self._record_of_id[row.run_id]
+        if row.variant:
+            return record.attacked_evaluations.get((row.epoch, row.variant))
+        return record.evaluations.get(row.epoch)
+
+    # Choices of `select` and `tune`
 
     @cached_property
     def selection(self) -> Mapping[str, Any] | None:
@@ -229,10 +239,11 @@ class Results:
         plan = self.choice_plan
         if plan is None or plan.missing(self.records):
             return None
-        selection = None
         if self.needs_stored_selection:
-            selection = stored_choices(self.stored_selection, self.rows, self.records, plan)
-        return selection or selection_of(self.rows, self.records, plan)
+            stored = stored_choices(self.stored_selection, self.rows, self.records, plan)
+            if stored:
+                return stored
+        return selection_of(self.rows, self.records, plan)
 
     @property
     def needs_stored_selection(self) -> bool:
@@ -245,7 +256,7 @@ class Results:
 
     @cached_property
     def choices(self) -> tuple[Choice, ...]:
-        """The choices of all panels; those that its lines state, on a leaderboard."""
+        """The choices of all panels; on a leaderboard, the choices that its lines state."""
         plan, selection = self.choice_plan, self.selection
         if plan is None:
             return choices_on_board(self.records)
@@ -253,10 +264,22 @@ class Results:
             return no_choices_yet(self.rows, self.records, plan)
         return choices_of(selection, self.rows, self.records, plan)
 
+    # Panels and comparisons
+
+    @cached_property
+    def panels(self) -> tuple[Panel, ...]:
+        """The models and splits, with their settings, start model and best settings."""
+        return panels(self.rows, self.choices, self.ends)
+
     @cached_property
     def valid_panels(self) -> tuple[Panel, ...]:
-        """Those whose start model has no fault."""
+        """The panels whose start model has no fault."""
         return tuple(panel for panel in self.panels if not panel.start.fault)
+
+    @cached_property
+    def ends(self) -> tuple[EarlyEnd, ...]:
+        """The runs that collapsed, were stopped by a search, or ran out of patience."""
+        return early_ends(self.records, self.rows)
 
     @cached_property
     def claims(self) -> OrderConfidence:
@@ -275,9 +298,13 @@ class Results:
 
     @cached_property
     def lasting(self) -> tuple[AttackedPanel, ...]:
-        """The attacked settings of valid panels; reads evaluations where attacks leave rows out."""
+        """The attacked settings of valid panels; reads evaluations if attacks leave rows out."""
         return attacked_panels(
-            self.valid_panels, self.attacked, is_white_box, None, self.before, self.observed
+            self.valid_panels,
+            self.attacked,
+            is_white_box,
+            before=self.before,
+            observed=self.observed,
         )
 
     @cached_property
@@ -293,74 +320,97 @@ class Results:
     @cached_property
     def conclusions(self) -> tuple[Conclusion, ...]:
         """Facts and three sentences for each panel with runs."""
-        orders = {order.panel: order for order in self.claims.panels}
-        attacked = {panel.panel: panel for panel in self.lasting}
-        pairs = {table.panel: table for table in self.pairs}
+        order_of_panel = {order.panel: order for order in self.claims.panels}
+        attacked_of_panel = {panel.panel: panel for panel in self.lasting}
+        pairs_of_panel = {table.panel: table for table in self.pairs}
         conclusions: list[Conclusion] = []
         for panel in self.panels:
             key = panel.panel
-            ends = (outcome(record) for record in self.without_result if record.panel == key)
-            lost = sorted(ends, key=lambda end: end.title)
+            lost = [outcome(record) for record in self.without_result if record.panel == key]
+            lost.sort(key=lambda run: run.title)
             has_runs = any(row.kind == "run" for row in panel.rows)
             if not lost and not has_runs:
                 continue
             conclusion = conclude(
-                panel, orders.get(key), attacked.get(key), lost, self.scorers[key], pairs.get(key)
+                panel,
+                order_of_panel.get(key),
+                attacked_of_panel.get(key),
+                lost,
+                self.scorers[key],
+                pairs_of_panel.get(key),
             )
             conclusions.append(conclusion)
         return tuple(conclusions)
 
+    # What the numbers do not show
+
     @cached_property
     def warnings(self) -> tuple[str, ...]:
         """Lines on what the numbers do not show: of the benchmark, its metrics and its attacks."""
-        controls = (
-            control_warning(r.epochs[0].metrics, r.model, r.forget_fraction)
-            for r in self.records
-            if r.kind == "fine-tuned" and r.epochs
-        )
         lines = (
             self.schema.warning,
             mixed_code(self.records),
             *self.table.notes,
             *moved_choices(self.choices),
-            *controls,
+            *self._control_warnings(),
             *(f"{panel.place}: {panel.start.doubt}" for panel in self.panels if panel.start.doubt),
             *self.unobserved(),
         )
         return tuple(dict.fromkeys(line for line in lines if line))
 
+    def _control_warnings(self) -> Iterator[str | None]:
+        """Yield a warning for a start model on which membership attacks fail, otherwise None."""
+        for record in self.records:
+            if record.kind == "fine-tuned" and record.epochs:
+                metrics = record.epochs[0].metrics
+                yield control_warning(metrics, record.model, record.forget_fraction)
+
     def unobserved(self) -> Iterator[str]:
-        """A line for each chosen metric that reads observations which records do not have."""
+        """Yield a line for each chosen metric that reads observations which records do not have."""
+        run_ids = {row.run_id for row in self.rows}
         for name, settings in named_metrics(self.config).items():
             try:
                 plan = plan_of(TOFU, None, {name: settings})
-            except PluginError:  # it is not installed here
+            except PluginError:  # The metric is not installed here.
                 continue
             if not plan.extra:
                 continue
             columns = self.schema.plan.affected({name})
-            every = {row.run_id for row in self.rows}
-            known = {r.run_id for r in self.rows for c in columns if r.metrics.get(c) is not None}
-            if ids := every - known:
+            known = {
+                row.run_id
+                for row in self.rows
+                if any(row.metrics.get(column) is not None for column in columns)
+            }
+            unknown = run_ids - known
+            if unknown:
                 yield (
-                    f"{name}: not known of {len(ids)} of {len(every)} records ({min(ids)} for one),"
-                    f" which lack {', '.join(plan.extra)}; to make it, delete their folders in "
-                    "records/ and start the sweep again, or give the sweep another name"
+                    f"{name}: not known of {len(unknown)} of {len(run_ids)} records "
+                    f"({min(unknown)} for one), which lack {', '.join(plan.extra)}; to make it, "
+                    "delete their folders in records/ and start the sweep again, or give the sweep "
+                    "another name"
                 )
 
 
 def stored_links(folder: Path) -> dict[str, Any]:
-    """Addresses of a `sweep` and its `runs` by record id, as the tracker stored them; or empty."""
+    """Return the addresses that a tracker stored in a sweep's folder; empty without them.
+
+    Returns:
+        `{"sweep": address, "runs": {record id: address}}`.
+    """
     return _read_json(folder / LINKS_FILE)
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    """Read a file of the sweep's folder; empty without it, as in a folder of single runs."""
+    """Read a file of the sweep's folder; empty without it, as in a folder of single runs.
+
+    Raises:
+        RecordError: If the file is damaged.
+    """
     if not path.is_file():
         return {}
     try:
-        result: dict[str, Any] = redact_tree(json.loads(path.read_text(encoding="utf-8")))
+        content: dict[str, Any] = redact_tree(json.loads(path.read_text(encoding="utf-8")))
     except ValueError as error:
         message = f"{path}: damaged ({error}); start the sweep again, which rewrites it"
         raise RecordError(message) from None
-    return result
+    return content

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from unlearnbench.analysis.board_choices import CHOICES, choices_by_run
 from unlearnbench.analysis.results import Results
-from unlearnbench.analysis.selection import CHOICES, choices_by_run
 from unlearnbench.base.hashing import decode_floats, document_hash, sealed_json
 from unlearnbench.config.metric_plan import NO_CHOICES
 from unlearnbench.evaluation.benchmark_schema import default_headline

@@ -15,7 +15,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from unlearnbench.analysis.selection import ChoicePlan, chosen_settings
+from unlearnbench.analysis.choice_plan import ChoicePlan
+from unlearnbench.analysis.selection import chosen_settings
 from unlearnbench.api.benchmark import SplitKey, split_order
 from unlearnbench.base.hashing import json_ready
 from unlearnbench.config.plan import Plan, RunSpec

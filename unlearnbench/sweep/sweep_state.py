@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from unlearnbench.analysis.best_settings import Panel, panels
+from unlearnbench.analysis.choice_plan import ChoicePlan
 from unlearnbench.analysis.results import Results
-from unlearnbench.analysis.selection import ChoicePlan
 from unlearnbench.base.errors import RecordError
 from unlearnbench.config.metric_plan import MetricChoices
 from unlearnbench.config.plan import Plan, RunSpec

@@ -10,7 +10,8 @@ from unlearnbench.analysis.compare import Comparison, compare
 from unlearnbench.analysis.comparison_text import compare_rule, verdict
 from unlearnbench.analysis.contender import Contender
 from unlearnbench.analysis.results import Results
-from unlearnbench.analysis.selection import choose, describe_rule, report_chosen
+from unlearnbench.analysis.selection import report_chosen
+from unlearnbench.analysis.selection_rule import choose, describe_rule
 from unlearnbench.api.benchmark import Headline, HeadlineMetric
 from unlearnbench.api.metric import MetricColumn
 from unlearnbench.api.metric_engine import MetricPlan

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from unlearnbench.analysis.selection import choose
+from unlearnbench.analysis.selection_rule import choose
 from unlearnbench.base.hashing import json_ready
 from unlearnbench.config.loader import load_config
 from unlearnbench.config.method_specs import method_from_spec

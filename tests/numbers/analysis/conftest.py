@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from unlearnbench.analysis.choice_plan import ChoicePlan, PlannedRun
 from unlearnbench.analysis.compare import Comparison, NoMatch, compare, match
 from unlearnbench.analysis.contender import Contender
 from unlearnbench.analysis.named_contender import find_contender
 from unlearnbench.analysis.results import Results
-from unlearnbench.analysis.selection import ChoicePlan, PlannedRun
 from unlearnbench.api.observations import SETS, Evaluation, FloatArray, SetEvaluation
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.config.search import SelectSettings

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from unlearnbench.analysis.choice_plan import ChoicePlan
 from unlearnbench.analysis.results import Results
-from unlearnbench.analysis.selection import ChoicePlan, choose, report_chosen
+from unlearnbench.analysis.selection import report_chosen
+from unlearnbench.analysis.selection_rule import choose
 from unlearnbench.base.errors import RecordError
 from unlearnbench.config.search import SelectSettings
 from unlearnbench.report.best_table import best_table

@@ -35,14 +35,13 @@ from unlearnbench.analysis import (
     attacked_panels,
     best_settings,
     sampled_leaks,
-    selection,
     under_attack,
 )
 from unlearnbench.analysis.best_settings import Best, Panel, Setting, average_seeds
+from unlearnbench.analysis.choice_plan import ChoicePlan
 from unlearnbench.analysis.contender import Contender
 from unlearnbench.analysis.lasting import AttackedPanel, AttackedSetting
 from unlearnbench.analysis.results import Results
-from unlearnbench.analysis.selection import ChoicePlan
 from unlearnbench.analysis.under_attack import Shift
 from unlearnbench.analysis.yardstick import Yardstick
 from unlearnbench.api.observations import IntArray, SetEvaluation
@@ -213,7 +212,7 @@ def _(patch: Patch) -> None:
         labels = {run.id: run.spec["method"]["name"] for run in plan.trials if run.entries}
         return {id_: (label,) for id_, label in labels.items()}
 
-    patch.setattr(selection.ChoicePlan, "entries", property(entries))
+    patch.setattr(ChoicePlan, "entries", property(entries))
 
 
 @plant("R15", "attacked before the last epoch", "2 attacks", "3 or more seeds")
