@@ -1,11 +1,11 @@
 """Profiles: named sets of evaluation rules, so that a number names the rules behind it.
 
-Harnesses agree on the names of TOFU's metrics and differ in rows, lengths, means and epsilons; the
-differences are larger than those between methods. A profile states each rule, and its hash is part
-of every evaluation: numbers of different profiles cannot be compared.
+Harnesses agree on the names of TOFU's metrics, but differ in rows, lengths, means and epsilons.
+These differences are larger than the differences between methods. So a profile states each rule,
+and its hash is part of every evaluation. Numbers of different profiles cannot be compared.
 
-`COMMON` lists the rules that all profiles share. The text around question and answer belongs to the
-model (`ModelSettings.template`).
+`COMMON` lists the rules that all profiles share. The text around question and answer is no rule of
+a profile but a setting of the model (`ModelSettings.template`).
 """
 
 from __future__ import annotations
@@ -66,12 +66,17 @@ OPEN_UNLEARNING = Profile(
     options_epsilon=1e-10,
     eos_as_padding=True,
 )
-"""locuslab/open-unlearning@d3d7cf9: every row, a limit on new tokens alone, epsilons, EOS as
-padding (src/data/collators.py, src/data/utils.py)."""
+"""The rules of open-unlearning: every row, a limit on only new tokens, epsilons, EOS as padding.
+
+Source: locuslab/open-unlearning@d3d7cf9:src/data/collators.py, src/data/utils.py.
+"""
 
 TOFU_PAPER = replace(TOFU, name="tofu-paper", perturbed_mean="arithmetic")
-"""TOFU's rules with the arithmetic mean that the paper's formula has (Maini et al. 2024,
-arXiv:2401.06121, section 2.2.1); lowers Model Utility by 0.02 to 0.04."""
+"""TOFU's rules with the arithmetic mean of the paper's formula. It lowers Model Utility by 0.02 to
+0.04.
+
+Source: Maini et al. 2024, arXiv:2401.06121, section 2.2.1.
+"""
 
 UNLEARNBENCH = Profile(
     name="unlearnbench",
@@ -85,11 +90,12 @@ UNLEARNBENCH = Profile(
     options_epsilon=0.0,
     words="unicode",
 )
-"""Our own rules, for data of any language and length that no published table is compared with.
+"""Our own rules, for data of any language and length whose numbers are compared with no published
+table.
 
 Answers may have 512 new tokens, because tokenizers need several tokens for a character of some
-scripts. There is a limit at all because a damaged model may never end an answer, and contexts have
-up to a million tokens.
+scripts. There is a limit because a damaged model may never end an answer, and a context may have a
+million tokens.
 """
 
 PROFILES = {profile.name: profile for profile in (TOFU, OPEN_UNLEARNING, TOFU_PAPER, UNLEARNBENCH)}
@@ -99,11 +105,11 @@ SUMMARIES: Mapping[str, str] = {
     "tofu-paper": "TOFU's rules, with the mean of its paper's formula",
     "unlearnbench": "Our own rules, for your own data in every language",
 }
-"""What each profile is for, in a line."""
+"""The purpose of each profile, in one line."""
 _EARLIER = {
     ("open-unlearning", 1): replace(OPEN_UNLEARNING, version=1, eos_as_padding=False),
 }
-"""Earlier versions of these, by which records were made."""
+"""Earlier versions of profiles, by name and version. There are records of them."""
 
 
 def get_profile(
@@ -114,20 +120,32 @@ def get_profile(
     question_key: str | None = None,
     version: int | None = None,
 ) -> Profile:
-    """The profile called `name`; overrides appear in its name and change its id.
+    """Return a profile, with changed rules if any are given.
 
-    version  default: the latest
+    Changed rules appear in the profile's name, such as `tofu+rows=50`, and change its id.
+
+    Args:
+        name: Name of the profile.
+        rows: First rows of each set that are evaluated; None: as the profile says.
+        max_length: Tokens of prompt and answer that are scored; None: as the profile says.
+        question_key: Column with the questions; None: as the profile says.
+        version: Version of the profile; None: the latest.
+
+    Raises:
+        EvaluationError: There is no such profile or version.
     """
     if name not in PROFILES:
+        near = did_you_mean(name, PROFILES) or ";"
         raise EvaluationError(
-            f"evaluation profile {shortened(name)} is unknown{did_you_mean(name, PROFILES) or ';'} "
+            f"evaluation profile {shortened(name)} is unknown{near} "
             f"there are {', '.join(sorted(PROFILES))}"
         )
     profile = PROFILES[name]
-    if version not in (None, profile.version):
+    if version is not None and version != profile.version:
         if (name, version) not in _EARLIER:
             raise EvaluationError(f"evaluation profile {name} has no version {version}")
         profile = _EARLIER[name, version]
+
     overrides = {"rows": rows, "max_length": max_length, "question_key": question_key}
     for key, value in overrides.items():
         if value is not None and value != getattr(profile, key):
@@ -137,7 +155,7 @@ def get_profile(
 
 
 def profile_of(settings: EvaluationSettings) -> Profile:
-    """The profile that settings name, with what they override."""
+    """Return the profile that evaluation settings name, with the rules that they change."""
     return get_profile(
         settings.profile,
         rows=settings.rows,
@@ -146,38 +164,57 @@ def profile_of(settings: EvaluationSettings) -> Profile:
     )
 
 
+_OVERRIDE = re.compile(
+    r"(rows|max_length)=[1-9][0-9]{0,8}|question_key=(question|paraphrased_question)"
+)
+
+
 def profile_named(text: str, version: int | None = None) -> Profile:
-    """A profile by its name with overrides, as its id begins: `tofu+rows=50`."""
-    name, *overrides = text.split("+")
-    if not all(map(_OVERRIDE, overrides)):
-        raise EvaluationError(
-            f"evaluation profile {text!r}: expected +rows=N, +max_length=N or "
-            f"+question_key={'|'.join(get_args(QuestionKey))}"
-        )
-    pairs = (override.split("=") for override in overrides)
-    values: dict[str, Any] = {k: int(v) if v.isdigit() else v for k, v in pairs}
-    return get_profile(name, version=version, **values)
+    """Return the profile of a name with changed rules.
+
+    Args:
+        text: A name such as `tofu+rows=50`. Names in ids have this form.
+        version: Version of the profile; None: the latest.
+
+    Raises:
+        EvaluationError: There is no such profile or version, or a rule cannot be changed.
+    """
+    name, *changes = text.split("+")
+    overrides: dict[str, Any] = {}
+    for change in changes:
+        if not _OVERRIDE.fullmatch(change):
+            raise EvaluationError(
+                f"evaluation profile {text!r}: expected +rows=N, +max_length=N or "
+                f"+question_key={'|'.join(get_args(QuestionKey))}"
+            )
+        key, _, value = change.partition("=")
+        overrides[key] = int(value) if value.isdigit() else value
+    return get_profile(name, version=version, **overrides)
 
 
 def profile_of_id(identity: str) -> Profile:
-    """The profile with the id of an evaluation. Raises: EvaluationError where its rules changed."""
-    for version in (None, *{version for _, version in _EARLIER}):
+    """Return the profile of an evaluation.
+
+    Args:
+        identity: Id of the profile, such as `tofu+rows=50@1a2b3c4d`.
+
+    Raises:
+        EvaluationError: No version that is known here has these rules.
+    """
+    name, _, _ = identity.partition("@")
+    earlier_versions = {version for _, version in _EARLIER}
+    for version in (None, *earlier_versions):
         with suppress(EvaluationError):
-            profile = profile_named(identity.partition("@")[0], version)
+            profile = profile_named(name, version)
             if profile.id == identity:
                 return profile
     raise EvaluationError(
         f"profile {shortened(identity)} is none of those known here "
-        f"({', '.join(p.id for p in PROFILES.values())}); evaluate the model again"
+        f"({', '.join(profile.id for profile in PROFILES.values())}); evaluate the model again"
     )
 
 
-_OVERRIDE = re.compile(
-    r"(rows|max_length)=[1-9][0-9]{0,8}|question_key=(question|paraphrased_question)"
-).fullmatch
-
-
 def differences(first: Profile, second: Profile) -> tuple[tuple[ProfileRule, ProfileRule], ...]:
-    """The rules in which two profiles differ."""
+    """Return the rules in which two profiles differ, as pairs."""
     pairs = zip(first.choices(), second.choices(), strict=True)
-    return tuple((a, b) for a, b in pairs if a.value != b.value)
+    return tuple((one, other) for one, other in pairs if one.value != other.value)
