@@ -1,7 +1,12 @@
-"""All settings of a sweep as frozen values; the only place that defines defaults."""
+"""All settings of a sweep as frozen values. Only this module defines defaults.
+
+The file goes from small to large: the rules by which fields count in ids (`api/identity.py`), then
+models, evaluation, methods, and the whole sweep (`SweepConfig`). A sweep is also read from stored
+JSON, so these classes check each key only by itself. `written.py` adds the keys and rules of YAML.
+"""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
@@ -54,21 +59,22 @@ RetainTermName = Literal["nll", "kl"]
 LABELLED = frozenset({"phi"})
 """Templates that put a scored label in front of the answer."""
 MOST_EPOCHS = 10_000
-"""Bound on the epochs of a run or of a preparation."""
+"""Largest number of epochs of a run or of a preparation."""
 NO_BUDGET = "is null, and there are no steps: state epochs or steps"
 MANY = 1_000_000
-"""Bound on sizes that memory or time depend on, far above any in use."""
+"""Upper limit of sizes that memory or time depend on, far above any in use."""
 
 
 AFTER_BASE: Final = ALWAYS.of(*RUNS, Id.PREPARED)
-"""The tiny base model does not depend on it."""
+"""For fields that the tiny base model does not depend on."""
 OF_WEIGHTS: Final = ALWAYS.of(*RUNS, Id.PREPARED)
-"""Ids of evaluations have the hash of the weights in its place."""
+"""For fields that change weights. Ids of evaluations have the hash of the weights instead."""
 OF_PROFILE: Final = ALWAYS.of(*RUNS)
-"""Ids of evaluations have the hash of the profile in its place."""
+"""For fields that change the profile. Ids of evaluations have the hash of the profile instead."""
 
 
 def _by_content(place: Place) -> Any:
+    # `content` has hashes by the setting that names a folder: `base`, or `retain.retain90`.
     contents: Mapping[str, str] = {}
     if place.kind is not Id.STATED:
         contents = place.read("content") or {}
@@ -127,7 +133,7 @@ IN_EFFECT: Final = Rule(
 
 
 def _is_none(value: object) -> bool:
-    """Whether a field is left out of files, so that those of sweeps without it stay as they are."""
+    """Whether a field is left out of files, so that files of sweeps without it stay the same."""
     return value is None
 
 
@@ -238,7 +244,7 @@ TINY_PREPARATION = Preparation(
     weight_decay=0.0,
     rehearse_facts=True,
 )
-"""Defaults of `base: tiny`; with those of published models random weights learn nothing."""
+"""Defaults of `base: tiny`. With the defaults of published models random weights learn nothing."""
 
 
 class LoRA(Settings):
@@ -346,8 +352,8 @@ class ModelSettings(Settings):
     def origin(self) -> str:
         """The model that tokenizer, chat template and architecture are read from.
 
-        It is the base, since not every fine-tuned checkpoint has a tokenizer. Without a base it is
-        the start model.
+        It is the base, because not every fine-tuned checkpoint has a tokenizer. Without a base it
+        is the start model.
         """
         origin = self.fine_tuned if self.base is None else self.base
         assert origin is not None, "a validator asks for one of the two"
@@ -360,19 +366,20 @@ class ModelSettings(Settings):
 
     @model_validator(mode="after")
     def _has_weights(self) -> Self:
-        if self.base is None:
-            if self.fine_tuned is None:
-                raise fault(
-                    "missing: name a model; `base` has not learned the rows (start and retain "
-                    "models are trained from it), and `fine_tuned` has learned them",
-                    "base",
-                )
-            if self.revision is not None:
-                raise fault(
-                    "belongs to `base`, which is missing; write the revision of fine_tuned as "
-                    "id@revision",
-                    "revision",
-                )
+        if self.base is not None:
+            return self
+        if self.fine_tuned is None:
+            raise fault(
+                "missing: name a model; `base` has not learned the rows (start and retain "
+                "models are trained from it), and `fine_tuned` has learned them",
+                "base",
+            )
+        if self.revision is not None:
+            raise fault(
+                "belongs to `base`, which is missing; write the revision of fine_tuned as "
+                "id@revision",
+                "revision",
+            )
         return self
 
     @model_validator(mode="before")
@@ -387,8 +394,8 @@ class ModelSettings(Settings):
         stated = values.get("preparation", {})
         if isinstance(stated, Preparation):
             stated = stated.model_dump(exclude_unset=True)
-        if not isinstance(stated, Mapping):  # wrong, which its own field reports
-            return values
+        if not isinstance(stated, Mapping):
+            return values  # it is wrong, and its own field reports that
         return {**values, "preparation": TINY_PREPARATION.model_dump() | {**stated}}
 
 
@@ -431,7 +438,7 @@ class Patience(Settings):
     @field_validator("epochs")
     @classmethod
     def _one_of_two(cls, epochs: int | None, info: ValidationInfo) -> int | None:
-        # Steps that are wrong are not there, and their own field reports them.
+        # If `steps` is wrong, it is not in the data, and its own field reports it.
         if epochs is None and info.data.get("steps", 1) is None:
             raise PydanticKnownError("missing")
         return epochs
@@ -443,34 +450,43 @@ class Patience(Settings):
     ) -> str | None:
         """Return the reason to end a run after these evaluations; None to continue.
 
-        An epoch without a value counts as one without improvement.
+        An evaluation without a value counts as one without improvement.
 
         Args:
-            evaluated: Epoch and metrics of each evaluation, or step and metrics.
+            evaluated: Moment (epoch or step) and metrics of each evaluation.
             better: Direction of the metric's column, if it has one.
         """
-        sign = -1.0 if (self.mode or ("min" if better == "lower" else "max")) == "min" else 1.0
-        best, best_epoch, without = -math.inf, 0, 0
-        epoch = 0
-        for epoch, metrics in evaluated:
+        is_minimised = self.mode == "min" or (self.mode is None and better == "lower")
+        sign = -1.0 if is_minimised else 1.0
+        best = -math.inf
+        best_moment = 0
+        last_moment = 0
+        without_improvement = 0
+        for moment, metrics in evaluated:
+            last_moment = moment
             value = metrics.get(self.metric)
             score = math.nan if value is None else sign * value
-            if score > best and (math.isinf(best) or score - best > self.min_delta):
-                best, best_epoch, without = score, epoch, 0
+            is_first_value = math.isinf(best)
+            if score > best and (is_first_value or score - best > self.min_delta):
+                best = score
+                best_moment = moment
+                without_improvement = 0
             else:
-                without += 1
+                without_improvement += 1
+
         if self.steps is None:
             unit = Unit.EPOCH
-            is_over = self.epochs is not None and without >= self.epochs
+            is_over = self.epochs is not None and without_improvement >= self.epochs
         else:
             unit = Unit.STEP
-            is_over = epoch - best_epoch >= self.steps
+            is_over = last_moment - best_moment >= self.steps
         if not is_over:
             return None
-        reason = f"has not improved since {unit.at(best_epoch)} ({sign * best:.4g})"
-        reason = reason if best_epoch else "never had a number"
+        reason = "never had a number"
+        if best_moment:
+            reason = f"has not improved since {unit.at(best_moment)} ({sign * best:.4g})"
         more = f" by more than {self.min_delta:g}" if self.min_delta else ""
-        return f"{unit.at(epoch)}: {self.metric} {reason}{more} (evaluation.patience)"
+        return f"{unit.at(last_moment)}: {self.metric} {reason}{more} (evaluation.patience)"
 
 
 class EvaluationSettings(Settings):
@@ -577,7 +593,7 @@ HyperParameter = bool | int | float | str
 
 
 class MethodSpec(Settings):
-    """One method with every hyper-parameter resolved; part of a run's identity."""
+    """One method with all of its hyperparameters; part of a run's identity."""
 
     model_config = ConfigDict(allow_inf_nan=True)
 
@@ -589,40 +605,44 @@ class MethodSpec(Settings):
     modifiers: Annotated[dict[str, str | None], IF_SET] = Field(
         default_factory=dict, exclude_if=lambda few: not few
     )
-    """Content hashes as `source`, by name, in the order in which modifiers are applied. Their
-    settings are hyper-parameters, `sam.rho`. Left out where empty, as in runs from before."""
+    """Content hashes as in `source`, by modifier, in the order in which modifiers are applied.
+    Their settings are hyperparameters such as `sam.rho`. The field is left out if it is empty, as
+    in runs from before there were modifiers."""
 
     @field_validator("hyperparameters")
     @classmethod
     def _with_infinite_floats(
         cls, values: dict[str, HyperParameter], info: ValidationInfo
     ) -> dict[str, HyperParameter]:
-        """Make floats of the text that stands for infinite ones in records and plans."""
-        texts = [key for key, value in values.items() if value in INFINITE]
+        """Read infinite floats, which are text in records and plans (`inf`)."""
         floats: dict[str, HyperParameter] = {}
-        for key in texts:
+        for key, value in values.items():
+            if value not in INFINITE:
+                continue
             modifier, _, setting = key.rpartition(".")
             # A record may be of a plug-in that is not given here.
             with suppress(PluginError, KeyError):
-                kind = load("modifiers", modifier) if modifier else load_method(info.data["name"])
-                floats[key] = restored(kind, {setting: values[key]})[setting]
+                plugin = load("modifiers", modifier) if modifier else load_method(info.data["name"])
+                floats[key] = restored(plugin, {setting: value})[setting]
         return values | floats
 
     @property
     def label(self) -> str:
         """Name in tables and plots: the method, its retain term and its modifiers."""
-        # Hyper-parameters are left out: they have columns of their own.
+        # Hyperparameters are left out, because they have columns of their own.
         retain = () if self.retain is None else (self.retain.term,)
         return "+".join((self.name, *retain, *self.modifiers))
 
 
-def _positive(result: Range) -> Range:
-    if result.low <= 0:
-        raise fault(f"must be above 0, got {result.low:g}", "low")
-    return result.of_floats
+def _positive_floats(values: Range) -> Range:
+    """Check that the rates of a range are positive, and make them floats."""
+    if values.low <= 0:
+        raise fault(f"must be above 0, got {values.low:g}", "low")
+    return values.of_floats
 
 
 def _form_of_rates(value: Any) -> str:
+    """Return the tag of the form in which rates are stated."""
     return "<range>" if isinstance(value, dict | Range) else "<list>"
 
 
@@ -630,27 +650,28 @@ Positive = Annotated[float, Field(gt=0)]
 _Fractions = Annotated[tuple[Annotated[float, Field(gt=0, lt=1)], ...], Field(min_length=1)]
 Rates = Annotated[
     Annotated[tuple[Positive, ...], Field(min_length=1), Tag("<list>")]
-    | Annotated[Range, AfterValidator(_positive), Tag("<range>")],
+    | Annotated[Range, AfterValidator(_positive_floats), Tag("<range>")],
     Discriminator(_form_of_rates),
 ]
-"""A list, or a range that a search draws from; tagged, so that errors are about one of them."""
+"""A list of rates, or a range that a search draws from. The two are tagged, so that an error is
+only about the form that is stated."""
 
 
 class MethodGrid(Settings):
-    """A method entry of a sweep: lists of hyper-parameters and rates span a grid."""
+    """A method entry of a sweep: the settings that its lists span, and its ranges."""
 
     specs: tuple[MethodSpec, ...]
     learning_rates: Rates | None = None
-    """Rates of this entry, in place of the sweep's."""
+    """Rates of this entry; None: those of the sweep."""
     training: TrainingSettings | None = None
-    """The sweep's training settings with the changes of this entry."""
+    """The sweep's training settings with the changes of this entry; None: it changes none."""
     evaluation: EntryEvaluation | None = None
     """When the runs of this entry are evaluated, if not as the sweep says."""
     ranges: dict[str, Range] = Field(default_factory=dict)
-    """Hyper-parameters, or `retain.weight`, that a search draws; `specs` have their low ends, or
-    defaults."""
+    """Ranges that a search draws from, by hyperparameter or `retain.weight`. `specs` have the low
+    ends of stated ranges, and the defaults in place of ranges that `tune` adds."""
     fixed: frozenset[str] = Field(default=frozenset(), exclude=True)
-    """Hyper-parameters that the entry states."""
+    """Hyperparameters that the entry states, which `tune` leaves as they are."""
 
 
 class SweepConfig(Settings):
@@ -769,7 +790,7 @@ class SweepConfig(Settings):
     @field_validator("evaluation", mode="before")
     @classmethod
     def _rules_of_the_benchmark(cls, value: Any, info: ValidationInfo) -> Any:
-        """Take the benchmark's own profile where the configuration names none."""
+        """Take the benchmark's own profile if the configuration names none."""
         data = info.data.get("data")
         if data is None or data.default_profile == EvaluationSettings().profile:
             return value
@@ -781,13 +802,14 @@ class SweepConfig(Settings):
 
     @model_serializer(mode="wrap")
     def _one_kind_of_splits(self, fields: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        result: dict[str, Any] = fields(self)
+        """Write only the kind of splits that the sweep has, and all named splits by their names."""
+        document: dict[str, Any] = fields(self)
         if self.forget_fractions:
-            del result["splits"]
+            del document["splits"]
         else:
-            del result["forget_fractions"]
-            result["splits"] = self.split_keys
-        return result
+            del document["forget_fractions"]
+            document["splits"] = self.split_keys
+        return document
 
     @property
     def split_keys(self) -> tuple[SplitKey, ...]:
@@ -807,12 +829,12 @@ class SweepConfig(Settings):
 
     @property
     def unit(self) -> Unit:
-        """What the budget of a run, and the moments of its evaluations, are counted in."""
+        """The unit of a run's budget and of the moments of its evaluations."""
         return Unit.EPOCH if self.steps is None else Unit.STEP
 
     @property
     def budget(self) -> int:
-        """Epochs of a run, or its steps."""
+        """Number of epochs of a run, or of steps."""
         budget = self.epochs if self.steps is None else self.steps
         if budget is None:
             raise ConfigError([Problem(self.name, "epochs", NO_BUDGET)])
@@ -821,28 +843,29 @@ class SweepConfig(Settings):
     @property
     def evaluate_at(self) -> tuple[int, ...]:
         """The epochs, or steps, after which runs are evaluated."""
-        return self._evaluated_every(
-            self.evaluation.every if self.steps is None else self.evaluation.every_steps
-        )
+        evaluation = self.evaluation
+        every = evaluation.every if self.steps is None else evaluation.every_steps
+        return self._evaluated_every(every)
 
     def evaluate_at_of(self, method: str) -> tuple[int, ...]:
-        """The epochs, or steps, after which runs of a method are evaluated.
+        """Return the epochs, or steps, after which runs of a method are evaluated.
 
-        All entries of a method have the same (`written.py`).
+        All entries of a method have the same moments (`cross_key_rules.py`).
         """
-        stated = (
-            grid.evaluation
-            for grid in self.methods
-            if grid.specs and grid.specs[0].name == method and grid.evaluation is not None
-        )
-        evaluation = next(stated, None)
-        if evaluation is None:
-            return self.evaluate_at
-        every = evaluation.every if self.steps is None else evaluation.every_steps
-        return self.evaluate_at if every is None else self._evaluated_every(every)
+        for grid in self._entries_of(method):
+            if grid.evaluation is not None:
+                is_by_epochs = self.steps is None
+                every = grid.evaluation.every if is_by_epochs else grid.evaluation.every_steps
+                return self.evaluate_at if every is None else self._evaluated_every(every)
+        return self.evaluate_at
 
     def _evaluated_every(self, every: int | None) -> tuple[int, ...]:
-        """Every so many epochs or steps, and the last; None: the default of the budget's unit."""
+        """Return the moments of evaluation, of which the last one is always the end of the run.
+
+        Args:
+            every: Epochs or steps between two evaluations. None: one epoch, or the whole run if
+                it is by steps.
+        """
         last = self.budget
         if every is None:
             every = 1 if self.steps is None else last
@@ -854,9 +877,9 @@ class SweepConfig(Settings):
         return Path(self.cache) if self.cache else Path(self.output) / "cache"
 
     def resources_of(self, model: str) -> Resources:
-        """The resources of a run of the model with this name."""
-        part = next(m.resources for m in self.models if m.name == model)
-        return self.resources if part is None else part
+        """Return the resources of a run of the model with this name."""
+        own = next(settings.resources for settings in self.models if settings.name == model)
+        return self.resources if own is None else own
 
     @property
     def method_names(self) -> tuple[str, ...]:
@@ -864,6 +887,17 @@ class SweepConfig(Settings):
         return tuple(dict.fromkeys(grid.specs[0].name for grid in self.methods if grid.specs))
 
     def training_of(self, method: str) -> TrainingSettings:
-        """The training settings of a method; all its entries have the same (`written.py`)."""
-        part = (g.training for g in self.methods if g.specs and g.specs[0].name == method)
-        return next((item for item in part if item is not None), self.training)
+        """Return the training settings of a method.
+
+        All entries of a method have the same settings (`cross_key_rules.py`).
+        """
+        for grid in self._entries_of(method):
+            if grid.training is not None:
+                return grid.training
+        return self.training
+
+    def _entries_of(self, method: str) -> Iterator[MethodGrid]:
+        """Yield the entries of a method."""
+        for grid in self.methods:
+            if grid.specs and grid.specs[0].name == method:
+                yield grid
