@@ -134,11 +134,11 @@ def _no_ranges_in_a_grid(
     axes: dict[Loc, Axis | Rates | None] = {("learning_rates",): config.learning_rates}
     for index, grid in enumerate(config.methods):
         axes["methods", index, "learning_rates"] = grid.learning_rates
-        for key, values in grid.ranges.items():
-            axes["methods", index, *key.split(".")] = values
+        for key, spanned in grid.ranges.items():
+            axes["methods", index, *key.split(".")] = spanned
     for name, settings in modifiers.items():
-        for key, values in settings.items():
-            axes["modifiers", name, key] = values
+        for key, axis in settings.items():
+            axes["modifiers", name, key] = axis
     for loc, values in axes.items():
         if isinstance(values, Range):
             yield Fault(
