@@ -7,6 +7,7 @@ from typing import Any
 
 import command_line_page
 import configuration_page
+import file_tree_page
 import index_for_programs
 import method_pages
 import moved_pages
@@ -73,6 +74,7 @@ def _pages() -> Iterator[tuple[str, str]]:
     yield "reference/configuration.md", configuration_page.page()
     yield "reference/command-line.md", command_line_page.page()
     yield "reference/starting-values.md", starting_values_page.page()
+    yield "develop/files.md", file_tree_page.page()
 
 
 def _section(nav: Any, title: str) -> list[str]:

@@ -32,15 +32,25 @@ def code(value: object) -> str:
     return f"`{text}`" if text else "`''`"
 
 
+_SECTIONS = ("Args", "Attributes", "Returns", "Yields", "Raises", "Example", "Examples", "Note")
+"""Headings of sections in Google style, which mkdocstrings turns into lists."""
+
+
 def from_docstring(text: str) -> str:
     """A docstring as Markdown: equations are set, aligned lists keep their lines, prose flows.
 
     Lines with a run of spaces inside or before them are kept; so is all that stands before them in
-    their paragraph. The rest of it is prose.
+    their paragraph. The rest of it is prose. Sections in Google style are left to mkdocstrings.
     """
     made: list[str] = []
+    is_in_section = False
     for part in re.split(r"\n\s*\n", text.strip("\n")):
         lines = part.splitlines()
+        begins_section = lines[0].removesuffix(":") in _SECTIONS and lines[0].endswith(":")
+        is_in_section = begins_section or (is_in_section and lines[0].startswith("    "))
+        if is_in_section:
+            made.append(part.replace("<", "&lt;"))
+            continue
         equations = [*takewhile(_is_equation, lines)]
         if equations:
             made.append(f'<div class="equations">{"".join(map(equation, equations))}</div>')

@@ -222,6 +222,9 @@ def _report(console: Console, checked: str, results: Sequence["Result"], options
             else:
                 console.paragraph(line, indent=" " * 18)
     count = f"{len(faults) or 'no'} fault{'s' if len(faults) > 1 else ''}"
+    warned = sum(result.outcome.verdict == "warning" for result in results)
+    if warned:
+        count += f", {warned} warning{'s' if warned > 1 else ''}"
     not_run = sum(result.outcome.verdict == "not run" for result in results)
     skipped = f", {not_run} check{'s' * (not_run > 1)} not run" if not_run else ""
     console.print(f"{name}: {count}{skipped}, {sum(r.seconds for r in results):.1f} s")

@@ -13,9 +13,14 @@ from unlearnbench.api.plugin_code import describe, source_file
 from unlearnbench.api.registry import Kind
 from unlearnbench.base.errors import PluginError, UnavailableError, UnlearnbenchError, did_you_mean
 
-Verdict = Literal["passed", "fault", "not declared", "not applicable", "not run"]
-"""`not declared`: there is no value to compare with; `not applicable`: the claim has no meaning for
-the plug-in; `not run`: a check that it builds on has failed, or what it reads is out of reach."""
+Verdict = Literal["passed", "warning", "fault", "not declared", "not applicable", "not run"]
+"""The outcome in a word.
+
+- `warning`: the plug-in works, but its readers miss something.
+- `not declared`: there is no value to compare with.
+- `not applicable`: the claim has no meaning for the plug-in.
+- `not run`: a check that it builds on has failed, or what it reads is out of reach.
+"""
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,7 @@ class Outcome:
 
 passed = partial(Outcome, "passed")
 fault = partial(Outcome, "fault")
+warning = partial(Outcome, "warning")
 not_applicable = partial(Outcome, "not applicable")
 
 

@@ -11,10 +11,14 @@ from pydantic import ValidationError
 from unlearnbench.api.benchmark import Benchmark
 from unlearnbench.api.hyperparameters import HyperParameters
 from unlearnbench.config.entries import with_tuples
-from unlearnbench.testing.check import Outcome, check, fault, passed
+from unlearnbench.testing.check import Outcome, check, fault, passed, warning
 
 _FORMULA = re.compile(r"^\s*\S.{0,40}?\s(=|←|≤|:=)\s.+", re.MULTILINE)
-_SYMBOL = re.compile(r"^\s*\S.*?\S?  +\S", re.MULTILINE)
+_SYMBOL = re.compile(
+    # `β  strength`, two spaces apart; or a section in Google style: `Symbols:`, then `    β: …`.
+    r"^\s*\S.*?\S?  +\S|^(Symbols|Attributes):\n\s+\S[^\n]*:\s+\S",
+    re.MULTILINE,
+)
 _SOURCE = re.compile(r"\b(19|20)\d\d\b|arXiv|doi\.org|https?://|\bown work\b")
 
 
@@ -66,20 +70,23 @@ def docstring(plugin: HyperParameters) -> Outcome:
     The same name stands for different losses in different harnesses (SimNPO's margin, NPO's sign,
     KL's mean): without its equation the name does not identify the method.
 
-    `Name: Author year, arXiv:….`; a line `L = …`; and a line `symbol  its meaning` for each symbol.
+    `Name: Author year, arXiv:….`; a line `L = …`; and a line `symbol  its meaning` for each symbol,
+    or a section `Symbols:` with lines `symbol: its meaning`.
     """
     text = inspect.cleandoc(type(plugin).__doc__ or "")
-    missing = [
-        part
-        for part, pattern in (
-            ("a formula (`L = …`)", _FORMULA),
-            ("its symbols (`symbol  meaning`, two spaces apart)", _SYMBOL),
-            ("a source (year, arXiv, or «own work»)", _SOURCE),
+    missing: list[str] = []
+    if not _FORMULA.search(text):
+        missing.append("a formula (`L = …`)")
+    if not _SOURCE.search(text):
+        missing.append("a source (year, arXiv, or «own work»)")
+    if missing:
+        return fault(f"without {' and '.join(missing)}")
+    if not _SYMBOL.search(text):
+        return warning(
+            "formula and source, but no list of symbols (`symbol  meaning`, two spaces apart, or "
+            "a section `Symbols:`)"
         )
-        if not pattern.search(text)
-    ]
-    seen = f"{len(text.splitlines())} lines with formula, symbols and source"
-    return fault(f"without {' and '.join(missing)}") if missing else passed(seen)
+    return passed(f"{len(text.splitlines())} lines with formula, symbols and source")
 
 
 check(alone=True)(docstring)

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from unlearnbench.api import registry
 from unlearnbench.api.inference_method import Wrapper
-from unlearnbench.api.method import LossBatch, Method
+from unlearnbench.api.method import LossBatch, Method, Needs
 from unlearnbench.base.errors import PluginError
 from unlearnbench.models.batching import TokenBatch, collate
 from unlearnbench.models.encoding import Row
@@ -214,3 +215,59 @@ def test_required_values_come_from_examples() -> None:
     with pytest.raises(PluginError, match=r"Missing cannot be made: weight: .*--set KEY=VALUE"):
         check_plugin("methods", Missing)
     assert check_plugin("methods", Missing, {"weight": 1.0}, ["order"])
+
+
+class AlignedSymbols(Method):
+    """Floored ascent: own work, 2026
+
+    L = mean_t max(0, log p_t − log ε)
+
+    p_t  probability of an answer token
+    ε    smallest probability that is lowered
+    """
+
+    needs = Needs(parts=frozenset({"forget"}))
+
+    def loss(self, batch: LossBatch) -> Tensor:
+        return batch.forget.mean_tokens(batch.forget.token_logprob.clamp(min=-4.6))
+
+
+class GoogleSymbols(AlignedSymbols):
+    """Floored ascent: own work, 2026
+
+    L = mean_t max(0, log p_t − log ε)
+
+    Symbols:
+        p_t: probability of an answer token
+        ε: smallest probability that is lowered
+    """
+
+
+class NoSymbols(AlignedSymbols):
+    """Floored ascent: own work, 2026
+
+    L = mean_t max(0, log p_t − log ε)
+    """
+
+
+class NoSource(AlignedSymbols):
+    """Floored ascent.
+
+    L = mean_t max(0, log p_t − log ε)
+    """
+
+
+@pytest.mark.parametrize(
+    ("method", "verdict"),
+    [
+        (AlignedSymbols, "passed"),
+        (GoogleSymbols, "passed"),
+        (NoSymbols, "warning"),
+        (NoSource, "fault"),
+    ],
+)
+def test_symbols_may_be_aligned_or_a_section_and_only_their_absence_is_a_warning(
+    method: type[Method], verdict: str
+) -> None:
+    (result,) = check_plugin("methods", method, only=["docstring"])
+    assert result.outcome.verdict == verdict

@@ -39,3 +39,10 @@ def test_definitions_keep_their_lines(from_docstring: Convert) -> None:
         "```{.text .formula}\nt  answer token of a forget row\np_t  its probability\n```\n\n"
         "The loss is bounded."
     )
+
+
+def test_sections_in_google_style_are_left_to_the_documentation(from_docstring: Convert) -> None:
+    section = "Args:\n    rate: Step size, as in\n        the paper.\n    seed: Of the draw."
+    text = f"Train a model.\n\n{section}\n\nRaises:\n    DataError: No <rows>."
+    expected = f"Train a model.\n\n{section}\n\nRaises:\n    DataError: No &lt;rows>."
+    assert from_docstring(text) == expected
