@@ -116,7 +116,10 @@ class PanelOrder(OnPanel):
         lines = [*doubts(self), *_without_order(self)]
         tied = _tied(self)
         if tied:
-            lines.append(f"Tied (the difference is within seed noise): {'; '.join(tied)}.")
+            lines.append(
+                "In one place by the headline number (the difference is within seed noise): "
+                f"{'; '.join(tied)}."
+            )
         lines += [f"Trained differently: {clause}." for clause in self.unequal]
         return tuple(lines)
 

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pydantic import TypeAdapter
 
@@ -27,8 +27,10 @@ from unlearnbench.analysis.scorecard import (
     lasting_score,
     questions,
 )
+from unlearnbench.analysis.under_attack import LEAST_REMOVED
 from unlearnbench.analysis.wording import variant_label
 from unlearnbench.base.number_text import float_text
+from unlearnbench.config.schema import RetainTermName
 from unlearnbench.stats.t_interval import ENOUGH_SEEDS, Interval
 
 if TYPE_CHECKING:
@@ -97,6 +99,15 @@ class RecommendedSetting:
     """Its utility as a share of the start model's."""
     forgotten: float | None
     """The headline's number of what is forgotten."""
+    utility_low: float | None = None
+    """Lower end of the interval of its utility; None without an interval."""
+    utility_high: float | None = None
+    utility_interval: str = ""
+    """What these ends are: `95 % t interval of the mean over 3 seeds`."""
+    least_utility: float | None = None
+    """The utility that a setting must have to be recommended."""
+    may_keep_too_little: bool = False
+    """Whether the interval of its utility reaches below `least_utility`."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +174,9 @@ class MethodStanding:
     """The headline's number of what is forgotten."""
     score: float | None = None
     """Its score `Recommendation.score_name`."""
+    is_little: bool = False
+    """Whether its score is below `LEAST_REMOVED`, the share that Lasting needs, and not because it
+    is over-forgotten."""
     is_over_forgotten: bool = False
     """Whether it knows less of the forget rows than the retain model, beyond chance."""
     is_unmoved: bool = False
@@ -184,14 +198,18 @@ class NextStep:
     """What would decide an open question, as an edit of the configuration."""
 
     purpose: str
-    """`to decide against general-ce-u`."""
+    """`to compare it with general-ce-u`."""
     action: str
-    """`add a learning rate of npo+nll between 0.0001 and 0.001`."""
+    """`try npo+nll at a learning rate between 0.0001 and 0.001`."""
     edit: str
     """A line of YAML: `learning_rates: [1.0e-4, 3.0e-4, 1.0e-3]`."""
     entry: str = ""
     """Method in whose entry of `methods` the line belongs, such as `npo+nll`. There it replaces the
     learning rates of this method only. Empty for a line that belongs at the top of the file."""
+    entry_text: str = ""
+    """The same as YAML has it: "`npo` with `retain: {term: nll}`"."""
+    reason: str = ""
+    """Why this may help: `0.0001 has less utility (0.298)`; empty if the action says it."""
 
 
 @dataclass(frozen=True)
@@ -288,6 +306,8 @@ def outcome_of(panel: Panel) -> Outcome:
 
 
 def _recommended(panel: Panel, best: Best, setting: Setting) -> RecommendedSetting:
+    interval = setting.interval(panel.headline.kept.column)
+    least = panel.least_kept
     return RecommendedSetting(
         method=setting.method,
         name=best.name,
@@ -302,6 +322,11 @@ def _recommended(panel: Panel, best: Best, setting: Setting) -> RecommendedSetti
         start_utility=panel.start.utility,
         utility_share=panel.share_kept(setting.kept),
         forgotten=setting.forgotten,
+        utility_low=None if interval is None else interval.low,
+        utility_high=None if interval is None else interval.high,
+        utility_interval="" if interval is None else interval.name,
+        least_utility=least,
+        may_keep_too_little=interval is not None and least is not None and interval.low < least,
     )
 
 
@@ -318,6 +343,8 @@ def _standings(panel: Panel, scorer: Scorer | None) -> Iterable[MethodStanding]:
         scores = () if scorer is None else scorer.scores(setting.rows)
         name = _first_score(panel)
         score = next((score for score in scores if score.label == name), None)
+        is_over_forgotten = score is not None and OVER_FORGOTTEN in score.warnings
+        is_low = score is not None and score.mean is not None and score.mean < LEAST_REMOVED
         yield MethodStanding(
             name=best.name,
             family=best.family,
@@ -328,7 +355,8 @@ def _standings(panel: Panel, scorer: Scorer | None) -> Iterable[MethodStanding]:
             utility_share=panel.share_kept(setting.kept),
             forgotten=setting.forgotten,
             score=None if score is None else score.mean,
-            is_over_forgotten=score is not None and OVER_FORGOTTEN in score.warnings,
+            is_little=is_low and not is_over_forgotten,
+            is_over_forgotten=is_over_forgotten,
             is_unmoved=panel.start.unmoved(setting.forgotten),
             why_not=best.why_not,
         )
@@ -549,13 +577,11 @@ def _next_step(
     if not open_methods:
         return None
     other = next((method for method in open_methods if method.is_runner_up), open_methods[0])
-    purpose = f"to decide against {other.name}"
     if other.verdict is Verdict.UNDECIDED:
-        return _more_seeds(panel, 2, purpose)
-    between = _rate_with_more_utility(panel, best, setting)
-    if between is None or best.choice is not None:
+        return _more_seeds(panel, 2, f"to decide between {best.name} and {other.name}")
+    if best.choice is not None:
         return None
-    return NextStep(purpose, *between, entry=best.family)
+    return _rate_with_more_utility(panel, best, setting, f"to compare it with {other.name}")
 
 
 def _more_seeds(panel: Panel, more: int, purpose: str) -> NextStep:
@@ -579,8 +605,10 @@ def _rates(panel: Panel, family: str) -> list[float]:
     )
 
 
-def _rate_with_more_utility(panel: Panel, best: Best, setting: Setting) -> tuple[str, str] | None:
-    """Return the action and the edit that try a learning rate at which there is more utility.
+def _rate_with_more_utility(
+    panel: Panel, best: Best, setting: Setting, purpose: str
+) -> NextStep | None:
+    """Try a learning rate at which there is more utility.
 
     A setting that forgets more and has less utility than another method cannot be compared with it.
     The rates that were tried say on which side there is more utility. For example, NPO with a
@@ -599,12 +627,49 @@ def _rate_with_more_utility(panel: Panel, best: Best, setting: Setting) -> tuple
     higher = min((other for other in rates if other > rate), default=None)
     for neighbour in (higher, lower):
         if neighbour is not None and utility.get(neighbour, -math.inf) > setting.kept:
-            return _try_between(best.family, rates, rate, neighbour)
+            action, edit = _try_between(best.family, rates, rate, neighbour)
+            reason = _utility_at(panel, neighbour, utility, "more")
+            return _step_of_entry(purpose, action, edit, best.family, reason)
     if lower is None:
-        return _try_beyond(best.family, rates, rate, "below")
+        action, edit = _try_beyond(best.family, rates, rate, "below")
+        reason = _utility_at(panel, higher, utility, "less")
+        if higher is None:
+            reason = f"a gentler training usually has more {panel.headline.kept.plain_short}"
+        return _step_of_entry(purpose, action, edit, best.family, reason)
     if higher is None:
-        return _try_beyond(best.family, rates, rate, "above")
+        action, edit = _try_beyond(best.family, rates, rate, "above")
+        reason = _utility_at(panel, lower, utility, "less")
+        return _step_of_entry(purpose, action, edit, best.family, reason)
     return None
+
+
+def _utility_at(
+    panel: Panel, rate: float | None, utility: Mapping[float, float], than: Literal["more", "less"]
+) -> str:
+    """`0.0001 has less utility (0.298)`; empty if nothing is known of a learning rate."""
+    if rate is None or rate not in utility:
+        return ""
+    kept = panel.headline.kept
+    return f"{float_text(rate)} has {than} {kept.plain_short}: {kept.text(utility[rate])}"
+
+
+def _step_of_entry(purpose: str, action: str, edit: str, family: str, reason: str = "") -> NextStep:
+    return NextStep(purpose, action, edit, family, entry_in_yaml(family), reason)
+
+
+def entry_in_yaml(family: str) -> str:
+    """Name the entry of a method as the configuration has it.
+
+    For example, "`npo` with `retain: {term: nll}`" for `npo+nll`.
+    """
+    name, *others = family.split("+")
+    terms = [other for other in others if other in get_args(RetainTermName)]
+    modifiers = [other for other in others if other not in terms]
+    parts = [f"`retain: {{term: {term}}}`" for term in terms]
+    if modifiers:
+        parts.append(f"`modifiers: [{', '.join(modifiers)}]`")
+    with_parts = f" with {' and '.join(parts)}" if parts else ""
+    return f"`{name}`{with_parts}"
 
 
 def _utility_by_rate(panel: Panel, family: str, epoch: int) -> dict[float, float]:
@@ -645,7 +710,7 @@ def _more_forgetting(panel: Panel, best: Best, setting: Setting) -> NextStep | N
         action, edit = _try_beyond(best.family, rates, rate, "above")
     else:
         action, edit = _try_between(best.family, rates, rate, higher)
-    return NextStep("to forget more", action, edit, entry=best.family)
+    return _step_of_entry("to forget more", action, edit, best.family)
 
 
 def _step_without_setting(panel: Panel, outcome: Outcome) -> NextStep | None:

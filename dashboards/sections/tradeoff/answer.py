@@ -15,6 +15,7 @@ from unlearnbench.analysis.recommendation import (
     RecommendedSetting,
     Verdict,
 )
+from unlearnbench.analysis.under_attack import LEAST_REMOVED
 from unlearnbench.stats.t_interval import ENOUGH_SEEDS
 
 if TYPE_CHECKING:
@@ -44,6 +45,10 @@ WARNING_LABELS: Mapping[str, str] = {
     "repetitive": "repetitive answers",
     "bypassed": "bypassed",
 }
+
+
+LITTLE = f"a score below {LEAST_REMOVED:g}"
+"""What `little` stands for in the list of methods."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +87,10 @@ class Answer:
     """Whether there is no recommended setting."""
     utility: str
     """`Model Utility 0.749, 83 % of the start model's; 3 seeds`; empty without a setting."""
+    utility_doubt: str
+    """`its interval [0.695, 0.803] reaches below the minimum, 0.722`; empty if it does not."""
     verdict_word: str
-    """`Undecided`, `Better` or `Worse`; empty if nothing is compared."""
+    """`Undecided`, `Not comparable`, `Better` or `Worse`; empty if nothing is compared."""
     verdict: str
     basis: str
     """The number of seeds, and what would make the answers surer; empty without a setting."""
@@ -93,6 +100,11 @@ class Answer:
     """How many of the methods have a usable setting."""
     about_places: str
     """What places are by, and what it means to share one; empty if no method has a place."""
+    about_comparison: str
+    """What the last column of the list compares; empty without a comparison."""
+    signs: str
+    """What the signs in the list mean; empty without one."""
+    about_little: str
     forgotten_label: str
     """Head of the column with what is forgotten."""
     sentences: tuple[str, ...]
@@ -113,12 +125,16 @@ def answer_of(panel: TradeOffPanel, conclusion: Conclusion) -> Answer | None:
         _without_title(conclusion.found, title),
         facts.outcome is not Outcome.RECOMMENDED,
         "" if facts.setting is None else utility_of(facts.setting, panel.headline),
+        "" if facts.setting is None else utility_doubt(facts.setting, panel.headline),
         word,
         verdict,
         "" if facts.setting is None else basis_of(facts.setting),
         method_lines(facts, panel.headline),
         usable_methods(facts.standings, panel.headline),
         about_places(facts.standings, panel.headline),
+        about_comparison(facts, panel.headline),
+        about_signs(facts.standings),
+        LITTLE,
         facts.score_name or panel.headline.forgotten.short,
         conclusion.sentences,
         panel.retain is not None,
@@ -144,6 +160,15 @@ def utility_of(setting: RecommendedSetting, headline: Headline) -> str:
         chosen = ", ".join(map(str, setting.chosen_on))
         seeds += f", chosen on seed{'s' * (len(setting.chosen_on) > 1)} {chosen}"
     return f"{', '.join(parts)}; {seeds}"
+
+
+def utility_doubt(setting: RecommendedSetting, headline: Headline) -> str:
+    """Say that the interval of the utility reaches below the minimum; empty if it does not."""
+    if not setting.may_keep_too_little:
+        return ""
+    kept = headline.kept
+    ends = f"[{kept.text(setting.utility_low)}, {kept.text(setting.utility_high)}]"
+    return f"its interval {ends} reaches below the minimum, {kept.text(setting.least_utility)}"
 
 
 def basis_of(setting: RecommendedSetting) -> str:
@@ -230,7 +255,26 @@ def about_places(standings: Sequence[MethodStanding], headline: Headline) -> str
     text = f"Places: by {headline.forgotten.name}"
     if len({*places}) == len(places):
         return f"{text}."
-    return f"{text}; within one, the difference may be chance."
+    return f"{text}. Methods that share a place differ by less than seeds do."
+
+
+def about_comparison(facts: Recommendation, headline: Headline) -> str:
+    """Return what the last column of the list compares; empty without a comparison."""
+    if facts.setting is None or not facts.compared:
+        return ""
+    name, kept = facts.setting.name, headline.kept.plain_short
+    return f"Last column: does {name} forget more at equal {kept}?"
+
+
+def about_signs(standings: Sequence[MethodStanding]) -> str:
+    """Return what the signs before the numbers of a list mean; empty without one."""
+    usable = [standing for standing in standings if standing.is_usable]
+    signs: list[str] = []
+    if any(standing.is_over_forgotten for standing in usable):
+        signs.append("⚠: over-forgotten, knows less than the retain model")
+    if any(standing.is_little and not standing.is_unmoved for standing in usable):
+        signs.append(f"little: {LITTLE}")
+    return f"{'. '.join(signs)}." if signs else ""
 
 
 def verdict_of(facts: Recommendation) -> tuple[str, str]:
@@ -254,4 +298,4 @@ def verdict_of(facts: Recommendation) -> tuple[str, str]:
     if runner_up.verdict is Verdict.UNDECIDED:
         return "Undecided", f"against {name}: the difference may be chance.{few}"
     reason = f": {runner_up.short_reason}" if runner_up.short_reason else ""
-    return "Undecided:", f"{name}, is not comparable{reason}.{few}"
+    return "Not comparable", f"with {name}{reason}, so nothing is decided.{few}"

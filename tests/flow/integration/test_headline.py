@@ -114,8 +114,9 @@ def test_order_is_by_value_with_intervals_over_seeds() -> None:
     assert [one.place for one in panel.methods] == [1, 2, None]
     near = [record("near", s, 0.8, 0.10 + 0.01 * s) for s in range(3)]
     (panel,) = Results.of([*RECORDS, *near], name="").claims.panels
-    assert "Tied (the difference is within seed noise): near and strong" in checked(
-        " ".join(panel.sentences)
+    assert (
+        "In one place by the headline number (the difference is within seed noise): near and strong"
+        in checked(" ".join(panel.sentences))
     )
 
 

@@ -71,7 +71,7 @@ def test_order_and_hypervolume() -> None:
         (
             {"a": (-1, -2.5, -1.5), "b": (-2, -2.9, -2.1), "c": (-8, -8.2, -8.1)},
             [1, 1, 3],
-            "Tied (the difference is within seed noise): a and b.",
+            "In one place by the headline number (the difference is within seed noise): a and b.",
         ),
         (
             {"a": (-1.0, -1.1), "b": (-8.0, -8.2, -8.1)},

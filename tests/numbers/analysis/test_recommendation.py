@@ -1,6 +1,7 @@
 """The facts of the first screen: outcome, scores, verdicts and the next step."""
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -14,6 +15,7 @@ from unlearnbench.analysis.recommendation import (
     Outcome,
     Recommendation,
     Verdict,
+    entry_in_yaml,
 )
 from unlearnbench.analysis.results import Results
 from unlearnbench.results.finalize import table_of
@@ -52,7 +54,7 @@ def test_each_other_method_has_a_verdict() -> None:
     assert facts.runner_up is not None
     assert facts.runner_up.name == "near"
     assert facts.next_step == NextStep(
-        "to decide against near", "run 2 more seeds", "seeds: [0, 1, 2, 3, 4]"
+        "to decide between twin and near", "run 2 more seeds", "seeds: [0, 1, 2, 3, 4]"
     )
 
 
@@ -95,8 +97,52 @@ def test_the_next_rate_lies_where_there_is_more_utility(
         return
     assert step is not None
     assert step.action == f"try strong at a learning rate {action}"
+    assert (step.purpose, step.entry_text) == ("to compare it with gentle", "`strong`")
+    rate = action.rpartition(" ")[2]
+    tried_rates = {f"{known:g}": utility for known, utility in others.items()}
+    neighbour = next((known for known in tried_rates if known in step.reason), "")
+    if neighbour == rate or "between" in action:
+        assert step.reason == f"{neighbour} has more utility: {tried_rates[neighbour]:.3f}"
+    else:
+        assert step.reason == f"{neighbour} has less utility: {tried_rates[neighbour]:.3f}"
     assert step.entry == "strong", "at the top of the file it would not reach an entry with rates"
     assert yaml.safe_load(step.edit) == {"learning_rates": rates}
+
+
+def test_the_entry_is_named_as_the_configuration_has_it() -> None:
+    assert entry_in_yaml("npo") == "`npo`"
+    assert entry_in_yaml("npo+nll") == "`npo` with `retain: {term: nll}`"
+    assert entry_in_yaml("npo+kl+sam+gru") == (
+        "`npo` with `retain: {term: kl}` and `modifiers: [sam, gru]`"
+    )
+    for family in ("npo+nll", "npo+kl"):
+        (text,) = re.findall("with `(.*)`", entry_in_yaml(family))
+        assert yaml.safe_load(text) == {"retain": {"term": family.partition("+")[2]}}
+
+
+@pytest.mark.parametrize(
+    ("utilities", "may_keep_too_little"),
+    [
+        ((0.80, 0.80, 0.80), False),
+        ((0.78, 0.80, 0.82), False),  # ± 4.302653 * 0.02 / √3 = 0.0497
+        ((0.75, 0.80, 0.85), True),  # ± 0.1242
+        ((0.71, 0.89), True),  # of two seeds, the range
+        ((0.80,), False),  # of one seed, nothing is known
+    ],
+)
+def test_a_utility_whose_interval_reaches_below_the_minimum_is_in_doubt(
+    utilities: tuple[float, ...], may_keep_too_little: bool
+) -> None:
+    runs = [run("a", [(utility, off(0.2, s))], seed=s) for s, utility in enumerate(utilities)]
+    setting = facts_of([*REFERENCES, *runs]).setting
+    assert setting is not None
+    assert setting.least_utility == pytest.approx(0.8 * 0.9)
+    assert setting.may_keep_too_little is may_keep_too_little
+    if len(utilities) == 3:
+        assert setting.utility_interval == "95 % t interval of the mean over 3 seeds"
+        assert setting.utility_low is not None
+        assert setting.utility_high is not None
+        assert setting.utility_low <= 0.8 <= setting.utility_high
 
 
 def test_few_seeds_come_first() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from unlearnbench.analysis.recommendation import (
     ComparedMethod,
+    MethodStanding,
     Outcome,
     Recommendation,
     RecommendedSetting,
@@ -97,7 +98,10 @@ SETTING = RecommendedSetting(
                 ),
             ),
             (0, 1, 2),
-            ("Undecided:", "a, the runner-up, is not comparable: it has more utility (0.832)."),
+            (
+                "Not comparable",
+                "with a, the runner-up: it has more utility (0.832), so nothing is decided.",
+            ),
         ),
     ],
 )
@@ -151,9 +155,9 @@ def test_the_list_of_methods_says_place_utility_and_what_is_forgotten(fabric: Fa
     head, npo, dpo, idk, unusable = rows(*of_four(fabric))
     assert head == ["Place", "Method", "Utility", "log₁₀ FQ", "npo better?"]
     assert [line[:3] for line in (npo, dpo, idk)] == [
-        ["1", "npo", "96 %"],
-        ["2", "dpo runner-up", "96 %"],
-        ["3", "idk", "100 %"],
+        ["1", "npo 1e-4", "96 %"],
+        ["2", "dpo 1e-4 runner-up", "96 %"],
+        ["3", "idk 1e-4", "100 %"],
     ]
     assert [line[3] for line in (npo, dpo, idk)] == ["−0.10", "−4.00", "−8.00"], "without scores"
     assert npo[4] == "recommended"
@@ -182,8 +186,35 @@ def test_methods_of_one_place_are_explained(fabric: Fabric) -> None:
     _, *lines = rows(*records)
     assert [line[0] for line in lines] == ["1", "1"]
     text = aside(*records)
-    assert "Places: by Forget Quality; within one, the difference may be chance." in text
+    assert "Places: by Forget Quality. Methods that share a place differ by less than seeds" in text
+    recommended = lines[0][1].partition(" ")[0]
+    assert f"Last column: does {recommended} forget more at equal utility?" in text
     assert "All 2 methods have a usable setting" in text
+
+
+def test_a_utility_whose_interval_reaches_below_the_minimum_says_so(fabric: Fabric) -> None:
+    records = references(fabric)
+    sure = [*records, *seeds(fabric, "npo", 0.85, -0.1)]
+    assert answer(*sure).utility_doubt == ""
+    assert "below the minimum" not in aside(*sure)
+    for seed, utility in enumerate((0.70, 0.74, 0.78)):
+        records.append(fabric.run("npo", points=((utility, -0.1),), seed=seed))
+    # 4.302653 * 0.04 / sqrt(3) = 0.0994; 80 % of the start model's utility are 0.71.
+    least = answer(*records).facts.setting.least_utility
+    sentence = f"its interval [0.641, 0.839] reaches below the minimum, {least:.3f}"
+    assert answer(*records).utility_doubt == sentence
+    assert f"⚠ {sentence}" in aside(*records)
+
+
+def test_a_low_score_is_called_little_and_over_forgetting_has_its_sign() -> None:
+    standing = MethodStanding("a", "a", score=0.2, is_little=True)
+    over = MethodStanding("b", "b", score=0.2, is_over_forgotten=True)
+    unmoved = MethodStanding("c", "c", score=0.0, is_little=True, is_unmoved=True)
+    assert answers.about_signs([standing]) == "little: a score below 0.25."
+    assert answers.about_signs([unmoved]) == "", "the list says `nothing`"
+    assert answers.about_signs([over, standing]) == (
+        "⚠: over-forgotten, knows less than the retain model. little: a score below 0.25."
+    )
 
 
 def test_places_need_three_seeds(fabric: Fabric) -> None:
