@@ -32,6 +32,7 @@ WEIGHTS: Mapping[str, float] = {"reference/python.md": 0.05, "reference/configur
 def add(path: str, meta: MutableMapping[str, Any]) -> None:
     """Add words and weight of the page at `path` to its front matter, which the search reads."""
     if words := WORDS.get(path):
-        meta["tags"] = [*meta.get("tags", []), *words]
+        # One tag: the search shows tags next to each other without a blank between them.
+        meta["tags"] = [*meta.get("tags", []), " ".join(words)]
     if weight := WEIGHTS.get(path):
         meta["search"] = {"boost": weight, **meta.get("search", {})}

@@ -1,9 +1,11 @@
 """The page of starting values: the table of `unlearnbench.config.starting_values` as text."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from markup import code, escaped, table
 
+from unlearnbench.api.method import Method
+from unlearnbench.api.registry import load_method
 from unlearnbench.config.starting_values import (
     PREPARATIONS,
     RELEARNING,
@@ -21,14 +23,37 @@ by the size of the model. The values are starting points and not results. If you
 size or your schedule differ, the best rate differs, too. Therefore also try a third of the rate and
 three times the rate, or let [`tune`](../tutorials/tune-fairly.md) search.
 
+Choose the size of your model:
+
+{index}
+
 The command `unlearnbench configs new NAME --forget-rows … --retain-rows … --model …` writes these
 values into your configuration. A sweep warns you if all rates of a method are more than ten times
 higher or lower than the value on this page.
 
-The last column of each table says where a value comes from:
+## How to read the tables
+
+**Settings.** The column *settings* contains the values of the method's own hyperparameters. A value
+in **bold** differs from the method's default, so write it into the entry of the method. All other
+values are the defaults, which you need not write. The command `unlearnbench methods show NAME`
+explains each hyperparameter. It also prints the defaults that are switches, texts or seeds, which
+the tables leave out.
+
+**Retain term.** The column `retain` contains what you write under the key `retain` of the method's
+entry. `{term: nll}` adds the negative log-likelihood of the rows to keep, and `{term: kl}` adds the
+divergence from the start model on these rows. If the cell says *none*, the values were run without
+an added retain term. The first row for models of about 1B is written like this:
+
+```yaml
+methods:
+  - {method: npo, beta: 0.1, retain: {term: nll}, learning_rates: [1.0e-5]}
+```
+
+**Source.** The last column says where a value comes from. Its number leads to the list of sources
+below the table.
 
 - **published**: the authors of the method, the authors of the benchmark, or a harness published the
-  value. The column names the place where we read it.
+  value. The source is the place where we read it.
 - **measured here**: we ran it in this project. It is the best of the few rates that we tried.
 - **carried over**: it comes from another model size or from a similar method. We know of nobody who
   has run it.
@@ -37,11 +62,6 @@ All rates are for AdamW on weights in float32, or under bf16 autocast. If the we
 in bfloat16, most updates of AdamW at 1e-5 are smaller than the last digit of a weight, so they are
 lost. Rows that are marked *LoRA* train adapters, which need higher rates. For models with more than
 8 billion weights, we found values only for RMU.
-"""
-SETTINGS = """\
-If a cell in the column *settings* is empty, use the method's defaults, which the command
-`unlearnbench methods show NAME` prints. In a configuration, write the retain term as
-`retain: {term: nll}`.
 """
 STEPS = """\
 ## Epochs and steps
@@ -69,26 +89,45 @@ ATTACK = """\
 The attack `relearning` trains the model on some of the forgotten rows again. It has its own
 learning rate, which depends on the size of the model, too:
 """
-HEADINGS = ("method", "retain term", "rate", "epochs", "batch", "settings", "model", "source")
+HEADINGS = ("method", "`retain`", "rate", "epochs", "batch", "settings", "model", "source")
+SIZES = (ModelSize.ABOUT_1B, ModelSize.ABOUT_7B, ModelSize.SMALL, ModelSize.TINY)
+"""Order of the tables: most readers have a published model, and tiny models are for trials."""
 
 
 def page() -> str:
     """The text of the page."""
-    parts = [INTRODUCTION, *_sections(), STEPS, PREPARATION, _preparations(), ATTACK, _attacks()]
+    introduction = INTRODUCTION.replace("{index}", _index())
+    parts = [introduction, *_sections(), STEPS, PREPARATION, _preparations(), ATTACK, _attacks()]
     return "\n".join(parts)
 
 
+def _index() -> str:
+    """Links to the tables."""
+    return "\n".join(f"- [{_title(size)}](#{_anchor(size)})" for size in SIZES)
+
+
+def _title(size: ModelSize) -> str:
+    """Heading of a size's table: `About 1B: 400 million to 3 billion weights`."""
+    return size.label[0].upper() + size.label[1:]
+
+
+def _anchor(size: ModelSize) -> str:
+    """Link target of a size's table: `about-1b`."""
+    return size.name.lower().replace("_", "-")
+
+
 def _sections() -> Iterator[str]:
-    for size in ModelSize:
-        yield f"## {size.label[0].upper()}{size.label[1:]}\n"
-        if size is ModelSize.TINY:
-            yield SETTINGS
+    for size in SIZES:
+        yield f"## {_title(size)} {{ #{_anchor(size)} }}\n"
         values = [value for value in STARTING_VALUES if value.size is size]
-        yield table(HEADINGS, [_row(value) for value in values])
+        sources = list(dict.fromkeys(value.source for value in values))
+        yield table(HEADINGS, [_row(value, sources) for value in values])
+        yield "Sources of this table:\n"
+        yield _numbered_sources(size, sources)
 
 
-def _row(value: StartingValue) -> tuple[str, ...]:
-    settings = ", ".join(f"{name}: {_text(each)}" for name, each in value.settings.items())
+def _row(value: StartingValue, sources: Sequence[str]) -> tuple[str, ...]:
+    """The cells of one starting value. `sources` are numbered below its table."""
     kinds = [kind for kind, holds in (("LoRA", value.adapters), ("texts", value.texts)) if holds]
     model = f"{value.model} ({', '.join(kinds)})" if kinds else value.model
     return (
@@ -97,10 +136,51 @@ def _row(value: StartingValue) -> tuple[str, ...]:
         rate_text(value.learning_rate),
         "" if value.epochs is None else str(value.epochs),
         "" if value.batch_size is None else str(value.batch_size),
-        code(settings) if settings else "",
+        _settings(value),
         escaped(model),
-        _source(value.origin, value.source, value.remark),
+        _numbered_origin(value, sources.index(value.source) + 1),
     )
+
+
+def _settings(value: StartingValue) -> str:
+    """The method's own hyperparameters. Those that differ from its defaults are bold."""
+    fields = load_method(value.method).model_fields
+    shown: list[str] = []
+    for name, setting in value.settings.items():
+        text = code(f"{name}: {_text(setting)}")
+        shown.append(text if setting == fields[name].get_default() else f"**{text}**")
+    shown += [
+        code(f"{name}: {_text(default)}")
+        for name, default in _numeric_defaults(value.method).items()
+        if name not in value.settings
+    ]
+    return ", ".join(shown) or "none"
+
+
+def _numeric_defaults(method: str) -> dict[str, float]:
+    """The defaults of a method's own numbers. Switches, texts and seeds are left out."""
+    defaults: dict[str, float] = {}
+    for name, field in load_method(method).model_fields.items():
+        default = field.get_default()
+        is_number = isinstance(default, int | float) and not isinstance(default, bool)
+        if is_number and name not in Method.model_fields and not name.endswith("_seed"):
+            defaults[name] = default
+    return defaults
+
+
+def _numbered_origin(value: StartingValue, number: int) -> str:
+    """Where a value comes from, with a link to its source below the table."""
+    origin = f"{value.origin.value} [[{number}]](#{_anchor(value.size)}-source-{number})"
+    return f"{origin}<br><small>{escaped(value.remark)}</small>" if value.remark else origin
+
+
+def _numbered_sources(size: ModelSize, sources: Sequence[str]) -> str:
+    """The sources of a table as a list with link targets."""
+    lines = [
+        f'{number}. <span id="{_anchor(size)}-source-{number}"></span>{escaped(source)}'
+        for number, source in enumerate(sources, start=1)
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def rate_text(rate: float) -> str:
@@ -110,10 +190,11 @@ def rate_text(rate: float) -> str:
 
 
 def _retain_term(value: StartingValue) -> str:
+    """What is written under `retain`: `{term: nll}`."""
     if value.retain is None:
-        return ""
-    weight = "" if value.retain_weight == 1 else f", weight {value.retain_weight:g}"
-    return code(value.retain) + weight
+        return "none"
+    weight = "" if value.retain_weight == 1 else f", weight: {value.retain_weight:g}"
+    return code(f"{{term: {value.retain}{weight}}}")
 
 
 def _preparations() -> str:
@@ -122,7 +203,7 @@ def _preparations() -> str:
             escaped(value.size.label),
             code(", ".join(f"{name}: {_text(each)}" for name, each in value.settings.items())),
             escaped(value.model),
-            _source(value.origin, value.source, ""),
+            _source(value.origin, value.source),
         )
         for value in PREPARATIONS
     ]
@@ -135,16 +216,15 @@ def _attacks() -> str:
             escaped(size.label),
             rate_text(value.learning_rate),
             ", ".join(map(str, value.steps)),
-            _source(value.origin, value.source, ""),
+            _source(value.origin, value.source),
         )
         for size, value in RELEARNING.items()
     ]
     return table(("size", "rate", "evaluated after steps", "source"), rows)
 
 
-def _source(origin: Origin, source: str, remark: str) -> str:
-    text = f"**{origin.value}**: {escaped(source)}"
-    return f"{text}<br><small>{escaped(remark)}</small>" if remark else text
+def _source(origin: Origin, source: str) -> str:
+    return f"{origin.value}: {escaped(source)}"
 
 
 def _text(value: object) -> str:

@@ -1,5 +1,6 @@
 """The table of starting values agrees with the configurations that have its numbers."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -170,6 +171,17 @@ def test_the_page_has_every_value(monkeypatch: pytest.MonkeyPatch) -> None:
 
     generator = import_module("starting_values_page")
     text = str(generator.page())
+    tables = [line for line in text.splitlines() if line.startswith("| [")]
+    [npo] = [row for row in tables if "[npo]" in row and "Llama-3.2-1B" in row]
+    assert "| `{term: nll}` |" in npo
+    assert "| `beta: 0.1` |" in npo, "the default of a method is printed"
+    [altpo] = [row for row in tables if "[altpo]" in row and "Llama-3.2-1B" in row]
+    assert "| **`asked: authors`**, `beta: 0.1`, " in altpo, "what has to be written is bold"
+    assert all(row.split("|")[6].strip() for row in tables), "no empty cell of settings"
+    assert text.index("{ #about-1b }") < text.index("{ #tiny }")
+    links = re.findall(r"\]\(#([a-z0-9-]+)\)", text)
+    targets = {*re.findall(r'id="([^"]+)"', text), *re.findall(r"\{ #(\S+) \}", text)}
+    assert {*links} <= targets
     for module in ("starting_values_page", "markup", "mathml"):
         sys.modules.pop(module, None)
     assert text.count("](../methods/") == len(STARTING_VALUES)
