@@ -60,8 +60,10 @@ below the table.
 
 All rates are for AdamW on weights in float32, or under bf16 autocast. If the weights themselves are
 in bfloat16, most updates of AdamW at 1e-5 are smaller than the last digit of a weight, so they are
-lost. Rows that are marked *LoRA* train adapters, which need higher rates. For models with more than
-8 billion weights, we found values only for RMU.
+lost. For models with more than 8 billion weights, we found values only for RMU.
+
+Rows that are marked *LoRA* train adapters. Adapters need
+[higher learning rates than full training](../start/models.md#lora-and-adapters).
 """
 STEPS = """\
 ## Epochs and steps
