@@ -16,6 +16,10 @@ from unlearnbench.config.starting_values import (
 )
 
 INTRODUCTION = """\
+---
+hide: [toc]
+---
+
 # Starting values
 
 This page lists learning rates and other settings with which you can begin a search, by method and
@@ -123,7 +127,9 @@ def _sections() -> Iterator[str]:
         yield f"## {_title(size)} {{ #{_anchor(size)} }}\n"
         values = [value for value in STARTING_VALUES if value.size is size]
         sources = list(dict.fromkeys(value.source for value in values))
+        yield '<div class="values" markdown>\n'
         yield table(HEADINGS, [_row(value, sources) for value in values])
+        yield "</div>\n"
         yield "Sources of this table:\n"
         yield _numbered_sources(size, sources)
 
@@ -156,7 +162,7 @@ def _settings(value: StartingValue) -> str:
         for name, default in _numeric_defaults(value.method).items()
         if name not in value.settings
     ]
-    return ", ".join(shown) or "none"
+    return "<br>".join(shown) or "none"
 
 
 def _numeric_defaults(method: str) -> dict[str, float]:

@@ -176,7 +176,7 @@ def test_the_page_has_every_value(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "| `{term: nll}` |" in npo
     assert "| `beta: 0.1` |" in npo, "the default of a method is printed"
     [altpo] = [row for row in tables if "[altpo]" in row and "Llama-3.2-1B" in row]
-    assert "| **`asked: authors`**, `beta: 0.1`, " in altpo, "what has to be written is bold"
+    assert "| **`asked: authors`**<br>`beta: 0.1`<br>" in altpo, "what has to be written is bold"
     assert all(row.split("|")[6].strip() for row in tables), "no empty cell of settings"
     assert text.index("{ #about-1b }") < text.index("{ #tiny }")
     links = re.findall(r"\]\(#([a-z0-9-]+)\)", text)

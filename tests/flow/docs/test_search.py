@@ -52,8 +52,8 @@ def page(browser: Browser) -> Iterator[Page]:
     opened.close()
 
 
-@pytest.mark.parametrize("typed", ANSWERS)
-def test_one_of_the_first_results_has_the_answer(typed: str, page: Page, site: Path) -> None:
+def search(typed: str, page: Page, site: Path) -> None:
+    """Type a text into the search of the site, and wait for the results."""
     page.goto((site / "index.html").as_uri())
     field = page.locator(".md-search__input")
     field.click()
@@ -62,8 +62,22 @@ def test_one_of_the_first_results_has_the_answer(typed: str, page: Page, site: P
     field.fill(typed[:-1])
     field.press(typed[-1])
     page.wait_for_selector(".md-search-result__item", state="attached")
+
+
+@pytest.mark.parametrize("typed", ANSWERS)
+def test_one_of_the_first_results_has_the_answer(typed: str, page: Page, site: Path) -> None:
+    search(typed, page, site)
     results: list[list[str]] = page.evaluate(RESULTS)
     shown = [urlsplit(link) for links in results[:SHOWN] for link in links]
     base = urlsplit(site.as_uri()).path + "/"
     addresses = [f"{link.path.removeprefix(base)}#{link.fragment}" for link in shown]
     assert any(one.startswith(tuple(ANSWERS[typed])) for one in addresses), addresses
+
+
+def test_search_words_are_hidden_from_results_and_separated(page: Page, site: Path) -> None:
+    search("troubleshooting", page, site)
+    tags = page.locator(".md-search-result__item .md-tags")
+    assert tags.count()
+    assert not any(tag.is_visible() for tag in tags.all())
+    results = page.locator(".md-search-result__list")
+    assert "troubleshootingfaq" not in str(results.text_content())
