@@ -43,6 +43,7 @@ from unlearnbench.training.answer_sampling import Sampler
 from unlearnbench.training.objective import Objective
 from unlearnbench.training.optimizers import TrainerSettings
 from unlearnbench.training.reference_model import load_references
+from unlearnbench.training.step_passes import StepPasses
 from unlearnbench.training.step_result import TOKENS
 from unlearnbench.training.trainer import NonFiniteError, Trainer
 
@@ -168,12 +169,12 @@ def test_the_gradients_of_the_roles_add_up(name: str, make: Any) -> None:
     plain = make(name)
     draws = plain.rows.items(plain.objective.needs, 5, 1)[:4]
     rows = plain.step_rows(draws)
-    terms, reported = plain.backward(rows)
+    terms, reported = plain.passes.backward(rows)
     whole = torch.cat([p.grad.flatten() for p in plain.trained().values()])
     for modifier in (Same(), Sum()):
         trainer = make(name, modifier, micro_batch_size=3)
         at = trainer.modifiers.evaluation(
-            trainer, replace(rows, context=trainer.step_context(draws, draws))
+            trainer.passes, replace(rows, context=trainer.step_context(draws, draws))
         )
         (found,) = trainer.modifiers.gradients(at, RunStep(1, 1))
         assert (flat(found) - whole).norm() <= 1e-12 * whole.norm()
@@ -190,7 +191,7 @@ def test_a_mean_over_several_parts_is_taken_apart_by_role(name: str, make: Any) 
     for modifier in (Same(), Sum()):
         trainer = make(name, modifier)
         draws = trainer.rows.items(trainer.objective.needs, 5, 1)[:4]
-        groups = trainer.modifiers.evaluation(trainer, trainer.step_rows(draws)).groups
+        groups = trainer.modifiers.evaluation(trainer.passes, trainer.step_rows(draws)).groups
         assert groups["retain"] == [frozenset({"retain"})]
 
 
@@ -320,7 +321,7 @@ def test_a_mask_is_of_the_forget_rows_whatever_other_modifiers_there_are(
             scores.append(gradient.abs())
     score = torch.cat(scores)
     limit = score.sort(descending=True).values[math.ceil(0.3 * len(score)) - 1]
-    trainer.modifiers.begin(trainer)
+    trainer.begin(trainer.modifiers)
     found = flat(trainer.modifiers.all[0][1]["selection"])
     clear = (score - limit).abs() > 1e-4 * limit  # rounding decides elsewhere
     assert clear.double().mean() > 0.9
@@ -336,13 +337,13 @@ def test_gradients_of_one_mean_are_those_of_each_role(
     trainer = make(name, *(kind(**kind.tried) for kind in kinds))
     draws = trainer.rows.items(trainer.objective.needs, 5, 1)[:4]
     expected = gradients_by_role(name, trainer, draws)
-    at = trainer.modifiers.evaluation(trainer, trainer.step_rows(draws, by_role=True))
+    at = trainer.modifiers.evaluation(trainer.passes, trainer.step_rows(draws, by_role=True))
     found = at({"forget", "retain"})
     for role, gradient in expected.items():
         # The model's norms compute in fp32, and round differently in another batch.
         assert (flat(found[role]) - gradient).norm() <= 1e-5 * gradient.norm()
     if trainer.modifiers.by_role:
-        step = trainer.modifiers.step(trainer, trainer.step_rows(draws))
+        step = trainer.modifiers.step(trainer.passes, trainer.step_rows(draws))
         of_step = flat(step({"forget"})["forget"])
         assert (of_step - expected["forget"]).norm() <= 1e-5 * expected["forget"].norm()
 
@@ -362,16 +363,16 @@ def test_what_is_masked_stays_bit_for_bit(optimizer: str, decay: float, make: An
 
 def test_weights_are_restored_whatever_happens(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = make("npo", plugin("sharpness", rho=0.1))
-    start, backward, calls = weights(trainer), Trainer.backward, list[Tensor]()
+    start, backward, calls = weights(trainer), StepPasses.backward, list[Tensor]()
 
-    def failing(self: Trainer, *given: Any, **how: Any) -> Any:
+    def failing(self: StepPasses, *given: Any, **how: Any) -> Any:
         found = backward(self, *given, **how)
-        calls.append(weights(self))
-        if len(calls) == 4:
+        calls.append(weights(trainer))
+        if len(calls) == 3:
             raise RuntimeError("the loss fails")
         return found
 
-    monkeypatch.setattr(Trainer, "backward", failing)
+    monkeypatch.setattr(StepPasses, "backward", failing)
     with pytest.raises(PluginError, match="the loss fails"):
         next(trainer.epoch(1))
     assert torch.equal(weights(trainer), start)
@@ -411,10 +412,10 @@ def test_tokens_are_counted_in_every_evaluation(make: Any) -> None:
     steps = [next(trainer.epoch(1)) for trainer in made]
     plain, perturbed = ([step.reported[name] for name in TOKENS] for step in steps)
     trainer = make("npo")
-    draws = trainer.rows.items(trainer.objective.needs, trainer.how.seed, 1)
-    rows = trainer.step_rows(draws[: trainer.how.batch_size])
+    draws = trainer.rows.items(trainer.objective.needs, trainer.settings.seed, 1)
+    rows = trainer.step_rows(draws[: trainer.settings.batch_size])
     forget, retain = (
-        trainer.batches.tokens(rows.draws, rows.context, [part]) for part in ("forget", "retain")
+        trainer.batches.tokens(rows.items, rows.context, [part]) for part in ("forget", "retain")
     )
     assert plain == [forget + retain] * 2
     assert perturbed == [2 * forget + retain] * 2
@@ -424,17 +425,18 @@ def test_memory_that_runs_out_at_an_offset_changes_nothing(
     make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = trained(make("pdu", plugin("sharpness"), Average(), micro_batch_size=2))
-    trainer, backward, calls = make("pdu", plugin("sharpness"), Average()), Trainer.backward, [0]
+    trainer, calls = make("pdu", plugin("sharpness"), Average()), [0]
+    backward = StepPasses.backward
 
-    def crowded(self: Trainer, *given: Any, **how: Any) -> Any:
+    def crowded(self: StepPasses, *given: Any, **how: Any) -> Any:
         calls[0] += 1
-        if calls[0] == 4:  # one row, forget, retain, and forget at the offset
+        if calls[0] == 3:  # forget, retain, and forget at the offset
             raise torch.OutOfMemoryError("CUDA out of memory")
         return backward(self, *given, **how)
 
-    monkeypatch.setattr(Trainer, "backward", crowded)
+    monkeypatch.setattr(StepPasses, "backward", crowded)
     trained(trainer)
-    assert trainer.oom_retry.seen == [{"step": 1, "from": 4, "to": 2}]
+    assert trainer.passes.oom_retry.seen == [{"step": 1, "from": 4, "to": 2}]
     assert trainer.state == pytest.approx(expected.state)
     torch.testing.assert_close(weights(trainer), weights(expected), rtol=1e-6, atol=1e-8)
 
@@ -613,7 +615,7 @@ def test_two_processes_train_as_one(make: Any, tmp_path: Path) -> None:
     for method, names in chosen.items():
         trainer = make(method, batch_size=3)
         rows = replace(trainer.rows, refusals=0, refusal=None, retain_refusal=None)
-        parts = (trainer.objective, rows, trainer.how, trainer.batches.reader.pad)
+        parts = (trainer.objective, rows, trainer.settings, trainer.batches.reader.pad)
         cases[method] = (names, *parts, trainer.batches.references)
     file = tmp_path / "cases"
     file.write_bytes(pickle.dumps((make("npo").model, cases)))

@@ -152,9 +152,9 @@ def test_a_packed_step_has_the_gradient_of_plain_rows(tokenizer: Any, rows: Trai
     trainer = trainer_of(rows, tokenizer)
     assert trainer.batches.reader.packs(trainer.model, rows.forget)
     draws = trainer.rows.items(trainer.objective.needs, 0, 1)[:2]
-    terms, _ = trainer.backward(trainer.step_rows(draws))
+    terms, _ = trainer.passes.backward(trainer.step_rows(draws))
     own = {name: p.grad.clone() for name, p in trainer.trained().items() if p.grad is not None}
-    trainer.zero()
+    trainer.passes.model.discard_gradient()
     losses: dict[Any, list[tuple[Tensor, int]]] = {"forget": [], "retain": []}
     for draw in draws:
         for part in losses:

@@ -321,8 +321,8 @@ def estimated_peak(spec: RunSpec, trainer: Trainer) -> int | None:
     """Estimate a run's peak in MiB from its own rows; None where its shape is not known."""
     with suppress(ModelError):
         shape, setup = _measured(spec, trainer)
-        if trainer.budget is not None:
-            setup = replace(setup, micro_batch_size=trainer.budget.rows)
+        if trainer.passes.budget is not None:
+            setup = replace(setup, micro_batch_size=trainer.passes.budget.rows)
         objective = trainer.objective
         return footprint(shape, objective.method, objective.needs, setup).to_json()["peak"]
     return None

@@ -86,7 +86,7 @@ def build_trainer(spec: RunSpec, space: Workspace, method: Method) -> Trainer:
         modifiers,
         starts_at_reference=True,
     )
-    trainer.budget = budget_of(spec, trainer, usable_memory(device_memory(), resources))
+    trainer.passes.budget = budget_of(spec, trainer, usable_memory(device_memory(), resources))
     return trainer
 
 

@@ -232,7 +232,7 @@ class Run:
 
     def _build_trainer(self, method: Method) -> Trainer:
         trainer = build_trainer(self.spec, self.space, method)
-        self._oom_retry = trainer.oom_retry
+        self._oom_retry = trainer.passes.oom_retry
         self._oom_retry.persist(self._folder)
         if self._oom_retry.batch_tokens is not None:
             self._evaluator.batch_tokens = self._oom_retry.batch_tokens
@@ -447,8 +447,8 @@ class Run:
             made["out_of_memory"] = self._oom_retry.seen  # batches that were halved
         if self._trainer is not None:
             made["estimated_memory_mib"] = estimated_peak(self.spec, self._trainer)
-            if self._trainer.budget is not None:
-                made["micro_batch"] = asdict(self._trainer.budget)
+            if self._trainer.passes.budget is not None:
+                made["micro_batch"] = asdict(self._trainer.passes.budget)
         # Texts stay in memory until the end, because answers are drafts for the next evaluation.
         stored = {key: self._kept(seen) for key, seen in self.state.evaluations.items()}
         kept = replace(self.state, evaluations=stored).of_record()

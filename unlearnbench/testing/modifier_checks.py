@@ -22,6 +22,7 @@ from unlearnbench.testing import declarations
 from unlearnbench.testing.check import Outcome, check, fault, not_applicable, passed
 from unlearnbench.testing.tiny_lab import PAD, SEED, TinyLab
 from unlearnbench.training.optimizers import TrainerSettings
+from unlearnbench.training.step_passes import StepPasses
 from unlearnbench.training.trainer import Trainer
 
 modifier_check = partial(check, kind="modifiers")
@@ -171,11 +172,11 @@ def restored(tried: TriedModifier) -> Outcome:
 
     `at(roles, offset)` in place of a change of `at.weights`.
     """
-    trainer, backward, left = tried.trainer(), Trainer.backward, 0
+    trainer, backward, left = tried.trainer(), StepPasses.backward, 0
     next(trainer.epoch(1))  # which also does what comes before the first step
     before = weights_of(trainer.model)
 
-    def failing(self: Trainer, *given: Any, **named: Any) -> Any:
+    def failing(self: StepPasses, *given: Any, **named: Any) -> Any:
         nonlocal left
         values, left = backward(self, *given, **named), left - 1
         if left == 0:
@@ -183,7 +184,7 @@ def restored(tried: TriedModifier) -> Outcome:
         return values
 
     passes = 0
-    with patch.object(Trainer, "backward", failing):
+    with patch.object(StepPasses, "backward", failing):
         while left <= 0:  # the last pass that is to fail was there
             left = passes = passes + 1
             try:

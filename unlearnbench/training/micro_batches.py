@@ -1,4 +1,9 @@
-"""Micro-batches: one forward pass over all parts of some items, and the values a loss reads."""
+"""Micro-batches: one forward pass over the rows of all parts of some items, as a loss reads it.
+
+An *item* is one draw of an epoch: a forget row with the retain row, the refusal and so on that were
+drawn for it. The rows of all parts of all items of a micro-batch go through the model together, and
+are then cut into the predictions of each part.
+"""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,28 +29,45 @@ Counts = Mapping[Part, tuple[int, int]]
 
 @dataclass(frozen=True)
 class StepContext:
-    """Values of the whole optimiser step that its micro-batches need."""
+    """What every micro-batch has to know of its whole optimiser step."""
 
     counts: Counts
     state: Mapping[str, float] = field(default_factory=dict[str, float])
+    """The method's state: `LossBatch.state`."""
     statistics: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
+    """The method's statistics of the step: `LossBatch.statistics`."""
     samples: Mapping[int, SampledAnswers] = field(default_factory=dict[int, SampledAnswers])
-    """By forget row, the policy's answers to its question in this step."""
+    """The policy's answers in this step, by the index of the forget row whose question it is."""
     progress: float = 0.0
+    """Fraction of the run's steps that come before this one: `LossBatch.progress`."""
     separate: bool = False
-    """This and `progress`: see `LossBatch`."""
+    """Whether gradients of forget and retain rows are taken apart: `LossBatch.separate`."""
     at_start: bool = False
     """Whether the weights are still those of the start model."""
 
 
 @dataclass(frozen=True)
 class StepRows:
-    """The rows of an optimiser step, and what was drawn once for them."""
+    """The items of an optimiser step, and what was drawn once for them."""
 
-    draws: Sequence[Item]
+    step: int
+    """Number of steps before this one."""
+    items: Sequence[Item]
+    """The items of all processes."""
     mine: Sequence[Item]
-    """Those of this process."""
+    """The items of this process; empty if there are more processes than items."""
     context: StepContext
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The largest micro-batch."""
+
+    rows: int
+    """Number of forget rows of usual length."""
+    tokens: int | None = None
+    """Tokens of all parts, a limit in place of `rows`. A single row may exceed it. None if rows are
+    padded, because padding costs as much as tokens."""
 
 
 class MicroBatches:
@@ -59,86 +81,116 @@ class MicroBatches:
         pad: int,
         references: ReferenceParts,
     ) -> None:
-        self.rows, self.needs, self.references = rows, needs, references
+        """Try out how the model can be read.
+
+        Args:
+            model: The model, not sharded.
+            rows: The training rows of all parts.
+            needs: The inputs of the loss.
+            pad: Id of the padding token.
+            references: Predictions of the start model for the parts that need them.
+        """
+        self.rows = rows
+        self.needs = needs
+        self.references = references
         self.reader = RowReader(model, pad, rows.longest)
 
-    def counts(self, draws: Sequence[Item]) -> dict[Part, tuple[int, int]]:
-        """Scored tokens and rows of each part but the samples, over all of a step's items."""
+    def counts(self, items: Sequence[Item]) -> dict[Part, tuple[int, int]]:
+        """Count scored tokens and rows of all items of a step, for each part except samples."""
         counts: dict[Part, tuple[int, int]] = {}
         for part in self.needs.all_parts - {"sample"}:
-            rows = self.rows.of(part, draws, self.needs)
+            rows = self.rows.of(part, items, self.needs)
             counts[part] = (sum(row.scored for row in rows), len(rows))
         return counts
 
-    def tokens(self, draws: Sequence[Item], step: StepContext, parts: Iterable[Part]) -> int:
-        """Tokens of some parts of items."""
-        rowss = (self.rows_of(part, draws, step) for part in parts)
-        return sum(len(row.ids) for rows in rowss for row in rows)
+    def tokens(self, items: Sequence[Item], context: StepContext, parts: Iterable[Part]) -> int:
+        """Count the tokens of some parts of items, prompts included."""
+        return sum(len(row.ids) for part in parts for row in self.rows_of(part, items, context))
 
-    def rows_of(self, part: Part, draws: Sequence[Item], step: StepContext) -> list[Row]:
-        """The rows of `part`; samples of one question are adjacent."""
+    def rows_of(self, part: Part, items: Sequence[Item], context: StepContext) -> list[Row]:
+        """Return the rows of a part; samples of the same question are adjacent."""
         if part == "sample":
-            return [row for draw in draws for row in step.samples[draw.index].rows]
-        return self.rows.of(part, draws, self.needs)
+            return [row for item in items for row in context.samples[item.index].rows]
+        return self.rows.of(part, items, self.needs)
 
     def batch(
         self,
         model: Any,
-        draws: Sequence[Item],
-        step: StepContext,
+        items: Sequence[Item],
+        context: StepContext,
         only: Iterable[Part] | None = None,
         group: Collection[Part] = PARTS,
     ) -> LossBatch:
-        """One forward pass of `model` over the parts of the loss, or `only` those named.
+        """Run one forward pass and return the predictions of each part.
 
-        group  parts that have rows; the others are empty
+        Args:
+            model: The model to read, which may be a wrapper that sums gradients.
+            items: The items of the micro-batch.
+            context: Values of the whole step.
+            only: Parts of the batch; None for the parts that the loss needs.
+            group: Parts that have rows. The other parts of the batch are empty.
         """
-        names = self.needs.parts if only is None else set(only)
-        rows: dict[Part, list[Row]] = {
-            p: self.rows_of(p, draws if p in group else (), step) for p in PARTS if p in names
-        }
-        together = [row for part in rows.values() for row in part]
-        result = self.reader(model, together, self.needs.layers)
-        device = result.hidden.device
-        # Like the values that they are compared with.
-        dtype = at_least_fp32(result.hidden[:0]).dtype
+        included = self.needs.parts if only is None else set(only)
+        rows: dict[Part, list[Row]] = {}
+        for part in PARTS:
+            if part in included:
+                rows[part] = self.rows_of(part, items if part in group else (), context)
 
-        def sent(numbers: Iterable[float]) -> Tensor:
-            return send([torch.tensor([*numbers], dtype=dtype)], device)[0]
-
-        scores: dict[Part, Tensor] = {
-            part: sent(score for row in rows[part] for score in row.scores)
-            for part in rows
-            if part in self.needs.scores
-        }
-        references: dict[Part, Reference] = {}
-        prompted: list[Reference] = []
-        forgotten = draws if "forget" in group else ()
-        for part, reference in self.references.items():
-            if isinstance(part, int):
-                behind = self.rows.of(part, forgotten, self.needs)
-                prompted.append(reference.batch(behind, device))
-            elif part in rows:
-                has_any = rows[part] or isinstance(reference, ReferenceRows)
-                references[part] = (
-                    reference.batch(rows[part], device) if has_any else _empty(result)
-                )
-        sampled = draws if rows.get("sample") else ()
-        rewards = [reward for draw in sampled for reward in step.samples[draw.index].rewards]
-        parts = split(result, rows, step.counts, scores, self.rows.text)
-        if step.at_start:
-            references = {
-                part: self._own_predictions(part, reference, parts[part])
-                for part, reference in references.items()
-            }
+        rows_of_all_parts = [row for part_rows in rows.values() for row in part_rows]
+        states = self.reader(model, rows_of_all_parts, self.needs.layers)
+        scores: dict[Part, Tensor] = {}
+        for part, part_rows in rows.items():
+            if part in self.needs.scores:
+                scores[part] = _sent((score for row in part_rows for score in row.scores), states)
+        parts = split(states, rows, context.counts, scores, self.rows.text)
         return LossBatch(
             parts,
-            References(references, prompted),
-            step.state,
-            step.statistics,
-            sent(rewards) if "sample" in rows else None,
-            step.progress,
-            step.separate,
+            self._references(items if "forget" in group else (), rows, parts, states, context),
+            context.state,
+            context.statistics,
+            self._rewards(items, rows["sample"], states, context) if "sample" in rows else None,
+            context.progress,
+            context.separate,
+        )
+
+    def _references(
+        self,
+        forget_items: Sequence[Item],
+        rows: Mapping[Part, Sequence[Row]],
+        parts: Mapping[Part, Predictions],
+        states: RowStates,
+        context: StepContext,
+    ) -> References:
+        """Look up the start model's predictions of the rows of a micro-batch."""
+        device = states.hidden.device
+        references: dict[Part, Reference] = {}
+        prompted: list[Reference] = []
+        for part, reference in self.references.items():
+            if isinstance(part, int):
+                behind_prompt = self.rows.of(part, forget_items, self.needs)
+                prompted.append(reference.batch(behind_prompt, device))
+            elif part in rows:
+                # A live model cannot run without rows.
+                can_be_empty = isinstance(reference, ReferenceRows)
+                if rows[part] or can_be_empty:
+                    references[part] = reference.batch(rows[part], device)
+                else:
+                    references[part] = _empty(states)
+                if context.at_start:
+                    references[part] = self._own_predictions(part, references[part], parts[part])
+        return References(references, prompted)
+
+    def _rewards(
+        self,
+        items: Sequence[Item],
+        rows: Sequence[Row],
+        states: RowStates,
+        context: StepContext,
+    ) -> Tensor:
+        """Return the reward of each sampled answer [samples]; empty if samples have no rows."""
+        sampled = items if rows else ()
+        return _sent(
+            (reward for item in sampled for reward in context.samples[item.index].rewards), states
         )
 
     def _own_predictions(
@@ -161,11 +213,22 @@ class MicroBatches:
         return reference
 
 
+def _sent(numbers: Iterable[float], states: RowStates) -> Tensor:
+    """Send numbers to the device of the states, in the precision of the losses."""
+    dtype = at_least_fp32(states.hidden[:0]).dtype
+    return send([torch.tensor([*numbers], dtype=dtype)], states.hidden.device)[0]
+
+
 def _empty(states: RowStates) -> Reference:
-    """A reference of no rows, by the model whose states are `states`."""
-    none = {layer: state[:0].detach() for layer, state in states.inner.items()}
-    hidden, logprobs = states.hidden[:0].detach(), at_least_fp32(states.hidden.new_zeros(0))
-    return Reference(logprobs, states.rows[:0], 0, hidden, states.projection, none)
+    """Return a reference of no rows, with the shapes and dtypes of `states`."""
+    return Reference(
+        at_least_fp32(states.hidden.new_zeros(0)),
+        states.rows[:0],
+        0,
+        states.hidden[:0].detach(),
+        states.projection,
+        {layer: state[:0].detach() for layer, state in states.inner.items()},
+    )
 
 
 def split(
@@ -175,33 +238,41 @@ def split(
     scores: Mapping[Part, Tensor] | None = None,
     text: Sequence[int] = (),
 ) -> dict[Part, Predictions]:
-    """Cut the states of all parts' rows, in that order, into the predictions of each part.
+    """Cut the states of the rows of all parts into the predictions of each part.
 
-    scores  [N] by token, of the parts that have scores
-    text    tokens for `Predictions.text_labels`
+    Args:
+        states: States of the rows, part after part.
+        rows: The rows of each part, in the order of the states.
+        counts: Scored tokens and rows of each part in the whole step.
+        scores: The score of each token [N], for the parts that have scores.
+        text: Ids of the text for `Predictions.text_labels`; empty without one.
     """
     parts: dict[Part, Predictions] = {}
-    begin = first_row = 0
+    begin = 0
+    first_row = 0
     for part, part_rows in rows.items():
         end = begin + sum(row.scored for row in part_rows)
         span = slice(begin, end)
+        step_tokens, step_rows = counts[part]
         parts[part] = Predictions(
             states.hidden[span],
             states.projection,
             states.labels[span],
             states.rows[span] - first_row,
             len(part_rows),
-            *counts[part],
+            step_tokens,
+            step_rows,
             {layer: state[span] for layer, state in states.inner.items()},
             (scores or {}).get(part),
             _repeated(text, part_rows, states.labels) if text else None,
         )
-        begin, first_row = end, first_row + len(part_rows)
+        begin = end
+        first_row += len(part_rows)
     return parts
 
 
 def _repeated(text: Sequence[int], rows: Sequence[Row], like: Tensor) -> Tensor:
-    """[N] the tokens of `text` from each row's first scored one, again and again."""
+    """Repeat a text over the scored tokens of each row [N], from its beginning in every row."""
     tokens = [text[index % len(text)] for row in rows for index in range(row.scored)]
     return send([torch.tensor(tokens, dtype=like.dtype)], like.device)[0]
 
@@ -213,33 +284,30 @@ class Sums:
         self.values: dict[str, Tensor] = {}
 
     def add(self, tensors: Mapping[str, Tensor], weight: int = 1) -> None:
-        """Add each value to the sum of its name; `weight` 0 for rows of another process."""
+        """Add each value to the sum of its name.
+
+        Args:
+            tensors: Values by name.
+            weight: 1, or 0 for items that only keep this process in step with the others.
+        """
         for name, value in tensors.items():
-            part = value.detach() * weight
-            self.values[name] = self.values[name] + part if name in self.values else part
+            summand = value.detach() * weight
+            if name in self.values:
+                self.values[name] = self.values[name] + summand
+            else:
+                self.values[name] = summand
 
     def reduced(self, accelerator: Accelerator) -> Mapping[str, Tensor]:
-        """The sums over all processes."""
+        """Return the sums over all processes. Collective."""
         if accelerator.num_processes == 1:
             return self.values
         reduce: Any = accelerator.reduce
         return {name: reduce(value, reduction="sum") for name, value in self.values.items()}
 
     def floats(self, accelerator: Accelerator) -> dict[str, float]:
-        """The sums as numbers, in one copy from a GPU."""
-        result = self.reduced(accelerator)
-        if not result:
+        """Return the sums over all processes as numbers, in one copy from a GPU. Collective."""
+        sums = self.reduced(accelerator)
+        if not sums:
             return {}
-        numbers = torch.stack([value.double().reshape(()) for value in result.values()]).tolist()
-        return dict(zip(result, numbers, strict=True))
-
-
-@dataclass(frozen=True)
-class Budget:
-    """The largest micro-batch."""
-
-    rows: int
-    """Forget rows, of usual length."""
-    tokens: int | None = None
-    """Tokens of all parts, the limit in place of `rows`; None where rows are padded. One row alone
-    may have more."""
+        numbers = torch.stack([value.double().reshape(()) for value in sums.values()]).tolist()
+        return dict(zip(sums, numbers, strict=True))

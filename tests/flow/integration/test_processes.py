@@ -368,7 +368,7 @@ class Overflowing(FineTuning):
     def loss(self, batch):
         value = super().loss(batch)
         is_last = group.rank() == group.world_size() - 1
-        if is_last and value.requires_grad and trainer.scale.value > 256:
+        if is_last and value.requires_grad and trainer.passes.scale.value > 256:
             states = batch.retain.hidden
             # Its value is 0, its gradient is not finite in float16.
             value = value + 3e38 * (states - states.detach()).sum()
@@ -385,7 +385,7 @@ for way in ("ddp", "fsdp") if group.world_size() > 1 else ("ddp",):
     weights = [full_tensor(p.detach()).flatten() for p in trainer.model.parameters()]
     found[way] = {
         "losses": [step.loss for step in steps], "norms": [step.grad_norm for step in steps],
-        "scale": trainer.scale.value, "overflows": trainer.scale.overflows,
+        "scale": trainer.passes.scale.value, "overflows": trainer.passes.scale.overflows,
         "weights": float(torch.cat(weights).norm()),
     }
 Path(sys.argv[1]).write_text(json.dumps(found))

@@ -49,8 +49,8 @@ def test_a_step_that_does_not_fit_is_repeated_in_halves(
     with room_for(short.model, 130, after=1) as passes:  # in the middle of the second step
         got = [first, *steps, *short.epoch(2)]
     assert max(passes[-4:]) <= 130, "the smaller micro-batch stays"
-    assert short.oom_retry.seen[0]["from"] in (1, 4, 2)
-    assert short.oom_retry.rows in (1, 2)
+    assert short.passes.oom_retry.seen[0]["from"] in (1, 4, 2)
+    assert short.passes.oom_retry.rows in (1, 2)
     for one, other in zip(wanted, got, strict=True):
         assert one.terms == pytest.approx(dict(other.terms), rel=1e-9, abs=1e-12)
         assert one.grad_norm == pytest.approx(other.grad_norm, rel=1e-9)
@@ -80,7 +80,7 @@ def test_a_step_that_fails_on_its_way_back_leaves_nothing_behind(
     # After the first micro-batch has left its gradient.
     monkeypatch.setattr(short.accelerator, "backward", fails_once)
     wanted, got = [*whole.epoch(1)], [*short.epoch(1)]
-    assert short.oom_retry.seen == [{"step": 1, "from": 2, "to": 1}]
+    assert short.passes.oom_retry.seen == [{"step": 1, "from": 2, "to": 1}]
     assert got[0].grad_norm == pytest.approx(wanted[0].grad_norm, rel=1e-9)
     torch.testing.assert_close(weights(whole), weights(short), rtol=1e-7, atol=1e-9)
 
@@ -95,7 +95,7 @@ def test_samples_are_the_same_when_a_step_is_repeated(
     wanted = [*whole.epoch(1)]
     with room_for(short.model, 200):
         got = [*short.epoch(1)]
-    assert short.oom_retry.seen
+    assert short.passes.oom_retry.seen
     for one, other in zip(wanted, got, strict=True):
         assert one.reported == pytest.approx(dict(other.reported), rel=1e-12)
     torch.testing.assert_close(weights(whole), weights(short), rtol=1e-7, atol=1e-9)
@@ -112,7 +112,7 @@ def test_one_row_that_does_not_fit_is_the_end(
         pytest.raises(TrainingError, match=r"step 1: out of memory with one row.*checkpointing"),
     ):
         next(trainer.epoch(1))
-    assert [(s["from"], s["to"]) for s in trainer.oom_retry.seen] == [(4, 2), (2, 1)]
+    assert [(s["from"], s["to"]) for s in trainer.passes.oom_retry.seen] == [(4, 2), (2, 1)]
     assert torch.equal(before, weights(trainer))
 
 

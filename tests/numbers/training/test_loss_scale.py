@@ -42,16 +42,16 @@ def make(
         settings = {"precision": "fp16"} | how
         trainer = trainer_of(model, tokenizer, rows, objective, tmp_path, **settings)
         if scale is not None:
-            assert trainer.scale is not None
-            trainer.scale.value = scale
+            assert trainer.passes.scale is not None
+            trainer.passes.scale.value = scale
         return trainer
 
     return made
 
 
 def scale_of(trainer: Trainer) -> LossScale:
-    assert trainer.scale is not None
-    return trainer.scale
+    assert trainer.passes.scale is not None
+    return trainer.passes.scale
 
 
 def test_the_scale_moves_as_that_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,7 +232,7 @@ def test_a_modifier_sees_gradients_without_the_scale(
         plain = trainer_of(model, tokenizer, rows, objective, tmp_path, precision=precision)
         sharpness = registry.load("modifiers", "sam")(rho=0.05)
         trainer = Trainer(
-            plain.model, objective, rows, plain.how, 0, plain.batches.references,
+            plain.model, objective, rows, plain.settings, 0, plain.batches.references,
             modifiers=[sharpness],
         )  # fmt: skip
         if scale is not None:

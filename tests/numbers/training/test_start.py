@@ -132,7 +132,7 @@ def gradient(trainer: Trainer, role: Role, offset: Gradients | None = None) -> T
     """The gradient of a role in the trainer's next step."""
     assert trainer.modifiers is not None
     draws = trainer.rows.items(trainer.objective.needs, 5, 1)[:4]
-    at = trainer.modifiers.evaluation(trainer, trainer.step_rows(draws, by_role=True))
+    at = trainer.modifiers.evaluation(trainer.passes, trainer.step_rows(draws, by_role=True))
     found = at({role}, offset)[role]
     return torch.cat([tensor.flatten() for tensor in found.tensors.values()])
 
@@ -199,9 +199,9 @@ def test_wagle_does_not_choose_weights_by_rounding(make: Any) -> None:
     """μ divides the retain gradient by 1e-6: with 0 there, θ · f decides alone."""
     keep = registry.load("modifiers", "wagle")(keep=0.5)
     trainer = make("gradient-ascent+kl", keep)
-    trainer.modifiers.begin(trainer)
+    trainer.begin(trainer.modifiers)
     draws = trainer.rows.items(trainer.objective.needs, 5, 1)
-    at = trainer.modifiers.evaluation(trainer, trainer.step_rows(draws, by_role=True))
+    at = trainer.modifiers.evaluation(trainer.passes, trainer.step_rows(draws, by_role=True))
     forget = at({"forget"})["forget"]
     score = torch.cat([t.flatten() for t in forget.tensors.values()]) * weights(trainer)
     selection = trainer.modifiers.all[0][1]["selection"].tensors.values()
@@ -251,13 +251,13 @@ class TestOnlyAtTheStart:
 
     def test_not_at_an_offset(self, make: Any) -> None:
         trainer = make("kl-minimization", Roles())
-        offset = trainer.weights.copy().scale_(0.1)
+        offset = trainer.passes.model.weights.copy().scale_(0.1)
         assert gradient(trainer, "retain", offset).norm() > 0
         assert gradient(trainer, "retain").norm() == 0
 
     def test_not_if_weights_are_changed_before(self, make: Any) -> None:
         trainer = make("kl-minimization", Roles(), "shrink")
-        trainer.modifiers.begin(trainer)
+        trainer.begin(trainer.modifiers)
         assert gradient(trainer, "retain").norm() > 1e-3
 
     def test_not_with_the_dropout_of_the_model(self, make: Any) -> None:

@@ -180,7 +180,7 @@ def test_a_budget_of_tokens_changes_nothing(
     rows, objective = rows_of(tokenizer, questions), objective_of(name)
     whole = trainer_of(model.double(), tokenizer, rows, objective, tmp_path)
     parts = trainer_of(model, tokenizer, rows, objective, tmp_path)
-    parts.budget = Budget(rows=2, tokens=most)
+    parts.passes.budget = Budget(rows=2, tokens=most)
     seen, made = list[list[int]](), parts.batches.batch
 
     def batch(model: Any, draws: Any, step: Any, only: Any = None, group: Any = None) -> LossBatch:
@@ -207,15 +207,15 @@ def test_rows_limit_a_micro_batch_as_well_as_tokens(
     step = trainer.step_context(draws, draws)
 
     def sizes() -> list[int]:
-        parts = trainer._micro_batches(draws, step)  # pyright: ignore[reportPrivateUsage]
+        parts = trainer.passes.divided(draws, step)
         return [len(part) for part in parts]
 
     assert sizes() == [4]
-    trainer.budget = Budget(rows=3)  # padded rows
+    trainer.passes.budget = Budget(rows=3)  # padded rows
     assert sizes() == [3, 1]
-    trainer.budget = Budget(rows=1, tokens=10_000)
+    trainer.passes.budget = Budget(rows=1, tokens=10_000)
     assert sizes() == [4], "tokens count, not rows"
-    trainer.oom_retry.rows = 2  # what was too much for the memory before
+    trainer.passes.oom_retry.rows = 2  # what was too much for the memory before
     assert sizes() == [2, 2]
 
 
