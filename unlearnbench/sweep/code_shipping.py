@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from unlearnbench.api import registry
-from unlearnbench.api.plugin_code import Texts
+from unlearnbench.api.plugin_source import Texts
 from unlearnbench.base import hub
 from unlearnbench.base.errors import UnlearnbenchError
 from unlearnbench.base.provenance import git_state, set_git_state, versions
