@@ -348,8 +348,8 @@ def test_a_step_that_runs_out_of_memory_is_repeated_in_smaller_parts(
     finally:
         if device == "cuda":
             torch.cuda.set_per_process_memory_fraction(1.0)
-    assert scarce.oom_retry.rows is not None
-    assert 1 <= scarce.oom_retry.rows < 40
+    assert scarce.passes.oom_retry.rows is not None
+    assert 1 <= scarce.passes.oom_retry.rows < 40
     away = (weights(scarce).cpu() - wanted).norm() / wanted.norm()
     assert away <= (1e-4 if device == "cuda" else 1e-6)
 

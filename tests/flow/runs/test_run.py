@@ -26,6 +26,7 @@ from unlearnbench.results.setting_value import SettingValue
 from unlearnbench.runs import workspace
 from unlearnbench.runs.prerequisites import execute_task, preparation_tasks
 from unlearnbench.runs.run import Run, run_epochs, run_single, stopped_record
+from unlearnbench.training.step_passes import StepPasses
 from unlearnbench.training.trainer import Trainer
 
 from ..integration.test_determinism import ON, REPEATS, Flags, flags
@@ -276,12 +277,12 @@ def test_a_run_that_goes_on_under_other_settings_of_metrics_has_their_numbers(pl
     assert without_times(again) == without_times(fresh)
 
 
-class Crowded(Trainer):
+class Crowded(StepPasses):
     """On a device where at most two rows fit at a time."""
 
     def backward(self, rows: Any, *given: Any, **how: Any) -> Any:
-        size = self.oom_retry.rows or len(rows.draws)
-        CROWDED.append((self.step + 1, size))
+        size = self.oom_retry.rows or len(rows.items)
+        CROWDED.append((rows.step + 1, size))
         if size > 2:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return super().backward(rows, *given, **how)
@@ -300,7 +301,7 @@ def test_what_did_not_fit_is_in_the_record_and_not_tried_again(place: Path) -> N
     shutil.rmtree(folder / "records" / spec.id)
     CROWDED.clear()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("unlearnbench.runs.build_trainer.Trainer", Crowded)
+        patch.setattr("unlearnbench.training.trainer.StepPasses", Crowded)
         interrupted = run_epochs(spec, config, folder)
         next(interrupted)
         del interrupted

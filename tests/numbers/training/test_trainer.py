@@ -183,11 +183,13 @@ def test_a_budget_of_tokens_changes_nothing(
     parts.passes.budget = Budget(rows=2, tokens=most)
     seen, made = list[list[int]](), parts.batches.batch
 
-    def batch(model: Any, draws: Any, step: Any, only: Any = None, group: Any = None) -> LossBatch:
+    def batch(
+        model: Any, items: Any, context: Any, only: Any = None, group: Any = None
+    ) -> LossBatch:
         if only is None:
             needed = parts.objective.needs.parts
-            seen.append([parts.batches.tokens([draw], step, needed) for draw in draws])
-        return made(model, draws, step, only, group)
+            seen.append([parts.batches.tokens([item], context, needed) for item in items])
+        return made(model, items, context, only, group)
 
     parts.batches.batch = batch  # type: ignore[method-assign]
     assert losses(whole, 2) == pytest.approx(losses(parts, 2), rel=1e-9)
