@@ -12,6 +12,7 @@ from unlearnbench.config.entries import AttackSpec, attack_from_spec
 from unlearnbench.models.loading import load_model
 from unlearnbench.models.rows_loading import other_rows
 from unlearnbench.results.records import EpochResult
+from unlearnbench.runs.baselines import START
 from unlearnbench.runs.under_attack import attack_rows, evaluations_under
 from unlearnbench.runs.workspace import Workspace
 
@@ -69,13 +70,12 @@ def results_under(
     evaluator, attack = space.evaluator(model, split), attack_from_spec(spec)
     for name, whole in evaluations_under(spec.name, attack, loaded, evaluator, tools, plain):
         result = space.kept(whole, split)
-        retain = space.evaluation(model, "retain", split, spec, name)
-        start = space.evaluation(model, "full", split, spec, name)
-        if target == "full":
-            start = result
+        compared = space.baselines.evaluations(model, split, spec, name)
+        if target == START:
+            compared = compared._replace(start=result)
         elif target:
-            retain = result
-        metrics = space.summary(result, retain, start)
+            compared = compared._replace(retain=result)
+        metrics = space.summary(result, compared)
         seconds = time.monotonic() - begin
         yield EpochResult(epoch, metrics, 0.0, seconds, name), result
         begin = time.monotonic()

@@ -33,6 +33,7 @@ from unlearnbench.models.rows_loading import fingerprint
 from unlearnbench.models.source import Source
 from unlearnbench.results.records import EpochResult, Record, read_record, write_record
 from unlearnbench.runs.attack_model import results_under
+from unlearnbench.runs.baselines import START, ComparedWith
 from unlearnbench.runs.prepared_models import is_prepared
 from unlearnbench.runs.training_warnings import usual_preparation_rate, weights_of
 from unlearnbench.runs.workspace import Workspace, clear_workspaces, workspace
@@ -95,8 +96,8 @@ def _place(space: Workspace, task: PreparationTask) -> Path:
         return space.models(task.model).folder(task.target)
     reference = task.model, task.target, task.fraction
     if task.attack:
-        return space.attack_record(*reference, space.attack(task.attack))
-    return space.evaluation_record(*reference)
+        return space.baselines.record_folder(*reference, space.attack(task.attack))
+    return space.baselines.record_folder(*reference)
 
 
 def _is_done(space: Workspace, task: PreparationTask) -> bool:
@@ -150,7 +151,7 @@ def _record(space: Workspace, task: PreparationTask, fraction: SplitKey) -> None
         "model": models.settings.model_dump(mode="json"),
         "target": task.target,
         "data": space.config.data.model_dump(mode="json"),
-        "identity": space.evaluation_identity(task.model, task.target, fraction),
+        "identity": space.baselines.identity(task.model, task.target, fraction),
     }
     if chosen:
         spec["metrics"] = chosen
@@ -199,13 +200,13 @@ def start_check(
         None if the start model has not been evaluated.
     """
     space = workspace(config, folder)
-    path = space.evaluation_record(model, "full", fraction)
+    path = space.baselines.record_folder(model, START, fraction)
     if not path.is_dir():
         return None
     stored = StartCheck.read(read_record(path).provenance.get(START_CHECK))
     if stored is not None:
         return stored
-    evaluation = space.evaluation(model, "full", fraction)
+    evaluation = space.baselines.start_evaluation(model, fraction)
     return None if evaluation is None else _measured(space, model, fraction, evaluation)
 
 
@@ -230,7 +231,7 @@ def _measured(
     usual_rate = None if weights is None else usual_preparation_rate(models, weights)
     return StartCheck.measure(
         evaluation,
-        space.evaluation(model, "retain", fraction),
+        space.baselines.retain_evaluation(model, fraction),
         space.metrics,
         space.config.data.set_roles,
         Trained.of(models.settings, len(models.tuning_rows("full")), usual_rate),
@@ -248,8 +249,8 @@ def _evaluated(space: Workspace, task: PreparationTask, fraction: SplitKey) -> d
     retain: Evaluation | None = evaluation
     start: Evaluation | None = None
     if is_start:  # a retain model's is made before: `finalize` adds what is relative to the start
-        retain, start = space.evaluation(model, "retain", fraction), evaluation
-    metrics = space.summary(evaluation, retain, start)
+        retain, start = space.baselines.retain_evaluation(model, fraction), evaluation
+    metrics = space.summary(evaluation, ComparedWith(retain, start))
     if is_start and (line := control_warning(metrics, model, fraction)):
         warn_later(line)
     if is_start and evaluation.statistics and (cut := evaluation.statistics.cut):
@@ -284,7 +285,7 @@ def _attacked(space: Workspace, task: PreparationTask, fraction: SplitKey) -> di
     models, attack = space.models(task.model), space.attack(task.attack)
     quiet_transformers()
     loaded = load_model(models.target(task.target), models.settings)
-    stored = read_record(space.evaluation_record(task.model, task.target, fraction))
+    stored = read_record(space.baselines.record_folder(task.model, task.target, fraction))
     plain = stored.evaluations[0]
     results = [
         *results_under(

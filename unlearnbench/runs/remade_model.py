@@ -28,6 +28,7 @@ from unlearnbench.models.rows_loading import fingerprint
 from unlearnbench.models.source import Source
 from unlearnbench.results.finalize import references_of
 from unlearnbench.results.records import Record, read_record
+from unlearnbench.runs.baselines import START
 from unlearnbench.runs.build_trainer import build_trainer
 from unlearnbench.runs.request_sequence import save_weights
 from unlearnbench.runs.workspace import Workspace, workspace
@@ -126,7 +127,7 @@ def _start_evaluation(
 ) -> Evaluation | None:
     """Evaluation of the run's own start model, else of the sweep's only one."""
     name, split = spec.model.name, spec.forget_fraction
-    stored = space.evaluation_record(name, "full", split)
+    stored = space.baselines.record_folder(name, START, split)
     if stored.is_dir():
         record = read_record(stored)
     else:

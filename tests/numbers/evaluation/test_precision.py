@@ -195,7 +195,9 @@ def test_a_precision_that_is_chosen_makes_other_runs_and_anchors(tmp_path: Path)
         settings = settings.model_copy(update={"forget_fractions": (0.25,)})
         (run,) = make_plan(settings, "d1").runs
         ids["runs"].add(run.id)
-        ids["anchors"].add(Workspace(settings, tmp_path).evaluation_id("tiny", "full", 0.25))
+        ids["anchors"].add(
+            Workspace(settings, tmp_path).baselines.evaluation_id("tiny", "full", 0.25)
+        )
         assert ("precision" in run.identity["evaluation"]) == bool(chosen.get("precision"))
         wanted = {"bf16": "float32 under bfloat16"}.get(str(chosen.get("precision")), "float32")
         assert run_record(run, status="finished").precision == wanted
@@ -211,7 +213,7 @@ def test_a_type_of_published_weights_makes_another_anchor(tmp_path: Path) -> Non
         model = ModelSettings(name="tiny", base="tiny", fine_tuned=str(published), dtype=dtype)
         settings = config(cache=str(tmp_path / "cache"), data=DATA)
         settings = settings.model_copy(update={"models": (model,), "forget_fractions": (0.25,)})
-        ids.add(Workspace(settings, tmp_path).evaluation_id("tiny", "full", 0.25))
+        ids.add(Workspace(settings, tmp_path).baselines.evaluation_id("tiny", "full", 0.25))
     assert len(ids) == 2
 
 
@@ -232,7 +234,7 @@ def test_anchors_of_the_other_kind_of_device_are_refused(gpu: int, tmp_path: Pat
     runs = make_plan(settings, "d1").runs
     precisions = ("float32", "float32 under bfloat16")
     for i, precision in enumerate(precisions):
-        key = space.evaluation_id("tiny", "full", 0.25)
+        key = space.baselines.evaluation_id("tiny", "full", 0.25)
         shutil.rmtree(tmp_path / "records", ignore_errors=True)
         write_record(anchor_of(precision, key), tmp_path)
         if i == gpu:
