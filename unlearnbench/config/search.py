@@ -1,6 +1,6 @@
 """Settings of the search, of early stopping by a scheduler, and of the selection.
 
-A search decides which runs there are and how long they last; it never changes a run's numbers.
+A search decides which runs there are and how long they last. It never changes a run's numbers.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ if TYPE_CHECKING:
     from unlearnbench.api.benchmark import Headline
 
 Metric = str | dict[str, float]
-"""A column of `results.csv`, or a weighted sum of several; higher is better."""
-
-
+"""A column of `results.csv`, or a weighted sum of columns. Higher is better."""
 Number = int | float
 
 
 class Range(Settings):
     """Values of one axis of a search, both ends included: `{low: 1e-6, high: 1e-4, log: true}`."""
+
+    # The docstring is a part of the JSON schema. For those who read the code: a *share* is a place
+    # in the range, from 0 at the low end to 1 at the high end. A search draws shares, and `value`
+    # makes values of them.
 
     low: Number = Field(description="least value")
     high: Number = Field(description="greatest value")
@@ -48,19 +50,27 @@ class Range(Settings):
 
     @property
     def whole(self) -> bool:
-        """True if its values are whole numbers: 10 to 20, but not with a step of 0.125."""
+        """Whether its values are whole numbers: 10 to 20, but not with a step of 0.125."""
         return all(isinstance(number, int | None) for number in (self.low, self.high, self.step))
 
     @property
     def count(self) -> int | None:
         """Number of values; None for a continuum."""
-        step = self.step if self.step is not None else 1 if self.whole else None
-        # A step that divides the range but for rounding errors reaches its end.
-        return None if step is None else math.floor((self.high - self.low) / step + 1e-9) + 1
+        step = self.step
+        if step is None and self.whole:
+            step = 1
+        if step is None:
+            return None
+        # The small number lets steps of 0.1 from 0 reach 0.3, in spite of rounding errors.
+        return math.floor((self.high - self.low) / step + 1e-9) + 1
 
     def value(self, share: float) -> int | float:
-        """The value at a share of the range, 0 ≤ share < 1; all values are equally likely."""
+        """Return the value at a share, 0 ≤ share < 1.
+
+        If shares are uniform, all values are equally likely; with `log`, all logarithms are.
+        """
         if self.log:
+            # Each whole number has the interval up to the next one, also the last.
             top = self.high + 1 if self.whole else self.high
             value = math.exp(math.log(self.low) + share * (math.log(top) - math.log(self.low)))
             return self.clipped(math.floor(value) if self.whole else value)
@@ -69,7 +79,7 @@ class Range(Settings):
         return self.clipped(self.low + share * (self.high - self.low))
 
     def at(self, index: int) -> int | float:
-        """The value after `index` steps from the low end: 0.3 for 0.1 and two steps of 0.1."""
+        """Return the value after `index` steps: 0.3 for a low end of 0.1 and two steps of 0.1."""
         step = 1 if self.step is None else self.step
         value = self.low + index * step
         if self.whole:
@@ -80,35 +90,39 @@ class Range(Settings):
         return float(min(max(float(f"{value:.12g}"), self.low), self.high))
 
     def index(self, value: float) -> int:
-        """The number of steps to the value that is nearest to `value`."""
-        return round((value - self.low) / (1 if self.step is None else self.step))
+        """Return the number of steps from the low end to the value that is nearest to `value`."""
+        step = 1 if self.step is None else self.step
+        return round((value - self.low) / step)
 
     def share(self, value: float) -> float:
-        """Where `value` is in the range, from 0 to 1: in the logarithm where it is drawn so."""
-        ends = (self.low, self.high, value)
-        low, high, at = map(math.log, ends) if self.log else ends
-        return (at - low) / (high - low)
+        """Return the share of `value`, which with `log` is a share of the logarithms."""
+        low, high = self.low, self.high
+        if self.log:
+            low, high, value = math.log(low), math.log(high), math.log(value)
+        return (value - low) / (high - low)
 
     def clipped(self, value: float) -> int | float:
-        """Clip `value` to a range without steps; round it to four digits where it is not whole.
+        """Clip `value` to the ends, and round it to a whole number or to four digits.
 
-        Tables show four digits.
+        Drawn values have four digits because tables show four.
         """
         inside = min(max(value, self.low), self.high)
         return round(inside) if self.whole else self._short(inside)
 
     def _short(self, value: float) -> float:
-        """The value with four digits, within the range."""
+        """Round a value to four significant digits, within the range."""
         return float(min(max(float(f"{value:.4g}"), self.low), self.high))
 
     def contains(self, value: object) -> bool:
-        """True if `value` is one of the range's values.
+        """Whether `value` is one of the range's values.
 
-        Earlier versions rounded steps to four digits. Runs with these values count, too.
+        Earlier versions rounded steps to four digits. Runs with these values also count.
         """
         if isinstance(value, bool) or not isinstance(value, int | float):
             return False
-        if not self.low <= value <= self.high or (self.whole and not isinstance(value, int)):
+        if not self.low <= value <= self.high:
+            return False
+        if self.whole and not isinstance(value, int):
             return False
         if self.step is None:
             return True
@@ -177,7 +191,11 @@ class SearchSettings(Settings):
         return self
 
     def objectives(self, headline: Headline) -> tuple[Metric, ...]:
-        """The objectives of optuna, all to be maximised; by default the headline's two numbers."""
+        """Return the objectives of optuna, all of which are maximised.
+
+        Args:
+            headline: The benchmark's two numbers, which are the objectives if no metric is stated.
+        """
         if self.metric is not None:
             return (self.metric,)
         forgotten = headline.forgotten
@@ -228,14 +246,14 @@ class TuneSettings(SelectSettings):
 
 
 RATES = Range(low=1e-6, high=2e-4, log=True)
-"""Learning rates that `tune` draws where none are stated: TOFU's winners are at 5e-5 in
-open-unlearning's checkpoints, the highest that was tried."""
+"""Learning rates that `tune` draws if none are stated. The winners on TOFU among open-unlearning's
+checkpoints have 5e-5, the highest rate that was tried there."""
 RETAIN_WEIGHT = Range(low=0.5, high=10.0, log=True)
-"""Weights of retain terms that `tune` draws where none is stated."""
+"""Weights of retain terms that `tune` draws if none is stated."""
 
 
 def weighted(metric: Metric, metrics: dict[str, float | None]) -> float | None:
-    """The value of a metric; None where one of its columns is undefined or not finite."""
+    """Return the value of a metric; None if one of its columns is undefined or not finite."""
     weights = {metric: 1.0} if isinstance(metric, str) else metric
     total = 0.0
     for name, weight in weights.items():

@@ -1,12 +1,11 @@
 """The settings that a method entry allows, as a space to enumerate or to sample.
 
-Lists are choices, ranges are sampled. Draws use `random.Random.random` alone, whose sequence is the
-same in all versions of Python, and Sobol's sequence without scrambling, which is the same in all
-versions of SciPy, so that the same command has the same runs anywhere.
+Lists are choices, and ranges are sampled. The same command has the same runs anywhere: draws use
+only `random.Random.random`, whose sequence is the same in all versions of Python, and Sobol's
+sequence without scrambling, which is the same in all versions of SciPy.
 """
 
 import itertools
-import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -16,14 +15,15 @@ from pydantic import ValidationError
 from unlearnbench.api.registry import load
 from unlearnbench.base.errors import UnlearnbenchError
 from unlearnbench.config import method_specs
-from unlearnbench.config.method_grid import rates_of
+from unlearnbench.config.method_entry import Axis
+from unlearnbench.config.method_grid import WEIGHT, rates_of
 from unlearnbench.config.schema import MethodGrid, MethodSpec, RetainSpec, SweepConfig
 from unlearnbench.config.search import Range
 
 Point = tuple[MethodSpec, float | None]
-"""A setting: a method with all its hyper-parameters, and a learning rate if it trains."""
-Axis = Range | tuple[Any, ...]
-RATE, RETAIN, WEIGHT = "learning_rate", "retain", "retain.weight"
+"""A setting: a method with all its hyperparameters, and a learning rate if it trains."""
+RATE = "learning_rate"
+RETAIN = "retain"
 PointSequence = Literal["sobol", "recurrence"]
 """Points of `search: {kind: quasi-random}` in a space of two axes or more.
 
@@ -32,22 +32,35 @@ PointSequence = Literal["sobol", "recurrence"]
 denominators. For example, one of three axes took three values in six trials.
 """
 DRAWS = 1000
-"""Draws per setting after which a space counts as too small."""
+"""Draws for each wanted setting after which a space counts as too small."""
 
 
 class Space:
-    """The settings of one method entry."""
+    """The settings of one method entry.
+
+    Each hyperparameter with several values is an axis, and so are the retain term, its weight and
+    the learning rate. A point of the space is a setting.
+    """
 
     def __init__(self, grid: MethodGrid, config: SweepConfig) -> None:
-        self.grid, self.base = grid, grid.specs[0]
+        """Collect the axes of an entry.
+
+        Args:
+            grid: The entry.
+            config: Its configuration.
+        """
+        self.grid = grid
+        self.base = grid.specs[0]
+        """Has the values of all hyperparameters that are no axis."""
         self.rates = rates_of(self.base, grid, config)
         self.axes: dict[str, Axis] = {}
-        """Axes with more than one value, by hyper-parameter, `retain` or `learning_rate`."""
+        """Axes with more than one value, by hyperparameter, `retain` or `learning_rate`."""
         self._defaults = method_specs.default_hyperparameters(self.base.name, self.base.modifiers)
-        every = [self._defaults | spec.hyperparameters for spec in grid.specs]
-        for name in every[0]:
-            values = [known[name] for known in every]
-            self._add(name, grid.ranges.get(name) or tuple(dict.fromkeys(values)))
+        # Specs leave out hyperparameters that were added later and have their defaults.
+        values_of_specs = [self._defaults | spec.hyperparameters for spec in grid.specs]
+        for name in values_of_specs[0]:
+            listed = tuple(dict.fromkeys(values[name] for values in values_of_specs))
+            self._add(name, grid.ranges.get(name) or listed)
         self._retains = tuple(dict.fromkeys(spec.retain for spec in grid.specs))
         self._add(RETAIN, self._retains)
         if WEIGHT in grid.ranges:
@@ -55,91 +68,116 @@ class Space:
         self._add(RATE, self.rates)
 
     def _add(self, name: str, axis: Axis) -> None:
+        """Add an axis if it has more than one value."""
         if isinstance(axis, Range) or len(axis) > 1:
             self.axes[name] = axis
 
     @property
     def count(self) -> int | None:
         """Number of points; None for a continuum."""
-        counts = [a.count if isinstance(a, Range) else len(a) for a in self.axes.values()]
-        return None if None in counts else math.prod(filter(None, counts))
+        count = 1
+        for axis in self.axes.values():
+            values = axis.count if isinstance(axis, Range) else len(axis)
+            if values is None:
+                return None
+            count *= values
+        return count
 
     @property
     def key(self) -> str:
-        """Method and axes as text; equal for equal spaces only."""
-        return f"{self.base.name}: {', '.join(f'{k} {v}' for k, v in self.axes.items())}"
+        """Method and axes as text. Only equal spaces have equal texts.
+
+        It is part of the seed of draws, so a change of the text would change the settings that a
+        search draws.
+        """
+        axes = ", ".join(f"{name} {axis}" for name, axis in self.axes.items())
+        return f"{self.base.name}: {axes}"
 
     def point(self, values: Mapping[str, Any]) -> Point:
-        """The setting with these values of the axes.
+        """Return the setting with these values of the axes.
 
-        Raises: UnlearnbenchError where the method refuses their combination.
+        Raises:
+            UnlearnbenchError: The method refuses their combination.
         """
         retain = values.get(RETAIN, self.base.retain)
         if retain is not None and WEIGHT in values:
             retain = RetainSpec(term=retain.term, weight=float(values[WEIGHT]))
-        part = {k: v for k, v in values.items() if k not in (RATE, RETAIN, WEIGHT)}
+        own_axes = (RATE, RETAIN, WEIGHT)
+        hyperparameters = {key: value for key, value in values.items() if key not in own_axes}
         try:
-            known = self.base.hyperparameters | part
-            spec = method_specs.method_spec(self.base.name, known, retain, self.base.modifiers)
+            spec = method_specs.method_spec(
+                self.base.name,
+                self.base.hyperparameters | hyperparameters,
+                retain,
+                self.base.modifiers,
+            )
         except ValidationError as error:
-            values_text = ", ".join(f"{key}={value}" for key, value in part.items())
+            values_text = ", ".join(f"{key}={value}" for key, value in hyperparameters.items())
             raise UnlearnbenchError(
                 f"{self.base.name} does not take {values_text}, which is in the ranges searched: "
                 f"{error.errors(include_url=False)[0]['msg']}; narrow them"
             ) from None
-        first = None if isinstance(self.rates, Range) else self.rates[0]
-        return spec, values.get(RATE, first)
+        only_rate = None if isinstance(self.rates, Range) else self.rates[0]
+        return spec, values.get(RATE, only_rate)
 
     def values(self, point: Point) -> dict[str, Any] | None:
-        """The values of the axes at a setting; None where it is not a point of this space."""
+        """Return the values of the axes at a setting; None if it is no point of this space."""
         spec, rate = point
-        part = self._defaults | spec.hyperparameters
-        values: dict[str, Any] = {**part, RETAIN: spec.retain, RATE: rate}
+        known: dict[str, Any] = self._defaults | spec.hyperparameters
+        known |= {RETAIN: spec.retain, RATE: rate}
         if WEIGHT in self.axes:
-            values[WEIGHT] = self.grid.ranges[WEIGHT].low
+            known[WEIGHT] = self.grid.ranges[WEIGHT].low
             if spec.retain is not None:
-                values[WEIGHT] = spec.retain.weight
-                # The axis has each term with one weight, in whose place the drawn weight stands.
+                known[WEIGHT] = spec.retain.weight
+                # The axis of terms has each term with one weight, and the drawn weight replaces it.
                 by_term = {retain.term: retain for retain in self._retains if retain is not None}
-                values[RETAIN] = by_term.get(spec.retain.term, spec.retain)
-        result = {name: values.get(name) for name in self.axes}
-        inside = all(
-            axis.contains(result[name]) if isinstance(axis, Range) else result[name] in axis
-            for name, axis in self.axes.items()
-        )
-        return result if inside and self.point(result) == point else None
+                known[RETAIN] = by_term.get(spec.retain.term, spec.retain)
+
+        values: dict[str, Any] = {}
+        for name, axis in self.axes.items():
+            value = known.get(name)
+            is_inside = axis.contains(value) if isinstance(axis, Range) else value in axis
+            if not is_inside:
+                return None
+            values[name] = value
+        # A setting that differs in what is no axis, such as its method, has the same values.
+        return values if self.point(values) == point else None
 
     def everything(self) -> Iterator[Point]:
-        """All points of a space that is not a continuum."""
-        axes = [
-            [axis.at(i) for i in range(axis.count or 0)] if isinstance(axis, Range) else axis
-            for axis in self.axes.values()
-        ]
-        for values in itertools.product(*axes):
+        """Yield all points of a space that is not a continuum."""
+        choices: list[Sequence[Any]] = []
+        for axis in self.axes.values():
+            if isinstance(axis, Range):
+                choices.append([axis.at(index) for index in range(axis.count or 0)])
+            else:
+                choices.append(axis)
+        for values in itertools.product(*choices):
             yield self.point(dict(zip(self.axes, values, strict=True)))
 
     def draws(
         self, seed: int, *, evenly: bool = False, sequence: PointSequence = "sobol"
     ) -> Iterator[Point]:
-        """Random points without end, the same ones each time; some may repeat.
+        """Yield random points without end, the same points each time. Some may repeat.
 
         Args:
             seed: Seed of the points, or of the place at which an even sequence begins.
-            evenly: First the untuned point, then points that fill the space.
-            sequence: That of an even sequence.
+            evenly: Whether the first point is the untuned one and the others fill the space. If
+                not, points are independent.
+            sequence: Sequence of the points that fill the space.
         """
         source = random.Random(f"{seed} {self.key}")
-        if evenly:
-            yield self.untuned
         if not evenly:
-            shares = _independent(len(self.axes), source)
-        elif sequence == "sobol" and len(self.axes) > 1:
-            shares = _sobol(len(self.axes), source)
+            draws = _independent(len(self.axes), source)
         else:
-            shares = _recurrence(len(self.axes), source)
-        for point in shares:
+            yield self.untuned
+            if sequence == "sobol" and len(self.axes) > 1:
+                draws = _sobol(len(self.axes), source)
+            else:
+                draws = _recurrence(len(self.axes), source)
+
+        for shares in draws:
             values: dict[str, Any] = {}
-            for (name, axis), share in zip(self.axes.items(), point, strict=True):
+            for (name, axis), share in zip(self.axes.items(), shares, strict=True):
                 if isinstance(axis, Range):
                     values[name] = axis.value(share)
                 else:
@@ -148,7 +186,10 @@ class Space:
 
     @property
     def untuned(self) -> Point:
-        """The defaults, or the middle of a range that does not hold them; the first of a list."""
+        """The point with the default on each range, or the middle of a range without the default.
+
+        On each list it has the first value.
+        """
         defaults = self._defaults | {WEIGHT: RetainSpec(term="nll").weight}
         if RATE in self.axes:
             defaults[RATE] = load("methods", self.base.name).learning_rate
@@ -164,10 +205,16 @@ class Space:
     def sample(
         self, trials: int, seed: int, *, evenly: bool = False, sequence: PointSequence = "sobol"
     ) -> list[Point]:
-        """Draw `trials` different points, or all where there are no more; arguments as `draws`.
+        """Draw different points. With more trials the first points stay the same.
 
-        With more trials the first points stay the same.
-        Raises: UnlearnbenchError where ranges are too narrow for so many.
+        Args:
+            trials: Number of points. If the space has no more points, all of them are returned.
+            seed: See `draws`.
+            evenly: See `draws`.
+            sequence: See `draws`.
+
+        Raises:
+            UnlearnbenchError: Ranges are too narrow for so many points.
         """
         if self.count is not None and self.count <= trials:
             return list(self.everything())
@@ -184,7 +231,7 @@ class Space:
 
 
 def _independent(axes: int, source: random.Random) -> Iterator[list[float]]:
-    """Independent uniform points in [0, 1)^axes."""
+    """Yield independent uniform points in [0, 1)^axes."""
     while True:
         yield [source.random() for _ in range(axes)]
 
@@ -192,14 +239,15 @@ def _independent(axes: int, source: random.Random) -> Iterator[list[float]]:
 _BITS = 30
 """Binary digits of Sobol's points in SciPy."""
 _CHUNK = 64
-"""Points that are computed together; SciPy warns of numbers that are no power of two."""
+"""Points that are computed together. SciPy warns of numbers that are no power of two."""
 
 
 def _sobol(axes: int, source: random.Random) -> Iterator[list[float]]:
-    """Sobol's points in [0, 1)^axes, with a random digital shift.
+    """Yield Sobol's points in [0, 1)^axes, with a random digital shift.
 
-    Directions by Joe and Kuo 2008. Of the first 2^k points each axis has one in each of 2^k equal
-    intervals. To exchange binary digits keeps that, which an addition modulo 1 would not.
+    The directions are those of Joe and Kuo (2008). Of the first 2^k points, each axis has one point
+    in each of 2^k equal intervals. A digital shift (XOR of binary digits) keeps this property, but
+    an addition modulo 1 would not.
     """
     from scipy.stats.qmc import Sobol  # it takes a second to import
 
@@ -213,7 +261,7 @@ def _sobol(axes: int, source: random.Random) -> Iterator[list[float]]:
 
 
 def _recurrence(axes: int, source: random.Random) -> Iterator[list[float]]:
-    """An additive recurrence in [0, 1)^axes from a random start, see `PointSequence`."""
+    """Yield an additive recurrence in [0, 1)^axes from a random start, see `PointSequence`."""
     shares = [source.random() for _ in range(axes)]
     root = 2.0
     for _ in range(64):
@@ -227,23 +275,29 @@ def _recurrence(axes: int, source: random.Random) -> Iterator[list[float]]:
 def points_of(
     grid: MethodGrid, config: SweepConfig, sequence: PointSequence = "sobol"
 ) -> list[Point]:
-    """The settings of a method entry that are known in advance; none where optuna chooses them."""
+    """Return the settings of a method entry that are known in advance; none if optuna chooses."""
     search = config.search
-    if search.trials is None:
-        rates = [(spec, rates_of(spec, grid, config)) for spec in grid.specs]
-        return [(spec, rate) for spec, axis in rates if isinstance(axis, tuple) for rate in axis]
+    if search.trials is None:  # a grid
+        points: list[Point] = []
+        for spec in grid.specs:
+            rates = rates_of(spec, grid, config)
+            if isinstance(rates, tuple):
+                points += [(spec, rate) for rate in rates]
+        return points
+
     space = Space(grid, config)
-    if search.kind != "optuna" or (space.count is not None and space.count <= search.trials):
-        evenly = search.kind == "quasi-random"
-        return space.sample(search.trials, search.seed, evenly=evenly, sequence=sequence)
-    return []
+    tries_all_points = space.count is not None and space.count <= search.trials
+    if search.kind == "optuna" and not tries_all_points:
+        return []
+    evenly = search.kind == "quasi-random"
+    return space.sample(search.trials, search.seed, evenly=evenly, sequence=sequence)
 
 
 def entry_labels(methods: Sequence[MethodGrid]) -> tuple[Mapping[str, str], ...]:
     """Return the names of each entry by label of its settings, such as `{npo: npo (beta=0.1)}`.
 
-    Entries of one label have different names, which tell in what they differ. An entry with a list
-    of retain terms has settings of several labels.
+    If several entries have a label, their names tell in what they differ. An entry with a list of
+    retain terms has settings of several labels.
     """
     texts_by_label: dict[str, list[Mapping[str, str]]] = {}
     for grid in methods:
@@ -251,31 +305,41 @@ def entry_labels(methods: Sequence[MethodGrid]) -> tuple[Mapping[str, str], ...]
             texts_by_label.setdefault(label, []).append(_stated_texts(grid, label))
 
     names: list[Mapping[str, str]] = []
-    places: dict[str, int] = {}
+    named_so_far: dict[str, int] = {}
     for grid in methods:
-        of_entry: dict[str, str] = {}
+        name_by_label: dict[str, str] = {}
         for label in dict.fromkeys(spec.label for spec in grid.specs):
-            place = places[label] = places.get(label, -1) + 1
-            of_entry[label] = _entry_name(label, place, texts_by_label[label])
-        names.append(of_entry)
+            place = named_so_far.get(label, 0)
+            named_so_far[label] = place + 1
+            name_by_label[label] = _entry_name(label, place, texts_by_label[label])
+        names.append(name_by_label)
     return tuple(names)
 
 
 def _entry_name(label: str, place: int, entries: Sequence[Mapping[str, str]]) -> str:
-    """The name of the entry at a place among those of one label."""
+    """Return the name of one of the entries of a label.
+
+    Args:
+        label: The label.
+        place: Place of the entry among these entries.
+        entries: Texts of the stated values of each entry, by hyperparameter.
+    """
     if len(entries) == 1:
         return label
-    keys = sorted({key for texts in entries for key in texts})
-    differing = [key for key in keys if len({texts.get(key) for texts in entries}) > 1]
-    parts = [f"{key}={text}" for key in differing if (text := entries[place].get(key))]
-    is_alone = entries.count(entries[place]) == 1
-    if not is_alone or not parts:
-        parts.append(f"entry {place + 1}")
-    return f"{label} ({', '.join(parts)})"
+    own_texts = entries[place]
+    differences: list[str] = []
+    for key in sorted({key for texts in entries for key in texts}):
+        differs = len({texts.get(key) for texts in entries}) > 1
+        if differs and own_texts.get(key):
+            differences.append(f"{key}={own_texts[key]}")
+    has_equals = entries.count(own_texts) > 1
+    if has_equals or not differences:
+        differences.append(f"entry {place + 1}")
+    return f"{label} ({', '.join(differences)})"
 
 
 def _stated_texts(grid: MethodGrid, label: str) -> dict[str, str]:
-    """The values that an entry allows its settings of a label, as text by hyperparameter."""
+    """Return the values that an entry states for a label's settings, as text by hyperparameter."""
     specs = [spec for spec in grid.specs if spec.label == label]
     texts: dict[str, str] = {}
     for name in dict.fromkeys(name for spec in specs for name in spec.hyperparameters):
@@ -290,8 +354,10 @@ def _stated_texts(grid: MethodGrid, label: str) -> dict[str, str]:
 
 
 def _axis_text(axis: Axis) -> str:
-    """`0.1`, `0.1 or 0.5`, `0.05 to 1`."""
+    """Return the text of an axis: `0.1`, `0.1 or 0.5`, `0.05 to 1`."""
     if isinstance(axis, Range):
         step = "" if axis.step is None else f" by {axis.step:.12g}"
-        return f"{axis.low:.12g} to {axis.high:.12g}{step}{' (log)' if axis.log else ''}"
-    return " or ".join(f"{v:.12g}" if isinstance(v, float) else str(v) for v in axis)
+        log = " (log)" if axis.log else ""
+        return f"{axis.low:.12g} to {axis.high:.12g}{step}{log}"
+    texts = [f"{value:.12g}" if isinstance(value, float) else str(value) for value in axis]
+    return " or ".join(texts)

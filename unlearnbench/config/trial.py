@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from unlearnbench.config.method_entry import Axis
 from unlearnbench.config.schema import MethodGrid, SweepConfig
 from unlearnbench.config.search import Range
-from unlearnbench.config.search_space import Axis, Point, Space, entry_labels
+from unlearnbench.config.search_space import Point, Space, entry_labels
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,12 @@ class Trial:
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields in `plan.json`, without those that have their defaults."""
-        position = {"position": dict(self.position)} if self.position else {}
-        return position | ({"untuned": True} if self.untuned else {})
+        document: dict[str, Any] = {}
+        if self.position:
+            document["position"] = dict(self.position)
+        if self.untuned:
+            document["untuned"] = True
+        return document
 
 
 class Entry:
@@ -84,6 +89,8 @@ drawn its setting, and not if it only lies in the ranges of both."""
 
 def add_trials(trials: Trials, entry: Entry, point: Point, run_ids: Iterable[str]) -> None:
     """Note that an entry tries a setting by these runs."""
-    name, trial = entry.name(point[0].label), entry.trial(point)
+    spec, _ = point
+    name = entry.name(spec.label)
+    trial = entry.trial(point)
     for run_id in run_ids:
         trials.setdefault(run_id, {})[name] = trial
