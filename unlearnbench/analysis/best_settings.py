@@ -1,8 +1,12 @@
 """Best settings of methods: averages over seeds, the start model, and the rule of choice.
 
-Pure. The rule behind every «best» is stated in `Panel.best` and nowhere else. In a sweep with
+The rows of a table are grouped by model and split (`panels`). In each `Panel`, runs that differ
+only in their seed are averaged to settings (`average_seeds`), and each method gets its best setting
+(`Panel.best`). The rule behind every "best" is stated there and nowhere else. In a sweep with
 `select` or `tune`, a method's best is the setting that was chosen on some seeds, with its runs on
-the other ones. `selection.py` makes these choices.
+the other seeds. `selection.py` makes these choices.
+
+Everything is computed from rows in memory.
 """
 
 import math
@@ -32,19 +36,19 @@ from unlearnbench.stats.pareto_front import pareto_front
 from unlearnbench.stats.t_interval import ENOUGH_SEEDS, Interval, interval_of_all, is_above
 
 UTILITY_SHARE = 0.8
-"""Share of the fine-tuned model's utility that a setting must keep to be a method's best."""
+"""Share of the start model's utility that a setting must keep to be a method's best."""
 COLLAPSE_SHARE = 0.5
-"""Below this share of the fine-tuned model's utility a model counts as collapsed."""
+"""Below this share of the start model's utility a model counts as collapsed."""
 
 PanelKey = tuple[str, SplitKey]
 """Model and split."""
 Merit = tuple[float, float, int]
-"""(forgotten, kept, − epoch): the larger, the better the setting. The first is the headline's
-number as `HeadlineMetric.oriented`, the second its number."""
+"""(forgotten, kept, −epoch): the larger, the better the setting. `forgotten` is the headline's
+number as `HeadlineMetric.oriented`, `kept` is the headline's number as it is."""
 
 
 def panel_label(model: str, split: SplitKey) -> str:
-    """`tiny, forget 10 %`."""
+    """Return `tiny, forget 10 %`."""
     return f"{model}, {split_percent(split)}"
 
 
@@ -67,17 +71,17 @@ class OnPanel:
 
 
 def panel_order(panel: PanelKey) -> tuple[str, tuple[bool, SplitKey]]:
-    """Sort key of panels."""
+    """Return a sort key of panels."""
     return panel[0], split_order(panel[1])
 
 
 def headline_of_rows(rows: Iterable[TableRow]) -> Headline:
-    """The headline that all rows of a table share."""
+    """Return the headline that all rows of a table share."""
     return next((row.headline for row in rows), None) or default_headline()
 
 
 def unit_of_rows(rows: Iterable[TableRow]) -> Unit:
-    """What all rows of a table count their moments in: epochs, or steps."""
+    """Return what all rows of a table count their moments in: epochs, or steps."""
     return next((row.unit for row in rows), Unit.EPOCH)
 
 
@@ -139,20 +143,26 @@ class Setting(OnPanel):
         return self.key[:-1]
 
     def spread(self, metric: str) -> tuple[float, float] | None:
-        """Smallest and largest value over the seeds; None for fewer than two numbers."""
+        """Return the smallest and largest value over seeds; None for fewer than two numbers."""
         values = list(self.by_seed(metric).values())
         return (min(values), max(values)) if len(values) > 1 else None
 
     def by_seed(self, metric: str) -> dict[int, float]:
-        """The numbers of the seeds that have one; empty if the setting has no mean."""
+        """Return the numbers of the seeds that have one; empty if the setting has no mean."""
         if self.why_not:
             return {}
-        return {r.seed: v for r in self.rows if (v := r.metrics[metric]) is not None}
+        numbers: dict[int, float] = {}
+        for row in self.rows:
+            value = row.metrics[metric]
+            if value is not None:
+                numbers[row.seed] = value
+        return numbers
 
     def interval(self, metric: str) -> Interval | None:
-        """The mean's t interval over seeds, within the bounds of the metric.
+        """Return the mean's t interval over seeds, within the bounds of the metric.
 
-        None for one seed, or if one has no number.
+        Returns:
+            None for one seed, and if a seed has no number.
         """
         if self.why_not or not self.rows:
             return None
@@ -208,7 +218,7 @@ def early_ends(records: Iterable[Record], rows: Iterable[TableRow]) -> tuple[Ear
 
 
 def _how_ended(record: Record) -> str:
-    """What ended a run early: `seed 2 collapsed at epoch 3`; empty if nothing did."""
+    """Return what ended a run early: `seed 2 collapsed at epoch 3`; empty if nothing did."""
     unit = record.unit
     last = max((result.epoch for result in record.epochs), default=0)
     if record.status == "collapsed":
@@ -275,11 +285,11 @@ class Best(OnPanel):
     """Whether it keeps enough utility. A choice may keep less on the seeds that report it, and then
     has no place among the methods."""
     why_not: str = ""
-    """Why there is no setting, or why the setting has no number or no place; else empty."""
+    """Why there is no setting, or why it has no number or no place; empty if it has both."""
     choice: Choice | None = None
-    """What it was chosen by; None if it is the best by the page's rule."""
+    """The choice that it is of; None if it is the best by the page's rule."""
     lost: str = ""
-    """Seeds that ended early, and so left settings of a method without a best one."""
+    """Which seeds ended early, if they left the method without a best setting; empty otherwise."""
 
     @property
     def ranked(self) -> Setting | None:
@@ -301,23 +311,27 @@ def is_evidence(row: TableRow) -> bool:
 
 
 def average_seeds(rows: Iterable[TableRow], ends: Iterable[EarlyEnd] = ()) -> tuple[Setting, ...]:
-    """Average the runs that differ only in their seed; in the table's order.
+    """Average the runs that differ only in their seed.
 
     Args:
-        rows: Rows of runs; those of other models are left out, and those of failed runs.
+        rows: Rows of a table. Rows of start and retain models and of failed runs are left out.
         ends: Runs that ended early. A setting has no mean at an epoch that one of its seeds did not
             reach, since the mean of the others would hide the seed.
+
+    Returns:
+        A setting for each epoch, in the table's order.
     """
-    runs = [row for row in rows if is_evidence(row)]
     ends_of_setting: dict[tuple[Any, ...], list[EarlyEnd]] = defaultdict(list)
     for end in ends:
         ends_of_setting[end.setting].append(end)
-    groups = groupby(
-        sorted(runs, key=lambda r: (*r.place_of_setting, r.epoch, r.seed, r.run_id)),
-        key=lambda r: (*r.place_of_setting, r.epoch),
-    )
+
+    def place(row: TableRow) -> tuple[Any, ...]:
+        return (*row.place_of_setting, row.epoch)
+
+    runs = [row for row in rows if is_evidence(row)]
+    runs.sort(key=lambda row: (*place(row), row.seed, row.run_id))
     settings: list[Setting] = []
-    for _, group in groups:
+    for _, group in groupby(runs, key=place):
         members = tuple(group)
         first = members[0]
         setting = (*first.panel, first.family, first.learning_rate, first.setting_id)
@@ -339,14 +353,16 @@ def average_seeds(rows: Iterable[TableRow], ends: Iterable[EarlyEnd] = ()) -> tu
 
 
 def _missing_seeds(rows: Sequence[TableRow], ends: Sequence[EarlyEnd]) -> str:
-    """Which other seeds of a setting ended before the epoch of some rows; empty if none did."""
+    """Return which other seeds of a setting ended before the rows' epoch; empty if none did."""
     seeds = {row.seed for row in rows}
     epoch = rows[0].epoch
     missing = [end for end in ends if end.seed not in seeds and end.lacks(epoch)]
-    return "; ".join(dict.fromkeys(end.text for end in sorted(missing, key=lambda end: end.seed)))
+    missing.sort(key=lambda end: end.seed)
+    return "; ".join(dict.fromkeys(end.text for end in missing))
 
 
 def _means(rows: Sequence[TableRow], *, is_defined: bool) -> Mapping[str, float | None]:
+    """Average each number over the rows of a setting; None for each if no mean is defined."""
     if not is_defined:
         return Numbers(dict.fromkeys(rows[0].metrics))
     if len(rows) == 1:
@@ -355,26 +371,31 @@ def _means(rows: Sequence[TableRow], *, is_defined: bool) -> Mapping[str, float 
 
 
 def mean_of(values: Sequence[float | None]) -> float | None:
-    """The mean; None if one value is missing, or there is none."""
-    numbers = [v for v in values if v is not None]
+    """Return the mean; None if a value is missing, or if there are no values."""
+    numbers = [value for value in values if value is not None]
     return fmean(numbers) if numbers and len(numbers) == len(values) else None
 
 
 def best_of(settings: Sequence[Setting], utility: float) -> Setting | None:
-    """The setting after epoch 0 that forgets most and keeps at least `utility`, by the headline.
+    """Return the setting after epoch 0 that forgets most and keeps at least `utility`.
 
-    Ties go to the higher utility, then to the earlier epoch.
+    Both are numbers of the headline. Ties go to the higher utility, then to the earlier epoch, and
+    then to the last setting in the given order.
     """
-    merits = [
-        (merit, index)
-        for index, setting in enumerate(settings)
-        if (merit := merit_of(setting)) is not None and merit[1] >= utility
-    ]
-    return settings[max(merits)[-1]] if merits else None
+    best: Setting | None = None
+    best_merit: Merit | None = None
+    for setting in settings:
+        merit = merit_of(setting)
+        if merit is None:
+            continue
+        _, kept, _ = merit
+        if kept >= utility and (best_merit is None or merit >= best_merit):
+            best, best_merit = setting, merit
+    return best
 
 
 def merit_of(setting: Setting) -> Merit | None:
-    """Sort key of settings, largest for the best; None at epoch 0 and without a number."""
+    """Return a sort key of settings, largest for the best; None at epoch 0 and without a number."""
     forgotten, kept = setting.forgotten, setting.kept
     if setting.epoch == 0 or forgotten is None or kept is None:
         return None
@@ -382,7 +403,7 @@ def merit_of(setting: Setting) -> Merit | None:
 
 
 def best_first(setting: Setting | None, family: str) -> tuple[float, float, int, str]:
-    """Sort key of methods in every view: the criterion of `best_of`, then the name."""
+    """Return a sort key of methods in every view: the criterion of `best_of`, then the name."""
     merit = None if setting is None else merit_of(setting)
     forgotten, kept, minus_epoch = merit or (-math.inf, 0.0, 0)
     return -forgotten, -kept, -minus_epoch, family
@@ -420,13 +441,13 @@ def shared_places(settings: Sequence[Setting]) -> tuple[int | None, ...]:
 
 @dataclass(frozen=True)
 class Start(OnPanel):
-    """Start model of the runs of one model and split: the fine-tuned model."""
+    """The model that the runs of one model and split begin from."""
 
     utility: float | None
-    """Headline of what is kept; None if the setting was not evaluated."""
+    """The headline's number of what is kept; None if the model was not evaluated."""
     quality: float | None
-    """Headline of what is forgotten; None likewise, and where that needs a retain model
-    and there is none."""
+    """The headline's number of what is forgotten; None if the model was not evaluated, and if the
+    number needs a retain model and there is none."""
     headline: Headline
     """Headline of the benchmark."""
     uncounted: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -440,9 +461,9 @@ class Start(OnPanel):
 
         A point above it keeps something and has forgotten something.
         """
-        return (
-            None if self.quality is None else (0.0, self.headline.forgotten.oriented(self.quality))
-        )
+        if self.quality is None:
+            return None
+        return 0.0, self.headline.forgotten.oriented(self.quality)
 
     @property
     def stops(self) -> bool:
@@ -460,34 +481,23 @@ class Start(OnPanel):
 
         A model that knows nothing has no utility to keep, so every setting keeps it. A model that
         the test does not distinguish from the retain model passes it without any unlearning. Both
-        also follow from what `start_check` measures, which is more exact where it is known.
+        also follow from what `start_check` measures, which is more exact if it is known.
         """
-        least, test = self.headline.least_kept or 0.0, self.headline.forgotten.test
-        has_utility = self.utility is None or 0 < self.utility >= least
-        has_answers = self.check is None or self.check.has_answers
-        if max(self.uncounted.values(), default=0.0) >= MOST_ANSWERS:
-            number = ""
-            if self.utility is not None and not has_utility:
-                number = f"{self.headline.kept.plain_label} is {self.utility:.2f}"
-            elif self.check is not None and self.check.answered and not has_answers:
-                number = f"ROUGE on retain rows is {self.check.answered.start:.2f}"
-            if number:
-                sets = ", ".join(self.uncounted)
-                return (
-                    f"the evaluation profile does not count the answers' words: {number} because "
-                    "the profile counts only words of a-z and 0-9, and the true answers of "
-                    f"{sets} are mostly in other scripts. Set evaluation.profile to "
-                    f"{UNLEARNBENCH.name} and run again"
-                )
+        profile_fault = self._profile_fault()
+        if profile_fault:
+            return profile_fault
         if self.check is not None and self.check.fault:
             return self.check.fault
-        if self.utility is not None and not has_utility:
+        if self.utility is not None and not self._has_utility:
+            least = self.headline.least_kept or 0.0
+            below = f", below {least:g}" if least else ""
             return (
                 f"the start model knows nothing: its {self.headline.kept.plain_label} is "
-                f"{self.utility:.2f}{f', below {least:g}' * bool(least)}, so that there is nothing "
+                f"{self.utility:.2f}{below}, so that there is nothing "
                 "to keep and nothing to forget. Prepare it with more epochs or at another learning "
                 "rate (the model's preparation), or name one that has learned the data (fine_tuned)"
             )
+        test = self.headline.forgotten.test
         if self.quality is not None and test and self.quality > math.log10(test.level):
             return (
                 f"the start model has nothing left to forget: before any unlearning its "
@@ -497,8 +507,36 @@ class Start(OnPanel):
             )
         return ""
 
+    @property
+    def _has_utility(self) -> bool:
+        """Whether there is utility to keep, as far as known."""
+        if self.utility is None:
+            return True
+        return self.utility > 0 and self.utility >= (self.headline.least_kept or 0.0)
+
+    def _profile_fault(self) -> str:
+        """Say that a number is small only because the profile does not count the answers' words.
+
+        Empty if it counts them, or if no number is small.
+        """
+        if max(self.uncounted.values(), default=0.0) < MOST_ANSWERS:
+            return ""
+        if self.utility is not None and not self._has_utility:
+            number = f"{self.headline.kept.plain_label} is {self.utility:.2f}"
+        elif self.check is not None and self.check.answered and not self.check.has_answers:
+            number = f"ROUGE on retain rows is {self.check.answered.start:.2f}"
+        else:
+            return ""
+        sets = ", ".join(self.uncounted)
+        return (
+            f"the evaluation profile does not count the answers' words: {number} because "
+            "the profile counts only words of a-z and 0-9, and the true answers of "
+            f"{sets} are mostly in other scripts. Set evaluation.profile to "
+            f"{UNLEARNBENCH.name} and run again"
+        )
+
     def unmoved(self, quality: float | None) -> bool:
-        """True if a setting with this number has forgotten no more than the start model."""
+        """Return whether a setting with this number has forgotten no more than the start model."""
         if quality is None or self.quality is None:
             return False
         oriented = self.headline.forgotten.oriented
@@ -543,10 +581,15 @@ class Panel(OnPanel):
 
     @cached_property
     def questions(self) -> int | None:
-        """Forget questions behind the headline's test; None without one, and where they differ."""
+        """Number of forget questions of the headline's test.
+
+        None if the headline has no test, and if the number differs between rows.
+        """
         test = self.headline.forgotten.test
-        values = (row.metrics.get(test.questions) for row in self.rows) if test else ()
-        counts = {int(n) for n in values if n is not None}
+        if test is None:
+            return None
+        numbers = [row.metrics.get(test.questions) for row in self.rows]
+        counts = {int(number) for number in numbers if number is not None}
         return counts.pop() if len(counts) == 1 else None
 
     @property
@@ -556,7 +599,10 @@ class Panel(OnPanel):
 
     @cached_property
     def front(self) -> tuple[Setting, ...]:
-        """Settings after epoch 0 that no other setting beats in both numbers, by what they keep."""
+        """Settings after epoch 0 that no other setting beats in both numbers, by what they keep.
+
+        They are ordered by their utility, see `pareto_front`.
+        """
         oriented = self.headline.forgotten.oriented
         moved: list[Setting] = []
         points: list[tuple[float, float]] = []
@@ -569,7 +615,7 @@ class Panel(OnPanel):
 
     @property
     def collapse_below(self) -> float | None:
-        """Utility below which a model counts as collapsed; None of a faulty start model."""
+        """Utility below which a model counts as collapsed; None if the start model has a fault."""
         utility = None if self.start.fault else self.start.utility
         return None if utility is None else COLLAPSE_SHARE * utility
 
@@ -579,8 +625,10 @@ class Panel(OnPanel):
         return self.collapse_below is not None and kept is not None and kept < self.collapse_below
 
     def share_kept(self, kept: float | None) -> float | None:
-        """The share of the start model's utility that this utility is; None without either."""
-        return None if kept is None or not self.start.utility else kept / self.start.utility
+        """Return a utility as a share of the start model's; None if one of both is unknown."""
+        if kept is None or not self.start.utility:
+            return None
+        return kept / self.start.utility
 
     @cached_property
     def best(self) -> tuple[Best, ...]:
@@ -590,32 +638,33 @@ class Panel(OnPanel):
         on the other seeds and at the chosen epoch. Without numbers on these seeds, a method has a
         choice and no setting. Each entry of a method has its own choice.
 
-        Otherwise it is the setting that forgets most, by the headline (of TOFU, log10 Forget
-        Quality and Model Utility), among those that keep at least `UTILITY_SHARE` of what the start
-        model has: without that condition, models that no longer produce text can be the best. Ties
-        as in `best_of`. No setting is the best from a start model with a fault.
+        Without such a rule, a method's best setting is the one that forgets most among the settings
+        that keep at least `UTILITY_SHARE` of the start model's utility. Both are numbers of the
+        headline (for TOFU, log10 Forget Quality and Model Utility). Without the condition, models
+        that no longer produce text could be the best. Ties are decided as in `best_of`. If the
+        start model has a fault, no setting is the best.
 
-        A choice that keeps less than that on the seeds that report it stands behind those that keep
-        enough.
+        A choice that keeps less than that on the seeds that report it stands behind the choices
+        that keep enough.
         """
         bests = [self._chosen(choice) for choice in self.choices]
-        by_rule: dict[str, list[Setting]] = defaultdict(list)
+        settings_of_method: dict[str, list[Setting]] = defaultdict(list)
         for setting in self.judged:
-            by_rule[setting.family].append(setting)
-        bests += [self._best_by_rule(family, settings) for family, settings in by_rule.items()]
-        ordered = sorted(
-            bests, key=lambda best: (not best.keeps, *best_first(best.setting, best.name))
-        )
-        return _told_apart(ordered)
+            settings_of_method[setting.family].append(setting)
+        for family, settings in settings_of_method.items():
+            bests.append(self._best_by_rule(family, settings))
+        bests.sort(key=lambda best: (not best.keeps, *best_first(best.setting, best.name)))
+        return _told_apart(bests)
 
     @cached_property
     def places(self) -> tuple[int | None, ...]:
         """Places of the methods in `best`, in its order; None for a method without a place."""
-        places = iter(shared_places([best.ranked for best in self.best if best.ranked is not None]))
+        ranked = [best.ranked for best in self.best if best.ranked is not None]
+        places = iter(shared_places(ranked))
         return tuple(None if best.ranked is None else next(places) for best in self.best)
 
     def most_kept(self, family: str) -> float | None:
-        """The highest utility of a method's settings after training; None without a number."""
+        """Return the highest utility of a method's settings after training; None without one."""
         utilities = [
             setting.kept
             for setting in self.judged
@@ -625,20 +674,19 @@ class Panel(OnPanel):
 
     @cached_property
     def judged(self) -> tuple[Setting, ...]:
-        """The settings that the page's own rule applies to: those of sweeps that choose nothing."""
+        """The settings that the page's own rule applies to: of sweeps that choose nothing."""
         if not self.choices:
             return self.settings
-        return average_seeds(
-            (row for row in self.rows if row.run_id not in self.choosing_runs), self.ends
-        )
+        rows = [row for row in self.rows if row.run_id not in self.choosing_runs]
+        return average_seeds(rows, self.ends)
 
     @cached_property
     def choosing_runs(self) -> frozenset[str]:
         """Ids of the runs of sweeps that choose."""
-        return frozenset[str]().union(*(choice.sweep_runs for choice in self.choices))
+        return frozenset(run_id for choice in self.choices for run_id in choice.sweep_runs)
 
     def _best_by_rule(self, family: str, settings: Sequence[Setting]) -> Best:
-        """The best setting of a method by the page's rule."""
+        """Return the best setting of a method by the page's rule, or why there is none."""
         least = None if self.start.fault else self.least_kept
         best = None if least is None else best_of(settings, least)
         if best is not None:
@@ -647,7 +695,7 @@ class Panel(OnPanel):
             return Best(*self.panel, family, family, None, why_not=self.not_judged)
         share = f"{100 * UTILITY_SHARE:g} % of the start model's {self.headline.kept.plain_short}"
         why_not = f"no setting keeps at least {share}"
-        lost = "; ".join(dict.fromkeys(item.why_not for item in settings if item.why_not))
+        lost = "; ".join(dict.fromkeys(other.why_not for other in settings if other.why_not))
         if lost:
             why_not = f"no setting with a mean over its seeds keeps at least {share} ({lost})"
         return Best(*self.panel, family, family, None, why_not=why_not, lost=lost)
@@ -657,10 +705,14 @@ class Panel(OnPanel):
         """Why no method can have a best setting here; empty if methods can."""
         if not self.start.utility:
             return "not judged: no start model"
-        return self.start.fault and f"not judged: {self.start.fault.partition(':')[0]}"
+        if self.start.fault:
+            # A fault is a claim, then a colon and its details.
+            claim = self.start.fault.partition(":")[0]
+            return f"not judged: {claim}"
+        return ""
 
     def _chosen(self, choice: Choice) -> Best:
-        """A choice with its numbers on the seeds that report it."""
+        """Return a choice with its numbers on the seeds that report it, or why it has none."""
         label = "" if choice.entry == choice.family else choice.entry
         best = Best(
             *self.panel,
@@ -671,14 +723,14 @@ class Panel(OnPanel):
             why_not=self.not_judged or choice.why_not,
             choice=choice,
         )
+        if best.why_not:
+            return best
         rows = [
             row
             for row in self.rows
             if row.run_id in choice.runs and row.epoch == choice.epoch and is_evidence(row)
         ]
         ends = [end for end in self.ends if end.run_id in choice.runs]
-        if best.why_not:
-            return best
         if not rows:
             return replace(best, why_not=_why_no_rows(choice, ends))
         (setting, *_) = average_seeds(rows, ends)
@@ -692,25 +744,27 @@ class Panel(OnPanel):
         return replace(best, method=setting.method, setting=setting, keeps=keeps, why_not=why_not)
 
     def row(self, kind: str) -> TableRow | None:
-        """The first row of the start model (`fine-tuned`) or the retain model."""
+        """Return the first row of a kind: `fine-tuned` (the start model) or `retain`."""
         return next((row for row in self.rows if row.kind == kind), None)
 
     def start_row(self, column: str) -> TableRow | None:
-        """The first row of the start model with a number: the fine-tuned model's, else that of a
-        run's epoch 0."""
-        starts = [row for row in self.rows if row.kind == "fine-tuned"] or [
-            row for row in self.rows if row.kind == "run" and row.epoch == 0
-        ]
+        """Return the first row of the start model with a number in a column.
+
+        If the start model has no record, epoch 0 of a run has its numbers.
+        """
+        starts = [row for row in self.rows if row.kind == "fine-tuned"]
+        if not starts:
+            starts = [row for row in self.rows if row.kind == "run" and row.epoch == 0]
         return next((row for row in starts if row.metrics.get(column) is not None), None)
 
     def at_start(self, column: str) -> float | None:
-        """A number of the start model, see `start_row`."""
+        """Return a number of the start model, see `start_row`."""
         row = self.start_row(column)
         return None if row is None else row.metrics.get(column)
 
 
 def _why_no_rows(choice: Choice, ends: Sequence[EarlyEnd]) -> str:
-    """Why a choice that has runs has no number at its epoch."""
+    """Return why a choice that has runs has no number at its epoch."""
     lost = [end.text for end in ends if choice.epoch is not None and end.lacks(choice.epoch)]
     if lost:
         return f"chosen; {'; '.join(dict.fromkeys(lost))}"
@@ -718,7 +772,7 @@ def _why_no_rows(choice: Choice, ends: Sequence[EarlyEnd]) -> str:
 
 
 def _told_apart(bests: Sequence[Best]) -> tuple[Best, ...]:
-    """Add the sweep's name to those of one name, as on a leaderboard of several sweeps."""
+    """Add the sweep's name to choices that have the same name, as on a leaderboard."""
     counts = Counter(best.name for best in bests)
     told: list[Best] = []
     for best in bests:
@@ -733,33 +787,32 @@ def _told_apart(bests: Sequence[Best]) -> tuple[Best, ...]:
 def panels(
     rows: Iterable[TableRow], choices: Iterable[Choice] = (), ends: Iterable[EarlyEnd] = ()
 ) -> tuple[Panel, ...]:
-    """The panels of a table, by model and split.
+    """Return the panels of a table, by model and split.
 
     Args:
         rows: The rows of plain evaluations.
         choices: What `select` or `tune` has chosen on all panels.
         ends: Runs that ended early, see `early_ends`.
     """
-    by_panel: dict[PanelKey, list[TableRow]] = defaultdict(list)
+    rows_of_panel: dict[PanelKey, list[TableRow]] = defaultdict(list)
     for row in rows:
-        by_panel[row.panel].append(row)
+        rows_of_panel[row.panel].append(row)
     choices_of_panel: dict[PanelKey, list[Choice]] = defaultdict(list)
     for choice in choices:
         choices_of_panel[choice.panel].append(choice)
     ends = tuple(ends)
     return tuple(
-        Panel(*key, tuple(by_panel[key]), tuple(choices_of_panel[key]), ends)
-        for key in sorted(by_panel, key=panel_order)
+        Panel(*key, tuple(rows_of_panel[key]), tuple(choices_of_panel[key]), ends)
+        for key in sorted(rows_of_panel, key=panel_order)
     )
 
 
 def best_per_method(panels: Iterable[Panel]) -> tuple[Best, ...]:
-    """`Panel.best` of all panels."""
+    """List `Panel.best` of all panels."""
     return tuple(best for panel in panels for best in panel.best)
 
 
 def p_value(log10: float) -> str:
-    """A p-value from its logarithm: `0.82`, `1.3e-05`; a power of ten alone below 1e-300."""
-    if log10 > -300:
-        return f"{10**log10:.2g}"
-    return f"1e{math.floor(log10)}"
+    """Return a p-value from its logarithm: `0.82`, `1.3e-05`; below 1e-300 only a power of ten."""
+    # Below that, 10**log10 would be 0 in floating point.
+    return f"{10**log10:.2g}" if log10 > -300 else f"1e{math.floor(log10)}"

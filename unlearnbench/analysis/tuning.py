@@ -1,19 +1,21 @@
 """What a method's trials were worth: the best of few and of many, edges of ranges, failures, cost.
 
-Pure. A trial is a setting on the seeds of the choice. Its worth is what it forgot after its best
-epoch, of those that keep the utility of `select`, whatever the rule of the choice; a trial that
-failed, or kept too little, is worth the start model, which would be kept in its place.
+A *trial* is a setting on the seeds of the choice. Its *worth* is what it forgot after its best
+epoch, among the epochs that keep the utility of `select`, whatever the rule of the choice. A trial
+that failed, or kept too little, is worth as much as the start model, which would be kept in its
+place.
 """
 
 import csv
 import io
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from unlearnbench.analysis.best_settings import Setting, average_seeds, best_of, panels
+from unlearnbench.analysis.best_settings import Panel, Setting, average_seeds, best_of, panels
 from unlearnbench.config.search import SelectSettings
 from unlearnbench.config.unit import Unit
 from unlearnbench.results.records import Record
@@ -21,52 +23,79 @@ from unlearnbench.results.table import TableRow
 from unlearnbench.stats.sampled_scores import expected_best
 
 EDGE = 0.05
-"""Share of a range beside its ends in which a choice says that the range is too narrow."""
+"""Share of a range at each of its ends. A choice within it says that the range is too narrow."""
 
 _CHOICE = ("method", "entry", "model", "forget_fraction", "setting", "learning_rate", "epoch")
+"""Columns of `tuning.csv` on the choice."""
 _COST = ("tokens_read", "tokens_back")
 """Values that every step reports."""
 _TRIALS = ("trials", "failed", *_COST)
+"""Columns of `tuning.csv` on its trials."""
 
 
 def tuned(selection: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
-    """The choices of a selection whose trials were counted; one of an earlier version has none."""
-    return [choice for choice in (selection or {}).get("choices", []) if choice.get("tuning")]
+    """List the choices of a selection whose trials were counted.
+
+    A selection of an earlier version has none.
+    """
+    if selection is None:
+        return []
+    return [choice for choice in selection.get("choices", []) if choice.get("tuning")]
 
 
 def to_csv(
     choices: Sequence[Mapping[str, Any]], columns: Sequence[str], unit: Unit = Unit.EPOCH
 ) -> str:
-    """A line for each choice: its trials, and the numbers of it and of the untuned defaults.
+    """Return the text of `tuning.csv`: a line for each choice.
 
-    columns  of the headline; both have their mean on the other seeds, and its deviation
-    unit     of the sweep, which names the column of the chosen epoch
+    A line has the choice, its trials, and the numbers of the choice and of the untuned defaults on
+    the other seeds. `edges` says where in each range the choice is, from 0 to 1. `best_of_3` is
+    what the best of three trials is expected to be worth.
 
-    `edges` says where in each range the choice is, from 0 to 1; `best_of_3` what the best of three
-    trials would be worth.
+    Args:
+        choices: From `tuned`.
+        columns: Columns of the headline, of which mean and deviation over seeds are given.
+        unit: Unit of the sweep, which names the column of the chosen epoch.
     """
-    most = max(len(choice["tuning"]["best_of"]) for choice in choices)
-    kinds, parts = ("reported", "untuned"), ("mean", "standard_deviation")
-    numbers = [(kind, name, part) for kind in kinds for name in columns for part in parts]
-    best = [f"best_of_{n}" for n in range(1, most + 1)]
+    most_trials = max(len(choice["tuning"]["best_of"]) for choice in choices)
+    numbers = [
+        (kind, column, statistic)
+        for kind in ("reported", "untuned")
+        for column in columns
+        for statistic in ("mean", "standard_deviation")
+    ]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    titles = [unit.value if name == Unit.EPOCH else name for name in _CHOICE]
-    writer.writerow((*titles, *_TRIALS, *map("_".join, numbers), "edges", *best))
+    writer.writerow(
+        [
+            *(unit.value if name == Unit.EPOCH else name for name in _CHOICE),
+            *_TRIALS,
+            *("_".join(number) for number in numbers),
+            "edges",
+            *(f"best_of_{count}" for count in range(1, most_trials + 1)),
+        ]
+    )
     for choice in choices:
         tuning = choice["tuning"]
         # Selections of earlier versions have no entries.
-        of_choice = {**choice, "entry": choice.get("entry") or choice["method"]}
+        values_of_choice = {**choice, "entry": choice.get("entry") or choice["method"]}
         writer.writerow(
-            (
-                *map(of_choice.get, _CHOICE),
-                *map(tuning.get, _TRIALS),
-                *((choice[kind] or {}).get(name, {}).get(part) for kind, name, part in numbers),
+            [
+                *(values_of_choice.get(name) for name in _CHOICE),
+                *(tuning.get(name) for name in _TRIALS),
+                *(_number(choice, *number) for number in numbers),
                 json.dumps(tuning["edges"], sort_keys=True),
                 *tuning["best_of"],
-            )
+            ]
         )
     return text.getvalue()
+
+
+def _number(choice: Mapping[str, Any], kind: str, column: str, statistic: str) -> float | None:
+    """Return a number of a choice; None if it is unknown, or the defaults were not tried."""
+    report = choice[kind] or {}
+    number: float | None = report.get(column, {}).get(statistic)
+    return number
 
 
 def summary(
@@ -75,41 +104,68 @@ def summary(
     records: Collection[Record],
     select: SelectSettings,
 ) -> dict[str, Any]:
-    """Trials, failures, worth of the best of n, and cost, as `selection.json` has them.
+    """Return trials, failures, worth of the best of n, and cost, as in `selection.json`.
 
-    The worth of the best of n is empty if the start model lacks a number that it depends on.
-
-    trials  of one entry: the ids of each one's runs, by seed of the choice
-    rows    of the table of one model and split, with its start model
+    Args:
+        trials: For each trial of one entry, the ids of its runs on the seeds of the choice.
+        rows: Rows of the table of one model and split, with its start model.
+        records: The records of the table.
+        select: The rule of the choice.
     """
     (panel,) = panels(rows)
-    start, forgotten = panel.start, panel.headline.forgotten
-    by_run: dict[str, list[Setting]] = {}
-    for setting in average_seeds(rows):
-        if {row.seed for row in setting.rows} == set(select.seeds):
-            by_run.setdefault(setting.rows[0].run_id, []).append(setting)
-    worth: list[float] = []
-    floor = None if start.utility is None else select.utility * start.utility
-    for trial in trials:
-        if floor is None:
-            break
-        settings = [item for run in trial for item in by_run.get(run, ())]
-        best = best_of(settings, floor)
-        value = start.quality if best is None else best.forgotten
-        if value is not None:
-            worth.append(forgotten.oriented(value))
-    if len(worth) < len(trials):
-        # The best of the others would not count the trials that kept too little.
-        worth = []
-    worths, ids = np.array(worth), {run for trial in trials for run in trial}
-    tried = [record for record in records if record.id in ids]
+    worths = _worths(trials, panel, rows, select)
+    run_ids = {run_id for trial in trials for run_id in trial}
+    tried = [record for record in records if record.id in run_ids]
     lost = {record.id for record in tried if record.status in ("failed", "collapsed")}
-    steps = [step for record in tried for step in record.steps]
     return {
         "trials": len(trials),
         "failed": sum(not lost.isdisjoint(trial) for trial in trials),
-        "best_of": [
-            forgotten.oriented(float(expected_best(worths, n + 1))) for n in range(len(worth))
-        ],
-        **{name: int(sum(step.reported.get(name, 0.0) for step in steps)) for name in _COST},
+        "best_of": _expected_best(worths, panel),
+        **_cost(tried),
     }
+
+
+def _worths(
+    trials: Sequence[frozenset[str]],
+    panel: Panel,
+    rows: Sequence[TableRow],
+    select: SelectSettings,
+) -> list[float]:
+    """Return the worth of each trial, larger is better.
+
+    Returns:
+        Empty if the worth of a trial is unknown, because the start model lacks a number. The best
+        of the other trials would not count the trials that kept too little.
+    """
+    start = panel.start
+    if start.utility is None:
+        return []
+    least_kept = select.utility * start.utility
+    settings_of_run: dict[str, list[Setting]] = defaultdict(list)
+    for setting in average_seeds(rows):
+        has_all_seeds = {row.seed for row in setting.rows} == set(select.seeds)
+        if has_all_seeds:
+            settings_of_run[setting.rows[0].run_id].append(setting)
+    worths: list[float] = []
+    for trial in trials:
+        settings = [setting for run_id in trial for setting in settings_of_run.get(run_id, ())]
+        best = best_of(settings, least_kept)
+        forgotten = start.quality if best is None else best.forgotten
+        if forgotten is None:
+            return []
+        worths.append(panel.headline.forgotten.oriented(forgotten))
+    return worths
+
+
+def _expected_best(worths: Sequence[float], panel: Panel) -> list[float]:
+    """Return the expected worth of the best of 1, 2, … trials, as a number of the headline."""
+    oriented = panel.headline.forgotten.oriented
+    values = np.array(worths)
+    # To orient a number twice gives the number again.
+    return [oriented(float(expected_best(values, count))) for count in range(1, len(worths) + 1)]
+
+
+def _cost(records: Iterable[Record]) -> dict[str, int]:
+    """Add up what the steps of runs have read and gone back through, in tokens."""
+    steps = [step for record in records for step in record.steps]
+    return {name: int(sum(step.reported.get(name, 0.0) for step in steps)) for name in _COST}
