@@ -236,8 +236,13 @@ def check_questions(setting: AttackedSetting, excess: FloatArray) -> None:
     assert setting.worst is not None
     removed = (setting.worst.start.before or 0.0) - (setting.worst.before or 0.0)
     lasting = setting.lasting or 0.0
-    ends = min(lasting, max(0.0, 1 - high / removed)), max(lasting, min(1.0, 1 - low / removed))
-    assert (interval.low, interval.high) == pytest.approx(ends)
+    ends = [1 - high / removed, 1 - low / removed]
+    # An end is cut at 0 or 1, unless lasting itself lies beyond it.
+    if lasting >= 0:
+        ends[0] = max(0.0, ends[0])
+    if lasting <= 1:
+        ends[1] = min(1.0, ends[1])
+    assert (interval.low, interval.high) == pytest.approx(tuple(ends))
     assert interval.low <= lasting <= interval.high
     assert setting.comes_back is bool(low > 0)
     assert not setting.gives_little
