@@ -1,5 +1,6 @@
-"""The best settings of a panel in words: a table for the terminal, and the first sentence of the
-conclusion.
+"""The best settings of a panel in words: for the terminal, and for the conclusion.
+
+`best_lines` is a table, and `best_found` is the first sentence of a conclusion.
 """
 
 import math
