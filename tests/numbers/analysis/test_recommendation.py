@@ -280,3 +280,16 @@ def test_the_share_that_comes_back_stands_beside_lasting() -> None:
     assert lasting.value is not None
     assert lasting.given_back.startswith(f"{round(100 * (1 - lasting.value))} %")
     assert lasting.given_back in conclusion.lasts
+
+
+def test_the_interval_of_a_lasting_above_1_does_not_end_at_its_mean() -> None:
+    shifted = [run("near", [(0.80, off(1.0 + s / 5, s))], seed=s) for s in range(3)]
+    records = attacked_by([*REFERENCES, *shifted], -0.3, "relearning@13")
+    (conclusion,) = Results.of(records, name="").conclusions
+    assert conclusion.facts is not None
+    *_, lasting = conclusion.facts.scores
+    assert lasting.value is not None
+    assert lasting.low is not None
+    assert lasting.high is not None
+    assert 1 < lasting.value < lasting.high
+    assert lasting.value - lasting.low == pytest.approx(lasting.high - lasting.value)
