@@ -44,8 +44,9 @@ from unlearnbench.config.precision import Precision
 from unlearnbench.evaluation.answers import Answer, Prompt, Stops
 from unlearnbench.evaluation.generation import decode, sampled_answers
 from unlearnbench.evaluation.gradient_norms import gradient_norms
-from unlearnbench.evaluation.predictor import KeptKeys, Predictor, QuestionScores, score
+from unlearnbench.evaluation.predictor import Predictor
 from unlearnbench.evaluation.prefix_tree import Tree, build_tree
+from unlearnbench.evaluation.question_scores import KeptKeys, QuestionScores, score
 from unlearnbench.evaluation.remarks import (
     control_remark,
     label_remark,

@@ -1,11 +1,14 @@
 """A model's predictions at chosen positions, without padding and without logits for all of them.
 
-Tokens go through the model in one row (`models.packed_attention`) where that is found to give the
-same states for a trial question; else as padded rows. The output layer and the log-softmax follow a
-chunk of positions at a time, so that [chunk, vocabulary] is the largest tensor.
+1. The final hidden states at the positions are computed (`tree_states`, `row_states`,
+   `text_states`). Tokens go through the model packed into one row (`models/packed_attention.py`),
+   if that gives the same states for a trial question. Otherwise they go as padded rows.
+2. From the states, the output layer computes logits for a chunk of positions at a time, and what is
+   wanted of them is computed (`score_positions`, `changed_tokens`, `sample_tokens`). So
+   [chunk, vocabulary] is the largest tensor.
 """
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -18,7 +21,7 @@ from torch import Tensor, nn
 from unlearnbench.api.observation import Observation
 from unlearnbench.api.observations import FloatArray, IntArray
 from unlearnbench.base.errors import ModelError
-from unlearnbench.base.out_of_memory import empty_cache, map_over_ranks, trim_heap
+from unlearnbench.base.out_of_memory import empty_cache, trim_heap
 from unlearnbench.config.precision import Precision
 from unlearnbench.evaluation.precision import computing_in_precision, precision_of_model
 from unlearnbench.evaluation.prefix_tree import Tree, TreeLayout, build_tree
@@ -38,61 +41,62 @@ from unlearnbench.models.prompt_shift import Shifts, Span, prompt_places
 from unlearnbench.models.token_sampling import Distribution, choose
 
 NOT_FINITE = -1
-"""The most probable token where logits are NaN or infinite."""
+"""Stands for the most probable token where logits are NaN or infinite."""
 
 # Logits in a chunk: as many as stay in a CPU's cache; on a GPU enough rows to keep it busy.
 _CHUNK = {"cpu": 1 << 19}
 _CHUNK_ELSEWHERE = 1 << 27
-# Sampling has about four tensors of float64 beside the logits, so its chunks are smaller.
+_FEWEST_POSITIONS = 32
+"""Smallest number of positions in a chunk, however large the vocabulary is."""
 _SAMPLED_CHUNK = 8
-# Batches of tokens whose keys and values decoding stores: a step of few answers takes nearly as
-# long as one of many. On a CPU no more than a quarter of what scoring keeps, but at least a quarter
-# of these batches.
+"""Chunks for sampling are so many times smaller: it has about four tensors of float64 besides the
+logits."""
 _SLOT_BATCHES = 16
-# By the dtype of products, two logits nearer than this are a tie.
-_TIES = {torch.bfloat16: 0.25, torch.float16: 0.03, torch.float64: 1e-10}
-_TIE = 1e-4
-_NO_INDICES: IntArray = np.empty(0, dtype=np.int64)
+"""Batches of tokens whose keys and values decoding stores at most.
 
+A step of few answers takes nearly as long as a step of many.
+"""
+_TIES = {torch.bfloat16: 0.25, torch.float16: 0.03, torch.float64: 1e-10}
+"""By the dtype of products, the distance below which two logits are a tie."""
+_TIE = 1e-4
+"""The same for other dtypes."""
+_NO_INDICES: IntArray = np.empty(0, dtype=np.int64)
 
 Keys = dict[nn.Module, tuple[Tensor, Tensor]]
 """By attention layer, the keys and values [t, kv heads, d] of t tokens."""
 
 
-@dataclass(eq=False)
-class KeptKeys:
-    """Keys and values of tokens that scoring has read, and decoding would read again."""
+@dataclass(frozen=True, eq=False)
+class Wanted:
+    """What is computed at P positions, besides the most probable token."""
 
-    wanted: Callable[[int, Sequence[int], Sequence[bool]], int]
-    """How many first tokens of a question's first row to keep, from its index, its most probable
-    tokens and their ties."""
-    room: int
-    """Tokens that may still be kept."""
-    by_question: dict[int, Keys] = field(default_factory=dict[int, Keys])
-
-    def keep(self, index: int, tree: Tree, offset: int, count: int, keys: Keys) -> None:
-        """Keep those of the first `count` tokens, of a tree whose nodes begin at `offset`."""
-        if 0 < count <= self.room and keys:
-            self.room -= count
-            nodes = torch.from_numpy(tree.paths[0][:count] + offset)
-            self.by_question[index] = {
-                layer: (key[nodes], value[nodes]) for layer, (key, value) in keys.items()
-            }
+    label_positions: IntArray = field(default_factory=lambda: _NO_INDICES)
+    """[M] the position that predicts each label, in any order."""
+    labels: IntArray = field(default_factory=lambda: _NO_INDICES)
+    """[M] labels whose losses are computed."""
+    argmax_at: IntArray | None = None
+    """[S] ascending positions whose most probable token is computed; None for all positions."""
+    moments_at: IntArray = field(default_factory=lambda: _NO_INDICES)
+    """[Q] ascending positions whose moments are computed."""
+    observations: Sequence[Observation] = ()
+    """Observations that are made at the positions `argmax_at`."""
+    observed_labels: IntArray = field(default_factory=lambda: _NO_INDICES)
+    """[S] the label at each of these positions; empty without observations."""
 
 
 class PositionScores(NamedTuple):
-    """Predictions at some positions of M labels and S places whose greedy token is wanted."""
+    """Predictions at some positions: of M labels, at S and at Q positions, see `Wanted`."""
 
     losses: FloatArray
-    """[M] negative log-likelihood of each label in nats; NaN where logits are not finite."""
+    """[M] negative log-likelihood of each label in nats; NaN if logits are not finite."""
     argmax_tokens: list[int]
     """[S] the most probable token, or NOT_FINITE."""
     tied: list[bool]
-    """[S] True if the two largest logits are so close that batching may exchange them."""
+    """[S] whether the two largest logits are so close that another batch may exchange them."""
     moments: FloatArray
     """[Q, 2] mean and variance of the log-probability over the vocabulary, in nats."""
     observed: FloatArray
-    """[S, O] what each observation gives."""
+    """[S, O] the value of each observation."""
 
 
 class Predictor:
@@ -112,59 +116,74 @@ class Predictor:
     ) -> None:
         """Find out what the model supports.
 
-        trial         a question on which packing is tried
-        longest       tokens of the longest row there will be
-        batch_tokens  tokens of a forward pass, approximately; default: fast on the device
-        chunk         positions whose logits exist at once; default: fast on the device
-        shifts        added to the embeddings of prompts
-        precision     of the evaluation, see `computing_in_precision`
+        Args:
+            model: In evaluation mode.
+            trial: A question on which packing is tried.
+            pad: Id of the padding token.
+            longest: Tokens of the longest row that there will be.
+            batch_tokens: Tokens of a forward pass, approximately. Defaults to a fast number.
+            chunk: Positions whose logits exist at once. Defaults to a fast number.
+            shifts: Are added to the embeddings of prompts.
+            precision: Precision of the evaluation, see `computing_in_precision`.
         """
-        self.model, self.pad, self.shifts = model, pad, shifts
-        self._precision: Precision | None = precision
+        self.model = model
+        self.pad = pad
+        self.shifts = shifts
+        self._wanted_precision: Precision | None = precision
         parameter = next(model.parameters())
         self.device: torch.device = parameter.device
         kind = self.device.type
         self.batch_tokens = batch_tokens or fast_batch_tokens(self.device)
         vocabulary = model.get_output_embeddings().weight.shape[0]
-        self.chunk = chunk or max(_CHUNK.get(kind, _CHUNK_ELSEWHERE) // vocabulary, 32)
+        fast_chunk = _CHUNK.get(kind, _CHUNK_ELSEWHERE) // vocabulary
+        self.chunk = chunk or max(fast_chunk, _FEWEST_POSITIONS)
         self.layer: OutputLayer | None = None
-        """None where it is of an unknown kind: then the model computes its own logits."""
+        """The output layer; None if it is of an unknown kind. Then the model computes logits."""
         with computing_in_precision(model, precision):
             self.precision = precision_of_model(model)
             self.dtype = product_dtype(parameter)
             """The dtype of products, keys and values."""
             with suppress(ModelError):
                 self.layer = OutputLayer(model, copied=False)
-            # What training left is free memory then, in one piece.
+            # Training has left free memory in pieces. It becomes one piece here.
             if kind == "cuda":
                 empty_cache()
             else:
                 trim_heap()
             self.kept_tokens = kept_tokens(model)
             """Tokens whose keys and values may be kept from scoring for decoding."""
-            tokens = _SLOT_BATCHES * self.batch_tokens
-            most = min(tokens, max(self.kept_tokens, tokens) // 4) if kind == "cpu" else tokens
-            self.slot_tokens = max_cached_tokens(model, most)
-            """Tokens whose keys and values may be stored at once."""
+            self.slot_tokens = max_cached_tokens(model, self._most_slot_tokens())
+            """Tokens whose keys and values decoding may store at once."""
             self.packed = can_pack(model, longest) and self._packs(trial, longest)
-            """True if tokens go through the model in one row; else texts are padded rows."""
+            """Whether tokens go through the model in one row. Otherwise texts are padded rows."""
+
+    def _most_slot_tokens(self) -> int:
+        """Return the number of tokens whose keys and values decoding stores if memory allows it.
+
+        On a CPU it is a quarter of the tokens that scoring keeps. It is then at least a quarter of
+        `_SLOT_BATCHES` batches, and at most all of them.
+        """
+        tokens = _SLOT_BATCHES * self.batch_tokens
+        if self.device.type != "cpu":
+            return tokens
+        return min(tokens, max(self.kept_tokens, tokens) // 4)
 
     @contextmanager
     def ready(self) -> Generator[None, None, None]:
         """Prepare the model for predictions; meanwhile it serves nothing else."""
         with (
-            computing_in_precision(self.model, self._precision),
+            computing_in_precision(self.model, self._wanted_precision),
             packing(self.model) if self.packed else nullcontext(),
         ):
             yield
 
     def _packs(self, trial: Tree, longest: int) -> bool:
-        """True if a packed tree gives the states that its rows give one by one.
+        """Whether a packed tree gives the states that its rows give one by one.
 
-        A row of `longest` tokens is tried, too: a mask that the configuration does not name may
-        differ from a causal one in long rows only.
+        A row of `longest` tokens is tried, too, because a mask that the configuration does not name
+        may differ from a causal mask only in long rows.
         """
-        text = np.resize(trial.ids, longest)  # again and again
+        text = np.resize(trial.ids, longest)  # the trial's tokens, repeated
         long_row = build_tree([Row((*map(int, text),), max(longest // 2, 1))])
         is_longer = longest > max(len(row.ids) for row in trial.rows)
         try:
@@ -174,7 +193,8 @@ class Predictor:
         except torch.OutOfMemoryError:
             raise
         except (TypeError, ValueError, RuntimeError, KeyError):
-            return False  # the model's attention has arguments that the library's kernel lacks
+            # The model's attention has arguments that the library's kernel lacks.
+            return False
         rows = self._padded_trees([trial])
         if not states_match(packed, rows, lambda: self._padded_trees([trial], rows=1)):
             return False
@@ -183,47 +203,58 @@ class Predictor:
         return long_row_matches(packed_long, self._padded_trees([long_row]))
 
     def tree_states(self, trees: Sequence[Tree], kept: Keys | None = None) -> Tensor:
-        """States [P, ·] at the predicting nodes of each tree, one after the other.
+        """Compute the states [P, ·] at the predicting nodes of each tree, one after the other.
 
-        kept  gets the keys and values of all nodes, where texts are packed
+        Args:
+            trees: One tree for each question.
+            kept: Gets the keys and values of all nodes, if texts are packed. None: they are not
+                kept.
         """
         return self._packed_trees(trees, kept) if self.packed else self._padded_trees(trees)
 
     def _packed_trees(self, trees: Sequence[Tree], kept: Keys | None = None) -> Tensor:
         offsets = np.cumsum([0, *(len(tree.ids) for tree in trees)])
-        where = [tree.predicting + o for tree, o in zip(trees, offsets, strict=False)]
-        ids, depths, places = (
-            torch.from_numpy(np.concatenate(parts)).to(self.device)
-            for parts in ([t.ids for t in trees], [t.depths for t in trees], where)
-        )
+        predicting: list[IntArray] = []
+        spans: list[Span] = []
+        for tree, offset in zip(trees, offsets, strict=False):
+            predicting.append(tree.predicting + offset)
+            spans.append(Span(tree.prompt, 0, (tree.stem + offset).tolist()))
         layout = TreeLayout(trees, self.dtype, self.device)
         layout.kept = kept
-        spans = [
-            Span(tree.prompt, 0, (tree.stem + o).tolist())
-            for tree, o in zip(trees, offsets, strict=False)
-        ]
-        return self.row_states(ids, depths, places, layout, spans)
+        return self.row_states(
+            self._sent([tree.ids for tree in trees]),
+            self._sent([tree.depths for tree in trees]),
+            self._sent(predicting),
+            layout,
+            spans,
+        )
+
+    def _sent(self, parts: Sequence[IntArray]) -> Tensor:
+        """Return the concatenated parts on the device."""
+        return torch.from_numpy(np.concatenate(parts)).to(self.device)
 
     def _padded_trees(self, trees: Sequence[Tree], rows: int | None = None) -> Tensor:
-        """States [P, ·] with `rows` in a batch; default: all rows in one."""
+        """Compute `tree_states` with `rows` rows in a batch; None for all rows in one."""
         texts = [row.ids[:-1] for tree in trees for row in tree.rows]
         masked = [row.masked for tree in trees for row in tree.rows]
         begins = [row.start - 1 for tree in trees for row in tree.rows]
         prompts = [tree.prompt for tree in trees for _ in tree.rows]
-        each = rows or len(texts)
-        parts = [slice(i, i + each) for i in range(0, len(texts), each)]
-        states = torch.cat(
-            [self.text_states(texts[p], begins[p], prompts[p], masked[p]) for p in parts]
-        )
-        # Each row has its own state of a shared node; the first one serves.
+        batch_size = rows or len(texts)
+        batches: list[Tensor] = []
+        for first in range(0, len(texts), batch_size):
+            batch = slice(first, first + batch_size)
+            batches.append(
+                self.text_states(texts[batch], begins[batch], prompts[batch], masked[batch])
+            )
+        states = torch.cat(batches)
+        # Each row has computed its own state of a shared node. The first one is taken.
         chosen: list[IntArray] = []
         offset = 0
         for tree in trees:
-            counts = [len(places) for places in tree.places]
-            _, first = np.unique(np.concatenate(tree.places), return_index=True)
-            chosen.append(first + offset)
-            offset += sum(counts)
-        return states[torch.from_numpy(np.concatenate(chosen)).to(self.device)]
+            _, first_places = np.unique(np.concatenate(tree.places), return_index=True)
+            chosen.append(first_places + offset)
+            offset += sum(len(places) for places in tree.places)
+        return states[self._sent(chosen)]
 
     def row_states(
         self,
@@ -233,9 +264,14 @@ class Predictor:
         layout: Layout,
         spans: Sequence[Span] = (),
     ) -> Tensor:
-        """States [P, ·] at the places `where` [P] of a packed row of tokens [N].
+        """Compute the states [P, ·] at places of a packed row of N tokens.
 
-        spans  the tokens that belong to prompts
+        Args:
+            ids: [N]
+            positions: [N] position of each token in its text.
+            where: [P] places in the row.
+            layout: Attention between the tokens.
+            spans: The tokens that belong to prompts.
         """
         row = {"input_ids": ids.unsqueeze(0), "position_ids": positions.unsqueeze(0)}
         with self._shifted(spans):
@@ -248,23 +284,28 @@ class Predictor:
         prompts: Sequence[tuple[int, ...]],
         masked: Sequence[tuple[int, ...]] = (),
     ) -> Tensor:
-        """States [P, ·] of whole texts, at `begins` and all places after it in each.
+        """Compute the states [P, ·] of whole texts, from a first place to the end of each.
 
-        masked  of each text, indices of the tokens that no token sees; default: none
+        Args:
+            texts: Tokens of each text.
+            begins: First place of each text whose state is wanted.
+            prompts: The prompt that each text begins with.
+            masked: Of each text, indices of the tokens that no token sees. Defaults to none.
         """
         ids, mask = padded(texts, self.pad, self.device)
-        masked = masked or [()] * len(texts)
-        columns = torch.arange(ids.shape[1], device=self.device)
+        width = ids.shape[1]
+        columns = torch.arange(width, device=self.device)
         first = torch.tensor(begins, device=self.device)
         where = mask.bool() & (columns >= first.unsqueeze(1))
         # No token sees the padding behind its text. Masked padding would see nothing behind a
         # sliding window, and its NaN would reach the texts: 0 · NaN is NaN.
         mask = torch.ones_like(mask)
+        masked = masked or [()] * len(texts)
         spans: list[Span] = []
         for i, (prompt, text, hidden) in enumerate(zip(prompts, texts, masked, strict=True)):
             mask[i, list(hidden)] = 0
             places = prompt_places(prompt, text, hidden)
-            spans.append(Span(prompt, 0, [i * ids.shape[1] + location for location in places]))
+            spans.append(Span(prompt, 0, [i * width + place for place in places]))
         inputs = {"input_ids": ids}
         if any(masked):
             inputs["attention_mask"] = mask
@@ -275,78 +316,82 @@ class Predictor:
         return nullcontext() if self.shifts is None else self.shifts.added(self.model, spans)
 
     def _states(self, where: Tensor, **inputs: Any) -> Tensor:
-        """Hidden states [P, H]; logits [P, V] where the output layer is of an unknown kind."""
+        """Compute hidden states [P, H], or logits [P, V] if the output layer is of unknown kind."""
         if self.layer is None:
             return predict(self.model, where, **inputs, use_cache=False)[0]
         return final_states(self.model, where, **inputs, use_cache=False)
 
-    def score_positions(
-        self,
-        states: Tensor,
-        label_positions: IntArray = _NO_INDICES,
-        labels: IntArray = _NO_INDICES,
-        argmax_at: IntArray | None = None,
-        moments_at: IntArray = _NO_INDICES,
-        observations: Sequence[Observation] = (),
-        observed_labels: IntArray = _NO_INDICES,
-    ) -> PositionScores:
-        """Losses of labels, and greedy tokens, at positions with `states` [P, ·].
+    def _logits(self, states: Tensor) -> Tensor:
+        """Compute the logits [chunk, V] of a chunk of states [chunk, ·]."""
+        return states if self.layer is None else self.layer(states)
 
-        label_positions  [M] the position that predicts each label, in any order
-        labels           [M]
-        argmax_at        [S] positions, ascending, whose most probable token is wanted; default: all
-        moments_at       [Q] positions, ascending, whose moments are wanted
-        observations     made at the positions `argmax_at`
-        observed_labels  [S] the label in each of these, for observations
+    def score_positions(self, states: Tensor, wanted: Wanted | None = None) -> PositionScores:
+        """Compute losses of labels, and most probable tokens, at positions.
+
+        Args:
+            states: [P, ·] one for each position.
+            wanted: What is computed. None: only the most probable token of each position.
         """
-        argmax_at = np.arange(len(states)) if argmax_at is None else argmax_at
-        order = np.argsort(label_positions, kind="stable")
-        label_chunks = self._by_chunk(label_positions[order], len(states))
+        wanted = wanted or Wanted()
+        argmax_at = np.arange(len(states)) if wanted.argmax_at is None else wanted.argmax_at
+        order = np.argsort(wanted.label_positions, kind="stable")
+        label_positions = wanted.label_positions[order]
+        label_chunks = self._by_chunk(label_positions, len(states))
         argmax_chunks = self._by_chunk(argmax_at, len(states))
-        moment_chunks = self._by_chunk(moments_at, len(states))
-        indices = (label_positions[order], labels[order], argmax_at, moments_at, observed_labels)
-        sent = torch.from_numpy(np.concatenate(indices)).to(self.device)  # one copy to a GPU
-        position, label, argmax_position, moment_position, own_label = sent.split(
-            [*map(len, indices)]
+        moment_chunks = self._by_chunk(wanted.moments_at, len(states))
+        # A GPU gets all indices in one copy.
+        indices = (
+            label_positions,
+            wanted.labels[order],
+            argmax_at,
+            wanted.moments_at,
+            wanted.observed_labels,
         )
+        label_position, label, argmax_position, moment_position, observed_label = self._sent(
+            indices
+        ).split([*map(len, indices)])
+
         losses: list[Tensor] = []
         best: list[Tensor] = []
         tokens: list[Tensor] = []
         moments: list[Tensor] = []
         observed: list[Tensor] = []
-        for i, part in enumerate(states.split(self.chunk)):
-            logits = part if self.layer is None else self.layer(part)  # [chunk, V]
-            begin, subset, at, of = (
-                i * self.chunk,
-                label_chunks[i],
-                argmax_chunks[i],
-                moment_chunks[i],
-            )
-            if subset.stop > subset.start:
-                losses.append(-logits.log_softmax(1)[position[subset] - begin, label[subset]])
-            if of.stop > of.start:
-                moments.append(_moments(logits[moment_position[of] - begin]))
-            if at.stop > at.start:
-                top = logits[argmax_position[at] - begin].topk(2, dim=1)  # [s, 2]
+        for i, chunk in enumerate(states.split(self.chunk)):
+            logits = self._logits(chunk)
+            begin = i * self.chunk
+            labels = label_chunks[i]
+            if labels.stop > labels.start:
+                rows = label_position[labels] - begin
+                losses.append(-logits.log_softmax(1)[rows, label[labels]])
+            of_moments = moment_chunks[i]
+            if of_moments.stop > of_moments.start:
+                moments.append(_moments(logits[moment_position[of_moments] - begin]))
+            of_argmax = argmax_chunks[i]
+            if of_argmax.stop > of_argmax.start:
+                rows = argmax_position[of_argmax] - begin
+                top = logits[rows].topk(2, dim=1)  # [s, 2]
                 best.append(top.values)
                 tokens.append(top.indices[:, 0])
-                if observations:
-                    chosen = logits[argmax_position[at] - begin]
-                    made = [each.per_token(chosen, own_label[at]) for each in observations]
-                    observed.append(torch.stack([column.float() for column in made], dim=1))
-        greedy = _greedy(best, tokens, tie_gap(self.dtype))
-        result = torch.cat(moments).double().cpu().numpy() if moments else np.empty((0, 2))
-        seen = torch.cat(observed).double().cpu().numpy() if observed else np.empty((0, 0))
-        return PositionScores(_in_order(losses, order), *greedy, result, seen)
+                if wanted.observations:
+                    values = _observed(wanted.observations, logits[rows], observed_label[of_argmax])
+                    observed.append(values)
+        argmax_tokens, tied = _greedy(best, tokens, tie_gap(self.dtype))
+        return PositionScores(
+            _in_order(losses, order),
+            argmax_tokens,
+            tied,
+            _on_host(moments, columns=2),
+            _on_host(observed, columns=0),
+        )
 
     def changed_tokens(
         self, states: Tensor, changes: Sequence[Callable[[Tensor], Tensor]]
     ) -> tuple[list[int], list[bool]]:
-        """The most probable token at each position after its logits were changed.
+        """Compute the most probable token at each position after its logits were changed.
 
         Args:
             states: [P, ·]
-            changes: [P] what is done to the logits [V] of each position.
+            changes: [P] the function that changes the logits [V] of each position.
 
         Returns:
             Tokens and ties, as in `score_positions`.
@@ -354,11 +399,11 @@ class Predictor:
         best: list[Tensor] = []
         tokens: list[Tensor] = []
         begin = 0
-        for part in states.split(self.chunk):
-            logits = part if self.layer is None else self.layer(part)  # [chunk, V]
-            subset = changes[begin : begin + len(part)]
-            begin += len(part)
-            changed = [change(row) for change, row in zip(subset, logits, strict=True)]
+        for chunk in states.split(self.chunk):
+            changes_of_chunk = changes[begin : begin + len(chunk)]
+            begin += len(chunk)
+            pairs = zip(changes_of_chunk, self._logits(chunk), strict=True)
+            changed = [change(row) for change, row in pairs]
             top = torch.stack(changed).topk(2, dim=1)  # [chunk, 2]
             best.append(top.values)
             tokens.append(top.indices[:, 0])
@@ -367,31 +412,38 @@ class Predictor:
     def sample_tokens(
         self, states: Tensor, uniform: FloatArray, distribution: Distribution
     ) -> list[int]:
-        """[P] a token sampled at each position with `states` [P, ·], or NOT_FINITE.
+        """Sample a token at each position.
 
-        uniform  [P] the number that decides at each position, see `token_sampling.choose`
+        Args:
+            states: [P, ·]
+            uniform: [P] the random number of each position, see `token_sampling.choose`.
+            distribution: The distribution to sample from.
+
+        Returns:
+            [P] tokens. NOT_FINITE stands where a logit is NaN or infinite.
         """
         size = max(self.chunk // _SAMPLED_CHUNK, 1)
         numbers = torch.from_numpy(uniform).to(self.device)
-        chosen: list[Tensor] = []
-        for part, subset in zip(states.split(size), numbers.split(size), strict=True):
-            logits = part if self.layer is None else self.layer(part)  # [size, V]
+        sampled: list[Tensor] = []
+        for chunk, numbers_of_chunk in zip(states.split(size), numbers.split(size), strict=True):
+            logits = self._logits(chunk)
             unknown = ~logits.amax(1).isfinite()
-            chosen.append(choose(logits, distribution, subset).masked_fill(unknown, NOT_FINITE))
-        tolist: list[int] = torch.cat(chosen).tolist()
-        return tolist
+            tokens = choose(logits, distribution, numbers_of_chunk)
+            sampled.append(tokens.masked_fill(unknown, NOT_FINITE))
+        listed: list[int] = torch.cat(sampled).tolist()
+        return listed
 
     def _by_chunk(self, positions: IntArray, count: int) -> list[slice]:
-        """For each chunk of `count` positions, the part of `positions`, ascending, inside it."""
+        """Return for each chunk of `count` positions which of the ascending `positions` it has."""
         ends = np.searchsorted(positions, np.arange(0, count + self.chunk, self.chunk))
         return [slice(begin, end) for begin, end in pairwise(ends)]
 
 
 def _moments(logits: Tensor) -> Tensor:
-    """[Q, 2] mean and variance of log p over the vocabulary, from logits [Q, V].
+    """Compute mean and variance [Q, 2] of log p over the vocabulary, from logits [Q, V].
 
-    In float32, and the variance from centred values: as a difference of two large numbers it would
-    lose its digits.
+    Computed in float32. The variance comes from centred values, because a difference of two large
+    numbers would lose its digits.
     """
     logprobs = logits.float().log_softmax(1)
     probabilities = logprobs.exp()
@@ -400,135 +452,50 @@ def _moments(logits: Tensor) -> Tensor:
     return torch.stack([mean, variance], dim=1)
 
 
+def _observed(observations: Sequence[Observation], logits: Tensor, labels: Tensor) -> Tensor:
+    """Make O observations [s, O] of logits [s, V] and labels [s]."""
+    columns = [observation.per_token(logits, labels).float() for observation in observations]
+    return torch.stack(columns, dim=1)
+
+
+def _on_host(chunks: Sequence[Tensor], columns: int) -> FloatArray:
+    """Return all chunks as one array [·, ·]; without chunks an empty one with `columns` columns."""
+    if not chunks:
+        return np.empty((0, columns))
+    values: FloatArray = torch.cat([*chunks]).double().cpu().numpy()
+    return values
+
+
 def _in_order(losses: Sequence[Tensor], order: IntArray) -> FloatArray:
-    """[M] losses of labels that were sorted by `order`; NaN where not finite."""
-    result = np.empty(len(order))
+    """Return the losses [M] of labels in their own order, with NaN for losses that are not finite.
+
+    Args:
+        losses: The losses by chunk, of labels that were sorted by `order`.
+        order: [M] index of each sorted label.
+    """
+    in_order = np.empty(len(order))
     if losses:
-        result[order] = torch.cat([*losses]).double().cpu().numpy()
-    result[~np.isfinite(result)] = np.nan
-    return result
+        in_order[order] = torch.cat([*losses]).double().cpu().numpy()
+    in_order[~np.isfinite(in_order)] = np.nan
+    return in_order
 
 
 def _greedy(
     best: Sequence[Tensor], tokens: Sequence[Tensor], gap: float
 ) -> tuple[list[int], list[bool]]:
-    """[S] greedy tokens and ties, from the two largest logits [s, 2] and tokens [s] by chunk."""
+    """Return tokens [S] and ties [S], from two largest logits [s, 2] and tokens [s] by chunk."""
     if not tokens:
         return [], []
     first, second = torch.cat([*best]).unbind(1)
     chosen = torch.cat([*tokens]).masked_fill(~first.isfinite(), NOT_FINITE)
-    both: list[list[int]] = torch.stack([chosen, first - second < gap]).tolist()  # one wait
-    return both[0], [*map(bool, both[1])]
+    # Both go to the host together, so that it waits for a GPU only once.
+    token_list, tie_list = torch.stack([chosen, first - second < gap]).tolist()
+    return token_list, [*map(bool, tie_list)]
 
 
 def tie_gap(dtype: torch.dtype) -> float:
-    """Distance below which two logits are a tie: about what another batch changes in `dtype`."""
-    return _TIES.get(dtype, _TIE)
+    """Return the distance below which two logits are a tie.
 
-
-@dataclass(frozen=True, eq=False)
-class QuestionScores:
-    """One question's rows under the model."""
-
-    losses: tuple[FloatArray, ...]
-    """For each row, the negative log-likelihood of its scored tokens, EOS included, in nats; NaN
-    where undefined."""
-    argmax_tokens: tuple[int, ...]
-    """The most probable token in place of each scored token of the first row, or NOT_FINITE."""
-    tied: tuple[bool, ...]
-    """For each of these, True if another was nearer than `predictor.tie_gap`."""
-    moments: FloatArray | None
-    """[T, 2] mean and variance of the log-probability in these places; None where not wanted."""
-    observed: FloatArray
-    """[T, O] what each observation gives there."""
-
-
-def score(
-    predictor: Predictor,
-    trees: Sequence[Tree],
-    count: Callable[[int], None] = lambda _: None,
-    moments: Sequence[bool] = (),
-    observations: Sequence[Observation] = (),
-    kept: KeptKeys | None = None,
-) -> list[QuestionScores]:
-    """Score all rows of all questions.
-
-    count         called with the number of questions that this process has scored
-    moments       for each question, whether those of its first row are wanted; default: of none
-    observations  made of the tokens of every first row
-    kept          gets what it wants of the questions of this process
+    Another batch changes logits by about so much if products are computed in `dtype`.
     """
-    batches = [*_batches(trees, predictor.batch_tokens)]
-
-    def score_batch(batch: list[int]) -> list[QuestionScores]:
-        wanted = [moments[i] if moments else False for i in batch]
-        result = _score_batch(predictor, batch, trees, wanted, observations, kept)
-        count(len(batch))
-        return result
-
-    scores: dict[int, QuestionScores] = {}
-    for batch, rank in zip(batches, map_over_ranks(score_batch, batches), strict=True):
-        scores |= zip(batch, rank, strict=True)
-    return [scores[i] for i in range(len(trees))]
-
-
-def _batches(trees: Sequence[Tree], budget: int) -> Iterator[list[int]]:
-    """Trees of similar size, largest first, of `budget` tokens together where that is possible."""
-    batch: list[int] = []
-    tokens = 0
-    for i in sorted(range(len(trees)), key=lambda i: -len(trees[i].ids)):
-        if batch and tokens + len(trees[i].ids) > budget:
-            yield batch
-            batch, tokens = [], 0
-        batch.append(i)
-        tokens += len(trees[i].ids)
-    if batch:
-        yield batch
-
-
-def _score_batch(
-    predictor: Predictor,
-    batch: Sequence[int],
-    every: Sequence[Tree],
-    moments: Sequence[bool],
-    observations: Sequence[Observation],
-    kept: KeptKeys | None,
-) -> list[QuestionScores]:
-    trees = [every[i] for i in batch]
-    keys: Keys | None = {} if kept is not None and kept.room else None
-    offsets = np.cumsum([0, *(len(tree.predicting) for tree in trees)])
-    rows = [
-        (places + offset, row.ids[row.start :])
-        for tree, offset in zip(trees, offsets, strict=False)
-        for row, places in zip(tree.rows, tree.places, strict=True)
-    ]
-    answers = [tree.places[0] + offset for tree, offset in zip(trees, offsets, strict=False)]
-    wanted = [places for places, is_wanted in zip(answers, moments, strict=True) if is_wanted]
-    labels = [np.array(tree.rows[0].ids[tree.rows[0].start :]) for tree in trees]
-    losses, argmax, tied, result, observed = predictor.score_positions(
-        predictor.tree_states(trees, keys),
-        np.concatenate([places for places, _ in rows]),
-        np.concatenate([labels for _, labels in rows]),
-        np.concatenate(answers),
-        np.concatenate([_NO_INDICES, *wanted]),
-        observations,
-        np.concatenate(labels) if observations else _NO_INDICES,
-    )
-    by_row = iter(np.split(losses, np.cumsum([len(places) for places, _ in rows])))
-    by_answer = iter(np.split(result, np.cumsum([*map(len, wanted)])))
-    ends = np.cumsum([0, *map(len, answers)]).tolist()
-    if kept is not None and keys is not None:
-        begins = np.cumsum([0, *(len(tree.ids) for tree in trees)]).tolist()
-        for i, tree, node, begin, end in zip(batch, trees, begins, ends, ends[1:], strict=False):
-            count = kept.wanted(i, argmax[begin:end], tied[begin:end])
-            kept.keep(i, tree, node, count, keys)
-    return [
-        QuestionScores(
-            losses=tuple(next(by_row) for _ in tree.rows),
-            argmax_tokens=tuple(argmax[begin:end]),
-            tied=tuple(tied[begin:end]),
-            moments=next(by_answer) if is_wanted else None,
-            observed=observed[begin:end],
-        )
-        for tree, is_wanted, begin, end in zip(trees, moments, ends, ends[1:], strict=False)
-    ]
+    return _TIES.get(dtype, _TIE)

@@ -18,8 +18,9 @@ from unlearnbench.benchmarks.tofu_metrics import ROLES
 from unlearnbench.config.profiles import OPEN_UNLEARNING, TOFU, get_profile
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.evaluation.observation_file import read_observations
-from unlearnbench.evaluation.predictor import Predictor, score
+from unlearnbench.evaluation.predictor import Predictor
 from unlearnbench.evaluation.prefix_tree import Tree, build_tree
+from unlearnbench.evaluation.question_scores import score
 from unlearnbench.evaluation.summary import summarize
 from unlearnbench.models import device
 from unlearnbench.models.encoding import TEMPLATES, Encoder, Template

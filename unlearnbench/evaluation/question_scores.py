@@ -1,0 +1,193 @@
+"""Scores of questions: the losses of their answers under a model, and its most probable tokens.
+
+Scoring also verifies the true answer as a draft of the generated one, since it computes the most
+probable token in place of each of its tokens. If the two begin alike, decoding would read the same
+tokens again. `KeptKeys` keeps their keys and values for it.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from unlearnbench.api.observation import Observation
+from unlearnbench.api.observations import FloatArray, IntArray
+from unlearnbench.base.out_of_memory import map_over_ranks
+from unlearnbench.evaluation.predictor import Keys, Predictor, Wanted
+from unlearnbench.evaluation.prefix_tree import Tree
+
+_NO_INDICES: IntArray = np.empty(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class QuestionScores:
+    """One question's rows under the model."""
+
+    losses: tuple[FloatArray, ...]
+    """For each row, the negative log-likelihood of its scored tokens in nats, with EOS.
+
+    NaN where it is undefined.
+    """
+    argmax_tokens: tuple[int, ...]
+    """[T] the most probable token in place of each scored token of the first row, or NOT_FINITE."""
+    tied: tuple[bool, ...]
+    """[T] whether another token was nearer than `predictor.tie_gap`."""
+    moments: FloatArray | None
+    """[T, 2] mean and variance of the log-probability in these places; None if not wanted."""
+    observed: FloatArray
+    """[T, O] the value of each observation in these places."""
+
+
+@dataclass(eq=False)
+class KeptKeys:
+    """Keys and values of tokens that scoring has read, and decoding would read again."""
+
+    wanted: Callable[[int, Sequence[int], Sequence[bool]], int]
+    """Returns how many first tokens of a question's first row to keep.
+
+    Its arguments are the question's index, its most probable tokens, and their ties.
+    """
+    room: int
+    """Tokens that may still be kept."""
+    by_question: dict[int, Keys] = field(default_factory=dict[int, Keys])
+
+    def keep(self, index: int, tree: Tree, offset: int, count: int, keys: Keys) -> None:
+        """Keep the keys and values of a question's first tokens, if there is room.
+
+        Args:
+            index: The question.
+            tree: Its tree.
+            offset: Index of the tree's first node among the tokens of the batch.
+            count: Number of tokens, from the beginning of the first row.
+            keys: Keys and values of the batch.
+        """
+        if not 0 < count <= self.room or not keys:
+            return
+        self.room -= count
+        nodes = torch.from_numpy(tree.paths[0][:count] + offset)
+        self.by_question[index] = {
+            layer: (key[nodes], value[nodes]) for layer, (key, value) in keys.items()
+        }
+
+
+def score(
+    predictor: Predictor,
+    trees: Sequence[Tree],
+    count: Callable[[int], None] = lambda _: None,
+    moments: Sequence[bool] = (),
+    observations: Sequence[Observation] = (),
+    kept: KeptKeys | None = None,
+) -> list[QuestionScores]:
+    """Score all rows of all questions. Collective.
+
+    Args:
+        predictor: The model, ready.
+        trees: The rows of each question.
+        count: Is called with the number of questions that this process has scored.
+        moments: For each question, whether the moments of its first row are wanted. Defaults to
+            none.
+        observations: Are made of the tokens of every first row.
+        kept: Gets the keys and values that it wants of the questions of this process.
+    """
+    batches = [*_batches(trees, predictor.batch_tokens)]
+
+    def score_batch(batch: list[int]) -> list[QuestionScores]:
+        wants_moments = [bool(moments) and moments[i] for i in batch]
+        scores = _score_batch(predictor, batch, trees, wants_moments, observations, kept)
+        count(len(batch))
+        return scores
+
+    by_index: dict[int, QuestionScores] = {}
+    for batch, scores in zip(batches, map_over_ranks(score_batch, batches), strict=True):
+        by_index |= zip(batch, scores, strict=True)
+    return [by_index[i] for i in range(len(trees))]
+
+
+def _batches(trees: Sequence[Tree], budget: int) -> Iterator[list[int]]:
+    """Yield indices of trees of similar size, largest first.
+
+    A batch has at most `budget` tokens, except if a single tree has more.
+    """
+    batch: list[int] = []
+    tokens = 0
+    for i in sorted(range(len(trees)), key=lambda i: -len(trees[i].ids)):
+        if batch and tokens + len(trees[i].ids) > budget:
+            yield batch
+            batch = []
+            tokens = 0
+        batch.append(i)
+        tokens += len(trees[i].ids)
+    if batch:
+        yield batch
+
+
+def _score_batch(
+    predictor: Predictor,
+    batch: Sequence[int],
+    all_trees: Sequence[Tree],
+    wants_moments: Sequence[bool],
+    observations: Sequence[Observation],
+    kept: KeptKeys | None,
+) -> list[QuestionScores]:
+    """Score the questions with the indices `batch` in one forward pass."""
+    trees = [all_trees[i] for i in batch]
+    keys: Keys | None = {} if kept is not None and kept.room else None
+    states = predictor.tree_states(trees, keys)
+
+    # Positions of the batch: the predicting nodes of all trees, one tree after the other.
+    row_positions: list[IntArray] = []
+    row_labels: list[tuple[int, ...]] = []
+    answer_positions: list[IntArray] = []
+    answer_labels: list[IntArray] = []
+    offset = 0
+    for tree in trees:
+        for row, places in zip(tree.rows, tree.places, strict=True):
+            row_positions.append(places + offset)
+            row_labels.append(row.ids[row.start :])
+        answer = tree.rows[0]
+        answer_positions.append(tree.places[0] + offset)
+        answer_labels.append(np.array(answer.ids[answer.start :]))
+        offset += len(tree.predicting)
+    pairs = zip(answer_positions, wants_moments, strict=True)
+    moment_positions = [positions for positions, wants in pairs if wants]
+    scores = predictor.score_positions(
+        states,
+        Wanted(
+            label_positions=np.concatenate(row_positions),
+            labels=np.concatenate(row_labels),
+            argmax_at=np.concatenate(answer_positions),
+            moments_at=np.concatenate([_NO_INDICES, *moment_positions]),
+            observations=observations,
+            observed_labels=np.concatenate(answer_labels) if observations else _NO_INDICES,
+        ),
+    )
+
+    losses_by_row = iter(_split(scores.losses, row_positions))
+    moments_by_answer = iter(_split(scores.moments, moment_positions))
+    question_scores: list[QuestionScores] = []
+    begin = 0
+    first_node = 0
+    for i, tree, wants in zip(batch, trees, wants_moments, strict=True):
+        end = begin + len(tree.places[0])
+        argmax = scores.argmax_tokens[begin:end]
+        tied = scores.tied[begin:end]
+        if kept is not None and keys is not None:
+            kept.keep(i, tree, first_node, kept.wanted(i, argmax, tied), keys)
+        question_scores.append(
+            QuestionScores(
+                losses=tuple(next(losses_by_row) for _ in tree.rows),
+                argmax_tokens=tuple(argmax),
+                tied=tuple(tied),
+                moments=next(moments_by_answer) if wants else None,
+                observed=scores.observed[begin:end],
+            )
+        )
+        begin = end
+        first_node += len(tree.ids)
+    return question_scores
+
+
+def _split(values: FloatArray, like: Sequence[IntArray]) -> list[FloatArray]:
+    """Split values into parts as long as those of `like`."""
+    return np.split(values, np.cumsum([len(part) for part in like]))
