@@ -1,7 +1,7 @@
 """The contract of an attack: how an adversary uses a model that is said to have forgotten.
 
-An attack is a frozen value whose fields are its settings. It changes the model's weights, or what
-is asked, or how often the model is asked; the harness evaluates the model then, and restores it:
+An attack is a frozen value whose fields are its settings. It changes the model's weights, or the
+questions, or the number of samples. The harness evaluates the model and restores it afterwards:
 
     class Paraphrase(PromptAttack):
         label = "Paraphrased question"
@@ -9,9 +9,10 @@ is asked, or how often the model is asked; the harness evaluates the model then,
         def asked(self, row: Question, point: str, rows: AttackRows) -> Question:
             return replace(row, question=row.paraphrased_question or row.question)
 
-An evaluation under an attack is a variant of the plain one, with a name: `paraphrase`, or
-`relearning@13` where an attack is evaluated at several points. The retain model and the start model
-are attacked in the same way, so that what an attack gives back has a null to compare it with.
+An evaluation under an attack is called a variant. Its name is the attack's, such as `paraphrase`,
+followed by a point if the attack has several: `relearning@13`. The retain model and the start model
+are attacked in the same way, because an attack also changes the numbers of a model that never saw
+the forget rows.
 """
 
 from abc import ABC, abstractmethod
@@ -34,20 +35,20 @@ AttackTools = EditTools
 
 
 class Attack(HyperParameters, ABC):
-    """Base of attacks. Subclasses of plug-ins: `WeightAttack`, `PromptAttack`, `SamplingAttack`."""
+    """Base of attacks. A plug-in subclasses `WeightAttack`, `PromptAttack` or `SamplingAttack`."""
 
     reserved: ClassVar[tuple[str, ...]] = ()
     version: ClassVar[int] = 1
-    """Raised when the same settings come to give other numbers."""
+    """To be increased when the same settings give other numbers than before."""
     label: ClassVar[str]
     """Name for people: `Relearning`."""
     roles: ClassVar[frozenset[Role]] = frozenset({"forget"})
-    """Evaluation sets that are evaluated under it."""
+    """Roles of the evaluation sets that are evaluated under the attack."""
     white_box: ClassVar[bool] = False
-    """True if the adversary holds the weights and runs them without what a method puts in front of
-    the model: a method at inference time is bypassed."""
+    """Whether the adversary has the weights. Then methods that change only the model's input are
+    bypassed."""
     reads_answers: ClassVar[bool] = False
-    """True if `asked` reads `AttackRows.answers`."""
+    """Whether `asked` reads `AttackRows.answers`."""
     points_are: ClassVar[PointsAre | None] = None
     """Meaning of the names that `points` returns.
 
@@ -63,48 +64,64 @@ class Attack(HyperParameters, ABC):
     )
 
     def points(self) -> tuple[str, ...]:
-        """Names of what is evaluated, in order: steps, or kinds of prompts; one "" for one."""
+        """Return the names of the evaluations, in order.
+
+        For example `("0", "1", "13")` for steps, or names of kinds of prompts. By default there is
+        a single evaluation, whose point is "".
+        """
         return ("",)
 
     def content(self) -> str:
-        """Hash of what it reads from files beyond its settings; part of a run's identity."""
+        """Return a hash of the files that the attack reads; empty if it reads none.
+
+        The hash is part of a run's id.
+        """
         return ""
 
     @property
     def repositories(self) -> Mapping[str, Repository]:
-        """The hub's repositories that it reads, by the setting that names each.
+        """Repositories of the hub that the attack reads, by the setting that names each.
 
         A plan finds the commit of each one, and every process of a sweep reads that commit.
         """
         return {}
 
     def selects(self, row: Question, rows: AttackRows) -> bool:
-        """Return whether a row of an evaluation set is evaluated under the attack."""
+        """Whether a row of an evaluation set is evaluated under the attack."""
         return True
 
     def asked(self, row: Question, point: str, rows: AttackRows) -> Question:
-        """The row as it is evaluated at a point; its answers stay as they are."""
+        """Return a row as the attack asks it.
+
+        Args:
+            row: The row of an evaluation set.
+            point: One of `points`.
+            rows: Rows that the attack may use.
+
+        Returns:
+            The row with another question. Its answers must stay as they are.
+        """
         return row
 
 
 class WeightAttack(Attack, ModelEdit):
-    """Base of attacks that change the weights; yields each of `points`, in their order."""
+    """Base of attacks that change the weights. `change` yields each of `points`, in their order."""
 
     trains: ClassVar[bool] = False
-    """True if it trains by `tools.fine_tune`, for which weights may not be sharded. Its points are
-    steps, unless `points_are` says something else."""
+    """Whether the attack trains with `tools.fine_tune`, which needs weights that are not sharded.
+    The points are steps then, unless `points_are` says something else."""
 
 
 class PromptAttack(Attack):
-    """Base of attacks that ask otherwise."""
+    """Base of attacks that ask other questions."""
 
     @abstractmethod
     def asked(self, row: Question, point: str, rows: AttackRows) -> Question:
-        """The row as it is evaluated at a point; its answers stay as they are."""
+        """Return a row as the attack asks it, see `Attack.asked`."""
 
 
 class SamplingAttack(Attack):
-    """Base of attacks that ask many times and sample the answers."""
+    """Base of attacks that sample several answers to each question."""
 
     samples: int = Field(
         default=20, ge=1, le=10_000, description="number of answers to each question"
@@ -130,15 +147,15 @@ def has_steps(kind: type[Attack]) -> bool:
 
 
 def only_samples(kind: type[Attack]) -> bool:
-    """Whether an attack puts the same questions to the same model, and only samples answers.
+    """Whether an attack asks the same model the same questions, and only samples answers.
 
-    Then greedy answers and losses are those of the plain evaluation. Only metrics that read
-    `samples` can move.
+    Then greedy answers and losses are those of the plain evaluation, and only metrics that read
+    `samples` have other values.
     """
     same_model = not issubclass(kind, WeightAttack)
     return issubclass(kind, SamplingAttack) and same_model and kind.asked is Attack.asked
 
 
 def variant(name: str, point: str) -> str:
-    """Name of the evaluation at a point of an attack: `paraphrase`, `relearning@13`."""
+    """Return the name of an evaluation under attack: `paraphrase`, or `relearning@13`."""
     return f"{name}@{point}" if point else name

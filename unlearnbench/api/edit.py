@@ -1,4 +1,4 @@
-"""The contract of an edit: it changes a model's weights, and says when the model is evaluated."""
+"""The contract of an edit, which changes a model's weights and says when to evaluate the model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from unlearnbench.api.benchmark import Benchmark, Question
 OptimizerName = Literal["adamw", "muon", "adamw-8bit", "paged-adamw-8bit"]
 """Optimisers by name; `training.optimizers` makes them."""
 Point = str
-"""Name of what is evaluated: a step, or "" where there is one."""
+"""Name of a model to evaluate, such as `13` for an optimiser step. "" if there is only one."""
 
 
 class FineTune(Protocol):
@@ -31,20 +31,33 @@ class FineTune(Protocol):
         lora_rank: int | None = None,
         seed: int = 0,
     ) -> Generator[int, None, None]:
-        """Yield after each optimiser step its number, from 1, with the model ready to be evaluated.
+        """Train for some optimiser steps.
 
-        rows       repeated, in another order, until `steps` are done
-        lora_rank  of an adapter on every linear layer but the output, which is gone at the end;
-                   None: all weights
+        The first steps of the same seed are the same, whatever happens between them.
 
-        The first steps of the same seed are the same, whatever happens between them. Raises:
-        TrainingError where the loss is not finite any more.
+        Args:
+            model: The model.
+            rows: The rows, repeated in another order until `steps` are done.
+            steps: Number of optimiser steps.
+            learning_rate: Learning rate at the beginning.
+            batch_size: Rows of a step.
+            schedule: How the learning rate changes over the steps.
+            optimizer: One of `OptimizerName`.
+            lora_rank: Rank of an adapter on every linear layer except the output layer. The adapter
+                is removed at the end. None trains all weights.
+            seed: Seed of the order of rows.
+
+        Yields:
+            The number of each step, from 1, when the model is ready to be evaluated.
+
+        Raises:
+            TrainingError: The loss is not finite any more.
         """
         ...
 
 
 class EditTools(Protocol):
-    """Help of the harness for an edit."""
+    """What the harness offers to an edit."""
 
     @property
     def rows(self) -> AttackRows:
@@ -57,27 +70,37 @@ class EditTools(Protocol):
         ...
 
     def start_model(self) -> Any:
-        """The model that runs begin from, in evaluation mode; not to be changed."""
+        """Return the model that runs begin from, in evaluation mode. It must not be changed."""
         ...
 
     def other_rows(self, source: Benchmark | str) -> tuple[Question, ...]:
-        """The training rows of another benchmark, or the rows of a file.
+        """Return the training rows of another benchmark, or the rows of a file.
 
-        The file has passages of text between blank lines, or, by its ending `.jsonl`, an object
-        with `question` and `answer`, or with `text`, on each line. Raises: DataError.
+        Args:
+            source: The benchmark, or the path of the file. A file with the ending `.jsonl` has an
+                object with `question` and `answer`, or with `text`, on each line. Any other file
+                has passages of text between blank lines.
+
+        Raises:
+            DataError: The rows cannot be read.
         """
         ...
 
 
 class ModelEdit(ABC):
-    """Base of what changes a model in place, such as attacks on weights."""
+    """Base of plug-ins that change a model in place, such as attacks on weights."""
 
     @abstractmethod
     def change(self, model: Any, tools: EditTools) -> Iterator[Point]:
-        """Change `model` in place; yield a point each time that the model is to be evaluated.
+        """Change a model in place.
 
-        model  in evaluation mode, whole in each process
+        The harness restores weights, buffers and `requires_grad` afterwards, bit for bit. Anything
+        else that the edit changes, such as modules or hooks, it has to restore in a `finally`.
 
-        The harness restores weights and buffers, and which of them have gradients, bit for bit
-        afterwards; what else it changes (modules, hooks) it restores itself, in a `finally`.
+        Args:
+            model: The model, in evaluation mode and whole in each process.
+            tools: Rows, and functions that train.
+
+        Yields:
+            A point, each time that the model is to be evaluated.
         """

@@ -40,13 +40,17 @@ class HyperParameters(BaseModel):
     )
 
     reserved: ClassVar[tuple[str, ...]] = _RESERVED
-    """Names that its fields cannot have."""
+    """Names that fields cannot have."""
     later: ClassVar[frozenset[str]] = frozenset()
-    """Earlier versions named fields here that count in ids only if they are set; see `IF_SET`."""
+    """No longer supported. Fields that count in ids only if they are set are declared with
+    `IF_SET`."""
 
     ranges: ClassVar[Mapping[str, tuple[float, float]]] = {}
-    """Lowest and highest value of the hyper-parameters that `tune` draws, uniform in the logarithm
-    where the lowest is above 0."""
+    """Lowest and highest value of the hyperparameters that `tune` draws.
+
+    Values are drawn uniformly in the logarithm if the lowest value is above 0. For example
+    `{"beta": (0.01, 1.0)}`.
+    """
 
     def resolved(self) -> dict[str, Any]:
         """Return the hyperparameters that belong to a run's id, by name.
@@ -88,14 +92,29 @@ class HyperParameters(BaseModel):
 
 
 def setting(default: Any, description: str, source: str, **rules: Any) -> Any:
-    """A hyper-parameter's field, with the source of its default; `rules` are those of `Field`."""
+    """Declare a hyperparameter with the source of its default.
+
+    Args:
+        default: The default.
+        description: What the hyperparameter means.
+        source: Paper and equation, or `owner/repository@commit:path`.
+        rules: Keyword arguments of pydantic's `Field`, such as `gt=0`.
+    """
     return Field(default=default, description=f"{description} [source: {source}]", **rules)
 
 
 def refuse_unused(parameters: HyperParameters, other: str, *names: str) -> None:
-    """Raise ValueError for one of `names` that is set, and has no effect with the value of `other`.
+    """Refuse hyperparameters that have no effect with the value of another one.
 
-    For a validator of a method.
+    A validator of a method calls this.
+
+    Args:
+        parameters: All hyperparameters.
+        other: Name of the hyperparameter whose value makes the others useless.
+        names: Names of the hyperparameters that have no effect.
+
+    Raises:
+        ValueError: One of `names` does not have its default.
     """
     for name in names:
         if getattr(parameters, name) != type(parameters).model_fields[name].default:

@@ -13,20 +13,23 @@ Prompt = tuple[int, ...]
 """The tokens of a question with its template."""
 
 Shift = Callable[[Sequence[Prompt]], Sequence[Tensor | None]]
-"""Maps prompts to shifts [tokens, d] of the first d dimensions of their tokens' embeddings; None
-leaves a prompt unchanged."""
+"""Maps each prompt to a shift [tokens, d] of the first d dimensions of its tokens' embeddings.
+
+None in place of a shift leaves the prompt unchanged.
+"""
 
 
 @dataclass(frozen=True)
 class Prompts:
-    """The data that a wrapper may fit: forget and retain questions without answers."""
+    """The data that a wrapper may be fitted to: forget and retain questions without answers."""
 
     forget: Sequence[Prompt]
     retain: Sequence[Prompt]
     seed: int
     """The run's seed."""
     mean_states: Callable[[Sequence[Prompt]], Tensor]
-    """Gives [n, H], the start model's final hidden states, each prompt's mean over its tokens."""
+    """Returns the start model's final hidden states of n prompts, each averaged over the tokens of
+    the prompt [n, H]."""
 
 
 class Wrapper(HyperParameters, ABC):
@@ -36,8 +39,16 @@ class Wrapper(HyperParameters, ABC):
     """
 
     family: ClassVar[str] = "other"
-    """Kind of method, for overviews."""
+    """Kind of method, which overviews group by."""
 
     @abstractmethod
     def fit(self, model: Any, prompts: Prompts) -> Shift:
-        """Fit the shift of prompts for `model`, the start model in evaluation mode."""
+        """Fit the shift of prompts.
+
+        Args:
+            model: The start model, in evaluation mode.
+            prompts: Questions to fit the shift to.
+
+        Returns:
+            The shift, which is applied to every prompt of the evaluation.
+        """

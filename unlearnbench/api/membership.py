@@ -1,4 +1,4 @@
-"""The contract of a membership inference attack: one score per example, forget against holdout."""
+"""The contract of a membership inference attack: a score for each forget and holdout example."""
 
 from abc import abstractmethod
 from typing import ClassVar
@@ -11,27 +11,30 @@ from unlearnbench.api.observations import FloatArray, SetEvaluation
 from unlearnbench.stats.roc import auc, true_positive_rate
 
 CONTROL = "_control"
-"""Ends the name of a control's column."""
+"""Last part of the name of a control's column."""
 
 
 class MembershipInference(Summary):
     """Base of membership inference attacks: can the forget rows be distinguished from unseen rows?
 
-    An attack's score is larger, the less likely an example was trained on. Its columns are
-    `mia_<name>`, the area under the ROC curve (1: every forget row is recognised; ½: none; 0: they
-    look less familiar than unseen rows), and `mia_<name>_tpr`, the share of forget rows that are
-    recognised where one unseen row in a hundred is taken for one. `mia_<name>_control` is the area
-    of retain rows in place of the forget rows: an attack that does not find those in the start
-    model, which was trained on them, says nothing about forget rows either.
+    The score of an attack is the larger, the less likely an example was trained on. There are three
+    columns:
 
-    Neither is best at ½: holdout rows may differ from the forget rows in themselves, so the retain
-    model's value is the aim.
+    - `mia_<name>` is the area under the ROC curve. It is 1 if every forget row is recognised, ½ if
+      forget rows look like unseen rows, and 0 if they look less familiar than unseen rows.
+    - `mia_<name>_tpr` is the fraction of forget rows that are recognised if one unseen row in a
+      hundred is taken for a forget row.
+    - `mia_<name>_control` is the area for retain rows in place of forget rows. The start model was
+      trained on them. An attack that does not recognise them says nothing about forget rows either.
+
+    A value of ½ is not best, because holdout rows may differ from forget rows in their content. The
+    aim is the retain model's value.
     """
 
     label: ClassVar[str]
-    """Name for people: `LOSS`."""
+    """Name for people, for example `LOSS`."""
     key: ClassVar[str]
-    """Name in columns: `loss`."""
+    """Name in columns, for example `loss`."""
 
     roles = frozenset({"forget", "holdout"})
 
@@ -48,10 +51,14 @@ class MembershipInference(Summary):
 
     @abstractmethod
     def scores(self, seen: SetEvaluation) -> FloatArray | None:
-        """[n] one for each example; NaN where undefined, None where the set lacks what it reads."""
+        """Compute a score for each example of a set [n].
+
+        Returns:
+            NaN for examples without a score. None if the set lacks an observation.
+        """
 
     def columns(self) -> tuple[MetricColumn, ...]:
-        """Area, true positive rate at 1 % false positives, and the area of the control."""
+        """Return the columns of area, true positive rate at 1 % false positives, and control."""
         name, label = f"mia_{self.key}", f"{self.label} attack"
         columns = (
             MetricColumn(name, f"{label}, AUC"),
@@ -61,7 +68,7 @@ class MembershipInference(Summary):
         return columns if self.control else columns[:2]
 
     def pair(self, of: MetricInputs) -> tuple[FloatArray, FloatArray] | None:
-        """The scores of members and others; None where a set or what is read of it is missing."""
+        """Return the scores of members and others; None if a set or an observation is missing."""
         return self._pair_of(of, self.members)
 
     def _pair_of(self, of: MetricInputs, group: str) -> tuple[FloatArray, FloatArray] | None:
@@ -69,7 +76,11 @@ class MembershipInference(Summary):
         return None if members is None or others is None else (members, others)
 
     def of_set(self, of: MetricInputs, name: str) -> FloatArray | None:
-        """[n] of a set's examples, the scores that a log states, or else `scores`."""
+        """Return the scores of a set's examples [n], from the log if it has them, or computed.
+
+        Returns:
+            None if the set or an observation is missing.
+        """
         seen = of.model.sets.get(name)
         known = None if seen is None else seen.values.get(f"mia_{self.key}")
         if seen is None or known is not None:
@@ -78,12 +89,13 @@ class MembershipInference(Summary):
             return self.scores(seen)
 
     def compute(self, of: MetricInputs) -> Values:
-        """None where a score is NaN."""
-        result: dict[str, float | None] = {}
-        name, pair = f"mia_{self.key}", self.pair(of)
+        """Compute the columns. A number is None if a score is NaN."""
+        numbers: dict[str, float | None] = {}
+        name = f"mia_{self.key}"
+        pair = self.pair(of)
         if pair is not None:
-            result |= {name: auc(*pair), f"{name}_tpr": true_positive_rate(*pair)}
+            numbers |= {name: auc(*pair), f"{name}_tpr": true_positive_rate(*pair)}
         control = self._pair_of(of, self.control) if self.control else None
         if control is not None:
-            result[f"{name}{CONTROL}"] = auc(*control)
-        return result
+            numbers[f"{name}{CONTROL}"] = auc(*control)
+        return numbers

@@ -1,7 +1,7 @@
 """The contract of a method: it declares its needs and turns predictions into a loss.
 
-A method is a frozen value whose fields are its hyper-parameters. It sees predictions of answer
-tokens only: no padding, no prompt tokens, no shift, no device, no model.
+A method is a frozen value whose fields are its hyperparameters. It sees predictions of answer
+tokens only. There is no padding, no prompt token, no shift, no device and no model in its code.
 
     class GradientAscent(Method):
         needs = Needs(parts={"forget"})
@@ -27,7 +27,7 @@ from unlearnbench.losses.predictions import Predictions, Reference, mean_over_un
 Part = Literal["forget", "whole", "retain", "refusal", "retain_refusal", "alternative", "sample"]
 PARTS: tuple[Part, ...] = get_args(Part)
 RETAIN_PARTS = frozenset[Part]({"retain", "retain_refusal"})
-"""Parts of the rows to keep; the role of all others is to forget."""
+"""Parts with the role `retain`. All other parts have the role `forget`."""
 
 Terms = Mapping[str, Tensor]
 _T = TypeVar("_T")
@@ -35,65 +35,89 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Sampling:
-    """Settings of the answers that a model generates to the forget rows' questions."""
+    """Settings of the answers that a model samples to the forget rows' questions.
+
+    Both the part `alternative` (answers of the start model, sampled once) and the part `sample`
+    (answers of the trained model, sampled in every step) have such settings.
+    """
 
     count: int
     """Number of answers to each question."""
     temperature: float = 1.0
+    """Temperature of the samples. 1 is the model's own distribution."""
     max_new_tokens: int = 64
+    """Most tokens of an answer, its end included."""
     instruction: str = "{question}"
-    """Prompt with `{question}` and `{answer}` of the forget row. For alternatives only; their rows
-    have the question itself."""
+    """Prompt, in which `{question}` and `{answer}` stand for those of the forget row. Read for
+    alternatives only. The rows that the loss sees have the question itself."""
     prefix: str = ""
-    """Text that the model's reply begins with; for alternatives."""
+    """Text that the model's reply begins with. Read for alternatives only."""
     stop: tuple[str, ...] = ()
-    """Texts that end an answer; for alternatives."""
+    """Texts that end an answer. Read for alternatives only."""
 
 
 @dataclass(frozen=True)
 class Needs:
-    """The inputs of a method's loss; nothing else is computed or in memory."""
+    """The inputs of a method's loss. Nothing else is computed or kept in memory.
+
+    For example, NPO compares the forget rows with the start model:
+    `Needs(parts={"forget"}, logprobs={"forget"})`. A single name or a list may stand for a set.
+    """
 
     parts: Set[Part]
-    """`forget`: rows to forget; `whole`: the same, whose prompts count, too; `retain`: as many
-    retain rows, drawn again each epoch; `refusal`: the forget rows' questions, each with a refusal;
-    `retain_refusal`: those of the retain rows; `alternative`: the forget rows' questions, each with
-    another answer of the start model; `sample`: each with several answers that the model generates
-    in every step."""
+    """Parts that the loss reads, which go through the model in every step.
+
+    - `forget`: the rows to forget.
+    - `whole`: the rows to forget, with a loss on their prompts, too.
+    - `retain`: as many retain rows, drawn again in each epoch.
+    - `refusal`: the forget rows' questions, each with a refusal as its answer.
+    - `retain_refusal`: the retain rows' questions, each with a refusal as its answer.
+    - `alternative`: the forget rows' questions, each with another answer of the start model.
+    - `sample`: the forget rows' questions, each with several answers that the trained model samples
+      in the step.
+    """
     logprobs: Set[Part] = field(default_factory=frozenset[Part])
-    """Parts whose log-probabilities under the frozen start model are read."""
+    """Parts whose token log-probabilities under the frozen start model are read."""
     distributions: Set[Part] = field(default_factory=frozenset[Part])
     """Parts whose whole next-token distributions under the frozen start model are read."""
     states: Set[Part] = field(default_factory=frozenset[Part])
     """Parts whose hidden states in the frozen start model, after `layers`, are read."""
     layers: Set[int] = field(default_factory=frozenset[int])
-    """Decoder layers, from 1, whose states are read: of the last one, behind the final norm."""
+    """Decoder layers, from 1, whose hidden states are read. The states of the last layer are those
+    after the final norm."""
     statistics: Set[Part] = field(default_factory=frozenset[Part])
-    """Parts that `Method.statistics` reads."""
+    """Parts that `Method.statistics` reads, before the first backward pass of a step."""
     alternatives: Sampling | None = None
-    """How the part `alternative` is generated."""
+    """Settings of the part `alternative`; None if the loss does not read it."""
     samples: Sampling | None = None
-    """How the part `sample` is generated."""
+    """Settings of the part `sample`; None if the loss does not read it."""
     prompts: tuple[str, ...] = ()
-    """Other prompts of the forget rows, with `{question}`: the start model's distributions over
-    their answers behind each are `References.prompted`."""
+    """Other prompts of the forget rows, with `{question}`. `References.prompted` has the start
+    model's distributions over the tokens of the answers after each prompt."""
     questions: tuple[str, ...] = ()
-    """Other questions: `Reference.direction` points from the start model's states at the end of the
-    forget rows' prompts to those at the end of theirs. `states` must name `forget`."""
+    """Other questions. `Reference.direction` points from the start model's states at the end of the
+    forget rows' prompts to its states at the end of these questions, if `states` has `forget`."""
     text: str = ""
-    """Text whose tokens `Predictions.text_labels` puts in the place of a row's own."""
+    """Text whose tokens `Predictions.text_labels` puts in the place of a row's own tokens."""
     logits: bool = False
-    """True for a loss that reads `Predictions.logits`, all of which are then in memory at once: the
-    estimate of memory counts them."""
+    """Whether the loss reads `Predictions.logits`. All logits are then in memory at once, which the
+    estimate of memory counts."""
     scores: Set[Part] = field(default_factory=frozenset[Part])
-    """Parts whose scores by token are read: of `forget` and `retain` rows the column `score` of
-    the data, of `sample` what `Method.token_rewards` returns."""
+    """Parts whose scores by token are read. The score of `forget` and `retain` rows is the column
+    `score` of the data. The score of `sample` is what `Method.token_rewards` returns."""
 
     def __post_init__(self) -> None:
+        """Make sets of names, and refuse names that mean nothing.
+
+        Raises:
+            PluginError: A part or a layer is unknown, or nothing reads a part.
+        """
+        # The one write to a frozen value, before anything else can have read it. It lets authors
+        # write a name or a list in place of a set.
         for field_ in ("parts", "logprobs", "distributions", "states", "statistics", "scores"):
             object.__setattr__(self, field_, _part_names(field_, getattr(self, field_)))
-        value: Any = self.layers
-        layers = [value] if isinstance(value, int) else [*value]
+        given: Any = self.layers
+        layers = [given] if isinstance(given, int) else [*given]
         if min(layers, default=1) < 1:
             raise PluginError(f"Needs(layers={layers!r}): decoder layers count from 1")
         object.__setattr__(self, "layers", frozenset(layers))
@@ -106,31 +130,41 @@ class Needs:
 
     @property
     def reference(self) -> Set[Part]:
-        """Parts of which a value under the frozen start model is read."""
+        """Parts of which anything under the frozen start model is read."""
         return frozenset(self.logprobs) | self.distributions | self.states
 
     @property
     def all_parts(self) -> Set[Part]:
-        """Parts that the loss or its statistics read."""
+        """Parts that the loss or the statistics read."""
         return frozenset(self.parts) | self.statistics
 
     @property
     def rows_per_item(self) -> int:
-        """Rows that go through the model, forward and back, for each forget row."""
-        samples = self.samples.count if self.samples else 1
-        return len(self.parts - {"sample"}) + samples * ("sample" in self.parts)
+        """Number of rows with a forward and a backward pass for each forget row."""
+        rows = len(self.parts - {"sample"})
+        if "sample" in self.parts:
+            rows += self.samples.count if self.samples else 1
+        return rows
 
     def __or__(self, other: Needs) -> Needs:
-        pairs: dict[str, Any] = {
-            f.name: (getattr(self, f.name), getattr(other, f.name)) for f in fields(self)
-        }
-        return Needs(
-            **{k: a | b if isinstance(a, frozenset) else a or b for k, (a, b) in pairs.items()}
-        )
+        """Return the needs of two losses together. Settings of `self` come first."""
+        joined: dict[str, Any] = {}
+        for field_ in fields(self):
+            mine: Any = getattr(self, field_.name)
+            theirs: Any = getattr(other, field_.name)
+            joined[field_.name] = mine | theirs if isinstance(mine, frozenset) else mine or theirs
+        return Needs(**joined)
 
 
 def layer_of(parameter: str) -> int:
-    """Number of the decoder layer, from 1, that a weight is of; 0 for one of none."""
+    """Return the number of the decoder layer that a weight belongs to.
+
+    Args:
+        parameter: Name of the weight, for example `model.layers.3.mlp.up_proj.weight`.
+
+    Returns:
+        The number, from 1: 4 for the example. 0 for a weight outside decoder layers.
+    """
     return next((int(part) + 1 for part in parameter.split(".") if part.isdigit()), 0)
 
 
@@ -139,14 +173,26 @@ _DOWN: Set[str] = {"down_proj", "fc2", "dense_4h_to_h", "c_proj", "w2"}
 
 
 def is_down_projection(parameter: str) -> bool:
-    """Whether a weight is of the second matrix of an MLP, or of an adapter on it."""
+    """Whether a weight belongs to the second matrix of an MLP, or to an adapter on that matrix.
+
+    Args:
+        parameter: Name of the weight, for example `model.layers.3.mlp.down_proj.weight`.
+    """
     parts = parameter.split(".")
     # GPT-2 calls a matrix of its attention by the same name.
     return not _DOWN.isdisjoint(parts) and "attn" not in parts and parts[-1] != "bias"
 
 
 def _part_names(field_: str, value: Any) -> frozenset[Part]:
-    """`value` as a set. Raises: PluginError for an unknown part."""
+    """Return a name, or several names, as a set.
+
+    Args:
+        field_: Field of `Needs`, for the message.
+        value: The name or names as the author has written them.
+
+    Raises:
+        PluginError: A part is unknown.
+    """
     names: list[Any] = [value] if isinstance(value, str) else [*value]
     for name in names:
         if name not in PARTS:
@@ -176,27 +222,27 @@ class _Parts(Generic[_T]):
 
     @property
     def refusal(self) -> _T:
-        """The forget rows' questions answered with a refusal, row by row."""
+        """The forget rows' questions with refusals, in the order of the forget rows."""
         return self._declared("refusal")
 
     @property
     def whole(self) -> _T:
-        """Rows to forget, whose prompts count, too."""
+        """Rows to forget, with a loss on their prompts, too."""
         return self._declared("whole")
 
     @property
     def retain_refusal(self) -> _T:
-        """The retain rows' questions answered with a refusal, row by row."""
+        """The retain rows' questions with refusals, in the order of the retain rows."""
         return self._declared("retain_refusal")
 
     @property
     def alternative(self) -> _T:
-        """The forget rows' questions with other answers of the start model, row by row."""
+        """The forget rows' questions with other answers of the start model, in the same order."""
         return self._declared("alternative")
 
     @property
     def sample(self) -> _T:
-        """Answers of the current model, grouped by question."""
+        """Answers of the trained model to the forget rows' questions, grouped by question."""
         return self._declared("sample")
 
     def _declared(self, name: Part) -> _T:
@@ -213,36 +259,53 @@ class _Parts(Generic[_T]):
 
 @dataclass(frozen=True)
 class References(_Parts[Reference]):
-    """Predictions of the frozen start model for each part, as declared by the method's needs."""
+    """Predictions of the frozen start model for each part that the method's needs declare."""
 
     prompted: Sequence[Reference] = ()
-    """Of the forget rows' answers behind each of `Needs.prompts`."""
+    """Predictions of the forget rows' answers after each of `Needs.prompts`, in their order."""
     _what: ClassVar[str] = "a reference for"
 
 
 @dataclass(frozen=True)
 class LossBatch(_Parts[Predictions]):
-    """One micro-batch, the argument of a loss."""
+    """One micro-batch, the argument of a loss.
+
+    `batch.forget` and the other parts are `Predictions`. `batch.reference.forget` is a `Reference`,
+    the same of the start model.
+    """
 
     reference: References = field(default_factory=lambda: References({}))
     state: Mapping[str, float] = field(default_factory=dict[str, float])
-    """The method's state, carried from step to step; begins with `Method.start`."""
+    """The method's state, which `Method.start` begins and `Method.advance` changes after a step."""
     statistics: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
     """`Method.statistics` summed over the whole optimiser step."""
     rewards: Tensor | None = None
     """[samples] `Method.reward` of each sampled answer."""
     progress: float = 0.0
-    """Share of the run's optimiser steps that are behind this one, in [0, 1)."""
+    """Fraction of the run's optimiser steps that come before this one, in [0, 1)."""
     separate: bool = False
-    """True where a modifier takes the gradients of forget and retain rows apart."""
+    """Whether a modifier takes the gradients of forget and retain rows apart."""
     reported: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
+    """Values that the loss has passed to `report`."""
 
     def report(self, name: str, value: Tensor) -> None:
-        """Pass `value`, summed over the whole optimiser step, to `Method.advance`."""
+        """Report a value, which is shown with the step and passed to `Method.advance`.
+
+        Args:
+            name: Name of the value.
+            value: A scalar of this micro-batch. It is summed over the whole optimiser step.
+        """
         self.reported[name] = value.detach()
 
     def mean_over_union(self, **parts: tuple[Predictions, Tensor]) -> Tensor | Terms:
-        """Token mean over several parts together, or, where `separate`, the share of each part."""
+        """Compute the mean over the tokens of several parts together.
+
+        Args:
+            parts: By any name, the predictions of a part and a value for each of its tokens [N].
+
+        Returns:
+            The mean. If `separate`, each part's contribution to the mean as a term of its own.
+        """
         if not self.separate:
             return mean_over_union(*parts.values())
         tokens = max(sum(predictions.step_tokens for predictions, _ in parts.values()), 1)
@@ -250,19 +313,20 @@ class LossBatch(_Parts[Predictions]):
 
 
 class Method(HyperParameters, ABC):
-    """Base of methods that train the model; a subclass adds hyper-parameters, `needs` and `loss`.
+    """Base of methods that train the model; a subclass adds hyperparameters, `needs` and `loss`.
 
-    The description of a hyper-parameter may end with where its default comes from, and so may a
-    paragraph of advice in the docstring: `[source: paper, or owner/repository@commit path]`, or
-    `[source: ours: the reason]`. `methods show` lists it.
+    The description of a hyperparameter may end with the source of its default, and a paragraph of
+    advice in the docstring may end with its source: `[source: paper, or owner/repository@commit
+    path]`, or `[source: ours: the reason]`. `methods show` lists the sources.
     """
 
     needs: ClassVar[Needs] = Needs(parts=frozenset({"forget"}))
-    """Needs of the method with any hyper-parameters."""
+    """Inputs of the loss, whatever the hyperparameters. See `needed` if they depend on them."""
     family: ClassVar[str] = "other"
-    """Kind of method, for overviews."""
+    """Kind of method, which overviews group by."""
     learning_rate: ClassVar[float] = 1e-5
-    """Rate where a configuration states none: by default that of open-unlearning's experiments."""
+    """Learning rate if a configuration states none. Defaults to that of open-unlearning's
+    experiments."""
 
     ignore_first_answer_tokens: int = Field(
         default=0,
@@ -285,52 +349,91 @@ class Method(HyperParameters, ABC):
 
     @abstractmethod
     def loss(self, batch: LossBatch) -> Tensor | Terms:
-        """The scalar to minimise, or its terms by name, whose sum is minimised."""
+        """Compute the loss of a micro-batch.
+
+        Means have to divide by the counts of the whole optimiser step, as `Predictions.mean_tokens`
+        and `Predictions.mean_sequences` do.
+
+        Returns:
+            A scalar with a gradient, or such scalars by name, whose sum is minimised.
+        """
 
     def needed(self) -> Needs:
-        """The needs with these hyper-parameters."""
+        """Return the inputs of the loss with these hyperparameters."""
         return self.needs
 
     def trains(self, parameter: str, layers: int) -> bool:
-        """Return True if the weight `parameter` of a model with `layers` layers is trained."""
+        """Whether a weight is trained.
+
+        Args:
+            parameter: Name of the weight, for example `model.layers.3.mlp.down_proj.weight`.
+            layers: Number of decoder layers of the model.
+        """
         return True
 
     def statistics(self, batch: LossBatch) -> Terms:
-        """Sums over rows that the loss needs of the whole optimiser step, without gradient.
+        """Compute sums over the rows of a micro-batch that the loss reads of the whole step.
 
-        Called on the parts in `needs.statistics` of all micro-batches before the first is trained.
+        Called for all micro-batches of a step before the first backward pass, without gradient.
+
+        Args:
+            batch: A micro-batch with the parts in `needs.statistics` only.
+
+        Returns:
+            Scalars by name. Their sums over the step are `LossBatch.statistics`.
         """
         return {}
 
     def start(self) -> Mapping[str, float]:
-        """The state before the first step."""
+        """Return the state before the first step; empty for a method without a state."""
         return {}
 
     def advance(
         self, state: Mapping[str, float], reported: Mapping[str, float], epoch: int
     ) -> Mapping[str, float]:
-        """The state after a step of epoch `epoch` (from 1), given the values it reported."""
+        """Return the state after a step.
+
+        Args:
+            state: The state during the step.
+            reported: Values that the loss has reported, summed over the step.
+            epoch: Epoch of the step, from 1.
+        """
         return state
 
     def reward(self, answer: str, truth: str) -> float:
-        """The reward of a sampled `answer`; `truth` is the answer to forget."""
+        """Return the reward of a sampled answer, for a method that needs samples.
+
+        Args:
+            answer: Text of the sample.
+            truth: The answer to forget.
+        """
         raise NotImplementedError(f"{type(self).__name__} needs samples but defines no reward")
 
     def token_rewards(self, answer: str, tokens: Sequence[str], truth: str) -> Sequence[float]:
-        """Score in [0, 1] of each token of a sampled `answer`; by default the answer's reward.
+        """Return a score for each token of a sampled answer, for a loss that reads them.
 
-        tokens  texts of the answer's tokens, including the one that ends it
-        Called where `needs.scores` names the part `sample`.
+        By default each token has the reward of its answer.
+
+        Args:
+            answer: Text of the sample.
+            tokens: Texts of the sample's tokens, including the token that ends it.
+            truth: The answer to forget.
+
+        Returns:
+            0 for a token to unlearn, 1 for a token to learn, as many numbers as tokens.
         """
         return [self.reward(answer, truth)] * len(tokens)
 
     def value_at_reference(self) -> float | Mapping[str, float] | None:
-        """The loss, or some of its terms, while the model equals the start model.
+        """Return the value that the loss has while the model equals the start model.
 
-        None where it depends on the rows. The conformance suite compares it with the loss.
+        The conformance suite compares it with the loss.
+
+        Returns:
+            The whole loss, or some of its terms by name; None if it depends on the rows.
         """
         return None
 
     def update_scale(self) -> float:
-        """Scale of the update: the evaluated model is start + scale · (trained − start)."""
+        """Return the factor f of the evaluated weights, start + f · (trained − start)."""
         return 1.0

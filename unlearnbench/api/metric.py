@@ -11,9 +11,9 @@ A `Metric` gives each example of one evaluation set a number, and the set their 
             hits = seen.tokens.by_answer(seen.tokens.hit, eos=False)
             return np.array([one.mean() if one.size else np.nan for one in hits])
 
-A `Summary` gives named numbers of a whole evaluation: from several sets, from the retain model's
-evaluation, from other metrics. Both are frozen values whose fields are their settings. The columns
-of every table, file and page come from what they declare.
+A `Summary` gives named numbers of a whole evaluation, computed from several sets, from the retain
+model's evaluation or from other metrics. Both are frozen values whose fields are their settings.
+The columns of every table, file and page come from what metrics and summaries declare.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ or other knowledge to keep."""
 MOMENTS: frozenset[Role] = frozenset({"forget", "retain", "holdout"})
 """Roles of sets for whose answers the moments of log-probabilities are computed (Min-K++)."""
 GRADIENTS: frozenset[Role] = frozenset({"forget", "retain", "holdout"})
-"""Roles of sets for which gradient norms are computed, where a metric reads them."""
+"""Roles of sets for which gradient norms are computed if a metric reads them."""
 ON_REQUEST: frozenset[Role] = frozenset({"forget", "retain"})
-"""Roles of the sets on which a metric without roles is reported where a configuration names it."""
+"""Roles of the sets on which a metric without roles is reported if a configuration names it."""
 SCORED_ONLY: frozenset[Role] = frozenset({"holdout"})
-"""Roles of sets of which no metric reads generated answers, so that none are generated."""
+"""Roles of sets for which no metric reads generated answers, so no answer is generated."""
 Better = Literal["higher", "lower"]
 Compared = Literal["retain", "start"]
-"""A model whose evaluation others are compared with."""
+"""A model with whose evaluation other models are compared."""
 Reads = Literal[
     "tokens",
     "moments",
@@ -59,11 +59,14 @@ Reads = Literal[
     "start_loss",
     "samples",
 ]
+"""Observations that a metric may read. A metric is undefined for a set without them."""
 EXTRA: frozenset[Reads] = frozenset({"grad_norm", "start_loss"})
-"""Observations that are made only where a metric that is reported reads them: they take time."""
+"""Observations that take time, and are made only if a reported metric reads them."""
 UNDER_ATTACK: frozenset[Reads] = frozenset({"samples"})
-"""Observations that only an attack makes: a plain evaluation has no column of what reads them."""
+"""Observations that only an attack makes. A metric that reads them has no column in a plain
+evaluation."""
 
+# The keys are the names in `Reads`.
 _HAS: Mapping[Reads, Callable[[SetEvaluation], bool]] = {
     "tokens": lambda seen: seen.token_columns is not None,
     "moments": lambda seen: seen.token_columns is not None and seen.tokens.mean_logprob is not None,
@@ -79,20 +82,25 @@ _HAS: Mapping[Reads, Callable[[SetEvaluation], bool]] = {
 
 @dataclass(frozen=True)
 class MetricColumn:
-    """One column of numbers: of `results.csv`, of MLflow's metrics, of the page."""
+    """One column of numbers in `results.csv`, among MLflow's metrics and on the page."""
 
     name: str
-    """`rouge_forget`."""
+    """Name in files, for example `rouge_forget`."""
     label: str
-    """`ROUGE-L, forget`."""
+    """Name for people, for example `ROUGE-L, forget`."""
     better: Better | None = None
-    """The end that is wanted of an unlearned model; None where neither is."""
+    """Which values are better for an unlearned model; None if neither end is."""
     bounds: tuple[float, float] = (0.0, 1.0)
+    """Lowest and highest possible value."""
     set: str = ""
-    """The evaluation set whose examples it is the mean of; empty where there is no one set."""
+    """Evaluation set of whose examples the number is the mean; empty if there is no single set."""
 
     def __post_init__(self) -> None:
-        """Refuse a column that no table could show. Raises: PluginError."""
+        """Refuse a column that no table could show.
+
+        Raises:
+            PluginError: The label is empty, or the bounds are not in order.
+        """
         low, high = self.bounds
         if not self.label.strip() or not low < high:
             raise PluginError(
@@ -105,37 +113,56 @@ class Metric(HyperParameters, ABC):
     """Base of metrics that give each example of a set a number."""
 
     version: ClassVar[int] = 1
-    """Raised when the same observations come to give other numbers."""
+    """To be increased when the same observations give other numbers than before."""
     label: ClassVar[str]
     """Name for people: `Exact memorization`."""
     reads: ClassVar[frozenset[Reads]] = frozenset()
-    """Observations without which the metric is undefined, besides the answers' losses."""
+    """Observations without which the metric is undefined. Every set has its answers' losses."""
     observes: ClassVar[tuple[Observation, ...]] = ()
-    """Further ones by token, which the metric brings along."""
+    """Further observations by token, which the metric defines itself."""
     roles: ClassVar[frozenset[Role]] = frozenset()
-    """Sets on which every benchmark reports it; none: only where a benchmark names it, or a
-    configuration (`evaluation.metrics`, see `ON_REQUEST`)."""
+    """Roles of the sets on which every benchmark reports the metric.
+
+    If there is no role, the metric is reported only if a benchmark names it, or a configuration
+    (`evaluation.metrics`, see `ON_REQUEST`).
+    """
     knows: ClassVar[Better | None] = "higher"
-    """Values of a model that knows the set: `higher` is wanted of a retain set, not of a forget
-    set."""
+    """Which values a model has that knows the set; None if knowledge moves values in no direction.
+
+    With `higher`, higher values are better on a retain set and lower values on a forget set.
+    """
     bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    """Lowest and highest possible value."""
     greedy: ClassVar[str] = ""
-    """Of a metric that reads `samples`: name of the metric that measures the greedy answer on the
-    same scale, such as `rouge`. What sampling gives back is the difference of the two. Empty if
-    there is no such metric."""
+    """Name of the metric that measures the greedy answer on the same scale, such as `rouge`.
+
+    For metrics that read `samples`. Sampling gives back the difference of the two metrics. Empty if
+    there is no such metric.
+    """
 
     @abstractmethod
     def per_example(self, seen: SetEvaluation) -> FloatArray:
-        """[n] a number for each example; NaN where it is undefined."""
+        """Compute a number for each example of a set [n]; NaN for examples without one.
+
+        Args:
+            seen: What the model's outputs were for the examples.
+        """
 
     def value(self, per_example: FloatArray) -> float | None:
-        """The set's number: the mean; None where an example has none, or there is no example."""
+        """Return the number of a set, by default the mean over its examples.
+
+        Args:
+            per_example: Numbers of the examples [n].
+
+        Returns:
+            None if an example has no number, or if there is no example.
+        """
         if per_example.size == 0 or not np.isfinite(per_example).all():
             return None
         return float(per_example.mean())
 
     def better(self, role: Role) -> Better | None:
-        """The end of the scale that is wanted of a set with this role."""
+        """Return which values are better for an unlearned model, on a set with a role."""
         if self.knows is None or role == "holdout":
             return None
         wanted = role != "forget"
@@ -147,35 +174,44 @@ class Measure:
     """A metric under the name of its columns, on some sets of a benchmark."""
 
     name: str
-    """Name of the metric; its column of set `forget` is `<name>_forget`."""
+    """First part of the columns' names: the column of the set `forget` is `<name>_forget`."""
     metric: Metric
     sets: tuple[str, ...]
 
     @property
     def key(self) -> str:
-        """Name with a hash of version and settings: `rouge_f1 1a2b3c4d`."""
+        """The name with a hash of version and settings: `rouge_f1 1a2b3c4d`."""
         kind = type(self.metric)
         settings = self.metric.model_dump(mode="json")
         digest = content_hash([kind.__module__, kind.__qualname__, kind.version, settings])
         return f"{self.name} {digest[:8]}"
 
     def column(self, name: str, role: Role) -> MetricColumn:
-        """The column of a set."""
+        """Return the column of a set.
+
+        Args:
+            name: Name of the set.
+            role: Role of the set.
+        """
         metric = self.metric
         label = f"{metric.label}, {name.replace('_', ' ')}"
         better, bounds = metric.better(role), metric.bounds
         return MetricColumn(f"{self.name}_{name}", label, better, bounds, name)
 
     def lacks(self, seen: SetEvaluation) -> tuple[str, ...]:
-        """The observations of a set that the metric reads and that are not there."""
+        """Return the observations that the metric reads and a set does not have, sorted."""
         known = {} if seen.token_columns is None else seen.token_columns.observed
         brought = {observation.name for observation in self.metric.observes} - known.keys()
         return tuple(sorted(brought.union(r for r in self.metric.reads if not _HAS[r](seen))))
 
     def per_example(self, seen: SetEvaluation) -> FloatArray | None:
-        """[n] the values of a set; None where they can neither be read nor computed.
+        """Read or compute the values of a set [n].
 
-        Raises: PluginError where the metric fails, or gives no numbers.
+        Returns:
+            None if the values are not stored and an observation is missing.
+
+        Raises:
+            PluginError: The metric fails, or gives no numbers.
         """
         if self.name in seen.values:
             return seen.values[self.name]
@@ -196,7 +232,11 @@ class Measure:
         return values.astype(np.float64, copy=False)
 
     def value(self, seen: SetEvaluation) -> float | None:
-        """The value of a set; None where it is undefined. Raises: PluginError as `per_example`."""
+        """Return the number of a set; None if it is undefined.
+
+        Raises:
+            PluginError: The metric fails, or gives no numbers.
+        """
         values = self.per_example(seen)
         return None if values is None else self.number(values)
 
@@ -215,7 +255,12 @@ _RULE = "; it must return a float64 array [n], a number for each example, NaN wh
 
 
 def guarded(metric: Metric | Summary, name: str) -> AbstractContextManager[object]:
-    """Guard a call of a metric's function: what it raises becomes a PluginError with its place."""
+    """Return a context in which exceptions of a metric become a PluginError with their place.
+
+    Args:
+        metric: The metric.
+        name: The function that is called, for the message.
+    """
     guards = ExitStack()
     guards.enter_context(plugin_code(_call(metric, name), source_file(type(metric))))
     guards.enter_context(np.errstate(over="ignore", divide="ignore", invalid="ignore"))
@@ -223,9 +268,14 @@ def guarded(metric: Metric | Summary, name: str) -> AbstractContextManager[objec
 
 
 def number(value: object, source: str) -> float | None:
-    """A metric's value as a plain number; NaN is None. Raises: PluginError for anything else.
+    """Return a metric's value as a plain number; None for NaN.
 
-    source  of the value, for the message
+    Args:
+        value: What the metric has returned.
+        source: Where the value comes from, for the message.
+
+    Raises:
+        PluginError: The value is neither a number nor None.
     """
     if value is None:
         return None
@@ -248,53 +298,62 @@ def _brief(value: object) -> str:
 
 
 Values = Mapping[str, float | None]
-"""Numbers by column; None where undefined."""
+"""Numbers by column; None for a number that is undefined."""
 
 
 @dataclass(frozen=True, eq=False)
 class EvaluatedModel:
-    """The sets of one model, and the numbers that are known of it so far."""
+    """The evaluation of one model."""
 
     sets: Mapping[str, SetEvaluation]
+    """Evaluation sets by name."""
     values: Values = field(default_factory=dict[str, float | None])
+    """Numbers that have been computed so far, by column."""
 
 
 @dataclass(frozen=True, eq=False)
 class MetricInputs:
-    """The evaluations that a summary may read: the model's, and those it is compared with."""
+    """The evaluations that a summary may read: the model's, and those of its baselines."""
 
     model: EvaluatedModel
     retain: EvaluatedModel | None = None
-    """The model that was trained without the forget rows."""
+    """The retain model, which was trained without the forget rows; None if it is not evaluated."""
     start: EvaluatedModel | None = None
-    """The model that runs begin from."""
+    """The start model, which runs begin from; None if it is not evaluated."""
 
 
 class Summary(HyperParameters, ABC):
     """Base of metrics of a whole evaluation."""
 
     version: ClassVar[int] = 1
-    """Raised when the same observations come to give other numbers."""
+    """To be increased when the same observations give other numbers than before."""
     after: ClassVar[Set[str]] = frozenset()
-    """Names of summaries whose columns this one reads."""
+    """Names of the summaries whose columns this summary reads."""
     reads: ClassVar[frozenset[Reads]] = frozenset()
-    """Observations among `EXTRA` and `UNDER_ATTACK` that it reads."""
+    """Observations among `EXTRA` and `UNDER_ATTACK` that the summary reads."""
     roles: ClassVar[frozenset[Role]] = frozenset()
-    """Roles of the sets that it reads: every benchmark that has them reports it; none: only where a
-    benchmark names it, or a configuration (`evaluation.metrics`)."""
+    """Roles of the sets that the summary reads. Every benchmark with these roles reports it.
+
+    If there is no role, the summary is reported only if a benchmark names it, or a configuration
+    (`evaluation.metrics`).
+    """
     relative_to: ClassVar[frozenset[Compared]] = frozenset()
-    """Models without whose evaluation all its numbers are undefined."""
+    """Models without whose evaluation all numbers are undefined."""
     question: ClassVar[str] = ""
-    """Question that its first column answers, on a scorecard: `Is the rest kept?`; or none."""
+    """Question that the first column answers on a scorecard: `Is the rest kept?`; empty if none."""
 
     @abstractmethod
     def columns(self) -> tuple[MetricColumn, ...]:
-        """The columns that `compute` fills."""
+        """Return the columns that `compute` fills, the most important column first."""
 
     def parts(self) -> tuple[str, ...]:
-        """Columns that the first one is made of, the most telling one first; most have none."""
+        """Name the columns that the first column is computed from, the most telling one first."""
         return ()
 
     @abstractmethod
     def compute(self, of: MetricInputs) -> Values:
-        """The numbers; what is missing or None is undefined."""
+        """Compute the numbers by column. A number that is missing or None is undefined.
+
+        Args:
+            of: The evaluations of the model and of its baselines.
+        """

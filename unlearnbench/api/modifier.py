@@ -1,13 +1,13 @@
 """The contract of modifiers: they change the gradient, the update or the weights of any method.
 
-A modifier is a frozen value whose fields are its settings, of one of five kinds. In each step the
-harness applies them in one order, whatever the order in the configuration:
+A modifier is a frozen value whose fields are its settings. There are five kinds. In each step the
+harness applies them in this order, whatever their order in the configuration:
 
     perturb → combine → filter → clip → optimizer → weights
 
-It sees gradients and weights by name, never the model, rows or processes, and cannot run a backward
-pass but through `Evaluate`. Gradients are by *role*: `retain` for what the loss computes from
-retain rows alone, `forget` for all else.
+A modifier sees gradients and weights by name, never the model, the rows or the processes. It
+evaluates the loss only through `Evaluate`. Gradients are given by *role*: `retain` for the terms of
+the loss that read only retain rows, `forget` for all other terms.
 
     class SAM(Perturb):
         rho: float = Field(default=0.01, ge=0, description="length of the offset")
@@ -33,34 +33,49 @@ from unlearnbench.base.deferred_warnings import warn_later
 
 Role = Literal["forget", "retain"]
 _PIECE = 2**18
-"""Elements of a piece: a megabyte."""
+"""Elements of a piece, which take a megabyte in float32."""
 
 
 class Gradients:
-    """A tensor for each trained weight, by its name and of its shape: a gradient, or an offset.
+    """A tensor for each trained weight, with its name and shape: a gradient, an offset or a copy.
 
-    Under FSDP each process has its shards, and the numbers that `totals`, `dot` and `norm` return
-    are those of the whole, the same in all processes: all must call them.
+    Under FSDP each process has its shards. The numbers that `totals`, `dot`, `norm` and similar
+    functions return are those of the whole tensors, so all processes must call these functions.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor], *, sharded: bool = False) -> None:
-        self.tensors, self.sharded = dict(tensors), sharded
+        """Keep tensors by name.
+
+        Args:
+            tensors: This process's part of each tensor.
+            sharded: Whether other processes have other parts.
+        """
+        self.tensors = dict(tensors)
+        self.sharded = sharded
 
     def _pieces(self, *others: Gradients) -> Iterator[tuple[str, tuple[Tensor, ...]]]:
-        """By weight some rows of each at a time, so few that a CPU keeps in its cache what is made
-        of them."""
+        """Yield the name of a weight, with the same rows of its tensors in `self` and `others`.
+
+        On a CPU a piece has so few rows that the results computed from it stay in the cache. On
+        other devices a piece is the whole tensor.
+        """
         for name, tensor in self.tensors.items():
-            all_of = (tensor, *(other.tensors[name] for other in others))
+            tensors = (tensor, *(other.tensors[name] for other in others))
             if tensor.ndim == 0 or tensor.device.type != "cpu":
-                yield name, all_of
+                yield name, tensors
                 continue
             rows = max(1, _PIECE * len(tensor) // max(tensor.numel(), 1))
-            for piece in zip(*(each.split(rows) for each in all_of), strict=True):
+            for piece in zip(*(each.split(rows) for each in tensors), strict=True):
                 yield name, piece
 
     @torch.no_grad()
     def map(self, function: Callable[..., Tensor], *others: Gradients) -> Gradients:
-        """New tensors: `function` of this one's and those of `others`, elementwise."""
+        """Return new tensors, computed weight by weight.
+
+        Args:
+            function: Called with the tensor of a weight, and with its tensor in each of `others`.
+            others: Tensors of the same weights.
+        """
         return Gradients(
             {
                 name: function(tensor, *(other.tensors[name] for other in others))
@@ -71,73 +86,90 @@ class Gradients:
 
     @torch.no_grad()
     def map_(self, function: Callable[..., Tensor], *others: Gradients) -> Self:
-        """`map` in place, in the same dtype; `function` is called with some rows at a time."""
+        """Replace the tensors by what `function` returns, in the same dtype.
+
+        Args:
+            function: An elementwise function, called with some rows of a weight at a time.
+            others: Tensors of the same weights, whose rows are further arguments.
+        """
         for _, (tensor, *rest) in self._pieces(*others):
             tensor.copy_(function(tensor, *rest))
         return self
 
     def copy(self) -> Gradients:
-        """The same values in memory of their own."""
+        """Return a copy, which shares no memory."""
         return self.map(torch.clone)
 
     @torch.no_grad()
     def set_(self, other: Gradients) -> Self:
-        """Take the values of `other`."""
+        """Copy the values of `other` into these tensors."""
         for name, tensor in self.tensors.items():
             tensor.copy_(other.tensors[name])
         return self
 
     def add_(self, other: Gradients, scale: float = 1.0) -> Self:
-        """Add `scale` · `other`."""
+        """Add `scale` · `other`, in place."""
         return self.map_(partial(torch.add, alpha=scale), other)
 
     def scale_(self, factor: float) -> Self:
-        """Multiply by a number."""
+        """Multiply by a number, in place."""
         return self.map_(partial(torch.mul, other=factor))
 
     @torch.no_grad()
     def summed(
         self, function: Callable[..., Sequence[Tensor]], *others: Gradients
     ) -> dict[str, list[float]]:
-        """By weight the sums of the numbers that `function` makes of some rows at a time."""
+        """Sum several numbers over the rows of each weight, in float64.
+
+        Args:
+            function: Called with some rows of a weight at a time. Returns scalars.
+            others: Tensors of the same weights, whose rows are further arguments.
+
+        Returns:
+            By weight, the sum of each of the scalars.
+        """
         sums: dict[str, Tensor] = {}
         for name, piece in self._pieces(*others):
             value = torch.stack([number.double() for number in function(*piece)])
             sums[name] = sums[name] + value if name in sums else value
-        every = torch.stack([*sums.values()])
+        sums_of_weights = torch.stack([*sums.values()])
         if self.sharded:
-            distributed.all_reduce(every)
-        return dict(zip(sums, every.tolist(), strict=True))
+            distributed.all_reduce(sums_of_weights)
+        return dict(zip(sums, sums_of_weights.tolist(), strict=True))
 
     def totals(self, function: Callable[..., Tensor], *others: Gradients) -> dict[str, float]:
-        """The sum over the elements of `function`, as in `map_`, by weight; in float64."""
+        """Sum the elements that `function` returns, by weight and in float64. See `map_`."""
         sums = self.summed(lambda *rows: [function(*rows).sum(dtype=torch.float64)], *others)
         return {name: total for name, (total,) in sums.items()}
 
     def dots(self, other: Gradients) -> dict[str, float]:
-        """The inner product by weight."""
+        """Return the inner product with `other`, by weight."""
         return self.totals(inner, other)
 
     def dot(self, other: Gradients) -> float:
-        """The inner product over all weights."""
+        """Return the inner product with `other` over all weights."""
         return sum(self.dots(other).values())
 
     def norm(self) -> float:
-        """The Euclidean norm over all weights."""
+        """Return the Euclidean norm over all weights."""
         return float(self.dot(self) ** 0.5)
 
     def unit(self) -> Gradients:
-        """A copy of norm 1; zeros stay zeros."""
+        """Return a copy of norm 1. If all elements are 0, they stay 0."""
         norm = self.norm()
         return self.copy().scale_(1 / norm if norm else 0.0)
 
     def cosine(self, other: Gradients) -> float:
-        """The cosine of the angle between both; 0 where one is 0."""
+        """Return the cosine of the angle to `other`; 0 if the norm of either is 0."""
         norms = self.norm() * other.norm()
         return self.dot(other) / norms if norms else 0.0
 
     def gram(self, name: str) -> Tensor:
-        """GᵀG of a weight's matrix G [rows, columns] in float64, [columns, columns]."""
+        """Return GᵀG [columns, columns] of a weight's matrix G [rows, columns], in float64.
+
+        Args:
+            name: Name of the weight.
+        """
         rows = self.tensors[name].double()
         product = rows.T @ rows
         if self.sharded:
@@ -145,13 +177,17 @@ class Gradients:
         return product
 
     def largest(self, share: float) -> Gradients:
-        """1 for the largest `share` of all elements and their equals, 0 for the others.
+        """Return 1 for the largest elements and their equals, and 0 for all others.
 
-        No element may be negative.
+        Args:
+            share: Fraction of the elements of all weights. No element may be negative.
         """
         bits = 8 * next(iter(self.tensors.values())).element_size()
-        integer = torch.int64 if bits == 64 else torch.int32  # in the order of the numbers
-        wanted, limit = share * sum(self.totals(torch.ones_like).values()), 0
+        # Read as an integer, the bits of floating-point numbers from 0 on have the order of the
+        # numbers. So the smallest of the largest elements is found bit by bit, without sorting.
+        integer = torch.int64 if bits == 64 else torch.int32
+        wanted = share * sum(self.totals(torch.ones_like).values())
+        limit = 0
 
         def at_least(tensor: Tensor, limit: int) -> Tensor:
             return (tensor.view(integer) >= limit).to(torch.uint8)
@@ -168,15 +204,17 @@ class Gradients:
 
 
 def inner(a: Tensor, b: Tensor) -> Tensor:
-    """The inner product of all elements, in fp32 at least."""
+    """Return the inner product of all elements, in float32 at least."""
     dtype = torch.promote_types(torch.promote_types(a.dtype, b.dtype), torch.float32)
     a, b = a.flatten().to(dtype), b.flatten().to(dtype)
     return torch.dot(a, b)
 
 
 ByRole = Mapping[Role, Gradients]
+"""A gradient for each role that the loss has."""
 Memory = Mapping[str, Gradients]
-"""Tensors that a modifier keeps between steps, changed in place; checkpoints have them."""
+"""Tensors that a modifier keeps between steps, by name. It changes them in place, and checkpoints
+store them."""
 
 
 @dataclass(frozen=True)
@@ -184,87 +222,112 @@ class RunStep:
     """The optimiser step that a modifier is called in."""
 
     number: int
-    """From 1; 0 before the first."""
+    """Number of the step, from 1."""
     steps: int
-    """Optimiser steps of the whole run."""
+    """Number of optimiser steps of the whole run."""
 
 
 class Evaluate(Protocol):
-    """Gradients of the step's loss, on the same rows and with the same random numbers each time."""
+    """Computes gradients of a step's loss, each time on the same rows with the same random numbers.
+
+    For example, `at({"forget"})["forget"]` is the gradient of the forget role at the weights, and
+    `at({"forget"}, offset)["forget"]` is the gradient at the weights plus an offset.
+    """
 
     @property
     def weights(self) -> Gradients:
-        """The trained weights themselves: a change of them changes the model."""
+        """The trained weights themselves. A change of their values changes the model."""
         ...
 
     def __call__(
         self, roles: Iterable[Role], offset: Gradients | None = None
     ) -> dict[Role, Gradients]:
-        """The gradients of those `roles` that the loss has, in fp32 at least, to keep or change.
+        """Compute the gradients of roles. Collective.
 
-        offset  added to the weights for this evaluation; they are restored bit for bit, also where
-                it fails
+        Costs a forward and a backward pass over the rows of the roles.
 
-        Collective. Costs a forward and a backward pass over the rows of the roles.
+        Args:
+            roles: The roles. A role that the loss does not have is left out.
+            offset: Added to the weights for this evaluation. The weights are restored bit for bit,
+                even if the evaluation fails.
+
+        Returns:
+            Gradients in float32 at least, which the caller may keep or change.
         """
         ...
 
     def losses(self, roles: Iterable[Role], offset: Gradients | None = None) -> dict[Role, float]:
-        """The loss by role, for those of `roles` that it has; `offset` as in a call. Collective.
+        """Compute the loss of roles. Collective.
 
-        Costs a forward pass over the rows of the roles.
+        Costs a forward pass over the rows of the roles. The arguments are those of `__call__`.
         """
         ...
 
     def noise(self, draw: int) -> Gradients:
-        """Standard normal numbers, others for each `draw` of a step, run and weight.
+        """Draw a standard normal number for each element of the weights.
 
-        However many processes share the weights, they are the same.
+        The numbers depend on the run's seed, the step, the name of the weight and `draw`. The
+        number of processes changes none.
+
+        Args:
+            draw: Number of the draw in this step.
         """
         ...
 
 
 class Modifier(HyperParameters, ABC):
-    """Base of modifiers; a subclass of one of the five kinds below adds settings and a method.
+    """Base of modifiers. A plug-in subclasses one of the five kinds below.
 
-    Its docstring states the equation, and the description of a setting ends with where its default
-    comes from, as of a method's: `[source: …]`.
+    Its docstring states the equation. The description of a setting ends with the source of its
+    default, as for a method: `[source: …]`.
     """
 
     kind: ClassVar[Literal["perturb", "combine", "filter", "optimizer", "weights"]]
     several: ClassVar[bool] = False
-    """True if a method may have several of this kind."""
+    """Whether a method may have several modifiers of this kind."""
     two_roles: ClassVar[bool] = False
-    """True if it takes the gradients of both roles apart: the method must have a retain term."""
+    """Whether the modifier needs a gradient of each role. The loss must have a retain term then."""
     neutral: ClassVar[Mapping[str, Any] | None] = None
-    """Settings with which it changes nothing, for its check; None where there are none."""
+    """Settings with which the modifier changes nothing, for its check; None if it always changes
+    something."""
     tried: ClassVar[Mapping[str, Any]] = {}
-    """Settings in place of defaults for its checks, whose model is small and trains a few steps."""
+    """Settings for its checks, whose model is small and trains a few steps; empty for defaults."""
 
     def memory(self, weights: Gradients) -> Memory:
-        """The tensors kept between steps, before the first: such as copies of `weights`."""
+        """Return what is kept between steps, for example a copy of the start weights.
+
+        Args:
+            weights: The weights before the first step.
+        """
         return {}
 
 
 class Perturb(Modifier):
-    """Base of modifiers that evaluate gradients at other weights; at most one."""
+    """Base of modifiers that evaluate gradients at other weights. A method has at most one."""
 
     kind = "perturb"
 
     @property
     def evaluations(self) -> int:
-        """How often a step evaluates the forget rows, also at other weights: for estimates."""
+        """How often a step evaluates the forget rows, at any weights. Read for estimates."""
         return 2
 
     @abstractmethod
     def gradients(self, at: Evaluate, memory: Memory, step: RunStep) -> ByRole:
-        """The gradient of every role, from evaluations at the weights and at offsets of them."""
+        """Return the gradient of every role.
+
+        Args:
+            at: Evaluates gradients at the weights, or at an offset.
+            memory: What `memory` has returned. May be changed in place.
+            step: The step.
+        """
 
 
 class Combine(Modifier):
-    """Base of modifiers that make one gradient of those of the two roles; at most one.
+    """Base of modifiers that combine the gradients of the two roles. A method has at most one.
 
-    A loss that is one mean over forget and retain rows together gives a term for each then.
+    A loss that is one mean over forget and retain rows gives a term for each role then, see
+    `LossBatch.mean_over_union`.
     """
 
     kind = "combine"
@@ -272,32 +335,44 @@ class Combine(Modifier):
 
     @abstractmethod
     def combine(self, gradients: ByRole, memory: Memory, step: RunStep) -> Gradients:
-        """The gradient of the step; those of the roles may be changed."""
+        """Return the gradient of the step. The gradients of the roles may be changed in place."""
 
 
 class Filter(Modifier):
-    """Base of modifiers that choose weights, or map the gradient."""
+    """Base of modifiers that select the weights that may move, or change the gradient."""
 
     kind = "filter"
     several = True
 
     def select(self, at: Evaluate) -> Gradients | None:
-        """Which elements may move (1) or not (0); None: all.
+        """Select the elements of the weights that may move, once before the first step.
 
-        Called once, before the first step; `at` evaluates all rows of an epoch as one step. The
-        others stay bit for bit what they are, whatever optimiser and weight decay do.
+        Other elements keep their bits, whatever the optimiser and weight decay do.
+
+        Args:
+            at: Evaluates all rows of the first epoch as one step.
+
+        Returns:
+            1 for elements that may move and 0 for others; None if all may move.
         """
         return None
 
     def apply(self, gradient: Gradients, memory: Memory, step: RunStep) -> Gradients:
-        """The gradient that is clipped, from that of the step, which may be changed."""
+        """Return the gradient to clip.
+
+        Args:
+            gradient: The gradient of the step, which may be changed in place.
+            memory: What `memory` has returned. May be changed in place.
+            step: The step.
+        """
         return gradient
 
 
 class OptimizerKind(Modifier):
-    """Base of modifiers that bring an optimiser; at most one.
+    """Base of modifiers that bring an optimiser. A method has at most one.
 
-    With `two_roles` each role has its own: both step in each step, forget first.
+    With `two_roles`, each role has an optimiser of its own. Both move the weights in each step, the
+    optimiser of the forget role first.
     """
 
     kind = "optimizer"
@@ -306,9 +381,14 @@ class OptimizerKind(Modifier):
     def make(
         self, weights: Mapping[str, nn.Parameter], rate: float, decay: float
     ) -> torch.optim.Optimizer:
-        """The optimiser of the weights. Its state are tensors by weight; checkpoints have them.
+        """Make the optimiser of the weights.
 
-        rate, decay  learning rate and weight decay; the schedule scales the rate of each group
+        Its state has to consist of tensors by weight, because checkpoints store it.
+
+        Args:
+            weights: The trained weights by name.
+            rate: Learning rate. The schedule scales the rate of each group of parameters.
+            decay: Weight decay.
         """
 
 
@@ -319,11 +399,16 @@ class WeightEdit(Modifier):
     several = True
 
     def before(self, at: Evaluate) -> None:
-        """Change `at.weights` in place, before the first step; `at` as in `Filter.select`."""
+        """Change the weights once before the first step.
+
+        Args:
+            at: Evaluates all rows of the first epoch as one step. `at.weights` are to be changed in
+                place.
+        """
 
     def after(self, weights: Gradients, memory: Memory, step: RunStep) -> None:
-        """Change `weights` or `memory` in place, after each step."""
+        """Change the weights or the memory in place, after each step."""
 
     def evaluated(self, weights: Gradients, memory: Memory) -> Gradients:
-        """The weights that are evaluated; by default those that are trained."""
+        """Return the weights to evaluate. By default they are the trained weights."""
         return weights

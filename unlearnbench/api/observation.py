@@ -1,4 +1,4 @@
-"""The contract of an observation: a column of numbers by token that a metric brings along.
+"""The contract of an observation: a number for each token, defined beside a metric that reads it.
 
     class Rank(Observation):
         name = "rank"
@@ -6,8 +6,8 @@
         def per_token(self, logits: Tensor, labels: Tensor) -> Tensor:
             return (logits > logits.gather(1, labels[:, None])).sum(1)
 
-A metric with `observes = (Rank(),)` finds it in `seen.tokens.observed["rank"]`. It is made in the
-pass that scores the true answers, and stored with every evaluation.
+A metric with `observes = (Rank(),)` reads it from `seen.tokens.observed["rank"]`. Observations are
+made in the pass that scores the true answers, and stored with every evaluation.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ if TYPE_CHECKING:  # which takes a second, and listing metrics does not need it
 
 
 class Observation(ABC):
-    """Base of observations; those of one name are the same."""
+    """Base of observations. Two observations with the same name must be the same."""
 
     name: ClassVar[str]
     """Letters, digits and `_`; stored with each evaluation."""
 
     @abstractmethod
     def per_token(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """[C] a number for each of C scored tokens of true answers, EOS included.
+        """Compute a number for each of C scored tokens of true answers [C], EOS included.
 
-        Kept in float32, and as NaN where the token's loss is undefined.
+        The numbers are stored in float32, and as NaN for tokens whose loss is undefined.
 
-        logits  [C, V] that predict them, in float32 at least
-        labels  [C]
+        Args:
+            logits: Logits that predict the tokens [C, V], in float32 at least.
+            labels: Ids of the tokens [C].
         """

@@ -1,29 +1,34 @@
-"""Contract of a section of the report page, which shows results and computes none."""
+"""The contract of a section of the report page. A section shows results and computes none."""
 
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 
 class ReportSection(ABC):
-    """A part of the page with a heading and an entry in the navigation; made without arguments.
+    """A part of the page with a heading and an entry in the navigation.
 
-    It is found by an entry point of the group `unlearnbench.sections`.
+    Sections are found by entry points of the group `unlearnbench.sections`. They are made without
+    arguments.
     """
 
     name: ClassVar[str]
-    """Id of the HTML element, which links name: `#curves`."""
+    """Id of the HTML element: `curves`, to which `#curves` links."""
     title: ClassVar[str]
     """Heading, and the text of the link in the navigation."""
     order: ClassVar[float] = 1000
-    """Sections stand by ascending order; those of this package have 10, 20, … 140."""
+    """Position: sections are sorted by ascending `order`. The package's own have 10, 20, … 140."""
     needs: ClassVar[tuple[str, ...]] = ()
-    """Attributes of the results without which the section is left out, such as `attacked`."""
+    """Attributes of the results, such as `attacked`. The section is left out if one is empty."""
 
     @abstractmethod
     def render(self, results: Any) -> str:
-        """Write the HTML below the heading; empty text leaves the section out.
+        """Write the HTML below the heading.
 
-        It has to be complete: the page loads nothing. Scripts and styles may be in it.
+        The page loads nothing, so scripts and styles of the section have to be in the HTML.
 
-        results  what the page is made of, an `unlearnbench.analysis.results.Results`
+        Args:
+            results: An `unlearnbench.analysis.results.Results`.
+
+        Returns:
+            The HTML. Empty text leaves the section out.
         """
