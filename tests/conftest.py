@@ -27,6 +27,9 @@ from .warm_ray import warm_workers
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
+collect_ignore = ["third_party"]
+"""A package of its own, whose tests run where it is installed."""
+
 # Before torch is imported, here or in a process that a test starts: for models of this size threads
 # cost more time than they save, and each worker of pytest-xdist has one core.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -1,0 +1,1 @@
+"""A method, a metric and an attack for unlearnbench."""
