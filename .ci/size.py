@@ -3,13 +3,15 @@
 For each room it prints lines of code, statements and syntax nodes. A line counts if it has code: no
 blank line, comment or docstring. The counts show how the project grows, and nothing limits them.
 
-It fails only if a room imports from its own floor or from a higher one.
+It fails if a room imports from its own floor or from a higher one, and if modules of one room
+import each other in a ring. An import inside a function, or for types only, counts like any other:
+it avoids the error, but a reader still has to understand all modules of the ring at once.
 """
 
 import ast
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -35,9 +37,18 @@ PARTS = dict.fromkeys(("methods", "modifiers", "metrics", "attacks", "benchmarks
 """Folders that are one room together with others."""
 
 
+INSTALLED_NAMES = {
+    "unlearnbench": "unlearnbench",
+    "methods": "unlearnbench_methods",
+    "modifiers": "unlearnbench_modifiers",
+    "dashboards": "unlearnbench_dashboards",
+}
+"""The name under which each folder of packages is imported."""
+
+
 def sources() -> Iterator[tuple[str, Path]]:
     """(room, file) of every module of the package, the plug-ins beside it and the dashboards."""
-    for folder in ("unlearnbench", "methods", "modifiers", "dashboards"):
+    for folder in INSTALLED_NAMES:
         for path in sorted((ROOT / folder).rglob("*.py")):
             inside = path.relative_to(ROOT / folder).parts
             name = inside[0].removesuffix(".py") if folder == "unlearnbench" else folder
@@ -108,13 +119,85 @@ def imported_rooms(text: str) -> set[str]:
     return {PARTS.get(room, room) for room in rooms}
 
 
+def module_name(path: Path) -> str:
+    """The name by which a file is imported: `unlearnbench.api.method`."""
+    folder, *inside = path.relative_to(ROOT).with_suffix("").parts
+    if inside[-1] == "__init__":
+        inside.pop()
+    return ".".join([INSTALLED_NAMES[folder], *inside])
+
+
+def imported_modules(path: Path, modules: Collection[str]) -> set[str]:
+    """The other modules among `modules` that a file imports, anywhere in it."""
+    name = module_name(path)
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            source = node.module or ""
+            if node.level:  # `from ..figures import page`
+                parents = package.split(".")
+                base = parents[: len(parents) - node.level + 1]
+                source = ".".join([*base, source] if source else base)
+            for alias in node.names:
+                submodule = f"{source}.{alias.name}"
+                found.add(submodule if submodule in modules else source)
+    return (found & set(modules)) - {name}
+
+
+def rings(graph: Mapping[str, Collection[str]]) -> list[list[str]]:
+    """The rings of a graph of imports: groups of modules that reach each other.
+
+    Tarjan's algorithm for strongly connected components, in the order in which they are closed.
+    """
+    index: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    path: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(module: str) -> None:
+        index[module] = lowest[module] = len(index)
+        path.append(module)
+        for imported in graph[module]:
+            if imported not in index:
+                visit(imported)
+                lowest[module] = min(lowest[module], lowest[imported])
+            elif imported in path:
+                lowest[module] = min(lowest[module], index[imported])
+        if lowest[module] == index[module]:
+            start = path.index(module)
+            ring = path[start:]
+            del path[start:]
+            if len(ring) > 1:
+                found.append(sorted(ring))
+
+    for module in graph:
+        if module not in index:
+            visit(module)
+    return found
+
+
+def rings_of_rooms(files: Collection[tuple[str, Path]]) -> list[str]:
+    """The rings of imports inside each room, as lines for the terminal."""
+    modules_of_room: dict[str, dict[str, Path]] = {}
+    for room, path in files:
+        modules_of_room.setdefault(room, {})[module_name(path)] = path
+    lines: list[str] = []
+    for modules in modules_of_room.values():
+        graph = {name: imported_modules(path, modules) for name, path in modules.items()}
+        lines += [" ↔ ".join(ring) for ring in rings(graph)]
+    return lines
+
+
 def floor(room: str) -> int:
     """The index of a room's floor; the package's own file is above all."""
     return next((i for i, rooms in enumerate(FLOORS) if room in rooms), len(FLOORS))
 
 
 def main() -> int:
-    """Print the table and return the exit code: 1 if an import does not go downward."""
+    """Print the table and return the exit code: 1 for an import that goes upward or in a ring."""
     lines: Counter[str] = Counter()
     statements: Counter[str] = Counter()
     nodes: Counter[str] = Counter()
@@ -138,7 +221,10 @@ def main() -> int:
 
     if upward:
         print(f"These imports do not go to a lower floor: {', '.join(upward)}")
-    return int(bool(upward))
+    found_rings = rings_of_rooms([*sources()])
+    for ring in found_rings:
+        print(f"These modules import each other in a ring: {ring}")
+    return int(bool(upward or found_rings))
 
 
 if __name__ == "__main__":
