@@ -1,9 +1,13 @@
-"""Entries that name plug-ins and give their settings, for every kind of plug-in but methods.
+"""Entries that name plug-ins and give their settings, for every kind of plug-in except methods.
 
-`metrics: [rouge, fluency]` is short for plug-ins with their own settings; `metrics: {mia-min-k:
-{share: 0.2}}`, or a list with such sections in it, changes them. The `data:` section has the
-settings of the benchmark that its `source` names. Settings are checked by the plug-in's own fields,
-so that one from outside gets the messages of a built-in one.
+    metrics: [rouge, fluency]                      plug-ins with their default settings
+    metrics: {mia-min-k: {share: 0.2}}             settings by name
+    metrics: [rouge, {mia-min-k: {share: 0.2}}]    both
+    data: {source: tofu, …}                        the benchmark that `source` names, with settings
+
+Settings are checked by the plug-in's own fields, so a plug-in from outside has the same messages as
+a built-in one. Entries are also read from stored JSON (`info.mode == "json"`), perhaps from an
+earlier version, or with a plug-in that is not installed here.
 """
 
 import json
@@ -44,13 +48,23 @@ from unlearnbench.config.section import Settings
 _T = TypeVar("_T")
 _P = TypeVar("_P", bound=HyperParameters)
 Read = Callable[[str, type[Any], Mapping[str, Any]], _T]
-"""Makes something of an entry's name, plug-in and settings."""
+"""Makes something of an entry's name, plug-in and stated settings."""
 
 
 def read_entries(value: Any, kind: Kind, read: Read[_T]) -> list[_T]:
-    """The results of `read` for all entries, each name of which may be there once.
+    """Read all entries of a key.
 
-    Raises: ValidationError with the errors of all entries.
+    Args:
+        value: A tuple of names and of sections with one name each, or a section of settings by
+            name. Each name may be there once.
+        kind: Kind of the plug-ins.
+        read: Reads one entry.
+
+    Returns:
+        The results of `read`.
+
+    Raises:
+        ValidationError: With the errors of all entries.
     """
     if isinstance(value, Mapping):
         value = tuple({name: settings} for name, settings in value.items())
@@ -59,11 +73,10 @@ def read_entries(value: Any, kind: Kind, read: Read[_T]) -> list[_T]:
             f"expected a list of {kind}, or a section of settings by their names, "
             f"got {describe_value(value)}"
         )
-    seen: set[str] = set()
+    names: set[str] = set()
 
-    def entry(item: Any) -> _T:
-        is_section = isinstance(item, Mapping) and len(item) == 1
-        ((name, settings),) = item.items() if is_section else ((item, {}),)
+    def read_entry(entry: Any) -> _T:
+        name, settings = _name_and_settings(entry)
         if not isinstance(name, str):
             raise ValueError(f"expected a name, got {describe_value(name)}")
         try:
@@ -71,46 +84,76 @@ def read_entries(value: Any, kind: Kind, read: Read[_T]) -> list[_T]:
             if not isinstance(settings, Mapping):
                 text = f"expected its settings, {{}} for none, got {describe_value(settings)}"
                 raise PluginError(text)
-            if name in seen:
+            if name in names:
                 raise PluginError(f"{name} is there already; keep one")
-            seen.add(name)
+            names.add(name)
             return read(name, plugin, settings)
         except ValidationError as error:
             raise errors_below(error, (name,)) from None
         except UnlearnbenchError as error:
             raise fault(str(error), name) from None
 
-    return TypeAdapter(list[Annotated[Any, PlainValidator(entry)]]).validate_python([*value])
+    # pydantic collects the errors of all entries, each with its index.
+    entries = TypeAdapter(list[Annotated[Any, PlainValidator(read_entry)]])
+    return entries.validate_python(list(value))
+
+
+def _name_and_settings(entry: Any) -> tuple[Any, Any]:
+    """Split an entry: `rouge` has no settings, and `{mia-min-k: {share: 0.2}}` has one."""
+    if isinstance(entry, Mapping) and len(entry) == 1:
+        ((name, settings),) = entry.items()
+        return name, settings
+    return entry, {}
 
 
 def made(kind: type[_P], settings: Mapping[str, Any], name: str, *, if_missing: str = "") -> _P:
     """Make a plug-in from its settings.
 
-    if_missing  advice where a value is missing
+    Args:
+        kind: Its class.
+        settings: Its settings.
+        name: Words for the plug-in in a message, such as `attack 'relearning'`.
+        if_missing: Advice for the message if a value is missing.
 
-    Raises: PluginError where a value is missing or refused.
+    Raises:
+        PluginError: A value is missing or refused.
     """
     try:
         return kind.model_validate({**settings})
     except ValidationError as error:
-        missing = any(details["type"] == "missing" for details in error.errors(include_url=False))
-        text = describe_errors(error) + (if_missing if missing else "")
+        text = describe_errors(error)
+        if any(details["type"] == "missing" for details in error.errors(include_url=False)):
+            text += if_missing
         raise PluginError(f"{name} cannot be made: {text}") from None
 
 
 def example(kind: type[_P], settings: Mapping[str, Any], name: str) -> _P:
-    """Make a plug-in with its defaults; required values come from a field's `examples`."""
-    fields = kind.model_fields.items()
-    known = {k: info.examples[0] for k, info in fields if info.is_required() and info.examples}
+    """Make a plug-in for a trial of it.
+
+    Args:
+        kind: Its class.
+        settings: Its settings. Required ones that are not among them have the first of their
+            field's `examples`.
+        name: Words for the plug-in in a message.
+
+    Raises:
+        PluginError: A value is missing or refused.
+    """
+    known: dict[str, Any] = {}
+    for key, info in kind.model_fields.items():
+        if info.is_required() and info.examples:
+            known[key] = info.examples[0]
     hint = ". Give a value: --set KEY=VALUE, or `examples=[…]` in its Field"
     return made(kind, {**known, **settings}, name, if_missing=hint)
 
 
 def with_tuples(value: Any) -> Any:
-    """A value with tuples in place of lists, which settings have as JSON."""
+    """Return a value of JSON or YAML with tuples in place of lists, as settings have them."""
     if isinstance(value, Mapping):
         return {key: with_tuples(below) for key, below in value.items()}
-    return tuple(map(with_tuples, value)) if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        return tuple(with_tuples(below) for below in value)
+    return value
 
 
 INFINITE = {"inf": math.inf, "-inf": -math.inf}
@@ -118,10 +161,10 @@ INFINITE = {"inf": math.inf, "-inf": -math.inf}
 
 
 def restored(kind: type[BaseModel], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """A plug-in's settings as they were before they were stored as JSON.
+    """Return a plug-in's settings as they were before they were stored as JSON.
 
-    JSON has lists for tuples, and text for infinite floats. Text stays where the plug-in's field
-    takes text.
+    JSON has lists for tuples, and text for infinite floats (`inf`). The text stays a text if the
+    plug-in's field takes it.
     """
     values: dict[str, Any] = {}
     for key, stored in settings.items():
@@ -135,7 +178,9 @@ def restored(kind: type[BaseModel], settings: Mapping[str, Any]) -> dict[str, An
 
 def _admits(info: FieldInfo, value: Any) -> bool:
     """Whether a value is of a field's type."""
-    declared: Any = Annotated[info.annotation, *info.metadata] if info.metadata else info.annotation
+    declared: Any = info.annotation
+    if info.metadata:
+        declared = Annotated[info.annotation, *info.metadata]
     try:
         TypeAdapter(declared).validate_python(value, strict=True)
     except ValidationError:
@@ -144,6 +189,7 @@ def _admits(info: FieldInfo, value: Any) -> bool:
 
 
 def _has_infinite_text(value: Any) -> bool:
+    """Whether a value is, or contains, a text that stands for an infinite float."""
     if isinstance(value, Mapping):
         return any(map(_has_infinite_text, value.values()))
     if isinstance(value, tuple):
@@ -152,6 +198,7 @@ def _has_infinite_text(value: Any) -> bool:
 
 
 def _with_infinite_floats(value: Any) -> Any:
+    """Return a value with floats in place of the texts that stand for infinite ones."""
     if isinstance(value, Mapping):
         return {key: _with_infinite_floats(below) for key, below in value.items()}
     if isinstance(value, tuple):
@@ -160,17 +207,20 @@ def _with_infinite_floats(value: Any) -> Any:
 
 
 def _read_metrics(value: Any, info: ValidationInfo) -> Mapping[str, Mapping[str, Any]]:
-    if info.mode == "json":  # stored ones may be of a metric that is not installed here
+    """Read the settings of metrics, from YAML or as they were stored."""
+    if info.mode == "json":
         return {name: _restored_metric(name, settings) for name, settings in value.items()}
     return dict(read_entries(value, "metrics", _metric))
 
 
 def _restored_metric(name: str, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    if not _has_infinite_text(with_tuples(settings)):
-        return dict(with_tuples(settings))
-    with suppress(PluginError):  # it may not be installed here
-        return restored(load("metrics", name), settings)
-    return dict(with_tuples(settings))
+    """Return a metric's stored settings. The metric itself may not be installed here."""
+    values = with_tuples(settings)
+    if _has_infinite_text(values):
+        # Only the metric's fields can tell an infinite float from a text.
+        with suppress(PluginError):
+            return restored(load("metrics", name), settings)
+    return dict(values)
 
 
 def _metric(
@@ -179,8 +229,9 @@ def _metric(
     try:
         plugin.model_validate(settings)
     except ValidationError as error:
+        # A required setting may be missing, because the benchmark may give it.
         if any(details["type"] != "missing" for details in error.errors(include_url=False)):
-            raise  # what is missing the benchmark may give
+            raise
     return name, dict(settings)
 
 
@@ -215,7 +266,11 @@ class AttackSpec(Settings):
 
 
 def attack_spec(name: str, attack: Attack) -> AttackSpec:
-    """The spec of an attack. Raises: PluginError where its `content` fails."""
+    """Return the spec of an attack.
+
+    Raises:
+        PluginError: Its `content` fails.
+    """
     with plugin_code(f"`content` of attack {name!r}", passing=UnlearnbenchError):
         content = attack.content()
     values: dict[str, Any] = json_ready(attack.model_dump(mode="json"))
@@ -230,9 +285,14 @@ def attack_spec(name: str, attack: Attack) -> AttackSpec:
 
 
 def attack_from_spec(spec: AttackSpec) -> Attack:
-    """Make the attack of a spec. Raises: PluginError where another one is installed here."""
+    """Make the attack of a spec.
+
+    Raises:
+        PluginError: The attack that is installed here is another one, or refuses the settings.
+    """
     kind: type[Attack] = load("attacks", spec.name)
-    if (kind.version, file_digest(spec.name) or None) != (spec.version, spec.source):
+    source = file_digest(spec.name) or None
+    if kind.version != spec.version or source != spec.source:
         raise PluginError(
             f"attack {spec.name!r} differs from the one that was planned: its version or its "
             "plugin file changed; start again with the same --plugin"
@@ -241,11 +301,14 @@ def attack_from_spec(spec: AttackSpec) -> Attack:
 
 
 def _read_attacks(value: Any, info: ValidationInfo) -> tuple[AttackSpec, ...]:
-    if value is None:  # takes away those of the file that is extended, as `holdout: null` does
+    """Read the specs of attacks, from YAML, as they were stored, or as they are."""
+    if value is None:
+        # Null takes away the attacks of the file that is extended, as `holdout: null` does.
         return ()
-    if info.mode == "json" or isinstance(value, list):  # as stored; YAML gives tuples
+    is_stored = info.mode == "json" or isinstance(value, list)  # YAML gives tuples
+    if is_stored:
         return tuple(AttackSpec.model_validate(spec) for spec in value)
-    if isinstance(value, tuple) and value and all(isinstance(s, AttackSpec) for s in value):
+    if isinstance(value, tuple) and value and all(isinstance(spec, AttackSpec) for spec in value):
         return value
     return tuple(sorted(read_entries(value, "attacks", _attack), key=lambda spec: spec.name))
 
@@ -265,24 +328,28 @@ AttackEntries = Annotated[
 
 
 def attack_specs(settings: Mapping[str, Mapping[str, Any]]) -> tuple[AttackSpec, ...]:
-    """The specs of attacks, sorted by name, from their settings by name.
+    """Return the specs of attacks, sorted by name.
 
-    Raises: PluginError for unknown attacks and wrong settings.
+    Args:
+        settings: Stated settings by attack.
+
+    Raises:
+        PluginError: With a line for each unknown attack and each wrong setting.
     """
     try:
         return TypeAdapter[tuple[AttackSpec, ...]](AttackEntries).validate_python(dict(settings))
     except ValidationError as error:
-        lines = [
-            f"attack {'.'.join(step for step in details['loc'] if isinstance(step, str))}: "
-            f"{describe_error(details)}"
-            for details in error.errors(include_url=False)
-        ]
+        lines: list[str] = []
+        for details in error.errors(include_url=False):
+            # The path also has the place of the attack in a list, which nobody has written.
+            path = ".".join(step for step in details["loc"] if isinstance(step, str))
+            lines.append(f"attack {path}: {describe_error(details)}")
         raise PluginError("\n".join(lines)) from None
 
 
 DEFAULT = "synthetic"
 """The benchmark of a configuration that names none."""
-_EARLIER = {
+_SHARED_SECTION = {
     "source": DEFAULT,
     "path": None,
     "hub_id": "locuslab/TOFU",
@@ -293,8 +360,9 @@ _EARLIER = {
     "seed": 0,
     "refusals": None,
 }
-"""The section of versions in which these two benchmarks shared one, with its defaults."""
-_SHARED = ("synthetic", "tofu")
+"""The `data:` section of versions in which two benchmarks shared one, with its defaults."""
+_SHARING = ("synthetic", "tofu")
+"""The two benchmarks."""
 _HUB = ("hub_id", "revision")
 _LATER = {
     "muse": _HUB,
@@ -305,22 +373,31 @@ _LATER = {
     "lume": (*_HUB, "part"),
     "wmdp": (*_HUB, "bio_forget_corpus", "texts"),
 }
-"""Fields that published benchmarks got later, by benchmark. They count where they are set."""
+"""Fields that published benchmarks got later, by benchmark. Only set ones count in ids."""
 
 
 def benchmark_of(section: Mapping[str, Any], *, stored: bool = False) -> Benchmark:
-    """The benchmark that a section describes. Raises: ValidationError where it is wrong.
+    """Return the benchmark that a section describes.
 
-    stored  read from JSON, perhaps of an earlier version
+    Args:
+        section: The `data:` section.
+        stored: Whether it was read from JSON, perhaps of an earlier version.
+
+    Raises:
+        ValidationError: The section is wrong.
     """
     values = {"source": DEFAULT, **section}
     try:
         kind: type[Benchmark] = load("benchmarks", str(values["source"]))
     except PluginError as error:
         raise fault(str(error), "source") from None
-    if values["source"] in _SHARED:  # null leaves a key out, where another file has it
-        other = _EARLIER.keys() - kind.model_fields.keys()
-        values = {k: v for k, v in values.items() if k not in other or not (stored or v is None)}
+    if values["source"] in _SHARING:
+        of_the_other = _SHARED_SECTION.keys() - kind.model_fields.keys()
+        for key in of_the_other & values.keys():
+            # A stored section may be a shared one. In YAML, null takes away a key of the file that
+            # is extended.
+            if stored or values[key] is None:
+                del values[key]
     if not stored:
         return kind.model_validate(values)
     try:
@@ -331,18 +408,18 @@ def benchmark_of(section: Mapping[str, Any], *, stored: bool = False) -> Benchma
 
 
 def benchmark_named(source: str) -> Benchmark:
-    """A benchmark with its default settings."""
+    """Return a benchmark with its default settings."""
     return benchmark_of({"source": source})
 
 
 def earlier_section(benchmark: Benchmark) -> dict[str, Any]:
-    """The section as versions wrote it in which benchmarks shared one; what ids were made from."""
+    """Return the `data:` section as earlier versions wrote it. Ids are made from it."""
     fields = benchmark.model_dump(mode="json")
-    if benchmark.source in _SHARED:
-        return {**_EARLIER, **fields}
-    defaults = {name: info.default for name, info in type(benchmark).model_fields.items()}
-    later = _LATER.get(benchmark.source, ())
-    left_out = {name for name in later if fields[name] == defaults[name]}
+    if benchmark.source in _SHARING:
+        return {**_SHARED_SECTION, **fields}
+    declared = type(benchmark).model_fields
+    added_later = _LATER.get(benchmark.source, ())
+    left_out = {name for name in added_later if fields[name] == declared[name].default}
     return {name: value for name, value in fields.items() if name not in left_out}
 
 
