@@ -1,8 +1,8 @@
 """The JSON schema of a configuration's YAML, for editors that complete and check while one types.
 
-It is pydantic's of `WrittenConfig`, with the settings of every method, modifier, metric, benchmark
-and attack that is installed, or was registered from a file. What one key requires of another is the
-loader's to check.
+Pydantic makes it of `WrittenConfig`, with the settings of every method, modifier, metric, benchmark
+and attack that is installed or was registered from a file. It has no rules across keys. Only the
+loader checks them.
 """
 
 import json
@@ -19,7 +19,7 @@ from unlearnbench.config.written import WrittenConfig
 
 
 def schema_text() -> str:
-    """The schema as a file has it."""
+    """Return the schema as the text of a file."""
     evaluation: Any = WrittenConfig.model_fields["evaluation"].annotation
     modifiers = _entries("modifiers")
     method: Any = _names("methods") | _any_of("methods", "method", modifiers=modifiers)
@@ -42,48 +42,60 @@ def schema_text() -> str:
     }
     model: Any = create_model("Configuration", __base__=WrittenConfig, **fields)
     schema: dict[str, Any] = model.model_json_schema()
-    del schema["required"]  # a file that extends another may leave them out
+    # A file that extends another one may leave out any key.
+    del schema["required"]
     return json.dumps(schema, indent=1, ensure_ascii=False) + "\n"
 
 
 def _like(model: type[BaseModel], key: str) -> Any:
+    """Make an optional field with the description of a field of a model."""
     return Field(default_factory=tuple, description=model.model_fields[key].description)
 
 
 def _names(kind: Kind) -> Any:
+    """Make the type of the names of a kind of plug-ins."""
     return Literal[registry.names(kind)]
 
 
 def _any_of(kind: Kind, key: str, **entries: Any) -> Any:
-    """The section of each plug-in, which its `key` names; `entries` by key, where it has that."""
+    """Make the union of the sections of all plug-ins of a kind.
+
+    Args:
+        kind: Kind of the plug-ins.
+        key: Key that names the plug-in in its section, such as `method`.
+        entries: Types of keys of the sections, in place of the types that the plug-ins have.
+    """
     models: list[Any] = []
     for name in registry.names(kind):
-        base = entry_model(name) if kind == "methods" else registry.load(kind, name)
+        plugin = registry.load(kind, name)
+        base = entry_model(name) if kind == "methods" else plugin
         default = ... if kind == "methods" else name
-        text = registry.load(kind, name).__doc__
-        fields: dict[str, Any] = {key: (Literal[name], Field(default, description=text))}
-        for each in entries.keys() & base.model_fields.keys():
-            fields[each] = (entries[each], _like(base, each))
+        fields: dict[str, Any] = {
+            key: (Literal[name], Field(default, description=plugin.__doc__)),
+        }
+        for replaced in entries.keys() & base.model_fields.keys():
+            fields[replaced] = (entries[replaced], _like(base, replaced))
         models.append(create_model(base.__name__, __base__=base, **fields))
     return reduce(or_, models)
 
 
 def _entries(kind: Kind) -> Any:
-    """A list of names and of sections of settings by name, or one such section."""
+    """Make the type of a list of names and of sections of settings by name, or of one section."""
     fields: dict[str, Any] = {
         name: (_settings(kind, name), Field({}, description="its settings"))
         for name in registry.names(kind)
     }
     section: Any = create_model(kind.title(), __config__=ConfigDict(extra="forbid"), **fields)
-    item: Any = _names(kind) | section
-    return tuple[item, ...] | section
+    entry: Any = _names(kind) | section
+    return tuple[entry, ...] | section
 
 
 def _settings(kind: Kind, name: str) -> Any:
-    """The settings of a plug-in; what it requires, its benchmark may give."""
+    """Make the type of a plug-in's settings."""
     plugin = registry.load(kind, name)
     if kind == "modifiers":
         return axes_model(plugin)
+    # A benchmark may give a setting that its metric requires.
     fields: dict[str, Any] = {
         key: (info.annotation, Field(None, description=info.description))
         for key, info in plugin.model_fields.items()

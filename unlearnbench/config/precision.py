@@ -11,8 +11,9 @@ Attention = Literal["sdpa", "eager", "flash_attention_2"]
 Template = Literal["auto", "plain", "llama-2", "phi", "chat"]
 
 DTYPES: Mapping[Precision, str] = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
-"""The dtype that each setting names."""
+"""Dtypes by the setting that names them."""
 _UNDER = " under "
+"""Joins the dtypes of weights and products: `float32 under bfloat16`."""
 FLOAT16_IS_NOT_TRAINED = (
     "weights of float16 cannot be trained, because updates below their last digit are lost and "
     "gradients leave their range; set dtype: float32 and training.precision: fp16, which computes "
@@ -21,7 +22,7 @@ FLOAT16_IS_NOT_TRAINED = (
 
 
 def products_dtype(precision: str) -> str | None:
-    """The dtype of products that differs from that of the weights; None if there is none.
+    """Return the dtype of products; None if it is the dtype of the weights.
 
     Args:
         precision: Precision of an evaluation, such as `float32 under bfloat16`.
@@ -31,16 +32,23 @@ def products_dtype(precision: str) -> str | None:
 
 
 def resolve_precision(device: str, weights: str, precision: Precision | None) -> str:
-    """The precision of an evaluation, as records name it.
+    """Return the precision of an evaluation, as records name it.
 
-    device     torch's name of the kind of device
-    weights    their dtype
-    precision  of the settings; default: bf16 on CUDA, else the weights' own
-    Raises: EvaluationError where weights of that dtype cannot be evaluated so.
+    Args:
+        device: Kind of device, by its name in torch: `cuda`, `cpu`.
+        weights: Dtype of the weights.
+        precision: Precision that the settings state. None: bf16 on CUDA, and the dtype of the
+            weights elsewhere.
+
+    Returns:
+        `float32 under bfloat16` for autocast, or only the dtype of the weights.
+
+    Raises:
+        EvaluationError: Weights of this dtype cannot be evaluated in the stated precision.
     """
-    chosen = precision or ("bf16" if device == "cuda" else "fp32")
-    if weights == "float32" and chosen != "fp32":
-        return f"{weights}{_UNDER}{DTYPES[chosen]}"
+    of_products = precision or ("bf16" if device == "cuda" else "fp32")
+    if weights == "float32" and of_products != "fp32":
+        return f"{weights}{_UNDER}{DTYPES[of_products]}"
     if precision is None or DTYPES[precision] == weights:
         return weights
     raise EvaluationError(
@@ -50,15 +58,23 @@ def resolve_precision(device: str, weights: str, precision: Precision | None) ->
 
 
 def precision_of_spec(spec: Mapping[str, Any], device: str = "cpu") -> str | None:
-    """The precision that the settings of a run or of a prepared model lead to on a device.
+    """Return the precision to which the stored settings of a run or a prepared model lead.
 
-    None where they name neither `evaluation.precision` nor the model's dtype.
+    Args:
+        spec: The settings, or the entries of an id.
+        device: Kind of device, by its name in torch.
+
+    Returns:
+        A text as from `resolve_precision`. None if the settings state neither
+        `evaluation.precision` nor the model's dtype.
     """
-    evaluation, model = spec.get("evaluation"), spec.get("model")
-    part: Any = evaluation.get("precision") if isinstance(evaluation, Mapping) else None
+    evaluation = spec.get("evaluation")
+    precision: Any = evaluation.get("precision") if isinstance(evaluation, Mapping) else None
+    model = spec.get("model")
     dtype = model.get("dtype") if isinstance(model, Mapping) else None
-    if part not in DTYPES and part is not None:
-        return str(part)  # ids of runs that were trained in bf16 have the dtype of their weights
+    if precision is not None and precision not in DTYPES:
+        # In ids of runs that were trained in bf16, the dtype of the weights stands there.
+        return str(precision)
     if isinstance(dtype, str):
-        return resolve_precision(device, dtype, part)
-    return None if part is None else DTYPES[part]
+        return resolve_precision(device, dtype, precision)
+    return None if precision is None else DTYPES[precision]

@@ -1,8 +1,9 @@
-"""What the numbers of a start or retain model depend on, for the ids of their evaluations.
+"""What the numbers of start and retain models depend on, for the ids of their evaluations.
 
 As in `RunSpec`, each field declares its part in ids, see `api/identity.py`. The ids are hashes of
-lists, as in earlier versions: `["tiny", "full", "<weights>", 0.1, "<profile>", "<rows>"]`, and then
-what is set, such as `precision bf16`.
+lists, because they were so in earlier versions. A list begins with the values that always count,
+`["tiny", "full", "<weights>", 0.1, "<profile>", "<rows>"]`. It ends with the settings that are set,
+such as `precision bf16`.
 """
 
 import json
@@ -24,14 +25,14 @@ def _named_if_set(place: Place) -> Any:
 
 
 NAMED_IF_SET: Final = Rule("only if set, with its name", _named_if_set)
-"""In a list, a hash could be taken for another one."""
+"""In a list, a hash without a name could be taken for another hash."""
 
 
 class ReferenceSpec(Settings):
     """A start or retain model, and the rules by which it is evaluated."""
 
     model: Annotated[str, ALWAYS]
-    """Name of its settings."""
+    """Name of the model in the configuration."""
     target: Annotated[str, ALWAYS]
     """`full` for the start model, or the retain model's name: `retain90`."""
     weights: Annotated[str, ALWAYS]
@@ -43,17 +44,18 @@ class ReferenceSpec(Settings):
     template_digest: Annotated[str, IF_SET] = ""
     """Digest of the rendered chat template."""
     turns: Annotated[str, NAMED_IF_SET] = ""
-    """Hash of how turns and answers end, if not by EOS alone."""
+    """Hash of how turns and answers end. Empty if only EOS ends them."""
     evaluation: Annotated[EvaluationSettings, ALWAYS]
     published: Annotated[ModelSettings | None, IF_SET] = None
-    """Settings of published weights. None for a prepared model, whose folder is named by them."""
+    """Settings of published weights. None for a prepared model, because the name of its folder
+    already depends on them."""
     correction: Annotated[str, IF_SET] = ""
     """Corrected fault that concerns evaluations of published weights, see `models/corrections.py`.
-    Folders of prepared models are named by all corrections."""
+    Empty for prepared models, because the names of their folders depend on all corrections."""
 
     @property
     def identity(self) -> list[str | float]:
-        """The list that the id is the hash of."""
+        """The list whose hash is the id."""
         identity: list[str | float] = []
         for entry in identity_of(self, Id.EVALUATION).values():
             if isinstance(entry, Mapping):
@@ -65,6 +67,7 @@ class ReferenceSpec(Settings):
 
 
 def _text(value: Any) -> str:
+    """Write a value of an entry as text."""
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
 
 
@@ -74,7 +77,7 @@ class AttackedReferenceSpec(Settings):
     training: Annotated[TrainingSettings, ALWAYS]
     model: Annotated[ModelSettings, ALWAYS]
     turn_end: Annotated[tuple[str, ...], IF_SET] = ()
-    """What ends a turn in training, if it is not EOS alone."""
+    """Tokens that end a turn in training. Empty if it is only EOS."""
     corrections: Annotated[tuple[str, ...], IF_SET] = ()
     """Corrected faults that concern evaluations under the attack only."""
 
@@ -86,5 +89,6 @@ class AttackedReferenceSpec(Settings):
             plain: `ReferenceSpec.identity` of the plain evaluation.
         """
         entries = identity_of(self, Id.ATTACK)
-        trained = entries.pop("training") | entries.pop("model") | entries
-        return content_hash([*plain, attack.identity, trained])
+        # Settings of training and model stand side by side, as in ids of earlier versions.
+        of_training = entries.pop("training") | entries.pop("model") | entries
+        return content_hash([*plain, attack.identity, of_training])

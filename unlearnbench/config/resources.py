@@ -1,4 +1,4 @@
-"""Settings of resources, Ray and tracking; none of them changes a number or a run's identity."""
+"""Settings of resources, Ray and tracking. None of them changes a number or a run's identity."""
 
 import re
 from typing import Literal, Self
@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 from unlearnbench.config.section import Settings
 
 LOCAL_RUNS = 2
-"""Concurrent runs without GPUs on a local Ray where `ray.concurrent` is not set."""
+"""Concurrent runs without GPUs on a local Ray, if `ray.concurrent` is not set."""
 
 
 class Resources(Settings):
@@ -48,7 +48,10 @@ class Resources(Settings):
     @property
     def per_process(self) -> dict[str, float]:
         """Resources of one process, by Ray's names."""
-        return {"CPU": self.cpu} | ({"GPU": self.gpu / self.world_size} if self.gpu else {})
+        resources = {"CPU": self.cpu}
+        if self.gpu:
+            resources["GPU"] = self.gpu / self.world_size
+        return resources
 
 
 class RaySettings(Settings):
