@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from unlearnbench.analysis.best_settings import PanelKey, Start
 from unlearnbench.analysis.best_text import stopped_text
@@ -14,6 +14,7 @@ from unlearnbench.base.deferred_warnings import drain
 from unlearnbench.base.errors import TRANSIENT, UnlearnbenchError
 from unlearnbench.base.signals import handle_sigterm, install_handler
 from unlearnbench.config.plan import PLAN_FILE, Plan, PreparationTask, RunSpec
+from unlearnbench.config.resources import Resources
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.config.search import Scheduler
 from unlearnbench.report.sweep_tracker import FILES, SweepTracker
@@ -43,8 +44,20 @@ from unlearnbench.sweep.worker_group import (
     worker_placement,
 )
 
-TaskResult = tuple[float, list[str]]
-"""Seconds and warnings."""
+
+class _TaskResult(NamedTuple):
+    """What a worker reports of a preparation."""
+
+    seconds: float
+    warnings: list[str]
+
+
+class _RunningTask(NamedTuple):
+    """A preparation that Ray executes."""
+
+    task: PreparationTask
+    placement: Any
+    """Ray's placement group of its processes. None for a task of one process."""
 
 
 def prepare(
@@ -58,11 +71,12 @@ def prepare(
 
     Args:
         tasks: All tasks, also those that are done.
-        config: Of the sweep.
-        pipeline: What executes a task.
-        state: Of the sweep.
+        config: The configuration of the sweep.
+        pipeline: Executes a task.
+        state: The state of the sweep, which shows progress.
         check_starts: Called once all start models are evaluated. Attacks on them may still be at
-            work, because they take longer than anything else here. What it raises ends the sweep.
+            work, because they take longer than anything else here. An error that it raises ends the
+            sweep.
 
     Raises:
         UnlearnbenchError: If a task fails, since the runs would fail with it.
@@ -70,78 +84,93 @@ def prepare(
     import ray
 
     waiting = [task for task in tasks if not task.done]
-    done = {task.id for task in tasks} - {task.id for task in waiting}
+    done = {task.id for task in tasks if task.done}
+    without_attack = {task.id for task in tasks if not task.attack}
+    running: dict[Any, _RunningTask] = {}  # by Ray's reference to the result
     state.progress.preparing([task.label for task in waiting])
-    running: dict[Any, tuple[PreparationTask, Any]] = {}
-    """PreparationTask and placement group by Ray's reference."""
-    plain = {task.id for task in tasks if not task.attack}
-    """Everything but attacks."""
     while waiting or running:
-        if check_starts is not None and done.issuperset(plain):
+        if check_starts is not None and done.issuperset(without_attack):
             check_starts()
             check_starts = None
         ready = [task for task in waiting if done.issuperset(task.after)]
         # Attacks come last: the check waits for everything else.
         ready.sort(key=lambda task: bool(task.attack))
         for task in ready[: state.slots - len(running)]:
-            reference, group = _start(task, config, pipeline, state)
-            running[reference] = task, group
+            reference, running_task = _start(task, config, pipeline, state)
+            running[reference] = running_task
             waiting.remove(task)
         ended, _ = ray.wait(list(running), num_returns=1, timeout=2)
         for reference in ended:
-            task, group = running.pop(reference)
-            if group is not None:
-                ray.util.remove_placement_group(group)
-            seconds, warnings = _result(task, reference)
-            for line in warnings:
+            ended_task = running.pop(reference)
+            if ended_task.placement is not None:
+                ray.util.remove_placement_group(ended_task.placement)
+            result = _result(ended_task.task, reference)
+            for line in result.warnings:
                 state.progress.warn(line)
-            state.progress.prepared(task.label, seconds)
-            done.add(task.id)
+            state.progress.prepared(ended_task.task.label, result.seconds)
+            done.add(ended_task.task.id)
     if check_starts is not None:
         check_starts()
 
 
 def _start(
     task: PreparationTask, config: SweepConfig, pipeline: Pipeline, state: SweepState
-) -> tuple[Any, Any]:
-    """Start a task with the resources and retries of a run; returns reference and placement."""
+) -> tuple[Any, _RunningTask]:
+    """Start a task with the resources and retries of a run.
+
+    Returns:
+        Ray's reference to the result, and the task.
+    """
     import ray
 
     context = WorkerContext.capture(config, state.folder)
     resources = config.resources_of(task.model)
-    each = resources.per_process
-    group: Any = None
+    needed = resources.per_process
+    placement: Any = None
     # Ray accepts a list of exceptions, though its types allow only a bool.
     options: dict[str, Any] = {"retry_exceptions": list(TRANSIENT)}
     if resources.world_size > 1:
-        group = worker_placement(resources)
-        # The coordinator needs no resources. Its workers end with it, before their placement.
-        options |= {"scheduling_strategy": in_bundle(group, 0), "max_calls": 1}
-        each = {"CPU": 0.0}
-
-    @ray.remote(
-        num_cpus=each["CPU"],
-        num_gpus=each.get("GPU", 0),
+        placement = worker_placement(resources)
+        # The coordinator needs no resources. It ends after one call, and its workers end with it,
+        # before their placement is removed.
+        options |= {"scheduling_strategy": in_bundle(placement, 0), "max_calls": 1}
+        needed = {"CPU": 0.0}
+    # `max_calls` has an effect only here, and none in the method `options` of a remote function.
+    as_remote: Any = ray.remote(
+        num_cpus=needed["CPU"],
+        num_gpus=needed.get("GPU", 0),
         max_retries=config.ray.retries,
         **options,
     )
-    def execute(task: PreparationTask) -> TaskResult:
-        def work() -> Iterator[float]:
-            yield pipeline.execute(task, *context.activate())
-
-        (seconds,) = run_on_workers(work, resources)
-        return seconds, drain()
-
-    return execute.remote(task), group
+    reference = as_remote(_execute).remote(task, pipeline, context, resources)
+    return reference, _RunningTask(task, placement)
 
 
-def _result(task: PreparationTask, reference: Any) -> TaskResult:
-    """The result of an ended task. Raises: UnlearnbenchError where it failed."""
+def _execute(
+    task: PreparationTask, pipeline: Pipeline, context: WorkerContext, resources: Resources
+) -> _TaskResult:
+    """Execute a task in a worker, or as the coordinator of several."""
+    (seconds,) = run_on_workers(partial(_work, task, pipeline, context), resources)
+    return _TaskResult(seconds, drain())
+
+
+def _work(task: PreparationTask, pipeline: Pipeline, context: WorkerContext) -> Iterator[float]:
+    """Execute a task in one of its processes; yield the seconds that it took."""
+    config, folder = context.activate()
+    yield pipeline.execute(task, config, folder)
+
+
+def _result(task: PreparationTask, reference: Any) -> _TaskResult:
+    """Return the result of an ended task.
+
+    Raises:
+        UnlearnbenchError: The task failed.
+    """
     import ray
     from ray.exceptions import RayError, RayTaskError
 
     try:
-        result: TaskResult = ray.get(reference)
+        result: _TaskResult = ray.get(reference)
         return result
     except RayTaskError as error:
         cause = error.cause
@@ -167,9 +196,9 @@ def run_sweep(
     the other runs continue.
 
     Args:
-        config: Of the sweep.
-        console: Where lines are printed.
-        pipeline: The stages of the sweep.
+        config: The configuration of the sweep.
+        console: Where lines are printed. Defaults to the terminal.
+        pipeline: The stages of the sweep. Defaults to those of `Pipeline`.
         force: Sweep also from start models that have not learned their rows, see `start_check`.
 
     Raises:
@@ -213,7 +242,10 @@ def run_sweep(
 
 
 class _Execution:
-    """The runs of a sweep while one Ray lives, in three phases; Ray starts before the first run."""
+    """The runs of a sweep, in three phases: search, plan, and selected settings on other seeds.
+
+    Ray starts before the first run, and is not started if no run is left.
+    """
 
     def __init__(
         self,
@@ -226,25 +258,35 @@ class _Execution:
     ) -> None:
         self._force = force
         """Whether runs begin also from start models that have not learned their rows."""
-        self._config, self._pipeline, self._state = plan.config, pipeline, state
+        self._config = plan.config
+        self._pipeline = pipeline
+        self._state = state
         self._stack = stack
-        """Closes Ray."""
+        """Closes Ray at the end."""
         self._follow_up = FollowUpRuns(plan, state.folder)
         self._plan = plan
-        # A sweep without a scheduler finishes the runs that an earlier one's scheduler stopped.
-        self._unfinished = ("failed",) if self._config.search.scheduler else ("failed", "stopped")
+        self._unfinished: Collection[str] = ("failed",)
+        """Statuses of records whose runs are run again."""
+        if not self._config.search.scheduler:
+            # A command without a scheduler finishes the runs that an earlier one has stopped.
+            self._unfinished = ("failed", "stopped")
         self._tried = {*state.failed}
         """Runs that have ended in this command, finished or not."""
         self._ended: set[str] = set()
-        """These and the finished runs of earlier commands."""
+        """Runs that have ended in this command, and the finished runs of earlier commands."""
         self._left: list[RunSpec] = []
         """Planned runs that have not ended."""
         self._has_ray = False
 
     def run(self) -> Plan:
-        """Run all phases; returns the whole plan."""
+        """Run all phases.
+
+        Returns:
+            The plan with all runs that results have added.
+        """
         scheduler = self._config.search.scheduler
-        if self._follow_up.has_search:  # what is planned, then what results suggest
+        if self._follow_up.has_search:
+            # Runs that are planned already come before those that results suggest.
             batch = self._next_batch()
             self._run_batch(batch, scheduler, Search(self._follow_up, batch, self._state))
         self._run_planned(scheduler)
@@ -254,12 +296,12 @@ class _Execution:
         return self._plan
 
     def _run_planned(self, scheduler: Scheduler | None) -> None:
-        """Run what is planned and has not ended."""
+        """Run the planned runs that have not ended, those that wait for others last."""
         while batch := self._next_batch():
             self._run_batch(batch, scheduler)
 
     def _next_batch(self) -> list[RunSpec]:
-        """Update the stored plan; returns its runs that can begin, in their order."""
+        """Update the stored plan, and return its runs that can begin, in their order."""
         self._plan = self._follow_up.current_plan()
         finished = self._state.track_finished(self._plan, self._unfinished)
         self._ended = finished | self._tried
@@ -272,24 +314,35 @@ class _Execution:
     def _run_batch(
         self, batch: Sequence[RunSpec], scheduler: Scheduler | None, search: Search | None = None
     ) -> None:
-        state, expected = self._state, [*self._left, *(search.placeholders if search else ())]
+        """Run a batch, or the runs of a search, and prepare them if this is the first batch."""
+        state = self._state
+        expected = list(self._left)
+        if search is not None:
+            expected += search.placeholders
         if not self._has_ray:
             self._has_ray = True
-            state.slots = self._stack.enter_context(ray_session(self._config))
-            install_handler()  # Ray has replaced the handler of SIGTERM
-            tasks = self._pipeline.tasks(self._config, expected, state.folder)
-            download_weights(self._config, tasks, Console())
-            panels = {(run.model.name, run.forget_fraction) for run in expected}
-            check_starts = partial(self._check_starts, panels)
-            prepare(tasks, self._config, self._pipeline, state, check_starts)
-            # The prepared models have been evaluated.
-            state.track_finished(self._plan, self._unfinished)
-        known = [(r, state.seconds[r.id]) for r in self._plan.runs if r.id in state.seconds]
+            self._start_ray_and_prepare(expected)
+        known = [(run, state.seconds[run.id]) for run in self._plan.runs if run.id in state.seconds]
         done = len(self._plan.runs) - len(self._left)
         state.progress.running(expected, done, state.slots, known, state.start_panels())
         entry_of = self._follow_up.entry_of
         run_trials(batch, self._config, self._pipeline, state, search, scheduler, entry_of)
-        self._tried |= {run.id for run in batch} | (search.runs.keys() if search else set())
+        self._tried |= {run.id for run in batch}
+        if search is not None:
+            self._tried |= search.runs.keys()
+
+    def _start_ray_and_prepare(self, expected: Sequence[RunSpec]) -> None:
+        """Start Ray, then prepare and evaluate the start and retain models of all phases."""
+        state = self._state
+        state.slots = self._stack.enter_context(ray_session(self._config))
+        install_handler()  # Ray has replaced the handler of SIGTERM
+        tasks = self._pipeline.tasks(self._config, expected, state.folder)
+        download_weights(self._config, tasks, Console())
+        panels = {(run.model.name, run.forget_fraction) for run in expected}
+        check_starts = partial(self._check_starts, panels)
+        prepare(tasks, self._config, self._pipeline, state, check_starts)
+        # The evaluations of the prepared models have records now.
+        state.track_finished(self._plan, self._unfinished)
 
     def _check_starts(self, panels: Collection[PanelKey]) -> None:
         """Stop before the first run if a start model has not learned its rows.
@@ -322,7 +375,7 @@ class _Execution:
         raise UnlearnbenchError(stopped_text(failed, len(starts), state.folder))
 
     def _with_check(self, start: Start) -> Start:
-        """Return a start model with what it knows, which records of earlier versions lack."""
+        """Return a start model with its check, which records of earlier versions do not have."""
         if start.check is not None:
             return start
         check = self._pipeline.start_check(self._config, self._state.folder, *start.panel)

@@ -1,9 +1,10 @@
 """The workers of a run over several processes, and their coordinator: Tune's trial or a Ray task.
 
-The coordinator computes nothing and does not join torch's process group, so that it survives what
-hangs or dies in a collective: it ends the workers, reports the cause, and can start others. Workers
-are actors in the bundles of its placement group, one for each rank. Ray Train would start workers
-for every run; these stay from run to run, with their imports, their process group and their model.
+The coordinator computes nothing and does not join torch's process group. It therefore survives a
+worker that hangs or dies in a collective: it ends all workers, reports the cause, and can start
+others. Workers are actors, one for each rank, each in a bundle of the coordinator's placement
+group. They stay from run to run, with their imports, their process group and their model. Ray Train
+would start new workers for every run.
 """
 
 from __future__ import annotations
@@ -37,12 +38,18 @@ class WorkerDiedError(RuntimeError):
 
 
 def run_on_workers(work: Callable[[], Iterator[T]], resources: Resources) -> Iterator[T]:
-    """Run `work` in as many processes as `resources` say; yields the values of rank 0.
+    """Run `work` in as many processes as a run has.
 
     With several processes the caller has to be an actor or a task without resources of its own, in
     a placement group with a bundle for each process. It may abandon work and run other work. If a
-    process runs out of memory, all run `work` again, with the smaller size that was noted. Raises:
-    the first error of any worker; WorkerDiedError if one died.
+    process runs out of memory, all run `work` again, with the smaller size that was noted.
+
+    Yields:
+        The values of rank 0.
+
+    Raises:
+        WorkerDiedError: A worker died.
+        Exception: The first error of any worker.
     """
     if resources.world_size == 1:
         return work()
@@ -50,7 +57,7 @@ def run_on_workers(work: Callable[[], Iterator[T]], resources: Resources) -> Ite
 
 
 def worker_placement(resources: Resources) -> Any:
-    """A placement group for a task that calls `run_on_workers`; the caller removes it."""
+    """Reserve a placement group for a task that calls `run_on_workers`; the caller removes it."""
     import ray
 
     nodes = [node["Resources"] for node in alive()]
@@ -60,23 +67,33 @@ def worker_placement(resources: Resources) -> Any:
 
 
 def in_bundle(group: Any, index: int) -> Any:
-    """Ray's strategy for a bundle of a placement group: a rank's, or rank 0's for a coordinator."""
+    """Return Ray's strategy that places a process in a bundle of a placement group.
+
+    A worker uses the bundle of its rank. A coordinator needs no resources and uses that of rank 0.
+    """
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
     return PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index)
 
 
 @lru_cache(maxsize=1)
-def _group(world: int, each: tuple[tuple[str, float], ...]) -> WorkerGroup:
-    return WorkerGroup(world, dict(each))
+def _group(world_size: int, resources: tuple[tuple[str, float], ...]) -> WorkerGroup:
+    """Return the workers of this process, which stay as long as runs need the same resources.
+
+    Args:
+        world_size: Number of workers.
+        resources: Resources of each worker, as pairs of Ray's names and amounts.
+    """
+    return WorkerGroup(world_size, dict(resources))
 
 
 class Step(NamedTuple):
     """The progress of a worker."""
 
     values: list[Any]
-    """The next one; none at the end."""
+    """The next value, or no value at the end of the work."""
     warnings: list[str]
+    """Warnings since the step before."""
 
 
 class _Worker:
@@ -85,23 +102,33 @@ class _Worker:
     def __init__(self) -> None:
         self._work: Iterator[Any] = iter(())
         self._listening: socket.socket | None = None
-        import_module("torch.distributed")  # seconds, in which the other workers start as well
+        # This takes seconds. Here all workers import it at the same time.
+        import_module("torch.distributed")
 
     def place(self) -> tuple[str, str]:
-        """Ray's id of the machine, and its address."""
+        """Return Ray's id of the machine, and the machine's address."""
         import ray
 
         address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
         return str(ray.get_runtime_context().get_node_id()), address
 
     def listen(self) -> int:
-        """Open the port at which this worker, rank 0, serves the store of the process group."""
+        """Open a port for the store of the process group, which rank 0 serves.
+
+        Returns:
+            The number of the port.
+        """
         _, address = self.place()
         self._listening = socket.create_server((address, 0))
         return int(self._listening.getsockname()[1])
 
     def join(self, variables: Mapping[str, str], threads: int) -> None:
-        """Join the process group that `variables` describe."""
+        """Join the process group.
+
+        Args:
+            variables: Environment variables of this rank, see `rank_variables`.
+            threads: Number of threads that torch may use.
+        """
         os.environ.update(variables)
         import torch
         from torch import distributed
@@ -112,15 +139,18 @@ class _Worker:
         torch.set_num_threads(threads)
         served: dict[str, Any] = {}
         if self._listening is not None:
-            # Our own socket: torch's would listen on every address of the machine.
+            # The socket is our own, because torch's would listen on every address of the machine.
             served = {"is_master": True, "master_listen_fd": self._listening.detach()}
-        host, port, size = (variables[n] for n in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE"))
-        store: Any = distributed.TCPStore  # type: ignore[attr-defined]
-        group.join_group(store(host, int(port), int(size), wait_for_workers=False, **served))
+        host = variables["MASTER_ADDR"]
+        port = int(variables["MASTER_PORT"])
+        world_size = int(variables["WORLD_SIZE"])
+        store_type: Any = distributed.TCPStore  # type: ignore[attr-defined]
+        store = store_type(host, port, world_size, wait_for_workers=False, **served)
+        group.join_group(store)
 
     def begin(self, work: Work) -> None:
         """Drop the previous work with its memory, then begin `work`."""
-        self._work = iter(())
+        self._work = iter(())  # frees the previous model before `work` loads its own
         self._work = iter(work())
 
     def step(self) -> Step:
@@ -131,20 +161,32 @@ class _Worker:
 class WorkerGroup:
     """The workers of one coordinator, started at the first use and after a failure."""
 
-    def __init__(self, world: int, each: Mapping[str, float]) -> None:
-        self._world, self._each = world, each
+    def __init__(self, world_size: int, resources: Mapping[str, float]) -> None:
+        """Start no worker yet.
+
+        Args:
+            world_size: Number of workers.
+            resources: Resources of each worker, by Ray's names.
+        """
+        self._world_size = world_size
+        self._resources = resources
         self._workers: list[Any] = []
         """By rank; empty before the start and after a failure."""
 
     def run(self, work: Callable[[], Iterator[T]]) -> Iterator[T]:
-        """Run `work` in all workers, a value at a time; again after running out of memory."""
+        """Run `work` in all workers, and again if one of them runs out of memory.
+
+        Yields:
+            The values of rank 0. All workers wait until the caller asks for the next one.
+        """
         smallest: int | None = None
         while True:
             try:
                 yield from self._attempt(work)
             except StartOverError as error:
                 if smallest is not None and error.size >= smallest:
-                    raise  # the noted size was lost: another attempt would end here, too
+                    # The smaller size has been lost, and another attempt would end here, too.
+                    raise
                 smallest = error.size
             else:
                 return
@@ -168,16 +210,16 @@ class WorkerGroup:
         self._workers = [
             ray.remote(_Worker)
             .options(
-                num_cpus=self._each["CPU"],
-                num_gpus=self._each.get("GPU", 0),
+                num_cpus=self._resources["CPU"],
+                num_gpus=self._resources.get("GPU", 0),
                 scheduling_strategy=in_bundle(group, rank),
             )
             .remote()
-            for rank in range(self._world)
+            for rank in range(self._world_size)
         ]
         places: list[tuple[str, str]] = self._call_all("place")
         (port,) = ray.get([self._workers[0].listen.remote()])
-        threads = max(1, int(self._each["CPU"]))
+        threads = max(1, int(self._resources["CPU"]))
         joins = [
             worker.join.remote(variables, threads)
             for worker, variables in zip(self._workers, rank_variables(places, port), strict=True)
@@ -185,16 +227,17 @@ class WorkerGroup:
         self._results(joins)
 
     def _call_all(self, method: str, *arguments: Any) -> list[Any]:
-        """Call `method` of every worker; returns the results by rank."""
+        """Call a method of every worker, and return the results by rank."""
         return self._results(
             [getattr(worker, method).remote(*arguments) for worker in self._workers]
         )
 
     def _results(self, calls: Sequence[Any]) -> list[Any]:
-        """Wait for a call of each worker; if call fails, end all workers and raise the cause."""
+        """Wait for a call of each worker. If one fails, end all workers and raise the cause."""
         import ray
 
-        with defer_sigterm():  # SIGTERM reaches the workers as well, and they save what they have
+        # SIGTERM reaches the workers as well. They first save what they have.
+        with defer_sigterm():
             waiting = list(calls)
             while waiting:
                 (done,), waiting = ray.wait(waiting, num_returns=1)
@@ -213,20 +256,27 @@ class WorkerGroup:
 
 
 def _cause(calls: Sequence[Any]) -> BaseException:
-    """The error that caused the others, of calls of which at least one has failed."""
+    """Return the error that caused the others, of calls of which at least one has failed.
+
+    If a worker dies, the others often report a broken connection first.
+    """
     import ray
 
     deadline = time.monotonic() + GRACE_SECONDS
     while True:
         ended, running = ray.wait([*calls], num_returns=len(calls), timeout=0.1)
-        errors = [error for item in ended if (error := _error(item)) is not None]
+        errors: list[BaseException] = []
+        for call in ended:
+            error = _error(call)
+            if error is not None:
+                errors.append(error)
         causes = [error for error in errors if not _is_broken_connection(error)]
         if causes or not running or time.monotonic() > deadline:
             return (causes or errors)[0]
 
 
 def _error(call: Any) -> BaseException | None:
-    """The error of a call that has ended; None if it succeeded."""
+    """Return the error of a call that has ended, or None if it succeeded."""
     import ray
     from ray.exceptions import RayActorError, RayError
 
@@ -244,59 +294,61 @@ def _error(call: Any) -> BaseException | None:
 
 
 def _is_broken_connection(error: BaseException) -> bool:
-    """True if the error only shows that another process is gone."""
+    """Whether the error only shows that another process is gone."""
     cause = getattr(error, "cause", error)
     return type(cause).__name__.startswith("Dist") or "gloo" in str(cause).lower()
 
 
 def rank_variables(places: Sequence[tuple[str, str]], port: int) -> list[dict[str, str]]:
-    """The environment variables of each rank, by torchrun's names.
+    """Return the environment variables of each rank, by torchrun's names.
 
-    places  machine and address, by rank
-    port    at which rank 0 serves the store
+    Args:
+        places: Machine and address of each rank.
+        port: The port at which rank 0 serves the store.
     """
     nodes = [node for node, _ in places]
-    variables = [
+    _, main_address = places[0]
+    return [
         {
-            "RANK": rank,
-            "LOCAL_RANK": nodes[:rank].count(node),
-            "WORLD_SIZE": len(nodes),
-            "LOCAL_WORLD_SIZE": nodes.count(node),
-            "MASTER_ADDR": places[0][1],
-            "MASTER_PORT": port,
+            "RANK": str(rank),
+            "LOCAL_RANK": str(nodes[:rank].count(node)),
+            "WORLD_SIZE": str(len(nodes)),
+            "LOCAL_WORLD_SIZE": str(nodes.count(node)),
+            "MASTER_ADDR": main_address,
+            "MASTER_PORT": str(port),
         }
-        for rank, (node, _) in enumerate(places)
+        for rank, node in enumerate(nodes)
     ]
-    return [{name: str(value) for name, value in values.items()} for values in variables]
 
 
 def alive() -> list[dict[str, Any]]:
-    """The cluster's live machines as Ray describes them."""
+    """Return the cluster's live machines as Ray describes them."""
     import ray
 
     return [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
 
 
 def processes_that_fit(node: Node, resources: Resources) -> int:
-    """Number of processes of a run that fit onto one machine."""
+    """Return how many processes of a run fit onto one machine."""
+    # The small addend keeps 0.3 / 0.1, which is slightly less than 3, from being rounded down to 2.
     return min(
         int(node.get(name, 0.0) / need + 1e-9) for name, need in resources.per_process.items()
     )
 
 
 def strategy(nodes: Sequence[Node], resources: Resources) -> str:
-    """Ray's placement strategy for the processes of one run.
+    """Return Ray's placement strategy for the processes of one run.
 
-    They share a machine if one has room for all of them: gathering weights over a network takes
-    longer than the computation.
+    They share a machine if one has room for all of them, because to gather weights over a network
+    takes longer than to compute.
     """
     largest = max((processes_that_fit(node, resources) for node in nodes), default=0)
     return "STRICT_PACK" if resources.world_size <= largest else "PACK"
 
 
 def runs_that_fit(nodes: Sequence[Node], resources: Resources) -> int:
-    """Number of concurrent runs."""
-    each = [processes_that_fit(node, resources) for node in nodes]
+    """Return how many runs fit onto the machines at the same time."""
+    processes_by_node = [processes_that_fit(node, resources) for node in nodes]
     if strategy(nodes, resources) == "STRICT_PACK":
-        return sum(fitting // resources.world_size for fitting in each)
-    return sum(each) // resources.world_size
+        return sum(processes // resources.world_size for processes in processes_by_node)
+    return sum(processes_by_node) // resources.world_size
