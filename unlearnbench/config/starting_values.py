@@ -1,14 +1,17 @@
 """Starting values: learning rates, epochs and settings by method and by size of the model.
 
-This table is the only place that has them. `configs new` writes them into a configuration, the page
-*Starting values* of the documentation shows them, and a sweep warns about a learning rate of
-another order.
+Only this table has them. `configs new` writes them into a configuration, the page *Starting values*
+of the documentation shows them, and a sweep warns about a learning rate of another order of
+magnitude.
 
 Terms:
     size            class of a model by its number of weights (`ModelSize`)
-    starting value  where a search begins, not its result: with other rows, another batch size or
-                    another schedule the best rate is another one
-    origin          whether a value was published, measured by this project, or is neither
+    starting value  value with which a search begins. It is no result of a search, because the best
+                    rate depends on the rows, the batch size and the schedule
+    origin          whether a value was published, was measured by this project, or is neither
+
+The functions `_tiny` to `_muse` each make the values of one source, which has the same model, size
+and origin for all of its methods.
 
 All rates are for AdamW on weights in float32 (or under bf16 autocast), in batches of
 `StartingValue.batch_size` rows to forget. If weights themselves are in bfloat16, updates at the
@@ -48,7 +51,7 @@ class ModelSize(Enum):
 
     @classmethod
     def of(cls, weights: int) -> ModelSize:
-        """Return the class of a model with so many weights."""
+        """Return the class of a model with a number of weights."""
         return next(size for size in cls if weights <= size.value)
 
     @property
@@ -69,34 +72,34 @@ class Origin(Enum):
     """Where a value comes from."""
 
     PUBLISHED = "published"
-    """By the authors of a method or benchmark, or by a harness, for a model of this size."""
+    """Published for a model of this size, by a method's or benchmark's authors or by a harness."""
     MEASURED = "measured here"
     """Run by this project on a model of this size: the best of the few rates that were tried."""
     CARRIED_OVER = "carried over"
-    """From another size or from a similar method. Nobody is known to have run it."""
+    """Taken from another size or from a similar method. We know of no run with it."""
 
 
 @dataclass(frozen=True)
 class StartingValue:
-    """Where a search of one method's settings begins, for models of one size."""
+    """The settings with which a search of one method begins, for models of one size."""
 
     method: str
     size: ModelSize
     learning_rate: float
     epochs: int | None
-    """None if the source counts optimiser steps: `remark` has their number."""
+    """None if the source counts optimiser steps. `remark` has their number then."""
     origin: Origin
     source: str
     model: str
     """Model for which the source has the value."""
     retain: str | None = None
-    """Retain term with which it was run: `nll`, `kl`."""
+    """Retain term with which the method was run: `nll`, `kl`, or none."""
     retain_weight: float = 1.0
     """Factor of the retain term."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """The method's settings that differ from its defaults."""
     batch_size: int | None = 32
-    """Rows to forget of an optimiser step; None if the source does not say it."""
+    """Number of forget rows in an optimiser step; None if the source does not say it."""
     adapters: bool = False
     """Whether LoRA adapters were trained in place of all weights."""
     texts: bool = False
@@ -112,7 +115,7 @@ class PreparationValue:
 
     size: ModelSize
     settings: Mapping[str, Any]
-    """What differs from the defaults of `preparation`."""
+    """Settings that differ from the defaults of `preparation`."""
     origin: Origin
     source: str
     model: str
@@ -120,14 +123,14 @@ class PreparationValue:
 
 def _tiny(method: str, rate: float, retain: str | None = None, **settings: Any) -> StartingValue:
     return StartingValue(
-        method,
-        ModelSize.TINY,
-        rate,
-        5,
-        Origin.MEASURED,
-        _TOUR,
-        "a Llama with 1.3 million weights",
-        retain,
+        method=method,
+        size=ModelSize.TINY,
+        learning_rate=rate,
+        epochs=5,
+        origin=Origin.MEASURED,
+        source=_TOUR,
+        model="a Llama with 1.3 million weights",
+        retain=retain,
         settings=settings,
         config="every_method",
     )
@@ -135,14 +138,14 @@ def _tiny(method: str, rate: float, retain: str | None = None, **settings: Any) 
 
 def _quickstart(method: str, retain: str | None = None) -> StartingValue:
     return StartingValue(
-        method,
-        ModelSize.TINY,
-        1e-3,
-        8,
-        Origin.MEASURED,
-        _QUICKSTART,
-        "a Llama with 0.6 million weights",
-        retain,
+        method=method,
+        size=ModelSize.TINY,
+        learning_rate=1e-3,
+        epochs=8,
+        origin=Origin.MEASURED,
+        source=_QUICKSTART,
+        model="a Llama with 0.6 million weights",
+        retain=retain,
         config="quickstart",
     )
 
@@ -151,14 +154,14 @@ def _small(
     method: str, rate: float, retain: str | None = None, remark: str = "", **settings: Any
 ) -> StartingValue:
     return StartingValue(
-        method,
-        ModelSize.SMALL,
-        rate,
-        5,
-        Origin.MEASURED,
-        _STUDY,
-        "SmolLM2-135M-Instruct",
-        retain,
+        method=method,
+        size=ModelSize.SMALL,
+        learning_rate=rate,
+        epochs=5,
+        origin=Origin.MEASURED,
+        source=_STUDY,
+        model="SmolLM2-135M-Instruct",
+        retain=retain,
         settings=settings,
         batch_size=8,
         config="tofu_smollm2",
@@ -174,16 +177,16 @@ def _open_unlearning(
     **settings: Any,
 ) -> StartingValue:
     return StartingValue(
-        method,
-        ModelSize.ABOUT_1B,
-        1e-5,
-        10,
-        Origin.PUBLISHED,
-        source,
-        "Llama-3.2-1B-Instruct",
-        retain,
-        term_weight,
-        settings,
+        method=method,
+        size=ModelSize.ABOUT_1B,
+        learning_rate=1e-5,
+        epochs=10,
+        origin=Origin.PUBLISHED,
+        source=source,
+        model="Llama-3.2-1B-Instruct",
+        retain=retain,
+        retain_weight=term_weight,
+        settings=settings,
         config="open_unlearning_tofu_1b",
         remark="20 to 125 optimiser steps (TOFU forget01 to forget10)",
     )
@@ -191,7 +194,13 @@ def _open_unlearning(
 
 def _tofu_phi(method: str) -> StartingValue:
     return StartingValue(
-        method, ModelSize.ABOUT_1B, 2e-5, 5, Origin.PUBLISHED, _TOFU, "Phi-1.5 (1.4 billion)"
+        method=method,
+        size=ModelSize.ABOUT_1B,
+        learning_rate=2e-5,
+        epochs=5,
+        origin=Origin.PUBLISHED,
+        source=_TOFU,
+        model="Phi-1.5 (1.4 billion)",
     )
 
 
@@ -206,14 +215,14 @@ def _llama_2(
     **settings: Any,
 ) -> StartingValue:
     return StartingValue(
-        method,
-        ModelSize.ABOUT_7B,
-        rate,
-        epochs,
-        Origin.PUBLISHED,
-        source,
-        "Llama-2-7B-chat",
-        retain,
+        method=method,
+        size=ModelSize.ABOUT_7B,
+        learning_rate=rate,
+        epochs=epochs,
+        origin=Origin.PUBLISHED,
+        source=source,
+        model="Llama-2-7B-chat",
+        retain=retain,
         settings=settings,
         config=config,
         remark=remark,
@@ -222,14 +231,14 @@ def _llama_2(
 
 def _muse(method: str, retain: str | None = None, remark: str = "") -> StartingValue:
     return StartingValue(
-        method,
-        ModelSize.ABOUT_7B,
-        1e-5,
-        10,
-        Origin.PUBLISHED,
-        _MUSE,
-        "Llama-2-7B",
-        retain,
+        method=method,
+        size=ModelSize.ABOUT_7B,
+        learning_rate=1e-5,
+        epochs=10,
+        origin=Origin.PUBLISHED,
+        source=_MUSE,
+        model="Llama-2-7B",
+        retain=retain,
         batch_size=4,
         texts=True,
         config="muse_news",
@@ -238,6 +247,7 @@ def _muse(method: str, retain: str | None = None, remark: str = "") -> StartingV
 
 
 def _carried_over(value: StartingValue, size: ModelSize, reason: str) -> StartingValue:
+    """Return a value of another size, with the reason to use it as its source."""
     return replace(
         value,
         size=size,
@@ -262,8 +272,8 @@ _COMPOSED_FOR_1B = (
 )
 
 STARTING_VALUES: tuple[StartingValue, ...] = (
-    # Tiny models, which are trained here in seconds. Random weights that have learned a few hundred
-    # rows take rates that would destroy a pretrained model.
+    # Tiny models, which are trained here in seconds. Weights that began at random and have learned
+    # a few hundred rows take rates that would destroy a pretrained model.
     _quickstart("npo", "nll"),
     _quickstart("general-ce-u"),
     _quickstart("ce-u", "nll"),
@@ -576,13 +586,13 @@ FIRST_METHODS: tuple[tuple[str, str | None], ...] = (
     ("simnpo", "nll"),
     ("general-ce-u", None),
 )
-"""Methods to try first, with their retain terms: the three of ten that forgot and kept in our study
-on SmolLM2-135M-Instruct (docs/studies/real-model.md)."""
+"""Methods to try first, with their retain terms. Of the ten methods in our study on
+SmolLM2-135M-Instruct, only these three forgot and kept utility (docs/studies/real-model.md)."""
 
 
 @dataclass(frozen=True)
 class RelearningValue:
-    """How an attack trains models of one size on forgotten rows again."""
+    """How an attack trains models of one size again on forgotten rows."""
 
     learning_rate: float
     steps: tuple[int, ...]
@@ -608,13 +618,13 @@ RELEARNING: Mapping[ModelSize, RelearningValue] = {
 def starting_values(
     method: str, size: ModelSize, *, adapters: bool = False
 ) -> tuple[StartingValue, ...]:
-    """Return what is known of a method for models of a size; the first value is where to begin.
+    """Return the values of a method for models of a size. A search begins with the first one.
 
     Args:
         method: Name of the method.
         size: Class of the model.
-        adapters: Whether LoRA adapters are trained. Their rates are others, so that values for all
-            weights are not returned, and the other way round.
+        adapters: Whether LoRA adapters are trained. Adapters need other rates than whole weights,
+            so only values of one kind are returned.
     """
     return tuple(
         value
