@@ -421,6 +421,22 @@ def test_tokens_are_counted_in_every_evaluation(make: Any) -> None:
     assert perturbed == [2 * forget + retain] * 2
 
 
+class WithState(registry.load("methods", "npo")):  # type: ignore[misc]
+    """NPO with a state that changes nothing."""
+
+    def start(self) -> dict[str, float]:
+        """A number that no one reads."""
+        return {"unread": 1.0}
+
+
+def test_tokens_of_the_selection_are_counted_for_methods_with_a_state_too(make: Any) -> None:
+    counts: list[list[float]] = []
+    for method in ("npo", WithState()):
+        first = next(make(method, plugin("mask"), Same()).epoch(1))
+        counts.append([first.reported[name] for name in TOKENS])
+    assert counts[1] == counts[0]
+
+
 def test_memory_that_runs_out_at_an_offset_changes_nothing(
     make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

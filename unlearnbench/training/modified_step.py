@@ -266,7 +266,6 @@ class Modifiers:
         # method with a state are found again in each step.
         if self._groups is None or rows.context.state:
             self._groups = _groups_of(passes, rows)
-            passes.tokens = {}
         if self.two_roles and len(self._groups) < 2:
             raise PluginError(
                 f"the loss of {type(passes.objective.method).__name__} has no term of retain rows "
