@@ -1,8 +1,9 @@
 """The contract of a benchmark: rows to forget and to retain, evaluation sets, and what they show.
 
-A `Benchmark` is a frozen value whose fields are the `data:` section of a configuration, with
-`source: <its name>`. It declares its evaluation sets, metrics and the two numbers that methods are
-ranked by, and loads a `Dataset`; the code after it does not depend on the source.
+A `Benchmark` is a frozen value whose fields are the `data:` section of a configuration, where
+`source:` names the benchmark. It declares its evaluation sets, its metrics and the two numbers that
+methods are ranked by, and loads a `Dataset`. The code that reads a `Dataset` does not depend on the
+source.
 """
 
 from __future__ import annotations
@@ -27,39 +28,40 @@ if TYPE_CHECKING:
     from unlearnbench.api.profile import Profile
 
 Reference = Literal["start", "retain"]
-"""A model that runs are compared with: the one that they begin from, which has learned all rows, or
-one that never saw the forget rows."""
+"""A model that runs are compared with. Runs begin from the start model, which has learned all rows.
+The retain model never saw the forget rows."""
 
 Format = Literal["chat", "text"]
-"""How a row becomes one text, see `Question.format`."""
+"""How a row becomes a text, see `Question.format`."""
 
 SplitKey = float | str
-"""A split: the fraction of the rows to forget, or a name that its benchmark declares."""
+"""A split: the fraction of rows to forget, such as 0.1, or a name that its benchmark declares."""
 
 SPLIT_NAME = r"[A-Za-z][A-Za-z0-9_.-]{0,63}"
-"""A split's name: part of file names, and never read as a number."""
+"""Pattern of a split's name, which is a part of file names and never read as a number."""
 
 _SUBSCRIPTS = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
 
 
 @dataclass(frozen=True)
 class HeadlineTest:
-    """A significance test behind a headline number, which then is the logarithm of its p-value."""
+    """A significance test whose p-value a headline number is the logarithm of."""
 
     kind: Literal["ks-truth-ratio"]
-    """Kolmogorov-Smirnov, on the truth ratios of the model and of the retain model."""
+    """`ks-truth-ratio` is the Kolmogorov-Smirnov test between the truth ratios of the model and of
+    the retain model."""
     label: str
-    """Name of the p-value: `Forget Quality`."""
+    """Name of the p-value, for example `Forget Quality`."""
     short: str
-    """`FQ`."""
+    """Short name of the p-value, for example `FQ`."""
     p_value: str
     """Column of the p-value."""
     distance: str
-    """Column of the test's statistic; 0 is no distance from the retain model."""
+    """Column of the test's statistic. It is 0 if there is no distance from the retain model."""
     questions: str
     """Column of the number of questions."""
     level: float = 0.05
-    """Level of significance."""
+    """Significance level."""
 
 
 @dataclass(frozen=True)
@@ -67,16 +69,16 @@ class HeadlineMetric:
     """One of the two numbers that a benchmark is ranked by."""
 
     column: str
-    """Name in tables and records: `log10_forget_quality`."""
+    """Name in tables and records, for example `log10_forget_quality`."""
     label: str
-    """Name for people: `log₁₀ Forget Quality`."""
+    """Name for people, for example `log₁₀ Forget Quality`."""
     short: str
-    """Name in narrow tables and in sentences: `log₁₀ FQ`."""
+    """Name in narrow tables and in sentences, for example `log₁₀ FQ`."""
     digits: int = 3
     """Decimal places in tables."""
     better: Better = "higher"
     test: HeadlineTest | None = None
-    """None: the number is ranked by its value alone."""
+    """Test behind the number; None if methods are ranked by the value alone."""
 
     @property
     def plain_label(self) -> str:
@@ -90,7 +92,7 @@ class HeadlineMetric:
 
     @property
     def name(self) -> str:
-        """Name in sentences: the test's, or else the plain label."""
+        """Name in sentences: the label of the test if there is one, or the plain label."""
         return self.plain_label if self.test is None else self.test.label
 
     @property
@@ -99,37 +101,42 @@ class HeadlineMetric:
         return "highest" if self.better == "higher" else "lowest"
 
     def text(self, value: float | None) -> str:
-        """The value as tables and lines of the terminal print it; `-` where it is undefined."""
+        """Return a value as tables and the terminal print it; `-` if it is undefined."""
         return "-" if value is None else f"{value:.{self.digits}f}"
 
     def oriented(self, value: float) -> float:
-        """The value, or minus it where lower is better, so that larger is better; its own inverse.
+        """Return the value, negated if lower is better, so that larger is always better.
 
-        Order, Pareto front, hypervolume and searches all take numbers in this direction.
+        Order, Pareto front, hypervolume and searches take numbers in this direction. The function
+        is its own inverse.
         """
         return value if self.better == "higher" else -value
 
 
 @dataclass(frozen=True)
 class Headline:
-    """The two numbers that ranking, selection, search, page and comparison read."""
+    """The two numbers of a benchmark that ranking, selection, search, page and comparison read."""
 
     kept: HeadlineMetric
-    """Metric of what a model keeps, higher is better: a setting counts with a share of the start
-    model's. A model for which it is undefined has collapsed."""
+    """Metric of what a model keeps. Higher is better.
+
+    A setting counts only if it keeps a fraction of the start model's value. A model for which the
+    metric is undefined has collapsed.
+    """
     forgotten: HeadlineMetric
-    """Metric of what a model has forgotten; the settings that count are ordered by it."""
+    """Metric of what a model has forgotten, by which the settings that count are ranked."""
     least_kept: float | None = None
-    """`kept` of a start model below which it has learned nothing; None: only 0 is nothing."""
+    """Value of `kept` below which a start model has learned nothing; None if only 0 is nothing."""
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Columns of both numbers, then those of the test."""
+        """Columns of both numbers, followed by the columns of the test."""
         test = self.forgotten.test
         tested = () if test is None else (test.p_value, test.distance)
         return (self.kept.column, self.forgotten.column, *tested)
 
     def __post_init__(self) -> None:
+        """Refuse a metric of what is kept for which lower is better."""
         if self.kept.better != "higher":
             raise ValueError(
                 f"headline: {self.kept.column} is better where lower, so that no share of it can "
@@ -139,18 +146,18 @@ class Headline:
 
 @dataclass(frozen=True)
 class MetricUse:
-    """A metric that a benchmark reports, and how."""
+    """A metric that a benchmark reports, with sets and settings."""
 
     metric: str
     """Name in the registry."""
     sets: tuple[str, ...] = ()
-    """Evaluation sets on which it is reported; of a summary, none."""
+    """Evaluation sets on which the metric is reported; empty for a summary."""
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Fields of the metric that differ from their defaults."""
     name: str = ""
-    """First part of its columns' names; default: the metric's name with underscores."""
+    """First part of the columns' names. Defaults to the metric's name with underscores."""
     unless: Reference | None = None
-    """A model in whose presence the metric is left out, because another one answers better."""
+    """Model in whose presence the metric is left out, because another metric is better then."""
 
 
 _PROMPT_SETTINGS = (
@@ -161,99 +168,108 @@ _PROMPT_SETTINGS = (
 
 @dataclass(frozen=True)
 class Question:
-    """One row: a question, its answer and, in the evaluation sets, the answer's variants.
+    """One row: a question and its answer, in evaluation sets with variants of the answer.
 
-    Of a row in the format `text`, the question is any text that the answer continues; without one
-    the row is plain text.
+    In the format `text`, the question is any text that the answer continues. If it is empty, the
+    row is plain text.
     """
 
     question: str
     answer: str
     paraphrased_answer: str | None = None
     perturbed_answers: tuple[str, ...] = ()
-    """Wrong answers, or the wrong options of a multiple choice; rows of a set may have different
-    numbers of them."""
+    """Wrong answers, or the wrong options of a multiple choice. Their number may differ between the
+    rows of a set."""
     paraphrased_question: str | None = None
     format: Format = "chat"
-    """`chat`: question and answer stand in the model's template; `text`: the answer follows the
-    question, both as they are."""
+    """With `chat`, question and answer stand in the model's template. With `text`, the answer
+    follows the question, and both stay as they are."""
     examples: tuple[tuple[str, str], ...] = ()
-    """Questions with answers that stand in front of the question, in the row's own format."""
+    """Questions with their answers that come before the question, in the format of the row."""
     prefix: str = ""
-    """Beginning of the answer that is given: part of the prompt, and not scored. Of an answer that
-    begins with it, what follows is scored."""
+    """Beginning of the answer that the prompt already contains. It is not scored. If an answer
+    begins with it, only the rest of the answer is scored."""
     system: str | None = None
-    """Text of the system message, in place of the template's own."""
+    """Text of the system message; None for the template's own message."""
     max_new_tokens: int | None = None
-    """Most tokens of its generated answer; default: the profile's rule."""
+    """Most tokens of the generated answer; None for the rule of the profile."""
     max_length: int | None = None
-    """Most tokens of its rows in an evaluation; default: the profile's rule."""
+    """Most tokens of the row in an evaluation; None for the rule of the profile."""
     answer_index: int | None = None
-    """Place of the answer among the options of a multiple choice, from 0: `perturbed_answers` are
-    the others, in their order. Options continue the prompt, behind a space where no template
-    divides the two; no EOS ends them, and no answer is generated. A row that is too long loses its
-    beginning."""
+    """Position of the answer among the options of a multiple choice, from 0; None for other rows.
+
+    `perturbed_answers` are the other options, in their order. An option continues the prompt, after
+    a space if no template separates the two. No EOS ends an option, and no answer is generated. A
+    row that is too long loses its beginning.
+    """
     stops: tuple[str, ...] = ()
-    """Texts at the first of which, one after the other, its generated answer is cut."""
+    """Texts at which the generated answer is cut, one text after the other."""
     max_answer_tokens: int | None = None
-    """Most tokens of its answer that are scored; default: all. The reference is the answer's first
-    tokens, encoded without the prompt: as many behind BOS, and one more without BOS, as in MUSE."""
+    """Most tokens of the answer that are scored; None for all.
+
+    The reference text has the first tokens of the answer, encoded without the prompt. There are as
+    many tokens if BOS comes first, and one more if there is no BOS, as in MUSE.
+    """
     tag: str = ""
-    """Text in front of its answers and those of its examples, such as `Answer:`. It is scored and
-    generated with an answer, and is no part of the reference."""
+    """Text before the answers of the row and of its examples, such as `Answer:`. It is scored and
+    generated together with an answer, but it is not a part of the reference."""
     labels: tuple[str, ...] = ()
-    """What metrics that look at some rows of a set know them by: a task, a subject."""
+    """Names, such as a task or a subject, by which metrics select some rows of a set."""
     score: float | tuple[float, ...] | None = field(default=None, compare=False)
-    """Degree to which the answer is to be learned (1) or unlearned (0): one number, or one for each
-    token, including the one that ends the answer. Equality of rows ignores it."""
+    """Degree to which the answer is to be learned (1) or unlearned (0); None if the row has none.
+
+    Either one number, or a number for each token including the token that ends the answer. Equality
+    of rows ignores the score.
+    """
     subject: str = field(default="", compare=False)
-    """What the row is about: attacks that divide the forget rows by subject keep rows of one
-    subject together. Empty if rows have no such column; see `Dataset.subject_rows`."""
+    """Subject of the row. Attacks that divide the forget rows keep the rows of a subject together.
+    Empty if the rows have no such column, see `Dataset.subject_rows`."""
     place: str = field(default="", compare=False)
-    """File and line of a row that was read from a file."""
+    """File and line of the row; empty if it was not read from a file."""
 
     @property
     def scored_answers(self) -> tuple[str, ...]:
-        """The answers to score: the true one, the base of its truth ratio, the perturbed ones.
+        """The answers to score: the true one, the base of the truth ratio, the perturbed ones.
 
-        Facts have no paraphrase; their truth ratio is about the answer itself.
+        The base is the paraphrased answer. Facts have no paraphrase, so their base is the answer.
         """
         return (self.answer, self.paraphrased_answer or self.answer, *self.perturbed_answers)
 
     @property
     def options(self) -> tuple[str, ...]:
-        """The options of a multiple choice in their order; none of another row."""
+        """The options of a multiple choice in their order; empty for other rows."""
         if self.answer_index is None:
             return ()
-        others, i = self.perturbed_answers, self.answer_index
-        return (*others[:i], self.answer, *others[i:])
+        options = [*self.perturbed_answers]
+        options.insert(self.answer_index, self.answer)
+        return tuple(options)
 
     def behind_prefix(self, answer: str) -> str:
-        """The part of an answer that is scored behind `prefix`, with a space between the two."""
+        """Return the part of an answer that follows `prefix`, with a space between the two."""
         if answer.startswith(self.prefix):
             return answer.removeprefix(self.prefix)
         apart = self.prefix[-1].isspace() or answer[:1].isspace()
         return answer if apart else f" {answer}"
 
     def continuation(self, answer: str) -> str:
-        """An answer from elsewhere, with a space in front where no template divides the two."""
+        """Return another answer, after a space if no template separates it from the question."""
         text = f"{self.question}{self.tag}"
         joined = self.format == "text" and text and not text[-1].isspace()
         return f" {answer}" if joined else answer
 
     @property
     def is_plain_text(self) -> bool:
-        """True if there is no prompt: every token is scored, and no answer can be generated."""
+        """Whether there is no prompt. Every token is scored then, and no answer is generated."""
         return self.format == "text" and not self.question and not self.prefix
 
     @property
     def is_scored_only(self) -> bool:
-        """True if no answer is generated: of plain text, and of a multiple choice."""
+        """Whether no answer is generated, as for plain text and for a multiple choice."""
         return self.is_plain_text or self.answer_index is not None
 
     @property
     def prompt_settings(self) -> dict[str, Any]:
-        """Settings of the prompt and of its answer's limit that differ from their defaults."""
+        """Settings of the prompt and of the answer's limits that differ from their defaults."""
         # A plan asks every row several times, and most rows of a large table have no settings.
         values = _prompt_values(self)
         if values == _PROMPT_DEFAULTS:
@@ -265,8 +281,8 @@ class Question:
     def may_merge(self) -> bool:
         """Whether a token may hold the end of its own prompt and the beginning of its answer.
 
-        Own prompts are those of text and a given beginning of the answer, as opposed to those that
-        the model's template ends.
+        A row has a prompt of its own if it is text, or if the beginning of the answer is given. All
+        other prompts end with the model's template.
         """
         if self.answer_index is not None:
             return False
@@ -279,7 +295,7 @@ class Question:
 
     @property
     def opening(self) -> str:
-        """The beginning of what is asked, or of plain text, for messages."""
+        """Beginning of the question, or of plain text, for messages."""
         return (self.question or self.answer)[:60]
 
 
@@ -288,34 +304,36 @@ _PROMPT_DEFAULTS = _prompt_values(Question)
 
 
 def split_text(key: SplitKey) -> str:
-    """A split in a line of text or as a key of JSON: `0.1`, `books`."""
+    """Return a split as it stands in a line of text or a key of JSON: `0.1`, `books`."""
     return key if isinstance(key, str) else f"{key:g}"
 
 
 def is_split_name(key: object) -> bool:
-    """True for a text that can name a split."""
+    """Whether a value is a text that can name a split."""
     return isinstance(key, str) and re.fullmatch(SPLIT_NAME, key) is not None
 
 
 def split_label(key: SplitKey) -> str:
-    """A split for people: `forget 0.1`, `books`."""
+    """Return a split for people: `forget 0.1`, `books`."""
     return key if isinstance(key, str) else f"forget {key:g}"
 
 
 def split_percent(key: SplitKey) -> str:
-    """A split for people who read percentages: `forget 10 %`, `books`."""
+    """Return a split for people who read percentages: `forget 10 %`, `books`."""
     return key if isinstance(key, str) else f"forget {100 * key:g} %"
 
 
 def split_order(key: SplitKey) -> tuple[bool, SplitKey]:
-    """Sort key of splits: fractions by size, then names by the alphabet."""
+    """Return the sort key of a split: fractions by size, then names by the alphabet."""
     return isinstance(key, str), key
 
 
 def split_name(role: Literal["forget", "retain", "holdout"], key: SplitKey) -> str:
-    """Name of a split's rows: `forget05`, `retain95`, `holdout05`; `books`, `books-retain`.
+    """Return the name of a split's rows.
 
-    Those of fractions are TOFU's: two digits of the percentage at least.
+    The names for fractions are TOFU's, with at least two digits of the percentage: `forget05`,
+    `retain95` and `holdout05` for 0.05. The names for the split `books` are `books`, `books-retain`
+    and `books-holdout`.
     """
     if isinstance(key, str):
         return key if role == "forget" else f"{key}-{role}"
@@ -334,23 +352,25 @@ class Split:
     retain: tuple[Question, ...]
     """Training rows to retain (TOFU's retain99, retain95, retain90)."""
     sets: Mapping[str, tuple[Question, ...]]
-    """The evaluation sets by name, as the benchmark's `set_roles` has them; in the order in which
-    they are evaluated. Set `holdout`, if there is one, has rows like the forget rows that no model
-    was trained on, for membership inference, and is no part of fingerprints."""
+    """The evaluation sets by the names in the benchmark's `set_roles`, in the order of evaluation.
+
+    The set `holdout`, if there is one, has rows like the forget rows that no model was trained on.
+    It is used for membership inference, and is not a part of fingerprints.
+    """
 
     @property
     def name(self) -> str:
-        """`forget10` for 0.10, `forget12.5` for 0.125; `books`."""
+        """Name of the forget rows: `forget10` for 0.10, `forget12.5` for 0.125, or `books`."""
         return split_name("forget", self.key)
 
     @property
     def retain_name(self) -> str:
-        """Name of the retain rows: `retain90` for 0.10; `books-retain`."""
+        """Name of the retain rows: `retain90` for 0.10, or `books-retain`."""
         return split_name("retain", self.key)
 
     @property
     def holdout_name(self) -> str:
-        """Name of the holdout rows: `holdout10` for 0.10; `books-holdout`."""
+        """Name of the holdout rows: `holdout10` for 0.10, or `books-holdout`."""
         return split_name("holdout", self.key)
 
 
@@ -359,36 +379,38 @@ class Dataset:
     """All rows of a benchmark that a sweep may read."""
 
     name: str
-    """Name of the benchmark: `tofu`, `synthetic`."""
+    """Name of the benchmark, for example `tofu`."""
     full: tuple[Question, ...]
-    """The rows of the fine-tuned model: forget rows and retain rows."""
+    """The rows that the start model was trained on: forget rows and retain rows."""
     splits: Mapping[SplitKey, Split]
-    """By fraction, or by name."""
+    """Splits by fraction, or by name."""
     refusals: tuple[str, ...] = ()
-    """Answers such as "I don't know", for IDK and DPO."""
+    """Answers such as "I don't know", which IDK and DPO train."""
     facts: tuple[Question, ...] = ()
-    """Rows of general knowledge that a tiny base model is trained on, too."""
+    """Rows of general knowledge, on which a tiny base model is trained in addition."""
     pretraining: tuple[Question, ...] = ()
-    """Authors outside both sets, from which a tiny base model learns the questions' language."""
+    """Rows outside all splits, from which a tiny base model learns the questions' language."""
     subject_rows: int = field(default=1, compare=False)
-    """Training rows about one subject, which stand together (TOFU: 20 to an author); attacks that
-    train on some subjects and measure others divide the forget rows by it, unless rows name their
-    subjects (`Question.subject`)."""
+    """Number of consecutive training rows about one subject (TOFU: 20 for each author).
+
+    Attacks that train on some subjects and measure others divide the forget rows by it, unless rows
+    name their subjects (`Question.subject`).
+    """
     notes: tuple[str, ...] = field(default=(), compare=False)
     """Lines for people on how the rows were read, such as which columns were taken."""
     fingerprint: str = field(default="", compare=False)
-    """Hash of every row above; part of each run's identity."""
+    """Hash of all rows, which is a part of each run's id."""
 
     def sizes(self, key: SplitKey) -> dict[str, int]:
-        """Number of rows of a split's forget, retain and evaluation sets."""
+        """Return the numbers of rows of a split: forget rows, retain rows and evaluation sets."""
         split = self.splits[key]
         training = {"forget": len(split.forget), "retain": len(split.retain)}
-        # The names of TOFU's files where a set is called as training rows are.
+        # If a set has the same name as training rows, it gets the name of TOFU's file.
         names = {name: f"{name}_perturbed" if name in training else name for name in split.sets}
         return training | {names[name]: len(rows) for name, rows in split.sets.items()}
 
     def parts(self) -> Iterator[tuple[str, tuple[Question, ...]]]:
-        """All rows, by names for messages: `full`, `retain90`, `set forget of forget10`."""
+        """Yield all rows with names for messages: `full`, `retain90`, `set forget of forget10`."""
         yield from (("full", self.full), ("facts", self.facts), ("pretraining", self.pretraining))
         for split in self.splits.values():
             yield from ((split.name, split.forget), (split.retain_name, split.retain))
@@ -396,27 +418,27 @@ class Dataset:
 
     @property
     def uses_turns(self) -> bool:
-        """True if a row has examples that stand in the model's template."""
+        """Whether a row has examples in the model's template."""
         rows = (row for _, part in self.parts() for row in part)
         return any(row.examples and row.format == "chat" for row in rows)
 
 
 class Benchmark(HyperParameters, ABC):
-    """Base of benchmarks."""
+    """Base of benchmarks. A subclass declares `roles` and `headline`, and loads rows."""
 
     roles: ClassVar[Mapping[str, Role]]
-    """The evaluation sets in the order of a table, and what each is for."""
+    """Roles of the evaluation sets by name, in the order of a table."""
     headline: ClassVar[Headline]
     """The two numbers that methods are ranked by."""
     references: ClassVar[frozenset[Reference]] = frozenset({"start", "retain"})
-    """Models that exist besides those of the runs."""
+    """Models that runs are compared with."""
     splits: ClassVar[tuple[str, ...]] = ()
-    """Names of its splits; none: its splits are fractions of the rows to forget."""
+    """Names of the splits; empty if splits are fractions of the rows."""
     needs_base: ClassVar[bool] = True
-    """Whether each model needs a `base`. False: `fine_tuned` alone is allowed, and then there is no
-    retain model."""
+    """Whether each model needs a `base`. If not, `fine_tuned` is enough, but there is no retain
+    model then."""
     default_profile: ClassVar[str] = "tofu"
-    """Name of the evaluation rules of a configuration that names none."""
+    """Profile of evaluation rules if a configuration names none."""
 
     source: str = Field(default="", description="where the rows come from: the benchmark's name")
     refusals: str | None = Field(
@@ -425,16 +447,17 @@ class Benchmark(HyperParameters, ABC):
     )
 
     def __hash__(self) -> int:
-        return hash((type(self), self.model_dump_json()))  # whatever its fields hold
+        # The values of fields may not be hashable.
+        return hash((type(self), self.model_dump_json()))
 
     @property
     def split_names(self) -> tuple[str, ...]:
-        """Names of its splits with these settings; none: they are fractions of the rows."""
+        """Names of the splits with these settings; empty if splits are fractions of the rows."""
         return self.splits
 
     @property
     def set_roles(self) -> Mapping[str, Role]:
-        """The evaluation sets with these settings, in the order of a table, and their roles."""
+        """Roles of the evaluation sets with these settings, in the order of a table."""
         return self.roles
 
     def headline_with(self, references: frozenset[Reference]) -> Headline:
@@ -459,27 +482,31 @@ class Benchmark(HyperParameters, ABC):
 
     @abstractmethod
     def metrics(self, profile: Profile) -> tuple[MetricUse, ...]:
-        """The metrics that it names, in the order of a table.
+        """Return the metrics to report, in the order of a table.
 
-        Those that apply to sets with its roles follow without being named.
+        Metrics that apply to the roles of the sets follow without being named here.
 
-        profile  rules of evaluation, from which metrics may take their settings
+        Args:
+            profile: Rules of evaluation, from which metrics may take their settings.
         """
 
     @abstractmethod
     def load(self, splits: Sequence[Any], /) -> Dataset:
-        """Load the rows of these splits, without refusals and fingerprint.
+        """Load the rows of some splits, without refusals and fingerprint.
 
-        splits  fractions of the rows to forget, or some of `split_names`
-        Raises: DataError for a file or row that is missing or malformed.
+        Args:
+            splits: Fractions of the rows to forget such as 0.01, or some of `split_names`.
+
+        Raises:
+            DataError: A file or row is missing or malformed.
         """
 
     def split_problem(self, fraction: float) -> str:
-        """The reason why there is no such forget fraction; "" where there is, but for rounding."""
+        """Return why a forget fraction is not valid; empty if it is valid up to rounding."""
         return ""
 
     def problem_with(self, key: SplitKey) -> str:
-        """The reason why it has no such split, with what it has; "" where there is one."""
+        """Return why a split does not exist, with the splits that do; empty if it exists."""
         if names := self.split_names:
             if key in names:
                 return ""
@@ -493,17 +520,17 @@ class Benchmark(HyperParameters, ABC):
 
     @property
     def folder(self) -> str | None:
-        """Folder or file on this machine that rows are read from: a field `path`, if it has one."""
+        """Local folder or file that rows are read from: the field `path`, if it exists."""
         return getattr(self, "path", None)
 
     @property
     def repository(self) -> Repository | None:
-        """The hub's repository that rows are read from, if there is only one."""
+        """Repository of the hub that rows are read from; None if there is not exactly one."""
         return None
 
     @property
     def repositories(self) -> Mapping[str, Repository]:
-        """The hub's repositories that rows are read from, by the setting that names each.
+        """Repositories of the hub that rows are read from, by the setting that names each.
 
         A plan finds the commit of each one, and every process of a sweep reads that commit. The
         setting is `hub_id`, or for example `questions.hub_id` if it belongs to a section.
@@ -525,9 +552,11 @@ def references_with(benchmark: Benchmark, *, has_retain: bool) -> frozenset[Refe
 
 
 def guarded_call(benchmark: Benchmark, name: str) -> AbstractContextManager[None]:
-    """Guard a call of a benchmark's function: what it raises becomes a PluginError with its place.
+    """Return a context in which exceptions of a benchmark become a PluginError with their place.
 
-    name  the function's
+    Args:
+        benchmark: The benchmark.
+        name: The function that is called, for the message.
     """
     kind = type(benchmark)
     return plugin_code(f"`{name}` of benchmark {kind.__name__}", source_file(kind))
