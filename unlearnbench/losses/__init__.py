@@ -1,1 +1,1 @@
-"""Losses per token from hidden states, never holding a [tokens, vocabulary] matrix."""
+"""Losses per token from hidden states, without a [tokens, vocabulary] matrix in memory."""
