@@ -1,6 +1,7 @@
 """Schedules: the optimiser steps of a run, their rows, and their share of the learning rate.
 
-Pure, so that a plan can print what the trainer will do. Steps count from 0, epochs from 1.
+A schedule is computed only from numbers of rows, epochs and steps, so a plan can print what the
+trainer will do. Steps count from 0, epochs from 1.
 """
 
 from __future__ import annotations
@@ -20,28 +21,33 @@ COSINE_FLOOR = 0.02
 class Schedule:
     """The optimiser steps of one training.
 
-    Except with `tofu`, each epoch has ceil(rows / batch_size) steps, the last of them on the
-    remaining rows, and no step has rate 0: warm-up is (step + 1) / (warmup_steps + 1), and decay
-    begins after it.
+    All schedules except `tofu`: each epoch has ceil(rows / batch_size) steps, and its last step has
+    the remaining rows. In the warm-up, the share of the learning rate is
+    (step + 1) / (warmup_steps + 1), so no step has rate 0. The decay begins after the warm-up.
 
     `tofu` reproduces TOFU's trainer (locuslab/tofu@8c49eee forget.py, with transformers before 4.46
-    and DeepSpeed): floor(epochs · rows / batch_size) steps in all; a warm-up from rate 0 over
-    floor(rows / batch_size) steps, which is an epoch; then a linear decay to 0. Micro-batches are
-    counted across epochs (`total_batched_samples % gradient_accumulation_steps`), so that a step
-    may contain rows of two epochs, and only the last, incomplete step of the run is dropped. Its
-    checkpoints are floor(rows / batch_size) steps apart (`save_steps`), and the model after the
-    last step is saved as well: here an epoch ends at its checkpoint, and the last one with the run.
+    and DeepSpeed):
+
+    - There are floor(epochs · rows / batch_size) steps in all. Micro-batches are counted across
+      epochs (`total_batched_samples % gradient_accumulation_steps`). So a step may contain rows of
+      two epochs, and only the last, incomplete step of the run is dropped.
+    - The rate rises from 0 over floor(rows / batch_size) steps, which is an epoch, and then decays
+      linearly to 0.
+    - Checkpoints are floor(rows / batch_size) steps apart (`save_steps`), and the model after the
+      last step is also saved. So here an epoch ends at its checkpoint, and the last epoch ends with
+      the run.
     """
 
     name: ScheduleName
     rows: int
-    """Rows of an epoch, at least 1."""
+    """Number of forget rows, at least 1. Each epoch has all of them."""
     batch_size: int
     epochs: int
     warmup_steps: int = 0
     """Not used by `tofu`, whose warm-up is an epoch."""
     most_steps: int | None = None
-    """Last step of the training, within its epochs; None: all of the epochs' steps."""
+    """Number of steps after which the training ends, within its last epoch. None: it has all steps
+    of its epochs."""
 
     def __post_init__(self) -> None:
         if self.name == "tofu" and self.rows < self.batch_size:
@@ -55,9 +61,9 @@ class Schedule:
     def of_steps(
         cls, name: ScheduleName, rows: int, batch_size: int, steps: int, warmup_steps: int = 0
     ) -> Schedule:
-        """Return the schedule of a training that ends after `steps`, wherever in an epoch that is.
+        """Return the schedule of a training that ends after some steps, perhaps within an epoch.
 
-        The rows of each step are those of a training by epochs. The learning rate decays over
+        Each step has the same rows as in a training by epochs. The learning rate decays over
         `steps`.
         """
         if name == "tofu":
@@ -68,8 +74,9 @@ class Schedule:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Optimiser steps from the end of an epoch to the end of the next; `tofu`'s last has more
-        if incomplete steps add up to whole ones.
+        """Number of optimiser steps of an epoch.
+
+        The last epoch of `tofu` has more steps if the rows that other epochs leave over fill some.
         """
         if self.name == "tofu":
             return self.rows // self.batch_size
@@ -77,11 +84,11 @@ class Schedule:
 
     @property
     def steps(self) -> int:
-        """Optimiser steps of the whole training."""
+        """Number of optimiser steps of the whole training."""
         return self.end(self.epochs)
 
     def end(self, epoch: int) -> int:
-        """Number of steps until the end of `epoch`; 0 for epoch 0."""
+        """Return the number of steps until the end of an epoch; 0 for epoch 0."""
         steps = epoch * self.steps_per_epoch
         if self.name == "tofu" and epoch == self.epochs:
             steps = epoch * self.rows // self.batch_size
@@ -96,7 +103,7 @@ class Schedule:
         return self.epochs if steps >= self.steps else self.epoch_of(steps) - 1
 
     def positions(self, step: int) -> range:
-        """Positions of the step's rows in the concatenation of all epochs."""
+        """Return the places of the rows of a step, counted through all epochs from 0."""
         if self.name == "tofu":
             return range(step * self.batch_size, (step + 1) * self.batch_size)
         epoch, number = divmod(step, self.steps_per_epoch)
@@ -105,16 +112,16 @@ class Schedule:
 
     @property
     def rows_drawn(self) -> int:
-        """Rows of all steps, counted with repetition."""
+        """Number of rows of all steps. A row counts once for each epoch."""
         if self.name == "tofu":
             return self.steps * self.batch_size
         whole_epochs, more_steps = divmod(self.steps, self.steps_per_epoch)
         return whole_epochs * self.rows + min(more_steps * self.batch_size, self.rows)
 
     def factor(self, step: int) -> float:
-        """Share of the learning rate at `step`; 0 at the first step of `tofu`, and only there."""
+        """Return the share of the learning rate at a step. Only the first step of `tofu` has 0."""
         if self.name == "tofu":
-            # get_linear_schedule_with_warmup of transformers.
+            # As in get_linear_schedule_with_warmup of transformers.
             warmup = self.rows // self.batch_size
             if step < warmup:
                 return step / warmup

@@ -20,14 +20,14 @@ from unlearnbench.config.section import Settings
 from unlearnbench.config.step_schedule import ScheduleName
 
 EIGHT_BIT = frozenset({"adamw-8bit", "paged-adamw-8bit"})
-"""Optimisers of bitsandbytes, which cannot update sharded weights."""
+"""Optimisers from bitsandbytes. They cannot update sharded weights."""
 ONE_PROCESS = (
     "bitsandbytes cannot update sharded weights; set optimizer: adamw, which shards its "
     "states, or one process for a run (resources.gpu: 1, or resources.processes: 1 on a CPU)"
 )
 
 MAX_LENGTH = 500
-"""Default tokens of a training sequence, as TOFU trains."""
+"""Default length of a training sequence in tokens, as in TOFU's trainer."""
 
 
 def _if_weights_decay(place: Place) -> Any:
@@ -36,9 +36,9 @@ def _if_weights_decay(place: Place) -> Any:
 
 
 IF_WEIGHTS_DECAY: Final = Rule("only if set, and weights decay", _if_weights_decay)
-"""Which weights decay changes no number if none does."""
+"""For the field that says which weights decay. It changes no number if no weight decays."""
 OF_RUNS: Final = ALWAYS.of(*RUNS)
-"""Attacks on start and retain models do not train by it."""
+"""For fields by which attacks on start and retain models do not train."""
 
 
 class TrainingSettings(Settings):
@@ -106,5 +106,5 @@ class TrainingSettings(Settings):
 
     @property
     def of_attacks(self) -> dict[str, Any]:
-        """The settings of a sweep by which attacks train, too."""
+        """The settings by which attacks also train, ready for JSON."""
         return identity_of(self, Id.ATTACK)

@@ -1,7 +1,7 @@
 """Why a run is in a plan: which method entries try its setting, and where in their ranges it is.
 
-`plan.json` stores this for each run. The choice of `select` and `tune` follows from it, from the
-records and from the table, without the search space and without the plug-ins that declare it.
+`plan.json` stores this for each run. So `select` and `tune` can choose from the plan, the records
+and the table. They need neither the search space nor the plug-ins that declare its ranges.
 """
 
 from __future__ import annotations
