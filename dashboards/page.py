@@ -1,8 +1,8 @@
 """The report as one HTML file that opens from disk and loads nothing from anywhere else.
 
 The page is a frame around its sections, which are plug-ins (`api/report_section.py`). Plotly is
-embedded once, compressed, as is what a section's scripts load when they need it. The rows, which
-every section needs, are embedded as JSON.
+embedded once and compressed. The data that only one section's scripts load are compressed too. The
+rows, which every section needs, are embedded as plain JSON.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,7 @@ from markupsafe import Markup
 from unlearnbench.analysis.best_settings import Setting, merit_of
 from unlearnbench.analysis.results import Results
 from unlearnbench.api import registry
-from unlearnbench.api.benchmark import Headline
+from unlearnbench.api.benchmark import Headline, HeadlineMetric
 from unlearnbench.api.plugin_code import plugin_code
 from unlearnbench.api.report_section import ReportSection
 from unlearnbench.results.outcomes import tally
@@ -28,41 +28,52 @@ from .page_data import embedded, joined, plotly, render
 from .report_section import PageContext
 
 SCRIPTS = (
-    *("core.js", "theme.js", "plots.js", "small_plots.js", "view_state.js", "swatches.js"),
-    *("line_legend.js", "filters.js", "tables.js", "run_selection.js", "startup.js"),
+    "core.js",
+    "theme.js",
+    "plots.js",
+    "small_plots.js",
+    "view_state.js",
+    "swatches.js",
+    "line_legend.js",
+    "filters.js",
+    "tables.js",
+    "run_selection.js",
+    "startup.js",
 )
-"""Shared scripts, in the order in which they depend on each other; those of sections follow."""
+"""Shared scripts, each after those that it needs. The scripts of sections follow."""
 HEIGHT = 440
-"""Pixels of a trade-off panel: the first screen of a page has one in full."""
+"""Pixels of a trade-off panel. One panel fits on the first screen of the page."""
 FIRST = ("kind", "method", "model", "forget_fraction", "learning_rate", "seed", "epoch")
+"""The fields of a row before the benchmark's metrics."""
 LAST = ("status", "run_id", "family")
-"""The fields of a row around the benchmark's own numbers."""
+"""The fields of a row after the benchmark's metrics."""
 
 
 def sections() -> list[ReportSection]:
     """Make the installed sections, in their order."""
-    made: list[ReportSection] = [
+    installed: list[ReportSection] = [
         registry.load("sections", name)() for name in registry.names("sections")
     ]
-    return sorted(made, key=lambda item: item.order)
+    return sorted(installed, key=lambda section: section.order)
 
 
 def build(report: Results) -> str:
     """Build the whole page."""
-    parts: list[tuple[ReportSection, Markup]] = []
+    filled_sections: list[tuple[ReportSection, Markup]] = []
     for section in sections():
         with plugin_code(f"`render` of the section {section.name!r}"):
             if not all(getattr(report, name) for name in section.needs):
                 continue
-            if body := section.render(report):
-                parts.append((section, Markup(body)))
+            body = section.render(report)
+            if body:
+                filled_sections.append((section, Markup(body)))
     return render(
         "templates/page.html.j2",
         report=report,
         kept=report.headline.kept,
         forgotten=report.headline.forgotten,
         status=_status(report),
-        sections=parts,
+        sections=filled_sections,
         styles=joined("templates/page.css"),
         scripts=joined(*(f"templates/{name}" for name in SCRIPTS)),
         data=embedded(_data(PageContext.of(report))),
@@ -73,63 +84,111 @@ def build(report: Results) -> str:
 
 def _status(report: Results) -> str:
     """Count the runs by how they ended."""
-    text = tally((r.status for r in report.records if r.kind == "run"), report.planned)
+    statuses = (record.status for record in report.records if record.kind == "run")
+    counts = tally(statuses, report.planned)
     if not report.unplanned:
-        return text
-    return f"{text}; {report.unplanned} in the folder that are not in the present plan left out"
+        return counts
+    return f"{counts}; {report.unplanned} in the folder that are not in the present plan left out"
 
 
 def _data(context: PageContext) -> dict[str, Any]:
-    """Collect the data that scripts read at once."""
-    report, style, columns = context.report, context.style, context.columns
-    own = [column.name for column in columns.own]
-    fields = (*FIRST, *own, *LAST)
-    rates = {r.learning_rate for r in report.rows if r.kind == "run"}
-    first, second = _first_two(context)
+    """Collect the data that scripts read at once.
+
+    The order of the keys is part of the page.
+    """
+    return {
+        **_appearance(context),
+        "panels": _panel_figures(context),
+        **_numbers(context),
+        **_roles(context),
+        **_best_two(context),
+    }
+
+
+def _appearance(context: PageContext) -> dict[str, Any]:
+    """Describe how methods and learning rates are drawn, and which records have a link."""
+    report = context.report
+    style = context.style
+    learning_rates = {row.learning_rate for row in report.rows if row.kind == "run"}
+    dashes: dict[str, str] = {}
+    for learning_rate in sorted(learning_rates, key=lambda rate: rate or 0.0):
+        dashes[rate_text(learning_rate)] = style.dashes[learning_rate]
     return {
         "unit": report.unit,
-        "palette": [list(pair) for pair in PALETTE],
+        "palette": [list(colours) for colours in PALETTE],
         "families": style.slots,
-        "shapes": {name: style.shape(name) for name in style.slots},
+        "shapes": {family: style.shape(family) for family in style.slots},
         "links": dict(report.links),
-        "rates": {rate_text(r): style.dashes[r] for r in sorted(rates, key=lambda r: r or 0.0)},
-        "panels": [
-            {
-                "model": panel.model,
-                "fraction": panel.forget_fraction,
-                "figure": draw(panel, style, HEIGHT),
-            }
-            for panel in context.panels
-        ],
+        "rates": dashes,
+    }
+
+
+def _panel_figures(context: PageContext) -> list[dict[str, Any]]:
+    """Draw the trade-off of each panel."""
+    return [
+        {
+            "model": panel.model,
+            "fraction": panel.forget_fraction,
+            "figure": draw(panel, context.style, HEIGHT),
+        }
+        for panel in context.panels
+    ]
+
+
+def _numbers(context: PageContext) -> dict[str, Any]:
+    """Collect the rows of the table, the means of settings, and how their numbers are written."""
+    rows = context.report.rows
+    metric_names = [column.name for column in context.columns.own]
+    fields = (*FIRST, *metric_names, *LAST)
+    described: dict[str, dict[str, Any]] = {}
+    for column in context.columns.all:
+        values = (row.metrics[column.name] for row in rows)
+        described[column.name] = {"label": column.label, "digits": digits(column, values)}
+    return {
         "columns": list(fields),
-        "rows": [_cells(row, fields) for row in report.rows],
-        "means": own,
-        "settings": _settings(context, own),
-        "metrics": {
-            column.name: {
-                "label": column.label,
-                "digits": digits(column, (row.metrics[column.name] for row in report.rows)),
-            }
-            for column in columns.all
-        },
-        "headline": _axes(report.headline),
+        "rows": [_cells(row, fields) for row in rows],
+        "means": metric_names,
+        "settings": _settings(context, metric_names),
+        "metrics": described,
+    }
+
+
+def _roles(context: PageContext) -> dict[str, Any]:
+    """Say which columns and evaluation sets play which role on the page."""
+    columns = context.columns
+    return {
+        "headline": _axes(context.report.headline),
         "retain": any(panel.retain for panel in context.panels),
         "forget": [*columns.schema.sets("forget")],
         "compared": [column.name for column in columns.compared],
         "sets": columns.sets,
-        "first": None if first is None else (first.rows[0].run_id, first.epoch),
-        "second": None if second is None else (second.rows[0].run_id, second.epoch),
     }
 
 
+def _best_two(context: PageContext) -> dict[str, Any]:
+    """Name the two evaluations that *Answers* shows at first, by run and epoch."""
+    first, second = _first_two(context)
+    return {"first": _evaluation_of(first), "second": _evaluation_of(second)}
+
+
+def _evaluation_of(setting: Setting | None) -> tuple[str, int] | None:
+    """Return the run of the setting's first seed, and the setting's epoch."""
+    return None if setting is None else (setting.rows[0].run_id, setting.epoch)
+
+
 def _first_two(context: PageContext) -> tuple[Setting | None, Setting | None]:
-    """Return the best setting of the page and the next one of its panel, which *Answers* shows."""
+    """Return the best setting of the page and the next one of its panel.
+
+    *Answers* shows them side by side. Each is None if there is no such setting.
+    """
     ranked = [best.ranked for panel in context.panels for best in panel.best if best.ranked]
     if not ranked:
         return None, None
     first = max(ranked, key=lambda setting: merit_of(setting) or ())
-    rivals = [setting for setting in ranked if setting.panel == first.panel]
-    return first, next((setting for setting in rivals if setting is not first), None)
+    for setting in ranked:
+        if setting.panel == first.panel and setting is not first:
+            return first, setting
+    return first, None
 
 
 def _settings(context: PageContext, names: Sequence[str]) -> list[tuple[list[int], list[Any]]]:
@@ -138,38 +197,54 @@ def _settings(context: PageContext, names: Sequence[str]) -> list[tuple[list[int
     A setting of one row is left out if its means are the row's numbers. The choices of `select` or
     `tune` come last, because a card of their rows shows them: the mean of the seeds that report it.
     """
-    places = {(row.run_id, row.epoch): place for place, row in enumerate(context.report.rows)}
-    settings: list[tuple[list[int], list[Any]]] = []
-    for panel in context.panels:
-        for setting in panel.settings:
-            is_one_row = len(setting.rows) == 1 and setting.metrics is setting.rows[0].metrics
-            if not is_one_row:
-                of_rows = [places[row.run_id, row.epoch] for row in setting.rows]
-                settings.append((of_rows, [short(setting.metrics[name], 6) for name in names]))
+    shown = [
+        setting for panel in context.panels for setting in panel.settings if _has_means(setting)
+    ]
     for panel in context.panels:
         for best in panel.best:
             if best.choice is not None and best.setting is not None:
-                of_rows = [places[row.run_id, row.epoch] for row in best.setting.rows]
-                means = [short(best.setting.metrics[name], 6) for name in names]
-                settings.append((of_rows, means))
+                shown.append(best.setting)
+
+    positions = {
+        (row.run_id, row.epoch): position for position, row in enumerate(context.report.rows)
+    }
+    settings: list[tuple[list[int], list[Any]]] = []
+    for setting in shown:
+        of_rows = [positions[row.run_id, row.epoch] for row in setting.rows]
+        means = [short(setting.metrics[name], 6) for name in names]
+        settings.append((of_rows, means))
     return settings
 
 
+def _has_means(setting: Setting) -> bool:
+    """Whether the numbers of the setting are others than those of its only row."""
+    return len(setting.rows) != 1 or setting.metrics is not setting.rows[0].metrics
+
+
 def _axes(headline: Headline) -> list[dict[str, Any]]:
-    """Describe the numbers of the headline, kept and forgotten; `name` is for narrow tables."""
-    kept, forgotten = headline.kept, headline.forgotten
+    """Describe the two headline metrics, first the kept one; `name` is for narrow tables."""
     return [
-        {"column": item.column, "label": item.label, "digits": item.digits, "name": name}
-        for item, name in ((kept, kept.label), (forgotten, forgotten.short))
+        _axis(headline.kept, headline.kept.label),
+        _axis(headline.forgotten, headline.forgotten.short),
     ]
 
 
+def _axis(metric: HeadlineMetric, name: str) -> dict[str, Any]:
+    return {
+        "column": metric.column,
+        "label": metric.label,
+        "digits": metric.digits,
+        "name": name,
+    }
+
+
 def _cells(row: TableRow, fields: Iterable[str]) -> list[Any]:
+    """List the values of a row's fields, with metrics rounded to six digits."""
     values = vars(row) | dict(row.metrics)
     cells: list[Any] = []
     for name in fields:
         value = values[name]
         # Filters compare learning rates and splits, so these have all their digits.
-        is_number = isinstance(value, float) and name not in FIRST
-        cells.append(short(value, 6) if is_number else value)
+        is_metric = isinstance(value, float) and name not in FIRST
+        cells.append(short(value, 6) if is_metric else value)
     return cells
