@@ -1,5 +1,7 @@
-"""Prerequisites of runs, each done once: prepared models, and the evaluations of the start model
-and, per split, of the retain model.
+"""Prerequisites of runs, each done once: prepared models, and evaluations of the baselines.
+
+`preparation_tasks` lists them for a plan, each with the tasks that it waits for. `execute_task`
+carries out one of them, in a worker of a sweep or in the process of a single run.
 """
 
 import time
@@ -42,66 +44,127 @@ from unlearnbench.runs.workspace import Workspace, clear_workspaces, workspace
 def preparation_tasks(
     config: SweepConfig, runs: Sequence[RunSpec], folder: Path
 ) -> tuple[PreparationTask, ...]:
-    """Prerequisites of `runs`, each after those that it needs, by what is on disk now."""
+    """Return the prerequisites of runs, each after those that it needs.
+
+    A task is marked as done if its model or record is on the disk now.
+
+    Args:
+        config: The configuration of the sweep.
+        runs: The runs that are to begin.
+        folder: The sweep's folder.
+
+    Raises:
+        EvaluationError: An evaluation is recorded that was made in another precision.
+    """
     clear_workspaces()  # an earlier command of this process may have loaded other content
     space = workspace(config, folder)
     tasks: list[PreparationTask] = []
     for name in dict.fromkeys(run.model.name for run in runs):
-        fractions = dict.fromkeys(run.forget_fraction for run in runs if run.model.name == name)
-        tasks += _model_tasks(space, name, list(fractions))
+        splits = dict.fromkeys(run.forget_fraction for run in runs if run.model.name == name)
+        of_model = _ModelTasks(space, name)
+        of_model.add_all(list(splits))
+        tasks += of_model.tasks
     return tuple(tasks)
 
 
-def _model_tasks(space: Workspace, name: str, fractions: list[SplitKey]) -> list[PreparationTask]:
-    models, references = space.models(name), space.config.references
-    tasks: list[PreparationTask] = []
+class _ModelTasks:
+    """The prerequisites of the runs of one model, in an order in which they can be done.
 
-    def add(label: str, after: tuple[str, ...], *target: Any) -> str:
-        task = PreparationTask(f"{name}: {label}", after, name, *target)
-        tasks.append(replace(task, done=_is_done(space, task)))
+    Models come before evaluations. Two models that are prepared side by side then leave none to be
+    prepared while the machine has nothing else to do.
+    """
+
+    def __init__(self, space: Workspace, name: str) -> None:
+        self._space = space
+        self._name = name
+        self._models = space.models(name)
+        self._has_retain = "retain" in space.config.references
+        self._has_start = "start" in space.config.references
+        self.tasks: list[PreparationTask] = []
+
+    def add_all(self, splits: Sequence[SplitKey]) -> None:
+        """Add the tasks for runs on these splits."""
+        base: tuple[str, ...] = ()
+        if self._models.is_tiny:
+            base = (self._add("base model", (), "base"),)
+        start = base
+        if self._models.settings.fine_tuned is None:
+            start = (self._add("start model", base, START),)
+        retain_by_split = {split: self._add_retain_model(split, base) for split in splits}
+        for split in splits:
+            self._add_evaluations(split, start, retain_by_split[split])
+
+    def _add(
+        self,
+        label: str,
+        after: tuple[str, ...],
+        target: str,
+        split: SplitKey | None = None,
+        attack: str = "",
+    ) -> str:
+        """Add a task, and return its id.
+
+        Args:
+            label: What the task does, for the user.
+            after: Ids of the tasks that have to be done before it.
+            target: The model: `base`, `full`, or a retain model such as `retain90`.
+            split: The split on which the model is evaluated. None: the model is prepared.
+            attack: Name of the attack under which it is evaluated.
+        """
+        task = PreparationTask(f"{self._name}: {label}", after, self._name, target, split, attack)
+        self.tasks.append(replace(task, done=_is_done(self._space, task)))
         return task.id
 
-    base = (add("base model", (), "base"),) if models.is_tiny else ()
-    full = base
-    if models.settings.fine_tuned is None:
-        full = (add("start model", base, "full"),)
-    # Models before evaluations: two that train side by side leave none to train alone at the end.
-    ready: dict[SplitKey, tuple[str, ...]] = {}
-    scored = full if "start_loss" in space.metrics.extra else ()
-    for fraction in fractions:
-        retain = split_name("retain", fraction)
-        ready[fraction] = base
-        if "retain" in references and retain not in models.settings.retain:
-            ready[fraction] = (add(f"{retain} model", base, retain),)
-    for fraction in fractions:
-        after: tuple[str, ...] = full
-        retain, forget = split_name("retain", fraction), split_name("forget", fraction)
-        attacked = "retain" in references and not is_log(models.target(retain).place)
-        if "retain" in references:
-            after += (add(f"evaluate {retain}", (*ready[fraction], *scored), retain, fraction),)
-        if "start" in references:
-            after += (add(f"evaluate the start model on {forget}", after, "full", fraction),)
-        for attack in space.config.attacks:
-            before, under = after, f"under {attack.name}"
-            if attacked:
-                before += (add(f"{retain} {under}", after, retain, fraction, attack.name),)
-            if "start" in references:
-                add(f"start model {under}", before, "full", fraction, attack.name)
-    return tasks
+    def _add_retain_model(self, split: SplitKey, base: tuple[str, ...]) -> tuple[str, ...]:
+        """Add the retain model of a split, and return the ids that its evaluation waits for."""
+        retain = split_name("retain", split)
+        is_given = retain in self._models.settings.retain
+        if not self._has_retain or is_given:
+            return base
+        return (self._add(f"{retain} model", base, retain),)
+
+    def _add_evaluations(
+        self, split: SplitKey, start_model: tuple[str, ...], retain_model: tuple[str, ...]
+    ) -> None:
+        """Add the evaluations of the retain and start model on a split, also under attacks.
+
+        The start model comes after the retain model, with which it is compared.
+        """
+        retain = split_name("retain", split)
+        forget = split_name("forget", split)
+        evaluated = start_model
+        if self._has_retain:
+            needs_start = "start_loss" in self._space.metrics.extra
+            after = (*retain_model, *start_model) if needs_start else retain_model
+            evaluated += (self._add(f"evaluate {retain}", after, retain, split),)
+        if self._has_start:
+            label = f"evaluate the start model on {forget}"
+            evaluated += (self._add(label, evaluated, START, split),)
+        # A retain model that is given as a log of its evaluation cannot be attacked.
+        has_retain_weights = self._has_retain and not is_log(self._models.target(retain).place)
+        for attack in self._space.config.attacks:
+            under = f"under {attack.name}"
+            after = evaluated
+            if has_retain_weights:
+                after += (self._add(f"{retain} {under}", evaluated, retain, split, attack.name),)
+            if self._has_start:
+                self._add(f"start model {under}", after, START, split, attack.name)
 
 
 def _place(space: Workspace, task: PreparationTask) -> Path:
-    """The folder of the model that `task` prepares, or of the record that it writes."""
+    """Return the folder of the model that a task prepares, or of the record that it writes."""
     if task.fraction is None:
         return space.models(task.model).folder(task.target)
-    reference = task.model, task.target, task.fraction
-    if task.attack:
-        return space.baselines.record_folder(*reference, space.attack(task.attack))
-    return space.baselines.record_folder(*reference)
+    attack = space.attack(task.attack) if task.attack else None
+    return space.baselines.record_folder(task.model, task.target, task.fraction, attack)
 
 
 def _is_done(space: Workspace, task: PreparationTask) -> bool:
-    """Return whether a task is done. Raises: EvaluationError if it is of another precision."""
+    """Whether a task is done.
+
+    Raises:
+        EvaluationError: An evaluation is recorded that was made in another precision.
+    """
     folder = _place(space, task)
     if task.fraction is None:
         return is_prepared(folder) or space.storage.has(folder)
@@ -109,6 +172,7 @@ def _is_done(space: Workspace, task: PreparationTask) -> bool:
         return folder.is_dir() or space.storage.has(folder)
     if not folder.is_dir():
         return False
+    # Runs of this command would not compare with an evaluation in another precision.
     settings = {
         "model": space.models(task.model).settings.model_dump(),
         "evaluation": space.config.evaluation.model_dump(),
@@ -121,18 +185,23 @@ def _is_done(space: Workspace, task: PreparationTask) -> bool:
 
 
 def execute_task(task: PreparationTask, config: SweepConfig, folder: Path) -> float:
-    """Carry out `task` unless it is done; returns the seconds that it took. Collective."""
+    """Carry out a task unless it is done. Collective.
+
+    Returns:
+        The seconds that it took.
+    """
     begin = time.monotonic()
     use_device(config.resources_of(task.model))
     space = workspace(config, folder)
-    preparer = space.preparer(task.model)
-    check_targets(space.models(task.model).settings)  # no hub may have answered the plan
-    space.fetch_models(task.model, *(() if task.target == "base" else (task.target,)))
+    # When the sweep was planned, the hub may not have answered, and this was left out.
+    check_targets(space.models(task.model).settings)
+    targets = () if task.target == "base" else (task.target,)
+    space.fetch_models(task.model, *targets)
     with deterministic(config.training.deterministic):
         if task.fraction is not None:
             _record(space, task, task.fraction)
         else:
-            preparer.prepare(task.target)
+            space.preparer(task.model).prepare(task.target)
     if is_main_process():
         space.storage.push(_place(space, task))
     return time.monotonic() - begin
@@ -140,24 +209,18 @@ def execute_task(task: PreparationTask, config: SweepConfig, folder: Path) -> fl
 
 def _record(space: Workspace, task: PreparationTask, fraction: SplitKey) -> None:
     """Evaluate the start model or a retain model, and write its record. Collective."""
-    folder, started = _place(space, task), time.time()
+    started = time.time()
+    folder = _place(space, task)
     if broadcast_from_main(folder.is_dir):
         return
     space.preparer(task.model).ensure_prepared(task.target)
-    evaluate = _attacked if task.attack else _evaluated
-    results = evaluate(space, task, fraction)
-    models, chosen = space.models(task.model), space.config.evaluation.metrics
-    spec: dict[str, Any] = {
-        "model": models.settings.model_dump(mode="json"),
-        "target": task.target,
-        "data": space.config.data.model_dump(mode="json"),
-        "identity": space.baselines.identity(task.model, task.target, fraction),
-    }
-    if chosen:
-        spec["metrics"] = chosen
     if task.attack:
-        spec["attack"] = space.attack(task.attack).model_dump(mode="json")
-    kind: Literal["fine-tuned", "retain"] = "fine-tuned" if task.target == "full" else "retain"
+        results = _results_under_attack(space, task, fraction)
+    else:
+        results = _plain_results(space, task, fraction)
+    models = space.models(task.model)
+    evaluator = space.evaluator(task.model, fraction)
+    kind: Literal["fine-tuned", "retain"] = "fine-tuned" if task.target == START else "retain"
     record = Record(
         id=folder.name,
         kind=kind,
@@ -166,7 +229,7 @@ def _record(space: Workspace, task: PreparationTask, fraction: SplitKey) -> None
         method=kind,
         learning_rate=None,
         seed=models.settings.preparation.seed,
-        spec=spec,
+        spec=_spec(space, task, fraction),
         status="finished",
         profile=space.profile.id,
         provenance=provenance(
@@ -175,17 +238,33 @@ def _record(space: Workspace, task: PreparationTask, fraction: SplitKey) -> None
             commits=space.commits(task.model, task.target),
             begin=started,
         )
-        | space.evaluator(task.model, fraction).padding_entry
-        | uncounted_entry(space.evaluator(task.model, fraction), space.metrics)
+        | evaluator.padding_entry
+        | uncounted_entry(evaluator, space.metrics)
         | _start_check_entry(space, task, fraction, results),
         **results,
     )
     if is_main_process():
-        # A plain retain model is compared with nothing but itself, see `_evaluated`.
+        # Without an attack, a retain model is compared only with itself, see `_plain_results`.
         is_alone = kind == "retain" and not task.attack
         references = () if is_alone else None
         write_record(space.with_inputs(record, space.rules.key, references), space.folder)
     barrier()
+
+
+def _spec(space: Workspace, task: PreparationTask, fraction: SplitKey) -> dict[str, Any]:
+    """Return what determines the results of an evaluation, for its record."""
+    spec: dict[str, Any] = {
+        "model": space.models(task.model).settings.model_dump(mode="json"),
+        "target": task.target,
+        "data": space.config.data.model_dump(mode="json"),
+        "identity": space.baselines.identity(task.model, task.target, fraction),
+    }
+    metrics = space.config.evaluation.metrics
+    if metrics:
+        spec["metrics"] = metrics
+    if task.attack:
+        spec["attack"] = space.attack(task.attack).model_dump(mode="json")
+    return spec
 
 
 def start_check(
@@ -217,7 +296,7 @@ def _start_check_entry(
 
     Empty for a retain model, and under an attack.
     """
-    if task.target != "full" or task.attack:
+    if task.target != START or task.attack:
         return {}
     return _measured(space, task.model, fraction, results["evaluations"][0]).entry
 
@@ -225,7 +304,7 @@ def _start_check_entry(
 def _measured(
     space: Workspace, model: str, fraction: SplitKey, evaluation: Evaluation
 ) -> StartCheck:
-    """Measure what a start model knows by its plain evaluation, and that of the retain model."""
+    """Measure what a start model knows from its evaluation and from the retain model's."""
     models = space.models(model)
     weights = weights_of(models)
     usual_rate = None if weights is None else usual_preparation_rate(models, weights)
@@ -239,31 +318,49 @@ def _measured(
     )
 
 
-def _evaluated(space: Workspace, task: PreparationTask, fraction: SplitKey) -> dict[str, Any]:
-    """The fields of the record of a plain evaluation."""
-    begin, model = time.monotonic(), task.model
+def _plain_results(space: Workspace, task: PreparationTask, fraction: SplitKey) -> dict[str, Any]:
+    """Evaluate a model without an attack, and return the fields of its record."""
+    begin = time.monotonic()
+    model = task.model
     source = space.models(model).target(task.target)
-    is_start = task.target == "full"
-    whole = model_evaluation(space, model, source, fraction, is_start=is_start)
-    evaluation = space.kept(whole, fraction)
-    retain: Evaluation | None = evaluation
-    start: Evaluation | None = None
-    if is_start:  # a retain model's is made before: `finalize` adds what is relative to the start
-        retain, start = space.baselines.retain_evaluation(model, fraction), evaluation
-    metrics = space.summary(evaluation, ComparedWith(retain, start))
-    if is_start and (line := control_warning(metrics, model, fraction)):
-        warn_later(line)
-    if is_start and evaluation.statistics and (cut := evaluation.statistics.cut):
-        warn_later(_cut_answers(space, model, fraction, cut))
-    if is_start and evaluation.statistics:
-        for remark in evaluation.statistics.remarks:
-            warn_later(f"{model}: {remark}")
+    is_start = task.target == START
+    with_texts = model_evaluation(space, model, source, fraction, is_start=is_start)
+    evaluation = space.kept(with_texts, fraction)
+    if is_start:
+        compared = ComparedWith(space.baselines.retain_evaluation(model, fraction), evaluation)
+    else:
+        # The retain model is evaluated before the start model. `finalize` adds the metrics that are
+        # relative to the start model.
+        compared = ComparedWith(retain=evaluation, start=None)
+    metrics = space.summary(evaluation, compared)
+    if is_start:
+        _warn_of_start_model(space, model, fraction, evaluation, metrics)
     result = EpochResult(0, metrics, 0.0, time.monotonic() - begin)
     return {
         "precision": evaluation.precision,
         "epochs": (result,),
         "evaluations": {0: evaluation},
     }
+
+
+def _warn_of_start_model(
+    space: Workspace,
+    model: str,
+    fraction: SplitKey,
+    evaluation: Evaluation,
+    metrics: Mapping[str, float | None],
+) -> None:
+    """Warn of anything in a start model's evaluation that concerns all runs from this model."""
+    line = control_warning(metrics, model, fraction)
+    if line:
+        warn_later(line)
+    statistics = evaluation.statistics
+    if statistics is None:
+        return
+    if statistics.cut:
+        warn_later(_cut_answers(space, model, fraction, statistics.cut))
+    for remark in statistics.remarks:
+        warn_later(f"{model}: {remark}")
 
 
 def _cut_answers(space: Workspace, model: str, fraction: SplitKey, count: int) -> str:
@@ -280,29 +377,40 @@ def _cut_answers(space: Workspace, model: str, fraction: SplitKey, count: int) -
     )
 
 
-def _attacked(space: Workspace, task: PreparationTask, fraction: SplitKey) -> dict[str, Any]:
-    """The fields of the record of an evaluation under an attack."""
-    models, attack = space.models(task.model), space.attack(task.attack)
+def _results_under_attack(
+    space: Workspace, task: PreparationTask, fraction: SplitKey
+) -> dict[str, Any]:
+    """Evaluate a model under an attack, and return the fields of its record."""
+    models = space.models(task.model)
+    attack = space.attack(task.attack)
     quiet_transformers()
     loaded = load_model(models.target(task.target), models.settings)
     stored = read_record(space.baselines.record_folder(task.model, task.target, fraction))
     plain = stored.evaluations[0]
-    results = [
-        *results_under(
+    results = list(
+        results_under(
             attack, space, task.model, fraction, loaded, plain, epoch=0, target=task.target
         )
-    ]
+    )
     return {
         "precision": plain.precision,
         "attacked": tuple(result for result, _ in results),
-        "attacked_evaluations": {(0, result.variant): seen for result, seen in results},
+        "attacked_evaluations": {(0, result.variant): evaluation for result, evaluation in results},
     }
 
 
 def model_evaluation(
     space: Workspace, model: str, source: Source, fraction: SplitKey, *, is_start: bool = False
 ) -> Evaluation:
-    """Evaluate a start or retain model, or read the log that is given for it."""
+    """Evaluate a start or retain model, or read the log that is given for it.
+
+    Args:
+        space: The workspace.
+        model: Name of the model's settings.
+        source: The weights, or the log.
+        fraction: The split.
+        is_start: Whether the weights are those of the start model, whose losses some metrics need.
+    """
     if is_log(source.place):
         return read_log(Path(source.place))
     settings = space.models(model).settings
