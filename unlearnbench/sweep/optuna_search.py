@@ -1,11 +1,12 @@
 """Searches that learn from results: Optuna suggests settings, Tune runs them.
 
-A setting is run on all its seeds, and Optuna gets their mean after the last epoch. Failed runs give
-it no value; collapsed ones count as the worst seen. Each study is of one method entry on one model
-and split.
+A study searches the settings of one method entry on one model and split. A setting is run on all
+its seeds. When all of these runs have ended, Optuna gets the mean of their values after the last
+epoch. A setting with a failed run has no value, and a setting with a collapsed run gets the worst
+value so far.
 
-All means are of numbers in the sweep's table. A search that goes on after the settings or the code
-of a metric have changed would otherwise compare numbers of two definitions.
+All means are computed from numbers in the sweep's table. If the settings or the code of a metric
+change during a search, numbers of two definitions would otherwise be compared.
 """
 
 from __future__ import annotations
@@ -40,36 +41,47 @@ class Search:
     def __init__(
         self, follow_up: FollowUpRuns, planned: Sequence[RunSpec], state: SweepState
     ) -> None:
-        self.follow_up, self.state = follow_up, state
+        self.follow_up = follow_up
+        self.state = state
         self.runs = {run.id: run for run in planned}
         """Every run that has been in the queue, by its id."""
         self._queue = deque(planned)
         self._metrics = named_metrics(follow_up.config.model_dump(mode="json"))
-        self._records = {r.id: r for r in read_records(follow_up.folder) if r.kind == "run"}
+        self._records: dict[str, Record] = {}
+        """Records of runs by id, those of earlier commands too."""
+        for record in read_records(follow_up.folder):
+            if record.kind == "run":
+                self._records[record.id] = record
         ended = self._ended_runs()
         settings = follow_up.config.search
         self.studies = [OptunaStudy(study, settings, ended) for study in follow_up.studies]
-        self._placeholders = {id(item): deque(item.study.placeholders()) for item in self.studies}
+        self._placeholders = {
+            id(study): deque(study.study.placeholders()) for study in self.studies
+        }
+        """By `id` of a study: a placeholder for each run that it will suggest."""
         self.total = len(planned) + len(self.placeholders)
-        """Number of runs at most."""
+        """Largest number of runs."""
 
     @property
     def placeholders(self) -> list[RunSpec]:
-        """One for each run that is not suggested yet."""
-        return [run for many in self._placeholders.values() for run in many]
+        """Stand-ins for the runs that are not suggested yet, with the same cost."""
+        return [run for of_study in self._placeholders.values() for run in of_study]
 
     def next(self) -> RunSpec | None:
-        """The next run; None at the end of the search."""
+        """Return the next run, or None at the end of the search."""
         while not self._queue:
             open_studies = [study for study in self.studies if study.study.left]
             if not open_studies:
                 return None
-            # In turns: a study that waits for the others gets the results of its own runs.
-            current = [study for study in open_studies if study.place == open_studies[0].place]
-            self._suggest(max(current, key=lambda item: item.study.left))
+            # The studies of a model and split take turns. While one of them waits for the others,
+            # its own runs end, and its next suggestion can learn from them.
+            place = open_studies[0].place
+            current = [study for study in open_studies if study.place == place]
+            self._suggest(max(current, key=lambda study: study.study.left))
         return self._queue.popleft()
 
     def _suggest(self, study: OptunaStudy) -> None:
+        """Let a study suggest a setting, and queue the runs of it that have no record."""
         for run in self.follow_up.add(study.study, study.suggest()):
             placeholders = self._placeholders[id(study)]
             if placeholders:
@@ -118,19 +130,23 @@ class OptunaStudy:
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        headline = study.plan.config.headline
-        self.study, self.metrics = study, settings.objectives(headline)
+        self.study = study
+        self.metrics = settings.objectives(study.plan.config.headline)
         self.place = (study.model.name, study.fraction)
         self._axes = _distributions(study.space)
+        # Both have an entry for each setting with a run that has not ended, by the setting's repr.
         self._trials: dict[str, Any] = {}
+        """Trials of Optuna."""
         self._results: dict[str, dict[str, Record | None]] = {}
-        """Settings with runs that have not ended: the records of their runs, by id."""
+        """Records of the setting's runs by id; None for a run that has not ended."""
         self._worst: list[float] | None = None
+        """Lowest value of each metric so far; None before the first value."""
         seed = content_hash([settings.seed, self.place, study.space.key, len(study.points)])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             sampler = optuna.samplers.TPESampler(
-                # A third at random, and no more than usual: TPE has nothing to learn from before.
+                # TPE needs some trials to learn from: a third of them, and at most the usual ten,
+                # are drawn at random.
                 n_startup_trials=min(10, math.ceil(study.trials / 3)),
                 multivariate=True,
                 constant_liar=True,  # suggests nothing near the settings that are running
@@ -150,13 +166,15 @@ class OptunaStudy:
 
         for _ in range(ATTEMPTS):
             trial = self.optuna.ask(self._axes)
-            point = self.study.space.point(
-                {k: _value(self.study.space.axes[k], v) for k, v in trial.params.items()}
-            )
+            values: dict[str, Any] = {}
+            for name, parameter in trial.params.items():
+                values[name] = _value(self.study.space.axes[name], parameter)
+            point = self.study.space.point(values)
             if point not in self.study.points:
                 self._expect(point, trial)
                 return point
             self.optuna.tell(trial, state=TrialState.FAIL)
+        # All that Optuna suggests has been tried, which happens in small spaces.
         tried = self.study.points
         drawn = self.study.space.sample(len(tried) + 1, len(tried))
         point = next(point for point in drawn if point not in tried)
@@ -166,30 +184,36 @@ class OptunaStudy:
     def _enqueue(self, point: Point) -> None:
         """Add a setting to the study that Optuna did not suggest."""
         values = self.study.space.values(point) or {}
-        params = {k: _parameter(self.study.space.axes[k], v) for k, v in values.items()}
-        self.optuna.enqueue_trial(params)
+        parameters: dict[str, Any] = {}
+        for name, value in values.items():
+            parameters[name] = _parameter(self.study.space.axes[name], value)
+        self.optuna.enqueue_trial(parameters)
         self._expect(point, self.optuna.ask(self._axes))
 
     def _expect(self, point: Point, trial: Any) -> None:
+        """Wait for the records of a setting's runs."""
         key = repr(point)
         self._trials[key] = trial
         self._results[key] = {run.id: None for run in self.study.runs(point)}
 
     def add_record(self, record: Record) -> None:
-        """Add the record of a run; Optuna gets the value of a setting whose runs have all ended."""
-        for key, runs in list(self._results.items()):
-            if record.id in runs:
-                runs[record.id] = record
-                ended = [run for run in runs.values() if run is not None]
-                if len(ended) == len(runs):
-                    del self._results[key]
-                    self._conclude(self._trials.pop(key), ended)
+        """Add the record of a run. Tell Optuna the values of a setting when its runs have ended."""
+        for key, records_by_run in list(self._results.items()):
+            if record.id not in records_by_run:
+                continue
+            records_by_run[record.id] = record
+            ended = [known for known in records_by_run.values() if known is not None]
+            if len(ended) == len(records_by_run):
+                del self._results[key]
+                self._conclude(self._trials.pop(key), ended)
 
     def _conclude(self, trial: Any, records: Sequence[Record]) -> None:
+        """Tell Optuna the values of a setting, or that it has none."""
         from optuna.trial import TrialState
 
         values = None
-        if not any(record.status == "failed" for record in records):
+        has_failed = any(record.status == "failed" for record in records)
+        if not has_failed:
             values = mean_values(records, self.metrics) or self._worst
         if values is None:
             self.optuna.tell(trial, state=TrialState.FAIL)
@@ -199,9 +223,11 @@ class OptunaStudy:
 
 
 def mean_values(records: Sequence[Record], metrics: Sequence[Metric]) -> list[float] | None:
-    """The values of a setting: means over its seeds after the last epoch; None where undefined.
+    """Return the values of a setting: the means over its seeds after the last epoch.
 
-    They are undefined for a collapsed run, even if it had values before.
+    Returns:
+        A value for each metric, where higher is better. None if a run has collapsed, even if it had
+        values before, or if a run lacks one of the metrics.
     """
     # With `epochs_as: runs` a seed has a run for each count of epochs or steps: the longest counts.
     longest = max(budget_of_spec(record.spec) for record in records)
@@ -210,33 +236,38 @@ def mean_values(records: Sequence[Record], metrics: Sequence[Metric]) -> list[fl
         return None
     values: list[float] = []
     for metric in metrics:
-        result = [weighted(metric, dict(record.epochs[-1].metrics)) for record in last]
-        known = [value for value in result if value is not None]
-        if len(known) < len(result):
-            return None
-        values.append(fmean(known))
+        by_seed: list[float] = []
+        for record in last:
+            value = weighted(metric, dict(record.epochs[-1].metrics))
+            if value is None:
+                return None
+            by_seed.append(value)
+        values.append(fmean(by_seed))
     return values
 
 
 def _distributions(space: Space) -> dict[str, Any]:
-    """The axes as Optuna's distributions; axes with steps and lists as positions."""
+    """Return the axes of a space as Optuna's distributions, by name.
+
+    For a list of values and for a range with steps, Optuna chooses a position.
+    """
     from optuna.distributions import (
         CategoricalDistribution,
         FloatDistribution,
         IntDistribution,
     )
 
-    result: dict[str, Any] = {}
+    distributions: dict[str, Any] = {}
     for name, axis in space.axes.items():
         if not isinstance(axis, Range):
-            result[name] = CategoricalDistribution(tuple(range(len(axis))))
+            distributions[name] = CategoricalDistribution(tuple(range(len(axis))))
         elif axis.step is not None:
-            result[name] = IntDistribution(0, (axis.count or 1) - 1)
+            distributions[name] = IntDistribution(0, (axis.count or 1) - 1)
         elif axis.whole:
-            result[name] = IntDistribution(int(axis.low), int(axis.high), log=axis.log)
+            distributions[name] = IntDistribution(int(axis.low), int(axis.high), log=axis.log)
         else:
-            result[name] = FloatDistribution(axis.low, axis.high, log=axis.log)
-    return result
+            distributions[name] = FloatDistribution(axis.low, axis.high, log=axis.log)
+    return distributions
 
 
 def _value(axis: Any, parameter: Any) -> Any:
