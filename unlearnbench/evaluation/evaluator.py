@@ -1,7 +1,11 @@
 """Evaluation of a model on the benchmark's sets: scores, greedy answers, ROUGE.
 
-Scoring the true answer also verifies it as a draft of the greedy one; the rest is decoded. Plain
-text, and sets of which no metric reads generated answers (`metric.SCORED_ONLY`), are only scored.
+For each model, all questions are scored (`question_scores.py`). Scoring the true answer also
+verifies it as a draft of the greedy answer. What is left of the greedy answers is decoded
+(`generation.py`), and compared with the true ones by ROUGE.
+
+Plain text is only scored, and so are sets of which no metric reads generated answers
+(`metric.SCORED_ONLY`).
 """
 
 from __future__ import annotations
@@ -67,7 +71,7 @@ from unlearnbench.models.limits import max_context
 from unlearnbench.models.prompt_shift import ShiftedModel, Shifts
 from unlearnbench.stats.text_overlap import rouge_recall
 
-_Found = TypeVar("_Found")
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,18 +80,24 @@ class _Item:
 
     question: Question
     rows: tuple[Row, ...]
-    """The answer, the base of its truth ratio, perturbed answers; may repeat."""
+    """One row for each of: the answer, the base of its truth ratio, perturbed answers.
+
+    Rows may repeat.
+    """
     tree: Tree
     reference: str
     """The text of the true answer."""
     scored_text: str
-    """The text of its scored tokens, which lack what a token shares with the prompt."""
+    """The text of the true answer's scored tokens.
+
+    It lacks the beginning of the answer if a token holds it together with the prompt's end.
+    """
     answered: bool
-    """True if an answer is generated."""
+    """Whether an answer is generated."""
     moments: bool
-    """True if the moments of log-probabilities are computed for its true answer."""
+    """Whether the moments of log-probabilities are computed for its true answer."""
     most: int
-    """Tokens that its rows may have."""
+    """Largest number of tokens of its rows."""
 
     @property
     def prompt(self) -> tuple[int, ...]:
@@ -101,10 +111,18 @@ class _Item:
 
 
 class _Greedy(NamedTuple):
-    """The most probable tokens in place of a true answer's."""
+    """The most probable token in place of each token of a true answer, and whether it was tied."""
 
     argmax_tokens: Sequence[int]
     tied: Sequence[bool]
+
+
+class _Verified(NamedTuple):
+    """A greedy answer as far as scoring has verified it."""
+
+    answer: Answer
+    read: int
+    """Number of the first tokens of its text that scoring has read as decoding would."""
 
 
 class Evaluator:
@@ -127,17 +145,26 @@ class Evaluator:
     ) -> None:
         """Encode the sets.
 
-        roles         what each set is for; one without a role is answered, and has no moments
-        extra         further observations to make, see `metric.EXTRA`
-        batch_tokens  tokens of a forward pass, approximately; default: fast on the device
-        precision     default: bf16 on CUDA, the weights' own elsewhere, see `precision.py`
-        plain         the rows as they are asked without an attack: `max_length` is for these, and a
-                      row whose prompt is longer has as many tokens more
-        observations  columns by token that metrics bring along
-        context       tokens that the models can read, where the profile leaves `max_length` to
-                      them; default: no bound
+        Args:
+            sets: The questions of each evaluation set.
+            tokenizer: The models' tokenizer.
+            template: Text around questions and answers.
+            profile: Evaluation rules.
+            pad: Id of the padding token.
+            batch_tokens: Tokens of a forward pass, approximately. Defaults to a fast number.
+            precision: Defaults to bf16 on CUDA, and elsewhere to the weights' own dtype, see
+                `precision.py`.
+            roles: What each set is for. A set without a role is answered, and has no moments.
+            extra: Further observations to make, see `metric.EXTRA`.
+            plain: The rows as they are asked without an attack. `max_length` holds for these. A row
+                whose prompt is longer than its plain one may have as many more tokens.
+            observations: Columns by token that metrics bring along.
+            context: Tokens that the models can read, for profiles that leave `max_length` to the
+                model. Defaults to no bound.
         """
-        self.profile, self.pad, self.batch_tokens = profile, pad, batch_tokens
+        self.profile = profile
+        self.pad = pad
+        self.batch_tokens = batch_tokens
         self.context = context
         self.max_length = profile.max_length
         if profile.reads_whole_context and context is not None:
@@ -161,13 +188,19 @@ class Evaluator:
             for row in rows:
                 self.control.check_answers(row)
             role = self.roles.get(name)
-            options = is_answered(rows, role), role in MOMENTS
-            pairs = zip(rows, rows if plain is None else plain[name], strict=True)
-            self.sets[name] = [self._item(q, other, *options) for q, other in pairs]
+            answered = is_answered(rows, role)
+            plain_rows = rows if plain is None else plain[name]
+            self.sets[name] = [
+                self._item(question, plain_question, answered=answered, moments=role in MOMENTS)
+                for question, plain_question in zip(rows, plain_rows, strict=True)
+            ]
 
-    def _item(self, question: Question, plain: Question, answered: bool, moments: bool) -> _Item:
-        prompt, most = self.encoder.prompt(question), question.max_length or self.max_length
-        if self.profile.reads_whole_context:  # a benchmark's own length may be longer, too
+    def _item(self, question: Question, plain: Question, *, answered: bool, moments: bool) -> _Item:
+        """Encode a question. `plain` is the question as it is asked without an attack."""
+        prompt = self.encoder.prompt(question)
+        most = question.max_length or self.max_length
+        if self.profile.reads_whole_context:
+            # A benchmark's own length may be longer than the context.
             most = min(most, self.max_length)
         elif question != plain:
             most += max(len(prompt) - len(self.encoder.prompt(plain)), 0)
@@ -183,16 +216,21 @@ class Evaluator:
         sets: Mapping[SetName, Sequence[Question]],
         plain: Mapping[SetName, Sequence[Question]],
     ) -> Evaluator:
-        """An evaluator of other rows by the same rules, without the `extra` observations.
+        """Return an evaluator of other rows by the same rules, without the `extra` observations.
 
-        plain  the same rows as they are asked here
+        Args:
+            sets: The questions of each set.
+            plain: The same questions as this evaluator asks them.
         """
-        part = (self.encoder.tokenizer, self.encoder.template, self.profile, self.pad)
-        options = (self.batch_tokens, self.precision, self.roles)
         return Evaluator(
             sets,
-            *part,
-            *options,
+            self.encoder.tokenizer,
+            self.encoder.template,
+            self.profile,
+            self.pad,
+            self.batch_tokens,
+            self.precision,
+            self.roles,
             plain=plain,
             observations=self.observations,
             context=self.context,
@@ -208,13 +246,13 @@ class Evaluator:
 
     @property
     def padding_entry(self) -> dict[str, Any]:
-        """Entry of a record's provenance: what `eos_as_padding` came to."""
+        """Entry of a record's provenance: the effect of `eos_as_padding`; empty if it is off."""
         if not self.profile.eos_as_padding:
             return {}
         items = [item for rows in self.sets.values() for item in rows]
         masked = sum(len(row.masked) for item in items for row in item.rows)
-        result = {"masked_tokens": masked, "behind_answer": self.encoder.template.end}
-        return {"eos_as_padding": result}
+        effect = {"masked_tokens": masked, "behind_answer": self.encoder.template.end}
+        return {"eos_as_padding": effect}
 
     def __call__(
         self,
@@ -222,32 +260,38 @@ class Evaluator:
         previous: Evaluation | None = None,
         progress: ProgressCallback | None = None,
     ) -> Evaluation:
-        """Evaluate `model`, which must be in evaluation mode; it may be a `ShiftedModel`.
+        """Evaluate a model. Collective.
 
-        previous  an evaluation whose answers may be like this model's: of the epoch before, of the
-                  fine-tuned model. It saves time and changes no number.
-        progress  counts each question of this process when scored, and again when answered; one
-                  that is only scored counts twice then
-
-        In a torch.distributed group every process must call it, with the same model; the work is
+        In a torch.distributed group every process must call it, with the same model. The work is
         split, and every process returns the same evaluation.
+
+        Args:
+            model: In evaluation mode. It may be a `ShiftedModel`.
+            previous: An evaluation whose answers may be like this model's, such as that of the
+                epoch before or of the start model. It saves time and changes no number.
+            progress: Counts each question of this process when it is scored, and again when it is
+                answered. A question that is only scored counts twice then.
         """
-        result = self._retried(
+        evaluation = self._retried(
             model, lambda tokens: self._evaluated(model, previous, progress, tokens)
         )
-        return self._with_gradients(result, model) if "grad_norm" in self.extra else result
+        return self._with_gradients(evaluation, model) if "grad_norm" in self.extra else evaluation
 
-    def _retried(self, model: Any, work: Callable[[int], _Found]) -> _Found:
-        """Call `work` with the tokens of a batch, and again with fewer until they fit."""
+    def _retried(self, model: Any, work: Callable[[int], _T]) -> _T:
+        """Call `work` with the number of tokens of a batch, and with fewer until they fit."""
         inner = model.model if isinstance(model, ShiftedModel) else model
         tokens = self.batch_tokens or fast_batch_tokens(next(inner.parameters()).device)
-        result, fitting = retry_with_fewer_tokens(work, tokens)
+        outcome, fitting = retry_with_fewer_tokens(work, tokens)
         if fitting != tokens:
-            self.batch_tokens = fitting  # for good
-        return result
+            # Later models begin with the number that fits.
+            self.batch_tokens = fitting
+        return outcome
 
     def _with_gradients(self, evaluation: Evaluation, model: Any) -> Evaluation:
-        """Add the gradient norms of the sets that are compared by them."""
+        """Add gradient norms to the sets whose role is in `GRADIENTS`.
+
+        If memory is short they are left out, with a warning.
+        """
         names = [name for name in self.sets if self.roles.get(name) in GRADIENTS]
         items = [item for name in names for item in self.sets[name]]
         model, shifts = _unshifted(model, items)
@@ -281,8 +325,10 @@ class Evaluator:
     def with_start_losses(self, evaluation: Evaluation, start: Any) -> Evaluation:
         """Add the losses of greedy answers under the start model. Collective.
 
-        evaluation  of this evaluator; one from a log has no tokens, and gets no losses
-        start       in evaluation mode, whole in each process
+        Args:
+            evaluation: An evaluation of this evaluator. It is returned as it is if it has no
+                tokens, because it was read from a log.
+            start: The start model, in evaluation mode and whole in each process.
         """
         if evaluation.answers is None:
             return evaluation
@@ -290,7 +336,7 @@ class Evaluator:
         rows: list[Row] = []
         for name in names:
             for item, answer in zip(self.sets[name], evaluation.answers[name], strict=True):
-                # Behind a cut answer, too, so that an empty one has a loss.
+                # The end is added also to a cut answer, so that an empty answer has a loss.
                 ids = (*item.prompt, *answer, *self.encoder.end_ids(item.question))
                 rows.append(Row(ids, max(len(item.prompt), 1)))
         trees = [build_tree((row,), row.ids[: row.start]) for row in rows]
@@ -311,50 +357,55 @@ class Evaluator:
     ) -> Evaluation:
         """Add sampled answers to the sets that the attack is for. Collective.
 
-        evaluation  of this evaluator and the same model, whose greedy answers serve as drafts
-        model       in evaluation mode; it may be a `ShiftedModel`
+        Args:
+            evaluation: An evaluation of this evaluator and the same model. Its greedy answers serve
+                as drafts.
+            model: In evaluation mode. It may be a `ShiftedModel`.
+            attack: Number of samples, distribution and seed.
         """
-        names = [
-            name
-            for name, items in self.sets.items()
-            if self.roles.get(name) in attack.roles and items and all(i.answered for i in items)
-        ]
+        names: list[SetName] = []
+        for name, items in self.sets.items():
+            is_meant = self.roles.get(name) in attack.roles
+            if is_meant and items and all(item.answered for item in items):
+                names.append(name)
         items = [item for name in names for item in self.sets[name]]
         if not items:
             return evaluation
         inner, shifts = _unshifted(model, items)
         prompts = self._prompts(items, _checked_context(inner, items), evaluation)
-        longest = max([*(i.longest for i in items), *(len(p.ids) + p.limit for p in prompts)])
+        longest = _longest_text(items, prompts)
 
         def sampled(batch_tokens: int) -> list[list[Answer]]:
             predictor = self._predictor(inner, items[0].tree, longest, batch_tokens, shifts)
             with predictor.ready():
                 return sampled_answers(predictor, prompts, attack, self._stops(inner))
 
-        rows, sets = iter(self._retried(model, sampled)), dict(evaluation.sets)
+        answers = iter(self._retried(model, sampled))
+        sets = dict(evaluation.sets)
         for name in names:
-            items = self.sets[name]
-            samples = self._samples([next(rows) for _ in items], items)
+            items_of_set = self.sets[name]
+            samples = self._samples([next(answers) for _ in items_of_set], items_of_set)
             sets[name] = replace(sets[name], samples=samples)
         return replace(evaluation, sets=sets)
 
     def _samples(self, answers: Sequence[Sequence[Answer]], items: Sequence[_Item]) -> Samples:
-        """The texts of n lists of s answers, and their ROUGE-L recall against n references."""
-        texts = [
-            tuple(self._text(answer, item.question) for answer in sampled)
-            for sampled, item in zip(answers, items, strict=True)
-        ]
+        """Return texts and ROUGE-L recall of s samples for each of n items.
+
+        Recall is NaN for a sample that stopped because logits were not finite.
+        """
+        texts: list[tuple[str, ...]] = []
         rouge = np.full((len(answers), len(answers[0])), np.nan)
-        rule = self.profile.words
-        for i, (row, item) in enumerate(zip(texts, items, strict=True)):
-            rouge[i] = rouge_recall([item.reference] * len(row), row, word_rule=rule)[1]
-        rouge[~np.array([[answer.finite for answer in row] for row in answers])] = np.nan
+        for i, (samples, item) in enumerate(zip(answers, items, strict=True)):
+            texts.append(tuple(self._text(answer, item.question) for answer in samples))
+            references = [item.reference] * len(samples)
+            rouge[i] = rouge_recall(references, texts[-1], word_rule=self.profile.words)[1]
+            rouge[i, [not answer.finite for answer in samples]] = np.nan
         return Samples(tuple(texts), rouge)
 
     def _predictor(
         self, model: Any, trial: Tree, longest: int, batch_tokens: int, shifts: Shifts | None
     ) -> Predictor:
-        """Predictions for rows of at most `longest` tokens. Collective."""
+        """Return a predictor for rows of at most `longest` tokens. Collective."""
         predictor = raise_oom_everywhere(
             lambda: Predictor(
                 model,
@@ -366,7 +417,7 @@ class Evaluator:
                 precision=self.precision,
             )
         )
-        # It depends on free memory, and batches have to be the same in all processes.
+        # The number depends on free memory, and batches have to be the same in all processes.
         predictor.slot_tokens = min(all_gather(predictor.slot_tokens))
         return predictor
 
@@ -377,9 +428,10 @@ class Evaluator:
         progress: ProgressCallback | None,
         batch_tokens: int,
     ) -> Evaluation:
+        """Evaluate a model with batches of `batch_tokens` tokens, see `__call__`."""
         items = [item for rows in self.sets.values() for item in rows]
-        model, shifts = _unshifted(model, items)
         answered = [item for item in items if item.answered]
+        model, shifts = _unshifted(model, items)
         stops = self._stops(model)
         rules = self._rules(model)
         prompts = self._prompts(answered, _checked_context(model, items), previous)
@@ -388,41 +440,47 @@ class Evaluator:
                 replace(prompt, whole=self._whole_prompt(item.question))
                 for item, prompt in zip(answered, prompts, strict=True)
             ]
-        longest = max([*(i.longest for i in items), *(len(p.ids) + p.limit for p in prompts)])
+        # If rules change logits, the tokens that scoring finds most probable are no greedy answer.
+        can_verify = rules is None
+        longest = _longest_text(items, prompts)
         predictor = self._predictor(model, items[0].tree, longest, batch_tokens, shifts)
         count = _counter(progress, 2 * len(items))
         with predictor.ready():
-            # What scoring finds most probable is no greedy answer where rules change logits.
-            can_verify = rules is None
             kept = self._kept(predictor, answered, prompts if can_verify else [], stops)
             scores = _scores(predictor, items, count, self.observations, kept)
-            verified = [
-                self._verified(item, prompt, scores[item], stops)[0] if can_verify else Answer()
-                for item, prompt in zip(answered, prompts, strict=True)
-            ]
-            pairs = zip(verified, prompts, strict=True)
-            done_with = sum(not answer.unfinished(p.limit) for answer, p in pairs)
-            count((done_with + len(items) - len(answered)) // world_size())
+            verified: list[Answer] = []
+            finished = 0
+            for item, prompt in zip(answered, prompts, strict=True):
+                answer = Answer()
+                if can_verify:
+                    answer = self._verified(item, prompt, scores[item], stops).answer
+                verified.append(answer)
+                finished += not answer.unfinished(prompt.limit)
+            only_scored = len(items) - len(answered)
+            count((finished + only_scored) // world_size())
             answers, steps = decode(
                 predictor, prompts, verified, stops, count, kept=kept.by_question, rules=rules
             )
-        # ROUGE follows at the end: in a thread beside the model's work it would delay the start of
+
+        # ROUGE follows at the end. In a thread during the model's work it would delay the start of
         # a GPU's operations, which needs the interpreter.
+        answer_of = dict(zip(answered, answers, strict=True))
         sets: dict[SetName, SetEvaluation] = {}
         ids: dict[SetName, tuple[tuple[int, ...], ...]] = {}
-        result = dict(zip(answered, answers, strict=True))
-        for name, rows in self.sets.items():
-            part = [result[item] for item in rows if item.answered]
-            sets[name] = self._result(rows, [scores[item] for item in rows], part)
-            ids[name] = tuple(tuple(answer.ids) for answer in part)
-        statistics = replace(_statistics(scores, result, steps), remarks=self._remarks(model))
+        for name, items_of_set in self.sets.items():
+            answers_of_set = [answer_of[item] for item in items_of_set if item.answered]
+            scores_of_set = [scores[item] for item in items_of_set]
+            sets[name] = self._set_evaluation(items_of_set, scores_of_set, answers_of_set)
+            ids[name] = tuple(tuple(answer.ids) for answer in answers_of_set)
+        statistics = _statistics(scores, answer_of, steps)
+        statistics = replace(statistics, remarks=self._remarks(model))
         return Evaluation(self.profile.id, sets, statistics, ids, predictor.precision)
 
     def _stops(self, model: Any) -> Stops:
-        """What ends the answers of a model.
+        """Return the tokens and the text that end a model's answers.
 
-        A profile that follows `generate` stops at the ids of the model's `generation_config`, and
-        nowhere else. Every other profile stops at the turn's end and EOS, too.
+        A profile that follows `generate` stops only at the ids of the model's `generation_config`.
+        Every other profile stops also at the turn's end and at EOS.
         """
         config = generation_config_of(model)
         if self.profile.follows_generate and config is not None:
@@ -431,13 +489,13 @@ class Evaluator:
         return Stops(ids, self.encoder.end_text, self.encoder.decode)
 
     def _rules(self, model: Any) -> LogitRules | None:
-        """What changes logits before a greedy token is chosen."""
+        """Return the rules that change logits before a greedy token is chosen; None without any."""
         if not self.profile.follows_generate:
             return None
         return LogitRules.of(generation_config_of(model))
 
     def _remarks(self, model: Any) -> tuple[str, ...]:
-        """Return a sentence about each text or setting that makes numbers other than they seem."""
+        """Return a sentence about each text or setting that may mislead who reads the numbers."""
         items = [item for rows in self.sets.values() for item in rows]
         ignored = logit_settings(generation_config_of(model))
         template = self.encoder.template
@@ -457,38 +515,50 @@ class Evaluator:
         return tuple(filter(None, sentences))
 
     def _whole_prompt(self, question: Question) -> tuple[int, ...]:
-        """The prompt with the tokens that are masked inside it, which `generate` counts."""
+        """Return the prompt with the tokens that are masked inside it, which `generate` counts."""
         return replace(self.encoder, eos_as_padding=False).prompt(question)
 
     def _prompts(
         self, items: Sequence[_Item], context: int | None, previous: Evaluation | None
     ) -> list[Prompt]:
-        """One prompt for each of `items`, whose rows are not longer than `context`."""
+        """Return a prompt for each item.
+
+        Args:
+            items: Questions whose rows are not longer than `context`.
+            context: Tokens that the model can read; None without a bound.
+            previous: An evaluation whose answers serve as drafts.
+        """
         drafts = {} if previous is None else self._previous_answers(previous)
         prompts: list[Prompt] = []
         for item in items:
-            new = item.question.max_new_tokens or self.profile.max_new_tokens
-            limit = item.most - len(item.prompt) if new is None else new
-            limit = limit if context is None else min(limit, context - len(item.prompt))
-            like = tuple(row.ids[row.start :] for row in item.tree.rows)
+            limit = item.question.max_new_tokens or self.profile.max_new_tokens
+            if limit is None:
+                limit = item.most - len(item.prompt)
+            if context is not None:
+                limit = min(limit, context - len(item.prompt))
+            similar = tuple(row.ids[row.start :] for row in item.tree.rows)
             draft = drafts.get(item.question.question, ())
-            prompts.append(Prompt(item.prompt, limit, draft, (draft, *like) if draft else like))
+            if draft:
+                similar = (draft, *similar)
+            prompts.append(Prompt(item.prompt, limit, draft, similar))
         return prompts
 
     def _previous_answers(self, previous: Evaluation) -> dict[str, tuple[int, ...]]:
-        """The answers of `previous` by question, each with the token that ends it."""
+        """Return the answers of an evaluation by question, each with the token that ends it."""
         by_question: dict[str, tuple[int, ...]] = {}
-        for name, result in previous.sets.items():
+        for name, evaluated in previous.sets.items():
             if previous.answers is not None:
                 answers = list(previous.answers[name])
-            else:  # read from a log; encoded again, the tokens may differ and still serve as drafts
-                texts = zip(result.questions, result.generated, strict=False)
+            else:
+                # A log has only texts. Encoded again, their tokens may differ and still serve.
+                texts = zip(evaluated.questions, evaluated.generated, strict=False)
                 answers = [self._ids(question, text) for question, text in texts]
-            for question, answer in zip(result.questions, answers, strict=False):
+            for question, answer in zip(evaluated.questions, answers, strict=False):
                 by_question[question] = (*answer, *self.encoder.end_ids(Question(question, "")))
         return by_question
 
     def _ids(self, question: str, text: str) -> tuple[int, ...]:
+        """Encode the text of a generated answer, without the tokens that end it."""
         answer = text.removeprefix(self.encoder.template.label).strip()
         # A row may have been asked with a length of its own.
         row = replace(self.encoder, max_length=sys.maxsize).row(Question(question, answer))
@@ -496,17 +566,16 @@ class Evaluator:
 
     def _verified(
         self, item: _Item, prompt: Prompt, scores: QuestionScores | _Greedy, stops: Stops
-    ) -> tuple[Answer, int]:
-        """The greedy answer, as far as the true answer's scores verify it as a draft.
-
-        And how many first tokens of its text they have read as decoding would.
-        """
-        answer, row = Answer(), item.tree.rows[0]
-        if row.ids[: row.start] != prompt.ids:  # they were read in another context
-            return answer, 0
-        labels = row.ids[row.start :]
-        right = answer.accept(labels, scores.argmax_tokens, scores.tied, prompt.limit, stops)
-        return answer, len(prompt.ids) + min(right, len(answer.ids) - 1)
+    ) -> _Verified:
+        """Return the greedy answer as far as the true answer's scores verify it as a draft."""
+        answer = Answer()
+        row = item.tree.rows[0]
+        if row.ids[: row.start] != prompt.ids:
+            # The true answer was read behind another prompt, so its scores say nothing.
+            return _Verified(answer, 0)
+        draft = row.ids[row.start :]
+        right = answer.accept(draft, scores.argmax_tokens, scores.tied, prompt.limit, stops)
+        return _Verified(answer, len(prompt.ids) + min(right, len(answer.ids) - 1))
 
     def _kept(
         self,
@@ -515,24 +584,29 @@ class Evaluator:
         prompts: Sequence[Prompt],
         stops: Stops,
     ) -> KeptKeys:
-        """What to keep of scoring for decoding the answers that it does not finish.
+        """Return what scoring keeps for decoding the answers that it does not finish.
 
-        prompts  of the items; none where scoring verifies no answer
+        Args:
+            predictor: The model.
+            items: The questions that are answered.
+            prompts: Their prompts; empty if scoring verifies no answer.
+            stops: Tokens and text that end an answer.
         """
 
         def wanted(index: int, argmax: Sequence[int], tied: Sequence[bool]) -> int:
-            prompt, greedy = prompts[index], _Greedy(argmax, tied)
-            answer, read = self._verified(items[index], prompt, greedy, stops)
-            return read if answer.ids and answer.unfinished(prompt.limit) else 0
+            prompt = prompts[index]
+            verified = self._verified(items[index], prompt, _Greedy(argmax, tied), stops)
+            is_begun = bool(verified.answer.ids) and verified.answer.unfinished(prompt.limit)
+            return verified.read if is_begun else 0
 
-        # Which process decodes an answer is not known before.
+        # With several processes it is not known yet which one decodes an answer.
         is_kept = bool(prompts) and world_size() == 1
         return KeptKeys(wanted, predictor.kept_tokens if is_kept else 0)
 
-    def _result(
+    def _set_evaluation(
         self, items: Sequence[_Item], scores: Sequence[QuestionScores], answers: Sequence[Answer]
     ) -> SetEvaluation:
-        """One set; `answers` are of all its questions, or of none."""
+        """Return one set; `answers` are those of all its questions, or empty."""
         references = tuple(item.reference for item in items)
         generated = tuple(
             self._text(answer, item.question) for item, answer in zip(items, answers, strict=False)
@@ -541,16 +615,16 @@ class Evaluator:
         if generated:
             rouge[:] = rouge_recall(references, generated, word_rule=self.profile.words)
         rouge[:, [i for i, answer in enumerate(answers) if not answer.finite]] = np.nan
-        losses = [
-            [s.losses[item.tree.rows.index(row)] for row in item.rows]
-            for item, s in zip(items, scores, strict=True)
-        ]
         # Both [n, 2 + k]: the answer, the base of its truth ratio, at most k perturbed answers.
         shape = len(items), max(len(item.rows) for item in items)
-        loss, tokens = np.full(shape, np.nan), np.zeros(shape, dtype=np.int64)
-        for i, row in enumerate(losses):
-            loss[i, : len(row)] = [each.mean() for each in row]
-            tokens[i, : len(row)] = [len(each) for each in row]
+        loss = np.full(shape, np.nan)
+        tokens = np.zeros(shape, dtype=np.int64)
+        for i, (item, question_scores) in enumerate(zip(items, scores, strict=True)):
+            # The tree has each distinct row once.
+            for j, row in enumerate(item.rows):
+                token_losses = question_scores.losses[item.tree.rows.index(row)]
+                loss[i, j] = token_losses.mean()
+                tokens[i, j] = len(token_losses)
         return SetEvaluation(
             questions=tuple(item.question.question for item in items),
             generated=generated,
@@ -570,7 +644,7 @@ class Evaluator:
         )
 
     def _text(self, answer: Answer, question: Question) -> str:
-        """A generated answer as text, up to the question's stops or the text that has ended it."""
+        """Return an answer as text, up to the question's stops or the text that has ended it."""
         ends = (*question.stops, self.encoder.end_text) if answer.at_text else question.stops
         text = _stopped(self.encoder.untrimmed(tuple(answer.ids)), ends)
         # As in references: open-unlearning decodes the words that end a turn with the answer.
@@ -579,50 +653,63 @@ class Evaluator:
     def answer_tokens(
         self, rows: Sequence[Row], scores: Sequence[QuestionScores]
     ) -> AnswerTokens | None:
-        """The values by token of true answers, without a label of the template in front of them."""
+        """Return the values by token of true answers, without a label of the template before them.
+
+        Args:
+            rows: The true answers of n questions.
+            scores: Their scores.
+        """
         starts = [row.start + row.label for row in rows]
         labels = [np.array(row.ids[start:]) for row, start in zip(rows, starts, strict=True)]
 
-        def column(values: Iterable[Sequence[Any] | FloatArray], dtype: Any) -> Any:  # [T, …]
+        def column(values: Iterable[Sequence[Any] | FloatArray], dtype: Any) -> Any:
+            """Concatenate the values of all answers to [T, …]."""
             parts = [np.asarray(v)[row.label :] for row, v in zip(rows, values, strict=True)]
             return np.concatenate([np.empty((0, *parts[0].shape[1:])), *parts]).astype(dtype)
 
-        result = [s.moments for s in scores if s.moments is not None]
-        moments = column(result, np.float32) if result else None  # [T, 2]
-        greedy = column((s.argmax_tokens for s in scores), np.int64)
-        losses = column((s.losses[0] for s in scores), np.float32)
-        names = [observation.name for observation in self.observations]
-        observed = column((s.observed for s in scores), np.float32) if names else None  # [T, O]
-        if observed is not None:
-            observed[np.isnan(losses)] = np.nan
+        moments_of_rows = [entry.moments for entry in scores if entry.moments is not None]
+        moments = column(moments_of_rows, np.float32) if moments_of_rows else None  # [T, 2]
+        greedy = column((entry.argmax_tokens for entry in scores), np.int64)
+        losses = column((entry.losses[0] for entry in scores), np.float32)
+        observed: dict[str, Any] = {}
+        if self.observations:
+            values = column((entry.observed for entry in scores), np.float32)  # [T, O]
+            values[np.isnan(losses)] = np.nan
+            names = [observation.name for observation in self.observations]
+            observed = dict(zip(names, values.T, strict=True))
         return AnswerTokens(
             lengths=np.array([len(label) for label in labels]),
             ended=np.array([row.ended for row in rows], dtype=np.bool_),
             end_lengths=_end_lengths(rows),
             loss=losses,
             hit=greedy == np.concatenate(labels),
-            tied=column((s.tied for s in scores), np.bool_),
+            tied=column((entry.tied for entry in scores), np.bool_),
             mean_logprob=None if moments is None else moments[:, 0],
             logprob_variance=None if moments is None else moments[:, 1],
-            observed={} if observed is None else dict(zip(names, observed.T, strict=True)),
+            observed=observed,
         )
 
 
 def _end_lengths(rows: Sequence[Row]) -> IntArray | None:
-    """[n] tokens that end each turn; None if none has more than one, as in most templates."""
+    """Return the number of tokens that end each turn [n].
+
+    None if no turn has more than one, as in most templates.
+    """
     counts = np.array([row.end_tokens for row in rows], dtype=np.int64)
     return counts if (counts > 1).any() else None
 
 
 def _stopped(text: str, stops: Sequence[str]) -> str:
-    # Before outer blanks are removed: an answer that begins with a stop is empty.
+    """Return a text up to its first stop, without outer blanks."""
+    # Blanks are removed at the end, because a stop may begin with one, such as a line break. An
+    # answer that begins with the stop is empty.
     for stop in stops:
         text = text.partition(stop)[0]
     return text.strip()
 
 
 def _compressed_bytes(items: Sequence[_Item]) -> IntArray | None:
-    """Bytes of each scored text after zlib; None where all scored texts are the references."""
+    """Return the bytes of each scored text after zlib; None if all texts are the references."""
     texts = [item.scored_text for item in items]
     if texts == [item.reference for item in items]:
         return None
@@ -630,7 +717,7 @@ def _compressed_bytes(items: Sequence[_Item]) -> IntArray | None:
 
 
 def _of_questions(rows: Sequence[Question]) -> dict[str, Any]:
-    """The columns of a set that hold what its rows say, where they say it."""
+    """Return the columns of a set that come from its rows: labels, and options with the answer."""
     columns: dict[str, Any] = {}
     if any(row.labels for row in rows):
         columns["labels"] = tuple(row.labels for row in rows)
@@ -641,7 +728,10 @@ def _of_questions(rows: Sequence[Question]) -> dict[str, Any]:
 
 
 def _unshifted(model: Any, items: Sequence[_Item]) -> tuple[Any, Shifts | None]:
-    """The model itself, and the shifts of all prompts; plain text has none."""
+    """Return the model itself, and the shifts of all prompts; None if it is no `ShiftedModel`.
+
+    Plain text has no prompt to shift.
+    """
     if not isinstance(model, ShiftedModel):
         return model, None
     prompts = [item.prompt for item in items if not item.question.is_plain_text]
@@ -649,7 +739,7 @@ def _unshifted(model: Any, items: Sequence[_Item]) -> tuple[Any, Shifts | None]:
 
 
 def _counter(progress: ProgressCallback | None, total: int) -> Callable[[int], None]:
-    """A function that adds to the work done, of `total`."""
+    """Return a function that adds to the work done, and reports it as a part of `total`."""
     done = 0
 
     def count(more: int) -> None:
@@ -661,8 +751,19 @@ def _counter(progress: ProgressCallback | None, total: int) -> Callable[[int], N
     return count
 
 
+def _longest_text(items: Sequence[_Item], prompts: Sequence[Prompt]) -> int:
+    """Return the tokens of the longest row, or of the longest prompt with its answer."""
+    rows = [item.longest for item in items]
+    answered = [len(prompt.ids) + prompt.limit for prompt in prompts]
+    return max(rows + answered)
+
+
 def _checked_context(model: Any, items: Sequence[_Item]) -> int | None:
-    """Tokens that `model` can read. Raises: EvaluationError where a row is longer."""
+    """Return the number of tokens that a model can read; None without a bound.
+
+    Raises:
+        EvaluationError: A row is longer.
+    """
     context = max_context(model)
     for item in items:
         if context is not None and item.longest > context:
@@ -682,34 +783,48 @@ def _scores(
     observations: Sequence[Observation],
     kept: KeptKeys,
 ) -> dict[_Item, QuestionScores]:
-    """The scores of all items, in their order; `kept` is about those that are answered.
+    """Return the scores of all items, in their order.
 
-    Items that are only scored have batches of their own: with them or without, the others' batches,
-    and so their numbers to the last digit, are the same.
+    Items that are only scored have batches of their own. So the batches of answered items, and
+    their numbers to the last digit, do not depend on which other sets there are.
+
+    Args:
+        predictor: The model, ready.
+        items: All questions.
+        count: Is called with the number of questions that this process has scored.
+        observations: Are made of the tokens of true answers.
+        kept: What is kept of the items that are answered.
     """
-    scoress: dict[_Item, QuestionScores] = {}
+    scores: dict[_Item, QuestionScores] = {}
     for answered in (True, False):
         group = [item for item in items if item.answered is answered]
-        trees, moments = [item.tree for item in group], [item.moments for item in group]
-        options = (moments, observations, kept if answered else None)
-        scoress |= zip(group, score(predictor, trees, count, *options), strict=True)
-    return {item: scoress[item] for item in items}
+        scores_of_group = score(
+            predictor,
+            [item.tree for item in group],
+            count,
+            [item.moments for item in group],
+            observations,
+            kept if answered else None,
+        )
+        scores |= zip(group, scores_of_group, strict=True)
+    return {item: scores[item] for item in items}
 
 
 def _statistics(
     scores: Mapping[_Item, QuestionScores], answers: Mapping[_Item, Answer], steps: int
 ) -> Statistics:
-    broken = [
-        item.question.opening
-        for item, result in scores.items()
-        if (item in answers and not answers[item].finite)
-        or not all(np.isfinite(each).all() for each in result.losses)
-    ]
+    """Return counts and remarks about an evaluation, see `Statistics`."""
+    not_finite: list[str] = []
+    for item, question_scores in scores.items():
+        has_finite_losses = all(np.isfinite(losses).all() for losses in question_scores.losses)
+        has_finite_answer = item not in answers or answers[item].finite
+        if not (has_finite_losses and has_finite_answer):
+            not_finite.append(item.question.opening)
     return Statistics(
         generated=sum(answer.tokens for answer in answers.values()),
         drafted=sum(answer.drafted for answer in answers.values()),
         steps=steps,
         ties=tuple(item.question.question for item, answer in answers.items() if answer.tied),
-        not_finite=broken[0] if broken else None,
+        not_finite=not_finite[0] if not_finite else None,
         cut=sum(item.rows[0].cut for item in scores),
     )
