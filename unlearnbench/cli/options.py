@@ -194,7 +194,7 @@ def register_plugins(files: Sequence[str] | None) -> list[str]:
 
 def register_for_evaluation(files: Sequence[str] | None, profile: Profile) -> list[str]:
     """Register plug-in files; a broken metric in one is an error before any work."""
-    from unlearnbench.evaluation.made_up_sets import try_metrics
+    from unlearnbench.evaluation.metric_trial import try_metrics
     from unlearnbench.evaluation.summary import plan_of
 
     if names := register_plugins(files):

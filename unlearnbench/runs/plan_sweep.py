@@ -37,7 +37,8 @@ from unlearnbench.config.plan import (
 from unlearnbench.config.profiles import profile_of
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.config.search_space import PointSequence, Space
-from unlearnbench.evaluation.made_up_sets import SAMPLES, try_metrics
+from unlearnbench.evaluation.made_up_sets import SAMPLES
+from unlearnbench.evaluation.metric_trial import try_metrics
 from unlearnbench.evaluation.privacy_control import holdout_notice
 from unlearnbench.evaluation.sets import evaluation_sets
 from unlearnbench.evaluation.summary import plan_of

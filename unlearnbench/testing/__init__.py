@@ -22,9 +22,7 @@ from unlearnbench.api.inference_method import Wrapper
 from unlearnbench.api.method import Method
 from unlearnbench.api.registry import Kind
 from unlearnbench.config.entries import example as example_of
-from unlearnbench.evaluation.made_up_sets import hopeless_set as hopeless_set
 from unlearnbench.evaluation.made_up_sets import made_up_set as made_up_set
-from unlearnbench.evaluation.made_up_sets import perfect_set as perfect_set
 from unlearnbench.testing import loss_checks, metric_checks
 from unlearnbench.testing.attack_checks import TriedAttack
 from unlearnbench.testing.benchmark_checks import TriedBenchmark
@@ -32,6 +30,8 @@ from unlearnbench.testing.check import SUITES as SUITES
 from unlearnbench.testing.check import Check, Outcome, run_checks
 from unlearnbench.testing.check import Result as Result
 from unlearnbench.testing.declarations import is_importable
+from unlearnbench.testing.extreme_sets import hopeless_set as hopeless_set
+from unlearnbench.testing.extreme_sets import perfect_set as perfect_set
 from unlearnbench.testing.fresh import begin
 from unlearnbench.testing.modifier_checks import TriedModifier
 from unlearnbench.testing.step_checks import step_numbers

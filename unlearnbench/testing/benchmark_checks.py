@@ -14,7 +14,7 @@ from unlearnbench.base.hub import HubError
 from unlearnbench.config.benchmark_rules import check_declarations, undefined_metrics
 from unlearnbench.config.metric_plan import benchmark_plan
 from unlearnbench.config.profiles import TOFU
-from unlearnbench.evaluation.made_up_sets import try_metrics
+from unlearnbench.evaluation.metric_trial import try_metrics
 from unlearnbench.models import dataset_rules as rules
 from unlearnbench.models.rows_loading import load_benchmark
 from unlearnbench.testing import declarations

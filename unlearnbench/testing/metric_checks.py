@@ -25,9 +25,10 @@ from unlearnbench.api.metric import (
 from unlearnbench.api.metric_engine import columns_of, computed
 from unlearnbench.api.observations import AnswerTokens, FloatArray, Samples, SetEvaluation
 from unlearnbench.config.metric_plan import metric_plan
-from unlearnbench.evaluation.made_up_sets import hopeless_set, made_up_set, observed, perfect_set
+from unlearnbench.evaluation.made_up_sets import made_up_set, observed
 from unlearnbench.testing import declarations
 from unlearnbench.testing.check import Outcome, check, fault, not_applicable, passed, unless
+from unlearnbench.testing.extreme_sets import hopeless_set, perfect_set
 
 AnyMetric = Metric | Summary
 
