@@ -1,4 +1,8 @@
-"""The policy's sampled answers, the same in every batch: see `models/token_sampling.py`."""
+"""Sampling answers of a model, in training and before it.
+
+The random numbers of an answer are made from a seed of its own, so it is the same whatever batch it
+is sampled in. See `models/token_sampling.py`.
+"""
 
 import inspect
 from collections.abc import Callable, Collection, Sequence
@@ -21,10 +25,12 @@ from unlearnbench.models.forward import predict
 from unlearnbench.models.limits import max_context
 from unlearnbench.models.token_sampling import Distribution, choose, uniform_numbers
 
-# Batches of tokens whose keys and values sampling stores.
 _CACHED_BATCHES = 4
-# The last word of every seed; other draws from a run's seed (`models/epoch_order.py`) have others.
-ALTERNATIVES, SAMPLES = 5, 6
+"""Tokens whose keys and values sampling stores, in batches of the fastest size."""
+# The last word of the seeds of answers. Other draws from a run's seed (`models/epoch_order.py`)
+# have other words.
+ALTERNATIVES = 5
+SAMPLES = 6
 
 
 @dataclass(frozen=True)
@@ -32,8 +38,9 @@ class SeededPrompt:
     """A prompt to answer."""
 
     prompt: tuple[int, ...]
+    """Ids of the tokens."""
     seed: tuple[int, ...]
-    """Non-negative words that the answer's random numbers are made from."""
+    """Numbers from 0 on, from which the random numbers of the answer are made."""
 
 
 def sample(
@@ -44,11 +51,25 @@ def sample(
     pad: int,
     batch_tokens: int | None = None,
 ) -> list[tuple[int, ...]]:
-    """An answer to each of `prompts` as token ids, with its end unless it has reached its limit.
+    """Sample an answer to each prompt.
 
-    The model must be in evaluation mode. An answer's limit is the first of `max_new_tokens`, the
-    encoder's `max_length` and the model's context. `batch_tokens` keys and values are stored at
-    once, approximately, and fewer where memory runs out; the number changes no answer.
+    An answer ends at the first of three limits: `max_new_tokens`, the encoder's `max_length`, and
+    the model's context.
+
+    Args:
+        model: The model, in evaluation mode.
+        prompts: The prompts.
+        sampling: Temperature and number of tokens.
+        encoder: Tells which tokens end an answer.
+        pad: Id of the padding token.
+        batch_tokens: Approximate number of tokens whose keys and values are stored at once. There
+            are fewer if memory runs out. The number changes no answer.
+
+    Returns:
+        The token ids of each answer. The token that ends the answer is included if it was reached.
+
+    Raises:
+        ModelError: A prompt is so long that no token of an answer fits.
     """
     context = max_context(model)
     longest = min(encoder.max_length, context or encoder.max_length)
@@ -63,32 +84,34 @@ def sample(
     device = next(model.parameters()).device
     lengths = [len(prompt.prompt) + limit for prompt, limit in zip(prompts, limits, strict=True)]
 
-    def sampled(budget: int) -> list[tuple[int, ...]]:
+    def sampled(most_tokens: int) -> list[tuple[int, ...]]:
+        distribution = Distribution(sampling.temperature)
         answers: dict[int, tuple[int, ...]] = {}
-        for batch in token_budget(lengths, budget):
+        for batch in token_budget(lengths, most_tokens):
             ids = [prompts[i].prompt for i in batch]
             uniform = _uniform([prompts[i].seed for i in batch], max(limits[i] for i in batch))
-            of = Distribution(sampling.temperature)
-            decode = _decode(model, ids, uniform.to(device), of, encoder.stops, pad)
-            for i, tokens in zip(batch, decode.tolist(), strict=True):
+            decoded = _decode(model, ids, uniform.to(device), distribution, encoder.stops, pad)
+            for i, tokens in zip(batch, decoded.tolist(), strict=True):
                 answers[i] = _up_to_end(tokens[: limits[i]], encoder)
         return [answers[i] for i in range(len(prompts))]
 
-    most = max_cached_tokens(model, _CACHED_BATCHES * fast_batch_tokens(device))
-    return retry_with_fewer_tokens(sampled, batch_tokens or most)[0]
+    default = max_cached_tokens(model, _CACHED_BATCHES * fast_batch_tokens(device))
+    answers, _ = retry_with_fewer_tokens(sampled, batch_tokens or default)
+    return answers
 
 
 def _up_to_end(tokens: Sequence[int], encoder: Encoder) -> tuple[int, ...]:
-    """The tokens up to the first stop, which is included, or up to the text that ends a turn."""
-    stops, text = encoder.stops, encoder.end_text
+    """Cut tokens after the first that ends an answer, or after the text that ends a turn."""
     for count, token in enumerate(tokens, 1):
-        if token in stops or (text and text in encoder.decode(tuple(tokens[:count]))):
+        if token in encoder.stops:
+            return tuple(tokens[:count])
+        if encoder.end_text and encoder.end_text in encoder.decode(tuple(tokens[:count])):
             return tuple(tokens[:count])
     return tuple(tokens)
 
 
 def _uniform(seeds: Sequence[tuple[int, ...]], count: int) -> Tensor:
-    """[B, count] numbers in [0, 1), each row from its seed alone."""
+    """Return numbers in [0, 1) [B, count], of which each row depends on its own seed only."""
     return torch.from_numpy(np.stack([uniform_numbers(seed, count) for seed in seeds]))
 
 
@@ -101,8 +124,21 @@ def _decode(
     stops: Collection[int],
     pad: int,
 ) -> Tensor:
-    """[B, at most uniform.shape[1]] tokens; those after one of `stops` have no meaning."""
-    width, device = max(map(len, prompts)), uniform.device
+    """Sample tokens until all answers have ended.
+
+    Args:
+        model: The model.
+        prompts: Token ids of B prompts.
+        uniform: Random numbers in [0, 1) [B, T], one for each token of an answer.
+        distribution: How logits become probabilities.
+        stops: Ids of the tokens that end an answer.
+        pad: Id of the padding token.
+
+    Returns:
+        Token ids [B, at most T]. Tokens after one of `stops` have no meaning.
+    """
+    device = uniform.device
+    width = max(map(len, prompts))
     # Padded on the left, so that all rows continue in the same column.
     ids = torch.tensor([[pad] * (width - len(p)) + list(p) for p in prompts], device=device)
     lengths = torch.tensor([len(p) for p in prompts], device=device)
@@ -113,15 +149,15 @@ def _decode(
     ended = torch.zeros(len(prompts), dtype=torch.bool, device=device)
     ends = torch.tensor(sorted(stops), device=device)
     for column in uniform.T:
-        where = torch.zeros_like(ids, dtype=torch.bool)
-        where[:, -1] = True
-        # A state has no place for padding that was read before: its mask has the new tokens' width.
-        seen = mask[:, -ids.shape[1] :] if cache_name == _STATE else mask
+        is_last = torch.zeros_like(ids, dtype=torch.bool)
+        is_last[:, -1] = True
+        # A state has no positions of earlier tokens, so its mask has the width of the new tokens.
+        attention_mask = mask[:, -ids.shape[1] :] if cache_name == _STATE else mask
         logits, _ = predict(
             model,
-            where,
+            is_last,
             input_ids=ids,
-            attention_mask=seen,
+            attention_mask=attention_mask,
             position_ids=(mask.cumsum(1) - 1).clamp(min=0)[:, -ids.shape[1] :],
             use_cache=cache_name is not None,
             **cached,
@@ -139,14 +175,14 @@ def _decode(
 
 
 _STATE = "cache_params"
-"""Argument for the cache of a model that has a state in place of keys and values."""
+"""Name of the cache argument of models that have a state in place of keys and values."""
 
 
 def _cache_argument(model: Any) -> str | None:
-    """Name of the model's argument for a cache; None if it has none.
+    """Return the name of the model's argument for a cache; None if it has none.
 
-    Mamba ignores `past_key_values`, as any argument that it does not know, and would read each new
-    token as the first of a text.
+    The signature has to be read, because models ignore arguments that they do not know. Mamba would
+    ignore `past_key_values`, and read each new token as the first token of a text.
     """
     base = getattr(model, "get_base_model", lambda: model)()
     arguments = inspect.signature(base.forward).parameters
@@ -158,13 +194,16 @@ class SampledAnswers:
     """The policy's answers to one question."""
 
     rows: tuple[Row, ...]
+    """Prompt and answer, as the loss reads them."""
     texts: tuple[str, ...]
+    """Texts of the answers."""
     rewards: tuple[float, ...]
+    """Rewards of the answers, see `Method.reward`."""
 
 
 @dataclass(frozen=True, eq=False)
 class Sampler:
-    """Samples the policy's answers to forget questions, with rewards from its method."""
+    """Samples the policy's answers to forget questions, with rewards from the method."""
 
     questions: Sequence[Question]
     encoder: Encoder
@@ -174,14 +213,22 @@ class Sampler:
     seed: int
     pad: int
     skipped: int = 0
-    """Number of first answer tokens that the loss does not see."""
+    """Number of first tokens of an answer that the loss ignores."""
     token_rewards: Callable[[str, Sequence[str], str], Sequence[float]] | None = None
-    """See `Method.token_rewards`; None where the loss reads no scores of samples."""
+    """See `Method.token_rewards`; None if the loss reads no scores of samples."""
 
     def __call__(self, model: Any, indices: Sequence[int], step: int) -> dict[int, SampledAnswers]:
-        """`how.count` answers to each question of `indices`, the same for the same weights.
+        """Sample `how.count` answers to each of some questions.
 
-        step  the optimiser step; each has other random numbers
+        The same weights give the same answers.
+
+        Args:
+            model: The policy. Its mode is restored.
+            indices: Indices of the questions.
+            step: Number of steps before this one. Each step has other random numbers.
+
+        Returns:
+            The answers by the index of the question.
         """
         prompts = [self.encoder.prompt(self.questions[i]) for i in indices]
         seeded = [
@@ -189,30 +236,36 @@ class Sampler:
             for index, prompt in zip(indices, prompts, strict=True)
             for number in range(self.how.count)
         ]
-        training = model.training
+        was_training = model.training
         model.eval()
-        each = iter(sample(model, seeded, self.how, self.encoder, self.pad))
-        model.train(training)
-        answerss: dict[int, SampledAnswers] = {}
+        answers = iter(sample(model, seeded, self.how, self.encoder, self.pad))
+        model.train(was_training)
+        answers_by_index: dict[int, SampledAnswers] = {}
         for index, prompt in zip(indices, prompts, strict=True):
-            rows = answer_rows(prompt, [next(each) for _ in range(self.how.count)])
-            question = self.questions[index]
-            texts, truth = tuple(self.encoder.reference(r, question) for r in rows), question.answer
-            rewards = tuple(float(self.reward(text, truth)) for text in texts)
-            if self.token_rewards is not None:
-                rows = [
-                    self._scored(row, text, truth) for row, text in zip(rows, texts, strict=True)
-                ]
-            labelled = (self.encoder.labelled(row, question) for row in rows)
-            seen = tuple(row.without_first(self.skipped) for row in labelled)
-            answerss[index] = SampledAnswers(seen, texts, rewards)
-        return answerss
+            rows = answer_rows(prompt, [next(answers) for _ in range(self.how.count)])
+            answers_by_index[index] = self._rewarded(rows, self.questions[index])
+        return answers_by_index
+
+    def _rewarded(self, rows: Sequence[Row], question: Question) -> SampledAnswers:
+        """Reward the answers to a question, and hide the tokens that the loss ignores."""
+        truth = question.answer
+        texts = tuple(self.encoder.reference(row, question) for row in rows)
+        rewards = tuple(float(self.reward(text, truth)) for text in texts)
+        if self.token_rewards is not None:
+            rows = [self._scored(row, text, truth) for row, text in zip(rows, texts, strict=True)]
+        labelled = (self.encoder.labelled(row, question) for row in rows)
+        in_loss = tuple(row.without_first(self.skipped) for row in labelled)
+        return SampledAnswers(in_loss, texts, rewards)
 
     def _scored(self, row: Row, text: str, truth: str) -> Row:
-        """A sampled row with the score of each of its tokens."""
+        """Add the score of each token to a sampled row.
+
+        Raises:
+            TrainingError: The method returned another number of scores, or a score outside 0 to 1.
+        """
         tokens = [str(self.encoder.tokenizer.decode([token])) for token in row.ids[row.start :]]
-        result = self.token_rewards(text, tokens, truth) if self.token_rewards else ()
-        scores = tuple(float(score) for score in result)
+        token_rewards = self.token_rewards(text, tokens, truth) if self.token_rewards else ()
+        scores = tuple(float(score) for score in token_rewards)
         if len(scores) != row.scored or not all(0 <= score <= 1 for score in scores):
             listed = ", ".join(f"{score:g}" for score in scores[:8])
             raise TrainingError(
@@ -224,5 +277,5 @@ class Sampler:
 
 
 def answer_rows(prompt: tuple[int, ...], answers: Sequence[tuple[int, ...]]) -> list[Row]:
-    """A row for each answer, exactly as sampled: none gets an EOS added."""
+    """Return a row for each answer, exactly as it was sampled. No EOS is added."""
     return [Row(prompt + answer, len(prompt)) for answer in answers]

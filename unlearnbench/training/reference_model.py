@@ -1,9 +1,12 @@
-"""Predictions of the frozen start model, computed once per content and shared by all runs.
+"""Predictions of the frozen start model, computed once for the same rows and shared by all runs.
 
-So no second model is in memory while a run trains. Token log-probabilities are stored for every row
-that a run will draw. For methods that read whole distributions, the final hidden states are stored
-too, and the start model's output layer turns them into logits when they are read; inner hidden
-states are stored for methods that read them.
+They are stored on disk, so that no second model is in memory while a run trains. Token
+log-probabilities are stored for every row that a run will draw. For methods that read whole
+distributions, the final hidden states are stored, too, and the start model's output layer turns
+them into logits when they are read. Inner hidden states are stored for methods that read them.
+
+Sampled answers exist only during training. Their references are computed by the start model itself,
+which is then in memory.
 """
 
 import copy
@@ -43,56 +46,74 @@ _BATCH_TOKENS = 2048
 
 @dataclass(frozen=True, eq=False)
 class ReferenceRows:
-    """The start model's predictions for a set of rows, looked up by row."""
+    """Stored predictions of the start model, looked up by row."""
 
     offsets: dict[Row, tuple[int, int]]
+    """Position of the first scored token of a row, and the position after its last one."""
     logprobs: Tensor
-    """[ΣN]"""
+    """Log-probabilities of the scored tokens of all rows [ΣN]."""
     hidden: Tensor | None = None
-    """[ΣN, H]"""
+    """Final hidden states [ΣN, H]; None if no whole distribution is read."""
     output: OutputLayer | None = None
+    """Output layer of the start model; None if no whole distribution is read."""
     states: Mapping[int, Tensor] = field(default_factory=dict[int, Tensor])
-    """[ΣN, D] by decoder layer."""
+    """Hidden states [ΣN, D] by decoder layer."""
     directions: Mapping[int, Tensor] = field(default_factory=dict[int, Tensor])
-    """[D] by decoder layer, see `Reference.direction`."""
+    """Directions [D] by decoder layer, see `Reference.direction`."""
 
     def batch(self, rows: Sequence[Row], device: torch.device) -> Reference:
-        """The reference of a micro-batch, token for token as `collate` orders them."""
+        """Look up the reference of a micro-batch.
+
+        Args:
+            rows: The rows of a part, in the order of the micro-batch. There may be none.
+            device: Device of the result.
+        """
         spans = [self.offsets[row] for row in rows]
-        # The first, and the type, for no rows at all.
+        # The empty range gives the index its type if there are no rows.
         index = torch.cat([torch.arange(0), *(torch.arange(begin, end) for begin, end in spans)])
         lengths = torch.tensor([end - begin for begin, end in spans], dtype=torch.long)
-        states = [*([] if self.hidden is None else [self.hidden]), *self.states.values()]
-        of = torch.arange(len(rows)).repeat_interleave(lengths)
-        rowwise = [self.logprobs[index], of, *(tensor[index] for tensor in states)]
-        logprobs, of, *rest = send([*rowwise, *self.directions.values()], device)
-        hidden = None if self.hidden is None else rest.pop(0)
-        projection = None if self.output is None else self.output.projection
-        inner = dict(zip(self.states, rest, strict=False))  # behind them are the directions
-        directions = dict(zip(self.directions, rest[len(inner) :], strict=True))
-        return Reference(logprobs, of, len(rows), hidden, projection, inner, directions)
+        row_of_token = torch.arange(len(rows)).repeat_interleave(lengths)
+
+        tensors = [self.logprobs[index], row_of_token]
+        if self.hidden is not None:
+            tensors.append(self.hidden[index])
+        tensors += [states[index] for states in self.states.values()]
+        tensors += self.directions.values()
+        sent = iter(send(tensors, device))
+        return Reference(
+            next(sent),
+            next(sent),
+            len(rows),
+            None if self.hidden is None else next(sent),
+            None if self.output is None else self.output.projection,
+            {layer: next(sent) for layer in self.states},
+            {layer: next(sent) for layer in self.directions},
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class LiveReference:
-    """The start model itself, for rows that exist only during training: samples.
+    """The start model itself, for samples, which exist only during training.
 
-    It is in memory with the trained model, and runs in every step.
+    It is in memory together with the trained model, and runs in every step.
     """
 
     model: Any
     pad: int
+    """Id of the padding token."""
     distributions: bool = False
+    """Whether whole distributions are read."""
     layers: Sequence[int] = ()
+    """Decoder layers whose hidden states are read."""
     longest: int = 0
-    """Tokens of the longest row that is known in advance, see `RowReader`."""
+    """Number of tokens of the longest row that is known in advance, see `RowReader`."""
 
     @cached_property
     def _reader(self) -> RowReader:
         return RowReader(self.model, self.pad, self.longest)
 
     def batch(self, rows: Sequence[Row], device: torch.device) -> Reference:
-        """The reference of a micro-batch, as `ReferenceRows.batch` gives it."""
+        """Compute the reference of a micro-batch, with the meaning of `ReferenceRows.batch`."""
         tensors, states = _predicted(self._reader, self.model, rows, self.layers)
         return Reference(
             tensors["logprobs"].to(device),
@@ -115,16 +136,21 @@ def reference_rows(
     folder: Path,
     precision: Precision = "fp32",
 ) -> ReferenceRows:
-    """The start model's token log-probabilities of `rows`, from disk where they are stored.
+    """Read the start model's predictions of rows from disk, or compute and store them.
 
-    load           returns the start model, in evaluation mode; called only if needed
-    weights_hash   identity of those weights (and of tokenizer and template, through the rows' ids)
-    distributions  store final hidden states too, for methods that read whole distributions
-    layers         store the hidden states after these decoder layers too
-    precision      of the run's training: bf16 and fp16 for autocast
+    Several processes may write the same file. Each one renames its own file into place, and the
+    contents are equal.
 
-    Several processes may write the same file: each renames its own into place, and their contents
-    are equal.
+    Args:
+        load: Returns the start model in evaluation mode. Called only if it is needed.
+        weights_hash: Identity of the start model's weights. Tokenizer and template need none,
+            because the ids of the rows depend on them.
+        rows: The rows, which may contain the same row several times.
+        distributions: Store final hidden states, for methods that read whole distributions.
+        layers: Store the hidden states after these decoder layers.
+        pad: Id of the padding token.
+        folder: Folder of the stored predictions.
+        precision: Precision of the run's training, in which the start model is computed, too.
     """
     distinct = sorted(set(rows), key=lambda row: (row.ids, row.start))
     stored = ["hidden"] if distributions else []
@@ -146,7 +172,8 @@ def reference_rows(
 
 
 ReferenceParts = Mapping[Part | int, ReferenceRows | LiveReference]
-"""By part; by number for the forget rows' answers behind a prompt of the method's needs."""
+"""References by part. A number stands for the forget rows' answers after the prompt with this index
+in `Needs.prompts`."""
 
 
 def load_references(
@@ -161,30 +188,57 @@ def load_references(
     folder: Path,
     precision: Precision = "fp32",
 ) -> ReferenceParts:
-    """The references of each part for which `needs` has one, for all of a run's epochs."""
-    rowss: dict[Part | int, ReferenceRows | LiveReference] = {}
-    computed = partial(
+    """Load the references of all parts for which `needs` has one.
+
+    Args:
+        load: Returns the start model in evaluation mode. Called only if it is needed.
+        weights_hash: Identity of the start model's weights.
+        rows: The training rows.
+        needs: The inputs of the loss.
+        seed: Seed of the run, which its rows are drawn by.
+        epochs: Number of epochs whose rows are needed.
+        pad: Id of the padding token.
+        folder: Folder of the stored predictions.
+        precision: Precision of the run's training.
+    """
+    references: dict[Part | int, ReferenceRows | LiveReference] = {}
+    predictions_of = partial(
         reference_rows, load, weights_hash, pad=pad, folder=folder, precision=precision
     )
-    every: list[Part | int] = [*sorted(needs.reference), *range(len(needs.prompts))]
-    for part in every:
+    parts: list[Part | int] = [*sorted(needs.reference), *range(len(needs.prompts))]
+    for part in parts:
         distributions = isinstance(part, int) or part in needs.distributions
         layers = sorted(needs.layers) if part in needs.states else ()
-        if part == "sample":  # its rows exist only during training
+        if part == "sample":
             model = copy.deepcopy(load())
-            rowss[part] = LiveReference(model, pad, distributions, layers, rows.longest)
+            references[part] = LiveReference(model, pad, distributions, layers, rows.longest)
             continue
         distinct = rows.rows_of_epochs(part, needs, seed, epochs)
-        known = computed(distinct, distributions=distributions, layers=layers)
+        known = predictions_of(distinct, distributions=distributions, layers=layers)
         if part == "forget" and needs.questions:
-            ends = (computed(r, distributions=False, layers=layers) for r in rows.prompt_ends)
-            means = [{n: at_least_fp32(s).mean(0) for n, s in e.states.items()} for e in ends]
-            known = replace(known, directions={n: means[0][n] - means[1][n] for n in layers})
-        rowss[part] = known
-    return rowss
+            others, own = (
+                _mean_states(predictions_of(ends, distributions=False, layers=layers))
+                for ends in rows.prompt_ends
+            )
+            directions = {layer: others[layer] - own[layer] for layer in layers}
+            known = replace(known, directions=directions)
+        references[part] = known
+    return references
+
+
+def _mean_states(predictions: ReferenceRows) -> dict[int, Tensor]:
+    """Average hidden states over all tokens, by decoder layer."""
+    return {layer: at_least_fp32(states).mean(0) for layer, states in predictions.states.items()}
 
 
 def _key(weights_hash: str, rows: Sequence[Row], stored: Sequence[str | int]) -> str:
+    """Return the name of the file with predictions of rows.
+
+    Args:
+        weights_hash: Identity of the start model's weights.
+        rows: The rows, in the order in which they are stored.
+        stored: What is stored beside log-probabilities, and the precision.
+    """
     digest = hashlib.sha256(f"{weights_hash}:{stored}".encode())
     for row in rows:
         numbers = [len(row.ids), row.start, *row.ids, *row.masked]
@@ -200,20 +254,23 @@ def _compute(
     layers: Sequence[int],
     precision: Precision,
 ) -> dict[str, Tensor]:
+    """Compute what is stored of all rows, by name and row by row. See `_predicted`."""
     reader = RowReader(model, pad, max((len(row.ids) for row in rows), default=0))
     device = next(model.parameters()).device.type
     products = PRODUCTS.get(precision)
     autocast = torch.autocast(device, products, enabled=products is not None)
-    tensorss: dict[str, dict[int, Tensor]] = {}
+    # Batches have rows of similar length, so the parts are put in order at the end.
+    parts_by_name: dict[str, dict[int, Tensor]] = {}
     for batch in token_budget([len(row.ids) for row in rows], _BATCH_TOKENS):
         with autocast:
             tensors, _ = _predicted(reader, model, [rows[i] for i in batch], layers)
         counts = [rows[i].scored for i in batch]
         for name, tensor in tensors.items():
-            split = (part.cpu() for part in tensor.split(counts))
-            tensorss.setdefault(name, {}).update(zip(batch, split, strict=True))
+            parts = (part.cpu() for part in tensor.split(counts))
+            parts_by_name.setdefault(name, {}).update(zip(batch, parts, strict=True))
     return {
-        name: torch.cat([parts[i] for i in range(len(rows))]) for name, parts in tensorss.items()
+        name: torch.cat([part_of_row[i] for i in range(len(rows))])
+        for name, part_of_row in parts_by_name.items()
     }
 
 
@@ -221,7 +278,12 @@ def _compute(
 def _predicted(
     reader: RowReader, model: Any, rows: Sequence[Row], layers: Sequence[int]
 ) -> tuple[dict[str, Tensor], RowStates]:
-    """Token log-probabilities and hidden states by name, row by row; and the states they are of."""
+    """Compute what a reference stores of some rows.
+
+    Returns:
+        Tensors of the scored tokens, row by row: `logprobs` [N], `hidden` [N, H], and [N, D] for
+        each `layer.<number>`. Then the model's states, from which they were computed.
+    """
     states = reader(model, rows, layers)
     odds, _ = apply_kernel(states.hidden, states.projection, LogOdds(states.labels), eager=False)
     tensors = {"logprobs": logsigmoid(odds), "hidden": states.hidden}
@@ -229,7 +291,11 @@ def _predicted(
 
 
 def _read(path: Path) -> dict[str, Tensor] | None:
-    """The tensors, memory-mapped; None, with a warning where the file is damaged."""
+    """Read stored predictions, memory-mapped.
+
+    Returns:
+        None if there is no file, or if it is damaged. A damaged file is warned of.
+    """
     try:
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
