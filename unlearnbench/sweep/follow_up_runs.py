@@ -1,8 +1,8 @@
 """Runs that only results decide: settings that a search suggests, and other seeds of the best ones.
 
-Nothing is kept in memory alone. `search.jsonl` in the sweep's folder lists every setting that a
-search has suggested, a line each, and a record of a run that fits a study is one of its trials,
-even if another command planned that run.
+Everything is also on the disk, so that the same command goes on after any kill. `search.jsonl` in
+the sweep's folder has a line for each setting that a search has suggested. A record of a run that
+fits a study is one of its trials, even if another command planned that run.
 """
 
 import json
@@ -30,7 +30,7 @@ from unlearnbench.results.sweep_folder import claim_folder
 
 SEARCH_FILE = "search.jsonl"
 PLAN_SECONDS = 60.0
-"""Between updates of `plan.json` during a search: a report shows the runs that it lists."""
+"""Seconds between updates of `plan.json` during a search. A report shows the runs in that file."""
 
 
 class Study:
@@ -42,7 +42,7 @@ class Study:
         self.plan, self.model, self.fraction = plan, model, fraction
         self.space, self.trials = space, trials
         self.points: list[Point] = []
-        """Suggested settings, in their order."""
+        """Suggested settings, in the order in which they were suggested."""
 
     @property
     def left(self) -> int:
@@ -50,11 +50,14 @@ class Study:
         return self.trials - len(self.points)
 
     def runs(self, point: Point) -> list[RunSpec]:
-        """The runs of a setting."""
+        """Return the runs of a setting, on all seeds."""
         return self.plan.runs_of(self.model, self.fraction, point)
 
     def placeholders(self) -> list[RunSpec]:
-        """Runs with the cost of those that are still to be suggested."""
+        """Return stand-ins for the runs that are still to be suggested, with the same cost.
+
+        Their seeds are negative and different, so that no two of them have the same id.
+        """
         typical = self.runs(next(self.space.draws(0)))
         return [
             run.model_copy(update={"seed": -1 - count * len(typical) - index})
@@ -63,7 +66,11 @@ class Study:
         ]
 
     def add(self, point: Point) -> bool:
-        """Add a setting that is new, within the space and within the number of trials."""
+        """Add a setting, if it is new, lies in the space, and is not one trial too many.
+
+        Returns:
+            Whether it was added.
+        """
         if self.left <= 0 or point in self.points or self.space.values(point) is None:
             return False
         self.points.append(point)
@@ -71,7 +78,7 @@ class Study:
 
 
 def studies_of(plan: Plan) -> list[Study]:
-    """The studies of a plan; none unless its search learns from results."""
+    """Return the studies of a plan. Only a search that learns from results has studies."""
     config = plan.config
     trials = config.search.trials
     if config.search.kind != "optuna" or trials is None:
@@ -88,21 +95,21 @@ def studies_of(plan: Plan) -> list[Study]:
 
 @dataclass(frozen=True)
 class Stage:
-    """A part of a sweep as far as it is known before any result."""
+    """A part of a sweep, as it is known before the first result."""
 
     title: str
     runs: int
     at_most: bool
-    """True if results decide the number of runs."""
+    """Whether `runs` is a limit, because results decide the number."""
 
 
 def pending_runs(plan: Plan) -> list[RunSpec]:
-    """Runs with the cost of those that a search will suggest."""
+    """Return stand-ins for the runs that a search will suggest, with the same cost."""
     return [run for study in studies_of(plan) for run in study.placeholders()]
 
 
 def stages_of(plan: Plan) -> list[Stage]:
-    """The parts of a plan, in their order; one for a plain grid."""
+    """Return the parts of a plan, in their order. A plain grid has one part."""
     config = plan.config
     pending = pending_runs(plan)
     subject = "all settings" if config.search.trials is None else f"{config.search.trials} settings"
@@ -134,7 +141,7 @@ def stages_of(plan: Plan) -> list[Stage]:
 
 
 class FollowUpRuns:
-    """The plan of a sweep as its results extend it."""
+    """The plan of a sweep, which results extend."""
 
     def __init__(self, plan: Plan, folder: Path) -> None:
         self.folder = folder
@@ -151,11 +158,11 @@ class FollowUpRuns:
 
     @property
     def has_search(self) -> bool:
-        """True if a search may still suggest settings."""
+        """Whether a search may still suggest settings."""
         return any(study.left for study in self.studies)
 
     def current_plan(self) -> Plan:
-        """The plan with the runs that results have added so far."""
+        """Return the plan with the runs that results have added so far."""
         reporting = {run_id: run for run_id, (_, run) in self._reports.items()}
         return replace(
             self._initial,
@@ -166,7 +173,7 @@ class FollowUpRuns:
         )
 
     def _candidates(self) -> dict[str, RunSpec]:
-        """Planned and suggested runs by id, among which the best are selected."""
+        """Return planned and suggested runs by id. The best are selected among them."""
         points = [(study, point) for study in self.studies for point in study.points]
         suggested = [run for study, point in points for run in study.runs(point)]
         return {run.id: run for run in (*self._initial.runs, *suggested)}
@@ -191,7 +198,10 @@ class FollowUpRuns:
         add_trials(trials, entry, point, [run.id for run in study.runs(point)])
 
     def entry_of(self, run_id: str) -> str:
-        """Name of the entry that a run is a trial of; empty for runs of a grid or of no entry."""
+        """Return the name of the entry that a run is a trial of.
+
+        The name is empty for a run of a grid, and for a run of no entry.
+        """
         if self.config.search.trials is None:
             return ""
         return next(iter(self.trials.get(run_id, ())), "")
@@ -212,7 +222,7 @@ class FollowUpRuns:
         current = self._studies_at(record.model, record.forget_fraction)
         try:
             point = stored_point(record.spec)
-        except (ValidationError, KeyError, TypeError):  # of another version of its method
+        except (ValidationError, KeyError, TypeError):  # from another version of the method
             return
         if any(point in study.points for study in current):
             return
@@ -224,7 +234,11 @@ class FollowUpRuns:
         return [s for s in self.studies if (s.model.name, s.fraction) == (model, fraction)]
 
     def add(self, study: Study, point: Point) -> list[RunSpec]:
-        """Store a suggested setting on disk; returns its runs, none of which has begun."""
+        """Add a suggested setting to a study, on the disk too.
+
+        Returns:
+            The runs of the setting. Some may have a record already.
+        """
         spec, rate = point
         line = {
             "space": study.space.key,
@@ -234,7 +248,7 @@ class FollowUpRuns:
             "learning_rate": rate,
         }
         with (self.folder / SEARCH_FILE).open("a", encoding="utf-8") as file:
-            # The newline first: the last line may have been cut by a kill.
+            # The newline comes first, because a kill may have cut the last line.
             file.write(f"\n{json.dumps(line)}" if file.tell() else json.dumps(line))
         study.add(point)
         self._add_trials(self.trials, study, point)
@@ -244,7 +258,7 @@ class FollowUpRuns:
         return study.runs(point)
 
     def ready_to_select(self, ended: Collection[str]) -> bool:
-        """True if settings are to be selected and all candidates are among the `ended` runs."""
+        """Whether settings are to be selected, and all candidates are among the ended runs."""
         return (
             self.config.select is not None
             and not self.has_search
@@ -252,7 +266,7 @@ class FollowUpRuns:
         )
 
     def select(self) -> None:
-        """Select the best settings; the plan then has their runs on the other seeds.
+        """Select the best settings, and add their runs on the other seeds to the plan.
 
         The defaults of a quasi-random search are reported on these seeds as well.
         """
@@ -270,13 +284,13 @@ class FollowUpRuns:
         for run_id in sorted((chosen | untuned) & candidates.keys()):
             for seed in plan.reporting_seeds:
                 run = candidates[run_id].model_copy(update={"seed": seed})
-                # The chosen runs of several seeds have the same runs on the other seeds.
+                # A setting that was tried on several seeds has one run for each other seed.
                 trials, _ = self._reports.setdefault(run.id, ([], run))
                 trials.append(run_id)
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a file of JSON; skips a line that was cut by a kill."""
+    """Read the lines of a file of JSON. A line that a kill has cut is skipped."""
     for text in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
         try:
             line = json.loads(text)
