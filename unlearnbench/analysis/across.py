@@ -1,11 +1,8 @@
 """Methods on several benchmarks: their places on each, and the mean place."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from operator import itemgetter
 from statistics import fmean
 
 from unlearnbench.analysis.best_settings import Best, merit_of
@@ -21,8 +18,8 @@ class Standing:
     family: str
     """The method, by which it is coloured and filtered."""
     places: Mapping[str, float]
-    """By panel, from 1; methods that are equal share the mean of their places. Only panels that it
-    was run on."""
+    """By panel, from 1. Methods that are equal share the mean of their places. Only panels that the
+    method was run on."""
     mean: float | None
     """Mean place; None unless it was run on every panel."""
     interval: Interval | None
@@ -30,28 +27,57 @@ class Standing:
     the last place."""
 
 
-def places(judged: Sequence[Best]) -> dict[str, float]:
-    """The place of each method on one panel, by its best setting; those without one are last."""
-    merits = [(merit_of(item.ranked) if item.ranked else None, item.name) for item in judged]
-    ordered = sorted(((merit[:2] if merit else (), name) for merit, name in merits), reverse=True)
-    result, taken = dict[str, float](), 0
-    for _, group in groupby(ordered, key=itemgetter(0)):
-        names = [name for _, name in group]
-        result |= dict.fromkeys(names, taken + (len(names) + 1) / 2)
-        taken += len(names)
-    return result
+def places(bests: Sequence[Best]) -> dict[str, float]:
+    """Return the place of each method on one panel, by its best setting.
+
+    Methods that are equal share the mean of their places, and methods without a best setting share
+    the last places: of four methods of which two have none, these have 3.5.
+    """
+
+    def worth(best: Best) -> tuple[float, ...]:
+        """Return what the method has forgotten and keeps; empty, and so last, without a setting."""
+        merit = None if best.ranked is None else merit_of(best.ranked)
+        if merit is None:
+            return ()
+        forgotten, kept, _ = merit
+        return forgotten, kept
+
+    ordered = sorted(bests, key=lambda best: (worth(best), best.name), reverse=True)
+    place_of_method: dict[str, float] = {}
+    before = 0
+    for _, equal in groupby(ordered, key=worth):
+        names = [best.name for best in equal]
+        # The mean of the places before + 1, …, before + len(names).
+        mean_place = before + (len(names) + 1) / 2
+        place_of_method |= dict.fromkeys(names, mean_place)
+        before += len(names)
+    return place_of_method
 
 
 def standings(panels: Mapping[str, Sequence[Best]]) -> tuple[Standing, ...]:
-    """Every method, those with the best mean place first; those that lack a panel at the end."""
-    by_panel = {name: places(judged) for name, judged in panels.items()}
-    family_of_method = {best.name: best.family for judged in panels.values() for best in judged}
+    """Return every method's places, the best mean place first.
+
+    Methods that lack a panel have no mean place, and stand at the end.
+
+    Args:
+        panels: `Panel.best` by the panel's name.
+    """
+    places_of_panel = {name: places(bests) for name, bests in panels.items()}
+    family_of_method = {best.name: best.family for bests in panels.values() for best in bests}
     last_place = float(max(map(len, panels.values()), default=1))
-    result: list[Standing] = []
+    found: list[Standing] = []
     for method, family in sorted(family_of_method.items()):
-        part = {name: ranked[method] for name, ranked in by_panel.items() if method in ranked}
-        whole, values = len(part) == len(by_panel), [*part.values()]
-        mean = fmean(values) if whole else None
-        interval = interval_of_all(values, (1.0, last_place)) if whole else None
-        result.append(Standing(method, family, part, mean, interval))
-    return tuple(sorted(result, key=lambda s: (s.mean is None, s.mean or 0.0, s.method)))
+        own_places = {
+            name: place_of_method[method]
+            for name, place_of_method in places_of_panel.items()
+            if method in place_of_method
+        }
+        mean = interval = None
+        has_all_panels = len(own_places) == len(places_of_panel)
+        if has_all_panels:
+            values = list(own_places.values())
+            mean = fmean(values)
+            interval = interval_of_all(values, (1.0, last_place))
+        found.append(Standing(method, family, own_places, mean, interval))
+    found.sort(key=lambda standing: (standing.mean is None, standing.mean or 0.0, standing.method))
+    return tuple(found)

@@ -1,13 +1,13 @@
 """Published numbers of reference models, and how far measured numbers are from them.
 
-`anchors.csv` has the metrics that open-unlearning logged of TOFU's fine-tuned and retain models,
-and of MUSE's, by our columns. A tolerance is what another machine's evaluation of the same
-checkpoint may differ by: seen on 400 rows, and larger by √(400/n) for a mean of n; MUSE's are five
-times that, since its models have not been evaluated by us.
+`anchors.csv` contains the metrics that open-unlearning logged of the start and retain models of
+TOFU and MUSE, under the names of our columns. A *tolerance* is the most by which an evaluation of
+the same checkpoint on another machine may differ. It was observed on 400 rows. For a mean of n rows
+it is multiplied by √(400/n), and for MUSE by 5, since we have not evaluated MUSE's models.
 
-Source: hub dataset open-unlearning/eval. Left out: its p-values of Forget Quality, in place of
-which stand their logarithm and the statistic; its retain models' `privleak`, which is relative to
-an area of ½.
+The source is the hub dataset open-unlearning/eval. In place of its p-values of Forget Quality, the
+table has their logarithm and the statistic. It leaves out the retain models' `privleak`, which is
+relative to an area of ½.
 """
 
 import csv
@@ -71,12 +71,14 @@ class Anchor:
     @property
     def template(self) -> str:
         """Name of the template that it was trained with."""
-        tofu = "chat" if self.template_args else "llama-2"
-        return "plain" if self.split == "all" else tofu
+        is_muse = self.split == "all"
+        if is_muse:
+            return "plain"
+        return "chat" if self.template_args else "llama-2"
 
     @property
     def template_args(self) -> Mapping[str, str]:
-        """Variables of its chat template; empty where it was trained with `llama-2`."""
+        """Variables of its chat template; empty if it was trained with `llama-2`."""
         return _LLAMA_3 if self.id.startswith("llama-3") else {}
 
 
@@ -95,23 +97,32 @@ class AnchorCheck:
 
 @cache
 def load_anchors() -> Mapping[str, Anchor]:
-    """The reference models by id, in the order of the table."""
+    """Read the reference models by id, in the order of the table."""
     table = files("unlearnbench.analysis").joinpath("anchors.csv").read_text(encoding="utf-8")
     anchors: dict[str, Anchor] = {}
     keys = ("id", "checkpoint", "split", "profile")
-    rows = csv.DictReader(table.splitlines())
-    for about, group in groupby(rows, key=lambda row: [row[key] for key in keys]):
-        numbers = (
-            PublishedNumber(r["metric"], float(r["value"]), float(r["tolerance"]), r["source"])
-            for r in group
+    lines = csv.DictReader(table.splitlines())
+    for model, lines_of_model in groupby(lines, key=lambda line: [line[key] for key in keys]):
+        numbers = tuple(
+            PublishedNumber(
+                metric=line["metric"],
+                value=float(line["value"]),
+                tolerance=float(line["tolerance"]),
+                source=line["source"],
+            )
+            for line in lines_of_model
         )
-        name, checkpoint, split, profile = about
-        anchors[name] = Anchor(name, checkpoint, split, profile, tuple(numbers))
+        name, checkpoint, split, profile = model
+        anchors[name] = Anchor(name, checkpoint, split, profile, numbers)
     return anchors
 
 
 def find_anchor(name: str) -> Anchor:
-    """The reference model with the id `name`."""
+    """Return the reference model with the id `name`.
+
+    Raises:
+        EvaluationError: If there is none.
+    """
     known = load_anchors()
     if name not in known:
         raise EvaluationError(
@@ -124,18 +135,21 @@ def find_anchor(name: str) -> Anchor:
 def check_anchor(
     anchor: Anchor, values: Mapping[str, float | None], tolerance: float | None = None
 ) -> tuple[AnchorCheck, ...]:
-    """Each published number of `anchor` beside the measured one.
+    """Compare each published number of a reference model with the measured one.
 
-    values     measured numbers by column
-    tolerance  of all metrics; default: the table's, of another machine's evaluation
+    Args:
+        anchor: The reference model.
+        values: Measured numbers by column.
+        tolerance: Largest difference, of all metrics. Defaults to the tolerances of the table.
     """
     checks: list[AnchorCheck] = []
     for number in anchor.numbers:
         measured = values.get(number.metric)
         difference = None if measured is None else measured - number.value
-        most = number.tolerance if tolerance is None else tolerance
+        largest = number.tolerance if tolerance is None else tolerance
         verdict: Verdict = "not measured"
         if difference is not None:
-            verdict = "ok" if abs(difference) <= most else "differs"
-        checks.append(AnchorCheck(number.metric, number.value, measured, difference, most, verdict))
+            verdict = "ok" if abs(difference) <= largest else "differs"
+        check = AnchorCheck(number.metric, number.value, measured, difference, largest, verdict)
+        checks.append(check)
     return tuple(checks)

@@ -1,30 +1,30 @@
-"""Meta-evaluation of metrics: which of them tell models apart that know the forget rows. Pure.
+"""Meta-evaluation of metrics: which of them find the models that know the forget rows?
 
     P, N            start models, which know the forget rows, and retain models, which do not
     faithfulness    area under the ROC curve of a metric that separates P from N; ½: no difference
     threshold τ     the cut with the most models of P above it and of N below it
     R, Q            robustness to relearning and to quantisation, in `stats/relearning.py`: means
                     over the unlearned models that keep 80 % of their start model's utility and are
-                    below τ, which is where a metric says that they have forgotten
+                    below τ, where a metric says that they have forgotten
     overall         HM(faithfulness, HM(R, Q))
 
-Dorna et al. 2025, arXiv:2506.12618, section 4, with R and Q in the symmetric form of
+The source is Dorna et al. 2025, arXiv:2506.12618, section 4, with R and Q in the symmetric form of
 arXiv:2605.24614. A metric is oriented so that higher values mean more knowledge. Metrics of rows to
-keep are controls: where one separates P from N, the models differ by more than the forget rows.
+keep are *controls*: if one separates P from N, the models differ by more than the forget rows.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 
-from unlearnbench.analysis.best_settings import UTILITY_SHARE, is_evidence
+from unlearnbench.analysis.best_settings import UTILITY_SHARE, is_evidence, mean_of
 from unlearnbench.analysis.lasting import find_variant
+from unlearnbench.analysis.results import Results
 from unlearnbench.api.benchmark import SplitKey, split_order, split_percent
 from unlearnbench.api.membership import CONTROL, MembershipInference
 from unlearnbench.api.metric import Better, MetricColumn
@@ -40,9 +40,6 @@ from unlearnbench.stats.relearning import (
 )
 from unlearnbench.stats.roc import auc, auc_score_interval, best_cut
 
-if TYPE_CHECKING:
-    from unlearnbench.analysis.results import Results
-
 FEWEST = 2
 """Models of each pool without which there is no meta-evaluation."""
 _LEVEL = 0.05
@@ -52,7 +49,7 @@ Values = Mapping[str, float | None]
 
 @dataclass(frozen=True)
 class AttackedRun:
-    """A run before and after an attack, and its retain model under the same; of the same rows."""
+    """A run before and after an attack, and its retain model, all on the same rows."""
 
     row: TableRow
     """The run after the epoch at which it was attacked, on all rows."""
@@ -76,18 +73,22 @@ class Robustness:
     """Why there is no value."""
 
 
+_NOT_MEASURED = Robustness(None, 0)
+
+
 @dataclass(frozen=True)
 class MetricQuality:
     """One metric as a detector of knowledge."""
 
     column: MetricColumn
     knows: Better
-    """The end of its scale at which a model knows the forget rows; of a control, its own rows."""
+    """The end of its scale at which a model knows the forget rows; for a control, its own rows."""
     control: bool
+    """Whether it is of rows to keep."""
     known: tuple[float, ...]
     """Its value for each model that knows the forget rows."""
     unknown: tuple[float, ...]
-    """The same for each that does not."""
+    """Its value for each model that does not know them."""
     faithfulness: float
     low: float
     high: float
@@ -110,8 +111,9 @@ class MetricQuality:
 
     @property
     def separates(self) -> bool:
-        """True if chance does not explain the order: the interval excludes ½, for enough models."""
-        return self.low > 0.5 and smallest_p(len(self.known), len(self.unknown)) <= _LEVEL
+        """Whether the order is more than chance: the interval excludes ½, for enough models."""
+        has_enough_models = smallest_p(len(self.known), len(self.unknown)) <= _LEVEL
+        return self.low > 0.5 and has_enough_models
 
 
 @dataclass(frozen=True)
@@ -130,22 +132,27 @@ class MetaEvaluation:
 
     def warnings(self) -> Iterator[str]:
         """Yield lines on what the numbers do not show."""
-        counts = len(self.known), len(self.unknown)
-        if (p := smallest_p(*counts)) > _LEVEL:
+        known_count, unknown_count = len(self.known), len(self.unknown)
+        p = smallest_p(known_count, unknown_count)
+        if p > _LEVEL:
             yield (
-                f"{counts[0]} models that know the forget rows and {counts[1]} that do not: even a "
-                f"metric that separates them without error may do so by chance (p = {p:.2g}, "
-                "exact); prepare more"
+                f"{known_count} models that know the forget rows and {unknown_count} that do not: "
+                "even a metric that separates them without error may do so by chance "
+                f"(p = {p:.2g}, exact); prepare more"
             )
-        if apart := [control.column.label for control in self.controls if control.separates]:
+        separating = [control.column.label for control in self.controls if control.separates]
+        if separating:
             yield (
-                f"controls that separate the models, too: {', '.join(apart)}; the models differ by "
-                "more than the forget rows, and a metric may detect that"
+                f"controls that separate the models, too: {', '.join(separating)}; the models "
+                "differ by more than the forget rows, and a metric may detect that"
             )
 
 
 def smallest_p(known: int, unknown: int) -> float:
-    """The two-sided p-value of a rank test of two pools that are wholly apart, exact."""
+    """Return the exact two-sided p-value of a rank test of two pools that do not overlap.
+
+    Of all ways in which the ranks may fall to the pools, two separate them: 2 / C(n + m, n).
+    """
     return min(1.0, 2 / math.comb(known + unknown, known))
 
 
@@ -158,10 +165,14 @@ def meta_evaluation(
 ) -> tuple[MetaEvaluation, ...]:
     """Evaluate the metrics, one split after the other.
 
-    rows          of the table, of one or several sweeps
-    relearning    the variant from which R is computed; quantization: Q
+    Args:
+        rows: Rows of the tables of one or several sweeps.
+        attacked: Runs under attacks, see `attacked_runs`.
+        relearning: The variant from which R is computed.
+        quantization: The variant from which Q is computed.
 
-    Raises: RecordError where no split has enough models of both kinds.
+    Raises:
+        RecordError: If no split has enough models of both kinds.
     """
     rows, attacked = tuple(rows), tuple(attacked)
     splits = sorted({row.forget_fraction for row in rows}, key=split_order)
@@ -186,12 +197,18 @@ def meta_evaluation(
 
 
 def _distinct(rows: Sequence[TableRow], kind: str) -> tuple[TableRow, ...]:
-    """The models of a pool, each once: a row of each record, unless another is equal."""
+    """Return the models of a pool, each once: the last row of each record.
+
+    Args:
+        rows: Rows of one split.
+        kind: `fine-tuned` (start models) or `retain`.
+    """
     ordered = sorted(rows, key=lambda row: (*row.place_of_setting, row.seed, row.epoch))
     last = {row.run_id: row for row in ordered if row.kind == kind}
-    # Two records of one model, of two sweeps for example, are equal in every number.
-    by_numbers = {tuple(sorted(row.metrics.items())): row for row in reversed(last.values())}
-    return tuple(reversed(by_numbers.values()))
+    # Two records of one model, for example from two sweeps, are equal in every number. The first
+    # one stays.
+    row_of_numbers = {tuple(sorted(row.metrics.items())): row for row in reversed(last.values())}
+    return tuple(reversed(row_of_numbers.values()))
 
 
 def _evaluated(
@@ -202,126 +219,211 @@ def _evaluated(
     relearning: str,
     quantization: str,
 ) -> MetaEvaluation:
+    """Evaluate the metrics of one split.
+
+    Args:
+        split: The split.
+        known: Rows of the models that know the forget rows.
+        unknown: Rows of the models that do not.
+        runs: Runs under attacks.
+        relearning: As in `meta_evaluation`.
+        quantization: As in `meta_evaluation`.
+    """
     schema = known[0].schema
+    relative = _relative(schema)
     metrics: list[MetricQuality] = []
     left_out: list[tuple[str, str]] = []
-    for column, knows, control in _oriented(schema):
-        if column.name in _relative(schema):
+    for column, knows, is_control in _oriented(schema):
+        if column.name in relative:
             reason = "compares a model with the retain or start model, which are among those here"
             left_out.append((column.label, reason))
             continue
-        sign = 1 if knows == "higher" else -1
-        pools = [
-            [v for row in pool if (v := row.metrics.get(column.name)) is not None]
-            for pool in (known, unknown)
-        ]
-        scores = [sign * np.array(values, np.float64) for values in pools]
-        area, cut = auc(scores[1], scores[0]), best_cut(scores[1], scores[0])
-        if min(map(len, pools)) < FEWEST or area is None or cut is None:
-            numbers = f"{len(pools[0])} and {len(pools[1])}"
-            left_out.append((column.label, f"undefined for most models: {numbers} have a value"))
+        quality = _quality(column, knows, _values(known, column), _values(unknown, column))
+        if isinstance(quality, str):
+            left_out.append((column.label, quality))
             continue
-        low, high = auc_score_interval(area, len(pools[1]), len(pools[0]))
-        threshold = sign * cut[0]
-        quantized, relearned = (
-            Robustness(None, 0, "a control")
-            if control
-            else _robustness(symbol, variant, runs, column.name, sign, threshold)
-            for symbol, variant in (("Q", quantization), ("R", relearning))
-        )
-        metrics.append(
-            MetricQuality(
-                column=column,
-                knows=knows,
-                control=control,
-                known=tuple(pools[0]),
-                unknown=tuple(pools[1]),
-                faithfulness=area,
-                low=low,
-                high=high,
-                threshold=threshold,
-                accuracy=cut[1],
-                quantization=quantized,
-                relearning=relearned,
+        if is_control:
+            not_measured = Robustness(None, 0, "a control")
+            quality = replace(
+                quality, control=True, quantization=not_measured, relearning=not_measured
             )
-        )
+        else:
+            quality = replace(
+                quality,
+                quantization=_robustness("Q", quantization, runs, quality),
+                relearning=_robustness("R", relearning, runs, quality),
+            )
+        metrics.append(quality)
     metrics.sort(key=_order)
-    judged, controls = (tuple(o for o in metrics if o.control is c) for c in (False, True))
-    return MetaEvaluation(split, known, unknown, judged, controls, tuple(left_out))
+    return MetaEvaluation(
+        split,
+        known,
+        unknown,
+        metrics=tuple(quality for quality in metrics if not quality.control),
+        controls=tuple(quality for quality in metrics if quality.control),
+        left_out=tuple(left_out),
+    )
+
+
+def _values(rows: Iterable[TableRow], column: MetricColumn) -> list[float]:
+    """List the known numbers of a column."""
+    numbers = [row.metrics.get(column.name) for row in rows]
+    return [number for number in numbers if number is not None]
+
+
+def _quality(
+    column: MetricColumn, knows: Better, known: Sequence[float], unknown: Sequence[float]
+) -> MetricQuality | str:
+    """Judge how well a metric separates the models, without its robustness.
+
+    Args:
+        column: The metric.
+        knows: The end of its scale at which a model knows the rows.
+        known: Its values for the models that know the forget rows.
+        unknown: Its values for the models that do not.
+
+    Returns:
+        The reason if too many values are undefined.
+    """
+    sign = _sign(knows)
+    known_scores = sign * np.array(known, np.float64)
+    unknown_scores = sign * np.array(unknown, np.float64)
+    area = auc(unknown_scores, known_scores)
+    cut = best_cut(unknown_scores, known_scores)
+    if min(len(known), len(unknown)) < FEWEST or area is None or cut is None:
+        counts = f"{len(known)} and {len(unknown)}"
+        return f"undefined for most models: {counts} have a value"
+    low, high = auc_score_interval(area, len(unknown), len(known))
+    threshold, accuracy = cut
+    return MetricQuality(
+        column=column,
+        knows=knows,
+        control=False,
+        known=tuple(known),
+        unknown=tuple(unknown),
+        faithfulness=area,
+        low=low,
+        high=high,
+        threshold=sign * threshold,
+        accuracy=accuracy,
+        quantization=_NOT_MEASURED,
+        relearning=_NOT_MEASURED,
+    )
+
+
+def _sign(knows: Better) -> int:
+    """Return the factor by which a metric is multiplied, so that higher means more knowledge."""
+    return 1 if knows == "higher" else -1
 
 
 def _order(quality: MetricQuality) -> tuple[Any, ...]:
-    known = quality.overall is None, -(quality.overall or 0.0)
-    return *known, -quality.faithfulness, -quality.low, quality.column.label
+    """Return a sort key of metrics, smallest for the best one."""
+    return (
+        quality.overall is None,
+        -(quality.overall or 0.0),
+        -quality.faithfulness,
+        -quality.low,
+        quality.column.label,
+    )
 
 
 def _oriented(schema: BenchmarkSchema) -> Iterator[tuple[MetricColumn, Better, bool]]:
-    """(column, end at which a model knows, whether it is a control) of columns with a direction."""
-    forget = schema.sets("forget")
-    summaries = {
+    """Yield the columns with a direction.
+
+    Yields:
+        The column, the end of its scale at which a model knows the rows, and whether it is a
+        control.
+    """
+    forget_sets = schema.sets("forget")
+    summary_of_column = {
         column.name: summary
         for summary in schema.plan.summaries.values()
         for column in summary.columns()
     }
     for column in schema.plan.columns:
-        summary = summaries.get(column.name)
-        if isinstance(summary, MembershipInference):  # ½ is wanted, but more is more knowledge
+        summary = summary_of_column.get(column.name)
+        if isinstance(summary, MembershipInference):
+            # An area of ½ is wanted, but a larger area means more knowledge.
             yield column, "higher", column.name.endswith(CONTROL)
-        elif column.better is not None:
-            of_forget = column.set in forget or "forget" in getattr(summary, "roles", ())
-            opposite: Better = "lower" if column.better == "higher" else "higher"
-            yield column, opposite if of_forget else column.better, not of_forget
+            continue
+        if column.better is None:
+            continue
+        is_of_forget = column.set in forget_sets or "forget" in getattr(summary, "roles", ())
+        if is_of_forget:
+            # What is better for forgetting is the end at which a model does not know the rows.
+            yield column, "lower" if column.better == "higher" else "higher", False
+        else:
+            yield column, column.better, True
 
 
 def _relative(schema: BenchmarkSchema) -> frozenset[str]:
-    """Columns that compare a model with the retain model or the start model."""
+    """Return the columns that compare a model with the retain model or the start model."""
     compared = {name for name, summary in schema.plan.summaries.items() if summary.relative_to}
     return schema.plan.affected(compared)
 
 
 def _robustness(
-    symbol: str, variant: str, every: Sequence[AttackedRun], name: str, sign: int, threshold: float
+    symbol: Literal["R", "Q"], variant: str, runs: Sequence[AttackedRun], quality: MetricQuality
 ) -> Robustness:
-    runs = [item for item in every if item.variant == variant]
-    if not runs:
+    """Compute the mean robustness of a metric to one attack.
+
+    Args:
+        symbol: Which robustness: to relearning (R) or to quantisation (Q).
+        variant: The attack.
+        runs: Runs under all attacks.
+        quality: The metric.
+    """
+    under_variant = [run for run in runs if run.variant == variant]
+    if not under_variant:
         return Robustness(None, 0, f"no run was evaluated under {variant or 'the attack'}")
-    believed = [run for run in runs if _is_forgotten(run, name, sign, threshold)]
-    if not believed:
+    forgetful = [run for run in under_variant if _has_forgotten(run, quality)]
+    if not forgetful:
         return Robustness(None, 0, "no run keeps its utility and has forgotten, by this metric")
-    values = [_robust(symbol, item, name) for item in believed]
-    if (numbers := [v for v in values if v is not None]) and len(numbers) == len(values):
-        return Robustness(fmean(numbers), len(numbers))
-    return Robustness(None, len(believed), f"undefined under {variant}")
+    mean = mean_of([_robustness_of_run(symbol, run, quality.column.name) for run in forgetful])
+    if mean is None:
+        return Robustness(None, len(forgetful), f"undefined under {variant}")
+    return Robustness(mean, len(forgetful))
 
 
-def _is_forgotten(run: AttackedRun, name: str, sign: int, threshold: float) -> bool:
-    value, kept = run.row.metrics.get(name), run.row.kept
+def _has_forgotten(run: AttackedRun, quality: MetricQuality) -> bool:
+    """Whether a run keeps its utility, and has forgotten by the metric's threshold."""
+    value, kept = run.row.metrics.get(quality.column.name), run.row.kept
     if value is None or kept is None or run.kept_at_start is None:
         return False
-    return kept >= UTILITY_SHARE * run.kept_at_start and sign * value <= sign * threshold
+    sign = _sign(quality.knows)
+    is_below = sign * value <= sign * quality.threshold
+    return is_below and kept >= UTILITY_SHARE * run.kept_at_start
 
 
-def _robust(symbol: str, run: AttackedRun, name: str) -> float | None:
-    part = run.before.get(name), run.after.get(name)
+def _robustness_of_run(symbol: Literal["R", "Q"], run: AttackedRun, name: str) -> float | None:
+    """Compute R or Q of one run by a metric; None if a number is undefined."""
+    before, after = run.before.get(name), run.after.get(name)
     if symbol == "Q":
-        return symmetric_quantization_robustness(*part)
-    retain = run.retain_before.get(name), run.retain_after.get(name)
-    return symmetric_relearning_robustness(*part, *retain)
+        return symmetric_quantization_robustness(before, after)
+    retain_before, retain_after = run.retain_before.get(name), run.retain_after.get(name)
+    return symmetric_relearning_robustness(before, after, retain_before, retain_after)
 
 
 def chosen_variant(chosen: str | None, attack: str, variants: Sequence[str]) -> str:
-    """The variant of an attack from which its robustness is computed; its name if there is none.
+    """Return the variant of an attack from which its robustness is computed.
 
-    chosen    by the user; default: NF4 where it is there, or else the last point
-    variants  that there are, in the table's order
+    Args:
+        chosen: Name given by the user. Defaults to NF4 if it was evaluated, and else to the last
+            point.
+        attack: Name of the attack.
+        variants: The variants that were evaluated, in the table's order.
 
-    Raises: RecordError for a chosen one that no run was evaluated under.
+    Returns:
+        The attack's name if it has no variant.
+
+    Raises:
+        RecordError: If no run was evaluated under the chosen variant.
     """
     if chosen is not None:
         return find_variant(chosen, variants)
-    part = [variant for variant in variants if attack_of(variant) == attack]
-    preferred = [variant for variant in part if point_of(variant) == "nf4"]
-    return (preferred or part or [attack])[-1]
+    of_attack = [variant for variant in variants if attack_of(variant) == attack]
+    preferred = [variant for variant in of_attack if point_of(variant) == "nf4"]
+    return (preferred or of_attack or [attack])[-1]
 
 
 def attacked_runs(results: Results) -> tuple[AttackedRun, ...]:

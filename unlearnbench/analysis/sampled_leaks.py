@@ -1,4 +1,4 @@
-"""What sampled answers leak: leak@k by the number of answers, and its bounds. Pure."""
+"""What sampled answers leak: leak@k by the number of answers, and its bounds."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -32,12 +32,14 @@ def leak_columns(schema: BenchmarkSchema) -> tuple[str, str]:
     column = f"{LEAK}_{forget_set}"
     if column not in schema.measures:
         return "", ""
-    metric, summary = schema.measures[column][0].metric, schema.plan.summaries.get(BOUNDS)
-    settings = [
-        (getattr(item, "k", None), getattr(item, "threshold", None)) for item in (metric, summary)
-    ]
-    is_bound = forget_set == BOUNDED_SET and settings[0] == settings[1]
-    return column, BOUND if is_bound else ""
+    measure, _ = schema.measures[column]
+    bounds = schema.plan.summaries.get(BOUNDS)
+    has_same_settings = all(
+        getattr(measure.metric, name, None) == getattr(bounds, name, None)
+        for name in ("k", "threshold")
+    )
+    has_bound = forget_set == BOUNDED_SET and has_same_settings
+    return column, BOUND if has_bound else ""
 
 
 class MeanLeak(NamedTuple):
@@ -58,21 +60,21 @@ def mean_leaks(
     """Return what settings of one panel leak, and the start and retain model.
 
     Args:
-        schema: Of the table.
-        attacked: The rows under attacks of the panel.
-        variants: Its variants, in the table's order. Of several that sample, the first one counts
-            for all models.
-        settings: Settings with their plain rows.
+        schema: Benchmark of the table.
+        attacked: The panel's rows under attacks.
+        variants: The panel's variants, in the table's order. If several sample, the first one
+            counts for all models.
+        settings: Settings of the panel, with their plain rows.
 
     Returns:
         Means by `Setting.key`, and by `fine-tuned` and `retain`. A setting of which a seed was not
         sampled has none.
     """
     column, bound = leak_columns(schema)
-    known = [row for row in attacked if row.metrics.get(column) is not None]
-    sampling = {row.variant for row in known}
+    with_samples = [row for row in attacked if row.metrics.get(column) is not None]
+    sampling = {row.variant for row in with_samples}
     first = next((variant for variant in variants if variant in sampling), None)
-    sampled = {(row.run_id, row.epoch): row for row in known if row.variant == first}
+    sampled = {(row.run_id, row.epoch): row for row in with_samples if row.variant == first}
     means: dict[Any, MeanLeak] = {}
     for row in sampled.values():
         leak = row.metrics[column]
@@ -124,14 +126,17 @@ def leak_curve(schema: BenchmarkSchema, by_variant: Mapping[str, Evaluation]) ->
     alpha = float(getattr(schema.plan.summaries.get(BOUNDS), "alpha", ALPHA))
     forget_set = next(iter(schema.sets("forget")), "")
     for variant, evaluation in by_variant.items():
-        seen = evaluation.sets.get(forget_set)
-        if seen is None or seen.samples is None:
+        evaluated = evaluation.sets.get(forget_set)
+        if evaluated is None or evaluated.samples is None:
             continue
-        scores = seen.sampled_scores()  # [n, s]
+        scores = evaluated.sampled_scores()  # [n, s]
         scores = scores[~np.isnan(scores).any(axis=1)]
-        count, samples = scores.shape
-        ks = [2**i for i in range(samples.bit_length()) if 2**i <= samples]
-        leaks = [min(1.0, float(leak_at_k(scores, threshold, k).mean())) for k in ks if count]
-        bounds = tuple(mean_bound(leak, count, alpha) for leak in leaks)
+        question_count, samples = scores.shape
+        ks = [2**i for i in range(samples.bit_length())]
+        leaks: list[float] = []
+        if question_count:
+            # Rounding may lift a probability slightly above 1.
+            leaks = [min(1.0, float(leak_at_k(scores, threshold, k).mean())) for k in ks]
+        bounds = tuple(mean_bound(leak, question_count, alpha) for leak in leaks)
         return LeakCurve(variant, tuple(ks), tuple(leaks), bounds, samples, threshold, alpha)
     return None

@@ -1,8 +1,9 @@
-"""Sensitivity of each method to its learning rate and its hyper-parameters. Pure.
+"""Sensitivity of each method to its learning rate and its hyperparameters.
 
 Settings are compared after their last evaluated epoch, as someone sees them who trains with a
-setting and does not select an epoch. Collapsed ones take no part in ranges: that their numbers
-hardly differ is no robustness. A strip has every setting of a method, and says which collapsed.
+setting and does not select an epoch. Collapsed settings take no part in ranges (`sensitivities`),
+because it is no robustness that their numbers hardly differ. A strip has every setting of a method,
+and says which ones collapsed (`strips`).
 """
 
 from collections import defaultdict
@@ -14,22 +15,22 @@ from unlearnbench.analysis.best_settings import COLLAPSE_SHARE, OnPanel, Panel, 
 from unlearnbench.results.setting_value import UNSET, Path, names_of, value_text
 
 RATE = "learning rate"
-"""Name of the learning rate among the hyper-parameters."""
+"""Name of the learning rate among the hyperparameters."""
 
 
 @dataclass(frozen=True)
 class Dependence:
-    """Settings of a method that differ in one hyper-parameter, all others being equal."""
+    """Settings of a method that differ only in one hyperparameter."""
 
     name: str
-    """Name of the hyper-parameter: `beta`, or `learning rate`."""
+    """Name of the hyperparameter: `beta`, or `learning rate`."""
     path: Path
     """Where it stands, see `SettingValue.values`; empty for the learning rate."""
     lines: tuple[tuple[Setting, ...], ...]
-    """By the values of all others; each ascending in this one."""
+    """A line for each combination of the other values; each ascending in this value."""
 
     def value(self, setting: Setting) -> Any:
-        """The value of a setting."""
+        """Return the value of a setting."""
         return value_of(setting, self.path)
 
 
@@ -50,12 +51,16 @@ class MethodSensitivity(OnPanel):
     settings: tuple[Setting, ...]
     """After their last epoch; at least two."""
     dependences: tuple[Dependence, ...]
-    """The learning rate first; those alone that have several values."""
+    """The learning rate first; only those that have several values."""
 
     def span(self, column: str) -> Span | None:
         """Return the span of a column's means over the settings; None below two numbers."""
-        means = [v for setting in self.settings if (v := setting.metrics.get(column)) is not None]
-        return Span(min(means), max(means), max(means) - min(means)) if len(means) > 1 else None
+        known = [setting.metrics.get(column) for setting in self.settings]
+        means = [mean for mean in known if mean is not None]
+        if len(means) < 2:
+            return None
+        low, high = min(means), max(means)
+        return Span(low, high, high - low)
 
 
 @dataclass(frozen=True)
@@ -84,43 +89,53 @@ class Strip(OnPanel):
 
 def strips(panels: Iterable[Panel]) -> tuple[Strip, ...]:
     """List every method of each panel with all of its settings, by name."""
-    found: list[Strip] = []
-    for panel in panels:
-        by_trajectory: dict[Any, list[Setting]] = defaultdict(list)
-        for setting in panel.settings:  # by ascending epochs
-            if setting.epoch > 0:
-                by_trajectory[setting.trajectory].append(setting)
-        lost = _collapsed_runs(panel)
-        marks: dict[str, list[StripMark]] = defaultdict(list)
-        without_number: dict[str, int] = defaultdict(int)
-        for trajectory, settings in by_trajectory.items():
-            family = settings[-1].family
-            marks.setdefault(family, [])
-            numbered = [s for s in settings if s.kept is not None or s.forgotten is not None]
-            if not numbered:
-                without_number[family] += 1
-                continue
-            shown = numbered[-1]
-            has_collapsed = trajectory in lost or (shown.kept or 0.0) < _floor(panel)
-            marks[family].append(StripMark(shown, has_collapsed, settings[-1].why_not))
-        found += [
-            Strip(
-                *panel.panel,
-                family,
-                tuple(sorted(marks[family], key=_by_rate)),
-                without_number[family],
-            )
-            for family in sorted(marks)
-        ]
-    return tuple(found)
+    return tuple(strip for panel in panels for strip in _strips_of_panel(panel))
+
+
+def _strips_of_panel(panel: Panel) -> list[Strip]:
+    settings_of_trajectory: dict[Any, list[Setting]] = defaultdict(list)
+    for setting in panel.settings:  # By ascending epochs.
+        if setting.epoch > 0:
+            settings_of_trajectory[setting.trajectory].append(setting)
+    collapsed = _collapsed_trajectories(panel)
+    marks: dict[str, list[StripMark]] = defaultdict(list)
+    without_number: dict[str, int] = defaultdict(int)
+    families: set[str] = set()
+    for trajectory, settings in settings_of_trajectory.items():
+        last = settings[-1]
+        families.add(last.family)
+        shown = _last_with_number(settings)
+        if shown is None:
+            without_number[last.family] += 1
+            continue
+        has_collapsed = trajectory in collapsed or (shown.kept or 0.0) < _floor(panel)
+        marks[last.family].append(StripMark(shown, has_collapsed, ended=last.why_not))
+    return [
+        Strip(
+            *panel.panel,
+            family,
+            tuple(sorted(marks[family], key=_by_rate)),
+            without_number[family],
+        )
+        for family in sorted(families)
+    ]
+
+
+def _last_with_number(settings: Sequence[Setting]) -> Setting | None:
+    """Return the last of a setting's epochs with a number of the headline."""
+    for setting in reversed(settings):
+        if setting.kept is not None or setting.forgotten is not None:
+            return setting
+    return None
 
 
 def _by_rate(mark: StripMark) -> tuple[float, str]:
+    """Return a sort key of marks: the learning rate, then the label."""
     return mark.setting.learning_rate or 0.0, mark.setting.method
 
 
-def _collapsed_runs(panel: Panel) -> set[Any]:
-    """The trajectories of which a run collapsed: its seed has no row at the last epoch."""
+def _collapsed_trajectories(panel: Panel) -> set[Any]:
+    """Return the trajectories with a run that collapsed. Its seed has no row at the last epoch."""
     return {
         setting.trajectory
         for setting in panel.settings
@@ -129,27 +144,28 @@ def _collapsed_runs(panel: Panel) -> set[Any]:
 
 
 def _floor(panel: Panel) -> float:
-    """The number of what is kept below which a setting has collapsed."""
+    """Return the number of what is kept below which a setting has collapsed."""
     return COLLAPSE_SHARE * (panel.start.utility or 0.0)
 
 
 def sensitivities(panels: Iterable[Panel]) -> tuple[MethodSensitivity, ...]:
     """List the methods of each panel that left a usable model at several settings."""
-    result: list[MethodSensitivity] = []
+    found: list[MethodSensitivity] = []
     for panel in panels:
-        last = {setting.trajectory: setting for setting in panel.settings}  # by ascending epochs
-        groups: dict[str, list[Setting]] = defaultdict(list)
-        lost = _collapsed_runs(panel)
-        for setting in last.values():
-            is_whole = setting.trajectory not in lost and not setting.why_not
+        # Settings come by ascending epochs, so that the last one stays.
+        last_of_trajectory = {setting.trajectory: setting for setting in panel.settings}
+        collapsed = _collapsed_trajectories(panel)
+        usable: dict[str, list[Setting]] = defaultdict(list)
+        for trajectory, setting in last_of_trajectory.items():
+            is_whole = trajectory not in collapsed and not setting.why_not
             if is_whole and (setting.kept or 0.0) >= _floor(panel):
-                groups[setting.family].append(setting)
-        result += [
+                usable[setting.family].append(setting)
+        found += [
             MethodSensitivity(*panel.panel, family, tuple(settings), _dependences(settings))
-            for family, settings in groups.items()
+            for family, settings in usable.items()
             if len(settings) > 1
         ]
-    return tuple(result)
+    return tuple(found)
 
 
 def value_of(setting: Setting, path: Path) -> Any:
@@ -163,31 +179,49 @@ def value_of(setting: Setting, path: Path) -> Any:
 
 
 def _dependences(settings: Sequence[Setting]) -> tuple[Dependence, ...]:
+    """Find the settings that differ in one value: the learning rate first, then by name."""
     names: dict[Path, str] = {(): RATE}
-    named = names_of(setting.rows[0].setting for setting in settings)
-    names |= dict(sorted(named.items(), key=lambda item: item[1]))
-    varied = [path for path in names if len({_key(setting, path) for setting in settings}) > 1]
+    names_of_paths = names_of(setting.rows[0].setting for setting in settings)
+    names |= dict(sorted(names_of_paths.items(), key=lambda path_and_name: path_and_name[1]))
+    varied = [path for path in names if len({_text(setting, path) for setting in settings}) > 1]
     dependences: list[Dependence] = []
     for path in varied:
         others = [other for other in varied if other != path]
-        lines: dict[tuple[str, ...], list[Setting]] = defaultdict(list)
-        for setting in settings:
-            lines[tuple(_key(setting, other) for other in others)].append(setting)
-        ordered = [
-            tuple(sorted(line, key=lambda setting: _order(value_of(setting, path))))
-            for line in lines.values()
-            if len(line) > 1
-        ]
-        if ordered:
-            dependences.append(Dependence(names[path], path, tuple(ordered)))
+        lines = _lines(settings, path, others)
+        if lines:
+            dependences.append(Dependence(names[path], path, lines))
     return tuple(dependences)
 
 
-def _key(setting: Setting, path: Path) -> str:
+def _lines(
+    settings: Sequence[Setting], path: Path, others: Sequence[Path]
+) -> tuple[tuple[Setting, ...], ...]:
+    """Group settings that differ only in the value at `path`.
+
+    Args:
+        settings: Settings of one method.
+        path: Where the value stands.
+        others: Where the other values stand in which settings differ.
+
+    Returns:
+        The groups of two settings or more, each ordered by the value.
+    """
+    settings_of_line: dict[tuple[str, ...], list[Setting]] = defaultdict(list)
+    for setting in settings:
+        settings_of_line[tuple(_text(setting, other) for other in others)].append(setting)
+    return tuple(
+        tuple(sorted(line, key=lambda setting: _order(value_of(setting, path))))
+        for line in settings_of_line.values()
+        if len(line) > 1
+    )
+
+
+def _text(setting: Setting, path: Path) -> str:
+    """Return a setting's value as text, by which values are told apart."""
     return value_text(value_of(setting, path))
 
 
 def _order(value: Any) -> tuple[bool, float, str]:
-    """Sort key of values: numbers first, then texts."""
-    number = isinstance(value, int | float)
-    return not number, float(value) if number else 0.0, str(value)
+    """Return a sort key of values: numbers first, then texts."""
+    is_number = isinstance(value, int | float)
+    return not is_number, float(value) if is_number else 0.0, str(value)
