@@ -1,8 +1,8 @@
 """The conclusion about each panel: facts, and three sentences made of the same values.
 
-The last lines of a sweep print the sentences: the best setting, how sure that is, does it last. The
-head of its page draws the facts (`recommendation.py`). Pure, except that `conclusion.json` of a
-sweep's folder, which stores both, is read.
+The last lines of a sweep print the sentences: the best setting, how sure that is, and whether it
+lasts. The first screen of its page draws the facts (`recommendation.py`). `conclusion.json` in the
+sweep's folder stores both.
 """
 
 import json
@@ -27,7 +27,7 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Conclusion:
-    """What is concluded about a panel; a sentence that does not apply is empty."""
+    """The conclusion about a panel; a sentence that does not apply is empty."""
 
     model: str
     split: SplitKey
@@ -39,7 +39,7 @@ class Conclusion:
     lasts: str = ""
     """Sentence on what attacks give back, with its interval; or that there was none."""
     has_best: bool = False
-    """True if a method has forgotten, and has kept its utility."""
+    """Whether a method has forgotten, and has kept its utility."""
     facts: Recommendation | None = None
     """The values behind the sentences; None in a file of an earlier version."""
 

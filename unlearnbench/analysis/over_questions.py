@@ -1,7 +1,8 @@
 """Intervals and tests over the questions of a row: would other questions give other numbers?
 
-The numbers themselves are those of the table. An interval of a number needs the values of each
-question, which no table has, so that the evaluations behind its rows are read here.
+The numbers themselves are taken from the table. An interval needs the value of each question, which
+no table contains, so the evaluations behind the rows are read here. `stats/mean_interval.py`
+computes the interval of a mean. Other numbers get theirs by resampling the questions (bootstrap).
 
 Rows of several seeds are averaged question by question first. The intervals are then about other
 questions for these seeds, not about other seeds.
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -31,20 +32,22 @@ from unlearnbench.stats.roc import mean_auc_interval
 from unlearnbench.stats.t_interval import LEVEL
 
 DRAWS = 500
-"""Resamples of the questions behind an interval of a number that is no mean."""
+"""Resamples of the questions for an interval of a number that is not a mean."""
 FEWEST_DRAWN = 10
-"""Questions of a set below which resamples say too little about questions that were not asked."""
+"""Fewest questions of a set for resampling. Fewer say too little about questions that were not
+asked."""
 KEPT_SHARE = "kept_share"
-"""Name among the intervals of the share of the start model's headline number that is kept."""
+"""Key of the interval of the share of the start model's headline number that is kept."""
 _MOST_TELLING = ("extraction_strength", "exact_memorization", "probability", "rouge")
-"""Metrics of a forget set by which memorisation is compared with the retain model's."""
+"""Metrics of a forget set by which memorisation is compared with the retain model's, the most
+telling one first."""
 Ends = tuple[float, float]
 """Low and high end of an interval."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A number beside the retain model's, compared question by question."""
+    """A number compared with the retain model's, question by question."""
 
     label: str
     value: float
@@ -187,11 +190,11 @@ class OverQuestions:
         return None
 
     def strongest_attack(self, row: TableRow) -> MembershipArea | None:
-        """Return the membership attack whose area is farthest from the aim.
+        """Return the membership attack whose area is farthest from the aim; None without one.
 
-        An attack that takes the retain model for its reference gives the retain model an area of ½,
-        whatever it knows. That is nothing to aim at, so that such an attack is left out if there is
-        a retain model.
+        An attack whose reference is the retain model gives the retain model itself an area of ½,
+        whatever it knows. Such an area is no aim, so the attack is left out if there is a retain
+        model.
         """
         areas: list[MembershipArea] = []
         for column, attack in self._membership_attacks.items():
@@ -205,19 +208,14 @@ class OverQuestions:
                 areas.append(MembershipArea(attack.label, column, area, retain, None))
         if not areas:
             return None
-        farthest = max(areas, key=lambda item: abs(item.area - item.aim))
-        return MembershipArea(
-            farthest.label,
-            farthest.column,
-            farthest.area,
-            farthest.retain,
-            self.area_interval([row], farthest.column),
-        )
+        farthest = max(areas, key=lambda attack: abs(attack.area - attack.aim))
+        # An interval takes long, so only the one that is returned gets it.
+        return replace(farthest, interval=self.area_interval([row], farthest.column))
 
     def kept_share(self, row: TableRow) -> float | None:
         """Return the share of the start model's headline number that a row keeps.
 
-        None if one of both is unknown or 0.
+        None if one of the two numbers is unknown or 0.
         """
         start = None if self.start is None else self.start.kept
         return row.kept / start if row.kept and start else None
@@ -290,29 +288,37 @@ class OverQuestions:
     def _values_by_question(
         self, measure: Measure, set_name: str, row: TableRow
     ) -> FloatArray | None:
-        """[n] the values of a metric; None without the set, or what the metric reads of it."""
+        """Return a metric's values [n] on a set.
+
+        None if the set was not evaluated, or without what the metric reads of it.
+        """
         evaluation = self._observed(row)
         if evaluation is None or set_name not in evaluation.sets:
             return None
-        with suppress(PluginError):  # the table's computation has warned of it
+        with suppress(PluginError):  # The table warns of a metric that fails.
             return measure.per_example(evaluation.sets[set_name])
         return None
 
     def _finite_values(self, measure: Measure, set_name: str, row: TableRow) -> FloatArray | None:
-        """[n] the values of a metric; None for fewer than two, and if one is not finite."""
+        """Return a metric's values [n]; None for fewer than two, and if one is not finite."""
         values = self._values_by_question(measure, set_name, row)
         if values is None or values.size < 2 or not np.isfinite(values).all():
             return None
         return values
 
     def _drawn(self, row: TableRow, column: str) -> FloatArray | None:
-        """[DRAWS] a column on resampled questions of each set, the same ones for every model.
+        """Return a column [DRAWS] on resampled questions of each set.
 
-        None if the column is neither of one metric nor of one summary, if a value is not finite, or
-        if a set has too few questions.
+        The same questions are drawn for every model, so that the draws of two models are paired.
+
+        Returns:
+            None if the column is neither of one metric nor of one summary, if a value is not
+            finite, or if a set has too few questions.
         """
         plan = self._schema.plan.of_columns({column})
-        summary = next(iter(plan.summaries.values())) if len(plan.summaries) == 1 else None
+        summary = None
+        if len(plan.summaries) == 1:
+            (summary,) = plan.summaries.values()
         values_of: dict[tuple[str, str], tuple[Measure, FloatArray]] = {}
         for measure in plan.measures:
             for set_name in measure.sets:
@@ -322,9 +328,10 @@ class OverQuestions:
                 values_of[measure.name, set_name] = measure, values
         if not values_of or (summary is None and len(values_of) > 1):
             return None
-        if min(values.size for _, values in values_of.values()) < FEWEST_DRAWN:
+        fewest_questions = min(values.size for _, values in values_of.values())
+        if fewest_questions < FEWEST_DRAWN:
             return None
-        return np.array([*_resampled(summary, column, values_of)], dtype=np.float64)
+        return np.array(list(_resampled(summary, column, values_of)), dtype=np.float64)
 
 
 def sensitivity_of_test(headline: Headline, retain: Evaluation) -> Sensitivity | None:
@@ -340,7 +347,11 @@ def sensitivity_of_test(headline: Headline, retain: Evaluation) -> Sensitivity |
 
 
 def percentiles(drawn: FloatArray | None) -> Ends | None:
-    """Return an interval; None if the number is undefined for some of the resampled questions."""
+    """Return the interval of a number by its draws [DRAWS] (percentile bootstrap).
+
+    Returns:
+        None if the number is undefined for some of the resampled questions.
+    """
     if drawn is None or not np.isfinite(drawn).all():
         return None
     low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
@@ -355,13 +366,15 @@ def _resampled(
     """Yield a column on resampled questions; NaN if it is undefined on them.
 
     Args:
-        summary: What computes the column from those of `values_of`; None if it is one of these.
+        summary: What computes the column from the metrics of `values_of`; None if the column is one
+            of these metrics.
         column: Name of the column.
         values_of: By metric and set, the metric and its values [n] by question.
     """
     generator = np.random.default_rng(0)
     sizes = {set_name: values.size for (_, set_name), (_, values) in values_of.items()}
     for _ in range(DRAWS):
+        # All metrics of a set are resampled by the same questions.
         places = {
             set_name: generator.integers(size, size=size)
             for set_name, size in sorted(sizes.items())

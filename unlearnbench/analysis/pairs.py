@@ -1,6 +1,6 @@
 """Which of two methods is better, for every pair of methods of a panel.
 
-Reads the evaluations of the compared settings from disk.
+The evaluations of the compared settings are read from disk.
 
 A pair is compared as by `unlearnbench compare`: at equal utility, and with a correction for the
 number of settings that a method was chosen from. In a table of pairs, the methods are in the order
@@ -36,7 +36,7 @@ questions, and a larger table cannot be read."""
 
 
 class Verdict(Enum):
-    """What is known of a method beside another one."""
+    """How a method compares with another one."""
 
     BETTER = "better"
     """It forgets more at equal utility, beyond chance."""
@@ -120,26 +120,33 @@ def pair_table(panel: Panel, records: Iterable[Record], rivals: Rivals | None) -
 
 
 def _family(side: Contender, others: Sequence[Contender], panel: Panel, swaps: int) -> list[Pair]:
-    """Compare a method with each of several others."""
-    found = [_compared(side, other, panel, swaps) for other in others]
-    p_values: dict[int, float] = {}
-    for number, item in enumerate(found):
-        if isinstance(item, PanelComparison) and item.test is not None:
-            p_values[number] = item.test.p_value
-    adjusted = dict(zip(p_values, holm([*p_values.values()]), strict=True))
+    """Compare a method with each of several others, with p-values that are adjusted (Holm)."""
+    compared = [_compared(side, other, panel, swaps) for other in others]
+    p_values = [
+        comparison.test.p_value
+        for comparison in compared
+        if isinstance(comparison, PanelComparison) and comparison.test is not None
+    ]
+    adjusted = iter(holm(p_values))
     pairs: list[Pair] = []
-    for number, item in enumerate(found):
-        if isinstance(item, Pair):
-            pairs.append(item)
+    for comparison in compared:
+        if isinstance(comparison, Pair):
+            pairs.append(comparison)
+        elif comparison.test is None:
+            pairs.append(_judged(comparison))
         else:
-            pairs.append(_judged(replace(item, p_adjusted=adjusted.get(number))))
+            pairs.append(_judged(replace(comparison, p_adjusted=next(adjusted))))
     return pairs
 
 
 def _compared(
     side: Contender, other: Contender, panel: Panel, swaps: int
 ) -> PanelComparison | Pair:
-    """Compare two methods; a pair if nothing can be compared."""
+    """Compare two methods.
+
+    Returns:
+        The finished pair if they are not comparable.
+    """
     try:
         matched = match(side, other, panel.panel, TOLERANCE)
         compared = compare_match(side, other, panel.panel, matched, TOLERANCE, swaps=swaps)
@@ -156,20 +163,19 @@ def _judged(compared: PanelComparison) -> Pair:
     if a is None or b is None:
         return Pair(Verdict.INCOMPARABLE, compared.why_not)
     kept = compared.headline.kept
-    at = f"{kept.plain_label} {kept.text(a.utility)} and {kept.text(b.utility)}"
+    utilities = f"{kept.plain_label} {kept.text(a.utility)} and {kept.text(b.utility)}"
     seed_count = min(len(a.seeds), len(b.seeds))
     if seed_count < ENOUGH_SEEDS:
         known = f"with {counted(seed_count, 'seed')} it is not known what others would give"
-        return Pair(Verdict.UNDECIDED, f"{at}: {known}")
+        return Pair(Verdict.UNDECIDED, f"{utilities}: {known}")
     ends = compared.test or compared.over_seeds
     if ends is None:
-        return Pair(Verdict.UNDECIDED, f"{at}: there is no interval of the difference")
+        return Pair(Verdict.UNDECIDED, f"{utilities}: there is no interval of the difference")
     forgotten = compared.headline.forgotten
     number = "D" if compared.test else forgotten.name
     digits = 3 if compared.test else forgotten.digits
-    reason = (
-        f"{at}; difference of {number} between {ends.low:.{digits}f} and {ends.high:.{digits}f}"
-    )
+    low, high = (f"{end:.{digits}f}" for end in (ends.low, ends.high))
+    reason = f"{utilities}; difference of {number} between {low} and {high}"
     if compared.p_adjusted is not None:
         reason += f", p = {compared.p_adjusted:.2g}"
     verdict = Verdict.UNDECIDED

@@ -18,7 +18,7 @@ from unlearnbench.results.table import TableRow
 from unlearnbench.stats.t_interval import LEVEL, Interval, interval_of_all, is_above
 
 LASTING = "Lasting"
-"""Label of what lasts under attacks, beside the benchmark's scores."""
+"""Label of the score under attacks, which stands next to the benchmark's own scores."""
 OVER_FORGOTTEN = "over-forgotten"
 """Kind of the warning that a setting knows less of the forget rows than the retain model."""
 REPETITION = "repetition"
@@ -107,21 +107,22 @@ def set_title(name: str) -> str:
 
 
 def questions(schema: BenchmarkSchema) -> tuple[Summary, ...]:
-    """List the scores that answer a question; those that need both other models first.
+    """List the scores that answer a question, the ones that need both other models first.
 
-    Without those that are relative to a model, or made of a number, that the benchmark has not.
+    A score is left out if the benchmark lacks a model that it is relative to, or a number that it
+    is made of.
     """
     columns = {column.name for column in schema.plan.columns}
-    result = [
-        summary
-        for summary in schema.plan.summaries.values()
-        if summary.question
-        and summary.relative_to <= schema.references
-        and columns.issuperset(summary.parts())
-    ]
-    return tuple(
-        sorted(result, key=lambda s: ("retain" not in s.relative_to, "start" not in s.relative_to))
+    answerable: list[Summary] = []
+    for summary in schema.plan.summaries.values():
+        has_models = summary.relative_to <= schema.references
+        has_parts = columns.issuperset(summary.parts())
+        if summary.question and has_models and has_parts:
+            answerable.append(summary)
+    answerable.sort(
+        key=lambda score: ("retain" not in score.relative_to, "start" not in score.relative_to)
     )
+    return tuple(answerable)
 
 
 class Scorer:
@@ -161,6 +162,7 @@ class Scorer:
         return self._scores_of_rows[key]
 
     def _score(self, score: Summary, rows: Sequence[TableRow]) -> Score:
+        """Return the answer of a setting to one question."""
         column = score.columns()[0]
         # Other numbers that are made of some of the same parts.
         rivals = [
@@ -182,6 +184,7 @@ class Scorer:
         return Score(column.label, mean, by_seed, interval, warnings, tuple(parts))
 
     def _part(self, name: str, rows: Sequence[TableRow]) -> Part:
+        """Return a number behind a score, with the other models' numbers."""
         value = mean_of([row.metrics.get(name) for row in rows])
         return Part(
             self._schema.column(name),
@@ -194,8 +197,15 @@ class Scorer:
     def _warnings(
         self, made_of: set[str], parts: Sequence[Part], rows: Sequence[TableRow]
     ) -> Iterator[tuple[str, str]]:
-        """Describe by kind where the model is beyond the retain model, or repeats itself."""
-        beyond = self._part_beyond_retain([p for p in parts if p.column.name in made_of], rows)
+        """Yield the kind and the sentence of each reason why the number is no success.
+
+        Args:
+            made_of: Columns that the score is made of.
+            parts: The numbers of these columns, then other numbers made of some of the same parts.
+            rows: Rows of the setting's seeds.
+        """
+        own_parts = [part for part in parts if part.column.name in made_of]
+        beyond = self._part_beyond_retain(own_parts, rows)
         if beyond is not None:
             measure, name = self._schema.measures[beyond.column.name]
             sentences = [
@@ -236,7 +246,7 @@ class Scorer:
             )
 
     def _is_repetitive(self, part: Part) -> bool:
-        """Whether a part says that answers repeat themselves much more than the start model's."""
+        """Whether a part shows that answers repeat themselves much more than the start model's."""
         measure = self._schema.measures.get(part.column.name)
         if measure is None or measure[0].name != REPETITION:
             return False
