@@ -1,8 +1,10 @@
-"""Figures for a notebook or a paper: the page's own, side by side, with a title and a legend.
+"""Figures for a notebook or a paper: the figures of the page in a grid, with a title and a legend.
 
-Every figure is laid out in the pixels of a screen, with a font of 12. For a width in print its
-frame is as wide as the paper's at that font, and files are scaled to the paper's font size: marks,
-lines and legends keep their proportions.
+`pareto` and `trajectories` draw the cells of the grid, and `fit` lays them out.
+
+Every figure is laid out in the pixels of a screen, with a font of 12. A figure for print is laid
+out as if the paper had that font, and its file is scaled down to the font size of the paper.
+Therefore marks, lines and legends keep their proportions.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from ..formatting import rate_text
 from .curve_plot import NAME_LINE, curves, name_lines, name_margin
 from .marks import Figure
 from .palette import GRID, INK, MUTED, Style, meta
-from .tradeoff_data import panels
+from .tradeoff_data import TradeOffPanel, panels
 from .tradeoff_plot import draw, name_marks
 
 _AXIS = {"gridcolor": GRID, "tickfont": {"size": 11, "color": MUTED}, "title": {"standoff": 6}}
@@ -49,23 +51,31 @@ TEMPLATE = go.layout.Template(
 """Layout of all figures for paper."""
 WIDTHS = {"column": 3.25, "text": 6.75}
 """Inches of a column and of the text, in the usual templates of conferences."""
-_POINTS, _COLUMN_POINTS = 9.0, 8.0
-"""Points of the font of a screen, at 96 pixels an inch, and of a column."""
+_POINTS = 9.0
+"""Font size in points of a figure as wide as the text: 12 pixels at 96 pixels an inch."""
+_COLUMN_POINTS = 8.0
+"""Font size in points of a figure as wide as a column."""
 _DPI = 300
 """Dots per inch of a PNG for print."""
 _NARROW = 5.0
-"""Inches below which panels are below each other."""
-_GAP, _LINE = 52, 18
-"""Pixels between rows of panels, for ticks and titles; height of a title's second line."""
-_LEFT, _RIGHT = 60, 12
-"""Pixels beside all cells."""
+"""Inches below which all panels stand in one column."""
+_GAP = 52
+"""Pixels between rows of panels, for ticks and titles."""
+_LINE = 18
+"""Pixels of a title's second line."""
+_LEFT = 60
+"""Pixels to the left of all cells."""
+_RIGHT = 12
+"""Pixels to the right of all cells."""
+_ASPECT = 0.6
+"""Height of a cell by its width."""
 _COLUMN_ASPECT = 0.85
-"""Height of a trade-off by its width in a column, where names stand at the marks."""
+"""Height by width of a trade-off in a column. It is higher, because names stand at the marks."""
 _OF_FORGET_SET = 2
-"""Metrics of the forget set that are drawn where none are named."""
+"""How many metrics of the forget set are drawn if the caller names none."""
 
 Cells = dict[tuple[int, int], tuple[str, Figure]]
-"""Titles and figures by row and column, from 1."""
+"""Titles and figures by row and column, which count from 1."""
 
 
 def pareto(
@@ -78,36 +88,52 @@ def pareto(
 ) -> go.Figure:
     """Draw what is kept against what is forgotten: rows are models, columns splits.
 
-    table    `Results.read(folder).rows`, or a part of them
-    every    the whole table, whose colours and shapes a part of it keeps (default: this part)
-    width    see `fit`
-    choices  `Results.choices`, which are ringed in place of the best of all settings
-    ends     `Results.ends`: runs that ended early
+    Args:
+        table: `Results.read(folder).rows`, or a part of them.
+        every: The whole table, if `table` is a part that keeps the colours and shapes of the whole.
+        width: See `canvas`.
+        choices: `Results.choices`, which are ringed in place of the best of all settings.
+        ends: `Results.ends`: runs that ended early.
+
+    Raises:
+        UnlearnbenchError: For a width outside of what can be drawn.
     """
     headline = headline_of_rows(table)
+    title = f"{headline.kept.plain_label} against {headline.forgotten.name}"
     style = Style.of(table if every is None else every)
     shown = panels(table, choices, ends)
-    models = list(dict.fromkeys(p.model for p in shown))
-    fractions = sorted({p.forget_fraction for p in shown}, key=split_order)
-    cells: Cells = {}
-    for i, panel in enumerate(shown):
-        location = models.index(panel.model) + 1, fractions.index(panel.forget_fraction) + 1
-        drawn = draw(panel, style)
-        if _is_narrow(width):
-            name_marks(drawn, panel, style, frame_of(width, _COLUMN_ASPECT))
-        elif len(shown) > 1:  # the legend has the names
-            for trace in drawn["data"]:
-                if trace["meta"]["role"] == "best":
-                    trace["mode"] = "markers"
-        where = panel_label(panel.model, panel.forget_fraction)
-        cells[(i + 1, 1) if _is_narrow(width) else location] = where, drawn
-    methods = {trajectory.family for panel in shown for trajectory in panel.trajectories}
-    title = f"{headline.kept.plain_label} against {headline.forgotten.name}"
+
     if _is_narrow(width):
+        # Names stand at the marks, so the legend has no methods.
+        cells: Cells = {}
+        for row, panel in enumerate(shown, start=1):
+            figure = draw(panel, style)
+            name_marks(figure, panel, style, frame_of(width, _COLUMN_ASPECT))
+            cells[row, 1] = panel_label(panel.model, panel.forget_fraction), figure
         legend = _legend(set(), table, style, symbols=True)
         return fit(cells, legend, width, title, aspect=_COLUMN_ASPECT)
-    legend = _legend(methods, table, style, symbols=True)
-    return fit(cells, legend, width, title)
+
+    cells = _grid_of_panels(shown, style)
+    methods = {trajectory.family for panel in shown for trajectory in panel.trajectories}
+    return fit(cells, _legend(methods, table, style, symbols=True), width, title)
+
+
+def _grid_of_panels(shown: Sequence[TradeOffPanel], style: Style) -> Cells:
+    """Draw the trade-off of each panel in the row of its model and the column of its split."""
+    models = list(dict.fromkeys(panel.model for panel in shown))
+    splits = sorted({panel.forget_fraction for panel in shown}, key=split_order)
+    cells: Cells = {}
+    for panel in shown:
+        figure = draw(panel, style)
+        if len(shown) > 1:
+            # The legend has the names, for which small panels lack space.
+            for trace in figure["data"]:
+                if trace["meta"]["role"] == "best":
+                    trace["mode"] = "markers"
+        row = models.index(panel.model) + 1
+        column = splits.index(panel.forget_fraction) + 1
+        cells[row, column] = panel_label(panel.model, panel.forget_fraction), figure
+    return cells
 
 
 def trajectories(
@@ -120,9 +146,17 @@ def trajectories(
 ) -> go.Figure:
     """Draw metrics by epoch: a row per model and forget fraction, a column per metric.
 
-    metrics  columns of `results.csv` (default: the headline's two, and two of the forget set)
+    Args:
+        table: See `pareto`.
+        metrics: Columns of `results.csv`. The default is the two of the headline, and two more of
+            the forget set.
+        every: See `pareto`.
+        width: See `canvas`.
+        ends: See `pareto`.
 
-    The other options are those of `pareto`. Raises: UnlearnbenchError for an unknown metric.
+    Raises:
+        UnlearnbenchError: For a metric without a number in the table, or a width outside of what
+            can be drawn.
     """
     plan = table[0].schema.plan if table else None
     known = filled_columns((row.metrics for row in table), plan)
@@ -133,27 +167,32 @@ def trajectories(
             raise UnlearnbenchError(
                 f"metric {name!r} has no number in this table{near} there are {', '.join(known)}"
             )
+
     style = Style.of(table if every is None else every)
-    is_narrow = _is_narrow(width)
-    cols = 1 if is_narrow else len(metrics)
-    lines = -(-len(metrics) // max(cols, 1))
     shown = panels(table, ends=ends)
     methods = {row.family for row in table if row.kind == "run"}
-    right, aspect = float(_RIGHT), 0.6
+    is_narrow = _is_narrow(width)
+    right = float(_RIGHT)
+    aspect = _ASPECT
     if is_narrow:
+        # Names stand beside the lines: they need a margin, and a line of text each.
         labels = {row.method for row in table if row.kind == "run"}
         right = name_margin(labels, canvas(width).pixels)
         frame_width, _ = frame_of(width, aspect, right)
         aspect = max(aspect, NAME_LINE * (len(methods) + 1) / frame_width)
+
     cells: Cells = {}
-    for i, panel in enumerate(shown):
-        where = "" if len(shown) == 1 else f"<br>{panel.place}"
-        for j, metric in enumerate(metrics):
-            label = panel.rows[0].schema.column(metric).label + where
-            drawn = curves(panel, metric, style)
+    for panel_index, panel in enumerate(shown):
+        place = "" if len(shown) == 1 else f"<br>{panel.place}"
+        for metric_index, metric in enumerate(metrics):
+            figure = curves(panel, metric, style)
             if is_narrow:
-                name_lines(drawn, panel, style, frame_of(width, aspect, right))
-            cells[i * lines + j // cols + 1, j % cols + 1] = label, drawn
+                name_lines(figure, panel, style, frame_of(width, aspect, right))
+                location = (panel_index * len(metrics) + metric_index + 1, 1)
+            else:
+                location = (panel_index + 1, metric_index + 1)
+            cells[location] = panel.rows[0].schema.column(metric).label + place, figure
+
     legend = _legend(set() if is_narrow else methods, table, style, symbols=False)
     unit = unit_of_rows(table)
     title = f"Forgetting, {unit} by {unit}"
@@ -161,48 +200,73 @@ def trajectories(
 
 
 def _usual(table: Sequence[TableRow], known: Sequence[str]) -> list[str]:
+    """Return the columns to draw if the caller names none."""
     headline = headline_of_rows(table)
-    two = [item for item in (headline.kept.column, headline.forgotten.column) if item in known]
+    of_headline = [
+        column for column in (headline.kept.column, headline.forgotten.column) if column in known
+    ]
     if not table:
-        return two
+        return of_headline
+
     schema = table[0].schema
-    forget = schema.sets("forget")
-    further = [n for n in known if n not in two and schema.column(n).set in forget]
-    return [*two, *further[:_OF_FORGET_SET]]
+    forget_sets = schema.sets("forget")
+    of_forget_sets = [
+        column
+        for column in known
+        if column not in of_headline and schema.column(column).set in forget_sets
+    ]
+    return [*of_headline, *of_forget_sets[:_OF_FORGET_SET]]
 
 
 def _legend(
     methods: set[str], table: Sequence[TableRow], style: Style, *, symbols: bool
 ) -> list[go.Scatter]:
-    """Make the legend's entries: methods, and dashes of learning rates where they differ."""
-    rates = sorted({r.learning_rate for r in table if r.learning_rate is not None})
-    differ = len({style.dashes[rate] for rate in rates}) > 1
-    entries: list[Figure] = [
-        {
-            "name": family,
-            "mode": "lines+markers" if symbols else "lines",
-            "line": {"color": style.colour(family), "width": 2.5},
-            "marker": {"symbol": style.shape(family), "size": 8, "color": style.colour(family)},
-            "legendgroup": family,  # a click hides the method everywhere
-        }
-        for family in sorted(methods)
-    ]
-    entries += [
-        {
-            "name": f"{'learning ' if methods else ''}rate {rate_text(rate)}",
-            "mode": "lines",
-            "line": {"color": INK, "width": 1.6, "dash": style.dashes[rate]},
-            "legendgroup": f"rate {rate_text(rate)}",  # entries of one group are below each other
-        }
-        for rate in (rates if differ else ())
-    ]
-    return [
-        go.Scatter(x=[None], y=[None], meta=meta("legend"), showlegend=True, **entry)
-        for entry in entries
-    ]
+    """Make the legend's entries: methods, then dashes of learning rates if these differ.
+
+    Args:
+        methods: Methods with an entry; none if their names stand in the figure.
+        table: Rows, whose learning rates have entries.
+        style: Colours, shapes and dashes.
+        symbols: Whether the entry of a method has the shape of its marks.
+    """
+    entries = [_method_entry(family, style, symbols=symbols) for family in sorted(methods)]
+    rates = sorted({row.learning_rate for row in table if row.learning_rate is not None})
+    if len({style.dashes[rate] for rate in rates}) > 1:
+        # Without methods in the legend, the figure is narrow, and the name is short.
+        noun = "learning rate" if methods else "rate"
+        entries += [_rate_entry(rate, noun, style) for rate in rates]
+    return entries
+
+
+def _method_entry(family: str, style: Style, *, symbols: bool) -> go.Scatter:
+    colour = style.colour(family)
+    return _legend_entry(
+        name=family,
+        mode="lines+markers" if symbols else "lines",
+        line={"color": colour, "width": 2.5},
+        marker={"symbol": style.shape(family), "size": 8, "color": colour},
+        # The traces of the method have the same group, so that a click hides them in all panels.
+        legendgroup=family,
+    )
+
+
+def _rate_entry(rate: float, noun: str, style: Style) -> go.Scatter:
+    return _legend_entry(
+        name=f"{noun} {rate_text(rate)}",
+        mode="lines",
+        line={"color": INK, "width": 1.6, "dash": style.dashes[rate]},
+        # Plotly would put entries of one group below each other.
+        legendgroup=f"rate {rate_text(rate)}",
+    )
+
+
+def _legend_entry(**appearance: Any) -> go.Scatter:
+    """Make a trace without points, which only the legend shows."""
+    return go.Scatter(x=[None], y=[None], meta=meta("legend"), showlegend=True, **appearance)
 
 
 def _inches(width: str | float | None) -> float | None:
+    """Look up or check a width in print; None for a screen."""
     inches = WIDTHS.get(str(width), width)
     if isinstance(inches, str) or not (inches is None or 1 <= inches <= 30):
         raise UnlearnbenchError(f"width {width!r}: give {', '.join(WIDTHS)}, or 1 to 30 inches")
@@ -210,7 +274,7 @@ def _inches(width: str | float | None) -> float | None:
 
 
 def _is_narrow(width: str | float | None) -> bool:
-    """True if panels are below each other."""
+    """Whether all panels stand in one column. Names then stand in the figure, not in the legend."""
     return (_inches(width) or _NARROW) < _NARROW
 
 
@@ -246,9 +310,9 @@ def canvas(width: str | float | None, on_screen: float = 760) -> Canvas:
 def frame_of(
     width: str | float | None, aspect: float, right: float = _RIGHT
 ) -> tuple[float, float]:
-    """Return width and height in pixels of the only cell of a line, as `fit` lays it out."""
-    wide = canvas(width).pixels - _LEFT - right
-    return wide, aspect * wide
+    """Return width and height in pixels of a cell that has a line for itself, as in `fit`."""
+    frame_width = canvas(width).pixels - _LEFT - right
+    return frame_width, aspect * frame_width
 
 
 def fit(
@@ -257,75 +321,111 @@ def fit(
     width: str | float | None,
     title: str,
     *,
-    aspect: float = 0.6,
+    aspect: float = _ASPECT,
     right: float = _RIGHT,
 ) -> go.Figure:
     """Join figures into one of a width, with a legend below all of them.
 
-    width   `column`, `text`, or inches in print, with fonts of 8 or 9 points; None for a screen
-    title   for a screen; in print a caption has it
-    aspect  height of a cell by its width
-    right   pixels to the right of the cells
+    Args:
+        cells: Figures by row and column. A place without a figure stays empty.
+        legend: Entries of the legend, see `_legend`.
+        width: See `canvas`.
+        title: Title on a screen. In print a caption has it.
+        aspect: Height of a cell by its width.
+        right: Pixels to the right of the cells.
 
-    Raises: UnlearnbenchError for a width outside of what can be drawn.
+    Raises:
+        UnlearnbenchError: For a width outside of what can be drawn.
     """
-    rows, cols = (max([cell[i] for cell in cells], default=1) for i in (0, 1))
-    places = [(i, j) for i in range(1, rows + 1) for j in range(1, cols + 1)]
-    titles = [cells[location][0] if location in cells else "" for location in places]
-    second = _LINE * any("<br>" in item for item in titles)
-    gap, on_screen = _GAP + second, 760 if cols <= 1 else 380 * cols
-    made = canvas(width, on_screen)
-    pixels = made.pixels
-    title = title if made.inches is None else ""
-    inside = aspect * (pixels - _LEFT - right) / cols * rows + gap * (rows - 1)
+    rows = max((row for row, _ in cells), default=1)
+    cols = max((col for _, col in cells), default=1)
+    places = [(row, col) for row in range(1, rows + 1) for col in range(1, cols + 1)]
+    cell_titles = [cells[place][0] if place in cells else "" for place in places]
+    second_line = _LINE if any("<br>" in cell_title for cell_title in cell_titles) else 0
+
+    size = canvas(width, on_screen=760 if cols <= 1 else 380 * cols)
+    title = title if size.inches is None else ""
+    gap = _GAP + second_line
+    inside = aspect * (size.pixels - _LEFT - right) / cols * rows + gap * (rows - 1)
     figure: Any = make_subplots(
         rows=rows,
         cols=cols,
-        subplot_titles=titles,
+        subplot_titles=cell_titles,
         horizontal_spacing=0.28 / cols**1.3,
         vertical_spacing=gap / inside,
     )
     figure.update_annotations(font={"size": 13, "color": INK})
-    for number, location in enumerate(places, start=1):
-        _put(figure, cells.get(location), location, "" if number == 1 else str(number), rows)
+    for number, place in enumerate(places, start=1):
+        # Plotly calls the axes of the first cell "x" and "y", those of the second "x2" and "y2".
+        axis_number = "" if number == 1 else str(number)
+        _put(figure, cells.get(place), place, axis_number, rows)
     figure.add_traces(legend)
-    names = [t.name or "" for t in figure.data if t.showlegend is not False]
-    lines = -(-sum(60 + 7 * len(name) for name in names) // int(pixels - 110))
-    top, foot = (64 if title else 30) + second, 56 + 20 * lines
+
+    names = [trace.name or "" for trace in figure.data if trace.showlegend is not False]
+    # About 7 pixels a letter, and 60 for the symbol and the space between entries.
+    legend_pixels = sum(60 + 7 * len(name) for name in names)
+    legend_lines = -(-legend_pixels // int(size.pixels - 110))
+    top = (64 if title else 30) + second_line
+    foot = 56 + 20 * legend_lines
     figure.update_layout(
         template=TEMPLATE,
         title_text=title,
-        width=round(pixels),
+        width=round(size.pixels),
         height=round(top + inside + foot),
         margin={"l": _LEFT, "r": right, "t": top, "b": foot},
         legend_y=-46 / inside,
-        meta=made.meta,
+        meta=size.meta,
     )
     return figure
 
 
 def _put(
-    figure: Any, cell: tuple[str, Figure] | None, location: tuple[int, int], number: str, rows: int
+    figure: Any,
+    cell: tuple[str, Figure] | None,
+    place: tuple[int, int],
+    axis_number: str,
+    rows: int,
 ) -> None:
-    """Put a figure's traces, axes, levels and notes into a cell."""
-    at = dict(zip(("row", "col"), location, strict=True))
+    """Put a figure's traces, axes, levels and notes into a cell.
+
+    Args:
+        figure: The grid.
+        cell: Title and figure; None for an empty cell.
+        place: Row and column of the cell, which count from 1.
+        axis_number: End of the names of the cell's axes: `2` for `x2` and `y2`.
+        rows: Number of rows of the grid.
+    """
+    row, col = place
     if cell is None:
-        figure.update_xaxes(visible=False, **at)
-        figure.update_yaxes(visible=False, **at)
+        figure.update_xaxes(visible=False, row=row, col=col)
+        figure.update_yaxes(visible=False, row=row, col=col)
         return
-    data, layout = cell[1]["data"], cell[1]["layout"]
-    for trace in data:
+
+    _, drawn = cell
+    for trace in drawn["data"]:
         group = trace["meta"]["family"] or trace["meta"]["role"]
-        figure.add_trace(trace | {"legendgroup": group}, **at)
-    # Axis titles only below the last row and beside the first column.
-    x_title = layout["xaxis"]["title"] if location[0] == rows else None
-    y_title = layout["yaxis"].get("title") if location[1] == 1 else None
-    figure.update_xaxes(**layout["xaxis"] | {"title": x_title}, **at)
-    figure.update_yaxes(**layout["yaxis"] | {"title": y_title}, **at)
-    for kind, add in (("shapes", figure.add_shape), ("annotations", figure.add_annotation)):
-        for item in layout.get(kind, ()):
-            refs = {
-                f"{axis}ref": f"{axis}{number}{' domain' * (item.get(f'{axis}ref') == 'paper')}"
-                for axis in ("x", "y")
-            }
-            add(**item | refs)
+        figure.add_trace(trace | {"legendgroup": group}, row=row, col=col)
+
+    # Only the last row has titles of x axes, and only the first column titles of y axes.
+    layout = drawn["layout"]
+    x_title = layout["xaxis"]["title"] if row == rows else None
+    y_title = layout["yaxis"].get("title") if col == 1 else None
+    figure.update_xaxes(**layout["xaxis"] | {"title": x_title}, row=row, col=col)
+    figure.update_yaxes(**layout["yaxis"] | {"title": y_title}, row=row, col=col)
+
+    for shape in layout.get("shapes", ()):
+        figure.add_shape(**shape | _references_to_axes(shape, axis_number))
+    for annotation in layout.get("annotations", ()):
+        figure.add_annotation(**annotation | _references_to_axes(annotation, axis_number))
+
+
+def _references_to_axes(placed: Figure, axis_number: str) -> dict[str, str]:
+    """Tie a shape or an annotation to the axes of a cell.
+
+    Positions relative to the figure (`paper`) become relative to the cell: `x2 domain`.
+    """
+    references: dict[str, str] = {}
+    for axis in ("x", "y"):
+        is_relative = placed.get(f"{axis}ref") == "paper"
+        references[f"{axis}ref"] = f"{axis}{axis_number}{' domain' if is_relative else ''}"
+    return references
