@@ -61,9 +61,12 @@ _DAMAGE = (OSError, EOFError, KeyError, TypeError, ValueError, AttributeError, z
 def read_log(path: Path | str, *, profile: Profile = TOFU) -> Evaluation:
     """Read a log of TOFU or open-unlearning, gzipped or not, or our own `.safetensors`.
 
-    profile  of a log that names none, as TOFU's published ones
+    Args:
+        path: The file.
+        profile: Evaluation rules of a log that names none. TOFU's published logs do not.
 
-    Raises: EvaluationError that names the place.
+    Raises:
+        EvaluationError: The file cannot be read, or has another form. The message names the place.
     """
     path = Path(path)
     if path.suffix == SUFFIX:
@@ -101,7 +104,13 @@ class _Columns:
         return key in self._tables
 
     def rows(self, key: str) -> list[Any]:
-        """[n] values by index. A merged log of several processes may have them in no order."""
+        """Return the values [n] of a table, ordered by index.
+
+        A log that was merged from several processes may have them in another order.
+
+        Raises:
+            ValueError: The table has another form, or other questions than the first one.
+        """
         table = self._tables[key]
         if not isinstance(table, dict) or not all(map(str.isdecimal, table)):
             raise ValueError(f"{self._place}{key}: expected {{index: value}} with indices 0, 1, …")
@@ -114,9 +123,16 @@ class _Columns:
     def numbers(
         self, key: str, field: str = "", *, whole: bool = False, per_answer: bool = False
     ) -> Any:
-        """[n], or [n, k] where each question has a value per perturbed answer.
+        """Return the numbers of a table: [n], or [n, k] for a value per perturbed answer.
 
-        field  whose values are read, where a question has several
+        Args:
+            key: Name of the table.
+            field: Field to read, if a question has an object of several; empty for plain values.
+            whole: Whether the numbers are integers, such as counts.
+            per_answer: Whether each question has a list with a number per perturbed answer.
+
+        Raises:
+            ValueError: The table has another form.
         """
         rows = self.rows(key)
         if field:
@@ -130,6 +146,7 @@ class _Columns:
 
 
 def _tofu(document: Mapping[str, Any], profile: Profile) -> Evaluation:
+    """Return the evaluation in a log of TOFU. `profile` holds for sets that name none."""
     rules = {
         (str(document[file].get("profile", profile.id)), document[file].get("precision"))
         for file in FILES.values()
@@ -140,9 +157,13 @@ def _tofu(document: Mapping[str, Any], profile: Profile) -> Evaluation:
         ]
         raise ValueError(f"its sets were evaluated by different rules ({', '.join(listed)})")
     ((name, precision),) = rules
-    sets = {n: _tofu_set(_Columns(f"{f}.", document[f])) for n, f in FILES.items()}
-    if name == profile.id and profile.words != "ascii":
-        sets = {key: _recounted(seen, profile.words) for key, seen in sets.items()}
+    sets: dict[SetName, SetEvaluation] = {}
+    for set_name, file in FILES.items():
+        evaluated = _tofu_set(_Columns(f"{file}.", document[file]))
+        # A log has ROUGE by the rule `ascii`.
+        if name == profile.id and profile.words != "ascii":
+            evaluated = _recounted(evaluated, profile.words)
+        sets[set_name] = evaluated
     return Evaluation(name, sets, precision=precision)
 
 
@@ -184,7 +205,7 @@ def _tofu_set(tables: _Columns) -> SetEvaluation:
 
 
 def _question_of(prompt: str) -> str:
-    """The question inside a prompt of the published logs; other prompts unchanged."""
+    """Return the question inside a prompt of the published logs; another prompt as it is."""
     for before, after in _TEMPLATES:
         if prompt.startswith(before) and prompt.endswith(after):
             return prompt[len(before) : -len(after)]
@@ -192,16 +213,24 @@ def _question_of(prompt: str) -> str:
 
 
 def _open_unlearning(document: Mapping[str, Any]) -> Evaluation:
-    """The sets of such a log, under profile `open-unlearning`; the forget set must be there."""
+    """Return the evaluation in a log of open-unlearning, under the profile `open-unlearning`.
+
+    Raises:
+        KeyError: The forget set lacks a metric.
+    """
     values = {k: t["value_by_index"] for k, t in document.items() if "value_by_index" in t}
     tables = _Columns("", values)
     sets: dict[SetName, SetEvaluation] = {}
     for name, (prefix, base) in _SETS.items():
         needed = {base, "Q_A_PERT_Prob"}
-        needed |= set() if name == "forget" else {"Q_A_Prob", "Q_A_ROUGE"}
-        if missing := sorted(f"{prefix}_{k}" for k in needed if f"{prefix}_{k}" not in tables):
-            if name == "forget":
-                raise KeyError(missing[0])  # which open-unlearning logs with forget_truth_ratio
+        if name != "forget":
+            needed |= {"Q_A_Prob", "Q_A_ROUGE"}
+        keys = [f"{prefix}_{metric}" for metric in needed]
+        missing = sorted(key for key in keys if key not in tables)
+        if missing and name == "forget":
+            # open-unlearning logs these metrics together with forget_truth_ratio.
+            raise KeyError(missing[0])
+        if missing:
             continue
         sets[name] = _open_unlearning_set(_Columns("", values), prefix, base)
     memorized = {
@@ -216,7 +245,7 @@ def _open_unlearning(document: Mapping[str, Any]) -> Evaluation:
 
 
 def _attack_scores(document: Mapping[str, Any], group: str) -> dict[str, FloatArray]:
-    """[n] by attack, the scores of the forget or the holdout rows."""
+    """Return the scores [n] of the forget or the holdout rows, by membership inference attack."""
     tables = {
         key: groups[group].get("value_by_index")
         for key, groups in document.items()
@@ -227,7 +256,7 @@ def _attack_scores(document: Mapping[str, Any], group: str) -> dict[str, FloatAr
 
 
 def _scores_alone(values: Mapping[str, FloatArray]) -> SetEvaluation:
-    """A set of which attacks' scores are known, and nothing else."""
+    """Return a set of which only the scores of membership inference attacks are known."""
     n = len(next(iter(values.values())))
     unknown, none = np.full(n, np.nan), np.zeros(n, dtype=np.int64)
     return SetEvaluation(
