@@ -225,7 +225,8 @@ def _deviations(settings: Sequence[FloatArray], retain: FloatArray) -> FloatArra
     seeds, n = settings[0].shape
     drawn = [_resampled(ratios.tobytes(), seeds, goal) for ratios in settings]
     distances: FloatArray = np.stack(drawn) / (seeds * n)
-    return distances - distances.mean(axis=1, keepdims=True)
+    centred: FloatArray = distances - distances.mean(axis=1, keepdims=True)
+    return centred
 
 
 def _below(ratios: FloatArray, cuts: FloatArray) -> Counts:
