@@ -1,19 +1,22 @@
-"""The harmonic mean, by which benchmarks combine what a model must have all of."""
+"""The harmonic mean, by which benchmarks combine numbers that must all be high."""
 
 import math
 from collections.abc import Iterable
 
 
 def harmonic_mean(values: Iterable[float | None]) -> float | None:
-    """n / Σ 1/x; 0 as soon as one value is 0 or less, None where one is undefined or none is given.
+    """Compute n / Σ 1/x.
 
-    A NaN is undefined.
+    Returns:
+        0 if a value is 0 or less. None if a value is None or NaN, or if there is no value.
     """
-    result: list[float] = []
+    numbers: list[float] = []
     for value in values:
         if value is None or math.isnan(value):
             return None
-        result.append(value)
-    if not result:
+        numbers.append(value)
+    if not numbers:
         return None
-    return 0.0 if min(result) <= 0 else len(result) / sum(1 / value for value in result)
+    if min(numbers) <= 0:
+        return 0.0
+    return len(numbers) / sum(1 / number for number in numbers)

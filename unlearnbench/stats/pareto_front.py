@@ -5,13 +5,17 @@ from collections.abc import Iterable, Sequence
 
 
 def pareto_front(points: Sequence[tuple[float, float]]) -> tuple[int, ...]:
-    """Indices of the points that no other dominates, sorted by the first coordinate.
+    """Find the indices of the points that no other point dominates.
 
-    A point is dominated by one that is at least as high in both coordinates and higher in one, so
-    that of equal points all or none are on the front.
+    A point is dominated by a point that is at least as high in both coordinates and higher in one.
+    So either all of several equal points are on the front, or none.
+
+    Returns:
+        Indices in the order of the first coordinate.
     """
     front: list[int] = []
     highest = -math.inf
+    # From right to left, a point is on the front if it is higher than all points before it.
     for i in sorted(range(len(points)), key=lambda i: (-points[i][0], -points[i][1], i)):
         if points[i][1] > highest or (front and points[i] == points[front[-1]]):
             front.append(i)
@@ -20,12 +24,17 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> tuple[int, ...]:
 
 
 def hypervolume(points: Iterable[tuple[float, float]], reference: tuple[float, float]) -> float:
-    """Area between `reference` and the front of `points`, exact; Zitzler and Thiele 1999.
+    """Compute the exact area between a reference point and the front of points.
 
-    Only points above `reference` in both coordinates count; for a panel it is
-    `best_settings.Start.corner`. IEEE Trans. Evol. Comput. 3(4), 257-271.
+    Zitzler and Thiele 1999, IEEE Trans. Evol. Comput. 3(4), 257-271.
+
+    Args:
+        points: Coordinates of the points.
+        reference: Only points above it in both coordinates count. For a panel it is
+            `best_settings.Start.corner`.
     """
-    area, top = 0.0, reference[1]
+    area = 0.0
+    top = reference[1]
     # From right to left, each point adds the strip by which it is higher than those before it.
     for x, y in sorted(points, reverse=True):
         if x > reference[0] and y > top:
