@@ -68,13 +68,19 @@ def ks_power(
 ) -> Sensitivity:
     """Compute the sensitivity for a retain model with these truth ratios [n].
 
-    If only their number n is given, there is no shift.
-
     Assumes that the ratios of an unlearned model are distributed as the retain model's, shifted in
     log10, and that both samples are drawn independently, as the test itself assumes. Samples are
     drawn from the retain model's empirical quantiles with linear interpolation, so that none are
-    equal. Fixed seed; the Monte Carlo error of the shift is about one percent.
-    Raises: EvaluationError without any ratio.
+    equal. The seed is fixed, and the Monte Carlo error of the shift is about one percent.
+
+    Args:
+        retain: Truth ratios [n] of the retain model, or only their number n. A number gives no
+            shift.
+        significance: Largest p-value at which a difference counts as detected.
+        power: Fraction of all samples in which the shift is detected.
+
+    Raises:
+        EvaluationError: If there is no ratio.
     """
     n = retain if isinstance(retain, int) else len(retain)
     if n == 0:
@@ -112,7 +118,7 @@ class KSTest:
     p_value: float
     """Chance of a statistic at least as large if both came from one distribution; may be 0.0."""
     log10_p: float
-    """Finite also where `p_value` underflows."""
+    """log10 of the p-value, which is finite even if `p_value` underflows to 0."""
     statistic: float
     """D, the largest distance of the two empirical distribution functions."""
     n: int
@@ -120,9 +126,13 @@ class KSTest:
 
 
 def ks_test(array: FloatArray, other: FloatArray) -> KSTest | None:
-    """Test two samples [n] each; None if one has a NaN or is empty.
+    """Test whether two samples of n values come from one distribution.
 
-    Raises: EvaluationError where their sizes differ.
+    Returns:
+        None if a sample contains a NaN, or if both are empty.
+
+    Raises:
+        EvaluationError: If the samples have different sizes.
     """
     n = len(array)
     if n != len(other):
@@ -190,20 +200,27 @@ def sorted_log10(values: FloatArray) -> FloatArray:
 
 
 def lowest_log10_p(n: int) -> float:
-    """log10 of the p-value at complete separation, n against n: 40 give log10(1.9e-23).
+    """Compute log10 of the p-value of two samples of n that do not overlap.
 
-    2 of the C(2n, n) orderings are as extreme.
+    2 of the C(2n, n) orderings are as extreme. For 40 questions the p-value is 1.9e-23.
     """
     return log10_of_quotient(*exact_p_value(n, n))
 
 
 @lru_cache(maxsize=4096)  # a sweep has few different n and distances
 def exact_p_value(n: int, distance: int) -> tuple[int, int]:
-    """P(n·D ≥ h) for two samples of n from one distribution, as numerator and denominator.
+    """Compute P(n·D ≥ h) for two samples of n from one distribution.
 
     p = 2 · Σ_{k≥1} (-1)^{k-1} · C(2n, n - k·h) / C(2n, n)
 
-    h = `distance` in questions; Gnedenko and Korolyuk 1951: lattice paths that leave a strip.
+    Gnedenko and Korolyuk 1951 count the lattice paths that leave a strip.
+
+    Args:
+        n: Size of each sample.
+        distance: h, the distance in questions.
+
+    Returns:
+        Numerator and denominator.
     """
     paths = math.comb(2 * n, n)
     if distance == 0:
@@ -221,7 +238,7 @@ def exact_p_value(n: int, distance: int) -> tuple[int, int]:
 
 
 def log10_of_quotient(numerator: int, denominator: int) -> float:
-    """log10(numerator / denominator) of whole numbers too large or too far apart for floats."""
+    """Compute log10(numerator / denominator) of numbers too large or too far apart for floats."""
     shift = denominator.bit_length() - numerator.bit_length()
     near_one = (numerator << shift) / denominator
     return math.log10(near_one) - shift * math.log10(2)

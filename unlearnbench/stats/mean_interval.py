@@ -1,7 +1,7 @@
-"""Interval of a mean over questions, which is also right for few questions and for equal values.
+"""Interval of a mean over questions, which is also valid for few questions and for equal values.
 
-A bootstrap or normal interval of 2 equal values has no width: an accuracy of 1 in 2 rows would be
-"1 ± 0". Four cases are therefore distinguished, see `mean_interval`.
+A bootstrap or normal interval of 2 equal values has no width. For example, an accuracy of 1 on 2
+rows would be "1 ± 0". Therefore `mean_interval` distinguishes four cases.
 """
 
 import math
@@ -15,12 +15,13 @@ from unlearnbench.stats.t_interval import LEVEL
 FEW = 30
 """Below this number of values a bootstrap of them is too narrow."""
 _ROUNDING = 1e-9
-"""Differences between equal values that subtractions of other values leave."""
+"""Largest difference between values that count as equal: subtractions leave rounding errors."""
 Ends = tuple[float, float]
+"""Lower and upper end."""
 
 
 def proportion_interval(count: int, n: int, *, level: float = LEVEL) -> Ends:
-    """Return the exact interval of a proportion, `count` of `n`.
+    """Compute the exact interval of a proportion, `count` of `n`.
 
     It contains the true proportion in at least `level` of all cases, for any n. Clopper and Pearson
     1934, Biometrika 26, 404-413. For 2 of 2 it is 0.16 to 1.
@@ -34,17 +35,18 @@ def proportion_interval(count: int, n: int, *, level: float = LEVEL) -> Ends:
 
 
 def mean_interval(values: FloatArray, bounds: Ends, *, level: float = LEVEL) -> Ends | None:
-    """Return an interval of the mean of values [n] that lie within `bounds`.
+    """Compute an interval of the mean of values [n] that lie within `bounds`.
 
-    - If all values are one of the two bounds, it is the exact interval of a proportion.
-    - If all values are equal, a share q of all questions may differ although none of n did, as long
-      as (1 - q)^n ≥ (1 - level) / 2. The interval is that of a mean to which this share contributes
-      the lower or the upper bound. At a bound, the end is that of the exact interval.
-    - Of fewer than `FEW` values it is Student's t interval, cut at the bounds.
+    - If each value is one of the two bounds, it is the exact interval of a proportion.
+    - If all values are equal, a fraction q of all questions may differ although none of n did, as
+      long as (1 - q)^n ≥ (1 - level) / 2. The interval is that of a mean to which this fraction
+      contributes the lower or the upper bound.
+    - If there are fewer than `FEW` values, it is Student's t interval, cut at the bounds.
     - Otherwise it is the bootstrap interval.
 
     Returns:
-        None without values, if one is not finite, and of equal values without finite bounds.
+        None if there is no value, if a value is not finite, or if all values are equal and the
+        bounds are not finite.
     """
     n = values.size
     low, high = bounds
@@ -74,7 +76,7 @@ def difference_bounds(bounds: Ends) -> Ends:
 
 
 def t_half_width(standard_error: float, n: int, *, level: float = LEVEL) -> float:
-    """Return half the width of Student's t interval of a mean of n values."""
+    """Compute half the width of Student's t interval of a mean of n values."""
     from scipy.special import stdtrit
 
     return float(stdtrit(n - 1, (1 + level) / 2)) * standard_error
@@ -83,13 +85,19 @@ def t_half_width(standard_error: float, n: int, *, level: float = LEVEL) -> floa
 def interval_of_summary(
     mean: float, standard_error: float | None, n: int, *, level: float = LEVEL
 ) -> Ends | None:
-    """Return an interval of a mean of which only its standard error and the number are known.
+    """Compute an interval of a mean of which only the standard error and the number are known.
 
-    A mean between 0 and 1 is a proportion if its standard error √(p(1 - p) / (n - 1)) is that of
-    values that are all 0 or 1. No other values between 0 and 1 have as large a one.
+    A mean p between 0 and 1 is a proportion if its standard error is √(p(1 - p) / (n - 1)). Values
+    that are all 0 or 1 have this standard error, and other values between 0 and 1 a smaller one.
+
+    Args:
+        mean: The mean.
+        standard_error: Its standard error, or None if it is not known.
+        n: Number of values.
+        level: Probability that the interval contains the true mean.
 
     Returns:
-        None if the values may be equal and are no proportion, or if there is no standard error.
+        None if the mean is no proportion and n is 1 or the standard error is 0 or None.
     """
     if 0 <= mean <= 1 and n >= 1:
         count = round(mean * n)

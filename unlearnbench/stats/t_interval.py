@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Literal
 
 LEVEL = 0.95
+"""Probability that an interval contains the mean."""
 ENOUGH_SEEDS = 3
 """With fewer seeds an order of methods is in doubt, and only the range of values is given."""
 _ROUNDING = 1e-9
@@ -28,11 +29,11 @@ class Interval:
     """Number of values."""
     level: float = LEVEL
     over: Literal["seeds", "questions"] = "seeds"
-    """What the values are of. Over questions, the interval is one of `mean_interval`."""
+    """What the mean is taken over. Over questions, the interval is computed by `mean_interval`."""
 
     @property
     def is_range(self) -> bool:
-        """True if `low` and `high` are the smallest and largest of too few values."""
+        """Whether `low` and `high` are the smallest and largest of too few values."""
         return self.over == "seeds" and self.n < ENOUGH_SEEDS
 
     def within(self, bounds: tuple[float, float]) -> Interval:
@@ -64,15 +65,19 @@ class Interval:
 
 
 def t_interval(values: Sequence[float], level: float = LEVEL) -> Interval | None:
-    """Student's t interval of the mean; None below two values, or if one is not finite.
+    """Compute Student's t interval of the mean of n values.
 
     mean ± t · s / √n
 
-    s  sample standard deviation;  t  quantile (1 + level) / 2 of Student's t with n - 1 degrees
+    s is the sample standard deviation, and t the quantile (1 + level) / 2 of Student's t
+    distribution with n - 1 degrees of freedom.
 
-    It contains the mean of normal values in `level` of all cases for any n, which no resampling of
-    so few values does: three values have the true mean within their range in 3 of 4 cases. For two
-    values t is 12.7, so their range is given instead.
+    For normal values the interval contains the true mean in `level` of all cases, for any n. No
+    resampling of so few values does: the range of three values contains the true mean in 3 of 4
+    cases. For two values t is 12.7, so their range is given instead of an interval.
+
+    Returns:
+        None if there are fewer than two values, or if one is not finite.
     """
     n = len(values)
     if n < 2 or not all(map(math.isfinite, values)):
@@ -89,14 +94,15 @@ def t_interval(values: Sequence[float], level: float = LEVEL) -> Interval | None
 def interval_of_all(
     values: Sequence[float | None], bounds: tuple[float, float] = (-math.inf, math.inf)
 ) -> Interval | None:
-    """Return `t_interval` within bounds.
+    """Compute `t_interval` within bounds.
 
     Args:
         values: One for each seed.
         bounds: Least and largest possible value, see `Interval.within`.
 
     Returns:
-        None also if one value is missing: it must not disappear from a mean.
+        None if there is no `t_interval`, and also if one value is missing, because a missing value
+        must not disappear from a mean.
     """
     numbers = [value for value in values if value is not None]
     interval = t_interval(numbers) if len(numbers) == len(values) else None
@@ -104,9 +110,10 @@ def interval_of_all(
 
 
 def is_above(higher: Mapping[int, float], lower: Mapping[int, float]) -> bool:
-    """True if one side's values by seed are above the other's beyond chance.
+    """Whether one side's values by seed are above the other side's beyond chance.
 
-    By the interval of the differences over their common seeds, of which there have to be three.
+    They are if the t interval of the differences over common seeds lies above 0. At least
+    `ENOUGH_SEEDS` common seeds are needed.
     """
     seeds = higher.keys() & lower.keys()
     interval = t_interval([higher[seed] - lower[seed] for seed in sorted(seeds)])
@@ -115,6 +122,7 @@ def is_above(higher: Mapping[int, float], lower: Mapping[int, float]) -> bool:
 
 @lru_cache(maxsize=64)
 def _quantile(degrees: int, level: float) -> float:
+    """Return the quantile (1 + level) / 2 of Student's t distribution."""
     from scipy.special import stdtrit  # scipy.stats takes a second to import
 
     return float(stdtrit(degrees, (1 + level) / 2))

@@ -27,9 +27,12 @@ _LONGEST_UNSTEMMED = 3
 def rouge_recall(
     references: Sequence[str], predictions: Sequence[str], *, word_rule: WordRule = "ascii"
 ) -> tuple[FloatArray, FloatArray]:
-    """([n] ROUGE-1 recall, [n] ROUGE-L recall) of each prediction against its reference.
+    """Compute the recall of each of n predictions against its reference.
 
     The Porter stemmer is applied to English words.
+
+    Returns:
+        ROUGE-1 recalls [n] and ROUGE-L recalls [n].
     """
     overlaps = _overlaps(references, predictions, word_rule)
     words = np.maximum(overlaps[:, 0], 1)
@@ -43,7 +46,7 @@ def rouge_l_f1(
     stemmer: bool = True,
     word_rule: WordRule = "ascii",
 ) -> FloatArray:
-    """[n] ROUGE-L F1, the harmonic mean of recall and precision; 0 where no word is shared."""
+    """Compute ROUGE-L F1 [n], the harmonic mean of recall and precision; 0 if no word is shared."""
     overlaps = _overlaps(references, predictions, word_rule, stemmer=stemmer)
     scores: FloatArray = 2 * overlaps[:, 3] / np.maximum(overlaps[:, 0] + overlaps[:, 1], 1)
     return scores
@@ -56,7 +59,14 @@ def _overlaps(
     *,
     stemmer: bool = True,
 ) -> FloatArray:
-    """[n, 4] words of the reference, of the prediction, shared, and shared in order."""
+    """Count the words of each pair: in the reference, the prediction, both, and both in order.
+
+    Returns:
+        Counts [n, 4].
+
+    Raises:
+        EvaluationError: If the numbers of references and predictions differ.
+    """
     if len(references) != len(predictions):
         raise EvaluationError(
             f"ROUGE: {len(references)} references and {len(predictions)} generated answers; "
@@ -82,7 +92,10 @@ def _overlap(
 def rouge_words(text: str, word_rule: WordRule, *, stemmer: bool = True) -> Sequence[str]:
     """Return the words of a text that ROUGE compares, in their order.
 
-    stemmer  reduce words of ASCII letters and digits to their stems
+    Args:
+        text: The text.
+        word_rule: What a word is.
+        stemmer: Whether to reduce words of ASCII letters and digits to their stems.
     """
     if word_rule == "ascii":
         from rouge_score.tokenize import tokenize
@@ -95,31 +108,34 @@ def rouge_words(text: str, word_rule: WordRule, *, stemmer: bool = True) -> Sequ
     if not stemmer:
         return unicode_words(text)
     stem = _stemmer().stem
-    # As rouge_score, which leaves short words as they are. Porter's rules are of English.
+    # rouge_score leaves short words as they are. Porter's rules apply only to English.
     return [
         stem(word) if word.isascii() and len(word) > _LONGEST_UNSTEMMED else word
         for word in unicode_words(text)
     ]
 
 
-def _longest_common_subsequence(item: Sequence[str], other: Sequence[str]) -> int:
-    """Its length, by the bit-parallel algorithm of Hyyrö (2004): a row of the table is a number."""
+def _longest_common_subsequence(words: Sequence[str], other: Sequence[str]) -> int:
+    """Compute the length of the longest common subsequence.
+
+    The bit-parallel algorithm of Hyyrö (2004) stores a row of the table as the bits of a number.
+    """
     places: dict[str, int] = {}
-    for i, word in enumerate(item):
+    for i, word in enumerate(words):
         places[word] = places.get(word, 0) | 1 << i
-    row = whole = (1 << len(item)) - 1
+    row = whole = (1 << len(words)) - 1
     for word in other:
         matches = row & places.get(word, 0)
         row = (row + matches | row - matches) & whole
-    return len(item) - row.bit_count()
+    return len(words) - row.bit_count()
 
 
 def union_recall(reference: str, prediction: str, *, word_rule: WordRule = "ascii") -> float:
-    """ROUGE-L recall of distinct words, as the package `rouge` 1.0.1 computes it by default.
+    """Compute ROUGE-L recall of distinct words, as the package `rouge` 1.0.1 does by default.
 
-    The share of the reference's words that are in the longest common subsequence of one of its
-    sentences with one of the prediction's. Words end at blanks, sentences at full stops; by
-    `unicode` as in `stats/words.py`, with the Porter stemmer.
+    It is the fraction of the reference's words that are in the longest common subsequence of one of
+    the reference's sentences and one of the prediction's. By `ascii`, words end at blanks and
+    sentences at full stops. By `unicode`, they end as in `stats/words.py`, and words are stemmed.
     """
     wanted, given = (_sentences(text, word_rule) for text in (reference, prediction))
     shared = {word for a in wanted for b in given for word in _common_words(a, b)}
@@ -128,7 +144,7 @@ def union_recall(reference: str, prediction: str, *, word_rule: WordRule = "asci
 
 
 def _sentences(text: str, word_rule: WordRule) -> list[Sequence[str]]:
-    """The words of each sentence of a text."""
+    """Return the words of each sentence of a text."""
     if word_rule == "ascii":
         return [" ".join(part.split()).split(" ") for part in text.split(".") if part]
 
@@ -157,29 +173,32 @@ def matched_form(text: str, word_rule: WordRule) -> str:
     return normalised(text).strip()
 
 
-def _common_words(item: Sequence[str], other: Sequence[str]) -> list[str]:
-    """The words of one longest common subsequence: of several, the one that the package finds."""
-    lengths = [[0] * (len(other) + 1) for _ in range(len(item) + 1)]
-    for i, word in enumerate(item):
+def _common_words(words: Sequence[str], other: Sequence[str]) -> list[str]:
+    """Return the words of a longest common subsequence, from the last one to the first.
+
+    If there are several such subsequences, it is the one that the package `rouge` finds.
+    """
+    lengths = [[0] * (len(other) + 1) for _ in range(len(words) + 1)]
+    for i, word in enumerate(words):
         for j, candidate in enumerate(other):
             longer = max(lengths[i][j + 1], lengths[i + 1][j])
             lengths[i + 1][j + 1] = lengths[i][j] + 1 if word == candidate else longer
-    result: list[str] = []
-    i, j = len(item), len(other)
+    common: list[str] = []
+    i, j = len(words), len(other)
     while i and j:
-        if item[i - 1] == other[j - 1]:
-            result.append(item[i - 1])
+        if words[i - 1] == other[j - 1]:
+            common.append(words[i - 1])
             i, j = i - 1, j - 1
         elif lengths[i - 1][j] > lengths[i][j - 1]:
             i -= 1
         else:
             j -= 1
-    return result
+    return common
 
 
 @cache
 def _stemmer() -> Any:
-    """The Porter stemmer of nltk, without what importing all of nltk would load (over a second)."""
+    """Load nltk's Porter stemmer without the rest of nltk, whose import takes over a second."""
     packages = [name for name in ("nltk", "nltk.stem") if name not in sys.modules]
     before = set(sys.modules)
     for name in packages:

@@ -1,4 +1,4 @@
-"""Truth ratios, in logarithms: a collapsed model whose probabilities underflow still has them."""
+"""Truth ratios, computed in logarithms, because a collapsed model's probabilities underflow."""
 
 import math
 from typing import Literal
@@ -17,18 +17,26 @@ def truth_ratios(
     epsilon: float = 0.0,
     where: NDArray[np.bool_] | None = None,
 ) -> FloatArray:
-    """[n] R = (P(base) + ε) / mean_j P(perturbed_j): above 1 the true answer is the likelier.
+    """Compute R = (P(base) + ε) / mean_j P(perturbed_j) for each of n questions.
 
-    base_loss       [n] of the paraphrased answer; of the answer itself for true facts
-    perturbed_loss  [n, k]
-    where           [n, k] the perturbed answers that there are; default: all
+    P = exp(−loss) is a probability per token. If R is above 1, the true answer is more likely than
+    the perturbed answers. The paper's R_truth is 1/R. TOFU's aggregation and the KS test give the
+    same numbers for both. Maini et al. 2024, arXiv:2401.06121, section 2.2.1.
 
-    P = exp(−loss), a probability per token. The paper's R_truth is 1/R; TOFU's aggregation and the
-    KS test give the same for both. Maini et al. 2024, arXiv:2401.06121, section 2.2.1.
+    Args:
+        base_loss: Losses [n] of the paraphrased answers, or of the answers themselves for true
+            facts.
+        perturbed_loss: Losses [n, k] of the perturbed answers.
+        mean: The mean over perturbed answers.
+        epsilon: ε, which is added to the probability of the true answer.
+        where: Which perturbed answers exist [n, k]. None: all.
+
+    Returns:
+        Ratios [n]. A ratio is NaN if one of its losses is NaN.
     """
     present = np.ones(perturbed_loss.shape, dtype=np.bool_) if where is None else where
     k = present.sum(axis=1)  # [n]
-    # A loss may be NaN, and so is the ratio then.
+    # NaN and infinite losses are allowed, and give NaN or infinite ratios without a warning.
     with np.errstate(over="ignore", invalid="ignore"):
         if mean == "geometric":
             log_perturbed = -perturbed_loss.sum(axis=1, where=present) / k  # [n]
