@@ -281,7 +281,10 @@ def default_schema() -> BenchmarkSchema:
 
 
 def _profile(identity: str) -> Profile:
-    """The rules with this id; TOFU's if this version does not know them: labels are the same."""
+    """Return the rules with this id.
+
+    If this version does not know them, TOFU's are returned, which give columns the same labels.
+    """
     try:
         return profile_of_id(identity)
     except EvaluationError:
@@ -290,9 +293,10 @@ def _profile(identity: str) -> Profile:
 
 @lru_cache(maxsize=64)
 def _made(name: str, text: str, on_offer: tuple[Offer, ...]) -> Benchmark:
-    """The benchmark with the settings of the section.
+    """Return the benchmark with the settings of a section, which is `text` as JSON.
 
-    Raises: PluginError where it cannot be used here.
+    Raises:
+        PluginError: It cannot be used here.
     """
     del on_offer  # a key of the cache
     load("benchmarks", name)
@@ -308,7 +312,7 @@ def default_headline() -> Headline:
 
 
 def unknown_column(name: str) -> MetricColumn:
-    """A column that no plan has: its name in words, without direction and bounds."""
+    """Return a column that no plan has, with its name in words, without direction and bounds."""
     words = name.replace("_", " ")
     return MetricColumn(name, words[:1].upper() + words[1:], None, (-math.inf, math.inf))
 
@@ -316,12 +320,14 @@ def unknown_column(name: str) -> MetricColumn:
 def filled_columns(
     metrics: Iterable[Mapping[str, float | None]], plan: MetricPlan | None = None
 ) -> tuple[str, ...]:
-    """The columns worth showing: those with a number in any row, and the benchmark's own.
+    """Return the columns worth showing: the benchmark's own, and those with a number in any row.
 
-    Those of the plan come first, others behind them by name. Without rows they are the
-    benchmark's own.
+    Args:
+        metrics: Rows of numbers by column. Without rows, all of the benchmark's own columns count.
+        plan: The benchmark's metrics. Defaults to TOFU's.
 
-    plan  the benchmark's; TOFU's if not given
+    Returns:
+        The columns of the plan in its order, then all others by name.
     """
     plan = plan or plan_of(TOFU)
     rows = list(metrics) or [dict.fromkeys(plan.own)]
