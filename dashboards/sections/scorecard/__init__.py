@@ -1,4 +1,4 @@
-"""Scorecard: what each method's best setting scores on each question, beside both other models."""
+"""Scorecard: scores of each method's best setting, and of the retain and the start model."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,15 +34,15 @@ class ScoreLine:
 
     setting: SettingsLine
     scores: tuple[Score, ...]
-    """By the panel's questions; none without a setting."""
+    """One for each of `ScoreTables.questions`; empty if `is_scored` is False."""
     lasting: AttackedSetting | None = None
-    """The same setting, on the same seeds, under attacks; None if there were none."""
+    """The same setting, on the same seeds, under attacks; None if it was not attacked."""
     is_scored: bool = True
-    """False without a setting whose seeds all have numbers."""
+    """Whether there is a setting whose seeds all have numbers."""
 
     @property
     def numbers(self) -> tuple[Score, ...]:
-        """The scores, and behind them what lasts under attacks."""
+        """The scores, and after them the score of Lasting if the setting was attacked."""
         if self.lasting is None:
             return self.scores
         return (*self.scores, lasting_score(self.lasting))
@@ -54,9 +54,9 @@ class ScorePanel(OnPanel):
 
     lines: tuple[ScoreLine, ...]
     references: Mapping[str, tuple[float | None, ...]]
-    """Scores of retain and start model, by name."""
+    """Scores of the retain and the start model, by name (`retain model`)."""
     attacked: bool
-    """True if settings were attacked."""
+    """Whether settings of the panel were attacked."""
 
 
 @dataclass(frozen=True)
@@ -64,37 +64,42 @@ class ScoreTables:
     """The scorecards of all panels, and what they cannot answer."""
 
     questions: tuple[Summary, ...]
-    """Scores that a model of some panel has."""
+    """Scores that at least one model has."""
     panels: tuple[ScorePanel, ...]
     unknown: tuple[str, ...]
-    """Labels of the scores that no model has, each with what it lacks."""
+    """Labels of the scores that no model has, each with the parts that have no number."""
 
     @property
     def drawn(self) -> tuple[ScorePanel, ...]:
-        """The panels of which a table is drawn: without a score it would have only dashes."""
+        """The panels that get a table. Without any score, a table would have only dashes."""
         return tuple(panel for panel in self.panels if self.questions or panel.attacked)
 
 
 @lru_cache(maxsize=1)
 def score_tables(context: PageContext) -> ScoreTables:
     """Score the best settings of every panel with a run."""
-    schema = context.columns.schema
-    asked = questions(schema)
+    asked = questions(context.columns.schema)
+    if not asked:
+        return ScoreTables((), (), ())
     chosen = settings_table(context).lines
-    panels = [
-        _panel(context, panel, lines)
-        for panel in context.panels
-        if asked and (lines := of_place(chosen, panel))
-    ]
-    # Without any line there is nothing to say about a score.
-    has_lines = any(line.is_scored for panel in panels for line in panel.lines)
-    known = [i for i, _ in enumerate(asked) if not has_lines or _has_number(panels, i)]
-    unknown = [
-        _without_number(summary, panels, i) for i, summary in enumerate(asked) if i not in known
-    ]
+    panels: list[ScorePanel] = []
+    for panel in context.panels:
+        lines = of_place(chosen, panel)
+        if lines:
+            panels.append(_panel(context, panel, lines))
+
+    # If no line is scored, there is nothing to say about a single score.
+    has_scored_lines = any(line.is_scored for panel in panels for line in panel.lines)
+    known: list[int] = []
+    unknown: list[str] = []
+    for index, summary in enumerate(asked):
+        if not has_scored_lines or _has_number(panels, index):
+            known.append(index)
+        else:
+            unknown.append(_without_number(summary, panels, index))
     return ScoreTables(
-        tuple(asked[i] for i in known),
-        tuple(_only(panel, known) for panel in panels),
+        tuple(asked[index] for index in known),
+        tuple(_with_scores(panel, known) for panel in panels),
         tuple(unknown),
     )
 
@@ -104,29 +109,35 @@ def score_panels(context: PageContext) -> tuple[ScorePanel, ...]:
     return score_tables(context).panels
 
 
-def _has_number(panels: Sequence[ScorePanel], i: int) -> bool:
-    lines = (line for panel in panels for line in panel.lines if line.is_scored)
-    of_settings = (line.scores[i].mean for line in lines)
-    of_models = (numbers[i] for panel in panels for numbers in panel.references.values())
-    return any(number is not None for number in (*of_settings, *of_models))
+def _has_number(panels: Sequence[ScorePanel], index: int) -> bool:
+    """Whether any setting or reference of any panel has a number for the score at an index."""
+    for panel in panels:
+        of_settings = [line.scores[index].mean for line in panel.lines if line.is_scored]
+        of_references = [numbers[index] for numbers in panel.references.values()]
+        if any(number is not None for number in (*of_settings, *of_references)):
+            return True
+    return False
 
 
-def _only(panel: ScorePanel, known: Sequence[int]) -> ScorePanel:
-    """Return a panel with some of its scores."""
-    lines = tuple(
-        replace(line, scores=tuple(line.scores[i] for i in known)) if line.is_scored else line
-        for line in panel.lines
-    )
+def _with_scores(panel: ScorePanel, indices: Sequence[int]) -> ScorePanel:
+    """Return a panel that keeps the scores at some indices."""
+    lines: list[ScoreLine] = []
+    for line in panel.lines:
+        if line.is_scored:
+            line = replace(line, scores=tuple(line.scores[index] for index in indices))
+        lines.append(line)
     references = {
-        name: tuple(numbers[i] for i in known) for name, numbers in panel.references.items()
+        name: tuple(numbers[index] for index in indices)
+        for name, numbers in panel.references.items()
     }
-    return replace(panel, lines=lines, references=references)
+    return replace(panel, lines=tuple(lines), references=references)
 
 
-def _without_number(summary: Summary, panels: Sequence[ScorePanel], i: int) -> str:
-    """Name a score that no model has, and those of its parts that have no number either."""
+def _without_number(summary: Summary, panels: Sequence[ScorePanel], index: int) -> str:
+    """Name a score that no model has, and its parts that have no number."""
+    # No line has a number for this score. The parts of the first line show what is missing.
     lines = (line for panel in panels for line in panel.lines if line.is_scored)
-    score = next(lines).scores[i]
+    score = next(lines).scores[index]
     lacking = [
         part.column.label
         for part in score.parts
@@ -137,6 +148,7 @@ def _without_number(summary: Summary, panels: Sequence[ScorePanel], i: int) -> s
 
 
 def _panel(context: PageContext, panel: TradeOffPanel, lines: Sequence[SettingsLine]) -> ScorePanel:
+    """Score the best setting of each method of a panel, and the panel's references."""
     schema = context.columns.schema
     scorer = context.report.scorers[panel.panel]
     attacked = panel_of(context, panel)
@@ -148,12 +160,12 @@ def _panel(context: PageContext, panel: TradeOffPanel, lines: Sequence[SettingsL
         else:
             lasting = None if attacked is None else attacked.of(line.setting)
             scored.append(ScoreLine(line, scorer.scores(line.setting.rows), lasting))
-    names = [question.columns()[0].name for question in questions(schema)]
-    references = {
-        name: tuple(row.metrics.get(column) for column in names)
-        for name, row in (("retain model", panel.retain), ("start model", panel.fine_tuned))
-        if row is not None
-    }
+
+    score_names = [question.columns()[0].name for question in questions(schema)]
+    references: dict[str, tuple[float | None, ...]] = {}
+    for name, row in (("retain model", panel.retain), ("start model", panel.fine_tuned)):
+        if row is not None:
+            references[name] = tuple(row.metrics.get(column) for column in score_names)
     return ScorePanel(*panel.panel, tuple(scored), references, attacked is not None)
 
 
@@ -164,36 +176,31 @@ class ScorecardSection(Section):
 
     def values(self, context: PageContext) -> Mapping[str, Any] | None:
         """Score the best settings of each panel."""
-        tables, schema = score_tables(context), context.columns.schema
+        tables = score_tables(context)
         panels = tables.drawn
         if not panels and not tables.unknown:
             return None
+
+        schema = context.columns.schema
         scores = {score.columns()[0].name: score for score in tables.questions}
-        every = [summary for summary in schema.plan.summaries.values() if summary.question]
-        kept = scores["kept"].parts() if "kept" in scores else ()
+        notes = (without_retain_model(schema), missing_for_privacy(schema))
+        intervals = (
+            number.interval for panel in panels for line in panel.lines for number in line.numbers
+        )
         return {
             "panels": panels,
             "questions": scores,
-            "kept_parts": [schema.column(part).label for part in kept],
-            "unknown": [
-                item.columns()[0].label
-                for item in every
-                if not item.relative_to <= schema.references
-            ],
+            "kept_parts": _labels_of_parts(schema, scores.get("kept")),
+            "unknown": _without_reference(schema),
             "without_number": tables.unknown,
-            "notes": [*filter(None, (without_retain_model(schema), missing_for_privacy(schema)))],
+            "notes": [note for note in notes if note],
             "forgotten_parts": _labels_of_parts(schema, scores.get("forgotten")),
             "removed_parts": _labels_of_parts(schema, scores.get("removed")),
             "retain": schema.has_retain,
             "attacked": any(panel.attacked for panel in panels),
             "lasting": LASTING,
             "button": button,
-            "brackets": interval_names(
-                number.interval
-                for panel in panels
-                for line in panel.lines
-                for number in line.numbers
-            ),
+            "brackets": interval_names(intervals),
         }
 
     def data(self, context: PageContext) -> Any:
@@ -202,7 +209,16 @@ class ScorecardSection(Section):
 
 
 def _labels_of_parts(schema: BenchmarkSchema, summary: Summary | None) -> list[str]:
+    """Label the columns that a score is computed from; none without the score."""
     return [] if summary is None else [schema.column(part).label for part in summary.parts()]
+
+
+def _without_reference(schema: BenchmarkSchema) -> list[str]:
+    """Label the scores that are relative to a model that the sweep does not have."""
+    scores = [summary for summary in schema.plan.summaries.values() if summary.question]
+    return [
+        score.columns()[0].label for score in scores if not score.relative_to <= schema.references
+    ]
 
 
 def scorecard_latex(report: Results) -> str:
@@ -213,67 +229,82 @@ def scorecard_latex(report: Results) -> str:
 def latex_tables(context: PageContext) -> tuple[str, ...]:
     """Write the scorecard of every panel."""
     rule = settings_table(context)
-    return tuple(_table(context, panel, rule) for panel in score_tables(context).drawn)
+    return tuple(_latex_table(context, panel, rule) for panel in score_tables(context).drawn)
 
 
-def _table(context: PageContext, panel: ScorePanel, rule: SettingsTable) -> str:
-    names = [question.columns()[0].label for question in score_tables(context).questions]
-    names += [LASTING] * panel.attacked
-    none = Score("", None, {}, None, {})
-    values = [[*item.numbers, *[none] * (len(names) - len(item.numbers))] for item in panel.lines]
-    bold = [best_beyond_chance(column) for column in zip(*values, strict=True)]
-    lines = [["Method", *map(tex, names)]]
-    lines += [
-        [
-            tex(item.setting.method),
-            *(_cell(v, bold=k == best) for v, best in zip(value, bold, strict=True)),
+def _latex_table(context: PageContext, panel: ScorePanel, rule: SettingsTable) -> str:
+    """Write the scorecard of a panel: a line per method, then the references below a rule."""
+    titles = [question.columns()[0].label for question in score_tables(context).questions]
+    if panel.attacked:
+        titles.append(LASTING)
+    scores_of_lines = [_filled(line.numbers, len(titles)) for line in panel.lines]
+    # For each column the index of the line that is better than all others; None if none is.
+    best_of_columns = [best_beyond_chance(column) for column in zip(*scores_of_lines, strict=True)]
+
+    lines = [["Method", *map(tex, titles)]]
+    for index, (line, scores) in enumerate(zip(panel.lines, scores_of_lines, strict=True)):
+        cells = [
+            _cell(score, bold=index == best)
+            for score, best in zip(scores, best_of_columns, strict=True)
         ]
-        for k, (item, value) in enumerate(zip(panel.lines, values, strict=True))
-    ]
-    rule_before = len(lines) if panel.references else -1
-    lines += [
-        [name, *("" if v is None else f"{v:.2f}" for v in numbers), *[""] * panel.attacked]
-        for name, numbers in panel.references.items()
-    ]
+        lines.append([tex(line.setting.method), *cells])
+    first_reference = len(lines) if panel.references else -1
+    for name, numbers in panel.references.items():
+        cells = ["" if number is None else f"{number:.2f}" for number in numbers]
+        if panel.attacked:
+            # What lasts is relative to the references, so they have no such score themselves.
+            cells.append("")
+        lines.append([name, *cells])
+
     caption = f"Scores of each method's best setting, {panel.place}: 0 to 1, higher is better."
     notes = [
         f"unlearnbench {version('unlearnbench')}, profile {context.report.profile}",
-        *_notes(rule, [item for line in values for item in line]),
-        *(
-            f"{score.label}, {line.setting.method}: no number, because {score.why_not}."
-            for line in panel.lines
-            for score in line.numbers
-            if score.why_not
-        ),
-        *(
-            f"{line.setting.method}: {line.setting.why_not}."
-            for line in panel.lines
-            if line.setting.setting is None and line.setting.why_not
-        ),
+        *_notes(rule, [score for scores in scores_of_lines for score in scores]),
+        *_reasons(panel),
     ]
-    return latex(caption, notes, lines, 1, rule_before)
+    return latex(caption, notes, lines, 1, first_reference)
 
 
-def _cell(value: Score, *, bold: bool) -> str:
-    if value.mean is None:
+def _filled(scores: Sequence[Score], count: int) -> list[Score]:
+    """Append scores without a number, as a method without a setting has, up to a count."""
+    without_number = Score("", None, {}, None, {})
+    return [*scores, *[without_number] * (count - len(scores))]
+
+
+def _reasons(panel: ScorePanel) -> Iterable[str]:
+    """Say why scores have no number, and then why methods have no setting."""
+    for line in panel.lines:
+        for score in line.numbers:
+            if score.why_not:
+                yield f"{score.label}, {line.setting.method}: no number, because {score.why_not}."
+    for line in panel.lines:
+        if line.setting.setting is None and line.setting.why_not:
+            yield f"{line.setting.method}: {line.setting.why_not}."
+
+
+def _cell(score: Score, *, bold: bool) -> str:
+    """Write a mean with its interval, and a dagger if a warning says that it is no success."""
+    if score.mean is None:
         return "--"
-    text = rf"\textbf{{{value.mean:.2f}}}" if bold else f"{value.mean:.2f}"
-    if value.interval is not None:
-        text += f" [{value.interval.low:.2f}, {value.interval.high:.2f}]"
-    return text + (r"$^\dagger$" if value.warnings else "")
+    text = rf"\textbf{{{score.mean:.2f}}}" if bold else f"{score.mean:.2f}"
+    if score.interval is not None:
+        text += f" [{score.interval.low:.2f}, {score.interval.high:.2f}]"
+    return text + (r"$^\dagger$" if score.warnings else "")
 
 
-def _notes(rule: SettingsTable, values: Sequence[Score]) -> Iterable[str]:
-    """List what the table shows, as comments: its rule, seeds, brackets and marks."""
-    seeds = ", ".join(map(str, rule.seeds))
+def _notes(rule: SettingsTable, scores: Sequence[Score]) -> Iterable[str]:
+    """Explain the table in comments: its rule, seeds, brackets and marks."""
     yield f"Setting: {rule.rule}."
-    many = len(rule.seeds) > 1
-    yield f"Means over seeds {seeds}, or those that a setting has." if many else f"Seed {seeds}."
-    for name in interval_names(item.interval for item in values):
+    seeds = ", ".join(map(str, rule.seeds))
+    if len(rule.seeds) > 1:
+        yield f"Means over seeds {seeds}, or those that a setting has."
+    else:
+        yield f"Seed {seeds}."
+    for name in interval_names(score.interval for score in scores):
         yield f"Brackets: {name}."
     yield (
         "Bold: better than every other method's beyond chance, by the t interval of the "
         "differences over the seeds of both, three or more."
     )
-    if any(item.warnings for item in values):
+    if any(score.warnings for score in scores):
         yield "Dagger: beyond the retain model, repetitive or bypassed, so no success."
