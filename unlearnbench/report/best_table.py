@@ -31,6 +31,8 @@ _ESCAPES = {
     "\u0394": r"$\Delta$",
 }
 _LOG = re.compile("log(?:\u2081\u2080|10) ")
+_NUMBER = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?")
+"""A number in a cell. It is set as mathematics, in which a hyphen is a minus sign."""
 
 
 def tex(text: str) -> str:
@@ -147,45 +149,57 @@ def write_table(
 
 
 def columns(lines: Sequence[Best], headline: Headline, unit: Unit = Unit.EPOCH) -> list[Column]:
-    """The columns of the page, of LaTeX and of Markdown; model and split where there are several.
+    """Return the columns of the page, of LaTeX and of Markdown.
 
-    Empty where a method has no best setting.
+    A method without a best setting has empty cells.
+
+    Args:
+        lines: Lines of the table. Model and split have a column if they differ between lines.
+        headline: The two metrics that methods are ranked by.
+        unit: What the moments of evaluations are counted in.
     """
-
-    def of(title: str, text: Callable[[Setting], str], key: Key) -> Column:
-        return Column(
-            title,
-            lambda line: "" if line.setting is None else text(line.setting),
-            lambda line: None if line.setting is None else key(line.setting),
-        )
-
-    def mean(metric: HeadlineMetric) -> Column:
-        return of(
-            metric.plain_label,
-            lambda setting: _mean(setting, metric),
-            lambda setting: setting.metrics.get(metric.column),
-        )
-
-    def rate(setting: Setting) -> str:
-        return "" if setting.learning_rate is None else float_text(setting.learning_rate)
-
-    def epoch(setting: Setting) -> str:
-        return "" if _is_reference(setting) else str(setting.epoch)
-
-    def seeds(setting: Setting) -> str:
-        return "" if _is_reference(setting) else str(len(setting.rows))
-
-    model = Column("Model", lambda line: line.model, align="")
-    split = Column("Forget", lambda line: split_percent(line.forget_fraction))
+    shown = [Column("Method", lambda line: line.method, align="")]
+    if len({line.model for line in lines}) > 1:
+        shown.append(Column("Model", lambda line: line.model, align=""))
+    if len({line.forget_fraction for line in lines}) > 1:
+        shown.append(Column("Forget", lambda line: split_percent(line.forget_fraction)))
     return [
-        Column("Method", lambda line: line.method, align=""),
-        *[model] * (len({line.model for line in lines}) > 1),
-        *[split] * (len({line.forget_fraction for line in lines}) > 1),
-        *map(mean, (headline.forgotten, headline.kept)),
-        of("Learning rate", rate, lambda setting: setting.learning_rate),
-        of(unit.heading, epoch, lambda setting: setting.epoch),
-        of("Seeds", seeds, lambda setting: len(setting.rows)),
+        *shown,
+        _metric_column(headline.forgotten),
+        _metric_column(headline.kept),
+        _setting_column("Learning rate", _rate_text, lambda setting: setting.learning_rate),
+        _setting_column(unit.heading, _epoch_text, lambda setting: setting.epoch),
+        _setting_column("Seeds", _seed_count_text, lambda setting: len(setting.rows)),
     ]
+
+
+def _setting_column(title: str, text: Callable[[Setting], str], key: Key) -> Column:
+    """Make a column of a setting's value, which is empty for a method without a setting."""
+    return Column(
+        title,
+        lambda line: "" if line.setting is None else text(line.setting),
+        lambda line: None if line.setting is None else key(line.setting),
+    )
+
+
+def _metric_column(metric: HeadlineMetric) -> Column:
+    return _setting_column(
+        metric.plain_label,
+        lambda setting: _mean(setting, metric),
+        lambda setting: setting.metrics.get(metric.column),
+    )
+
+
+def _rate_text(setting: Setting) -> str:
+    return "" if setting.learning_rate is None else float_text(setting.learning_rate)
+
+
+def _epoch_text(setting: Setting) -> str:
+    return "" if _is_reference(setting) else str(setting.epoch)
+
+
+def _seed_count_text(setting: Setting) -> str:
+    return "" if _is_reference(setting) else str(len(setting.rows))
 
 
 def _is_reference(setting: Setting) -> bool:
@@ -194,30 +208,41 @@ def _is_reference(setting: Setting) -> bool:
 
 
 def _mean(setting: Setting, metric: HeadlineMetric) -> str:
-    """A mean and, in brackets, its interval; of two seeds their range, named so."""
-    mean, interval = setting.metrics.get(metric.column), setting.interval(metric.column)
-    if mean is None or interval is None:
-        return "" if mean is None else metric.text(mean)
+    """Write a mean and its interval: `0.31 [0.28, 0.34]`, or `0.31 min-max [0.30, 0.32]`.
+
+    Two seeds have their range in place of an interval.
+    """
+    mean = setting.metrics.get(metric.column)
+    if mean is None:
+        return ""
+    interval = setting.interval(metric.column)
+    if interval is None:
+        return metric.text(mean)
     name = "min-max " if interval.is_range else ""
     return f"{metric.text(mean)} {name}[{metric.text(interval.low)}, {metric.text(interval.high)}]"
 
 
 def _sentences(best: Sequence[Best], headline: Headline, rule: str) -> list[str]:
-    """The table's caption, and notes that stand behind it."""
+    """Write the table's caption, and after it the notes below the table."""
     sentences = [f"Best setting of each method: {rule}."]
-    sentences += (
-        {f"{item.place}." for item in best} if len({item.panel for item in best}) == 1 else ()
-    )
-    settings = [item.setting for item in best if item.setting is not None]
-    columns = headline.forgotten.column, headline.kept.column
-    intervals = (setting.interval(column) for setting in settings for column in columns)
-    names = dict.fromkeys(interval.name for interval in intervals if interval is not None)
-    sentences += [f"Brackets: {name}." for name in names]
-    if any(len(item.rows) < ENOUGH_SEEDS for item in settings):
+    if len({line.panel for line in best}) == 1:
+        # The table has no columns for model and split, because all lines share them.
+        sentences.append(f"{best[0].place}.")
+
+    settings = [line.setting for line in best if line.setting is not None]
+    interval_names: dict[str, None] = {}  # a set that keeps the order
+    for setting in settings:
+        for column in (headline.forgotten.column, headline.kept.column):
+            interval = setting.interval(column)
+            if interval is not None:
+                interval_names[interval.name] = None
+    sentences += [f"Brackets: {name}." for name in interval_names]
+    if any(len(setting.rows) < ENOUGH_SEEDS for setting in settings):
         sentences.append("Fewer than three seeds: small differences may be chance.")
-    explained = [item for item in best if item.why_not and (item.choice or item.lost)]
-    sentences += sorted({f"{item.method}: {item.why_not}." for item in explained})
-    if any(item.setting is None and item not in explained for item in best):
+
+    explained = [line for line in best if line.why_not and (line.choice or line.lost)]
+    sentences += sorted({f"{line.method}: {line.why_not}." for line in explained})
+    if any(line.setting is None and line not in explained for line in best):
         sentences.append("Empty: no setting by this rule, or no valid start model.")
     return sentences
 
@@ -225,12 +250,15 @@ def _sentences(best: Sequence[Best], headline: Headline, rule: str) -> list[str]
 def latex(
     caption: str, notes: Iterable[str], lines: Sequence[Sequence[str]], texts: int, rule: int = -1
 ) -> str:
-    """Write a table; cells are LaTeX, of which `texts` columns stand left.
+    """Write a LaTeX table.
 
-    lines  the titles first
-    rule   number of a line that a rule stands before, beside the first
-
-    Caption and notes, which become comments, are plain text.
+    Args:
+        caption: Plain text.
+        notes: Plain texts, which become comments before the table.
+        lines: Cells in LaTeX. The first line has the titles.
+        texts: Number of columns at the left that are aligned left. All others are aligned right.
+        rule: Index of a line that a rule stands before, besides the rule below the titles; -1 for
+            no such line.
     """
     rows = [" & ".join(line) + r" \\" for line in lines]
     if rule > 0:
@@ -256,15 +284,14 @@ def _latex(
     shown = columns(best, headline, unit)
     texts = sum(column.align == "" for column in shown)
 
-    def line(item: Best) -> list[str]:
-        cells = [tex(column.text(item)) for column in shown]
-        # A hyphen in mathematics is a minus sign.
-        number = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?")
-        return [*cells[:texts], *(number.sub(r"$\g<0>$", cell) for cell in cells[texts:])]
+    def cells_of(line: Best) -> list[str]:
+        cells = [tex(column.text(line)) for column in shown]
+        numbers = [_NUMBER.sub(r"$\g<0>$", cell) for cell in cells[texts:]]
+        return [*cells[:texts], *numbers]
 
     caption, *notes = _sentences(best, headline, rule)
     titles = [tex(column.title) for column in shown]
-    lines = [titles, *map(line, best), *map(line, references)]
+    lines = [titles, *map(cells_of, best), *map(cells_of, references)]
     return latex(caption, notes, lines, texts, rule=1 + len(best) if references else -1)
 
 
@@ -272,13 +299,18 @@ def _markdown(
     best: Sequence[Best], headline: Headline, rule: str, references: Sequence[Best], unit: Unit
 ) -> str:
     shown = columns(best, headline, unit)
-    marks = ["---:" if column.align else "---" for column in shown]
-    lines = [[column.text(item) for column in shown] for item in (*best, *references)]
     table = [
-        "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |"
-        for line in ([column.title for column in shown], marks, *lines)
+        _markdown_line([column.title for column in shown]),
+        _markdown_line(["---:" if column.align else "---" for column in shown]),
     ]
+    for line in (*best, *references):
+        table.append(_markdown_line([column.text(line) for column in shown]))
     return "\n".join([*table, "", " ".join(_sentences(best, headline, rule)), ""])
+
+
+def _markdown_line(cells: Iterable[str]) -> str:
+    escaped = [cell.replace("|", "\\|") for cell in cells]
+    return "| " + " | ".join(escaped) + " |"
 
 
 def _csv(best: Sequence[Best], headline: Headline, unit: Unit) -> str:
