@@ -9,8 +9,8 @@ On disk a record is a folder that is written whole or not at all:
     records/<id>.stopped/…              a run that a search stopped, until it is run to its end
     records/<id>.damaged/               a record that a sweep has set aside, and made again
 
-The first record of an id stays: equal ids are equal runs. A failed run is tried again by the next
-command. JSON has no infinity: a float that is not finite is stored as `{"$float": "nan"}`.
+The first record of an id stays, because equal ids mean equal runs. The next command tries a failed
+run again. JSON has no infinity, so a float that is not finite is stored as `{"$float": "nan"}`.
 """
 
 import json
@@ -41,42 +41,47 @@ from unlearnbench.training.step_result import StepResult
 
 SCHEMA = 1
 PROVISIONAL = {"failed": ".failed", "stopped": ".stopped"}
-"""Ends the name of a record, by its status, that gives way to any other of the same id."""
-_RESULTS = ("epochs", "attacked")
+"""Suffix of a record's folder by status. Such a record is replaced by any other of its id."""
 DAMAGED = ".damaged"
-"""Ends the name of a record that was set aside."""
+"""Suffix of the folder of a record that was set aside."""
 _Key = TypeVar("_Key", int, tuple[int, str])
 _UNREAD: Any = PlainValidator(lambda value: value)
-"""Marks fields that are no part of `record.json`, or stand there in another form."""
+"""Marks fields that are not in `record.json`, or have another form there: they are not checked."""
 
 
 @dataclass(frozen=True)
 class EpochResult:
-    """The model after an epoch; epoch 0 is the start."""
+    """What was measured of a model after an epoch. Epoch 0 is the start model."""
 
     epoch: int
-    """Of a run by steps, the number of optimiser steps."""
+    """Number of the epoch. In a run by steps, the number of optimiser steps."""
     metrics: Mapping[str, float | None]
-    """Named as in `results.csv`; None where undefined."""
+    """Numbers by column of `results.csv`. None for a number that is undefined."""
     training_seconds: float
-    """Since the last evaluation."""
+    """Seconds of training since the last evaluation."""
     evaluation_seconds: float
-    """With the attack's own work, of a variant."""
+    """Seconds of the evaluation. Under an attack, those of the attack are included."""
     variant: str = ""
     """Attack and point (`relearning@13`) of an evaluation under an attack."""
 
     def to_json(self) -> dict[str, Any]:
-        """Every field; no variant where there is no attack."""
-        return {key: value for key, value in vars(self).items() if key != "variant" or value}
+        """Return all fields, but no empty `variant`."""
+        fields = dict(vars(self))
+        if not self.variant:
+            del fields["variant"]
+        return fields
 
 
 @dataclass(frozen=True)
 class Record:
-    """A run, or a model it is measured against; holds no secrets, wherever it comes from."""
+    """A run, or a start or retain model that runs are compared with.
+
+    A new record needs `redacted`, so that it holds no secrets.
+    """
 
     id: str
     kind: Literal["run", "fine-tuned", "retain"]
-    """`fine-tuned`: where runs start; `retain`: the model that never saw the forget set."""
+    """`fine-tuned` for a start model, `retain` for a model trained without the forget rows."""
     model: str
     forget_fraction: SplitKey
     """The fraction of the rows to forget, or the name of the split."""
@@ -87,48 +92,59 @@ class Record:
     spec: Mapping[str, Any]
     """The resolved RunSpec, or the settings of a start or retain model's evaluation."""
     status: Literal["finished", "collapsed", "failed", "stopped"]
-    """collapsed: finite no more, or too little utility left; stopped: given up by a search."""
+    """`collapsed` if numbers were no longer finite or too little utility was left, `stopped` if a
+    search gave the run up."""
     profile: str
     precision: str | None = "float32"
-    """In which its models were evaluated, see `evaluation/precision.py`; None where a log of a
-    retain model does not say it."""
+    """Precision of its evaluations, see `evaluation/precision.py`. None if it is unknown, for
+    example because the log of a retain model does not say it."""
     epochs: tuple[EpochResult, ...] = ()
     attacked: tuple[EpochResult, ...] = ()
-    """Results under attacks. Those of a start or retain model are a record of their own for each
-    attack, which has no other epochs."""
+    """Results under attacks. Start and retain models have a separate record for each attack, which
+    contains no plain results."""
     steps: tuple[StepResult, ...] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict)
-    """Commit, versions, device, host, times, hashes of data and start weights."""
+    """Commit, versions, device, host, times, and hashes of data and start weights."""
     error: str | None = None
-    """Reason of a failed or collapsed run in the first line; a traceback may follow."""
+    """Why a run failed or collapsed, in the first line. A traceback may follow."""
     ended: str | None = None
     """Why a finished run has fewer epochs than planned: its patience (`evaluation.patience`)."""
     evaluations: Annotated[Mapping[int, Evaluation], _UNREAD] = field(
         default_factory=dict, repr=False, compare=False
     )
-    """By epoch; read from disk when used."""
+    """Evaluations by epoch. Those on disk are read when they are used."""
     attacked_evaluations: Annotated[Mapping[tuple[int, str], Evaluation], _UNREAD] = field(
         default_factory=dict, repr=False, compare=False
     )
-    """By epoch and variant; read from disk when used."""
+    """Evaluations under attacks by epoch and variant. Those on disk are read when they are used."""
     benchmark: Annotated[BenchmarkSchema | None, _UNREAD] = field(
         default=None, repr=False, compare=False
     )
-    """From the plan of its sweep."""
+    """Schema in the plan of its sweep. None if no plan was read."""
 
-    def __post_init__(self) -> None:
-        for name in ("model", "spec", "provenance", "error"):
-            object.__setattr__(self, name, redact_tree(getattr(self, name)))
+    def redacted(self) -> "Record":
+        """Return the record without passwords and tokens in the texts that come from outside.
+
+        Whoever makes a record calls this first. Records that are read or written pass through it,
+        too, because an older version or another tool may have written the file.
+        """
+        return replace(
+            self,
+            model=redact_tree(self.model),
+            spec=redact_tree(self.spec),
+            provenance=redact_tree(self.provenance),
+            error=redact_tree(self.error),
+        )
 
     @property
     def seconds(self) -> float:
         """Seconds of training, evaluation and attacks, over all epochs."""
         results = (*self.epochs, *self.attacked)
-        return sum(e.training_seconds + e.evaluation_seconds for e in results)
+        return sum(result.training_seconds + result.evaluation_seconds for result in results)
 
     @property
     def unit(self) -> Unit:
-        """What its epochs are: epochs, or steps in a sweep by steps."""
+        """What `EpochResult.epoch` counts: epochs, or steps in a sweep by steps."""
         if self.benchmark is not None and self.benchmark.unit is Unit.STEP:
             return Unit.STEP
         return Unit.of_spec(self.spec)
@@ -152,21 +168,29 @@ class StoredFile(NamedTuple):
     """SHA-256 of its content."""
 
     def check(self) -> None:
-        """Raise DamagedError unless the file is as it was written."""
+        """Check that the file is as it was written.
+
+        Raises:
+            DamagedError: If it is not.
+        """
         if file_hash(self.path) != self.digest:
             raise _damaged(self.path, "its content is not what was written")
 
     def read(self) -> Evaluation:
-        """Read the evaluation. Raises: DamagedError."""
+        """Read the evaluation.
+
+        Raises:
+            DamagedError: If the file is not as it was written.
+        """
         self.check()
         return read_observations(self.path)
 
 
 @dataclass(frozen=True)
 class StoredEvaluations(Mapping[_Key, Evaluation]):
-    """Evaluations of a record on disk; each is read, and checked by its hash, when used.
+    """Evaluations of a record on disk, by epoch, or by epoch and variant under attacks.
 
-    Keys are epochs, or (epoch, variant) under attacks.
+    An evaluation is read, and checked by its hash, when it is used.
     """
 
     folder: Path
@@ -179,26 +203,37 @@ class StoredEvaluations(Mapping[_Key, Evaluation]):
         return iter(self.files)
 
     def __contains__(self, key: object) -> bool:
-        return key in self.files  # the inherited one would read the file
+        # The inherited method would read the file.
+        return key in self.files
 
     def __len__(self) -> int:
         return len(self.files)
 
 
 def run_record(run: RunSpec, **fields: Any) -> Record:
-    """Make the record of a run from its spec and the other fields."""
-    spec, made = run.to_json(), provenance(data=run.data_fingerprint)
-    if fields["status"] in PROVISIONAL:  # its process was a worker's, which is unknown here
-        made |= dict.fromkeys(("host", "process", "device", "gpu"))
-    fields = {"profile": profile_of(run.evaluation).id, "provenance": made, **fields}
-    if evaluations := [*fields.get("evaluations", {}).values()]:
+    """Make the record of a run, without secrets.
+
+    Args:
+        run: Its spec.
+        fields: Other fields of the record. `status` is required. The profile and the provenance
+            default to those of this process.
+    """
+    spec = run.to_json()
+    # A worker trained a failed or stopped run, and nothing is known here of its process or device.
+    is_of_unknown_worker = fields["status"] in PROVISIONAL
+    origin = provenance(data=run.data_fingerprint)
+    if is_of_unknown_worker:
+        origin |= dict.fromkeys(("host", "process", "device", "gpu"))
+    fields = {"profile": profile_of(run.evaluation).id, "provenance": origin, **fields}
+
+    evaluations = list(fields.get("evaluations", {}).values())
+    if evaluations:
         precision = evaluations[0].precision
     else:
-        # The device of a run that came to no evaluation was its worker's, and is unknown here.
-        devices = ("cpu", "cuda") if fields["status"] in PROVISIONAL else ("cpu",)
+        devices = ("cpu", "cuda") if is_of_unknown_worker else ("cpu",)
         possible = {precision_of_spec(spec, device) for device in devices}
         precision = possible.pop() if len(possible) == 1 else None
-    return Record(
+    record = Record(
         id=run.id,
         kind="run",
         model=run.model.name,
@@ -210,13 +245,19 @@ def run_record(run: RunSpec, **fields: Any) -> Record:
         precision=precision,
         **fields,
     )
+    return record.redacted()
 
 
 def write_record(record: Record, folder: Path) -> Path:
-    """Store `record` under a sweep's `folder`; return where it is.
+    """Store a record in a sweep's folder.
 
-    A finished record that is there already stays; a provisional one gives way to any other.
-    Raises: RecordError where the disk is full or cannot be written; nothing is left behind then.
+    A finished record that is already there stays. A failed or stopped one is replaced.
+
+    Returns:
+        The record's own folder.
+
+    Raises:
+        RecordError: If the folder cannot be written, or the disk is full. Nothing is left behind.
     """
     target = folder / "records" / record.place
     try:
@@ -224,20 +265,21 @@ def write_record(record: Record, folder: Path) -> Path:
             return target
         shutil.rmtree(target, ignore_errors=True)
         with atomic_folder(target) as part:
-            digests: dict[str, dict[str, str]] = {"evaluations": {}, "attacked_evaluations": {}}
-            for (epoch, variant), evaluation in sorted(
-                (
-                    *(((epoch, ""), seen) for epoch, seen in record.evaluations.items()),
-                    *record.attacked_evaluations.items(),
-                ),
-                key=lambda pair: pair[0],
-            ):
+            document = record_document(record)
+            document["evaluations"] = {}
+            document["attacked_evaluations"] = {}
+            for epoch, variant in _evaluated_variants(record):
                 path = part / evaluation_name(epoch, variant)
+                if variant:
+                    evaluation = record.attacked_evaluations[epoch, variant]
+                    digests = document["attacked_evaluations"]
+                else:
+                    evaluation = record.evaluations[epoch]
+                    digests = document["evaluations"]
                 write_observations(evaluation, path)
                 fsync(path)
-                kind = "attacked_evaluations" if variant else "evaluations"
-                digests[kind][f"{epoch} {variant}".strip()] = file_hash(path)
-            document = record_document(record) | digests
+                # Keys look like "3", or "3 relearning@13" under an attack.
+                digests[f"{epoch} {variant}".strip()] = file_hash(path)
             if not record.attacked:
                 del document["attacked"], document["attacked_evaluations"]
             (part / "record.json").write_text(sealed_json(document), encoding="utf-8")
@@ -253,48 +295,68 @@ def write_record(record: Record, folder: Path) -> Path:
     return target
 
 
+def _evaluated_variants(record: Record) -> list[tuple[int, str]]:
+    """Return epoch and variant of every evaluation, sorted. Plain ones have an empty variant."""
+    plain = [(epoch, "") for epoch in record.evaluations]
+    return sorted([*plain, *record.attacked_evaluations])
+
+
 def record_document(record: Record) -> dict[str, Any]:
-    """The values of `record.json`, with the evaluations themselves in place of their hashes."""
-    # Not `asdict`: it deep-copies every value, which takes longer than the writing.
-    results = {key: [item.to_json() for item in getattr(record, key)] for key in _RESULTS}
-    rest = {key: value for key, value in vars(record).items() if key != "benchmark"}
-    return {"schema": SCHEMA} | rest | results | {"steps": [*map(vars, record.steps)]}
+    """Return the values of `record.json`, with evaluations in place of their hashes."""
+    # `asdict` would copy every value deeply, which takes longer than writing the file.
+    document = {"schema": SCHEMA, **vars(record.redacted())}
+    # The benchmark is stored once for all records, in the plan of the sweep.
+    del document["benchmark"]
+    document["epochs"] = [result.to_json() for result in record.epochs]
+    document["attacked"] = [result.to_json() for result in record.attacked]
+    document["steps"] = [vars(step) for step in record.steps]
+    return document
 
 
 def read_record(path: str | Path) -> Record:
-    """Read the record in folder `path`, without its evaluations.
+    """Read the record in a folder. Its evaluations are read when they are used.
 
-    Raises: RecordError that names the file, where it is damaged, incomplete or of another schema.
+    Raises:
+        RecordError: If `record.json` is damaged, incomplete or of another schema.
     """
-    file = (path := Path(path)) / "record.json"
+    path = Path(path)
+    file = path / "record.json"
     try:
-        document = json.loads(content := file.read_bytes(), object_hook=decode_floats)
-        if (schema := document.get("schema")) != SCHEMA:
+        content = file.read_bytes()
+        document = json.loads(content, object_hook=decode_floats)
+        schema = document.get("schema")
+        if schema != SCHEMA:
             raise RecordError(
                 f"{file}: schema {shortened(schema)}, but this version reads {SCHEMA}; "
                 "use the version that wrote it, or give the sweep another name"
             )
         record = parse_record(path, document)
-        whole = document["sha256"] == document_hash(json.loads(content))
+        is_whole = document["sha256"] == document_hash(json.loads(content))
     except FileNotFoundError:
         raise _damaged(file, "it is missing") from None
     except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise _damaged(file, f"{type(error).__name__}: {error}") from None
     if record.id != path.name.partition(".")[0]:
         raise _damaged(file, f"it is the record of {record.id!r}")
-    for kind in ("evaluations", "attacked_evaluations"):
-        for stored in getattr(record, kind).files.values():
-            if not stored.path.is_file():
-                raise _damaged(stored.path, "it is missing")
-    if not whole:
+    for epoch, variant in _evaluated_variants(record):
+        evaluation_file = path / evaluation_name(epoch, variant)
+        if not evaluation_file.is_file():
+            raise _damaged(evaluation_file, "it is missing")
+    if not is_whole:
         raise _damaged(file, "its content is not what was written")
     return record
 
 
 def parse_record(path: Path, document: dict[str, Any]) -> Record:
-    """The record with the content of a `record.json`, in folder `path`.
+    """Return the record that a `record.json` describes, without secrets.
 
-    Raises: ValueError that names the key, KeyError.
+    Args:
+        path: Folder of the record, which has its evaluations.
+        document: Content of the file.
+
+    Raises:
+        ValueError: If a value is invalid. The message names its key.
+        KeyError: If a key is missing.
     """
     plain: dict[int, StoredFile] = {}
     for key, digest in document["evaluations"].items():
@@ -308,7 +370,7 @@ def parse_record(path: Path, document: dict[str, Any]) -> Record:
         "attacked_evaluations": StoredEvaluations(path, under),
     }
     try:
-        return _reader().validate_python(document | files)
+        return _reader().validate_python(document | files).redacted()
     except ValidationError as error:
         first = error.errors()[0]
         raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
@@ -320,7 +382,15 @@ def _reader() -> TypeAdapter[Record]:
 
 
 def evaluated_epoch(record: Record, epoch: int | None = None) -> int:
-    """The epoch (or step), or the record's last. Raises: RecordError if it has no evaluation."""
+    """Return the evaluated epoch (or step) that a user asked for.
+
+    Args:
+        record: Of any run.
+        epoch: None for the last epoch that was evaluated.
+
+    Raises:
+        RecordError: If the record has no evaluation of this epoch.
+    """
     epochs = sorted(record.evaluations)
     if not epochs:
         reason = (record.error or "").strip().partition("\n")[0] or "no reason is recorded"
@@ -338,33 +408,50 @@ def evaluated_epoch(record: Record, epoch: int | None = None) -> int:
 
 
 def read_records(folder: str | Path) -> tuple[Record, ...]:
-    """All records of a sweep's folder (or of its `records/`), always in the same order.
+    """Read all records of a sweep's folder (or of its `records/`), always in the same order.
 
-    A provisional record is among them as long as its run has no other.
+    The record of a failed or stopped run counts as long as its run has no other record.
     """
     places = _places(Path(folder))
-    names = {location.name for location in places}
-    result = [read_record(p) for p in places if p.name.partition(".")[0] not in names - {p.name}]
-    benchmark = BenchmarkSchema.read(places[0].parent.parent / PLAN_FILE) if places else None
-    whole = (replace(record, benchmark=benchmark) for record in result)
-    return tuple(sorted(whole, key=_order))
+    if not places:
+        return ()
+    benchmark = BenchmarkSchema.read(places[0].parent.parent / PLAN_FILE)
+    names = {place.name for place in places}
+    records: list[Record] = []
+    for place in places:
+        run_id, _, status = place.name.partition(".")
+        if status and run_id in names:
+            continue
+        records.append(replace(read_record(place), benchmark=benchmark))
+    return tuple(sorted(records, key=_order))
 
 
 def planned_records(
     records: Iterable[Record], runs: Collection[str], references: Collection[str] | None
 ) -> tuple[Record, ...]:
-    """The records of a plan's runs and of the start and retain models that it refers to.
+    """Return the records of a plan's runs, and of the start and retain models that it refers to.
 
-    references  ids of the latter; None in plans of 0.2, and without the hub: all of them count
+    Args:
+        records: Of a sweep's folder.
+        runs: Ids of the plan's runs.
+        references: Ids of the plan's start and retain models. If None, as in plans of version 0.2
+            and without the hub, all of them count.
     """
-    known = {*runs, *(references or ())}
-    return tuple(r for r in records if r.id in known or (references is None and r.kind != "run"))
+    planned = {*runs, *(references or ())}
+    has_all_references = references is None
+    return tuple(
+        record
+        for record in records
+        if record.id in planned or (has_all_references and record.kind != "run")
+    )
 
 
 def _places(folder: Path) -> list[Path]:
     inner = folder / "records"
     path = folder if folder.name == "records" and not inner.is_dir() else inner
-    return sorted(p for p in path.glob("[!.]*") if p.is_dir() and p.suffix != DAMAGED)
+    return sorted(
+        place for place in path.glob("[!.]*") if place.is_dir() and place.suffix != DAMAGED
+    )
 
 
 def _order(record: Record) -> tuple[Any, ...]:
@@ -375,7 +462,10 @@ def _order(record: Record) -> tuple[Any, ...]:
 
 
 def evaluation_name(epoch: int, variant: str = "") -> str:
-    """Name of the file with the evaluation after `epoch`, in a record and while its run goes on."""
+    """Return the name of an evaluation's file, in a record and while its run goes on.
+
+    For example `epoch-3.safetensors`, or `epoch-3.relearning@13.safetensors` under an attack.
+    """
     return f"epoch-{epoch}.{variant}.safetensors" if variant else f"epoch-{epoch}.safetensors"
 
 

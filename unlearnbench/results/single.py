@@ -81,7 +81,7 @@ def _record(
     attacked = {(epoch, variant): evaluation for variant, evaluation in variants.items() if variant}
     reported_with_rouge = rouge_sets(plan_of(profile_of_id(plain.profile), benchmark))
     uncounted = evaluated_shares(plain, reported_with_rouge)
-    return Record(
+    record = Record(
         id=role.value,
         kind=role.kind,
         model=ModelRole.MODEL.value,
@@ -100,6 +100,7 @@ def _record(
         evaluations={epoch: plain},
         attacked_evaluations=attacked,
     )
+    return record.redacted()
 
 
 def check_comparable(models: Mapping[ModelRole, Evaluation], benchmark: Benchmark) -> None:

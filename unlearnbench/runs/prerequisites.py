@@ -242,7 +242,7 @@ def _record(space: Workspace, task: PreparationTask, fraction: SplitKey) -> None
         | uncounted_entry(evaluator, space.metrics)
         | _start_check_entry(space, task, fraction, results),
         **results,
-    )
+    ).redacted()
     if is_main_process():
         # Without an attack, a retain model is compared only with itself, see `_plain_results`.
         is_alone = kind == "retain" and not task.attack

@@ -20,8 +20,10 @@ from unlearnbench.config.profiles import TOFU
 from unlearnbench.results.records import (
     EpochResult,
     Record,
+    parse_record,
     read_record,
     read_records,
+    record_document,
     write_record,
 )
 from unlearnbench.results.sweep_folder import lock_folder, remove_leftovers
@@ -199,3 +201,19 @@ def test_a_commit_is_that_of_the_working_folder_or_none(tmp_path: Path, *, dirty
     assert found is not None
     assert (len(found["commit"]), found["dirty"]) == (40, dirty)
     assert commit_of(tmp_path, "working folder") is None
+
+
+def test_no_secret_of_a_record_is_written_or_read(tmp_path: Path) -> None:
+    address = "postgresql://me:topsecret@host/db"
+    record = a_record(provenance={"tracking": address}, spec={"storage": [address]}, error=address)
+    place = write_record(record, tmp_path)
+    assert "topsecret" not in (place / "record.json").read_text()
+
+    written_elsewhere = record_document(record) | {
+        "error": address,
+        "evaluations": {},
+        "attacked_evaluations": {},
+    }
+    back = parse_record(place, written_elsewhere)
+    assert back.error == "postgresql://host/db"
+    assert back.spec == {"storage": ["postgresql://host/db"]}
