@@ -1,22 +1,24 @@
 """Every number of every record, computed in one place: records in, one table out.
 
-A number depends on what was observed of its model; on what was observed of the retain model and of
-the start model of its panel; and on the rules (`rules.py`). Under an attack, the retain and start
-models are those under the same attack at the same point. The key of a row is the hash of all that.
-A row whose key is known is taken from the stored table as a whole, and any other row is computed as
-a whole. So it does not matter in which order models were evaluated, or when a metric was added.
+The numbers of a row depend on the observations of its model, on the observations of the panel's
+retain and start model, and on the rules (`rules.py`). An attacked model is compared with the retain
+and start model under the same attack at the same point.
 
-A process that writes a record says by which inputs its numbers were computed (`inputs_entry`). If
-these are today's, the recorded numbers are taken, and no file is read.
+The key of a row is a hash of all these inputs. If the stored table has a row with this key, its
+numbers are taken. If not, all numbers of the row are computed. Therefore the table depends neither
+on the order in which models were evaluated, nor on when a metric was added.
+
+A process that writes a record also stores a hash of the inputs of its numbers (`inputs_entry`). If
+the inputs are the same today, the recorded numbers are taken and no file is read.
 
 The order of the steps:
 
-1. `references_of`: the evaluations of start and retain models that others are compared with
-2. for each result of each record: recorded numbers, known numbers, or a computation that is due
-3. the computations, in groups that share retain and start model; then the numbers before attacks on
-   the rows that these asked (`asked_rows.py`)
-4. notes on numbers that could not be computed, and on numbers that have moved
-5. the rows in their order, with the columns that are worth showing
+1. Find the evaluations of start and retain models that others are compared with (`references_of`).
+2. For each result of each record, take recorded or known numbers, or plan to compute them.
+3. Compute the planned numbers, in groups that share retain and start model.
+4. Sort the rows, and keep the columns that are worth showing.
+5. Compute the numbers before attacks, on the rows that the attacks asked (`asked_rows.py`).
+6. Write notes on numbers that could not be computed (`finalize_notes.py`) or that have moved.
 """
 
 import hashlib
@@ -28,19 +30,19 @@ from typing import Any
 
 import numpy as np
 
-from unlearnbench.api.benchmark import SplitKey, split_order, split_percent
+from unlearnbench.api.benchmark import SplitKey, split_percent
 from unlearnbench.api.observations import Evaluation
-from unlearnbench.base.errors import RecordError, UnlearnbenchError
+from unlearnbench.base.errors import UnlearnbenchError
 from unlearnbench.base.hashing import content_hash
 from unlearnbench.config.metric_plan import MetricChoices
-from unlearnbench.config.unit import Unit
 from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
-from unlearnbench.evaluation.precision import distinct_precisions
 from unlearnbench.evaluation.start_check import KEY as START_CHECK
 from unlearnbench.evaluation.start_check import StartCheck
 from unlearnbench.evaluation.summary import values_of
 from unlearnbench.evaluation.word_check import KEY as UNCOUNTED
 from unlearnbench.results.asked_rows import before_rows
+from unlearnbench.results.comparable_records import check_comparable_records
+from unlearnbench.results.finalize_notes import FinalizationNotes
 from unlearnbench.results.moved_numbers import MovedNumbers
 from unlearnbench.results.records import EpochResult, Record, StoredEvaluations, StoredFile
 from unlearnbench.results.rules import OBSERVED_BY, RecordRules, Rules, recorded_metrics, rules_of
@@ -56,22 +58,25 @@ from unlearnbench.results.table import (
 )
 
 NUMBERS = "numbers"
-"""Key in the provenance of a record: hash of what its numbers were computed by, besides its own
+"""Key in the provenance of a record: hash of all inputs of its numbers except its own
 observations."""
 Observations = StoredFile | Evaluation
-"""What was observed of a model: a file of a record, or an evaluation in memory."""
+"""Observations of a model, in a file of a record or in memory."""
 Place = tuple[str, str, SplitKey, str]
-"""Place of a model that others are compared with: kind, model, split, and variant or empty."""
+"""Kind, model, split and variant of a start or retain model.
+
+For example `("retain", "tiny", 0.1, "relearning@13")`. The variant of a plain evaluation is empty.
+"""
 
 
 @dataclass(frozen=True, eq=False)
 class EvaluatedResult:
-    """A result of a record, and what was observed for it."""
+    """A result of a record with its observations."""
 
     record: Record
     result: EpochResult
     observations: Observations | None
-    """None if they are not stored, as those of a leaderboard's line."""
+    """None if they are not stored, for example of a line of a leaderboard."""
 
     @property
     def place(self) -> tuple[str, int, str]:
@@ -143,27 +148,27 @@ def finalize(records: Iterable[Record], rules: Rules, known: StoredTable = NOTHI
         known: An earlier table of these records.
 
     Raises:
-        RecordError: If the records were evaluated by different profiles or precisions.
+        RecordError: If the records do not compare, see `check_comparable_records`.
     """
     records = tuple(records)
-    _refuse_mixed(records)
+    check_comparable_records(records)
     return _Finalization(records, rules, known).table()
 
 
 def references_of(records: Iterable[Record]) -> References:
     """Return the start and retain models among some records.
 
-    If there are two for one place that differ, it is not known which of them counts, and there is
-    none.
+    A place is left out if it has several different models, because nothing says which one counts.
     """
     return {
         place: candidates[0]
         for place, candidates in _candidates(records).items()
-        if _count(candidates) == 1
+        if _count_different(candidates) == 1
     }
 
 
 def _candidates(records: Iterable[Record]) -> dict[Place, list[EvaluatedResult]]:
+    """Return all start and retain models by their place."""
     found: dict[Place, list[EvaluatedResult]] = defaultdict(list)
     for record in records:
         if record.kind == "run":
@@ -173,19 +178,20 @@ def _candidates(records: Iterable[Record]) -> dict[Place, list[EvaluatedResult]]
     return found
 
 
-def _count(candidates: Iterable[EvaluatedResult]) -> int:
-    """Return the number of models that differ in what was observed of them."""
-    # Folders of 0.2 may have one model twice, evaluated with the same result.
-    return len(
-        {
-            item.observations.digest if isinstance(item.observations, StoredFile) else item.place
-            for item in candidates
-        }
-    )
+def _count_different(candidates: Iterable[EvaluatedResult]) -> int:
+    """Return the number of models with different observations."""
+    identities: set[object] = set()
+    for candidate in candidates:
+        # Folders of version 0.2 may contain a model twice, with the same observations.
+        if isinstance(candidate.observations, StoredFile):
+            identities.add(candidate.observations.digest)
+        else:
+            identities.add(candidate.place)
+    return len(identities)
 
 
 def results_of(record: Record) -> Iterator[EvaluatedResult]:
-    """Yield the results of a record, first the plain ones, each with what was observed for it."""
+    """Yield the results of a record with their observations, the plain ones first."""
     for result in record.epochs:
         yield EvaluatedResult(record, result, _observations(record.evaluations, result.epoch))
     for result in record.attacked:
@@ -231,11 +237,11 @@ class _Row:
     inputs: _Inputs
     key: str
     numbers: Numbers | None = None
-    """None as long as they are due to be computed."""
+    """None until they are computed."""
 
     @property
     def record(self) -> Record:
-        """The record that the row is of."""
+        """Record of the model."""
         return self.evaluated.record
 
     @property
@@ -301,23 +307,10 @@ class _Finalization:
         self._rules = rules
         self._known = known
         self._moved = MovedNumbers()
-        self._problems: list[str] = []
-        """Reasons of numbers that could not be computed, one for each row."""
-        self._without_texts: set[str] = set()
-        """Names of metrics that read texts which were not kept."""
-        self._without_observations: list[str] = []
-        """Labels of rows as recorded, since nothing but numbers is stored."""
-        self._observed_by_other_code: dict[str, list[str]] = defaultdict(list)
-        """Ids of records by metrics that observe by other code now."""
-        self._ambiguous: list[str] = []
-        """Sentences on models that others cannot be compared with, because there are several."""
+        self._notes = FinalizationNotes()
         self._rules_keys: set[str] = set()
-        self._unusable: set[str] = set()
-        """Names of metrics that the configuration names and that cannot be used here."""
         self._evaluated: dict[tuple[str, int, str], EvaluatedResult] = {}
         """Results by their place."""
-        self._unread: dict[tuple[str, int, str], str] = {}
-        """Reasons why observations before attacks could not be read, by the place of a result."""
 
     def table(self) -> Table:
         """Compute what is not known, and make the table."""
@@ -326,21 +319,26 @@ class _Finalization:
         # Rows of one group follow each other, so that retain and start model are read once.
         for row in sorted(due, key=lambda row: (str(row.group), row.evaluated.place)):
             row.numbers = self._computed(row)
-        labelled = _Labelled(self._records, self._rules.schema)
-        made = in_order(map(labelled.row, rows))
-        plain = with_shown_columns([row for row in made if not row.variant], labelled.schema)
-        attacked = with_shown_columns([row for row in made if row.variant], labelled.schema)
+
+        schema = self._rules.schema
+        labelled = _Labelled(self._records, schema)
+        table_rows = in_order(map(labelled.row, rows))
+        plain = with_shown_columns([row for row in table_rows if not row.variant], schema)
+        attacked = with_shown_columns([row for row in table_rows if row.variant], schema)
         self._evaluated = {row.evaluated.place: row.evaluated for row in rows}
         before = before_rows(plain, attacked, self._observed, self._known.by_key)
+
         rules_key = content_hash(sorted(self._rules_keys))
         moved = self._moved.merged_with(self._known.moved_under(rules_key))
-        labels = {column.name: column.label for column in labelled.schema.plan.columns}
+        labels = {column.name: column.label for column in schema.plan.columns}
+        # All other steps may add to the notes, so the sentences come last.
+        notes = [moved.note(labels), *self._notes.sentences(len(self._records))]
         return Table(
             rows=plain,
             attacked=attacked,
             before=before,
-            schema=labelled.schema,
-            notes=tuple(note for note in (moved.note(labels), *self._notes()) if note),
+            schema=schema,
+            notes=tuple(note for note in notes if note),
             moved=moved,
             metrics=self._rules.metrics,
             rules_key=rules_key,
@@ -352,7 +350,7 @@ class _Finalization:
         try:
             return _read_reference(evaluated.observations)
         except (UnlearnbenchError, OSError) as error:
-            self._unread.setdefault(evaluated.place, str(error))
+            self._notes.unread_before.setdefault(evaluated.place, str(error))
             return None
 
     def _planned_rows(self) -> list[_Row]:
@@ -363,7 +361,7 @@ class _Finalization:
         for record in self._records:
             rules = self._rules.of(record)
             self._rules_keys.add(rules.key)
-            self._unusable.update(rules.schema.unusable)
+            self._notes.unusable_metrics.update(rules.schema.unusable)
             self._compare_observing_code(record, rules)
             stored = record.provenance.get(NUMBERS)
             is_current = bool(
@@ -392,12 +390,12 @@ class _Finalization:
             return numbers
         if row.rules.obstacle:
             if isinstance(row.inputs.own, StoredFile) and not row.rules.schema.missing:
-                self._problems.append(f"{row.label}: {row.rules.obstacle}")
+                self._notes.not_computed.append(f"{row.label}: {row.rules.obstacle}")
             return self._last_numbers(row)
         observations = row.evaluated.observations
         if observations is None:
             if isinstance(row.record.evaluations, StoredEvaluations):
-                self._without_observations.append(row.label)
+                self._notes.without_observations.append(row.label)
             return row.recorded_numbers()
         if isinstance(observations, Evaluation) and row.result.metrics:
             # This process made the record, with its numbers, by the code that it still runs.
@@ -413,10 +411,10 @@ class _Finalization:
         return Numbers.finite({**unknown, **values})
 
     def _last_numbers(self, row: _Row) -> Numbers:
-        """Return the numbers of the stored table, or else the recorded ones.
+        """Return the numbers of the stored table, or the recorded ones if it lacks the row.
 
-        The stored table may have columns that are newer than the record. Numbers of metrics that
-        had other settings are left out.
+        The stored table comes first because it may have columns that are newer than the record.
+        Numbers of metrics that had other settings are left out.
         """
         shown = self._known.by_place.get(row.evaluated.place)
         if shown is None:
@@ -443,11 +441,11 @@ class _Finalization:
             )
         except (UnlearnbenchError, OSError, LookupError, ValueError) as error:
             if isinstance(row.inputs.own, Evaluation) and not row.result.variant:
-                # Nothing is recorded of a model that is judged by itself.
+                # A model outside a sweep was evaluated in this process and has no recorded numbers.
                 raise
-            # Damage is reported where the observations themselves are needed. Other versions may
-            # have had other sets.
-            self._problems.append(f"{row.label}: {error}")
+            # A damaged file is an error only for commands that need the observations themselves.
+            # Sets may be missing from records of other versions.
+            self._notes.not_computed.append(f"{row.label}: {error}")
             row.key = ""
             return row.recorded_numbers()
         if row.key and row.record.kind != "run":
@@ -467,10 +465,10 @@ class _Finalization:
                 # A set whose rows are only scored has no generated texts in any sweep.
                 was_answered = not np.isnan(seen.rouge_l_recall).all()
                 if was_answered and "generated" in measure.lacks(seen):
-                    self._without_texts.add(measure.name)
+                    self._notes.metrics_without_texts.add(measure.name)
 
     def _note_changes(self, row: _Row, numbers: Numbers) -> None:
-        """Compare numbers with those that were shown before, or else recorded."""
+        """Compare numbers with the ones that were shown before, or recorded if none were shown."""
         before = self._known.by_place.get(row.evaluated.place)
         if before is None:
             before = Numbers.finite(row.result.metrics)
@@ -484,12 +482,13 @@ class _Finalization:
         counts: dict[tuple[str, str, SplitKey], int] = defaultdict(int)
         for (kind, model, split, _), candidates in _candidates(self._records).items():
             # Nothing is computed from lines of a leaderboard, so nothing is left out.
-            observed = [one for one in candidates if one.observations is not None]
-            counts[kind, model, split] = max(counts[kind, model, split], _count(observed))
+            observed = [candidate for candidate in candidates if candidate.observations is not None]
+            count = _count_different(observed)
+            counts[kind, model, split] = max(counts[kind, model, split], count)
         for (kind, model, split), count in counts.items():
             if count > 1:
                 name = "start" if kind == "fine-tuned" else kind
-                self._ambiguous.append(
+                self._notes.ambiguous_models.append(
                     f"{model}, {split_percent(split)}: {count} {name} models in one table, so "
                     "numbers that compare with them are left out; start the sweep again to keep one"
                 )
@@ -500,49 +499,12 @@ class _Finalization:
         stored: Mapping[str, str] = record.provenance.get(OBSERVED_BY, {})
         for name, digest in stored.items():
             if rules.observing.get(name, digest) != digest:
-                self._observed_by_other_code[name].append(record.id)
-
-    def _notes(self) -> Iterator[str]:
-        yield from self._ambiguous
-        for name in sorted(self._unusable):
-            yield (
-                f"metric {name} cannot be used here, because its plug-in is not given or does not "
-                "take these settings: its numbers are shown as stored, but are left out if its "
-                "settings have changed; give the plug-in with --plugin"
-            )
-        if self._problems:
-            yield (
-                f"numbers of {len(self._problems)} evaluations are shown as recorded, because they "
-                f"cannot be computed ({min(self._problems)})"
-            )
-        for name in sorted(self._without_texts):
-            yield (
-                f"{name} has no numbers, because it reads texts that were not kept (keep_texts: "
-                "false), and its values by these settings were not stored when the models were "
-                "evaluated; delete the records and start the sweep again"
-            )
-        if self._unread:
-            yield (
-                f"numbers before attacks are not known of {len(self._unread)} evaluations, because "
-                f"they cannot be read ({min(self._unread.values())})"
-            )
-        if self._without_observations:
-            yield (
-                f"numbers of {len(self._without_observations)} evaluations are shown as recorded, "
-                f"because what was observed is not stored here ({min(self._without_observations)})"
-            )
-        for name, ids in sorted(self._observed_by_other_code.items()):
-            yield (
-                f"{name}: its code has changed since {len(ids)} of {len(self._records)} records "
-                f"({min(ids)} for one) were evaluated, and what it observes cannot be observed "
-                "again without the models; delete these folders in records/ and start the sweep "
-                "again, or give the sweep another name"
-            )
+                self._notes.records_observed_by_other_code[name].append(record.id)
 
 
 _computed_here: dict[str, Mapping[str, float | None]] = {}
 """Numbers of start and retain models that this process has computed, by the keys of their rows.
-While a sweep runs, the same models stand beside each run that ends."""
+A sweep makes a table whenever a run ends, and each table has the same start and retain models."""
 
 
 def _read_own(observations: Observations | None) -> Evaluation:
@@ -556,9 +518,10 @@ def _read_file(file: StoredFile) -> Evaluation:
 
 
 def _read_reference(observations: Observations | None) -> Evaluation | None:
-    """Read a model that others are compared with. It is the same object for the next one of them.
+    """Read the observations of a start or retain model.
 
-    What is computed of the model by itself is kept with the object.
+    Models that are compared with it get the same object, because the object caches numbers that
+    depend on the start or retain model alone.
     """
     return _read_file(observations) if isinstance(observations, StoredFile) else observations
 
@@ -567,7 +530,7 @@ class _Labelled:
     """Makes rows with the names of settings, which depend on all records."""
 
     def __init__(self, records: Sequence[Record], schema: BenchmarkSchema) -> None:
-        self.schema = schema
+        self._schema = schema
         self._settings = run_settings(records)
         self._labels = Labels()
         for record in records:
@@ -591,7 +554,7 @@ class _Labelled:
             epoch=row.result.epoch,
             status=record.status,
             metrics=row.numbers or Numbers(),
-            schema=self.schema,
+            schema=self._schema,
             variant=row.result.variant,
             setting=setting,
             uncounted=record.provenance.get(UNCOUNTED, {}),
@@ -604,47 +567,3 @@ class _Labelled:
 def _acts_at_inference(record: Record) -> bool:
     """Whether a record is of a run whose method leaves the weights as they are."""
     return record.kind == "run" and "method" in record.spec and record.learning_rate is None
-
-
-def _refuse_mixed(records: Sequence[Record]) -> None:
-    evaluated = sorted((r for r in records if r.epochs), key=lambda r: r.id)
-    by_profile = {r.profile: r.id for r in reversed(evaluated)}
-    if len(by_profile) > 1:
-        listed = ", ".join(f"{p} (record {i})" for p, i in sorted(by_profile.items()))
-        raise RecordError(
-            f"records of different evaluation rules do not compare: {listed}; "
-            "report them from separate folders"
-        )
-    _refuse_mixed_units(evaluated)
-    panels: dict[tuple[str, SplitKey], dict[str | None, str]] = defaultdict(dict)
-    for record in reversed(evaluated):
-        panels[record.panel][record.precision] = record.id
-    for (model, split), result in sorted(panels.items(), key=_panel_order):
-        if distinct_precisions(result):
-            listed = ", ".join(f"{p} (record {i})" for p, i in result.items())
-            raise RecordError(
-                f"{model}, {split_percent(split)}: records of different precisions do not "
-                f"compare: {listed}; report them from separate folders, or as models of two names"
-            )
-
-
-def _refuse_mixed_units(evaluated: Iterable[Record]) -> None:
-    """Raise RecordError if some runs are by epochs and others by steps."""
-    by_unit: dict[Unit, str] = {}
-    for record in evaluated:
-        # What trains nothing has one evaluation, in sweeps of either kind.
-        is_trained = record.kind == "run" and record.learning_rate is not None
-        if is_trained and record.spec.keys() & {"epochs", "steps"}:
-            by_unit.setdefault(Unit.of_spec(record.spec), record.id)
-    if len(by_unit) > 1:
-        listed = " and ".join(
-            f"{unit.plural} (record {by_unit[unit]})" for unit in Unit if unit in by_unit
-        )
-        raise RecordError(
-            f"runs by {listed} do not stand in one table, because its numbers are by one of the "
-            "two; report them from separate folders"
-        )
-
-
-def _panel_order(item: tuple[tuple[str, SplitKey], Any]) -> tuple[Any, ...]:
-    return item[0][0], split_order(item[0][1])
