@@ -1,10 +1,9 @@
 """What the numbers of a table are computed by: benchmark, profile and metrics, and their code.
 
-A record stores observations. A number also depends on the rules by which it is computed from
-them: on the evaluation profile, on the benchmark with its settings (`data`), on the metrics with
-theirs (`evaluation.metrics`), and on the code of all three. `RecordRules.key` is the hash of all
-that. Only the metrics of the table's own plan count, so that installing another plug-in changes no
-key.
+A record stores observations. The numbers that are computed from them also depend on rules: on the
+evaluation profile, on the benchmark and its settings (`data`), on the metrics and their settings
+(`evaluation.metrics`), and on the code of all three. `RecordRules.key` is a hash of all these. It
+covers only the metrics that the table reports, so that installing another plug-in changes no key.
 """
 
 import json
@@ -12,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from unlearnbench.api.metric import Metric, Summary
 from unlearnbench.api.metric_engine import MetricPlan
@@ -33,10 +32,11 @@ from unlearnbench.results.records import Record
 COMPUTED_BY = "computed_by"
 """Key in the provenance of a leaderboard's line: `RecordRules.code` of its numbers."""
 METRICS = "metrics"
-"""Key in the provenance of a leaderboard's line: the metrics that were named when its numbers were
-computed, and their settings. They may be others than when the record was made."""
+"""Key in the provenance of a leaderboard's line: the metrics, with their settings, that the
+configuration named when the line's numbers were computed. They may differ from the metrics that it
+named when the record was made."""
 OBSERVED_BY = "observed_by"
-"""Key in the provenance of a record: digests of the code of metrics that observe, by name."""
+"""Key in the provenance of a record: code digests, by name, of metrics with own observations."""
 
 
 def named_metrics(config: Mapping[str, Any]) -> MetricChoices:
@@ -50,7 +50,10 @@ def recorded_metrics(record: Record) -> MetricChoices:
     if METRICS in record.provenance:
         metrics: MetricChoices = record.provenance[METRICS]
         return metrics
-    return named_metrics(record.spec if record.kind == "run" else {"evaluation": record.spec})
+    if record.kind == "run":
+        return named_metrics(record.spec)
+    # The spec of a start or retain model has `metrics` at the top, not under `evaluation`.
+    return named_metrics({"evaluation": record.spec})
 
 
 def record_schema(record: Record, chosen: MetricChoices) -> BenchmarkSchema:
@@ -61,10 +64,10 @@ def record_schema(record: Record, chosen: MetricChoices) -> BenchmarkSchema:
 
 
 def has_retain_model(spec: Mapping[str, Any]) -> bool:
-    """Return whether the spec of a record names a retain model, or a base to train it from.
+    """Whether the spec of a record names a retain model, or a base model to train one from.
 
-    True for a record that does not name its models. It only matters on benchmarks that can do
-    without a retain model, see `references_with`.
+    A record that does not name its models counts as one with a retain model. The answer only
+    matters on benchmarks that can do without a retain model, see `references_with`.
     """
     model = spec.get("model")
     if not isinstance(model, Mapping):
@@ -80,21 +83,21 @@ class RecordRules:
     metrics: MetricChoices
     """Metrics that the configuration names, with their settings."""
     key: str
-    """Hash of everything that numbers depend on besides the observations. Empty if nothing can be
+    """Hash of everything except observations that the numbers depend on. Empty if numbers cannot be
     computed here, see `obstacle`."""
     code: str = ""
-    """Hash of the profile, of the metrics with their settings, and of the code. Unlike `key`, it is
-    the same wherever the data are. Empty as `key`."""
+    """Hash of the profile, of the metrics with their settings, and of the code. Unlike `key`, it
+    does not depend on where the data are stored. Empty if `key` is empty."""
     obstacle: str = ""
-    """Why nothing can be computed here: the benchmark's plug-in is missing, or this version does
-    not know the evaluation profile."""
+    """Why numbers cannot be computed here: the benchmark's plug-in is missing, or this version does
+    not know the evaluation profile. Empty if they can be computed."""
 
     @cached_property
     def observing(self) -> Mapping[str, str]:
-        """Digests of the code of the metrics that make observations of their own, by their names.
+        """Code digests, by name, of the metrics that make observations of their own.
 
-        Their observations are made while a model is at hand. If this code changes, records that
-        were made before can be healed only by evaluating the models again.
+        These observations need the model. If their code changes, older records can be brought up
+        to date only by evaluating the models again.
         """
         return {
             measure.name: _code_of(measure.metric)
@@ -114,14 +117,14 @@ def record_rules(
     """Return the rules of a record.
 
     Args:
-        section: The `data` of its spec.
-        profile: Id of its evaluation rules.
+        section: Section `data` of the record's spec.
+        profile: Id of the record's evaluation profile.
         metrics: Metrics that the configuration names, with their settings.
-        stored: The schema in the plan of its sweep.
+        stored: Schema in the plan of the record's sweep. None if there is no plan.
         has_retain: Whether there is a retain model, see `references_with`.
 
     Raises:
-        PluginError: If its benchmark cannot be used here, and no schema is stored.
+        PluginError: If the benchmark cannot be used here, and no schema is stored.
     """
     schema = recorded_schema(section, profile, stored, metrics, has_retain=has_retain)
     if schema.missing:
@@ -145,9 +148,12 @@ def record_rules(
 
 
 def mixed_code(records: Iterable[Record]) -> str:
-    """Return a sentence if numbers of a leaderboard's lines were computed by different code.
+    """Return a warning if numbers of a leaderboard's lines were computed by different code.
 
-    Lines of earlier versions do not say by what. Without such lines, the sentence is empty.
+    Lines of earlier versions do not state their code, and count as computed by one other code.
+
+    Returns:
+        A sentence, or an empty text if all lines have the same code.
     """
     counts = Counter(
         str(record.provenance.get(COMPUTED_BY, "an earlier version"))
@@ -168,34 +174,35 @@ class Rules:
     """What all numbers of a table are computed by."""
 
     schema: BenchmarkSchema
-    """The benchmark that most records name. Rows are labelled and ranked by it."""
+    """Schema of the benchmark that most records name. Rows are labelled and ranked by it."""
     metrics: MetricChoices | None
-    """Metrics that the configuration names now. None: those that it named for each record."""
+    """Metrics that the configuration names now. If None, each record is computed by the metrics
+    that its configuration named when it was made."""
     _by_sections: dict[tuple[str, str, str, bool], RecordRules] = field(
         default_factory=dict[tuple[str, str, str, bool], RecordRules], init=False, repr=False
     )
-    """By profile, by the sections of a record that decide, and whether it has a retain model."""
+    """Cache by profile, `data` and metrics as JSON, and whether there is a retain model."""
 
     def of(self, record: Record) -> RecordRules:
         """Return the rules of a record, see `record_rules`."""
         metrics = recorded_metrics(record) if self.metrics is None else self.metrics
         section = record.spec.get("data", {})
         has_retain = has_retain_model(record.spec)
-        sections = record.profile, _as_json(section), _as_json(metrics), has_retain
-        if sections not in self._by_sections:
-            self._by_sections[sections] = record_rules(
+        key = record.profile, _as_json(section), _as_json(metrics), has_retain
+        if key not in self._by_sections:
+            self._by_sections[key] = record_rules(
                 section, record.profile, metrics, record.benchmark, has_retain=has_retain
             )
-        return self._by_sections[sections]
+        return self._by_sections[key]
 
 
 def rules_of(records: Sequence[Record], metrics: MetricChoices | None = None) -> Rules:
     """Return the rules of some records.
 
     Args:
-        records: At best those of one sweep. Without any, the benchmark is TOFU.
-        metrics: Those that the configuration names now, and their settings. Defaults to those that
-            it named when the records were made.
+        records: Usually of one sweep. If there are none, the benchmark is TOFU.
+        metrics: Metrics that the configuration names now, with their settings. If None, each record
+            is computed by the metrics that its configuration named when it was made.
 
     Raises:
         RecordError: If the benchmarks of evaluated records are ranked by different numbers.
@@ -203,18 +210,50 @@ def rules_of(records: Sequence[Record], metrics: MetricChoices | None = None) ->
     return Rules(_schema_of(records, metrics), metrics)
 
 
+class _Section(NamedTuple):
+    """What the schema of a record depends on, besides the metrics."""
+
+    data: str
+    """Section `data` of its spec, as JSON."""
+    has_retain: bool
+
+
 def _schema_of(records: Sequence[Record], metrics: MetricChoices | None) -> BenchmarkSchema:
+    """Return the schema of the section that most records have, see `rules_of`."""
     if not records:
         return default_schema()
     evaluated = [record for record in records if record.epochs]
-    by_section: dict[tuple[str, bool], list[Record]] = defaultdict(list)
+    by_section: dict[_Section, list[Record]] = defaultdict(list)
     for record in sorted(evaluated or records, key=lambda record: record.id):
-        section = _as_json(record.spec.get("data", {}))
-        by_section[section, has_retain_model(record.spec)].append(record)
-    schemas: dict[str, BenchmarkSchema] = {}
-    for first, *_ in by_section.values():
+        data = _as_json(record.spec.get("data", {}))
+        by_section[_Section(data, has_retain_model(record.spec))].append(record)
+
+    schema_of_section: dict[_Section, BenchmarkSchema] = {}
+    for section, of_section in by_section.items():
+        first = of_section[0]
         chosen = recorded_metrics(first) if metrics is None else metrics
-        schemas[first.id] = record_schema(first, chosen)
+        schema_of_section[section] = record_schema(first, chosen)
+    _check_headlines({by_section[key][0].id: schema for key, schema in schema_of_section.items()})
+
+    # Records without a section `data` decide only if no other record has one.
+    most_frequent = max(
+        by_section, key=lambda section: (section.data != "{}", len(by_section[section]))
+    )
+    schema = schema_of_section[most_frequent]
+    # Runs that train nothing have a single evaluation, from which the unit cannot be told.
+    by_steps = any(record.unit is Unit.STEP for record in records)
+    return replace(schema, unit=Unit.STEP) if by_steps else schema
+
+
+def _check_headlines(schemas: Mapping[str, BenchmarkSchema]) -> None:
+    """Check that all benchmarks are ranked by the same two numbers.
+
+    Args:
+        schemas: Schemas by the id of a record that has them.
+
+    Raises:
+        RecordError: If they are not.
+    """
     if len({schema.headline for schema in schemas.values()}) > 1:
         listed = ", ".join(
             f"{' and '.join(schema.headline.columns[:2])} (record {id_})"
@@ -224,11 +263,6 @@ def _schema_of(records: Sequence[Record], metrics: MetricChoices | None) -> Benc
             f"records of benchmarks that are ranked by different numbers do not compare: {listed}; "
             "report them from separate folders"
         )
-    most = max(by_section, key=lambda of: (of[0] != "{}", len(by_section[of])))
-    schema = schemas[by_section[most][0].id]
-    # Runs that train nothing have a single evaluation, and do not tell the unit of their sweep.
-    by_steps = any(record.unit is Unit.STEP for record in records)
-    return replace(schema, unit=Unit.STEP) if by_steps else schema
 
 
 def _metrics_of(plan: MetricPlan) -> list[list[Any]]:
@@ -251,6 +285,9 @@ def _as_json(value: Any) -> str:
 
 
 def observed_by_entry(rules: RecordRules) -> dict[str, Any]:
-    """Return the entry of a new record's provenance on metrics that observe, if there are any."""
+    """Return the provenance entry of a new record on metrics with observations of their own.
+
+    The entry is empty if there are no such metrics.
+    """
     observing = rules.observing
     return {OBSERVED_BY: observing} if observing else {}

@@ -1,13 +1,19 @@
 """The table of a sweep as a file: `table.json`, in the sweep's folder.
 
-It has all numbers, and for each row the hash of everything that they depend on. A command that
-makes the table again takes the rows whose hash is still the same, and computes only the others. The
-file may be deleted: everything in it follows from the records.
+The file contains all numbers, and for each row a hash of everything that its numbers depend on. A
+command that makes the table again takes the rows whose hash is unchanged, and computes the others.
+The file may be deleted, because everything in it follows from the records.
 
-    models   one entry for each record: the values by `_MODEL_FIELDS`
-    rows     one for each evaluation: place in `models`, epoch, variant, key, numbers by `columns`
-    schema   the benchmark's columns with label, direction, bounds and set; see `BenchmarkSchema`
+    models   a list of values for each record, in the order of `model_fields`
+    rows     a list for each evaluation: index in `models`, epoch, variant, key, and a number for
+             each entry of `columns`
+    counts   how many rows are plain, under attacks, and before attacks, in this order
+    schema   the benchmark's columns with label, direction, bounds and set, see `BenchmarkSchema`
     notes    sentences on numbers that could not be computed, or that have moved
+    sha256   hash of the document without this entry, always at the end of the file
+
+There may be millions of numbers, so they are lists without names, and the hash is computed from the
+text as it is written.
 """
 
 from __future__ import annotations
@@ -23,10 +29,10 @@ from unlearnbench.base.hashing import decode_floats, document_hash, json_ready
 from unlearnbench.base.outputs import write_file
 from unlearnbench.config.metric_plan import MetricChoices
 from unlearnbench.results.moved_numbers import MovedNumbers
-from unlearnbench.results.table import Numbers, Table
+from unlearnbench.results.table import Numbers, Table, TableRow
 
 TABLE_FILE = "table.json"
-"""Name of the file, beside `results.csv`."""
+"""Name of the file. It is in the same folder as `results.csv`."""
 _FIX = "no record is lost: `unlearnbench report FOLDER` computes the table again"
 """Advice if the file cannot be written."""
 _FORMAT = 1
@@ -44,28 +50,28 @@ _MODEL_FIELDS = (
     "at_inference",
     "uncounted",
 )
-"""What all rows of one record have in common."""
+"""Fields of `TableRow` that are equal in all rows of a record."""
 
 
 @dataclass(frozen=True, eq=False)
 class StoredTable:
-    """What a stored table knows, for `finalize`."""
+    """The parts of a stored table that `finalize` uses again."""
 
     by_key: Mapping[str, Numbers] = field(default_factory=dict[str, Numbers])
-    """Numbers of a row by its key."""
+    """Numbers of rows by their key."""
     by_place: Mapping[tuple[str, int, str], Numbers] = field(
         default_factory=dict[tuple[str, int, str], Numbers]
     )
-    """Numbers of a row by record id, epoch and variant."""
+    """Numbers of rows by record id, epoch and variant."""
     rules_key: str = ""
-    """Hash of the rules by which it was computed."""
+    """Hash of the rules by which the table was computed."""
     metrics: MetricChoices | None = None
-    """Metrics that the configuration named then; None if nothing is known of it."""
+    """Metrics that the configuration named at that time. None if that is unknown."""
     moved: MovedNumbers = field(default_factory=MovedNumbers)
-    """Numbers that had moved when it was computed."""
+    """Numbers that had moved when the table was computed."""
 
     def moved_under(self, rules_key: str) -> MovedNumbers:
-        """Return the numbers that had moved when the rules became these; none of other rules."""
+        """Return the numbers that had moved, or none if the table was computed by other rules."""
         return self.moved if rules_key == self.rules_key else MovedNumbers()
 
 
@@ -83,26 +89,21 @@ def write_table(table: Table, folder: Path) -> None:
 
 
 def _text_of(table: Table) -> str:
+    """Return the content of the file, which ends with the hash of everything before it."""
     rows = (*table.rows, *table.attacked, *table.before)
-    columns = [*dict.fromkeys(name for row in rows for name in row.metrics)]
-    models: dict[str, list[Any]] = {}
-    place_of_model: dict[str, int] = {}
-    numbers: list[list[Any]] = []
+    columns = list(dict.fromkeys(name for row in rows for name in row.metrics))
+    models: list[list[Any]] = []
+    index_of_model: dict[str, int] = {}
+    numbers_of_rows: list[list[Any]] = []
     for row in rows:
-        if row.run_id not in models:
-            place_of_model[row.run_id] = len(models)
-            of_model = {name: getattr(row, name) for name in _MODEL_FIELDS}
-            models[row.run_id] = [*(of_model | {"setting": row.setting.to_json()}).values()]
-        metrics = row.metrics
-        numbers.append(
-            [
-                place_of_model[row.run_id],
-                row.epoch,
-                row.variant,
-                row.key,
-                *[metrics.get(name) for name in columns],
-            ]
+        if row.run_id not in index_of_model:
+            index_of_model[row.run_id] = len(models)
+            models.append(_model_values(row))
+        numbers = [row.metrics.get(name) for name in columns]
+        numbers_of_rows.append(
+            [index_of_model[row.run_id], row.epoch, row.variant, row.key, *numbers]
         )
+
     document: dict[str, Any] = json_ready(
         {
             "format": _FORMAT,
@@ -112,20 +113,30 @@ def _text_of(table: Table) -> str:
             "notes": table.notes,
             "moved": table.moved.to_json(),
             "model_fields": _MODEL_FIELDS,
-            "models": [*models.values()],
+            "models": models,
             "columns": columns,
             "counts": [len(table.rows), len(table.attacked), len(table.before)],
         },
         lambda number: {"$float": repr(number)},
     )
-    # The numbers are finite or None, so that these millions of values need no conversion.
-    document["rows"] = numbers
+    # Numbers of a table are finite or None, so these millions of values need no conversion.
+    document["rows"] = numbers_of_rows
     text = json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return f"{text[:-1]}{_SEAL}{_hash(text)}{_END}"
+    text_without_brace = text[:-1]
+    return f"{text_without_brace}{_SEAL}{_hash(text)}{_END}"
+
+
+def _model_values(row: TableRow) -> list[Any]:
+    """Return the values of a row that all rows of its record share, by `_MODEL_FIELDS`."""
+    values = {name: getattr(row, name) for name in _MODEL_FIELDS}
+    values["setting"] = row.setting.to_json()
+    return list(values.values())
 
 
 _SEAL = ',"sha256":"'
+"""Text between the document and its hash."""
 _END = '"}\n'
+"""Text after the hash."""
 
 
 def _hash(text: str) -> str:
@@ -133,9 +144,11 @@ def _hash(text: str) -> str:
 
 
 def read_table(folder: Path) -> StoredTable:
-    """Read the table that is stored in a sweep's folder; nothing if there is none to read.
+    """Read the table that is stored in a sweep's folder.
 
-    A file that is damaged or of another version counts as none, since all of it can be computed.
+    Returns:
+        `NOTHING_STORED` if the file is missing, damaged or of another version. That is no error,
+        because everything in the file can be computed again.
     """
     try:
         text = (folder / TABLE_FILE).read_text(encoding="utf-8")
@@ -148,24 +161,28 @@ def read_table(folder: Path) -> StoredTable:
 
 
 def _is_whole(text: str, document: Mapping[str, Any]) -> bool:
-    rest, seal, _ = text.rpartition(_SEAL)
-    # To hash the text as it is takes a tenth of the time of writing it again.
-    if seal and document["sha256"] == _hash(rest + "}"):
+    """Whether the hash in the file is that of its content."""
+    text_without_brace, seal, _ = text.rpartition(_SEAL)
+    # Hashing the text takes a tenth of the time that serialising the document again would take.
+    if seal and document["sha256"] == _hash(text_without_brace + "}"):
         return True
+    # Another tool may have changed the layout of the file, but not its content.
     return bool(document["sha256"] == document_hash(document))
 
 
 def _stored_table(document: Mapping[str, Any]) -> StoredTable:
     columns: list[str] = document["columns"]
-    ids = [model[_MODEL_FIELDS.index("run_id")] for model in document["models"]]
-    plain, attacked, _ = document["counts"]
+    run_id = _MODEL_FIELDS.index("run_id")
+    ids = [model[run_id] for model in document["models"]]
+    plain_count, attacked_count, _ = document["counts"]
     by_key: dict[str, Numbers] = {}
     by_place: dict[tuple[str, int, str], Numbers] = {}
     for index, row in enumerate(document["rows"]):
         model, epoch, variant, key, *values = row
         numbers = Numbers(zip(columns, values, strict=True))
-        # Plain numbers on the rows that an attack asked have the place of those under the attack.
-        if index < plain + attacked:
+        # Rows before attacks come last. They have the same record, epoch and variant as the rows
+        # under attacks, and must not replace them.
+        if index < plain_count + attacked_count:
             by_place[ids[model], epoch, variant] = numbers
         if key:
             by_key[key] = numbers
