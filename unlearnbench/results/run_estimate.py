@@ -1,7 +1,8 @@
-"""Estimates of a run's memory and hours: from a plan before anything is loaded, or from a trainer.
+"""Estimates of a run's memory and hours, from a plan before anything is loaded, or from a trainer.
 
-Hours are one count of work (`Effort`) at the rates of a device (`Rates`).
-docs/tutorials/run-on-a-cluster.md has the estimates as text.
+An estimate has three steps: count the work of a run (`Effort`), estimate its memory (`Footprint`),
+and divide the work by the rates of a device (`Rates`). The formulas are explained in
+docs/tutorials/run-on-a-cluster.md.
 """
 
 from __future__ import annotations
@@ -42,48 +43,66 @@ from unlearnbench.training.objective import Objective
 if TYPE_CHECKING:
     from unlearnbench.training.trainer import Trainer
 
-_GRID = 64  # row widths are rounded up to it, so that few shapes are counted
-_UPDATED = 28  # bytes an optimiser reads and writes for a weight in fp32
-_STARTED = 20.0  # seconds to start Ray and its processes, and to write the page
-_SAMPLED_ALONE = 4  # cost of a token that is sampled alone, in tokens that are scored in a batch
+_GRID = 64
+"""Widths of rows are rounded up to a multiple of this, so that few shapes have to be counted."""
+_UPDATED = 28
+"""Bytes that an optimiser reads and writes for a weight in fp32."""
+_STARTED = 20.0
+"""Seconds to start Ray and its processes, and to write the page."""
+_SAMPLED_ALONE = 4
+"""Cost of a token that is sampled outside a batch, in tokens that are scored in a batch."""
 
 
 @dataclass(frozen=True)
 class Rates:
-    """The rates of one device, which turn work into time: all that differs between devices."""
+    """Rates of one device, which turn work into time. Nothing else differs between devices."""
 
     flops: float
     """FLOP/s of a process; of a GPU in bf16."""
     slower: float = 8
-    """Times that fp32 takes as long: 67 of 989 TFLOP/s on an H100, of which more is reached."""
+    """How many times longer products take in fp32 than in bf16. An H100 has 67 instead of 989
+    TFLOP/s, and reaches a larger fraction of the smaller rate."""
     bandwidth: float = 2e12
-    """Bytes/s of its memory: 3.35e12 of an H100, of which a share is reached."""
+    """Bytes/s of its memory. An H100 has 3.35e12, of which a fraction is reached."""
     launched: float = 3e-3
-    """Seconds a layer to launch forward and back of a micro-batch; seen on an H100's host."""
+    """Seconds per layer to launch the forward and backward pass of a micro-batch, as measured on
+    the host of an H100."""
     decoded: float = 0.6e-3
-    """Seconds a layer to launch a step of decoding."""
+    """Seconds per layer to launch a step of decoding."""
     loaded: float = 2e9
-    """Bytes/s of a model's files."""
+    """Bytes/s at which the files of a model are read."""
     saved: float = 250e6
-    """Bytes/s of a checkpoint, as `runs/checkpoints.py` assumes at first."""
+    """Bytes/s at which a checkpoint is written, as `runs/checkpoints.py` assumes at first."""
     interpreted: float = 5e-3
-    """Seconds of a step of decoding in which Python lays out the next one."""
+    """Seconds that Python needs to prepare each step of decoding."""
     summarised: float = 4.0
-    """Seconds of an evaluation beyond its passes; fitted to runs of 1.2B and 6.7B on an H100."""
+    """Seconds of an evaluation outside the model, fitted to runs of 1.2B and 6.7B on an H100."""
     linked: float = 2e11
     """Bytes/s between GPUs that share a model."""
     started: float = 2.0
-    """Seconds of a run that are no work on tokens."""
+    """Seconds of a run that do not depend on its tokens."""
 
 
 def core_rates(shape: Shape) -> Rates:
     """Measure the rates of one core of this machine, with matrices of a model's widths.
 
-    Of the products' rate 80 % are reached: attention, norms and the optimiser are none.
+    A model reaches 80 % of the measured rate, because attention, norms and the optimiser are not
+    matrix products.
     """
     flops = 0.8 * measured_flops(shape.hidden, 4 * shape.hidden)
-    # 3.5 s: the quickstart's on two cores.
-    return Rates(flops, 1, inf, 0, 0, inf, interpreted=0, summarised=0, linked=inf, started=3.5)
+    # Arithmetic takes nearly all of the time on a CPU, so the other costs are left out.
+    return Rates(
+        flops=flops,
+        slower=1,
+        bandwidth=inf,
+        launched=0,
+        decoded=0,
+        loaded=inf,
+        interpreted=0,
+        summarised=0,
+        linked=inf,
+        started=3.5,  # measured with the quickstart on two cores
+    )
 
 
 @lru_cache(maxsize=8)
@@ -93,13 +112,13 @@ def measured_flops(hidden: int, inner: int, tokens: int = 1024) -> float:
     from torch.utils.benchmark import Timer
 
     rows = torch.ones(tokens, hidden)
-    up, down = (
-        torch.ones(shape, requires_grad=True) for shape in ((hidden, inner), (inner, hidden))
-    )
+    up = torch.ones(hidden, inner, requires_grad=True)
+    down = torch.ones(inner, hidden, requires_grad=True)
     step = "torch.autograd.grad(((rows @ up).relu() @ down).sum(), (up, down))"
     values = {"torch": torch, "rows": rows, "up": up, "down": down}
     timer: Any = Timer(step, globals=values, num_threads=1)
-    # Two products forward, and for each two back, but none for the gradient of the rows.
+    # The forward pass has two products and the backward pass three, because the rows need no
+    # gradient. Each product takes 2 · tokens · hidden · inner operations.
     flop = 10 * tokens * hidden * inner
     return flop / float(timer.blocked_autorange(min_run_time=0.3).median)
 
@@ -124,24 +143,44 @@ class Hours:
 
 
 def training_flop(effort: Effort, shape: Shape, *, checkpointing: bool) -> float:
-    """Floating-point operations of training."""
+    """Return the floating-point operations of training.
+
+    A token takes 2n operations in the forward pass through n weights, 2n for the gradients of
+    activations, and 2 for each trained weight's gradient. Checkpointing repeats the forward pass.
+    """
     n = shape.matrices
-    back = (6 if checkpointing else 4) * n + 2 * min(shape.trained, n)
-    return effort.trained * back + 2 * n * _SAMPLED_ALONE * effort.sampled
+    passes = 6 * n if checkpointing else 4 * n
+    weight_gradients = 2 * min(shape.trained, n)
+    sampling = 2 * n * _SAMPLED_ALONE * effort.sampled
+    return effort.trained * (passes + weight_gradients) + sampling
+
+
+def _rate(rates: Rates, *, in_half: bool) -> float:
+    """Return FLOP/s of matrix products in half precision or in fp32."""
+    return rates.flops / (1 if in_half else rates.slower)
+
+
+def _trains_in_half(shape: Shape, setup: Setup) -> bool:
+    return setup.autocast or shape.item == 2
 
 
 def attack_seconds(work: AttackEffort, shape: Shape, setup: Setup, rates: Rates) -> float:
     """Estimate the seconds of training by attacks, which train with a run's precision."""
-    world, n = setup.resources.world_size, shape.matrices
-    trained_at = rates.flops / (1 if setup.autocast or shape.item == 2 else rates.slower)
-    # Forward, back, and again forward with checkpointing; then the gradients of weights.
+    world = setup.resources.world_size
+    n = shape.matrices
+    # The forward pass and the gradients of activations. Checkpointing repeats the forward pass.
     passes = (6 if setup.checkpointing else 4) * n
-    flop = work.trained * (passes + 2 * n) + work.adapted * passes
+    weight_gradients = 2 * n
+    flop = work.trained * (passes + weight_gradients) + work.adapted * passes
+    computing = flop / _rate(rates, in_half=_trains_in_half(shape, setup)) / world
+
     micro_batches = max(work.steps, math.ceil(work.rows / world / setup.items))
-    launched = micro_batches * shape.layers * rates.launched
-    is_of_all_weights = work.trained > 0
-    updated = work.steps * _UPDATED * shape.weights / rates.bandwidth * is_of_all_weights
-    return max(flop / trained_at / world, launched) + updated
+    launching = micro_batches * shape.layers * rates.launched
+    seconds = max(computing, launching)
+    trains_all_weights = work.trained > 0
+    if trains_all_weights:
+        seconds += work.steps * _UPDATED * shape.weights / rates.bandwidth
+    return seconds
 
 
 def hours_of(
@@ -149,48 +188,86 @@ def hours_of(
 ) -> Hours:
     """Estimate the hours of a run, of which each process has a device with these rates.
 
-    limit  bytes that a process may use; None for no limit
+    Args:
+        effort: Work of the run.
+        shape: Its model.
+        setup: Its batches, precisions and processes.
+        memory: Its estimated memory.
+        rates: Rates of the device of each process.
+        limit: Bytes that a process may use. None for no limit.
     """
-    world, n = setup.resources.world_size, shape.matrices
-    trained_at = rates.flops / (1 if setup.autocast or shape.item == 2 else rates.slower)
-    half = setup.evaluated_in_half or shape.item == 2
-    evaluated_at = rates.flops / (1 if half else rates.slower)
-    passes = effort.steps * math.ceil(setup.batch_size / world / setup.items)
-    flop = setup.passes * training_flop(effort, shape, checkpointing=setup.checkpointing)
-    training = max(flop / trained_at / world, passes * shape.layers * rates.launched)
-    training += effort.steps * _UPDATED * shape.trained / world / rates.bandwidth
-    if world > 1:  # weights in the products' dtype there, gradients in fp32 back
-        training += effort.steps * (2 + 4) * shape.weights / rates.linked
-    scoring = effort.whole * effort.scored * 2 * n / evaluated_at / world
-
-    answers = math.ceil(effort.answers / world)
-    item, slots = 2 if setup.evaluated_in_half else shape.item, answers
-    if limit is not None:
-        free = CACHE_SHARE * max(limit - memory.constant - memory.evaluation, 0)
-        keys = min(free, memory.keys)
-        slots = min(max(int(keys / (effort.text * shape.keys * item)), 1), answers)
-    steps = max(answers * effort.decoded / slots, effort.limit) if answers else 0
-    # On a CPU most tokens are verified drafts, and cost what scored ones do.
-    computed = 2 * answers * effort.decoded * n / evaluated_at
-    # Weights, and of the slots half of their columns on average.
-    read = steps * item * (n + slots * effort.text * shape.keys / 2) / rates.bandwidth
-    launched = steps * (shape.layers * rates.decoded + rates.interpreted)
-    decoding = effort.whole * (max(computed + read, launched) + rates.summarised)
-
+    training = _training_seconds(effort, shape, setup, rates)
+    evaluation_rate = _rate(rates, in_half=setup.evaluated_in_half or shape.item == 2)
+    scored_flop = effort.whole * effort.scored * 2 * shape.matrices
+    scoring = scored_flop / evaluation_rate / setup.resources.world_size
+    decoding = _decoding_seconds(effort, shape, setup, memory, rates, limit)
     attacks = attack_seconds(effort.attacks, shape, setup, rates)
     loading = rates.started + 2 * shape.weights / rates.loaded
+
+    # A checkpoint is saved as soon as ten times the seconds that saving takes have passed.
     save = (shape.trained_bytes + optimizer_bytes(shape, setup)) / rates.saved
-    saves = int((training + scoring + decoding) / (10 * save)) if save else 0
-    parts = (training, scoring, decoding, attacks, loading, saves * save)
-    return Hours(*(seconds / 3600 for seconds in parts))
+    save_count = int((training + scoring + decoding) / (10 * save)) if save else 0
+    return Hours(
+        training=training / 3600,
+        scoring=scoring / 3600,
+        decoding=decoding / 3600,
+        attacks=attacks / 3600,
+        loading=loading / 3600,
+        checkpoints=save_count * save / 3600,
+    )
+
+
+def _training_seconds(effort: Effort, shape: Shape, setup: Setup, rates: Rates) -> float:
+    world = setup.resources.world_size
+    flop = setup.passes * training_flop(effort, shape, checkpointing=setup.checkpointing)
+    computing = flop / _rate(rates, in_half=_trains_in_half(shape, setup)) / world
+    micro_batches = effort.steps * math.ceil(setup.batch_size / world / setup.items)
+    # A GPU computes while its host launches the next operations, so the longer of both counts.
+    seconds = max(computing, micro_batches * shape.layers * rates.launched)
+    seconds += effort.steps * _UPDATED * shape.trained / world / rates.bandwidth
+    if world > 1:
+        # Processes exchange weights in 2 bytes and gradients in 4 bytes.
+        seconds += effort.steps * (2 + 4) * shape.weights / rates.linked
+    return seconds
+
+
+def _decoding_seconds(
+    effort: Effort,
+    shape: Shape,
+    setup: Setup,
+    memory: Footprint,
+    rates: Rates,
+    limit: int | None,
+) -> float:
+    """Estimate the seconds in which all evaluations of a run generate answers.
+
+    Answers are decoded in slots: as many at a time as their keys and values fit into memory.
+    """
+    n = shape.matrices
+    answers = math.ceil(effort.answers / setup.resources.world_size)
+    item = 2 if setup.evaluated_in_half else shape.item
+    slots = answers
+    if limit is not None:
+        free = CACHE_SHARE * max(limit - memory.constant - memory.evaluation, 0)
+        cache = min(free, memory.keys)
+        slots = min(max(int(cache / (effort.text * shape.keys * item)), 1), answers)
+    steps = max(answers * effort.decoded / slots, effort.limit) if answers else 0
+
+    # On a CPU most tokens are drafts that are verified, and cost as much as scored tokens.
+    evaluation_rate = _rate(rates, in_half=setup.evaluated_in_half or shape.item == 2)
+    computing = 2 * answers * effort.decoded * n / evaluation_rate
+    # Each step reads all weights, and on average half of the columns of each slot.
+    reading = steps * item * (n + slots * effort.text * shape.keys / 2) / rates.bandwidth
+    launching = steps * (shape.layers * rates.decoded + rates.interpreted)
+    return effort.whole * (max(computing + reading, launching) + rates.summarised)
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """The estimate of all runs of one model with one method (and one set of hyper-parameters)."""
+    """Estimate for all runs of a model with one method and its hyperparameters."""
 
     run: RunSpec
-    """The longest run, of the largest forget set."""
+    """The longest run with the largest forget set. Memory and effort are estimated for it."""
     runs: int
     resources: Resources
     shape: Shape
@@ -203,11 +280,11 @@ class Estimate:
     all_hours: float
     """Hours of all runs, one after the other."""
     limit: int | None
-    """Bytes that a process may use; None for no limit."""
+    """Bytes that a process may use. None for no limit."""
 
     @property
     def fits(self) -> bool:
-        """True if the runs fit their device, or nothing limits them."""
+        """Whether the runs fit their device, or have no limit."""
         return self.limit is None or self.memory.peak <= self.limit
 
     @property
@@ -219,31 +296,47 @@ class Estimate:
 def estimate_plan(
     plan: Plan, benchmark: Dataset, rates: Rates | None, device: int | None
 ) -> tuple[list[Estimate], list[str]]:
-    """Estimate each model × method of `plan`; also return a line per unknown shape.
+    """Estimate the runs of each model and method of a plan.
 
-    rates   of the device of each process; None for a core of this machine, which is measured
-    device  bytes of a GPU's memory; None where it is not known
+    Args:
+        plan: With all runs.
+        benchmark: Its rows are counted.
+        rates: Rates of the device of each process. If None, a core of this machine is measured.
+        device: Bytes of a GPU's memory. None if they are not known.
+
+    Returns:
+        The estimates, and a line for each model whose shape is not known.
     """
     groups: dict[tuple[str, str], list[RunSpec]] = {}
     for run in plan.runs:
         groups.setdefault((run.model.name, run.method.model_dump_json()), []).append(run)
     estimates: list[Estimate] = []
+    # Several methods of a model may give the same line. A dict keeps one, in order.
     unknown: dict[str, None] = {}
     for (name, _), runs in groups.items():
         resources = plan.config.resources_of(name)
-        kinds = [(run.forget_fraction, run.evaluate_at, run.budget) for run in runs]
+        # Runs that differ only in seed or learning rate do the same work.
+        run_of_work = {_work_of(run): run for run in runs}
         try:
-            each = {
-                kind: estimate_run(run, resources, benchmark, rates, device)
-                for kind, run in dict(zip(kinds, runs, strict=True)).items()
+            estimate_of_work = {
+                work: estimate_run(run, resources, benchmark, rates, device)
+                for work, run in run_of_work.items()
             }
         except ModelError as error:
             unknown[f"{name}: {error}"] = None
-        else:
-            longest = max(each.values(), key=lambda item: (item.effort.rows, item.hours.total))
-            spent = sum(each[kind].hours.total for kind in kinds)
-            estimates.append(replace(longest, runs=len(runs), all_hours=spent))
+            continue
+        longest = max(
+            estimate_of_work.values(),
+            key=lambda estimate: (estimate.effort.rows, estimate.hours.total),
+        )
+        all_hours = sum(estimate_of_work[_work_of(run)].hours.total for run in runs)
+        estimates.append(replace(longest, runs=len(runs), all_hours=all_hours))
     return estimates, list(unknown)
+
+
+def _work_of(run: RunSpec) -> tuple[Any, ...]:
+    """Return what the work of a run depends on, among runs of one model and method."""
+    return run.forget_fraction, run.evaluate_at, run.budget
 
 
 def estimate_run(
@@ -253,9 +346,14 @@ def estimate_run(
     rates: Rates | None,
     device: int | None,
 ) -> Estimate:
-    """Estimate one run. Raises: ModelError where its model's shape is not known."""
-    made, model = method_from_spec(spec.method), spec.model
-    method = made if isinstance(made, Method) else _Untrained()
+    """Estimate one run, see `estimate_plan`.
+
+    Raises:
+        ModelError: If the shape of its model is not known.
+    """
+    model = spec.model
+    named_method = method_from_spec(spec.method)
+    method = named_method if isinstance(named_method, Method) else _NoTraining()
     lengths = Lengths.of(row_lengths(spec, benchmark))
     needs = Objective(method, spec.method.retain).needs
     setup = _setup(spec, needs, lengths, resources, on_gpu=rates is not None)
@@ -263,16 +361,27 @@ def estimate_run(
     config = config_of(model, source_of(model, model.fine_tuned))
     shape = _shape(config, model, method, setup)
     setup = fitting(shape, method, needs, setup, limit)
-    memory, effort = footprint(shape, method, needs, setup), effort_of(spec, benchmark)
+    memory = footprint(shape, method, needs, setup)
+    effort = effort_of(spec, benchmark)
     rates = rates or core_rates(shape)
     hours = hours_of(effort, shape, setup, memory, rates, limit)
     return Estimate(
-        *(spec, 1, resources, shape, setup, memory, effort, rates, hours, hours.total, limit)
+        run=spec,
+        runs=1,
+        resources=resources,
+        shape=shape,
+        setup=setup,
+        memory=memory,
+        effort=effort,
+        rates=rates,
+        hours=hours,
+        all_hours=hours.total,
+        limit=limit,
     )
 
 
-class _Untrained(Method):
-    """In place of what trains nothing."""
+class _NoTraining(Method):
+    """Stands for a method that trains nothing, such as one at inference time."""
 
     needs = Needs(parts={"forget"})
 
