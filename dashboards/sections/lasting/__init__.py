@@ -1,10 +1,10 @@
-"""Does it last: what attacks give back of what each method removed."""
+"""Does it last: how much of the removed knowledge attacks bring back, for each method."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from unlearnbench.analysis.attack_text import attack_sentences
 from unlearnbench.analysis.best_settings import Setting
@@ -24,6 +24,7 @@ from unlearnbench.analysis.wording import variant_label
 from unlearnbench.analysis.worst_prompt import worst_prompt
 from unlearnbench.analysis.yardstick import Yardstick
 from unlearnbench.api.observations import Evaluation
+from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
 from unlearnbench.results.attack_variants import (
     attack_class,
     attack_of,
@@ -37,7 +38,7 @@ from ...figures.tradeoff_data import TradeOffPanel
 from ...formatting import interval_names, signed
 from ...report_section import PageContext, Section, of_place
 from ...strip import Scale, Unmarked, by_reason
-from .plot import RETAIN, START, leaks, relearning
+from .plot import RETAIN, START, Titled, leaks, relearning
 
 REFERENCES: Mapping[Any, str] = {"retain": RETAIN, "fine-tuned": START}
 """Names of the models that runs are compared with, by kind."""
@@ -46,8 +47,9 @@ Variants = Mapping[tuple[str, str], Evaluation]
 
 
 def panel_of(context: PageContext, panel: TradeOffPanel) -> AttackedPanel | None:
-    """Look the attacked settings of a panel up."""
-    return next(iter(of_place(context.report.lasting, panel)), None)
+    """Look up the attacked settings of a panel; None if none was attacked."""
+    attacked = of_place(context.report.lasting, panel)
+    return attacked[0] if attacked else None
 
 
 def point_label(variant: str) -> str:
@@ -57,18 +59,18 @@ def point_label(variant: str) -> str:
 
 @dataclass(frozen=True)
 class AttackColumn:
-    """An attack in the table: of several points, the one at which most comes back."""
+    """An attack in the table. Each setting has the number at the point where most comes back."""
 
     attack: str
 
     @property
     def label(self) -> str:
-        """Name of the attack for people; its name in records where it is not installed."""
+        """Label of the attack; its name in records if the attack is not installed."""
         kind = attack_class(self.attack)
         return self.attack if kind is None else kind.label
 
     def of(self, setting: AttackedSetting) -> UnderAttack | None:
-        """The setting at its worst point of the attack, else at the last."""
+        """Return the setting at its worst point of the attack, or else at the last point."""
         return setting.worst_point(self.attack)
 
     def shown(self, panel: AttackedPanel) -> tuple[str, ...]:
@@ -83,9 +85,12 @@ class AttackColumn:
     def references(
         self, panel: AttackedPanel, models: Mapping[str, Shift]
     ) -> list[tuple[str, Shift]]:
-        """The start or retain model at these points, with the name of each point.
+        """Return the start or the retain model at the points of the column.
 
-        Settings may be worst at different points, and each is to be compared at its own.
+        Settings may be worst at different points, and each has to be compared at its own point.
+
+        Returns:
+            The label of the point (`13 steps`; empty if there is only one) and the model's shift.
         """
         variants = [variant for variant in self.shown(panel) if variant in models]
         return [
@@ -95,13 +100,18 @@ class AttackColumn:
         ]
 
     def measure(self, panel: AttackedPanel) -> str:
-        """Label of the number in the attack's column."""
-        measured = (m for v, m in panel.measured.items() if attack_of(v) == self.attack)
-        return next((m.after.label for m in measured if m is not None), panel.column.label)
+        """Return the label of the number in the attack's column."""
+        for variant, yardstick in panel.measured.items():
+            if attack_of(variant) == self.attack and yardstick is not None:
+                return yardstick.after.label
+        return panel.column.label
 
     def curve(self, setting: AttackedSetting) -> RelearningCurve | None:
-        """The setting's curve over the attack's steps."""
-        return next((curve for curve in setting.curves if curve.attack == self.attack), None)
+        """Return the setting's curve over the attack's steps; None without one."""
+        for curve in setting.curves:
+            if curve.attack == self.attack:
+                return curve
+        return None
 
 
 def columns(panel: AttackedPanel) -> tuple[AttackColumn, ...]:
@@ -128,23 +138,31 @@ def leaked(context: PageContext, panel: AttackedPanel) -> dict[Any, MeanLeak]:
 
 @lru_cache(maxsize=1)
 def variant_answers(context: PageContext) -> Variants:
-    """Read the evaluations under attacks that the page embeds: of an attack with steps, the last.
+    """Read the evaluations under attacks that the page embeds.
 
-    They are those of `AttackedPanel.shown`, of one seed, and of the start and the retain model,
-    which have the id of their plain record here.
+    These are the evaluations of the first seed of each setting in `AttackedPanel.shown`, and of the
+    start and the retain model, which have the ids of their plain records here. Only the last
+    evaluation of an attack with steps is embedded.
     """
     evaluations: dict[tuple[str, str], Evaluation] = {}
     for panel in context.report.lasting:
-        last = {attack: variants[-1] for attack, variants in panel.attacks.items()}
-        wanted = {v for v in panel.variants if step_of(v) is None or v == last[attack_of(v)]}
-        runs = {(row.run_id, row.epoch) for item in panel.shown for row in item.setting.rows[:1]}
-        plain = {row.kind: row.run_id for row in context.rows_of(panel) if row.kind != "run"}
+        last_of_attack = {attack: variants[-1] for attack, variants in panel.attacks.items()}
+        wanted_variants = {
+            variant
+            for variant in panel.variants
+            if step_of(variant) is None or variant == last_of_attack[attack_of(variant)]
+        }
+        first_rows = [shown.setting.rows[0] for shown in panel.shown if shown.setting.rows]
+        wanted_runs = {(row.run_id, row.epoch) for row in first_rows}
+        plain_ids = {row.kind: row.run_id for row in context.rows_of(panel) if row.kind != "run"}
         for row in of_place(context.report.attacked, panel):
-            record_id = plain.get(row.kind, row.run_id)
-            if row.variant in wanted and (row.kind != "run" or (row.run_id, row.epoch) in runs):
-                stored = context.report.observed(row)
-                if stored is not None:
-                    evaluations[record_id, f"{row.epoch} {row.variant}"] = stored
+            is_shown = row.kind != "run" or (row.run_id, row.epoch) in wanted_runs
+            if row.variant not in wanted_variants or not is_shown:
+                continue
+            evaluation = context.report.observed(row)
+            if evaluation is not None:
+                record_id = plain_ids.get(row.kind, row.run_id)
+                evaluations[record_id, f"{row.epoch} {row.variant}"] = evaluation
     return evaluations
 
 
@@ -163,12 +181,13 @@ def _by_model(context: PageContext, panel: AttackedPanel) -> dict[str, dict[str,
 
 
 def leak_curves(context: PageContext, panel: AttackedPanel) -> Mapping[str, LeakCurve]:
-    """The curves of leak@k, by the id of a run or the name of a reference."""
-    result = {
-        model: leak_curve(context.columns.schema, by_variant)
-        for model, by_variant in _by_model(context, panel).items()
-    }
-    return {model: curve for model, curve in result.items() if curve is not None}
+    """Return the curves of leak@k, by the id of a run or the name of a reference."""
+    curves: dict[str, LeakCurve] = {}
+    for model, by_variant in _by_model(context, panel).items():
+        curve = leak_curve(context.columns.schema, by_variant)
+        if curve is not None:
+            curves[model] = curve
+    return curves
 
 
 def worst_of_prompts(
@@ -226,14 +245,16 @@ class Lasting(Section):
     def values(self, context: PageContext) -> Mapping[str, Any]:
         """Collect the settings under attacks of each panel."""
         panels = context.report.lasting
-        sampled = [curve for panel in panels for curve in leak_curves(context, panel).values()]
-        stepped = {name for panel in panels for name in _stepped(panel)}
-        k = "k"  # stands in the label if no metric says how many samples leak
-        for measure in context.columns.schema.plan.measures:
-            if measure.name == LEAK:
-                k = getattr(measure.metric, "k", k)
-                break
+        schema = context.columns.schema
+        first_panel = panels[0]
         recoveries = [panel_recovery(panel) for panel in panels]
+        leaks_of_models = [
+            curve for panel in panels for curve in leak_curves(context, panel).values()
+        ]
+        stepped = {attack for panel in panels for attack in _stepped(panel)}
+        lasting_intervals = (
+            _interval(panel, setting) for panel in panels for setting in panel.settings
+        )
         return {
             "pictures": [Picture.of(recovery) for recovery in recoveries],
             "has_interval": _has_interval,
@@ -243,32 +264,18 @@ class Lasting(Section):
             "percent": _percent,
             "percents": _percents,
             "described": _described,
-            "panels": [
-                (
-                    panel,
-                    attack_sentences(panel),
-                    columns(panel),
-                    leaked(context, panel),
-                    worst_of_prompts(context, panel),
-                )
-                for panel in panels
-            ],
-            "leaks": next(iter(sampled), None),
-            "leak_label": f"leak@{k}",
-            "bounded": bool(leak_columns(context.columns.schema)[1]),
-            "measure": panels[0].column.label,
-            "sampled": _sampled(panels[0]),
-            "all_sample": all(
-                item is not None and item.before != item.after
-                for item in panels[0].measured.values()
-            ),
-            "curves": [item.label for item in columns(panels[0]) if item.attack in stepped],
+            "panels": [_tabulated(context, panel) for panel in panels],
+            "leaks": leaks_of_models[0] if leaks_of_models else None,
+            "leak_label": _leak_label(schema),
+            "bounded": bool(leak_columns(schema)[1]),
+            "measure": first_panel.column.label,
+            "sampled": _sampled(first_panel),
+            "all_sample": _all_sample(first_panel),
+            "curves": [column.label for column in columns(first_panel) if column.attack in stepped],
             "stepped": stepped,
-            "has_retain": context.columns.schema.has_retain,
+            "has_retain": schema.has_retain,
             "interval": _interval,
-            "brackets": interval_names(
-                _interval(panel, setting) for panel in panels for setting in panel.settings
-            ),
+            "brackets": interval_names(lasting_intervals),
             "change": _change,
             "steps": _steps,
             "variant": variant_label,
@@ -277,37 +284,79 @@ class Lasting(Section):
 
     def data(self, context: PageContext) -> Any:
         """Draw the figures of each panel, by kind; none of a panel without attacks."""
-        result: list[dict[str, Any]] = []
-        for location in context.panels:
-            panel = panel_of(context, location)
-            result.append({} if panel is None else _figures(context, panel))
-        return result
+        figures_of_panels: list[dict[str, Any]] = []
+        for panel in context.panels:
+            attacked = panel_of(context, panel)
+            figures_of_panels.append({} if attacked is None else _figures(context, attacked))
+        return figures_of_panels
+
+
+class TabulatedPanel(NamedTuple):
+    """What the template reads to write the sentences and the table of a panel."""
+
+    panel: AttackedPanel
+    sentences: Sequence[str]
+    attacks: tuple[AttackColumn, ...]
+    leaked: Mapping[Any, MeanLeak]
+    """By the key of a setting, or the name of a reference."""
+    worst_of_prompts: tuple[str, Mapping[str, float | None]] | None
+    """Label, and numbers by model; None without several prompts."""
+
+
+def _tabulated(context: PageContext, panel: AttackedPanel) -> TabulatedPanel:
+    return TabulatedPanel(
+        panel,
+        attack_sentences(panel),
+        columns(panel),
+        leaked(context, panel),
+        worst_of_prompts(context, panel),
+    )
+
+
+def _leak_label(schema: BenchmarkSchema) -> str:
+    """Name the column of leaks: `leak@8`, or `leak@k` if no metric says how many are sampled."""
+    for measure in schema.plan.measures:
+        if measure.name == LEAK:
+            return f"leak@{getattr(measure.metric, 'k', 'k')}"
+    return "leak@k"
+
+
+def _all_sample(panel: AttackedPanel) -> bool:
+    """Whether all attacks only sample: their yardstick is another number than the plain one."""
+    return all(
+        yardstick is not None and yardstick.before != yardstick.after
+        for yardstick in panel.measured.values()
+    )
 
 
 def _figures(context: PageContext, panel: AttackedPanel) -> dict[str, Any]:
-    labels, stepped = {column.attack: column.label for column in columns(panel)}, _stepped(panel)
-    curves = [
-        (f"{labels[name]}: {title}" if len(stepped) > 1 else title, figure)
-        for name in labels
-        if name in stepped
-        for title, figure in relearning(panel, name, context.style)
-    ]
+    """Draw the curves of all attacks with steps, and the leaks."""
+    stepped = _stepped(panel)
+    curves: Titled = []
+    for column in columns(panel):
+        if column.attack in stepped:
+            # Without a second attack, the heading of the figures names the only one.
+            prefix = f"{column.label}: " if len(stepped) > 1 else ""
+            for title, figure in relearning(panel, column.attack, context.style):
+                curves.append((f"{prefix}{title}", figure))
     return {"curves": curves, "leaks": leaks(panel, leak_curves(context, panel), context.style)}
 
 
 def _stepped(panel: AttackedPanel) -> set[str]:
-    """List the attacks that have curves."""
+    """Return the names of the attacks that have curves over steps."""
     return {curve.attack for setting in panel.settings for curve in setting.curves}
 
 
 def _sampled(panel: AttackedPanel) -> Yardstick | None:
-    """What attacks that only sample are measured by; None without one."""
-    measured = (item for item in panel.measured.values() if item is not None)
-    return next((item for item in measured if item.before != item.after), None)
+    """Return the yardstick of attacks that only sample; None without such an attack."""
+    for yardstick in panel.measured.values():
+        if yardstick is not None and yardstick.before != yardstick.after:
+            return yardstick
+    return None
 
 
 def _interval(panel: AttackedPanel, setting: AttackedSetting) -> Interval | None:
-    """The interval of Lasting in the table.
+    """Return the interval of Lasting in the table; None if it is not shown.
 
     Intervals over questions are read from files, which would take long for all settings of a large
     sweep. Only settings whose details are shown have them.
@@ -319,8 +368,8 @@ def _interval(panel: AttackedPanel, setting: AttackedSetting) -> Interval | None
 
 def _has_interval(panel: AttackedPanel, setting: Setting) -> bool:
     """Whether the interval of a best setting is shown, see `_interval`."""
-    item = panel.of(setting)
-    return item is not None and (len(setting.rows) > 1 or item in panel.shown)
+    attacked = panel.of(setting)
+    return attacked is not None and (len(setting.rows) > 1 or attacked in panel.shown)
 
 
 def _percent(share: float) -> str:
