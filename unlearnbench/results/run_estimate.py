@@ -395,12 +395,13 @@ class _NoTraining(Method):
 def sweep_seconds(
     estimates: Sequence[Estimate], slots: int, prepared: Iterable[tuple[str, int, bool]]
 ) -> float:
-    """Seconds of a sweep, from its command to its end, which is to start Ray and write the page.
+    """Estimate the seconds of a sweep, from its command to the finished page.
 
-    estimates  of all its runs
-    slots      runs at a time
-    prepared   models to train first: the name of their settings, their rows in all epochs, and
-               whether all others wait for it
+    Args:
+        estimates: Estimates of all its runs.
+        slots: Number of runs at a time.
+        prepared: Models to train first: name of the model, rows in all epochs, and whether all
+            other work waits for it.
     """
     first = {item.run.model.name: item for item in estimates}
     splits = {(item.run.model.name, item.run.forget_fraction): item for item in estimates}
@@ -427,7 +428,11 @@ def sweep_seconds(
 
 
 def estimated_peak(spec: RunSpec, trainer: Trainer) -> int | None:
-    """Estimate a run's peak in MiB from its own rows; None where its shape is not known."""
+    """Estimate the peak memory in MiB of a run from its own rows.
+
+    Returns:
+        None if the shape of its model is not known.
+    """
     with suppress(ModelError):
         shape, setup = _measured(spec, trainer)
         if trainer.passes.budget is not None:
@@ -438,9 +443,16 @@ def estimated_peak(spec: RunSpec, trainer: Trainer) -> int | None:
 
 
 def budget_of(spec: RunSpec, trainer: Trainer, limit: int | None) -> Budget | None:
-    """Estimate the micro-batch that fits `limit` bytes; None where a whole step does.
+    """Estimate the largest micro-batch that fits into memory.
 
-    Also None where the configuration states the rows, or the shape is not known.
+    Args:
+        spec: Of the run.
+        trainer: With the run's own rows and processes.
+        limit: Bytes that a process may use. None for no limit.
+
+    Returns:
+        None if a whole step fits, if the configuration states the rows of a micro-batch, or if the
+        shape of the model is not known.
     """
     if limit is None or spec.training.micro_batch_size is not None:
         return None
@@ -455,7 +467,7 @@ def budget_of(spec: RunSpec, trainer: Trainer, limit: int | None) -> Budget | No
 
 
 def _measured(spec: RunSpec, trainer: Trainer) -> tuple[Shape, Setup]:
-    """The shape and set-up of a run that has begun, from its own rows and processes."""
+    """Return the shape and set-up of a run that has begun, from its own rows and processes."""
     rows, needs = trainer.rows, trainer.objective.needs
     known = [*rows.forget, *rows.retain] if needs.parts != {"forget"} else rows.forget
     lengths = Lengths.of([(len(row.ids), row.scored) for row in known])
@@ -503,9 +515,18 @@ def _shape(config: Any, settings: ModelSettings, method: Method, setup: Setup) -
 
 
 def check_plan(plan: Plan, benchmark: Dataset, device: int | None) -> list[str]:
-    """Raise TrainingError where runs of `plan` do not fit; returns a line per unknown shape.
+    """Check that the runs of a plan fit into memory.
 
-    device  bytes of a GPU's memory; None where there is none or it is not known
+    Args:
+        plan: With all runs.
+        benchmark: Its rows are counted.
+        device: Bytes of a GPU's memory. None if there is no GPU, or its memory is not known.
+
+    Returns:
+        A line for each model whose shape is not known, so that it could not be checked.
+
+    Raises:
+        TrainingError: If runs do not fit.
     """
     if device is None or not any(plan.config.resources_of(m.name).gpu for m in plan.config.models):
         return []
@@ -517,20 +538,24 @@ def check_plan(plan: Plan, benchmark: Dataset, device: int | None) -> list[str]:
 
 
 def check_run(spec: RunSpec, config: SweepConfig, benchmark: Dataset) -> None:
-    """Raise TrainingError where a run does not fit the GPU of this process."""
+    """Check that a run fits the GPU of this process.
+
+    Raises:
+        TrainingError: If it does not. A model of unknown shape is not refused.
+    """
     device, resources = device_memory(), config.resources_of(spec.model.name)
     if device is None or not resources.gpu:
         return
     try:
         item = estimate_run(spec, resources, benchmark, Rates(1.0), device)
     except ModelError:
-        return  # an unknown shape does not refuse the run
+        return
     if not item.fits:
         raise TrainingError("; ".join(refusals([item], device)))
 
 
 def refusals(refused: Sequence[Estimate], device: int) -> Iterator[str]:
-    """A phrase for each model: its runs, their memory, the device's, and what needs less."""
+    """Yield a phrase for each model that does not fit: methods, memory needed, and remedies."""
     by_model: dict[str, list[Estimate]] = {}
     for item in refused:
         by_model.setdefault(item.run.model.name, []).append(item)

@@ -1,7 +1,7 @@
-"""The table that every page, plot and CSV is drawn from: one row per model and evaluation.
+"""The table behind every page, plot and CSV, with a row for each evaluation of a model.
 
-The start model (kind `fine-tuned`) and the retain model are rows like any other. `finalize` makes
-the table from records.
+Start models (kind `fine-tuned`) and retain models have rows like runs. `finalize` makes the table
+from records.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ KINDS = ("fine-tuned", "retain", "run")
 
 
 class Numbers(dict[str, float | None]):
-    """Numbers by column, None where undefined; a column that is not there is undefined, too."""
+    """Numbers by column. An undefined number is None, and so is the number of a missing column."""
 
     def __missing__(self, name: str) -> None:
         return None
@@ -66,19 +66,19 @@ class TableRow:
     forget_fraction: SplitKey
     """The fraction of the rows to forget, or the name of the split."""
     method: str
-    """Label; names the hyperparameters in which the sweep's settings of the method differ."""
+    """Label with the hyperparameters in which the sweep's settings of the method differ."""
     family: str
-    """Label without hyper-parameters: what settings of one method have in common."""
+    """Label without hyperparameters, equal for all settings of a method."""
     learning_rate: float | None
     seed: int
     epoch: int
     status: str
     metrics: Mapping[str, float | None]
-    """The table's columns, see `filled_columns`; None where undefined or not finite."""
+    """Numbers by column, see `filled_columns`. None if undefined or not finite."""
     schema: BenchmarkSchema = field(default_factory=default_schema, compare=False, repr=False)
     """Schema of the benchmark."""
     variant: str = ""
-    """Attack and point (`relearning@13`) in the table of evaluations under attacks."""
+    """Attack and point, for example `relearning@13`. Empty for a plain evaluation."""
     setting: SettingValue = NO_SETTING
     """Everything that a run depends on, except its seed. Empty for start and retain models."""
     uncounted: Mapping[str, float] = field(
@@ -86,7 +86,7 @@ class TableRow:
     )
     """Share of true answers by set whose words the profile does not count, see `word_check`."""
     start_check: StartCheck | None = field(default=None, compare=False, repr=False)
-    """What a start model knew before any unlearning; None of other models, and of records of
+    """What a start model knew before any unlearning. None for other models, and for records of
     versions that did not measure it."""
     at_inference: bool = False
     """Whether the method leaves the weights as they are, and acts when the model is used."""
@@ -128,12 +128,12 @@ class TableRow:
 
     @property
     def kept(self) -> float | None:
-        """The number of what is kept, by the headline."""
+        """The headline's measure of what is kept, such as model utility."""
         return self.metrics.get(self.headline.kept.column)
 
     @property
     def forgotten(self) -> float | None:
-        """The number of what is forgotten, by the headline."""
+        """The headline's measure of what is forgotten, such as forget quality."""
         return self.metrics.get(self.headline.forgotten.column)
 
 
@@ -142,11 +142,11 @@ class Table:
     """All numbers of a sweep, as `finalize` computes them."""
 
     rows: tuple[TableRow, ...] = ()
-    """Plain evaluations, in an order that only their content decides."""
+    """Plain evaluations, in an order that does not depend on the order of the records."""
     attacked: tuple[TableRow, ...] = ()
-    """Evaluations under attacks, in the same order. They are apart from `rows`, so that nothing
-    ranks a model by them. Metrics that are relative to the retain or start model are relative to
-    that model under the same attack."""
+    """Evaluations under attacks, in the same order. They are separate from `rows`, so that no model
+    is ranked by them. Metrics that compare with the retain or start model compare with that model
+    under the same attack."""
     before: tuple[TableRow, ...] = ()
     """Plain numbers on the rows that an attack asked: one row for each model, epoch and variant
     that left rows out, or may have, see `asked_rows.before_rows`. They are in no CSV."""
@@ -155,9 +155,10 @@ class Table:
     notes: tuple[str, ...] = ()
     """Sentences on numbers that could not be computed, or that have moved."""
     moved: MovedNumbers = field(default_factory=MovedNumbers, compare=False, repr=False)
-    """Numbers that have moved, which `notes` tells in words."""
+    """Numbers that have moved. `notes` describes them in words."""
     metrics: MetricChoices | None = field(default=None, compare=False, repr=False)
-    """Metrics that the configuration names; None if those that it named for each record count."""
+    """Metrics that the configuration names. If None, each record has the metrics that its
+    configuration named when it was made."""
     rules_key: str = field(default="", compare=False, repr=False)
     """Hash of the rules that the numbers were computed by."""
 
@@ -179,7 +180,7 @@ def with_shown_columns(rows: Sequence[TableRow], schema: BenchmarkSchema) -> tup
 
 
 def in_order(rows: Iterable[TableRow]) -> tuple[TableRow, ...]:
-    """Sort rows by what they are of; the order of the records does not matter."""
+    """Sort rows by model, setting, seed, epoch and variant, in whatever order they come."""
     return tuple(sorted(rows, key=_place))
 
 
@@ -188,7 +189,7 @@ def _place(row: TableRow) -> tuple[Any, ...]:
 
 
 def _order_of(variant: str) -> tuple[str, bool, float, str]:
-    """Sort key of variants: points that are numbers by size."""
+    """Return the sort key of a variant. Points that are numbers are sorted by size."""
     name, _, point = variant.partition("@")
     try:
         return name, False, float(point), point
@@ -197,34 +198,37 @@ def _order_of(variant: str) -> tuple[str, bool, float, str]:
 
 
 def to_csv(rows: Iterable[TableRow]) -> str:
-    """The table as CSV: equal rows give equal bytes, every float reads back exactly.
+    """Return rows as CSV. Equal rows give equal bytes, and floats can be read back exactly.
 
-    Rows under attacks have their variant after the epoch. The epoch's column is called `step` in a
-    sweep by steps.
+    Rows under attacks have their variant in a column after the epoch. In a sweep by steps, the
+    epoch's column is called `step`.
     """
     rows = tuple(rows)
     unit = rows[0].unit if rows else Unit.EPOCH
     first = [unit.value if name == EPOCH else name for name in FIRST]
     plan = rows[0].schema.plan if rows else None
     columns = filled_columns((row.metrics for row in rows), plan)
-    attacked = any(row.variant for row in rows)
+    has_variants = any(row.variant for row in rows)
+    variant_header = [VARIANT] if has_variants else []
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow((*first, *((VARIANT,) if attacked else ()), *columns, *LAST))
+    writer.writerow([*first, *variant_header, *columns, *LAST])
     for row in rows:
         values = row.setting.flat
         settings = json.dumps(json_ready(values), sort_keys=True) if values else ""
-        writer.writerow(
-            (
-                row.method,
-                row.model,
-                *(row.forget_fraction, row.learning_rate, row.seed, row.epoch),
-                *((row.variant,) if attacked else ()),
-                *map(row.metrics.get, columns),
-                row.kind,
-                row.status,
-                row.run_id,
-                settings,
-            )
-        )
+        # In the order of `FIRST`.
+        place = [
+            row.method,
+            row.model,
+            row.forget_fraction,
+            row.learning_rate,
+            row.seed,
+            row.epoch,
+        ]
+        if has_variants:
+            place.append(row.variant)
+        numbers = [row.metrics.get(name) for name in columns]
+        # In the order of `LAST`.
+        end = [row.kind, row.status, row.run_id, settings]
+        writer.writerow([*place, *numbers, *end])
     return text.getvalue()
