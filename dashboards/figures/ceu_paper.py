@@ -35,7 +35,7 @@ def build() -> go.Figure:
 
 
 def paper_rows() -> tuple[TableRow, ...]:
-    """Make a table row of each published point, with its two metrics alone.
+    """Make a table row of each published point, which has no other metrics than the figure's two.
 
     `epoch` is the point's number in its series.
     """
@@ -44,11 +44,21 @@ def paper_rows() -> tuple[TableRow, ...]:
 
 
 def _row(line: Mapping[str, str]) -> TableRow:
+    """Make the row of a point, from a line of the CSV file.
+
+    A series is a method (`CE-U`), a method at a learning rate (`CE-U (LR=1e-5)`) or a reference.
+    """
     series = line["series"]
-    match = _RATE.fullmatch(series)
     kind = REFERENCES.get(series, "run")
-    method = METHODS[match["name"] if match else series] if kind == "run" else kind
-    model, fraction = MODELS[line["model"]], float(line["forget_fraction"])
+    with_rate = _RATE.fullmatch(series)
+    name = with_rate["name"] if with_rate else series
+    method = METHODS[name] if kind == "run" else kind
+    model = MODELS[line["model"]]
+    fraction = float(line["forget_fraction"])
+    metrics = dict.fromkeys(filled_columns([])) | {
+        "model_utility": float(line["model_utility"]),
+        "log10_forget_quality": float(line["log10_forget_quality"]),
+    }
     return TableRow(
         run_id=f"{series}, {model}, {fraction:g}",
         kind=kind,
@@ -56,13 +66,9 @@ def _row(line: Mapping[str, str]) -> TableRow:
         forget_fraction=fraction,
         method=method,
         family=method,
-        learning_rate=float(match["rate"]) if match else None,
+        learning_rate=float(with_rate["rate"]) if with_rate else None,
         seed=0,
         epoch=int(line["point"]) if kind == "run" else 0,
         status="finished",
-        metrics=dict.fromkeys(filled_columns([]))
-        | {
-            "model_utility": float(line["model_utility"]),
-            "log10_forget_quality": float(line["log10_forget_quality"]),
-        },
+        metrics=metrics,
     )

@@ -99,18 +99,20 @@ def _best_lines(context: PageContext) -> list[SettingsLine]:
 
 def _unevaluated(context: PageContext) -> list[SettingsLine]:
     """List the methods without a number that counts, for example because the loss was NaN."""
-    seen = {(*panel.panel, best.family) for panel in context.panels for best in panel.best}
-    lines = {
-        (*record.panel, record.method): SettingsLine(
-            *record.panel,
-            record.method,
-            record.method,
-            None,
-            why_not=outcome(record).why_no_number,
-        )
-        for record in context.report.without_result
-    }
-    return [line for key, line in lines.items() if key not in seen]
+    evaluated = {(*panel.panel, best.family) for panel in context.panels for best in panel.best}
+    # Several records of a method have one line, which gives the reason of the last record.
+    lines: dict[Any, SettingsLine] = {}
+    for record in context.report.without_result:
+        place_and_method = (*record.panel, record.method)
+        if place_and_method not in evaluated:
+            lines[place_and_method] = SettingsLine(
+                *record.panel,
+                record.method,
+                record.method,
+                None,
+                why_not=outcome(record).why_no_number,
+            )
+    return list(lines.values())
 
 
 def _ordered(lines: list[SettingsLine]) -> tuple[SettingsLine, ...]:

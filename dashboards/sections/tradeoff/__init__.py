@@ -57,16 +57,20 @@ class TradeOff(Section):
 
 
 def configuration(record: Record) -> list[tuple[str, list[tuple[str, str]]]]:
-    """List the parts of a run's configuration: titles, with names and values."""
-    spec, made = record.spec, record.provenance
-    seconds = sum(e.training_seconds + e.evaluation_seconds for e in record.epochs)
+    """List the parts of a run's configuration that are not empty: titles, with names and values."""
+    spec = record.spec
+    provenance = record.provenance
+    seconds = sum(epoch.training_seconds + epoch.evaluation_seconds for epoch in record.epochs)
+    length = Unit.of_spec(spec).plural  # epochs or steps, the unit that the run is planned in
     run: dict[str, Any] = {
         "learning rate": rate_text(record.learning_rate),
-        **{name: spec.get(name) for name in (Unit.of_spec(spec).plural, "seed")},
+        length: spec.get(length),
+        "seed": spec.get("seed"),
         "status": record.status,
         "time": format_duration(seconds),
-        **{name: made.get(name) for name in ("device", "host", "peak_memory_mib", "started")},
     }
+    for name in ("device", "host", "peak_memory_mib", "started"):
+        run[name] = provenance.get(name)
     parts: dict[str, Any] = {
         "Method": spec.get("method") if record.kind == "run" else {},
         "Run": run,
@@ -75,7 +79,13 @@ def configuration(record: Record) -> list[tuple[str, list[tuple[str, str]]]]:
         "Model": spec.get("model"),
         "Data": spec.get("data"),
     }
-    return [(title, pairs) for title, part in parts.items() if (pairs := flatten(part))]
+
+    configured: list[tuple[str, list[tuple[str, str]]]] = []
+    for title, part in parts.items():
+        pairs = flatten(part)
+        if pairs:
+            configured.append((title, pairs))
+    return configured
 
 
 def notes(panel: TradeOffPanel) -> list[str]:
