@@ -46,7 +46,7 @@ def paper_rows() -> tuple[TableRow, ...]:
 def _row(line: Mapping[str, str]) -> TableRow:
     """Make the row of a point, from a line of the CSV file.
 
-    A series is a method (`CE-U`), a method at a learning rate (`CE-U (LR=1e-5)`) or a reference.
+    A series is a method (`CE-U`), a method at a learning rate (`CE-U (LR=2e-06)`) or a reference.
     """
     series = line["series"]
     kind = REFERENCES.get(series, "run")

@@ -1,4 +1,4 @@
-"""Figure of a meta-evaluation: each metric's value for every model, and what it is worth."""
+"""Figure of a meta-evaluation: each metric's value for every model, and its faithfulness."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -16,19 +16,27 @@ from .marks import Figure
 from .notebook import TEMPLATE
 from .palette import INK, MUTED, PALETTE, faded
 
-KNOWN, UNKNOWN = PALETTE[1][0], PALETTE[0][0]
-_LINE, _HEAD, _FOOT, _GAP = 26, 120, 60, 75
-"""Pixels: height of a metric, above and below all of them, between splits."""
+KNOWN = PALETTE[1][0]
+"""Colour of models that know the forget rows."""
+UNKNOWN = PALETTE[0][0]
+"""Colour of models that do not know the forget rows."""
+_LINE = 26
+"""Pixels of a metric's line."""
+_HEAD = 120
+"""Pixels above all metrics."""
+_FOOT = 60
+"""Pixels below all metrics."""
+_GAP = 75
+"""Pixels between splits."""
 _OFFSET = 0.16
-"""Distance of the models that know from the metric's line, in lines, and of those that do not."""
+"""Distance of points from the metric's line, in lines: models that know above, others below."""
 
 
 def build(evaluations: Sequence[MetaEvaluation]) -> go.Figure:
     """Draw a row of two panels for each split: values of the models, and faithfulness.
 
-    Values are drawn from the lower to the upper bound of the metric's scale, or, where it has none,
-    from the smallest to the largest value; the label at a point has the value itself. Controls
-    stand below the metrics.
+    Values are scaled, see `_scaled`. The label at a point has the value itself. Controls stand
+    below the metrics.
     """
     counts = [len(item.metrics) + len(item.controls) for item in evaluations]
     inside = _GAP * (len(evaluations) - 1) + _LINE * sum(counts)
@@ -74,52 +82,80 @@ def build(evaluations: Sequence[MetaEvaluation]) -> go.Figure:
 def _traces(
     evaluation: MetaEvaluation, lines: Sequence[MetricQuality]
 ) -> Iterator[tuple[int, Figure]]:
-    """The points of a split, with the column of their panel."""
-    for name, colour, offset, of in (
-        (f"knows the rows ({len(evaluation.known)} models)", KNOWN, -_OFFSET, "known"),
-        (f"does not ({len(evaluation.unknown)} models)", UNKNOWN, _OFFSET, "unknown"),
-    ):
-        points = [(i, value) for i, line in enumerate(lines) for value in getattr(line, of)]
-        yield (
-            1,
-            {
-                "name": name,
-                "x": [_scaled(lines[i], value) for i, value in points],
-                "y": [i + offset for i, _ in points],
-                "customdata": [[escape(lines[i].column.label), value] for i, value in points],
-                "hovertemplate": "%{customdata[0]}: %{customdata[1]:.4g}<extra></extra>",
-                "marker": {"color": faded(colour, 0.65), "size": 8},
-                "legendgroup": of,
-            },
-        )
+    """Yield the traces of a split, each with the column of its panel, from 1."""
+    knowing = f"knows the rows ({len(evaluation.known)} models)"
+    values = [line.known for line in lines]
+    yield 1, _models(knowing, KNOWN, lines, values, -_OFFSET) | {"legendgroup": "known"}
+    others = f"does not ({len(evaluation.unknown)} models)"
+    values = [line.unknown for line in lines]
+    yield 1, _models(others, UNKNOWN, lines, values, _OFFSET) | {"legendgroup": "unknown"}
     cuts = [_scaled(line, line.threshold) for line in lines]
     yield 1, _marks("threshold", "line-ns", MUTED, cuts, [line.threshold for line in lines])
-    areas = [line.faithfulness for line in lines]
-    bars = {
-        **{"type": "data", "symmetric": False, "color": faded(INK, 0.6), "thickness": 1.5},
-        "array": [line.high - line.faithfulness for line in lines],
-        "arrayminus": [line.faithfulness - line.low for line in lines],
-    }
-    shades = [faded(INK, 0.35) if line.control else INK for line in lines]
-    yield (
-        2,
-        {
-            "name": "faithfulness",
-            "x": areas,
-            "error_x": bars,
-            "customdata": [[escape(item.column.label), item.low, item.high] for item in lines],
-            "hovertemplate": "%{customdata[0]}: %{x:.3f}, %{customdata[1]:.3f} to "
-            "%{customdata[2]:.3f}<extra></extra>",
-            "marker": {"color": shades, "size": 8},
-        },
-    )
-    for name, symbol, location, scores in (
+
+    yield 2, _faithfulness(lines)
+    for name, symbol, colour_index, scores in (
         ("overall", "diamond", 3, [line.overall for line in lines]),
         ("Q, quantization", "triangle-up", 2, [line.quantization.value for line in lines]),
         ("R, relearning", "triangle-down", 4, [line.relearning.value for line in lines]),
     ):
         if any(value is not None for value in scores):
-            yield 2, _marks(name, symbol, PALETTE[location][0], scores, scores)
+            yield 2, _marks(name, symbol, PALETTE[colour_index][0], scores, scores)
+
+
+def _models(
+    name: str,
+    colour: str,
+    lines: Sequence[MetricQuality],
+    values_of_lines: Sequence[Sequence[float]],
+    offset: float,
+) -> Figure:
+    """Draw a point for each model on the line of each metric.
+
+    Args:
+        name: Name of the models in the legend.
+        colour: Colour of the points.
+        lines: The metrics.
+        values_of_lines: For each metric the values of the models.
+        offset: Distance of the points from the metric's line, in lines.
+    """
+    xs: list[float] = []
+    ys: list[float] = []
+    labels: list[list[Any]] = []
+    for index, (line, values) in enumerate(zip(lines, values_of_lines, strict=True)):
+        for value in values:
+            xs.append(_scaled(line, value))
+            ys.append(index + offset)
+            labels.append([escape(line.column.label), value])
+    return {
+        "name": name,
+        "x": xs,
+        "y": ys,
+        "customdata": labels,
+        "hovertemplate": "%{customdata[0]}: %{customdata[1]:.4g}<extra></extra>",
+        "marker": {"color": faded(colour, 0.65), "size": 8},
+    }
+
+
+def _faithfulness(lines: Sequence[MetricQuality]) -> Figure:
+    """Draw the faithfulness of each metric with its interval. Controls are pale."""
+    intervals = {
+        "type": "data",
+        "symmetric": False,
+        "color": faded(INK, 0.6),
+        "thickness": 1.5,
+        "array": [line.high - line.faithfulness for line in lines],
+        "arrayminus": [line.faithfulness - line.low for line in lines],
+    }
+    shades = [faded(INK, 0.35) if line.control else INK for line in lines]
+    return {
+        "name": "faithfulness",
+        "x": [line.faithfulness for line in lines],
+        "error_x": intervals,
+        "customdata": [[escape(line.column.label), line.low, line.high] for line in lines],
+        "hovertemplate": "%{customdata[0]}: %{x:.3f}, %{customdata[1]:.3f} to "
+        "%{customdata[2]:.3f}<extra></extra>",
+        "marker": {"color": shades, "size": 8},
+    }
 
 
 def _marks(
@@ -129,7 +165,7 @@ def _marks(
     x: Sequence[float | None],
     values: Sequence[float | None],
 ) -> Figure:
-    """A mark on each metric's line; `values` are what the label at it shows."""
+    """Draw a mark on each metric's line. The label at a mark shows the number in `values`."""
     ring = {"width": 2, "color": colour}
     return {
         "name": name,
@@ -147,8 +183,13 @@ def _label(line: MetricQuality) -> str:
 
 
 def _scaled(line: MetricQuality, value: float) -> float:
-    """The place of a value between the bounds of its metric's scale."""
+    """Scale a value to 0 at the lower and 1 at the upper bound of its metric.
+
+    Without two finite bounds, the smallest and the largest value of the models stand for them.
+    """
     low, high = line.column.bounds
     if not (math.isfinite(low) and math.isfinite(high)):
-        low, high = (end(line.known + line.unknown) for end in (min, max))
+        values = line.known + line.unknown
+        low = min(values)
+        high = max(values)
     return 0.5 if low == high else (value - low) / (high - low)
