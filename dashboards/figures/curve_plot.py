@@ -72,13 +72,14 @@ def curves(panel: Panel, metric: str, style: Style) -> Figure:
     best = {item.setting.trajectory for item in panel.best if item.setting is not None}
     others: list[Figure] = []
     leading: list[Figure] = []
+    # A panel lists its settings by trajectory, so the epochs of one trajectory are adjacent.
     for trajectory, group in groupby(panel.settings, key=attrgetter("trajectory")):
         is_best = trajectory in best if best else None
         line = _curve(tuple(group), metric, start, style, is_best=is_best)
         (leading if is_best else others).append(line)
     lines = [*others, *leading]
     layout = small_layout("", panel.unit, **({"dtick": 1} if panel.unit is Unit.EPOCH else {}))
-    if column.set and column.bounds == (0.0, 1.0):  # these have all the same scale
+    if column.set and column.bounds == (0.0, 1.0):  # all shares of a set have the same scale
         layout["yaxis"]["range"] = SHARE_RANGE
     else:
         levels = [v for v in (start, goal) if v is not None]

@@ -148,7 +148,10 @@ class Setting(OnPanel):
         return (min(values), max(values)) if len(values) > 1 else None
 
     def by_seed(self, metric: str) -> dict[int, float]:
-        """Return the numbers of the seeds that have one; empty if the setting has no mean."""
+        """Return the number of each seed that has one.
+
+        The result is empty if another seed of the setting ended before this epoch, see `why_not`.
+        """
         if self.why_not:
             return {}
         numbers: dict[int, float] = {}

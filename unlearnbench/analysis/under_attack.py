@@ -264,8 +264,9 @@ class UnderAttack:
         """Return the interval of `lasting` over seeds; with one seed, over questions.
 
         Args:
-            points: Number of points of which this one is the worst. An interval over questions
-                allows for that choice by its level (Bonferroni).
+            points: Number of points of the attack, such as steps, of which this one gives back
+                most. An interval over questions allows for that choice by its level (Bonferroni).
+                An interval over seeds does not depend on it.
 
         Returns:
             An interval whose ends lie between 0 and 1, except if `lasting` itself lies beyond, see

@@ -48,9 +48,13 @@ class UnrelatedFineTuning(TrainingAttack):
         return self
 
     def content(self) -> str:
-        """Hash of the file, or of what lies at the benchmark's `path`.
+        """Return a hash of the rows that the attack trains on, for the ids of runs.
 
-        Raises: DataError where the file or the benchmark cannot be used.
+        It covers `file`, or all files at the benchmark's `path`. It is empty if the benchmark makes
+        its rows or reads them from a hub.
+
+        Raises:
+            DataError: `file` does not exist, or there is no such benchmark.
         """
         if self.file is None:
             path = getattr(_benchmark_of(self.data), "path", None)

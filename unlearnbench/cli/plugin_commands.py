@@ -368,17 +368,18 @@ def _yaml_text(value: Any) -> str:
 
 def example_config(kind: registry.Kind, name: str, plugin: type[Any]) -> str:
     """Return lines of YAML that name a plug-in, with one or two of its own settings."""
-    of_kind = {
+    keys_of_all_plugins = {
         key
         for base in plugin.__mro__[1:]
         if base.__module__.startswith("unlearnbench.api.")
         for key in getattr(base, "model_fields", ())
     }
-    settings = _EXAMPLE_SETTINGS.get(name) or {
-        key: info.get_default()
-        for key, info in plugin.model_fields.items()
-        if key not in of_kind and isinstance(info.get_default(), bool | int | float | str)
-    }
+    own_settings: dict[str, Any] = {}
+    for key, info in plugin.model_fields.items():
+        is_plain = isinstance(info.get_default(), bool | int | float | str)
+        if key not in keys_of_all_plugins and is_plain:
+            own_settings[key] = info.get_default()
+    settings = _EXAMPLE_SETTINGS.get(name) or own_settings
     pairs = [f"{key}: {_yaml_text(value)}" for key, value in [*settings.items()][:2]]
     flow = f"{{{', '.join(pairs)}}}"
     if kind == "methods":

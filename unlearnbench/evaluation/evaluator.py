@@ -584,16 +584,21 @@ class Evaluator:
         prompts: Sequence[Prompt],
         stops: Stops,
     ) -> KeptKeys:
-        """Return what scoring keeps for decoding the answers that it does not finish.
+        """Return which attention keys scoring keeps, so that decoding need not read them again.
+
+        Scoring reads the true answer, and so verifies it as the model's greedy answer, up to the
+        first token that differs. Decoding continues there. If scoring has already found the end of
+        an answer, or nothing of it, none of its keys are kept.
 
         Args:
             predictor: The model.
             items: The questions that are answered.
-            prompts: Their prompts; empty if scoring verifies no answer.
+            prompts: Their prompts. Empty if scoring verifies no answer, and no keys are kept then.
             stops: Tokens and text that end an answer.
         """
 
         def wanted(index: int, argmax: Sequence[int], tied: Sequence[bool]) -> int:
+            """Return how many tokens of a question, prompt included, decoding continues after."""
             prompt = prompts[index]
             verified = self._verified(items[index], prompt, _Greedy(argmax, tied), stops)
             is_begun = bool(verified.answer.ids) and verified.answer.unfinished(prompt.limit)
@@ -728,8 +733,10 @@ def _of_questions(rows: Sequence[Question]) -> dict[str, Any]:
 
 
 def _unshifted(model: Any, items: Sequence[_Item]) -> tuple[Any, Shifts | None]:
-    """Return the model itself, and the shifts of all prompts; None if it is no `ShiftedModel`.
+    """Return the model that computes, and what a method adds to the embeddings of its prompts.
 
+    Only a method such as ECO, which changes prompts in place of weights, makes a `ShiftedModel`:
+    its inner model computes. Any other model computes by itself, and the second value is None.
     Plain text has no prompt to shift.
     """
     if not isinstance(model, ShiftedModel):

@@ -18,11 +18,16 @@ class MinKPlusPlus(MinK):
     key = "min_k_plus_plus"
 
     def scores(self, seen: SetEvaluation) -> FloatArray | None:
-        """[n] in standard deviations."""
+        """Return the score of each answer [n] in standard deviations: higher for non-members.
+
+        The result is None if the evaluation has no moments of the vocabulary.
+        """
         tokens = seen.token_columns
         if tokens is None or tokens.mean_logprob is None or tokens.logprob_variance is None:
             return None
         z = (-tokens.loss - tokens.mean_logprob) / np.sqrt(
             np.maximum(tokens.logprob_variance, _LEAST_VARIANCE)
         )
-        return np.array([self.mean_of_largest(-item) for item in tokens.by_answer(z, eos=False)])
+        # The mean of the smallest z, with its sign changed, is the mean of the largest −z.
+        answers = tokens.by_answer(z, eos=False)
+        return np.array([self.mean_of_largest(-z_of_answer) for z_of_answer in answers])

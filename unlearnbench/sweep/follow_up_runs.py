@@ -208,7 +208,9 @@ class FollowUpRuns:
 
     def _add_suggestion(self, line: Mapping[str, Any]) -> None:
         """Add a setting that an earlier command's search suggested."""
-        point = stored_point(line)
+        point = _readable_point(line)
+        if point is None:
+            return
         current = self._studies_at(line["model"], line["forget_fraction"])
         # Spaces of two entries may overlap: prefer the one whose search suggested the setting.
         for study in sorted(current, key=lambda study: study.space.key != line["space"]):
@@ -220,9 +222,8 @@ class FollowUpRuns:
         if record.kind != "run":
             return
         current = self._studies_at(record.model, record.forget_fraction)
-        try:
-            point = stored_point(record.spec)
-        except (ValidationError, KeyError, TypeError):  # from another version of the method
+        point = _readable_point(record.spec)
+        if point is None:
             return
         if any(point in study.points for study in current):
             return
@@ -302,3 +303,14 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
 def stored_point(document: Mapping[str, Any]) -> Point:
     """Read the setting of a run from JSON."""
     return MethodSpec.model_validate(document["method"]), document["learning_rate"]
+
+
+def _readable_point(document: Mapping[str, Any]) -> Point | None:
+    """Read the setting of a run from JSON, or return None if another version wrote it.
+
+    A method may have lost or renamed a setting since. Such a run is no trial of today's method.
+    """
+    try:
+        return stored_point(document)
+    except (ValidationError, KeyError, TypeError):
+        return None

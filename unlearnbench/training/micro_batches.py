@@ -96,7 +96,10 @@ class MicroBatches:
         self.reader = RowReader(model, pad, rows.longest)
 
     def counts(self, items: Sequence[Item]) -> dict[Part, tuple[int, int]]:
-        """Count scored tokens and rows of all items of a step, for each part except samples."""
+        """Count scored tokens and rows of all items of a step, for each part that is needed.
+
+        Samples are counted elsewhere, because they exist only after the model has answered.
+        """
         counts: dict[Part, tuple[int, int]] = {}
         for part in self.needs.all_parts - {"sample"}:
             rows = self.rows.of(part, items, self.needs)

@@ -1,5 +1,6 @@
 """Suggested settings survive a kill; a study gets the results of its runs."""
 
+import json
 import math
 from dataclasses import replace
 from io import StringIO
@@ -114,6 +115,21 @@ def test_suggested_settings_are_found_again_with_or_without_runs(tmp_path: Path)
     follow_up, search = searching(config, tmp_path)
     assert drained(search) == []
     assert len(follow_up.current_plan().runs) == 6
+
+
+@pytest.mark.parametrize("damage", [{"method": {"name": "flat", "no_such_key": 1}}, {"method": 1}])
+def test_a_suggestion_of_another_version_of_a_method_is_left_out(
+    damage: dict[str, Any], tmp_path: Path
+) -> None:
+    config = a_config(tmp_path)
+    _, search = searching(config, tmp_path)
+    drained(search, 2)
+    path = tmp_path / "search.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines()
+    lines[0] = json.dumps(json.loads(lines[0]) | damage)
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    plan, _ = searching(config, tmp_path)
+    assert sum(len(study.points) for study in plan.studies) == len(lines) - 1
 
 
 def test_runs_of_another_search_are_trials_where_they_fit(tmp_path: Path) -> None:
