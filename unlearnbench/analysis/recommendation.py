@@ -306,8 +306,14 @@ def outcome_of(panel: Panel) -> Outcome:
 
 
 def _recommended(panel: Panel, best: Best, setting: Setting) -> RecommendedSetting:
+    """Describe the recommended setting: its place in the sweep, its numbers, and how sure they are.
+
+    A setting may keep too little if the interval of its utility reaches below the least utility
+    that a best setting has to keep.
+    """
     interval = setting.interval(panel.headline.kept.column)
     least = panel.least_kept
+    reaches_below = interval is not None and least is not None and interval.low < least
     return RecommendedSetting(
         method=setting.method,
         name=best.name,
@@ -326,7 +332,7 @@ def _recommended(panel: Panel, best: Best, setting: Setting) -> RecommendedSetti
         utility_high=None if interval is None else interval.high,
         utility_interval="" if interval is None else interval.name,
         least_utility=least,
-        may_keep_too_little=interval is not None and least is not None and interval.low < least,
+        may_keep_too_little=reaches_below,
     )
 
 

@@ -307,9 +307,13 @@ def time_here(planned: Plan, benchmark: Dataset, new: Sequence[PlannedModel]) ->
 def memory_json(
     estimates: Sequence[Estimate], unknown: Sequence[str], flops: float, device: int
 ) -> dict[str, Any]:
-    """The estimates, ready for JSON: bytes in MiB, no hours for what does not fit.
+    """Return the estimates for JSON: memory in MiB, and no hours for a run that does not fit.
 
-    device  bytes of a GPU
+    Args:
+        estimates: An estimate for each kind of run.
+        unknown: Reasons why further runs have no estimate.
+        flops: Operations per second that are assumed for a GPU.
+        device: Bytes of a GPU's memory.
     """
     kinds = [
         {

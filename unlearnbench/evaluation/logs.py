@@ -276,23 +276,36 @@ def _scores_alone(values: Mapping[str, FloatArray]) -> SetEvaluation:
 
 
 def _open_unlearning_set(columns: _Columns, prefix: str, base: str) -> SetEvaluation:
-    answer, rouge = f"{prefix}_Q_A_Prob", f"{prefix}_Q_A_ROUGE"
+    """Return one evaluation set of a log of open-unlearning.
+
+    Args:
+        columns: The columns of the log.
+        prefix: Name of the set in the columns: `forget` in `forget_Q_A_ROUGE`.
+        base: Column of the truth ratio's true answer, after the prefix: `Q_A_PARA_Prob`.
+    """
+    answer_column = f"{prefix}_Q_A_Prob"
+    rouge_column = f"{prefix}_Q_A_ROUGE"
+    # The false answers are always there, so they say how many questions the set has.
     perturbed = columns.numbers(f"{prefix}_Q_A_PERT_Prob", "avg_loss", per_answer=True)
-    tokens, unknown = np.zeros(len(perturbed), dtype=np.int64), np.full(len(perturbed), np.nan)
-    rows = columns.rows(rouge) if rouge in columns else []
-    texts = rows if all("generation" in row and "ground_truth" in row for row in rows) else []
-    with_f1 = bool(rows) and all("rougeL_f1" in row for row in rows)
+    question_count = len(perturbed)
+    tokens = np.zeros(question_count, dtype=np.int64)  # the log has none
+    unknown = np.full(question_count, np.nan)
+    has_answers = answer_column in columns
+    rows = columns.rows(rouge_column) if rouge_column in columns else []
+    has_texts = all("generation" in row and "ground_truth" in row for row in rows)
+    texts = rows if has_texts else []
+    has_f1 = bool(rows) and all("rougeL_f1" in row for row in rows)
     return SetEvaluation(
         questions=(),
         generated=tuple(str(row["generation"]) for row in texts),
         references=tuple(str(row["ground_truth"]) for row in texts),
-        answer_loss=columns.numbers(answer, "avg_loss") if answer in columns else unknown,
+        answer_loss=columns.numbers(answer_column, "avg_loss") if has_answers else unknown,
         answer_tokens=tokens,
         base_loss=columns.numbers(f"{prefix}_{base}", "avg_loss"),
         base_tokens=tokens,
         perturbed_loss=perturbed,
         perturbed_tokens=np.zeros(perturbed.shape, dtype=np.int64),
-        rouge1_recall=columns.numbers(rouge, "rouge1_recall") if rows else unknown,
-        rouge_l_recall=columns.numbers(rouge, "rougeL_recall") if rows else unknown,
-        values={"rouge_l_f1": columns.numbers(rouge, "rougeL_f1")} if with_f1 else {},
+        rouge1_recall=columns.numbers(rouge_column, "rouge1_recall") if rows else unknown,
+        rouge_l_recall=columns.numbers(rouge_column, "rougeL_recall") if rows else unknown,
+        values={"rouge_l_f1": columns.numbers(rouge_column, "rougeL_f1")} if has_f1 else {},
     )

@@ -32,6 +32,7 @@ def hopeless_set(n: int = 4, *, tokens: int = 200) -> SetEvaluation:
 
 
 def _extreme_set(n: int, tokens: int, *, knows: bool) -> SetEvaluation:
+    """Return a set of `n` questions whose every observation is the best or the worst possible."""
     loss = 0.0 if knows else _LARGE
     loss_of_false = _LARGE if knows else 0.0
     total = n * tokens

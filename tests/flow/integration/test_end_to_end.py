@@ -20,29 +20,22 @@ from threading import Event, Thread
 
 import pytest
 
+from tests.factories.small_sweep import SMALL_MODEL
 from unlearnbench.cli.main import main
 from unlearnbench.results.records import read_records
 
 from ...warm_ray import warm_workers
 
-CONFIG = """
-name: small
-data: {source: synthetic, authors: 4, questions_per_author: 3, pretraining_authors: 1}
-models:
-  - name: tiny
-    base: tiny
-    architecture:
-      {vocabulary: 400, hidden_size: 32, layers: 1, heads: 2, intermediate_size: 32, context: 256}
-    preparation:
-      {epochs: 1, base_epochs: 1, optimizer: muon, learning_rate: 3.0e-3, batch_size: 16}
-forget_fractions: [0.5]
+CONFIG = (
+    SMALL_MODEL
+    + """
 methods: [outside, npo]
 learning_rates: [1.0e-3]
 epochs: 3
-training: {batch_size: 4}
 evaluation: {rows: 4, max_length: 96}
 ray: {concurrent: 1}
 """
+)
 
 PLUGIN = '''"""A method from another package: slow after an epoch, while there is a file `hold`."""
 import itertools, pathlib, time

@@ -27,32 +27,45 @@ def test_modules_that_reach_each_other_are_a_ring(size: ModuleType) -> None:
     assert sorted(size.rings(graph)) == [["b", "c"], ["e", "f", "g"]]
 
 
-def test_imports_for_types_and_inside_functions_count(
-    size: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    package = tmp_path / "unlearnbench" / "room"
-    package.mkdir(parents=True)
-    (package / "first.py").write_text("def f():\n    from unlearnbench.room import second\n")
-    (package / "second.py").write_text(
-        "from typing import TYPE_CHECKING\n\n"
-        "if TYPE_CHECKING:\n    from unlearnbench.room.first import f\n"
-    )
-    monkeypatch.setattr(size, "ROOT", tmp_path)
-    files = [("room", package / name) for name in ("first.py", "second.py")]
-    assert size.rings_of_rooms(files) == ["unlearnbench.room.first ↔ unlearnbench.room.second"]
+FOR_TYPES = (
+    "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from unlearnbench.room.a import f\n"
+)
 
 
-def test_relative_imports_count(
-    size: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("folder", "first", "second", "ring"),
+    [
+        (
+            "unlearnbench/room",
+            "def f():\n    from unlearnbench.room import b\n",
+            FOR_TYPES,
+            "unlearnbench.room.a ↔ unlearnbench.room.b",
+        ),
+        (
+            "dashboards/figures",
+            "from . import b\n",
+            "from ..figures.a import draw\n",
+            "unlearnbench_dashboards.figures.a ↔ unlearnbench_dashboards.figures.b",
+        ),
+    ],
+    ids=["for types and inside a function", "relative"],
+)
+def test_every_form_of_import_counts(
+    folder: str,
+    first: str,
+    second: str,
+    ring: str,
+    size: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    package = tmp_path / "dashboards" / "figures"
+    package = tmp_path / folder
     package.mkdir(parents=True)
-    (package / "plot.py").write_text("from . import marks\n")
-    (package / "marks.py").write_text("from ..figures.plot import draw\n")
+    (package / "a.py").write_text(first)
+    (package / "b.py").write_text(second)
     monkeypatch.setattr(size, "ROOT", tmp_path)
-    files = [("report", package / name) for name in ("plot.py", "marks.py")]
-    expected = "unlearnbench_dashboards.figures.marks ↔ unlearnbench_dashboards.figures.plot"
-    assert size.rings_of_rooms(files) == [expected]
+    files = [("room", package / name) for name in ("a.py", "b.py")]
+    assert size.rings_of_rooms(files) == [ring]
 
 
 def test_no_room_of_the_project_has_a_ring(size: ModuleType) -> None:

@@ -11,26 +11,20 @@ from pathlib import Path
 
 import pytest
 
+from tests.factories.small_sweep import SMALL_MODEL
+
 SOURCES = Path(__file__).parents[2] / "third_party" / "plateau"
 PRIVATE = ("unlearnbench.config", "unlearnbench.evaluation", "unlearnbench.runs", "._")
-CONFIG = """
-name: small
-data: {source: synthetic, authors: 4, questions_per_author: 3, pretraining_authors: 1}
-models:
-  - name: tiny
-    base: tiny
-    architecture:
-      {vocabulary: 400, hidden_size: 32, layers: 1, heads: 2, intermediate_size: 32, context: 256}
-    preparation:
-      {epochs: 1, base_epochs: 1, optimizer: muon, learning_rate: 3.0e-3, batch_size: 16}
-forget_fractions: [0.5]
+CONFIG = (
+    SMALL_MODEL
+    + """
 methods: [plateau]
 attacks: {polite: {}}
 learning_rates: [1.0e-3]
 epochs: 1
-training: {batch_size: 4}
 evaluation: {max_length: 96, metrics: {first-word: {}}}
 """
+)
 pytestmark = pytest.mark.long
 
 

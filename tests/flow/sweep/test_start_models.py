@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.factories.small_sweep import SMALL_MODEL
 from unlearnbench.base.console import Console
 from unlearnbench.base.errors import UnlearnbenchError
 from unlearnbench.cli.main import main
@@ -264,25 +265,17 @@ def test_the_tracker_gets_the_start_models_of_a_sweep_that_stops(
     ]
 
 
-SMALL = """
-name: small
-data: {source: synthetic, authors: 4, questions_per_author: 3, pretraining_authors: 1}
-models:
-  - name: tiny
-    base: tiny
-    architecture:
-      {vocabulary: 400, hidden_size: 32, layers: 1, heads: 2, intermediate_size: 32, context: 256}
-    preparation:
-      {epochs: 1, base_epochs: 1, optimizer: muon, learning_rate: 3.0e-3, batch_size: 16}
-forget_fractions: [0.5]
+SMALL = (
+    SMALL_MODEL
+    + """
 methods: [npo]
 learning_rates: [1.0e-3]
 epochs: 1
-training: {batch_size: 4}
 evaluation: {rows: 4, max_length: 96}
 tracking: {enabled: false}
 ray: {concurrent: 1}
 """
+)
 
 
 @pytest.mark.usefixtures("shared_ray")
