@@ -25,7 +25,7 @@ ALL = "all"
 """The only split of rows that are given on the command line."""
 OPTIONAL = ("paraphrase", "wrong_answers", "subject", "score")
 """Columns that a benchmark reads only if they are named."""
-_MARKED_ROWS = "One table with all rows, instead of two; --forget-if divides it."
+_MARKED_ROWS = "One table with all rows, which --forget-if divides."
 
 
 @dataclass(frozen=True)
