@@ -38,7 +38,8 @@ from unlearnbench.cli import (
     trackers,
 )
 from unlearnbench.cli.command import DOCUMENTATION, new_group
-from unlearnbench.cli.plugin_commands import LISTED, plugin_group
+from unlearnbench.cli.plugin_commands import plugin_group
+from unlearnbench.cli.plugin_kinds import KINDS
 
 USER_ERROR, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
 """Exit codes; the last two are a shell's for SIGINT and SIGPIPE."""
@@ -102,7 +103,7 @@ def _root(
 
 for _module in (sweep, plan, evaluate, report, compare, export, fetch, doctor):
     app.add_typer(_module.app)
-_plugins = {kind: plugin_group(kind) for kind in LISTED}
+_plugins = {kind: plugin_group(kind) for kind in KINDS}
 _plugins["methods"].add_typer(gradient.app)
 for _name, _group in (
     *(("anchors", anchors.app), ("leaderboard", leaderboard.app), ("figures", figures.app)),

@@ -10,7 +10,8 @@ import pytest
 from unlearnbench.api import registry
 from unlearnbench.api.benchmark import SplitKey
 from unlearnbench.base.errors import ConfigError
-from unlearnbench.cli.plugin_commands import GROUPS, LISTED, example_config
+from unlearnbench.cli.plugin_kinds import KINDS
+from unlearnbench.cli.plugin_page import example_config
 from unlearnbench.config.entries import example
 from unlearnbench.config.loader import load_config
 from unlearnbench.models.dataset_rules import splits_of
@@ -41,10 +42,10 @@ training: {batch_size: 2}
 EXAMPLES = ("npo", "mia-min-k", "synthetic", "quantization", "model-utility", "eco")
 
 
-@pytest.mark.parametrize("kind", LISTED)
+@pytest.mark.parametrize("kind", KINDS)
 def test_all_that_are_installed_are_listed_and_shown(run: Run, kind: registry.Kind) -> None:
     code, out, _ = run(kind, "list", "--wide")
-    assert (code, out.split()[: 1 + len(LISTED[kind])]) == (0, ["name", *LISTED[kind]])
+    assert (code, out.split()[: 1 + len(KINDS[kind].listed)]) == (0, ["name", *KINDS[kind].listed])
     assert [line.split()[0] for line in out.splitlines()[1:]] == [*registry.names(kind)]
     rows = json.loads(run(kind, "list", "--json")[1])
     assert [row["name"] for row in rows] == [*registry.names(kind)]
@@ -54,10 +55,10 @@ def test_all_that_are_installed_are_listed_and_shown(run: Run, kind: registry.Ki
             assert (code, out.startswith(f"{row['name']}: ")) == (0, True)
             assert max(map(len, out.splitlines())) <= 80
         shown = json.loads(run(kind, "show", row["name"], "--json")[1])
-        assert {"settings", "description", "target", *LISTED[kind]} <= shown.keys()
+        assert {"settings", "description", "target", *KINDS[kind].listed} <= shown.keys()
 
 
-@pytest.mark.parametrize("kind", LISTED)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_list_has_a_line_of_80_columns_for_each_name_below_its_group(
     run: Run, kind: registry.Kind
 ) -> None:
@@ -68,7 +69,7 @@ def test_a_list_has_a_line_of_80_columns_for_each_name_below_its_group(
     entries = [line.split()[0] for line in lines if line.startswith("  ")]
     assert sorted(entries) == [*registry.names(kind)], "one line for each"
     headings = [line for line in lines if line and not line.startswith(" ")]
-    assert headings == [text for text in GROUPS[kind].values() if text in headings]
+    assert headings == [text for text in KINDS[kind].headings.values() if text in headings]
     assert f"unlearnbench {kind} show NAME" in err, "it goes into no pipe"
 
 
@@ -79,7 +80,7 @@ learning_rates: [1.0e-4]
 """
 
 
-@pytest.mark.parametrize("kind", LISTED)
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_example_of_each_plugin_is_a_valid_configuration(run: Run, kind: registry.Kind) -> None:
     del run  # it has changed to an empty folder
     for name in registry.names(kind):
@@ -203,7 +204,7 @@ def test_check_is_no_success_where_rows_are_out_of_reach(
     assert "--set data.path=FOLDER" in only["seen"]
 
 
-@pytest.mark.parametrize("kind", LISTED)
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_package_that_new_writes_conforms(run: Run, kind: str) -> None:
     name = f"my-{kind.removesuffix('s')}"
     module = name.replace("-", "_")
