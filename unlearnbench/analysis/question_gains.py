@@ -14,7 +14,8 @@ import numpy as np
 from unlearnbench.api.metric import Measure
 from unlearnbench.api.observations import Evaluation, FloatArray, IntArray, SetEvaluation
 from unlearnbench.base.errors import PluginError
-from unlearnbench.results.asked_rows import asked_places, measure_of
+from unlearnbench.results.asked_places import asked_places
+from unlearnbench.results.greedy_counterparts import measure_of
 from unlearnbench.results.table import TableRow
 from unlearnbench.stats.mean_interval import Ends, difference_bounds, mean_interval
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
-from unlearnbench.results.asked_rows import asked_places
+from unlearnbench.results.asked_places import asked_places
 from unlearnbench.results.attack_variants import prompt_variants
 from unlearnbench.stats.worst_case import worst_case
 

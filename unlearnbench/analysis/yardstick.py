@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from unlearnbench.api.metric import MetricColumn
 from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
-from unlearnbench.results.asked_rows import greedy_measures
 from unlearnbench.results.attack_variants import leaves_greedy
+from unlearnbench.results.greedy_counterparts import greedy_measures
 from unlearnbench.results.table import TableRow
 
 MEMORIZATION = (

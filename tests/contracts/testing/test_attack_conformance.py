@@ -26,7 +26,7 @@ from unlearnbench.api.attack import (
     only_samples,
 )
 from unlearnbench.api.benchmark import Question
-from unlearnbench.results.asked_rows import asked_places
+from unlearnbench.results.asked_places import asked_places
 from unlearnbench.testing import SUITES, AttackConformance, check_plugin
 from unlearnbench.testing.attack_checks import TriedAttack
 

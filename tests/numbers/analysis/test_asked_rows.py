@@ -14,7 +14,8 @@ from unlearnbench.api.observations import Evaluation, FloatArray, SetEvaluation
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.evaluation.benchmark_schema import recorded_schema
 from unlearnbench.results import asked_rows
-from unlearnbench.results.asked_rows import NumbersBefore, asked_places, before_rows
+from unlearnbench.results.asked_places import asked_places
+from unlearnbench.results.asked_rows import NumbersBefore, before_rows
 from unlearnbench.results.records import EpochResult, Record
 from unlearnbench.results.table import Numbers
 
