@@ -15,8 +15,9 @@ from typing import Any, TypeVar
 
 from unlearnbench.analysis.best_settings import panels
 from unlearnbench.config.loader import load_config
-from unlearnbench.config.plan import RunSpec, make_plan
+from unlearnbench.config.plan import make_plan
 from unlearnbench.config.profiles import profile_of
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.evaluation.summary import plan_of
 from unlearnbench.results.finalize import finalize, inputs_entry
 from unlearnbench.results.records import (

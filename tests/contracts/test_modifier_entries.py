@@ -9,7 +9,8 @@ from unlearnbench.base.deferred_warnings import drain
 from unlearnbench.base.errors import ConfigError, PluginError
 from unlearnbench.config.loader import load_config
 from unlearnbench.config.method_specs import modifiers_from_spec
-from unlearnbench.config.plan import RunSpec, make_plan
+from unlearnbench.config.plan import make_plan
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.config.search_space import Space, points_of
 from unlearnbench.results.setting_value import SettingValue

@@ -27,7 +27,8 @@ from unlearnbench.analysis.results import Results
 from unlearnbench.api.benchmark import SplitKey
 from unlearnbench.api.observations import FloatArray, SetEvaluation
 from unlearnbench.config.loader import load_config
-from unlearnbench.config.plan import Plan, RunSpec, make_plan
+from unlearnbench.config.plan import Plan, make_plan
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.metrics.probability import Probability
 from unlearnbench.results import finalize, rules

@@ -34,8 +34,8 @@ from unlearnbench.api.observations import Evaluation, SetEvaluation
 from unlearnbench.base.hashing import content_hash
 from unlearnbench.config.entries import AttackSpec, attack_from_spec
 from unlearnbench.config.metric_plan import MetricChoices
-from unlearnbench.config.plan import RunSpec
 from unlearnbench.config.profiles import profile_of
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.evaluation.summary import plan_of, summarize
 from unlearnbench.results.finalize import inputs_entry

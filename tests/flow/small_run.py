@@ -6,7 +6,8 @@ from typing import Any
 
 from unlearnbench.benchmarks.synthetic import Synthetic
 from unlearnbench.config.method_specs import method_spec
-from unlearnbench.config.plan import RunSpec, make_plan
+from unlearnbench.config.plan import make_plan
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import (
     Architecture,
     EvaluationSettings,

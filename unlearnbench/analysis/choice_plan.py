@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from unlearnbench.base.errors import RecordError
 from unlearnbench.base.hashing import content_hash
-from unlearnbench.config.plan import PLAN_FILE, TRIAL, UNKNOWN_RUNS
+from unlearnbench.config.plan_file import PLAN_FILE, TRIAL, UNKNOWN_RUNS
 from unlearnbench.config.search import SelectSettings
 from unlearnbench.config.unit import Unit
 from unlearnbench.results.records import Record

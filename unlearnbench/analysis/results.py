@@ -42,7 +42,7 @@ from unlearnbench.api.benchmark import Headline
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.base.errors import PluginError, RecordError
 from unlearnbench.base.redaction import redact_tree
-from unlearnbench.config.plan import PLAN_FILE
+from unlearnbench.config.plan_file import PLAN_FILE
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.config.unit import Unit
 from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema

@@ -16,7 +16,8 @@ from unlearnbench.cli.options import Config, Json, Overrides, Plugins, register_
 
 if TYPE_CHECKING:
     from unlearnbench.api.benchmark import Dataset, SplitKey
-    from unlearnbench.config.plan import Plan, RunSpec
+    from unlearnbench.config.plan import Plan
+    from unlearnbench.config.run_spec import RunSpec
     from unlearnbench.config.schema import HyperParameter
     from unlearnbench.results.run_estimate import Estimate
     from unlearnbench.runs.prepared_models import PlannedModel

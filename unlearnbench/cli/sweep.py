@@ -15,7 +15,8 @@ from unlearnbench.cli.plan import plan_runs
 
 if TYPE_CHECKING:
     from unlearnbench.api.benchmark import Headline
-    from unlearnbench.config.plan import Plan, RunSpec
+    from unlearnbench.config.plan import Plan
+    from unlearnbench.config.run_spec import RunSpec
     from unlearnbench.config.schema import SweepConfig
     from unlearnbench.results.records import Record
     from unlearnbench.results.table import TableRow

@@ -17,7 +17,8 @@ from unlearnbench.api.identity import (
 )
 from unlearnbench.config.precision import Precision
 from unlearnbench.config.section import Settings
-from unlearnbench.config.step_schedule import ScheduleName
+from unlearnbench.config.step_schedule import Schedule, ScheduleName, make_schedule
+from unlearnbench.config.unit import Unit
 
 EIGHT_BIT = frozenset({"adamw-8bit", "paged-adamw-8bit"})
 """Optimisers from bitsandbytes. They cannot update sharded weights."""
@@ -108,3 +109,25 @@ class TrainingSettings(Settings):
     def of_attacks(self) -> dict[str, Any]:
         """The settings by which attacks also train, ready for JSON."""
         return identity_of(self, Id.ATTACK)
+
+
+def schedule_of(training: TrainingSettings, rows: int, unit: Unit, budget: int) -> Schedule:
+    """Return the optimiser steps of a training.
+
+    Args:
+        training: Settings of the training.
+        rows: Number of forget rows.
+        unit: Unit of the budget.
+        budget: Length of the training in this unit.
+
+    Raises:
+        TrainingError: There would be no steps.
+    """
+    return make_schedule(
+        training.schedule,
+        rows,
+        training.batch_size,
+        epochs=budget if unit is Unit.EPOCH else None,
+        most_steps=budget if unit is Unit.STEP else None,
+        warmup_steps=training.warmup_steps,
+    )

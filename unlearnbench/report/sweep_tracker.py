@@ -33,7 +33,7 @@ from unlearnbench.base.hashing import content_hash
 from unlearnbench.base.provenance import git_state
 from unlearnbench.base.redaction import redact
 from unlearnbench.config.entries import earlier_section
-from unlearnbench.config.plan import PLAN_FILE
+from unlearnbench.config.plan_file import PLAN_FILE
 from unlearnbench.config.profiles import profile_of
 from unlearnbench.config.resources import TrackingSettings
 from unlearnbench.config.schema import SweepConfig

@@ -11,8 +11,8 @@ from unlearnbench.api.method import Method
 from unlearnbench.attacks._training_steps import TrainingAttack
 from unlearnbench.config.entries import attack_from_spec
 from unlearnbench.config.method_specs import method_from_spec
-from unlearnbench.config.plan import RunSpec
 from unlearnbench.config.profiles import profile_of
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.unit import Unit
 from unlearnbench.evaluation.sets import evaluation_sets, is_answered
 from unlearnbench.training.objective import Objective

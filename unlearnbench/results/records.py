@@ -31,9 +31,10 @@ from unlearnbench.base.errors import DamagedError, OutputError, RecordError, sho
 from unlearnbench.base.hashing import decode_floats, document_hash, file_hash, sealed_json
 from unlearnbench.base.provenance import provenance
 from unlearnbench.base.redaction import redact_tree
-from unlearnbench.config.plan import PLAN_FILE, RunSpec
+from unlearnbench.config.plan_file import PLAN_FILE
 from unlearnbench.config.precision import precision_of_spec
 from unlearnbench.config.profiles import profile_of
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.unit import Unit
 from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
 from unlearnbench.evaluation.observation_file import read_observations, write_observations

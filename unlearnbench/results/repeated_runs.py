@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from unlearnbench.api.identity import Id, identity_of, reasons_of
 from unlearnbench.base.errors import RecordError
 from unlearnbench.base.redaction import redact_tree
-from unlearnbench.config.plan import RunSpec
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.results.records import Record, read_records
 
 REASON_OF_FIELD = reasons_of(RunSpec)

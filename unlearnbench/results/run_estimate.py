@@ -21,9 +21,10 @@ from unlearnbench.api.modifier import Perturb
 from unlearnbench.base.errors import ModelError, TrainingError
 from unlearnbench.base.fsdp import is_sharded
 from unlearnbench.config.method_specs import method_from_spec, modifiers_from_spec
-from unlearnbench.config.plan import Plan, RunSpec
+from unlearnbench.config.plan import Plan
 from unlearnbench.config.precision import resolve_precision
 from unlearnbench.config.resources import Resources
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import ModelSettings, SweepConfig
 from unlearnbench.models.device import CACHE_SHARE, USABLE_SHARE, device_memory, usable_memory
 from unlearnbench.models.named_models import source_of

@@ -12,7 +12,7 @@ from typing import Any
 
 from unlearnbench.api.benchmark import SplitKey, split_label
 from unlearnbench.api.identity import Entries, Id, StoredIdentities
-from unlearnbench.config.plan import RunSpec
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.results.records import Record
 from unlearnbench.results.setting_value import UNSET, Path, SettingValue, value_text
 

@@ -21,7 +21,8 @@ from unlearnbench.base.atomic import PART
 from unlearnbench.base.errors import DamagedError, RecordError
 from unlearnbench.base.locks import flock
 from unlearnbench.base.outputs import write_file
-from unlearnbench.config.plan import PLAN_FILE, Plan
+from unlearnbench.config.plan import Plan
+from unlearnbench.config.plan_file import PLAN_FILE
 from unlearnbench.config.profiles import profile_of
 from unlearnbench.evaluation.benchmark_schema import KEY, BenchmarkSchema
 from unlearnbench.results.records import DAMAGED, StoredEvaluations, read_record

@@ -11,7 +11,7 @@ from unlearnbench.base.errors import TrainingError
 from unlearnbench.base.out_of_memory import empty_cache
 from unlearnbench.benchmarks.own_rows import OwnRows
 from unlearnbench.config.method_specs import modifiers_from_spec, removes_dropout
-from unlearnbench.config.plan import RunSpec
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.unit import Unit
 from unlearnbench.models.corrections import MASKS
 from unlearnbench.models.device import device_memory, usable_memory

@@ -4,7 +4,7 @@ from typing import Any
 
 from unlearnbench.base.distributed import broadcast_from_main
 from unlearnbench.base.row_texts import row_text
-from unlearnbench.config.plan import RunSpec
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.results.records import EpochResult, read_record
 from unlearnbench.runs.baselines import START
 from unlearnbench.runs.checkpoints import RunState

@@ -4,7 +4,7 @@ from functools import partial
 
 from unlearnbench.api.inference_method import Prompts, Wrapper
 from unlearnbench.api.plugin_code import plugin_code
-from unlearnbench.config.plan import RunSpec
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.models.limits import check_vocabulary, pad_id
 from unlearnbench.models.loading import load_model
 from unlearnbench.models.prompt_shift import ShiftedModel, mean_states

@@ -26,17 +26,12 @@ from unlearnbench.base.outputs import check_folder, check_storage
 from unlearnbench.config.benchmark_rules import check_declarations
 from unlearnbench.config.entries import attack_from_spec
 from unlearnbench.config.method_specs import method_from_spec
-from unlearnbench.config.plan import (
-    ModelFacts,
-    Plan,
-    make_plan,
-    planned_commits,
-    planned_sequence,
-    schedule_of,
-)
+from unlearnbench.config.plan import ModelFacts, Plan, make_plan
+from unlearnbench.config.plan_file import planned_commits, planned_sequence
 from unlearnbench.config.profiles import profile_of
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.config.search_space import PointSequence, Space
+from unlearnbench.config.training_settings import schedule_of
 from unlearnbench.evaluation.made_up_sets import SAMPLES
 from unlearnbench.evaluation.metric_trial import try_metrics
 from unlearnbench.evaluation.privacy_control import holdout_notice

@@ -15,8 +15,9 @@ from unlearnbench.api.observations import Evaluation
 from unlearnbench.base.deferred_warnings import warn_later
 from unlearnbench.base.distributed import barrier, broadcast_from_main, is_main_process
 from unlearnbench.base.provenance import provenance
-from unlearnbench.config.plan import PreparationTask, RunSpec
 from unlearnbench.config.precision import precision_of_spec
+from unlearnbench.config.preparation_task import PreparationTask
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.evaluation.logs import read_log
 from unlearnbench.evaluation.precision import check_precision

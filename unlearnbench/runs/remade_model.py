@@ -18,7 +18,8 @@ from unlearnbench.base import hub
 from unlearnbench.base.errors import DataError, ModelError, RecordError, UnlearnbenchError
 from unlearnbench.base.redaction import MARK
 from unlearnbench.config.method_specs import method_from_spec
-from unlearnbench.config.plan import RunSpec, planned_commits
+from unlearnbench.config.plan_file import planned_commits
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.config.unit import Unit
 from unlearnbench.models.device import cuda_variables, deterministic, use_device

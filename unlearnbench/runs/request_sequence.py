@@ -12,7 +12,7 @@ import torch
 from unlearnbench.base.atomic import atomic_folder
 from unlearnbench.base.distributed import is_main_process
 from unlearnbench.base.errors import ModelError
-from unlearnbench.config.plan import RunSpec
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.models.lora import merged
 from unlearnbench.models.quiet_libraries import quiet_peft
 from unlearnbench.models.source import Source

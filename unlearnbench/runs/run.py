@@ -47,7 +47,7 @@ from unlearnbench.base.signals import (
 )
 from unlearnbench.config.entries import AttackSpec
 from unlearnbench.config.method_specs import method_from_spec
-from unlearnbench.config.plan import RunSpec
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.config.unit import Unit
 from unlearnbench.evaluation.precision import needs_stored_weights

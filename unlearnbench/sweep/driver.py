@@ -13,8 +13,11 @@ from unlearnbench.base.console import Console
 from unlearnbench.base.deferred_warnings import drain
 from unlearnbench.base.errors import TRANSIENT, UnlearnbenchError
 from unlearnbench.base.signals import handle_sigterm, install_handler
-from unlearnbench.config.plan import PLAN_FILE, Plan, PreparationTask, RunSpec
+from unlearnbench.config.plan import Plan
+from unlearnbench.config.plan_file import PLAN_FILE
+from unlearnbench.config.preparation_task import PreparationTask
 from unlearnbench.config.resources import Resources
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.config.search import Scheduler
 from unlearnbench.report.sweep_tracker import FILES, SweepTracker

@@ -19,7 +19,8 @@ from unlearnbench.analysis.choice_plan import ChoicePlan
 from unlearnbench.analysis.selection import chosen_settings
 from unlearnbench.api.benchmark import SplitKey, split_order
 from unlearnbench.base.hashing import json_ready
-from unlearnbench.config.plan import Plan, RunSpec
+from unlearnbench.config.plan import Plan
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import MethodSpec, ModelSettings
 from unlearnbench.config.search_space import Point, Space, entry_labels
 from unlearnbench.config.trial import Entry, Trials, add_trials, entries_of

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler
 
 from unlearnbench.api.benchmark import SplitKey
-from unlearnbench.config.plan import RunSpec
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.config.search import Metric, Scheduler, weighted
 from unlearnbench.config.unit import Unit

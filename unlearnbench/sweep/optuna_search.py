@@ -19,7 +19,7 @@ from statistics import fmean
 from typing import Any
 
 from unlearnbench.base.hashing import content_hash
-from unlearnbench.config.plan import RunSpec
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.search import Metric, Range, SearchSettings, weighted
 from unlearnbench.config.search_space import Point, Space
 from unlearnbench.config.unit import budget_of_spec

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unlearnbench.base.deferred_warnings import warn_later
-from unlearnbench.config.plan import Plan, PreparationTask, RunSpec
+from unlearnbench.config.plan import Plan
+from unlearnbench.config.preparation_task import PreparationTask
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.results.records import EpochResult, Record
 

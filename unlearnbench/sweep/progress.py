@@ -21,7 +21,7 @@ from unlearnbench.api.benchmark import Headline, split_percent
 from unlearnbench.base.console import WARNING_STYLE, Console, append_log_line, format_duration
 from unlearnbench.base.number_text import float_text
 from unlearnbench.base.redaction import redact
-from unlearnbench.config.plan import RunSpec
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.unit import Unit
 from unlearnbench.results.records import EpochResult
 from unlearnbench.results.setting_value import Labels, SettingValue

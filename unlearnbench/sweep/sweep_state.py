@@ -12,7 +12,8 @@ from unlearnbench.analysis.choice_plan import ChoicePlan
 from unlearnbench.analysis.results import Results
 from unlearnbench.base.errors import RecordError
 from unlearnbench.config.metric_plan import MetricChoices
-from unlearnbench.config.plan import Plan, RunSpec
+from unlearnbench.config.plan import Plan
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.report.mlflow import ui_command
 from unlearnbench.report.sweep_tracker import SweepTracker
 from unlearnbench.report.tracked_runs import chosen_epochs

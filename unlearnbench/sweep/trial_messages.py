@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from unlearnbench.config.plan import RunSpec
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.results.records import EpochResult
 from unlearnbench.sweep.code_shipping import WorkerContext
 from unlearnbench.sweep.pipeline import Pipeline

@@ -6,7 +6,7 @@ from typing import Any
 
 from unlearnbench.base.errors import UnlearnbenchError, no_room
 from unlearnbench.base.signals import defer_sigterm
-from unlearnbench.config.plan import RunSpec
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.config.search import Scheduler
 from unlearnbench.sweep.code_shipping import WorkerContext

@@ -23,7 +23,7 @@ from ray.tune.search import Searcher
 from unlearnbench.base.deferred_warnings import drain
 from unlearnbench.base.errors import is_deterministic, no_room
 from unlearnbench.base.signals import raise_if_stopped
-from unlearnbench.config.plan import RunSpec
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.results.records import Record
 from unlearnbench.sweep.code_shipping import WorkerContext

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from unlearnbench.base.console import Console
 from unlearnbench.base.errors import ModelError
-from unlearnbench.config.plan import PreparationTask
+from unlearnbench.config.preparation_task import PreparationTask
 from unlearnbench.config.schema import SweepConfig
 
 

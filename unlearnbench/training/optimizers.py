@@ -20,7 +20,7 @@ from unlearnbench.base.fsdp import local_shard
 from unlearnbench.base.optional_packages import import_optional
 from unlearnbench.base.out_of_memory import empty_cache
 from unlearnbench.config.precision import Precision
-from unlearnbench.config.step_schedule import Schedule, ScheduleName
+from unlearnbench.config.step_schedule import Schedule, ScheduleName, make_schedule
 from unlearnbench.config.training_settings import EIGHT_BIT, ONE_PROCESS
 
 PRODUCTS: Mapping[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -159,12 +159,13 @@ class TrainerSettings:
 
     def plan_steps(self, rows: int) -> Schedule:
         """The steps over `rows` rows an epoch. Raises: TrainingError where there is none."""
-        if self.epochs is None:
-            return Schedule.of_steps(
-                self.schedule, rows, self.batch_size, self.most_steps or 0, self.warmup_steps
-            )
-        return Schedule(
-            self.schedule, rows, self.batch_size, self.epochs, self.warmup_steps, self.most_steps
+        return make_schedule(
+            self.schedule,
+            rows,
+            self.batch_size,
+            epochs=self.epochs,
+            most_steps=self.most_steps,
+            warmup_steps=self.warmup_steps,
         )
 
 

@@ -7,7 +7,8 @@ from typing import cast
 import pytest
 
 from unlearnbench.config.loader import load_config
-from unlearnbench.config.plan import RunSpec, make_plan
+from unlearnbench.config.plan import make_plan
+from unlearnbench.config.run_spec import RunSpec
 
 from ...conftest import shared_data
 

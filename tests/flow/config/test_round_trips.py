@@ -28,8 +28,9 @@ from unlearnbench.config.entries import attack_from_spec, attack_spec, benchmark
 from unlearnbench.config.loader import load_config
 from unlearnbench.config.method_specs import method_from_spec, method_spec, modifiers_from_spec
 from unlearnbench.config.metric_plan import benchmark_plan
-from unlearnbench.config.plan import Plan, RunSpec, make_plan
+from unlearnbench.config.plan import Plan, make_plan
 from unlearnbench.config.profiles import profile_of
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import MethodGrid, ModelSettings, RetainSpec, SweepConfig
 from unlearnbench.config.search import Range
 from unlearnbench.config.section import Settings

@@ -16,9 +16,10 @@ from unlearnbench.api.benchmark import Question
 from unlearnbench.base.optional_packages import import_optional
 from unlearnbench.config.config_sources import shipped_configs
 from unlearnbench.config.loader import load_config
-from unlearnbench.config.plan import RunSpec, make_plan
+from unlearnbench.config.plan import make_plan
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import ModelSettings, Preparation, SweepConfig
-from unlearnbench.config.step_schedule import Schedule
+from unlearnbench.config.step_schedule import make_schedule
 
 from ...numbers.training.test_trainer import losses, objective_of, rows_of, trainer_of, weights
 from ..plan.test_plan import config
@@ -54,7 +55,7 @@ def tofus_trainer(rows: int, epochs: int, micro: int, accumulated: int) -> Itera
 @pytest.mark.parametrize("epochs", [1, 2, 5, 10])
 @pytest.mark.parametrize("rows", SIZES)
 def test_tofu_steps_equal_those_of_its_trainer(rows: int, epochs: int) -> None:
-    made = Schedule("tofu", rows, 32, epochs)
+    made = make_schedule("tofu", rows, 32, epochs=epochs)
     steps = list(tofus_trainer(rows, epochs, micro=8, accumulated=4))
     assert [list(made.positions(step)) for step in range(made.steps)] == steps
     assert made.steps == int(epochs * rows) // 32
@@ -64,7 +65,7 @@ def test_tofu_steps_equal_those_of_its_trainer(rows: int, epochs: int) -> None:
 @pytest.mark.parametrize("epochs", [1, 2, 5, 10])
 @pytest.mark.parametrize("rows", [*SIZES, 3600, 3960])
 def test_tofu_rates_equal_those_of_transformers(rows: int, epochs: int) -> None:
-    made = Schedule("tofu", rows, 32, epochs)
+    made = make_schedule("tofu", rows, 32, epochs=epochs)
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
     # forget.py: warmup_steps=max(1, steps_per_epoch); finetune.py: max(1, max_steps//num_epochs).
     per_epoch, in_all = rows // 32, epochs * rows // 32
@@ -79,12 +80,14 @@ def test_tofu_rates_equal_those_of_transformers(rows: int, epochs: int) -> None:
 
 
 def test_tofu_epochs_end_at_checkpoints() -> None:
-    assert [Schedule("tofu", 200, 32, 5).end(epoch) for epoch in range(6)] == [0, 6, 12, 18, 24, 31]
-    assert [Schedule("linear", 200, 32, 5).end(epoch) for epoch in range(3)] == [0, 7, 14]
+    tofu = make_schedule("tofu", 200, 32, epochs=5)
+    assert [tofu.end(epoch) for epoch in range(6)] == [0, 6, 12, 18, 24, 31]
+    linear = make_schedule("linear", 200, 32, epochs=5)
+    assert [linear.end(epoch) for epoch in range(3)] == [0, 7, 14]
 
 
 def test_a_training_may_end_within_an_epoch() -> None:
-    made = Schedule("linear", 10, 4, 2, most_steps=4)
+    made = make_schedule("linear", 10, 4, epochs=2, most_steps=4)
     assert [made.end(epoch) for epoch in range(3)] == [0, 3, 4]
     assert [made.factor(step) for step in range(made.steps)] == [1, 0.75, 0.5, 0.25]
 
@@ -236,7 +239,7 @@ class TestPublishedTables:
         high, low = (found["llama2-7b", 0.01, rate, 1] for rate in (4e-5, 2e-6))
         assert len(high) == 14
         assert high == low
-        made = Schedule("tofu", 40, 32, 1)
+        made = make_schedule("tofu", 40, 32, epochs=1)
         assert [made.factor(step) for step in range(made.steps)] == [0.0]
 
     def test_later_epochs_and_larger_sets_differ(self) -> None:
@@ -246,7 +249,7 @@ class TestPublishedTables:
             high, low = (found["llama2-7b", fraction, rate, epoch] for rate in (4e-5, 2e-6))
             different = [metric for metric in high if high[metric] != low[metric]]
             assert len(different) >= 13, "ROUGE on 117 world facts may be equal by chance"
-        assert Schedule("tofu", 200, 32, 1).factor(1) > 0
+        assert make_schedule("tofu", 200, 32, epochs=1).factor(1) > 0
 
     def test_a_step_more_shows_where_total_epochs_are_runs(self) -> None:
         """Four epochs of 40 rows are floor(160 / 32) = 5 steps, three are 3: the largest gain.
@@ -256,7 +259,7 @@ class TestPublishedTables:
         before. What is forgotten goes as the former: less from 2 to 3 epochs than before and after,
         and most from 3 to 4.
         """
-        runs = [Schedule("tofu", 40, 32, epochs) for epochs in range(1, 6)]
+        runs = [make_schedule("tofu", 40, 32, epochs=epochs) for epochs in range(1, 6)]
         sums = [sum(map(made.factor, range(made.steps))) for made in runs]
         assert sums == pytest.approx([0, 1, 1.5, 2.5, 3])
         for model in ("llama2-7b", "phi"):

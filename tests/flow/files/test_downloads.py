@@ -13,7 +13,7 @@ from unlearnbench.base.console import Console, download_bar, progress_bar
 from unlearnbench.base.errors import ModelError
 from unlearnbench.benchmarks.muse import MUSE
 from unlearnbench.config.loader import load_config
-from unlearnbench.config.plan import PreparationTask
+from unlearnbench.config.preparation_task import PreparationTask
 from unlearnbench.models.gguf import PACKAGED
 from unlearnbench.models.gguf import fetch as fetch_model
 from unlearnbench.models.rows_loading import load_benchmark

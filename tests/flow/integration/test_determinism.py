@@ -12,8 +12,9 @@ from torch import Tensor
 from unlearnbench.api.plugin_code import plugin_code
 from unlearnbench.base.errors import PluginError, TrainingError
 from unlearnbench.config.method_specs import method_spec
-from unlearnbench.config.plan import RunSpec, make_plan
+from unlearnbench.config.plan import make_plan
 from unlearnbench.config.resources import Resources
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import MethodGrid, ModelSettings
 from unlearnbench.config.training_settings import TrainingSettings
 from unlearnbench.models.device import cuda_variables, deterministic

@@ -10,7 +10,7 @@ from unlearnbench.config.loader import load_config
 from unlearnbench.config.plan import Plan, make_plan
 from unlearnbench.config.schema import EvaluationSettings, Patience
 from unlearnbench.config.search import Scheduler
-from unlearnbench.config.step_schedule import Schedule, ScheduleName
+from unlearnbench.config.step_schedule import ScheduleName, make_schedule
 from unlearnbench.config.unit import Unit, budget_of_spec
 from unlearnbench.results.records import run_record
 from unlearnbench.results.run_settings import run_settings
@@ -136,8 +136,8 @@ def test_a_run_is_named_by_its_steps() -> None:
 @pytest.mark.parametrize("name", ["constant", "tofu"])
 @pytest.mark.parametrize("rows", [40, 64, 100])
 def test_whole_epochs_of_steps_are_the_schedule_of_epochs(name: ScheduleName, rows: int) -> None:
-    by_epochs = Schedule(name, rows, 32, 3, 2)
-    same = Schedule.of_steps(name, rows, 32, by_epochs.steps, 2)
+    by_epochs = make_schedule(name, rows, 32, epochs=3, warmup_steps=2)
+    same = make_schedule(name, rows, 32, most_steps=by_epochs.steps, warmup_steps=2)
     assert (same.steps, same.epochs, same.rows_drawn) == (
         by_epochs.steps,
         3,
@@ -150,7 +150,7 @@ def test_whole_epochs_of_steps_are_the_schedule_of_epochs(name: ScheduleName, ro
 
 
 def test_a_schedule_of_steps_may_end_within_an_epoch() -> None:
-    schedule = Schedule.of_steps("linear", 100, 32, 6)
+    schedule = make_schedule("linear", 100, 32, most_steps=6)
     assert (schedule.steps_per_epoch, schedule.epochs, schedule.steps) == (4, 2, 6)
     assert [schedule.end(epoch) for epoch in (1, 2)] == [4, 6]
     assert [schedule.epoch_of(step) for step in range(6)] == [1, 1, 1, 1, 2, 2]

@@ -8,7 +8,8 @@ import pytest
 from unlearnbench.api.method import Method
 from unlearnbench.base.deferred_warnings import drain
 from unlearnbench.config.method_specs import method_from_spec, method_spec
-from unlearnbench.config.plan import Plan, RunSpec
+from unlearnbench.config.plan import Plan
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import MethodGrid, ModelSettings, RetainSpec
 from unlearnbench.config.training_settings import TrainingSettings
 from unlearnbench.models.dropout import ModelDropout

@@ -29,8 +29,8 @@ from unlearnbench.base.errors import PluginError
 from unlearnbench.base.hashing import content_hash
 from unlearnbench.benchmarks.synthetic import Synthetic
 from unlearnbench.config.entries import AttackSpec, attack_spec, restored
-from unlearnbench.config.plan import RunSpec
 from unlearnbench.config.reference_spec import AttackedReferenceSpec, ReferenceSpec
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import EvaluationSettings, ModelSettings
 from unlearnbench.config.section import Settings
 from unlearnbench.config.training_settings import TrainingSettings

@@ -13,7 +13,8 @@ from unlearnbench.benchmarks.tofu import TOFU
 from unlearnbench.config.entries import attack_specs
 from unlearnbench.config.loader import load_config
 from unlearnbench.config.method_specs import method_spec
-from unlearnbench.config.plan import Plan, RunSpec, make_plan
+from unlearnbench.config.plan import Plan, make_plan
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import (
     TINY_PREPARATION,
     EvaluationSettings,

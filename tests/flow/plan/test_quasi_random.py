@@ -11,7 +11,8 @@ import pytest
 
 from unlearnbench.base.deferred_warnings import drain
 from unlearnbench.config.method_specs import method_spec
-from unlearnbench.config.plan import Plan, make_plan, planned_sequence
+from unlearnbench.config.plan import Plan, make_plan
+from unlearnbench.config.plan_file import planned_sequence
 from unlearnbench.config.schema import MethodGrid, ModelSettings, SweepConfig
 from unlearnbench.config.search import Range, SearchSettings
 from unlearnbench.config.search_space import PointSequence, Space, points_of

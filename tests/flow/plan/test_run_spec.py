@@ -9,7 +9,8 @@ from unlearnbench.api.identity import Id, identity_of
 from unlearnbench.base.hashing import content_hash
 from unlearnbench.config import method_specs
 from unlearnbench.config.loader import load_config
-from unlearnbench.config.plan import RunSpec, make_plan
+from unlearnbench.config.plan import make_plan
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import Preparation, RetainSpec, RetainTermName
 from unlearnbench.config.training_settings import TrainingSettings
 

@@ -12,7 +12,8 @@ import pytest
 from unlearnbench.analysis.results import Results
 from unlearnbench.cli.main import main
 from unlearnbench.config.loader import load_config
-from unlearnbench.config.plan import Plan, RunSpec, make_plan
+from unlearnbench.config.plan import Plan, make_plan
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.search import SearchSettings, SelectSettings
 from unlearnbench.results.records import Record, run_record, write_record
 from unlearnbench.sweep.follow_up_runs import FollowUpRuns

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from unlearnbench.config.method_specs import method_spec
-from unlearnbench.config.plan import RunSpec, make_plan
+from unlearnbench.config.plan import make_plan
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import MethodGrid, ModelSettings, SweepConfig
 from unlearnbench.config.training_settings import TrainingSettings
 from unlearnbench.results.records import EpochResult, run_record, write_record

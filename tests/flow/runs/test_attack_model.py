@@ -159,7 +159,7 @@ import os, signal, sys
 from pathlib import Path
 from unlearnbench.api import registry
 from unlearnbench.config.schema import SweepConfig
-from unlearnbench.config.plan import RunSpec
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.runs import checkpoints
 from unlearnbench.runs import run as run_module
 from unlearnbench.runs.run import run_epochs

@@ -23,7 +23,7 @@ from unlearnbench.base import tensor_file
 from unlearnbench.base.deferred_warnings import drain
 from unlearnbench.base.signals import Stopped
 from unlearnbench.benchmarks.lume import LUME
-from unlearnbench.config.plan import RunSpec
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import LoRA, SweepConfig
 from unlearnbench.models.rows_loading import load_benchmark
 from unlearnbench.models.tiny import build_model
@@ -323,7 +323,7 @@ from pathlib import Path
 import torch
 from unlearnbench.training import trainer
 from unlearnbench.runs import checkpoints as checkpoint
-from unlearnbench.config.plan import RunSpec
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.runs.run import run_single
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.runs.workspace import workspace

@@ -12,7 +12,7 @@ from torch import Tensor
 from unlearnbench.base.errors import ConfigError, ModelError
 from unlearnbench.config.loader import load_config
 from unlearnbench.config.method_specs import method_from_spec
-from unlearnbench.config.plan import RunSpec
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.models.loading import load_model
 from unlearnbench.models.source import Source

@@ -8,7 +8,7 @@ import pytest
 from unlearnbench.api import registry
 from unlearnbench.config.entries import attack_spec
 from unlearnbench.config.method_specs import method_spec
-from unlearnbench.config.plan import RunSpec
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import (
     EvaluationSettings,
     MethodGrid,

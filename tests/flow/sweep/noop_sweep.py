@@ -9,7 +9,9 @@ from typing import Any
 
 from unlearnbench.base.console import Console
 from unlearnbench.config.method_specs import method_spec
-from unlearnbench.config.plan import Plan, PreparationTask, RunSpec, make_plan
+from unlearnbench.config.plan import Plan, make_plan
+from unlearnbench.config.preparation_task import PreparationTask
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import MethodGrid, ModelSettings, SweepConfig
 from unlearnbench.evaluation.benchmark_schema import default_schema
 from unlearnbench.report.mlflow_store import STORE

@@ -14,7 +14,8 @@ import pytest
 from unlearnbench.analysis.named_contender import find_contender
 from unlearnbench.analysis.results import Results
 from unlearnbench.config.loader import load_config
-from unlearnbench.config.plan import RunSpec, make_plan
+from unlearnbench.config.plan import make_plan
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.config.search import Scheduler
 from unlearnbench.config.search_space import entry_labels

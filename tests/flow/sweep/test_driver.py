@@ -15,9 +15,11 @@ import pytest
 from unlearnbench.analysis.results import Results
 from unlearnbench.base.console import Console
 from unlearnbench.base.errors import UnlearnbenchError
-from unlearnbench.config.plan import Plan, PreparationTask, RunSpec, make_plan
+from unlearnbench.config.plan import Plan, make_plan
+from unlearnbench.config.preparation_task import PreparationTask
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.config.resources import RaySettings, TrackingSettings
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import (
     MethodGrid,
     MethodSpec,

@@ -11,7 +11,8 @@ from unlearnbench.analysis.selection_rule import choose
 from unlearnbench.base.hashing import json_ready
 from unlearnbench.config.loader import load_config
 from unlearnbench.config.method_specs import method_from_spec
-from unlearnbench.config.plan import RunSpec, make_plan
+from unlearnbench.config.plan import make_plan
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.config.search import Range, SelectSettings
 from unlearnbench.config.search_space import Space

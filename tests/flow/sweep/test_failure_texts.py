@@ -15,8 +15,8 @@ import pytest
 
 from unlearnbench.api import registry
 from unlearnbench.base.errors import UnlearnbenchError
-from unlearnbench.config.plan import RunSpec
 from unlearnbench.config.resources import RaySettings
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.results.records import read_records
 from unlearnbench.sweep import trial_messages, trials
 from unlearnbench.sweep.failure_texts import reason_in

@@ -14,8 +14,9 @@ from tests.factories.rows import RowPlan, rows_of
 from unlearnbench.base.console import Console
 from unlearnbench.config.loader import load_config
 from unlearnbench.config.method_specs import method_spec
-from unlearnbench.config.plan import RunSpec, make_plan
+from unlearnbench.config.plan import make_plan
 from unlearnbench.config.resources import TrackingSettings
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import MethodGrid, ModelSettings, SweepConfig
 from unlearnbench.config.search import Range, SearchSettings, SelectSettings
 from unlearnbench.evaluation.benchmark_schema import default_headline

@@ -13,9 +13,10 @@ import pytest
 
 from unlearnbench.base.console import Console
 from unlearnbench.config.method_specs import method_spec
-from unlearnbench.config.plan import Plan, RunSpec, make_plan
+from unlearnbench.config.plan import Plan, make_plan
 from unlearnbench.config.profiles import get_profile
 from unlearnbench.config.resources import RaySettings, TrackingSettings
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import MethodGrid, ModelSettings, SweepConfig
 from unlearnbench.config.search import Range, Scheduler, SearchSettings, SelectSettings
 from unlearnbench.report.report import finish

@@ -7,7 +7,8 @@ import pytest
 
 from unlearnbench.analysis.best_settings import panels
 from unlearnbench.base.console import Console
-from unlearnbench.config.plan import RunSpec, make_plan
+from unlearnbench.config.plan import make_plan
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import MethodGrid, MethodSpec, ModelSettings, SweepConfig
 from unlearnbench.evaluation.benchmark_schema import default_headline
 from unlearnbench.results.finalize import table_of

@@ -18,9 +18,10 @@ from unlearnbench.analysis.results import Results
 from unlearnbench.base.console import Console
 from unlearnbench.base.errors import UnlearnbenchError
 from unlearnbench.base.provenance import git_state
-from unlearnbench.config.plan import RunSpec, make_plan
+from unlearnbench.config.plan import make_plan
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.config.resources import RaySettings, Resources, TrackingSettings
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import MethodGrid, MethodSpec, ModelSettings, SweepConfig
 from unlearnbench.report.report import Report
 from unlearnbench.results.records import EpochResult, Record, read_records, run_record, write_record

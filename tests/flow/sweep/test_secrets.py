@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from unlearnbench.base.console import Console
-from unlearnbench.config.plan import RunSpec
 from unlearnbench.config.resources import TrackingSettings
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.report.report import finish
 from unlearnbench.results.records import EpochResult

@@ -14,9 +14,11 @@ from unlearnbench.base.console import Console
 from unlearnbench.base.errors import UnlearnbenchError
 from unlearnbench.cli.main import main
 from unlearnbench.config.entries import AttackSpec
-from unlearnbench.config.plan import Plan, PreparationTask, RunSpec, make_plan
+from unlearnbench.config.plan import Plan, make_plan
+from unlearnbench.config.preparation_task import PreparationTask
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.config.resources import RaySettings, TrackingSettings
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import MethodGrid, MethodSpec, ModelSettings, SweepConfig
 from unlearnbench.evaluation.start_check import Answered, Memorized, StartCheck
 from unlearnbench.report.report import finish

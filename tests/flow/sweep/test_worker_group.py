@@ -18,8 +18,9 @@ import pytest
 from unlearnbench.base.console import Console
 from unlearnbench.base.errors import TrainingError
 from unlearnbench.config.loader import load_config
-from unlearnbench.config.plan import Plan, RunSpec
+from unlearnbench.config.plan import Plan
 from unlearnbench.config.resources import Resources
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.results.records import EpochResult, Record, read_record, read_records
 from unlearnbench.results.sweep_folder import claim_folder

@@ -19,7 +19,8 @@ from unlearnbench.api.registry import load, load_method, names, trains
 from unlearnbench.base.errors import PluginError
 from unlearnbench.config.loader import load_config
 from unlearnbench.config.method_specs import method_spec
-from unlearnbench.config.plan import RunSpec, make_plan
+from unlearnbench.config.plan import make_plan
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import MethodSpec, RetainSpec, RetainTermName
 from unlearnbench.report.tracked_runs import LONGEST, RowsOfRun, SweepFacts, tracked_run
 from unlearnbench.results.finalize import table_of

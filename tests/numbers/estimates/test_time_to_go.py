@@ -3,7 +3,8 @@
 import pytest
 
 from unlearnbench.config.method_specs import method_spec
-from unlearnbench.config.plan import RunSpec, make_plan
+from unlearnbench.config.plan import make_plan
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import MethodGrid, ModelSettings, RetainSpec, SweepConfig
 from unlearnbench.results.time_to_go import Forecast, cost, order_runs
 

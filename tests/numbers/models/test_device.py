@@ -9,7 +9,7 @@ import torch
 from unlearnbench.base import provenance
 from unlearnbench.base.errors import UnlearnbenchError
 from unlearnbench.config.loader import load_config
-from unlearnbench.config.plan import PreparationTask
+from unlearnbench.config.preparation_task import PreparationTask
 from unlearnbench.config.resources import Resources
 from unlearnbench.models import loading
 from unlearnbench.models.device import use_device

@@ -16,7 +16,7 @@ from unlearnbench.api.benchmark import Question
 from unlearnbench.api.method import LossBatch, Needs, Part, Sampling
 from unlearnbench.base.errors import TrainingError
 from unlearnbench.config.schema import RetainSpec
-from unlearnbench.config.step_schedule import Schedule
+from unlearnbench.config.step_schedule import make_schedule
 from unlearnbench.evaluation.predictor import Predictor
 from unlearnbench.evaluation.prefix_tree import build_tree
 from unlearnbench.losses.lm_head import Projection
@@ -419,7 +419,7 @@ def test_the_first_step_learns(
     ],
 )
 def test_schedules(kind: Any, steps: int, warmup: int, wanted: list[float]) -> None:
-    made = Schedule(kind, steps, 1, 1, warmup)
+    made = make_schedule(kind, steps, 1, epochs=1, warmup_steps=warmup)
     assert [made.factor(i) for i in range(made.steps)] == pytest.approx(wanted)
 
 
