@@ -1,11 +1,15 @@
-"""Places of a sweep's models: published ones, and folders of those that are prepared here."""
+"""Places of a sweep's models: given checkpoints and logs, and folders of models prepared here.
+
+A start or retain model is *given* if the configuration names a checkpoint or a log for it. All
+others are prepared here, each in a folder of the cache. The folder is named by the hash of
+everything that the model is made of: settings, rows, and the weights that it starts from.
+Therefore a model is prepared once, and again if one of these changes.
+"""
 
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -37,87 +41,164 @@ from unlearnbench.models.whole_model import load_tokenizer, read_config
 
 TINY_TOKENS = (BOS, EOS, PAD)
 """Control tokens of a model that is built here."""
+_EVALUATED = {"max_new_tokens", "max_length", "stops", "max_answer_tokens", "labels"}
+"""Settings of a row that only evaluations read."""
+_TAGS = re.compile(r"\s*([<\[][^<>\[\]]+[>\]]\s*)+")
+"""A text that consists of words in brackets, such as `<end_of_turn>` or `[/INST] </s>`."""
 
 
-@dataclass(frozen=True)
 class ModelSources:
     """Base, start and retain models of one `ModelSettings` on one benchmark, and their rows.
 
-    The folder of a prepared model is named by the hash of all that it is made of: settings, rows,
-    and the weights that it starts from.
+    A start or retain model is known by its *target*: `full` for the start model, which has learned
+    all rows, or the retain model's name, such as `retain90`.
     """
 
-    settings: ModelSettings
-    benchmark: Dataset
-    cache: Path
+    def __init__(self, settings: ModelSettings, benchmark: Dataset, cache: Path) -> None:
+        """Read nothing yet.
+
+        Args:
+            settings: The settings of the models.
+            benchmark: The rows.
+            cache: The folder of prepared models.
+        """
+        self.settings = settings
+        self.benchmark = benchmark
+        self.cache = cache
+        self._folder_of_name: dict[str, Path] = {}
+        self._generation_config_of_place: dict[str, Any] = {}
+
+    # Places
 
     @property
     def is_tiny(self) -> bool:
-        """True if the base is built here."""
+        """Whether the base is built here."""
         return self.settings.base == "tiny"
 
-    @cached_property
-    def _base_hash(self) -> str:
-        settings = self.settings
-        ingredients = [
-            identity_of(settings.architecture, Id.BASE),
-            identity_of(settings.preparation, Id.BASE),
-            settings.template,
-            list(self.text()),
-            _content(self.base_rows()),
-        ]
-        return content_hash(ingredients)
-
     def base(self) -> Source:
-        """Model that fine-tuning starts from, and that the tokenizer is of.
+        """Return the model that fine-tuning starts from, whose tokenizer all models use.
 
-        Without a base it is the start model, see `ModelSettings.origin`.
+        If the settings name no base, it is the start model, see `ModelSettings.origin`.
         """
         if self.is_tiny:
             return Source(str(self.folder("base")))
         return source_of(self.settings)
 
+    def published(self, target: str) -> str | None:
+        """Return the checkpoint or log that is given for a model. None: it is prepared here."""
+        if target == "full":
+            return self.settings.fine_tuned
+        return self.settings.retain.get(target)
+
+    def target(self, target: str) -> Source:
+        """Return the start model or a retain model."""
+        given = self.published(target)
+        if given is None:
+            return Source(str(self.folder(target)))
+        return source_of(self.settings, given)
+
+    def full(self) -> Source:
+        """Return the start model."""
+        return self.target("full")
+
     def folder(self, name: str) -> Path:
-        """Folder of the tiny base model (`base`), or of one fine-tuned on `full` or `retain90`."""
-        if name not in self._folders:
-            self._folders[name] = self._folder(name)
-        return self._folders[name]
+        """Return the folder of a model that is prepared here, now or later.
 
-    @cached_property
-    def _folders(self) -> dict[str, Path]:
-        """By the name of a model. To hash the rows of a large table takes a second."""
-        return {}
+        Args:
+            name: `base` for the tiny base model, or a target.
+        """
+        # To hash the rows of a large table takes a second.
+        if name not in self._folder_of_name:
+            model_hash = self._base_hash() if name == "base" else self._tuned_hash(name)
+            self._folder_of_name[name] = self.cache / "models" / f"{name}-{model_hash}"
+        return self._folder_of_name[name]
 
-    def _folder(self, name: str) -> Path:
-        if name == "base":
-            return self.cache / "models" / f"base-{self._base_hash}"
-        base = self.folder("base").name if self.is_tiny else self.base().identity()
-        is_folder = not self.is_tiny and self.base().folder is not None
-        content = {"base": base} if is_folder else {}
+    def _base_hash(self) -> str:
+        """Return the hash of everything that the tiny base model is made of."""
+        ingredients = [
+            identity_of(self.settings.architecture, Id.BASE),
+            identity_of(self.settings.preparation, Id.BASE),
+            self.settings.template,
+            list(self.text()),
+            _trained_content(self.base_rows()),
+        ]
+        return content_hash(ingredients)
+
+    def _tuned_hash(self, target: str) -> str:
+        """Return the hash of everything that a fine-tuned model is made of."""
+        content: dict[str, str] = {}
+        if self.is_tiny:
+            base = self.folder("base").name
+        else:
+            base = self.base().identity()
+            if self.base().folder is not None:
+                content["base"] = base
         settings = identity_of(self.settings, Id.PREPARED, content=content)
-        rows = _content(self.tuning_rows(name))
-        # Rows are ready for JSON as they are, and there may be many.
-        ingredients: list[Any] = [name, base, json_ready(settings), rows]
+        rows = _trained_content(self.tuning_rows(target))
+        # Only the settings are made ready for JSON. Rows are so as they are, and may be many.
+        ingredients: list[Any] = [target, base, json_ready(settings), rows]
+        # Entries of later versions stand only in ids that they concern, so that all others stay.
         if self.template_digest:
             ingredients.append(self.template_digest)
         if self.turn_end:
             ingredients.append(json_ready(self.turn_end))
         ingredients += corrections_under(self.corrections, ())
-        return self.cache / "models" / f"{name}-{plain_hash(ingredients)}"
+        return plain_hash(ingredients)
 
-    @cached_property
-    def corrections(self) -> frozenset[str]:
-        """Corrected faults of the architecture, see `models/corrections.py`."""
-        return corrections_of(self.settings)
+    # Rows
 
-    @cached_property
-    def template_digest(self) -> str:
-        """The digest of the rendered chat template, see `loading.template_digest`."""
-        return template_digest(
-            self.settings,
-            with_examples=self.benchmark.uses_turns,
-            tokenizer=lambda: self._tokenizer,
-        )
+    def base_rows(self) -> list[Question]:
+        """Return the rows that the tiny base model is trained on: true facts, unrelated authors."""
+        return [*self.benchmark.facts, *self.benchmark.pretraining]
+
+    def tuning_rows(self, name: str) -> list[Question]:
+        """Return the rows that a start or retain model is fine-tuned on.
+
+        Args:
+            name: The model's target.
+        """
+        if name == "full":
+            rows = self.benchmark.full
+        else:
+            rows_of_target = {
+                split.retain_name: split.retain for split in self.benchmark.splits.values()
+            }
+            rows = rows_of_target[name]
+        rehearsed = self.benchmark.facts if self.settings.preparation.rehearse_facts else ()
+        return [*rows, *rehearsed]
+
+    def text(self) -> Iterator[str]:
+        """Yield the text that the tiny model's tokenizer is made from."""
+        for row in [*self.benchmark.full, *self.benchmark.pretraining, *self.benchmark.facts]:
+            if row.format == "text":
+                yield row.question + row.answer
+            else:
+                yield f"Question: {row.question}\nAnswer: {row.answer}"
+        for refusal in self.benchmark.refusals:
+            yield f" {refusal}"
+
+    def _rows(self) -> Iterator[Question]:
+        """Yield the rows that models are trained and evaluated on. Some come several times."""
+        yield from self.benchmark.full
+        for split in self.benchmark.splits.values():
+            yield from split.forget
+            yield from split.retain
+            for rows in split.sets.values():
+                yield from rows
+
+    def check_answers(self) -> None:
+        """Raise DataError if an answer consists of the tokenizer's control tokens alone.
+
+        The tokenizer is read only if an answer looks like it.
+        """
+        suspects = [row for row in self._rows() if _looks_like_control(row)]
+        if not suspects:
+            return
+        control = ControlText(TINY_TOKENS) if self.is_tiny else ControlText.of(self._tokenizer)
+        for row in suspects:
+            control.check_answers(row)
+
+    # Tokenizer and template
 
     @cached_property
     def _tokenizer(self) -> Any:
@@ -132,37 +213,50 @@ class ModelSources:
 
     @property
     def template(self) -> Template:
-        """The template around questions and answers. Raises: ModelError."""
+        """The template around questions and answers.
+
+        Raises:
+            ModelError: The model's chat template cannot be used.
+        """
         if self.is_tiny and self.settings.template == "auto":
             return TEMPLATES["plain"]
         return self._template
+
+    @cached_property
+    def template_digest(self) -> str:
+        """The digest of the rendered chat template, see `identity_entries.template_digest`."""
+        return template_digest(
+            self.settings,
+            with_examples=self.benchmark.uses_turns,
+            tokenizer=lambda: self._tokenizer,
+        )
 
     def encoder(self, max_length: int) -> Encoder:
         """Return an encoder with the tokenizer of a model that is not built here.
 
         Raises:
-            ModelError: If there is no tokenizer to read.
+            ModelError: There is no tokenizer to read.
         """
         return Encoder(self._tokenizer, self.template, max_length)
 
+    # How turns and answers end
+
     @cached_property
     def _trimmed(self) -> list[str]:
-        """Entry of ids if the chat template removes blanks of answers, which were kept earlier."""
-        return (
-            ["trimmed"]
-            if self._template.trims_answers and any(map(_has_blanks, self._rows()))
-            else []
-        )
+        """Entry of ids if the chat template removes blanks around answers.
 
-    def _rows(self) -> Iterator[Question]:
-        """The rows that models are trained and evaluated on."""
-        yield from self.benchmark.full
-        for split in self.benchmark.splits.values():
-            yield from (*split.forget, *split.retain, *chain(*split.sets.values()))
+        Earlier versions kept these blanks, so their numbers differ.
+        """
+        if self._template.trims_answers and any(map(_has_blanks, self._rows())):
+            return ["trimmed"]
+        return []
 
     @cached_property
     def turn_end(self) -> list[str]:
-        """What ends a turn in training, if it is not EOS alone: see `loading.turn_end_entry`."""
+        """What ends a turn in training, as `identity_entries.turn_end_entry` has it.
+
+        Empty if only EOS does.
+        """
         if self.is_tiny:
             return []
         return [*turn_end_entry(self.settings, self._template), *self._trimmed]
@@ -170,62 +264,70 @@ class ModelSources:
     @cached_property
     def stops(self) -> frozenset[int]:
         """The ids at which the start model's `generation_config` stops."""
-        return frozenset() if self.is_tiny else stop_ids(self._generation_config("full"))
+        if self.is_tiny:
+            return frozenset()
+        return stop_ids(self._generation_config("full"))
 
     def _generation_config(self, target: str) -> Any:
-        """The `generation_config` of a start or retain model, which a prepared one has of its base.
+        """Return the `generation_config` of a start or retain model, or None for a log.
 
-        None for a log.
+        A prepared model has that of its base.
         """
         given = self.published(target)
         if given is not None and is_log(given):
             return None
         source = self.base() if given is None else source_of(self.settings, given)
-        if source.place not in self._generation_configs:
-            self._generation_configs[source.place] = generation_config(source, self.settings)
-        return self._generation_configs[source.place]
-
-    @cached_property
-    def _generation_configs(self) -> dict[str, Any]:
-        """By the place of a source."""
-        return {}
+        known = self._generation_config_of_place
+        if source.place not in known:
+            known[source.place] = generation_config(source, self.settings)
+        return known[source.place]
 
     def generation(self, target: str, profile: Profile) -> list[Any]:
-        """What an evaluation of a start or retain model scores and stops at, if not EOS alone.
+        """Return what an evaluation of a start or retain model scores, and where answers stop.
 
-        See `loading.generation_entry`.
+        Args:
+            target: The model.
+            profile: The rules of the evaluation.
+
+        Returns:
+            The list as `identity_entries.generation_entry` has it. It is empty if only EOS ends
+            answers.
         """
         if self.is_tiny:
             return []
         config = self._generation_config(target)
-        follows = profile.follows_generate
-        says_nothing = not stop_ids(config) and not logit_settings(config)
-        is_by_eos = says_nothing and (config is None or not follows)
-        if is_by_eos and self._template.turn_end is None:
-            return self._trimmed  # without the tokenizer
-        entry = generation_entry(self._template, self._tokenizer, config, follows_generate=follows)
+        follows_config = profile.follows_generate and config is not None
+        config_is_silent = not stop_ids(config) and not logit_settings(config)
+        if config_is_silent and not follows_config and self._template.turn_end is None:
+            # The entry would be empty. To say so takes no tokenizer.
+            return self._trimmed
+        entry = generation_entry(
+            self._template,
+            self._tokenizer,
+            config,
+            follows_generate=profile.follows_generate,
+        )
         return [*entry, *self._trimmed]
 
-    def check_answers(self) -> None:
-        """Raise DataError if an answer consists of the tokenizer's control tokens alone.
-
-        Reads the tokenizer only if there is an answer that looks so.
-        """
-        rows = [row for row in self._rows() if _looks_like_control(row)]
-        if rows:
-            tiny = ControlText(TINY_TOKENS) if self.is_tiny else None
-            control = tiny or ControlText.of(self._tokenizer)
-            for row in rows:
-                control.check_answers(row)
-
     def turn_digest(self, profile: Profile) -> str:
-        """Hash of how turns and answers of a run end; empty if by EOS alone."""
+        """Return the hash of how turns and answers of a run end. Empty if only EOS ends them."""
         entry = [self.turn_end, self.generation("full", profile)]
         return content_hash(entry) if any(entry) else ""
 
+    # Configuration
+
+    @cached_property
+    def corrections(self) -> frozenset[str]:
+        """Corrected faults of the architecture, see `models/corrections.py`."""
+        return corrections_of(self.settings)
+
     @cached_property
     def start_config(self) -> Any:
-        """The start model's configuration; None for one that is built here. Raises: ModelError."""
+        """The start model's configuration. None: the model is built here.
+
+        Raises:
+            ModelError: It cannot be read.
+        """
         given = self.published("full")
         if given is None and self.is_tiny:
             return None
@@ -234,52 +336,37 @@ class ModelSources:
 
     @property
     def has_dropout(self) -> bool:
-        """Whether the start model's configuration sets dropout. Raises: ModelError."""
+        """Whether the start model's configuration sets dropout.
+
+        Raises:
+            ModelError: The configuration cannot be read.
+        """
         config = self.start_config
         return config is not None and config_has_dropout(config)
 
-    def published(self, name: str) -> str | None:
-        """The checkpoint or log that is given for a model; None if it is prepared here."""
-        settings = self.settings
-        return settings.fine_tuned if name == "full" else settings.retain.get(name)
-
-    def target(self, name: str) -> Source:
-        """Start model (`full`), which has learned all rows, or a retain model (`retain90`)."""
-        given = self.published(name)
-        if given is None:
-            return Source(str(self.folder(name)))
-        return source_of(self.settings, given)
-
-    def full(self) -> Source:
-        """Start model."""
-        return self.target("full")
+    # Ids of evaluations
 
     def evaluation_identity(
         self, target: str, fraction: SplitKey, data: str, settings: EvaluationSettings
     ) -> list[str | float]:
-        """Return the list that the id of an evaluation of a start or retain model is the hash of.
+        """Return the list whose hash is the id of an evaluation of a start or retain model.
 
         Args:
-            target: `full` for the start model, or the retain model's name: `retain90`.
+            target: The model.
             fraction: The split.
             data: Hash of the rows of the split.
             settings: Rules of the evaluation.
         """
-        source, model = self.target(target), self.settings
-        prepared = self.cache in Path(source.place).parents  # now or later
-        weights = Path(source.place).name if prepared else source.identity()
-        # Its numbers are relative to the other of the two models, and its tokenizer is the base's.
-        retain, contents = split_name("retain", fraction), local_contents(model)
-        read = {
-            "base": None if prepared or model.base is None else f"{model.base}@{model.revision}",
-            "fine_tuned": model.fine_tuned,
-            f"retain.{retain}": model.retain.get(retain),
-        }
-        if others := [*filter(None, (contents.get(key) or read[key] for key in read))]:
-            weights = content_hash([weights, *others])
+        model = self.settings
+        source = self.target(target)
+        is_prepared = self.cache in Path(source.place).parents  # now or later
+        weights = Path(source.place).name if is_prepared else source.identity()
+        related = self._related_models(fraction, is_prepared=is_prepared)
+        if related:
+            weights = content_hash([weights, *related])
         profile = profile_of(settings)
         generation = self.generation(target, profile)
-        is_corrected = not prepared and MASKS in self.corrections
+        is_corrected = not is_prepared and MASKS in self.corrections
         return ReferenceSpec(
             model=model.name,
             target=target,
@@ -290,14 +377,46 @@ class ModelSources:
             template_digest=self.template_digest,
             turns=content_hash(generation) if generation else "",
             evaluation=settings,
-            published=None if prepared else model,
+            published=None if is_prepared else model,
             correction=MASKS if is_corrected else "",
         ).identity
+
+    def _related_models(self, split: SplitKey, *, is_prepared: bool) -> list[str]:
+        """Return the given models that an evaluation depends on in addition to the evaluated one.
+
+        Its numbers are relative to the start model or the retain model, whichever is not evaluated,
+        and its tokenizer is the base's.
+
+        Args:
+            split: The split of the evaluation.
+            is_prepared: Whether the evaluated model is prepared here. The name of its folder then
+                has the identity of its base.
+
+        Returns:
+            The hash of each model's files, or the name of a hub's model.
+        """
+        model = self.settings
+        retain = split_name("retain", split)
+        place_of_key = {
+            "base": None if is_prepared or model.base is None else f"{model.base}@{model.revision}",
+            "fine_tuned": model.fine_tuned,
+            f"retain.{retain}": model.retain.get(retain),
+        }
+        # A local base has an entry here even if the evaluated model is prepared.
+        contents = local_contents(model)
+        related = [contents.get(key) or place for key, place in place_of_key.items()]
+        return [entry for entry in related if entry]
 
     def attack_id(
         self, identity: list[str | float], attack: AttackSpec, settings: TrainingSettings
     ) -> str:
-        """Id of the record of a start or retain model under an attack that trains by `settings`."""
+        """Return the id of the record of a start or retain model under an attack.
+
+        Args:
+            identity: `evaluation_identity` of the evaluation without the attack.
+            attack: The attack.
+            settings: Settings by which the attack trains.
+        """
         # All other corrections concern plain evaluations, too, and are in `identity`.
         is_corrected = EXPERTS in corrections_under(self.corrections, [attack])
         spec = AttackedReferenceSpec(
@@ -308,50 +427,34 @@ class ModelSources:
         )
         return spec.id_under(attack, identity)
 
-    def base_rows(self) -> list[Question]:
-        """Rows that the tiny base model is trained on: true facts and unrelated authors."""
-        return [*self._facts(), *self.benchmark.pretraining]
-
-    def tuning_rows(self, name: str) -> list[Question]:
-        """Rows that the model called `name` is fine-tuned on."""
-        retain = {split.retain_name: split.retain for split in self.benchmark.splits.values()}
-        rows = self.benchmark.full if name == "full" else retain[name]
-        return [*rows, *(self._facts() if self.settings.preparation.rehearse_facts else [])]
-
-    def text(self) -> Iterator[str]:
-        """Text that the tiny model's tokenizer is made from."""
-        for row in [*self.benchmark.full, *self.benchmark.pretraining, *self._facts()]:
-            if row.format == "text":
-                yield row.question + row.answer
-            else:
-                yield f"Question: {row.question}\nAnswer: {row.answer}"
-        for refusal in self.benchmark.refusals:
-            yield f" {refusal}"
-
-    def _facts(self) -> list[Question]:
-        return [*self.benchmark.facts]
-
 
 def reference_ids(
     config: SweepConfig, models: Iterable[ModelSources], data: Mapping[SplitKey, str]
 ) -> Iterator[str]:
-    """Yield the ids of the records of all start and retain models; `data`: hashes of the rows."""
-    for item, fraction in itertools.product(models, data):
-        targets = {"start": "full", "retain": split_name("retain", fraction)}
-        for target in (targets[name] for name in targets if name in config.references):
-            identity = item.evaluation_identity(target, fraction, data[fraction], config.evaluation)
+    """Yield the ids of the records of all start and retain models, plain and under attacks.
+
+    Args:
+        config: The sweep.
+        models: Its models.
+        data: Hash of the rows by split.
+    """
+    for sources, split in itertools.product(models, data):
+        target_of_kind = {"start": "full", "retain": split_name("retain", split)}
+        for kind, target in target_of_kind.items():
+            if kind not in config.references:
+                continue
+            identity = sources.evaluation_identity(target, split, data[split], config.evaluation)
             yield content_hash(identity)
-            yield from (item.attack_id(identity, a, config.training) for a in config.attacks)
-
-
-_TAGS = re.compile(r"\s*([<\[][^<>\[\]]+[>\]]\s*)+")
-"""A text that consists of words in brackets, such as `<end_of_turn>` or `[/INST] </s>`."""
+            for attack in config.attacks:
+                yield sources.attack_id(identity, attack, config.training)
 
 
 def _has_blanks(row: Question) -> bool:
     """Whether an answer that stands in a chat template begins or ends with white space."""
-    is_free = row.format == "text" or row.answer_index is not None
-    return not is_free and any(answer != answer.strip() for answer in row.scored_answers)
+    is_without_template = row.format == "text" or row.answer_index is not None
+    if is_without_template:
+        return False
+    return any(answer != answer.strip() for answer in row.scored_answers)
 
 
 def _looks_like_control(row: Question) -> bool:
@@ -359,15 +462,15 @@ def _looks_like_control(row: Question) -> bool:
     return any(_TAGS.fullmatch(answer) for answer in row.scored_answers)
 
 
-_EVALUATED = {"max_new_tokens", "max_length", "stops", "max_answer_tokens", "labels"}
-"""Settings of a row that only evaluations read."""
-
-
-def _content(rows: Sequence[Question]) -> list[tuple[object, ...]]:
-    def own(row: Question) -> dict[str, object]:
-        settings = row.prompt_settings.items()
-        return {key: value for key, value in settings if key not in _EVALUATED}
-
-    return [
-        (row.question, row.answer, *([options] if (options := own(row)) else [])) for row in rows
-    ]
+def _trained_content(rows: Sequence[Question]) -> list[tuple[object, ...]]:
+    """Return what training reads of rows: question, answer, and settings of the prompt if set."""
+    content: list[tuple[object, ...]] = []
+    for row in rows:
+        settings = {
+            name: value for name, value in row.prompt_settings.items() if name not in _EVALUATED
+        }
+        if settings:
+            content.append((row.question, row.answer, settings))
+        else:
+            content.append((row.question, row.answer))
+    return content

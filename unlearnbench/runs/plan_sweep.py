@@ -1,37 +1,30 @@
-"""Plan a sweep on its data and models; raises all errors at once, before anything is written."""
+"""Plan a sweep on its data and models, before anything is written.
+
+`plan_sweep` reads the rows, checks the models' files, and hashes both. Only then are the ids of
+runs known (`config/plan.py`). Errors of several settings are raised together. What is no error, but
+unlikely to be meant, becomes a warning.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from unlearnbench.api import registry
-from unlearnbench.api.attack import Attack, WeightAttack
-from unlearnbench.api.benchmark import Benchmark, Dataset, SplitKey, split_label
-from unlearnbench.api.plugin_code import plugin_code
+from unlearnbench.api.benchmark import Benchmark, Dataset, SplitKey
+from unlearnbench.api.metric_engine import MetricPlan
 from unlearnbench.api.profile import Profile
 from unlearnbench.base import hub
 from unlearnbench.base.deferred_warnings import warn_later
 from unlearnbench.base.distributed import broadcast_from_main
-from unlearnbench.base.errors import (
-    ConfigError,
-    DataError,
-    ModelError,
-    Problem,
-    TrainingError,
-    UnlearnbenchError,
-)
+from unlearnbench.base.errors import DataError, ModelError
 from unlearnbench.base.messages import Loc
-from unlearnbench.base.outputs import check_folder, check_storage
 from unlearnbench.config.benchmark_rules import check_declarations
 from unlearnbench.config.entries import attack_from_spec
-from unlearnbench.config.method_specs import method_from_spec
 from unlearnbench.config.plan import ModelFacts, Plan, make_plan
 from unlearnbench.config.plan_file import planned_commits, planned_sequence
 from unlearnbench.config.profiles import profile_of
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.config.search_space import PointSequence, Space
-from unlearnbench.config.training_settings import schedule_of
 from unlearnbench.evaluation.made_up_sets import SAMPLES
 from unlearnbench.evaluation.metric_trial import try_metrics
 from unlearnbench.evaluation.privacy_control import holdout_notice
@@ -40,107 +33,49 @@ from unlearnbench.evaluation.summary import plan_of
 from unlearnbench.evaluation.word_check import rouge_sets, uncounted_notice, uncounted_shares
 from unlearnbench.models.corrections import corrections_under
 from unlearnbench.models.dataset_rules import observation_faults
-from unlearnbench.models.encoding import check_scored
 from unlearnbench.models.loading import check_weights
-from unlearnbench.models.lora_check import check_targets
 from unlearnbench.models.named_models import hub_errors, hub_sources, local_contents, source_errors
 from unlearnbench.models.rows_loading import load_benchmark, read_refusals, split_fingerprints
 from unlearnbench.models.source import UnreachableError
 from unlearnbench.runs.model_sources import ModelSources, reference_ids
+from unlearnbench.runs.plan_checks import (
+    PlacedError,
+    check_adapters,
+    check_attacks,
+    check_outputs,
+    check_prompts,
+    check_scores,
+    check_steps,
+    joined,
+)
 from unlearnbench.runs.row_warnings import check_conversations, row_warnings
 from unlearnbench.runs.training_warnings import training_warnings
-from unlearnbench.runs.under_attack import attack_rows
-
-
-def check_attacks(config: SweepConfig, benchmark: Dataset) -> None:
-    """ConfigError for attacks that leave no row, or whose training its processes do not allow."""
-    problems: list[Problem] = []
-    for spec in config.attacks:
-        attack = attack_from_spec(spec)
-        with plugin_code(f"`selects` of attack {spec.name!r}"):
-            empty = [
-                s.name
-                for key, s in benchmark.splits.items()
-                if not _selects(config, benchmark, key, attack)
-            ]
-        reason = _sharded(config, attack)
-        if empty:
-            roles = ", ".join(sorted(attack.roles))
-            reason = (
-                f"it leaves no row of the evaluation sets of role {roles} at split {empty[0]} "
-                "(`unlearnbench attacks show` describes which rows it takes); leave it out"
-            )
-        if reason:
-            problems.append(Problem(config.name, f"attacks.{spec.name}", reason))
-    if problems:
-        raise ConfigError(problems)
-
-
-def _selects(config: SweepConfig, benchmark: Dataset, split: SplitKey, attack: Attack) -> bool:
-    """True if the attack selects a row of its roles at a split."""
-    sets = evaluation_sets(benchmark, split, profile_of(config.evaluation)).items()
-    parts = [part for name, part in sets if config.data.set_roles[name] in attack.roles]
-    questions = [question for part in parts for question in part]
-    # No model has answered yet.
-    answers = {question.question: "An answer." for question in questions}
-    rows = replace(attack_rows(benchmark, split), answers=answers)
-    return any(attack.selects(question, rows) for question in questions)
-
-
-def _sharded(config: SweepConfig, attack: Attack) -> str:
-    """The first model whose weights are sharded where the attack trains; empty if there is none."""
-    if not isinstance(attack, WeightAttack) or not attack.trains:
-        return ""
-    for model in config.models:
-        resources = config.resources_of(model.name)
-        if resources.world_size > 1 and resources.parallel == "fsdp":
-            return (
-                f"it trains, and the weights of model {model.name!r} are sharded over "
-                f"{resources.world_size} processes; set resources.parallel: ddp, or one GPU for a "
-                "run, or leave it out"
-            )
-    return ""
 
 
 def plan_sweep(config: SweepConfig) -> tuple[Plan, Dataset]:
-    """Plan `config` on its data as they are now.
+    """Plan a sweep on its data and models as they are now. Collective.
 
-    Raises: DataError or ModelError where rows, a model's folder or a log are missing or damaged;
-    ConfigError with all of these where there are several; PluginError for a broken metric.
+    Returns:
+        The plan, and the rows that it was made from.
+
+    Raises:
+        DataError: Rows are missing or damaged.
+        ModelError: A model's folder or a log is missing or damaged.
+        ConfigError: There are several such errors, or settings do not fit each other.
+        PluginError: A metric is broken.
     """
     check_outputs(config)
-    options = config.evaluation
-    metrics = plan_of(profile_of(options), config.data, options.metrics, config.references)
-    check_declarations(config.data, metrics, config.references)
-    sampled = [n for spec in config.attacks if (n := spec.settings.get("samples"))]
-    try_metrics(metrics, config.data.set_roles, min(sampled, default=SAMPLES))
-    errors: list[tuple[Loc, UnlearnbenchError]] = [
-        (("models", index, *loc), error)
-        for index, model in enumerate(config.models)
-        for loc, error in source_errors(model)
-    ]
-    commits, refused = broadcast_from_main(lambda: _commits(config)) if not errors else ({}, [])
-    hub.pin(commits)
-    errors += refused or [
-        (("models", index, *loc), error)
-        for index, model in enumerate(config.models if not errors else ())
-        for loc, error in hub_errors(model)
-    ]
-    benchmark = None
-    if not errors or not config.data.repositories:
-        benchmark, faults = _load(config.data, config.split_keys)
-        errors += faults
-    if benchmark is None or errors:
-        raise _together(errors, config.name)
+    metrics = _checked_metrics(config)
+    benchmark, commits = _read_sources(config)
     for split in benchmark.splits.values():
         for fault in observation_faults(config.data, metrics, split):
             raise DataError(fault)
     for model in config.models:
         check_weights(model)
-    _check_lora(config)
-    fingerprints = split_fingerprints(benchmark)
-    rows = {fraction: benchmark.sizes(fraction) for fraction in benchmark.splits}
-    _check_steps(config, {fraction: len(s.forget) for fraction, s in benchmark.splits.items()})
+    check_adapters(config)
+    forget_rows = {key: len(split.forget) for key, split in benchmark.splits.items()}
+    check_steps(config, forget_rows)
+
     models = [ModelSources(model, benchmark, config.cache_folder) for model in config.models]
     for sources in models:
         with suppress(UnreachableError):
@@ -148,52 +83,174 @@ def plan_sweep(config: SweepConfig) -> tuple[Plan, Dataset]:
             check_conversations(sources)
     for warning in row_warnings(config, benchmark, models):
         warn_later(warning)
-    forget_rows = {key: len(split.forget) for key, split in benchmark.splits.items()}
     for warning in training_warnings(config, forget_rows, models):
         warn_later(warning)
-    profile = profile_of(config.evaluation)
-    contents = broadcast_from_main(lambda: {m.name: local_contents(m) for m in config.models})
-    sequence: PointSequence = broadcast_from_main(lambda: _sequence(config))
-    facts: dict[str, ModelFacts] = {}
-    for sources in models:
-        facts[sources.settings.name] = ModelFacts(
-            content=contents[sources.settings.name],
-            template_digest=_template(sources),
-            turn_digest=_turns(sources, profile),
-            has_dropout=_has_dropout(sources),
-            corrections=_corrections(sources, config),
-        )
-    plan = make_plan(config, fingerprints, facts, sequence)
-    with suppress(UnreachableError):  # its runs will need the hub
-        plan = replace(plan, references=(*reference_ids(config, models, fingerprints),))
+
+    plan = _planned(config, benchmark, models)
+    rows = {key: benchmark.sizes(key) for key in benchmark.splits}
     plan = replace(plan, rows=rows, commits=commits)
-    _check_prompts(plan, benchmark)
-    _check_scores(plan, benchmark)
+    check_prompts(plan, benchmark)
+    check_scores(plan, benchmark)
     check_attacks(config, benchmark)
-    missing = [s.holdout_name for s in benchmark.splits.values() if not s.sets.get("holdout")]
-    if line := holdout_notice(missing, profile_of(config.evaluation), config.data):
-        warn_later(line)
-    if line := _uncounted_notice(config, benchmark, rouge_sets(metrics)):
-        warn_later(line)
+    _warn_of_missing_holdouts(config, benchmark)
+    _warn_of_uncounted_words(config, benchmark, rouge_sets(metrics))
     return plan, benchmark
 
 
-def _uncounted_notice(config: SweepConfig, benchmark: Dataset, names: Sequence[str]) -> str | None:
-    """A line about true answers of the sets `names` whose words the profile does not count."""
+def _checked_metrics(config: SweepConfig) -> MetricPlan:
+    """Return the metrics of the sweep, each of which was computed once on made-up rows."""
+    options = config.evaluation
+    metrics = plan_of(profile_of(options), config.data, options.metrics, config.references)
+    check_declarations(config.data, metrics, config.references)
+    # A metric has to do with the smallest number of answers that an attack samples.
+    sample_counts: list[int] = []
+    for spec in config.attacks:
+        if spec.settings.get("samples"):
+            sample_counts.append(spec.settings["samples"])
+    try_metrics(metrics, config.data.set_roles, min(sample_counts, default=SAMPLES))
+    return metrics
+
+
+def _read_sources(config: SweepConfig) -> tuple[Dataset, dict[str, str]]:
+    """Check the places of all models, pin the hub's commits, and read the rows.
+
+    Later steps are left out if an earlier one finds errors, because they would only repeat them:
+    local files come first, then the hub.
+
+    Returns:
+        The rows, and the commits by `Repository.label`.
+
+    Raises:
+        UnlearnbenchError: The only error that was found.
+        ConfigError: Several errors were found.
+    """
+    errors: list[PlacedError] = []
+    for index, model in enumerate(config.models):
+        for loc, error in source_errors(model):
+            errors.append((("models", index, *loc), error))
+
+    commits: dict[str, str] = {}
+    if not errors:
+        # All processes read the same commits, even if a branch moves on in between.
+        commits, errors = broadcast_from_main(lambda: _commits(config))
+    hub.pin(commits)
+    if not errors:
+        for index, model in enumerate(config.models):
+            for loc, error in hub_errors(model):
+                errors.append((("models", index, *loc), error))
+
+    benchmark: Dataset | None = None
+    # Faults of local rows are reported together with those of the models.
+    if not errors or not config.data.repositories:
+        benchmark, row_errors = _load_rows(config.data, config.split_keys)
+        errors += row_errors
+    if benchmark is None or errors:
+        raise joined(errors, config.name)
+    return benchmark, commits
+
+
+def _commits(config: SweepConfig) -> tuple[dict[str, str], list[PlacedError]]:
+    """Find the commits of the hub's repositories that the configuration names.
+
+    If the sweep's folder has a plan, the sweep continues with the commits of that plan, wherever
+    their branches are now.
+
+    Returns:
+        The commits by `Repository.label`, and the errors of the hub's answers. A repository has no
+        commit if the hub does not answer and the hub's cache does not know it either.
+    """
+    commits = planned_commits(Path(config.output) / config.name)
+    errors: list[PlacedError] = []
+    reason_of_unknown: dict[str, str] = {}
+    named = {repository.label: (loc, repository) for loc, repository in _repositories(config)}
+    for label, (loc, repository) in named.items():
+        try:
+            # Once the hub has not answered, it is not waited for again.
+            newest = hub.newest_commit(repository, cached=bool(reason_of_unknown))
+        except hub.HubError as error:
+            if label in commits:
+                continue
+            if error.answered:
+                kind = DataError if repository.kind == "dataset" else ModelError
+                errors.append((loc, kind(f"{repository.name}: {error}")))
+            else:
+                reason_of_unknown[label] = str(error)
+            continue
+        pinned = commits.setdefault(label, newest)
+        if pinned != newest:
+            warn_later(
+                f"{label} has moved on to commit {newest[:12]}; this sweep continues with "
+                f"{pinned[:12]}, which it began with (plan.json)"
+            )
+    if reason_of_unknown:
+        first_reason = next(iter(reason_of_unknown.values()))
+        warn_later(
+            f"no commit is known of {', '.join(reason_of_unknown)}, since the hub does not answer "
+            f"({first_reason}) and its cache has none: what it has when runs begin is read"
+        )
+    return commits, errors
+
+
+def _repositories(config: SweepConfig) -> Iterator[tuple[Loc, hub.Repository]]:
+    """Yield the hub's repositories that the configuration names, each with its setting's path."""
+    for setting, repository in config.data.repositories.items():
+        yield ("data", *setting.split(".")), repository
+    for spec in config.attacks:
+        for setting, repository in attack_from_spec(spec).repositories.items():
+            yield ("attacks", spec.name, *setting.split(".")), repository
+    for index, model in enumerate(config.models):
+        for loc, source in hub_sources(model):
+            yield ("models", index, *loc), source.repository
+
+
+def _load_rows(
+    data: Benchmark, splits: Sequence[SplitKey]
+) -> tuple[Dataset | None, list[PlacedError]]:
+    """Load the rows of some splits.
+
+    Returns:
+        The rows, and all errors. The rows are None if they cannot be loaded.
+    """
+    errors: list[PlacedError] = []
+    try:
+        read_refusals(data.refusals)
+    except DataError as error:
+        errors.append((("data", "refusals"), error))
+        # The rows are read without refusals, so that their own faults are found, too.
+        data = data.model_copy(update={"refusals": None})
+    try:
+        return load_benchmark(data, splits), errors
+    except DataError as error:
+        loc = ("data",) if data.folder is None else ("data", "path")
+        errors.append((loc, error))
+        return None, errors
+
+
+def _planned(config: SweepConfig, benchmark: Dataset, models: Sequence[ModelSources]) -> Plan:
+    """Make the plan from the hashes of rows and models. Collective."""
+    fingerprints = split_fingerprints(benchmark)
     profile = profile_of(config.evaluation)
-    shares: dict[str, float] = {}
-    for key in benchmark.splits:
-        sets = evaluation_sets(benchmark, key, profile)
-        answers = {name: [row.answer for row in sets.get(name, ())] for name in names}
-        for name, share in uncounted_shares(answers, profile.words).items():
-            shares[name] = max(share, shares.get(name, 0.0))
-    return uncounted_notice(shares, profile, "set evaluation.profile to")
+    # Only the main process hashes the weights, which may be gigabytes.
+    contents = broadcast_from_main(
+        lambda: {model.name: local_contents(model) for model in config.models}
+    )
+    sequence: PointSequence = broadcast_from_main(lambda: _point_sequence(config))
+    facts: dict[str, ModelFacts] = {}
+    for sources in models:
+        name = sources.settings.name
+        facts[name] = _model_facts(sources, config, profile, contents[name])
+    plan = make_plan(config, fingerprints, facts, sequence)
+    # A plan can be shown without a hub, but the plan's runs will need it.
+    with suppress(UnreachableError):
+        plan = replace(plan, references=tuple(reference_ids(config, models, fingerprints)))
+    return plan
 
 
-def _sequence(config: SweepConfig) -> PointSequence:
-    """The points of a quasi-random search: in a folder that has a plan, those that it began with.
+def _point_sequence(config: SweepConfig) -> PointSequence:
+    """Return the points of a quasi-random search.
 
-    A notice says so, since earlier versions spread points of several axes less evenly.
+    A sweep whose folder has a plan continues with the points that it began with. A warning says so
+    if they are those of earlier versions, which spread points of several axes less evenly.
     """
     if config.search.kind != "quasi-random":
         return "sobol"
@@ -207,189 +264,55 @@ def _sequence(config: SweepConfig) -> PointSequence:
     return sequence
 
 
-def _check_lora(config: SweepConfig) -> None:
-    """Raise an error where adapters are to be put on layers that a model does not have.
+def _model_facts(
+    sources: ModelSources, config: SweepConfig, profile: Profile, content: Mapping[str, str]
+) -> ModelFacts:
+    """Read what the files of a model say.
 
-    A model of a hub that does not answer is looked at before its start model is evaluated.
+    Args:
+        sources: The places of the model.
+        config: The sweep.
+        profile: The rules of its evaluations.
+        content: Hashes of the model's local folders and logs.
+
+    Returns:
+        The facts. A fact that cannot be read because a hub cannot be reached keeps its default:
+        the plan can be shown, and its runs need the hub, since they read the same files.
     """
-    errors: list[tuple[Loc, UnlearnbenchError]] = []
-    for index, model in enumerate(config.models):
-        try:
-            with suppress(UnreachableError):
-                check_targets(model)
-        except ModelError as error:
-            errors.append((("models", index, "lora", "target_modules"), error))
-    if errors:
-        raise _together(errors, config.name)
-
-
-def _commits(
-    config: SweepConfig,
-) -> tuple[dict[str, str], list[tuple[Loc, UnlearnbenchError]]]:
-    """Find the commit of each of the hub's repositories, by label, and errors of the hub.
-
-    Commits of the plan in the sweep's folder stay, wherever their branches are now.
-    """
-    commits = planned_commits(Path(config.output) / config.name)
-    errors: list[tuple[Loc, UnlearnbenchError]] = []
-    unknown: dict[str, str] = {}
-    named = {repository.label: (loc, repository) for loc, repository in _repositories(config)}
-    for label, (loc, repository) in named.items():
-        try:
-            newest = hub.newest_commit(repository, cached=bool(unknown))
-        except hub.HubError as error:
-            kind = DataError if repository.kind == "dataset" else ModelError
-            if label in commits:
-                pass
-            elif error.answered:
-                errors.append((loc, kind(f"{repository.name}: {error}")))
-            else:
-                unknown[label] = str(error)
-            continue
-        pinned = commits.setdefault(label, newest)
-        if pinned != newest:
-            warn_later(
-                f"{label} has moved on to commit {newest[:12]}; this sweep continues with "
-                f"{pinned[:12]}, which it began with (plan.json)"
-            )
-    if unknown:
-        reason = next(iter(unknown.values()))
-        warn_later(
-            f"no commit is known of {', '.join(unknown)}, since the hub does not answer ({reason})"
-            " and its cache has none: what it has when runs begin is read"
-        )
-    return commits, errors
-
-
-def _repositories(config: SweepConfig) -> Iterator[tuple[Loc, hub.Repository]]:
-    """The hub's repositories that the configuration names, each with the setting."""
-    for setting, repository in config.data.repositories.items():
-        yield ("data", *setting.split(".")), repository
-    for spec in config.attacks:
-        for setting, repository in attack_from_spec(spec).repositories.items():
-            yield ("attacks", spec.name, *setting.split(".")), repository
-    for index, model in enumerate(config.models):
-        for loc, source in hub_sources(model):
-            yield ("models", index, *loc), source.repository
-
-
-def _template(models: ModelSources) -> str:
-    """Digest of a model's chat template; empty without one, or if the hub cannot be reached.
-
-    A plan can be shown without a hub, but its runs need it, since they read the same tokenizer.
-    """
+    facts = ModelFacts(content=content)
     with suppress(UnreachableError):
-        return models.template_digest
-    return ""
-
-
-def _turns(models: ModelSources, profile: Profile) -> str:
-    """Digest of how a model's turns and answers end; empty if the hub cannot be reached."""
+        facts = replace(facts, template_digest=sources.template_digest)
     with suppress(UnreachableError):
-        return models.turn_digest(profile)
-    return ""
-
-
-def _has_dropout(models: ModelSources) -> bool:
-    """Whether a model's configuration sets dropout; False if it cannot be read.
-
-    Its runs read the same configuration, and warn if the plan has missed it.
-    """
+        facts = replace(facts, turn_digest=sources.turn_digest(profile))
+    # Runs read the same configuration, and warn if the plan has missed a dropout.
     with suppress(ModelError):
-        return models.has_dropout
-    return False
-
-
-def _corrections(models: ModelSources, config: SweepConfig) -> tuple[str, ...]:
-    """Corrected faults of a model's architecture; empty if the hub cannot be reached."""
+        facts = replace(facts, has_dropout=sources.has_dropout)
     with suppress(UnreachableError):
-        return corrections_under(models.corrections, config.attacks)
-    return ()
+        facts = replace(facts, corrections=corrections_under(sources.corrections, config.attacks))
+    return facts
 
 
-def _check_prompts(plan: Plan, benchmark: Dataset) -> None:
-    """ConfigError where a method needs the questions of rows that are plain text."""
-    from unlearnbench.api.inference_method import Wrapper  # it imports torch
-
-    problems: dict[str, Problem] = {}
-    for run in {(repr(run.method), run.forget_fraction): run for run in plan.runs}.values():
-        split, name = benchmark.splits[run.forget_fraction], run.method.name
-        method, rows = method_from_spec(run.method), split.forget
-        needs = None if isinstance(method, Wrapper) else method.needed()
-        if needs is None or "retain_refusal" in needs.all_parts:
-            rows = (*split.forget, *split.retain)
-        elif not needs.questions and needs.all_parts.isdisjoint(
-            {"refusal", "alternative", "sample"}
-        ):
-            continue
-        if plain := next((row for row in rows if row.is_plain_text), None):
-            problems[name] = Problem(
-                plan.config.name,
-                "methods",
-                f"{name} needs the questions of rows, but benchmark {benchmark.name} has plain "
-                f"text in {plain.place or split.name}; leave {name} out",
-            )
-    if problems:
-        raise ConfigError([*problems.values()])
+def _warn_of_missing_holdouts(config: SweepConfig, benchmark: Dataset) -> None:
+    """Warn of metrics without a value because the data lack holdout rows."""
+    missing = [
+        split.holdout_name for split in benchmark.splits.values() if not split.sets.get("holdout")
+    ]
+    warning = holdout_notice(missing, profile_of(config.evaluation), config.data)
+    if warning:
+        warn_later(warning)
 
 
-def _check_scores(plan: Plan, benchmark: Dataset) -> None:
-    """DataError where a method reads scores that the rows do not have."""
-    from unlearnbench.api.method import Method  # it imports torch
-
-    for spec in {repr(run.method): run.method for run in plan.runs}.values():
-        method = method_from_spec(spec)
-        parts = method.needed().scores if isinstance(method, Method) else frozenset[str]()
-        for split in benchmark.splits.values():
-            for part, rows in (("forget", split.forget), ("retain", split.retain)):
-                for row in rows if part in parts else ():
-                    check_scored(row)
-
-
-def _check_steps(config: SweepConfig, rows: Mapping[SplitKey, int]) -> None:
-    """Raise ConfigError where a run would have no optimiser step; `rows` to forget, by split."""
-    problems: list[Problem] = []
-    for name in filter(registry.trains, config.method_names):
-        options = config.training_of(name)
-        for fraction, count in rows.items():
-            try:
-                schedule_of(options, count, config.unit, config.budget)
-            except TrainingError as error:
-                text = f"{name}, {split_label(fraction)}: {error}"
-                problems.append(Problem(config.name, "training.batch_size", text))
-    if problems:
-        raise ConfigError(problems)
-
-
-def check_outputs(config: SweepConfig) -> None:
-    """Raise an error where outputs cannot be written, or the tracker cannot be used."""
-    if config.tracking.enabled:
-        registry.load("trackers", config.tracking.tracker).check()
-    check_folder(Path(config.output) / config.name, "output")
-    check_folder(config.cache_folder, "cache")
-    if config.storage is not None:
-        check_storage(config.storage)
-
-
-def _load(
-    data: Benchmark, splits: Sequence[SplitKey]
-) -> tuple[Dataset | None, list[tuple[Loc, UnlearnbenchError]]]:
-    errors: list[tuple[Loc, UnlearnbenchError]] = []
-    try:
-        read_refusals(data.refusals)
-    except DataError as error:
-        errors.append((("data", "refusals"), error))
-        data = data.model_copy(update={"refusals": None})
-    try:
-        return load_benchmark(data, splits), errors
-    except DataError as error:
-        return None, [*errors, (("data",) if data.folder is None else ("data", "path"), error)]
-
-
-def _together(errors: Sequence[tuple[Loc, UnlearnbenchError]], name: str) -> UnlearnbenchError:
-    """One error as it is, several as the problems of the configuration called `name`."""
-    if len(errors) == 1:
-        return errors[0][1]
-    return ConfigError(
-        [Problem(name, ".".join(map(str, loc)), str(error)) for loc, error in errors]
-    )
+def _warn_of_uncounted_words(
+    config: SweepConfig, benchmark: Dataset, set_names: Sequence[str]
+) -> None:
+    """Warn of sets whose true answers have words that the profile does not count."""
+    profile = profile_of(config.evaluation)
+    largest_shares: dict[str, float] = {}
+    for key in benchmark.splits:
+        sets = evaluation_sets(benchmark, key, profile)
+        answers = {name: [row.answer for row in sets.get(name, ())] for name in set_names}
+        for name, share in uncounted_shares(answers, profile.words).items():
+            largest_shares[name] = max(share, largest_shares.get(name, 0.0))
+    warning = uncounted_notice(largest_shares, profile, "set evaluation.profile to")
+    if warning:
+        warn_later(warning)

@@ -13,7 +13,8 @@ from unlearnbench.config.entries import attack_spec
 from unlearnbench.config.method_specs import method_spec
 from unlearnbench.config.schema import MethodGrid, ModelSettings, SweepConfig
 from unlearnbench.models.rows_loading import load_benchmark
-from unlearnbench.runs.plan_sweep import check_attacks, plan_sweep
+from unlearnbench.runs.plan_checks import check_attacks
+from unlearnbench.runs.plan_sweep import plan_sweep
 
 DATA = Synthetic(authors=4, questions_per_author=2, pretraining_authors=0)
 

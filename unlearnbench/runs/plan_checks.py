@@ -1,0 +1,228 @@
+"""Checks of a plan: what would fail, or would mean nothing, once runs have begun.
+
+Each check raises its errors before anything is written. Errors of several settings are raised
+together, so that a user can correct all of them at once.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from unlearnbench.api import registry
+from unlearnbench.api.attack import Attack, WeightAttack
+from unlearnbench.api.benchmark import Dataset, Question, Split, SplitKey, split_label
+from unlearnbench.api.plugin_code import plugin_code
+from unlearnbench.base.errors import (
+    ConfigError,
+    ModelError,
+    Problem,
+    TrainingError,
+    UnlearnbenchError,
+)
+from unlearnbench.base.messages import Loc
+from unlearnbench.base.outputs import check_folder, check_storage
+from unlearnbench.config.entries import attack_from_spec
+from unlearnbench.config.method_specs import method_from_spec
+from unlearnbench.config.plan import Plan
+from unlearnbench.config.profiles import profile_of
+from unlearnbench.config.run_spec import RunSpec
+from unlearnbench.config.schema import MethodSpec, SweepConfig
+from unlearnbench.config.training_settings import schedule_of
+from unlearnbench.evaluation.sets import evaluation_sets
+from unlearnbench.models.encoding import check_scored
+from unlearnbench.models.lora_check import check_targets
+from unlearnbench.models.source import UnreachableError
+from unlearnbench.runs.under_attack import attack_rows
+
+PlacedError = tuple[Loc, UnlearnbenchError]
+"""An error, and the path of the setting that it is about: `("models", 0, "base")`."""
+
+_ANSWERING_PARTS = frozenset({"refusal", "alternative", "sample"})
+"""Parts of a loss with other answers to the forget rows' questions."""
+
+
+def joined(errors: Sequence[PlacedError], name: str) -> UnlearnbenchError:
+    """Return one error as it is, or several as the problems of the configuration `name`."""
+    if len(errors) == 1:
+        _, error = errors[0]
+        return error
+    return ConfigError(
+        [Problem(name, ".".join(map(str, loc)), str(error)) for loc, error in errors]
+    )
+
+
+def check_outputs(config: SweepConfig) -> None:
+    """Raise an error if outputs cannot be written, or if the tracker cannot be used."""
+    if config.tracking.enabled:
+        registry.load("trackers", config.tracking.tracker).check()
+    check_folder(Path(config.output) / config.name, "output")
+    check_folder(config.cache_folder, "cache")
+    if config.storage is not None:
+        check_storage(config.storage)
+
+
+def check_adapters(config: SweepConfig) -> None:
+    """Raise an error if adapters are to be put on layers that a model does not have.
+
+    A model of a hub that does not answer is checked before its start model is evaluated.
+    """
+    errors: list[PlacedError] = []
+    for index, model in enumerate(config.models):
+        try:
+            with suppress(UnreachableError):
+                check_targets(model)
+        except ModelError as error:
+            errors.append((("models", index, "lora", "target_modules"), error))
+    if errors:
+        raise joined(errors, config.name)
+
+
+def check_steps(config: SweepConfig, forget_rows: Mapping[SplitKey, int]) -> None:
+    """Raise ConfigError if a run would have no optimiser step.
+
+    Args:
+        config: The sweep.
+        forget_rows: Number of forget rows by split.
+    """
+    problems: list[Problem] = []
+    for name in filter(registry.trains, config.method_names):
+        training = config.training_of(name)
+        for split, count in forget_rows.items():
+            try:
+                schedule_of(training, count, config.unit, config.budget)
+            except TrainingError as error:
+                text = f"{name}, {split_label(split)}: {error}"
+                problems.append(Problem(config.name, "training.batch_size", text))
+    if problems:
+        raise ConfigError(problems)
+
+
+def check_prompts(plan: Plan, benchmark: Dataset) -> None:
+    """Raise ConfigError if a method needs the questions of rows that are plain text."""
+    run_of_case: dict[tuple[str, SplitKey], RunSpec] = {}
+    for run in plan.runs:
+        run_of_case[repr(run.method), run.forget_fraction] = run
+
+    problem_of_method: dict[str, Problem] = {}
+    for run in run_of_case.values():
+        name = run.method.name
+        split = benchmark.splits[run.forget_fraction]
+        for row in _asked_rows(run.method, split):
+            if row.is_plain_text:
+                problem_of_method[name] = Problem(
+                    plan.config.name,
+                    "methods",
+                    f"{name} needs the questions of rows, but benchmark {benchmark.name} has plain "
+                    f"text in {row.place or split.name}; leave {name} out",
+                )
+                break
+    if problem_of_method:
+        raise ConfigError([*problem_of_method.values()])
+
+
+def _asked_rows(spec: MethodSpec, split: Split) -> Sequence[Question]:
+    """Return the rows of a split whose questions a method needs."""
+    from unlearnbench.api.inference_method import Wrapper  # it imports torch
+
+    method = method_from_spec(spec)
+    if isinstance(method, Wrapper):
+        # It is fitted to the questions of forget and retain rows.
+        return (*split.forget, *split.retain)
+    needs = method.needed()
+    if "retain_refusal" in needs.all_parts:
+        return (*split.forget, *split.retain)
+    if needs.questions or needs.all_parts & _ANSWERING_PARTS:
+        return split.forget
+    return ()
+
+
+def check_scores(plan: Plan, benchmark: Dataset) -> None:
+    """Raise DataError if a method reads scores that the rows do not have."""
+    from unlearnbench.api.method import Method  # it imports torch
+
+    spec_of_text = {repr(run.method): run.method for run in plan.runs}
+    for spec in spec_of_text.values():
+        method = method_from_spec(spec)
+        if not isinstance(method, Method):
+            continue
+        scored_parts = method.needed().scores
+        for split in benchmark.splits.values():
+            rows: list[Question] = []
+            if "forget" in scored_parts:
+                rows += split.forget
+            if "retain" in scored_parts:
+                rows += split.retain
+            for row in rows:
+                check_scored(row)
+
+
+def check_attacks(config: SweepConfig, benchmark: Dataset) -> None:
+    """Raise ConfigError for attacks that cannot be carried out.
+
+    Such an attack leaves no row to evaluate, or trains a model whose weights are sharded.
+    """
+    problems: list[Problem] = []
+    for spec in config.attacks:
+        attack = attack_from_spec(spec)
+        with plugin_code(f"`selects` of attack {spec.name!r}"):
+            splits_without_rows = [
+                split.name
+                for key, split in benchmark.splits.items()
+                if not _selects_any_row(config, benchmark, key, attack)
+            ]
+        sharding_problem = _sharding_problem(config, attack)
+        if splits_without_rows:
+            roles = ", ".join(sorted(attack.roles))
+            text = (
+                f"it leaves no row of the evaluation sets of role {roles} at split "
+                f"{splits_without_rows[0]} "
+                "(`unlearnbench attacks show` describes which rows it takes); leave it out"
+            )
+            problems.append(Problem(config.name, f"attacks.{spec.name}", text))
+        elif sharding_problem is not None:
+            problems.append(Problem(config.name, f"attacks.{spec.name}", sharding_problem))
+    if problems:
+        raise ConfigError(problems)
+
+
+def _selects_any_row(
+    config: SweepConfig, benchmark: Dataset, split: SplitKey, attack: Attack
+) -> bool:
+    """Whether an attack selects a row of a split, among evaluation sets of its roles."""
+    sets = evaluation_sets(benchmark, split, profile_of(config.evaluation))
+    questions = _questions_of_roles(sets, config.data.set_roles, attack.roles)
+    # An attack may read the model's own answers, and no model has answered yet.
+    answers = {question.question: "An answer." for question in questions}
+    rows = replace(attack_rows(benchmark, split), answers=answers)
+    return any(attack.selects(question, rows) for question in questions)
+
+
+def _questions_of_roles(
+    sets: Mapping[str, Sequence[Question]],
+    role_of_set: Mapping[str, str],
+    roles: Collection[str],
+) -> list[Question]:
+    questions: list[Question] = []
+    for name, rows in sets.items():
+        if role_of_set[name] in roles:
+            questions += rows
+    return questions
+
+
+def _sharding_problem(config: SweepConfig, attack: Attack) -> str | None:
+    """Return what is wrong if an attack trains a model whose weights are sharded, or None.
+
+    The text is about the first such model.
+    """
+    if not isinstance(attack, WeightAttack) or not attack.trains:
+        return None
+    for model in config.models:
+        resources = config.resources_of(model.name)
+        if resources.world_size > 1 and resources.parallel == "fsdp":
+            return (
+                f"it trains, and the weights of model {model.name!r} are sharded over "
+                f"{resources.world_size} processes; set resources.parallel: ddp, or one GPU for a "
+                "run, or leave it out"
+            )
+    return None
