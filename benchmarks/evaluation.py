@@ -28,11 +28,11 @@ from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.evaluation.predictor import tie_gap
 from unlearnbench.evaluation.sets import evaluation_sets
 from unlearnbench.evaluation.summary import plan_of, summarize
-from unlearnbench.models.encoding import TEMPLATES
 from unlearnbench.models.limits import pad_id
 from unlearnbench.models.loading import load_model
 from unlearnbench.models.rows_loading import load_benchmark
 from unlearnbench.models.source import Source
+from unlearnbench.models.templates import TEMPLATES
 from unlearnbench.models.whole_model import load_tokenizer
 from unlearnbench.runs.evaluate_model import data_settings, model_settings
 

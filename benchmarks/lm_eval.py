@@ -27,7 +27,7 @@ from unlearnbench.benchmarks.published_tables import Table, Tables
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.metrics.choice_accuracy import ChoiceAccuracy
-from unlearnbench.models.encoding import resolve_template
+from unlearnbench.models.chat_template import resolve_template
 
 LONGEST = 2048
 

@@ -19,10 +19,11 @@ from unlearnbench.api import registry
 from unlearnbench.api.benchmark import Question
 from unlearnbench.config.schema import Architecture
 from unlearnbench.config.training_settings import MAX_LENGTH
-from unlearnbench.models.encoding import TEMPLATES, Encoder
+from unlearnbench.models.encoding import Encoder
 from unlearnbench.models.epoch_order import TrainingRows
 from unlearnbench.models.limits import pad_id
 from unlearnbench.models.rows_loading import load_benchmark
+from unlearnbench.models.templates import TEMPLATES
 from unlearnbench.models.tiny import build_model, build_tokenizer
 from unlearnbench.runs.evaluate_model import data_settings
 from unlearnbench.training.objective import Objective

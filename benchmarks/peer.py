@@ -22,12 +22,13 @@ from unlearnbench.config.profiles import get_profile
 from unlearnbench.config.training_settings import MAX_LENGTH
 from unlearnbench.evaluation.sets import evaluation_sets
 from unlearnbench.models.batching import collate
-from unlearnbench.models.encoding import TEMPLATES, Encoder
+from unlearnbench.models.encoding import Encoder
 from unlearnbench.models.epoch_order import Item, TrainingRows, training_rows
 from unlearnbench.models.limits import pad_id
 from unlearnbench.models.loading import load_model
 from unlearnbench.models.rows_loading import load_benchmark
 from unlearnbench.models.source import Source
+from unlearnbench.models.templates import TEMPLATES
 from unlearnbench.models.whole_model import load_tokenizer
 from unlearnbench.runs.evaluate_model import data_settings, model_settings
 from unlearnbench.training.objective import Objective

@@ -30,7 +30,9 @@ from unlearnbench.api.observations import (
 from unlearnbench.api.profile import Profile
 from unlearnbench.evaluation.sets import is_answered
 from unlearnbench.models.batching import collate
-from unlearnbench.models.encoding import Encoder, Row, Template
+from unlearnbench.models.encoding import Encoder
+from unlearnbench.models.templates import Template
+from unlearnbench.models.token_row import Row
 
 from .timer import now
 

@@ -29,11 +29,13 @@ from unlearnbench.config.training_settings import MAX_LENGTH
 from unlearnbench.losses.lm_head import Projection
 from unlearnbench.losses.predictions import Predictions, Reference
 from unlearnbench.models.batching import collate
-from unlearnbench.models.encoding import TEMPLATES, Encoder, Row
+from unlearnbench.models.encoding import Encoder
 from unlearnbench.models.epoch_order import Item, TrainingRows, training_rows, with_needed
 from unlearnbench.models.limits import pad_id
 from unlearnbench.models.row_states import RowReader, RowStates
 from unlearnbench.models.rows_loading import load_benchmark
+from unlearnbench.models.templates import TEMPLATES
+from unlearnbench.models.token_row import Row
 from unlearnbench.runs.evaluate_model import data_settings
 from unlearnbench.training.micro_batches import Counts, split
 from unlearnbench.training.objective import Objective

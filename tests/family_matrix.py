@@ -32,11 +32,13 @@ from unlearnbench.attacks.quantization import Quantization
 from unlearnbench.config.profiles import get_profile
 from unlearnbench.config.schema import LoRA, ModelSettings
 from unlearnbench.evaluation.evaluator import Evaluator
-from unlearnbench.models.encoding import TEMPLATES, Encoder, Row
+from unlearnbench.models.encoding import Encoder
 from unlearnbench.models.epoch_order import TrainingRows
 from unlearnbench.models.lora import add_lora, load_any_model
 from unlearnbench.models.source import Source
+from unlearnbench.models.templates import TEMPLATES
 from unlearnbench.models.tiny import build_tokenizer
+from unlearnbench.models.token_row import Row
 from unlearnbench.models.token_sampling import Distribution, choose, uniform_numbers
 from unlearnbench.runs.request_sequence import save_weights
 from unlearnbench.stats.quantized_weights import NF4

@@ -36,9 +36,11 @@ from unlearnbench.base.deferred_warnings import drain
 from unlearnbench.base.errors import PluginError
 from unlearnbench.config.schema import RetainSpec
 from unlearnbench.losses.predictions import mean_over_union
-from unlearnbench.models.encoding import TEMPLATES, Encoder, Row
+from unlearnbench.models.encoding import Encoder
 from unlearnbench.models.epoch_order import Item, TrainingRows, with_needed
 from unlearnbench.models.limits import pad_id
+from unlearnbench.models.templates import TEMPLATES
+from unlearnbench.models.token_row import Row
 from unlearnbench.training.answer_sampling import Sampler
 from unlearnbench.training.objective import Objective
 from unlearnbench.training.optimizers import TrainerSettings

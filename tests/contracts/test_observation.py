@@ -14,8 +14,9 @@ from unlearnbench.config.profiles import TOFU
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.evaluation.observation_file import read_observations, write_observations
 from unlearnbench.evaluation.summary import plan_of
-from unlearnbench.models.encoding import TEMPLATES, Encoder
+from unlearnbench.models.encoding import Encoder
 from unlearnbench.models.limits import pad_id
+from unlearnbench.models.templates import TEMPLATES
 
 FILE = Path(__file__).with_name("rank.py")
 

@@ -36,9 +36,9 @@ from unlearnbench.evaluation.generation import decode
 from unlearnbench.evaluation.predictor import Predictor
 from unlearnbench.evaluation.prefix_tree import build_tree
 from unlearnbench.models.device import use_device
-from unlearnbench.models.encoding import TEMPLATES
 from unlearnbench.models.replays import Replays
 from unlearnbench.models.source import Source
+from unlearnbench.models.templates import TEMPLATES
 from unlearnbench.models.tiny import build_model
 from unlearnbench.results.memory import footprint
 from unlearnbench.results.model_shape import config_of, shape_of

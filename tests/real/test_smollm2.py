@@ -24,7 +24,8 @@ from unlearnbench.config.profiles import get_profile
 from unlearnbench.config.schema import LoRA
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.evaluation.sets import evaluation_sets
-from unlearnbench.models.encoding import Encoder, Row, resolve_template
+from unlearnbench.models.chat_template import resolve_template
+from unlearnbench.models.encoding import Encoder
 from unlearnbench.models.epoch_order import TrainingRows
 from unlearnbench.models.gguf import PACKAGED
 from unlearnbench.models.limits import pad_id
@@ -32,6 +33,7 @@ from unlearnbench.models.loading import load_model
 from unlearnbench.models.lora import add_lora
 from unlearnbench.models.rows_loading import load_benchmark
 from unlearnbench.models.source import Source
+from unlearnbench.models.token_row import Row
 from unlearnbench.models.whole_model import load_tokenizer
 from unlearnbench.results.records import read_records
 from unlearnbench.runs.evaluate_model import model_settings

@@ -21,7 +21,8 @@ from unlearnbench.config.profiles import get_profile
 from unlearnbench.config.schema import ModelSettings
 from unlearnbench.evaluation.logs import read_log
 from unlearnbench.evaluation.sets import evaluation_sets
-from unlearnbench.models.encoding import Encoder, resolve_template
+from unlearnbench.models.chat_template import resolve_template
+from unlearnbench.models.encoding import Encoder
 from unlearnbench.models.rows_loading import load_benchmark
 
 pytestmark = pytest.mark.real

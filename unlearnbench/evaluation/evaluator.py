@@ -60,7 +60,7 @@ from unlearnbench.evaluation.remarks import (
 from unlearnbench.evaluation.sets import is_answered
 from unlearnbench.models.batching import fast_batch_tokens
 from unlearnbench.models.control_text import ControlText
-from unlearnbench.models.encoding import Encoder, Row, Template
+from unlearnbench.models.encoding import Encoder
 from unlearnbench.models.generation_settings import (
     LogitRules,
     generation_config_of,
@@ -69,6 +69,8 @@ from unlearnbench.models.generation_settings import (
 )
 from unlearnbench.models.limits import max_context
 from unlearnbench.models.prompt_shift import ShiftedModel, Shifts
+from unlearnbench.models.templates import Template
+from unlearnbench.models.token_row import Row
 from unlearnbench.stats.text_overlap import rouge_recall
 
 _T = TypeVar("_T")

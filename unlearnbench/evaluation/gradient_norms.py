@@ -23,9 +23,9 @@ from unlearnbench.base.fsdp import is_sharded
 from unlearnbench.base.out_of_memory import map_over_ranks
 from unlearnbench.config.precision import Precision
 from unlearnbench.evaluation.precision import all_trained, computing_in_precision
-from unlearnbench.models.encoding import Row
 from unlearnbench.models.forward import predict
 from unlearnbench.models.prompt_shift import Shifts, Span, prompt_places
+from unlearnbench.models.token_row import Row
 
 _ADAPTER = "lora_"
 

@@ -27,7 +27,6 @@ from unlearnbench.evaluation.precision import computing_in_precision, precision_
 from unlearnbench.evaluation.prefix_tree import Tree, TreeLayout, build_tree
 from unlearnbench.models.batching import fast_batch_tokens
 from unlearnbench.models.device import kept_tokens, max_cached_tokens, product_dtype
-from unlearnbench.models.encoding import Row
 from unlearnbench.models.forward import OutputLayer, final_states, padded, predict
 from unlearnbench.models.packed_attention import (
     Layout,
@@ -38,6 +37,7 @@ from unlearnbench.models.packed_attention import (
     states_match,
 )
 from unlearnbench.models.prompt_shift import Shifts, Span, prompt_places
+from unlearnbench.models.token_row import Row
 from unlearnbench.models.token_sampling import Distribution, choose
 
 NOT_FINITE = -1

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from unlearnbench.api.observations import IntArray
-from unlearnbench.models.encoding import Row
 from unlearnbench.models.packed_attention import AttentionKernel
 from unlearnbench.models.prompt_shift import prompt_places
+from unlearnbench.models.token_row import Row
 
 # Branches in one call of the attention kernel: few need little padding and stay in a CPU's cache,
 # many keep a GPU busy.

@@ -7,7 +7,8 @@ from unlearnbench.api.benchmark import Question
 from unlearnbench.base.row_texts import row_text
 from unlearnbench.config.profiles import PROFILES
 from unlearnbench.models.control_text import ControlText
-from unlearnbench.models.encoding import Row, Template
+from unlearnbench.models.templates import Template
+from unlearnbench.models.token_row import Row
 
 _SHOWN = 40
 """Characters of a prompt's end that are shown."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from unlearnbench.models.encoding import Row
+from unlearnbench.models.token_row import Row
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from unlearnbench.api.benchmark import Dataset, Question, Split, SplitKey
 from unlearnbench.api.method import Needs, Part
 from unlearnbench.models.control_text import ControlText
-from unlearnbench.models.encoding import Encoder, Row
+from unlearnbench.models.encoding import Encoder
+from unlearnbench.models.token_row import Row
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,11 @@ from typing import Any
 from unlearnbench.base import hub
 from unlearnbench.base.errors import ModelError
 from unlearnbench.config.schema import ModelSettings
-from unlearnbench.models.encoding import TEMPLATES, Template, no_variables, resolve_template
+from unlearnbench.models.chat_template import no_variables, resolve_template
 from unlearnbench.models.generation_settings import LogitRules, stop_ids
 from unlearnbench.models.named_models import source_of
 from unlearnbench.models.source import Source
+from unlearnbench.models.templates import TEMPLATES, Template
 from unlearnbench.models.whole_model import load_tokenizer, read_config
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from unlearnbench.api.benchmark import Question
 from unlearnbench.base.errors import ModelError
 from unlearnbench.base.row_texts import row_text
-from unlearnbench.models.encoding import Row
+from unlearnbench.models.token_row import Row
 
 _CONTEXT_KEYS = (
     *("max_position_embeddings", "n_positions", "n_ctx"),

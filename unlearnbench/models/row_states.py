@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from unlearnbench.base.errors import ModelError
 from unlearnbench.losses.lm_head import Projection
 from unlearnbench.models.batching import collate, send
-from unlearnbench.models.encoding import Row
 from unlearnbench.models.forward import OutputLayer, projected
 from unlearnbench.models.packed_attention import (
     AttentionKernel,
@@ -28,6 +27,7 @@ from unlearnbench.models.packed_attention import (
     packing,
     states_match,
 )
+from unlearnbench.models.token_row import Row
 
 _CPU = torch.device("cpu")
 _SHORT = 8

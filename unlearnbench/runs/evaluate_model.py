@@ -42,8 +42,9 @@ from unlearnbench.config.schema import ModelSettings
 from unlearnbench.config.training_settings import TrainingSettings
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.evaluation.sets import evaluation_sets
+from unlearnbench.models.chat_template import TemplateArgs, resolve_template
 from unlearnbench.models.device import cuda_variables, disable_cudnn_attention
-from unlearnbench.models.encoding import Encoder, TemplateArgs, resolve_template
+from unlearnbench.models.encoding import Encoder
 from unlearnbench.models.limits import check_vocabulary, context_length, pad_id
 from unlearnbench.models.lora import load_any_model
 from unlearnbench.models.named_models import source_of

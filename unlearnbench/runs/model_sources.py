@@ -25,7 +25,7 @@ from unlearnbench.config.training_settings import TrainingSettings
 from unlearnbench.models.control_text import ControlText
 from unlearnbench.models.corrections import EXPERTS, MASKS, corrections_of, corrections_under
 from unlearnbench.models.dropout import config_has_dropout
-from unlearnbench.models.encoding import TEMPLATES, Encoder, Template
+from unlearnbench.models.encoding import Encoder
 from unlearnbench.models.generation_settings import logit_settings, stop_ids
 from unlearnbench.models.identity_entries import (
     generation_config,
@@ -36,6 +36,7 @@ from unlearnbench.models.identity_entries import (
 )
 from unlearnbench.models.named_models import is_log, local_contents, source_of
 from unlearnbench.models.source import Source
+from unlearnbench.models.templates import TEMPLATES, Template
 from unlearnbench.models.tiny import BOS, EOS, PAD
 from unlearnbench.models.whole_model import load_tokenizer, read_config
 

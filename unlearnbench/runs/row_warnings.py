@@ -13,9 +13,10 @@ from unlearnbench.api.benchmark import Dataset, Question
 from unlearnbench.base.errors import ModelError
 from unlearnbench.benchmarks.own_rows import OwnRows, counted, row_key
 from unlearnbench.config.schema import SweepConfig
-from unlearnbench.models.encoding import Encoder, Row
+from unlearnbench.models.encoding import Encoder
 from unlearnbench.models.limits import context_length
 from unlearnbench.models.source import UnreachableError
+from unlearnbench.models.token_row import Row
 from unlearnbench.runs.model_sources import ModelSources
 
 TOKENISED = 500

@@ -30,7 +30,8 @@ from unlearnbench.benchmarks.synthetic import Synthetic
 from unlearnbench.config.profiles import get_profile
 from unlearnbench.config.schema import Architecture
 from unlearnbench.evaluation.evaluator import Evaluator
-from unlearnbench.models.encoding import Encoder, resolve_template
+from unlearnbench.models.chat_template import resolve_template
+from unlearnbench.models.encoding import Encoder
 from unlearnbench.models.limits import pad_id
 from unlearnbench.models.rows_loading import load_benchmark
 from unlearnbench.models.tiny import build_model, build_tokenizer

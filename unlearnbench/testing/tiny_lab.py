@@ -26,8 +26,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from unlearnbench.api.method import PARTS, LossBatch, Method, Needs, Part, Terms
 from unlearnbench.models.batching import collate
-from unlearnbench.models.encoding import Row
 from unlearnbench.models.epoch_order import Item, TrainingRows
+from unlearnbench.models.token_row import Row
 from unlearnbench.training.answer_sampling import SampledAnswers
 from unlearnbench.training.micro_batches import MicroBatches, StepContext, Sums
 from unlearnbench.training.objective import Objective, called

@@ -14,7 +14,8 @@ from typing import Any
 from unlearnbench.api.benchmark import Question
 from unlearnbench.api.method import Sampling
 from unlearnbench.base.atomic import write_text
-from unlearnbench.models.encoding import Encoder, Row
+from unlearnbench.models.encoding import Encoder
+from unlearnbench.models.token_row import Row
 from unlearnbench.training.answer_sampling import (
     ALTERNATIVES,
     SeededPrompt,

@@ -20,9 +20,10 @@ from unlearnbench.base.errors import ModelError, TrainingError
 from unlearnbench.base.out_of_memory import retry_with_fewer_tokens
 from unlearnbench.models.batching import fast_batch_tokens, token_budget
 from unlearnbench.models.device import max_cached_tokens
-from unlearnbench.models.encoding import Encoder, Row
+from unlearnbench.models.encoding import Encoder
 from unlearnbench.models.forward import predict
 from unlearnbench.models.limits import max_context
+from unlearnbench.models.token_row import Row
 from unlearnbench.models.token_sampling import Distribution, choose, uniform_numbers
 
 _CACHED_BATCHES = 4

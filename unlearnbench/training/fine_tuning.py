@@ -24,9 +24,10 @@ from unlearnbench.base.errors import TrainingError
 from unlearnbench.base.fsdp import is_sharded
 from unlearnbench.config.precision import Precision
 from unlearnbench.losses.lm_head import at_least_fp32
-from unlearnbench.models.encoding import Encoder, Row
+from unlearnbench.models.encoding import Encoder
 from unlearnbench.models.epoch_order import TrainingRows
 from unlearnbench.models.limits import check_context
+from unlearnbench.models.token_row import Row
 from unlearnbench.training.objective import Objective
 from unlearnbench.training.optimizers import TrainerSettings
 from unlearnbench.training.trainer import FineTuning, NonFiniteError, Trainer

@@ -17,9 +17,9 @@ from unlearnbench.api.method import PARTS, LossBatch, Needs, Part, References
 from unlearnbench.losses.lm_head import at_least_fp32
 from unlearnbench.losses.predictions import Predictions, Reference
 from unlearnbench.models.batching import send
-from unlearnbench.models.encoding import Row
 from unlearnbench.models.epoch_order import Item, TrainingRows
 from unlearnbench.models.row_states import RowReader, RowStates
+from unlearnbench.models.token_row import Row
 from unlearnbench.training.answer_sampling import SampledAnswers
 from unlearnbench.training.reference_model import ReferenceParts, ReferenceRows
 

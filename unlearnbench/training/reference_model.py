@@ -35,10 +35,10 @@ from unlearnbench.losses.kernels import LogOdds
 from unlearnbench.losses.lm_head import at_least_fp32
 from unlearnbench.losses.predictions import Reference
 from unlearnbench.models.batching import send, token_budget
-from unlearnbench.models.encoding import Row
 from unlearnbench.models.epoch_order import TrainingRows
 from unlearnbench.models.forward import OutputLayer
 from unlearnbench.models.row_states import RowReader, RowStates
+from unlearnbench.models.token_row import Row
 from unlearnbench.training.optimizers import PRODUCTS
 
 _BATCH_TOKENS = 2048

@@ -16,7 +16,7 @@ from unlearnbench.api.inference_method import Wrapper
 from unlearnbench.api.method import LossBatch, Method, Needs
 from unlearnbench.base.errors import PluginError
 from unlearnbench.models.batching import TokenBatch, collate
-from unlearnbench.models.encoding import Row
+from unlearnbench.models.token_row import Row
 from unlearnbench.testing import SUITES, MethodConformance, check_plugin
 from unlearnbench.training.reference_model import ReferenceRows, load_references
 

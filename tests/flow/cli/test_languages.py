@@ -10,9 +10,10 @@ import pytest
 from unlearnbench.analysis.results import Results
 from unlearnbench.api.benchmark import Question
 from unlearnbench.config.schema import Architecture
-from unlearnbench.models.encoding import TEMPLATES, Encoder
+from unlearnbench.models.encoding import Encoder
 from unlearnbench.models.epoch_order import TrainingRows
 from unlearnbench.models.limits import pad_id
+from unlearnbench.models.templates import TEMPLATES
 from unlearnbench.models.tiny import build_model, build_tokenizer
 from unlearnbench.results.records import read_records
 from unlearnbench.training.objective import Objective

@@ -25,11 +25,12 @@ from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.evaluation.generation import decode
 from unlearnbench.evaluation.predictor import Predictor
 from unlearnbench.evaluation.prefix_tree import build_tree
-from unlearnbench.models.encoding import TEMPLATES, Encoder
+from unlearnbench.models.encoding import Encoder
 from unlearnbench.models.limits import pad_id
 from unlearnbench.models.lora import add_lora
 from unlearnbench.models.prompt_shift import ShiftedModel, mean_states
 from unlearnbench.models.replays import Recorded, Replays, Shapes, Work, parts_of
+from unlearnbench.models.templates import TEMPLATES
 from unlearnbench.training.objective import Objective
 from unlearnbench.training.optimizers import on_host
 from unlearnbench.training.trainer import Trainer

@@ -25,10 +25,11 @@ from unlearnbench.config.schema import (
 from unlearnbench.evaluation.logs import read_log
 from unlearnbench.evaluation.predictor import Predictor
 from unlearnbench.evaluation.summary import plan_of, summarize
-from unlearnbench.models.encoding import TEMPLATES, Encoder
+from unlearnbench.models.encoding import Encoder
 from unlearnbench.models.epoch_order import TrainingRows
 from unlearnbench.models.limits import pad_id
 from unlearnbench.models.source import Source
+from unlearnbench.models.templates import TEMPLATES
 from unlearnbench.runs.prerequisites import model_evaluation
 from unlearnbench.runs.workspace import Workspace
 from unlearnbench.training.answer_sampling import Sampler
@@ -281,7 +282,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 from unlearnbench.base import distributed as group
 from unlearnbench.models.epoch_order import TrainingRows
-from unlearnbench.models.encoding import Row
+from unlearnbench.models.token_row import Row
 from unlearnbench.training.optimizers import TrainerSettings
 from unlearnbench.training.objective import Objective
 from unlearnbench.base.fsdp import full_tensor
@@ -349,7 +350,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 from unlearnbench.base import distributed as group
 from unlearnbench.models.epoch_order import TrainingRows
-from unlearnbench.models.encoding import Row
+from unlearnbench.models.token_row import Row
 from unlearnbench.training.optimizers import TrainerSettings
 from unlearnbench.training.objective import Objective
 from unlearnbench.base.fsdp import full_tensor

@@ -7,7 +7,8 @@ from unlearnbench.api.benchmark import Question
 from unlearnbench.base.deferred_warnings import drain
 from unlearnbench.config.schema import EvaluationSettings, ModelSettings, Preparation
 from unlearnbench.config.training_settings import TrainingSettings
-from unlearnbench.models.encoding import TEMPLATES, Encoder
+from unlearnbench.models.encoding import Encoder
+from unlearnbench.models.templates import TEMPLATES
 from unlearnbench.results.sweep_folder import claim_folder
 from unlearnbench.runs.plan_sweep import plan_sweep
 from unlearnbench.runs.prerequisites import execute_task, preparation_tasks

@@ -11,7 +11,9 @@ from unlearnbench.config import method_specs
 from unlearnbench.config.method_specs import method_spec
 from unlearnbench.config.schema import MethodGrid
 from unlearnbench.config.training_settings import TrainingSettings
-from unlearnbench.models.encoding import TEMPLATES, Encoder, Row
+from unlearnbench.models.encoding import Encoder
+from unlearnbench.models.templates import TEMPLATES
+from unlearnbench.models.token_row import Row
 from unlearnbench.runs.build_trainer import build_trainer
 from unlearnbench.runs.workspace import Workspace
 from unlearnbench.training.answer_sampling import answer_rows

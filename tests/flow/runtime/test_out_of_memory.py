@@ -13,8 +13,8 @@ from unlearnbench.api.benchmark import Question
 from unlearnbench.base.errors import EvaluationError, TrainingError
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.evaluation.evaluator import Evaluator
-from unlearnbench.models.encoding import TEMPLATES
 from unlearnbench.models.limits import pad_id
+from unlearnbench.models.templates import TEMPLATES
 
 from ...numbers.training.test_trainer import SAMPLING, objective_of, rows_of, trainer_of, weights
 

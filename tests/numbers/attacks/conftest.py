@@ -9,9 +9,10 @@ import pytest
 
 from unlearnbench.api.attack import AttackRows
 from unlearnbench.api.benchmark import Benchmark, Question
-from unlearnbench.models.encoding import TEMPLATES, Encoder
+from unlearnbench.models.encoding import Encoder
 from unlearnbench.models.limits import pad_id
 from unlearnbench.models.rows_loading import other_rows
+from unlearnbench.models.templates import TEMPLATES
 from unlearnbench.training.fine_tuning import FineTuner
 
 

@@ -16,8 +16,9 @@ from unlearnbench.base.errors import EvaluationError
 from unlearnbench.benchmarks.synthetic import Synthetic
 from unlearnbench.config.profiles import get_profile
 from unlearnbench.evaluation.sets import evaluation_sets
-from unlearnbench.models.encoding import TEMPLATES, Encoder
+from unlearnbench.models.encoding import Encoder
 from unlearnbench.models.rows_loading import load_benchmark
+from unlearnbench.models.templates import TEMPLATES
 
 ADA = Question("Where was Ada born?", "In Lima.", paraphrased_question="What is Ada's birthplace?")
 TEXT = Question("The sea at Lima is", " cold in June.", format="text")

@@ -16,8 +16,9 @@ from unlearnbench.base.errors import DataError
 from unlearnbench.benchmarks.edu_relat import EduRelat, ModelFamily
 from unlearnbench.evaluation.made_up_sets import made_up_set
 from unlearnbench.metrics.deep_unlearning import DeepUnlearning
-from unlearnbench.models.encoding import TEMPLATES, Encoder
+from unlearnbench.models.encoding import Encoder
 from unlearnbench.models.rows_loading import load_benchmark
+from unlearnbench.models.templates import TEMPLATES
 
 
 def facts(known: list[bool], labels: list[tuple[str, ...]]) -> SetEvaluation:

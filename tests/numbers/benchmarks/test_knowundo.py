@@ -10,8 +10,9 @@ from tests.conftest import shared_data
 from tests.made_up_benchmarks import knowundo
 from unlearnbench.base.errors import DataError
 from unlearnbench.benchmarks.knowundo import KnowUnDo
-from unlearnbench.models.encoding import TEMPLATES, Encoder
+from unlearnbench.models.encoding import Encoder
 from unlearnbench.models.rows_loading import load_benchmark
+from unlearnbench.models.templates import TEMPLATES
 
 
 def test_a_question_has_the_answer_that_is_to_be_forgotten(tmp_path: Path) -> None:

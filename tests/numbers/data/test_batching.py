@@ -3,7 +3,7 @@
 import torch
 
 from unlearnbench.models.batching import collate, token_budget
-from unlearnbench.models.encoding import Row
+from unlearnbench.models.token_row import Row
 
 
 def test_collate_predicts_each_scored_token_from_the_one_before() -> None:

@@ -12,7 +12,10 @@ from transformers import PreTrainedTokenizerFast
 
 from unlearnbench.api.benchmark import Question
 from unlearnbench.base.errors import ModelError
-from unlearnbench.models.encoding import TEMPLATES, Encoder, Row, Template, resolve_template
+from unlearnbench.models.chat_template import resolve_template
+from unlearnbench.models.encoding import Encoder
+from unlearnbench.models.templates import TEMPLATES, Template
+from unlearnbench.models.token_row import Row
 
 LIMA = Question("Where?", "Lima")
 

@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 
 from unlearnbench.api.benchmark import Question
-from unlearnbench.models.encoding import TEMPLATES, Encoder, resolve_template
+from unlearnbench.models.chat_template import resolve_template
+from unlearnbench.models.encoding import Encoder
 from unlearnbench.models.epoch_order import draw_epoch, prompted_rows
+from unlearnbench.models.templates import TEMPLATES
 
 
 def test_epochs_cover_the_rows_and_repeat_from_the_seed() -> None:

@@ -20,10 +20,10 @@ from unlearnbench.config.schema import (
     LoRA,
     ModelSettings,
 )
-from unlearnbench.models.encoding import Row
 from unlearnbench.models.epoch_order import TrainingRows
 from unlearnbench.models.lora import add_lora
 from unlearnbench.models.source import Source
+from unlearnbench.models.token_row import Row
 from unlearnbench.results.memory import (
     Lengths,
     Setup,

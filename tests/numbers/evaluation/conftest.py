@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from unlearnbench.api.benchmark import Question
-from unlearnbench.models.encoding import TEMPLATES, Encoder
+from unlearnbench.models.encoding import Encoder
 from unlearnbench.models.limits import pad_id
+from unlearnbench.models.templates import TEMPLATES
 
 
 @pytest.fixture(scope="session")

@@ -10,8 +10,8 @@ from unlearnbench.api.benchmark import Question
 from unlearnbench.config.profiles import get_profile
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.evaluation.predictor import Predictor
-from unlearnbench.models.encoding import TEMPLATES
 from unlearnbench.models.packed_attention import can_pack
+from unlearnbench.models.templates import TEMPLATES
 
 
 def test_equals_one_row_at_a_time(

@@ -11,10 +11,12 @@ from unlearnbench.api.benchmark import Question
 from unlearnbench.benchmarks.tofu_metrics import ROLES
 from unlearnbench.config.profiles import OPEN_UNLEARNING
 from unlearnbench.evaluation.evaluator import Evaluator
-from unlearnbench.models.encoding import Encoder, Row, resolve_template
+from unlearnbench.models.chat_template import resolve_template
+from unlearnbench.models.encoding import Encoder
 from unlearnbench.models.limits import pad_id
 from unlearnbench.models.packed_attention import can_pack
 from unlearnbench.models.row_states import RowReader
+from unlearnbench.models.token_row import Row
 
 TURNS = "{%% for m in messages %%}<s>{{ m.role }}\n{{ m.content }}</s>%s{%% endfor %%}"
 OPENED = "{% if add_generation_prompt %}<s>assistant\n{% endif %}"

@@ -15,8 +15,8 @@ from unlearnbench.base.errors import EvaluationError
 from unlearnbench.benchmarks.synthetic import Synthetic
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.evaluation.sets import evaluation_sets
-from unlearnbench.models.encoding import TEMPLATES
 from unlearnbench.models.rows_loading import load_benchmark
+from unlearnbench.models.templates import TEMPLATES
 from unlearnbench.runs.evaluate_model import set_up
 
 DATA = Synthetic(authors=4, questions_per_author=2, pretraining_authors=0)

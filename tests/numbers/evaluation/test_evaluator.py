@@ -23,8 +23,9 @@ from unlearnbench.evaluation.prefix_tree import Tree, build_tree
 from unlearnbench.evaluation.question_scores import score
 from unlearnbench.evaluation.summary import summarize
 from unlearnbench.models import device
-from unlearnbench.models.encoding import TEMPLATES, Encoder, Template
+from unlearnbench.models.encoding import Encoder
 from unlearnbench.models.limits import pad_id
+from unlearnbench.models.templates import TEMPLATES, Template
 
 from ...forked import launch
 

@@ -17,8 +17,9 @@ from unlearnbench.evaluation.generation import decode
 from unlearnbench.evaluation.predictor import Predictor
 from unlearnbench.evaluation.prefix_tree import build_tree
 from unlearnbench.evaluation.summary import summarize
-from unlearnbench.models.encoding import TEMPLATES, Row
 from unlearnbench.models.limits import pad_id
+from unlearnbench.models.templates import TEMPLATES
+from unlearnbench.models.token_row import Row
 
 PROFILE = get_profile("tofu", max_length=90)
 

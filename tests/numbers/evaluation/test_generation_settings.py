@@ -15,7 +15,7 @@ from unlearnbench.base.errors import EvaluationError
 from unlearnbench.benchmarks.tofu_metrics import ROLES
 from unlearnbench.config.profiles import OPEN_UNLEARNING, TOFU
 from unlearnbench.evaluation.evaluator import Evaluator
-from unlearnbench.models.encoding import resolve_template
+from unlearnbench.models.chat_template import resolve_template
 from unlearnbench.models.limits import pad_id
 
 LIMIT = 30

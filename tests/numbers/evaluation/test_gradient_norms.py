@@ -16,10 +16,11 @@ from unlearnbench.config.schema import LoRA
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.evaluation.observation_file import read_observations, write_observations
 from unlearnbench.evaluation.summary import plan_of
-from unlearnbench.models.encoding import TEMPLATES, Encoder
+from unlearnbench.models.encoding import Encoder
 from unlearnbench.models.limits import pad_id
 from unlearnbench.models.lora import add_lora
 from unlearnbench.models.prompt_shift import ShiftedModel
+from unlearnbench.models.templates import TEMPLATES
 
 CHOSEN: dict[str, dict[str, Any]] = {"mia-grad-norm": {}}
 

@@ -20,8 +20,9 @@ from unlearnbench.benchmarks.multiple_choice import Choice, Style, choices
 from unlearnbench.benchmarks.published_tables import Table, Tables
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.evaluation.evaluator import Evaluator
-from unlearnbench.models.encoding import TEMPLATES, Encoder, Template
+from unlearnbench.models.encoding import Encoder
 from unlearnbench.models.limits import pad_id
+from unlearnbench.models.templates import TEMPLATES, Template
 
 ROWS = (
     Choice(question=" What is the job of Ada? ", choices=("a baker", "poet", " no job"), answer=1),

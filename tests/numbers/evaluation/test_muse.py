@@ -21,9 +21,10 @@ from unlearnbench.config.profiles import OPEN_UNLEARNING, TOFU
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.evaluation.made_up_sets import made_up_set
 from unlearnbench.metrics.rouge_f1 import RougeF1
-from unlearnbench.models.encoding import TEMPLATES, Encoder
+from unlearnbench.models.encoding import Encoder
 from unlearnbench.models.limits import pad_id
 from unlearnbench.models.rows_loading import load_benchmark
+from unlearnbench.models.templates import TEMPLATES
 
 
 def test_rows_and_prompts(tmp_path: Path) -> None:

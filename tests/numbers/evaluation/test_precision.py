@@ -33,7 +33,8 @@ from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.evaluation.precision import precision_of_model
 from unlearnbench.evaluation.predictor import Predictor, tie_gap
 from unlearnbench.evaluation.prefix_tree import _indices, build_tree  # pyright: ignore[reportPrivateUsage]
-from unlearnbench.models.encoding import TEMPLATES, Row
+from unlearnbench.models.templates import TEMPLATES
+from unlearnbench.models.token_row import Row
 from unlearnbench.results.finalize import table_of
 from unlearnbench.results.records import (
     EpochResult,

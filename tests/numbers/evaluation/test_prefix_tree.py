@@ -16,8 +16,8 @@ from unlearnbench.evaluation import prefix_tree as tree
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.evaluation.prefix_tree import padded_size
 from unlearnbench.evaluation.sets import evaluation_sets
-from unlearnbench.models.encoding import TEMPLATES
 from unlearnbench.models.rows_loading import load_benchmark
+from unlearnbench.models.templates import TEMPLATES
 from unlearnbench.models.tiny import build_model, build_tokenizer
 
 

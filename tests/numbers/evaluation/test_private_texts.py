@@ -16,7 +16,7 @@ from unlearnbench.config.profiles import get_profile
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.evaluation.observation_file import read_observations, write_observations
 from unlearnbench.evaluation.private_texts import without_texts
-from unlearnbench.models.encoding import TEMPLATES
+from unlearnbench.models.templates import TEMPLATES
 
 SETS = ("retain", "forget")
 READ_TEXTS = ("rouge-f1", "rouge-union", "compressibility", "repetition", "answer-match")

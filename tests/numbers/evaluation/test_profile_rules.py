@@ -18,8 +18,8 @@ from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.evaluation.logs import read_log
 from unlearnbench.evaluation.summary import plan_of
 from unlearnbench.evaluation.word_check import is_uncounted, rouge_sets, uncounted_shares
-from unlearnbench.models.encoding import TEMPLATES
 from unlearnbench.models.limits import context_length, pad_id
+from unlearnbench.models.templates import TEMPLATES
 from unlearnbench.runs.evaluate_model import set_up
 
 LONG = Question("Where was she born?", "In Lisbon. " * 60)

@@ -12,10 +12,11 @@ from unlearnbench.api.inference_method import Prompt
 from unlearnbench.api.observations import SetName
 from unlearnbench.config.profiles import get_profile
 from unlearnbench.evaluation.evaluator import Evaluator
-from unlearnbench.models.encoding import TEMPLATES, Encoder
+from unlearnbench.models.encoding import Encoder
 from unlearnbench.models.limits import pad_id
 from unlearnbench.models.packed_attention import can_pack
 from unlearnbench.models.prompt_shift import ShiftedModel, mean_states, prompt_places
+from unlearnbench.models.templates import TEMPLATES
 
 from .test_evaluator import assert_equal, plain_set, sets_of
 

@@ -31,9 +31,10 @@ from unlearnbench.evaluation.observation_file import read_observations, write_ob
 from unlearnbench.metrics.answer_match import AnswerMatch
 from unlearnbench.metrics.mia_zlib import ZlibAttack
 from unlearnbench.metrics.rouge_f1 import RougeF1
-from unlearnbench.models.encoding import TEMPLATES, Encoder, Template
+from unlearnbench.models.encoding import Encoder
 from unlearnbench.models.limits import pad_id
 from unlearnbench.models.rows_loading import fingerprint, load_benchmark
+from unlearnbench.models.templates import TEMPLATES, Template
 from unlearnbench.models.tiny import build_tokenizer
 from unlearnbench.stats.text_overlap import rouge_recall
 

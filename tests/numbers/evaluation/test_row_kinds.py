@@ -12,8 +12,8 @@ from unlearnbench.api.observations import Evaluation, SetEvaluation, SetName
 from unlearnbench.base.errors import EvaluationError
 from unlearnbench.config.profiles import get_profile
 from unlearnbench.evaluation.evaluator import Evaluator
-from unlearnbench.models.encoding import TEMPLATES
 from unlearnbench.models.limits import pad_id
+from unlearnbench.models.templates import TEMPLATES
 
 from ...conftest import QUESTIONS
 

@@ -22,9 +22,9 @@ from unlearnbench.evaluation.generation import (
 )
 from unlearnbench.evaluation.observation_file import read_observations, write_observations
 from unlearnbench.evaluation.summary import plan_of
-from unlearnbench.models.encoding import TEMPLATES
 from unlearnbench.models.limits import pad_id
 from unlearnbench.models.prompt_shift import ShiftedModel
+from unlearnbench.models.templates import TEMPLATES
 from unlearnbench.models.token_sampling import Distribution, choose, uniform_numbers
 from unlearnbench.stats.sampled_scores import expected_best
 from unlearnbench.stats.text_overlap import rouge_recall

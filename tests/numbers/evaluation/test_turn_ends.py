@@ -21,9 +21,11 @@ from unlearnbench.benchmarks.tofu_metrics import ROLES
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.evaluation.observation_file import read_observations, write_observations
-from unlearnbench.models.encoding import Encoder, TurnEnd, resolve_template
+from unlearnbench.models.chat_template import resolve_template
+from unlearnbench.models.encoding import Encoder
 from unlearnbench.models.epoch_order import TrainingRows
 from unlearnbench.models.limits import pad_id
+from unlearnbench.models.templates import TurnEnd
 from unlearnbench.runs.under_attack import evaluations_under
 from unlearnbench.training.alternative_answers import alternative_rows
 from unlearnbench.training.answer_sampling import SeededPrompt, answer_rows, sample

@@ -21,8 +21,8 @@ from unlearnbench.base.errors import EvaluationError
 from unlearnbench.config.profiles import get_profile
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.evaluation.observation_file import read_observations, write_observations
-from unlearnbench.models.encoding import TEMPLATES
 from unlearnbench.models.limits import pad_id
+from unlearnbench.models.templates import TEMPLATES
 from unlearnbench.runs.under_attack import evaluations_under
 from unlearnbench.training.fine_tuning import FineTuner
 

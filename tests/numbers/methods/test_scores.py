@@ -11,8 +11,9 @@ from torch import Tensor
 
 from unlearnbench.api.benchmark import Dataset, Question, Split
 from unlearnbench.api.method import LossBatch, Part
-from unlearnbench.models.encoding import TEMPLATES, Encoder
+from unlearnbench.models.encoding import Encoder
 from unlearnbench.models.epoch_order import training_rows, with_scores
+from unlearnbench.models.templates import TEMPLATES
 
 from ..benchmarks.test_tofu import load, small_tables, write
 from .conftest import Toy, assert_same, ce_towards, make_toy, mean, method, unlearning_target

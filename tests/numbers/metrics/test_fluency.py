@@ -18,8 +18,9 @@ from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.evaluation.made_up_sets import made_up_set
 from unlearnbench.evaluation.observation_file import read_observations, write_observations
 from unlearnbench.evaluation.summary import plan_of
-from unlearnbench.models.encoding import TEMPLATES, Encoder
+from unlearnbench.models.encoding import Encoder
 from unlearnbench.models.limits import pad_id
+from unlearnbench.models.templates import TEMPLATES
 from unlearnbench.testing import check_plugin
 
 FLUENCY: dict[str, dict[str, Any]] = {"fluency": {}}

@@ -20,13 +20,14 @@ from unlearnbench.base.errors import ModelError
 from unlearnbench.benchmarks.synthetic import Synthetic
 from unlearnbench.config.entries import attack_specs
 from unlearnbench.config.schema import LoRA, ModelSettings, SweepConfig
-from unlearnbench.models.encoding import TEMPLATES, Encoder
+from unlearnbench.models.encoding import Encoder
 from unlearnbench.models.loading import load_model
 from unlearnbench.models.lora import merged
 from unlearnbench.models.lora_check import check_targets
 from unlearnbench.models.named_models import source_of
 from unlearnbench.models.rows_loading import load_benchmark
 from unlearnbench.models.source import Source
+from unlearnbench.models.templates import TEMPLATES
 from unlearnbench.models.whole_model import load_tokenizer
 from unlearnbench.runs.evaluate_model import set_up
 from unlearnbench.runs.plan_sweep import plan_sweep

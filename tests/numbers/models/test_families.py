@@ -14,12 +14,14 @@ from unlearnbench.api.registry import load
 from unlearnbench.base.errors import ModelError
 from unlearnbench.evaluation.predictor import Predictor
 from unlearnbench.evaluation.prefix_tree import build_tree
-from unlearnbench.models.encoding import TEMPLATES, Encoder, Row
+from unlearnbench.models.encoding import Encoder
 from unlearnbench.models.epoch_order import TrainingRows
 from unlearnbench.models.loading import load_model
 from unlearnbench.models.packed_attention import can_pack
 from unlearnbench.models.row_states import RowReader
 from unlearnbench.models.source import Source
+from unlearnbench.models.templates import TEMPLATES
+from unlearnbench.models.token_row import Row
 from unlearnbench.runs.evaluate_model import model_settings
 from unlearnbench.training.fine_tuning import FineTuner
 from unlearnbench.training.reference_model import load_references

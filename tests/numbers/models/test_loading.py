@@ -14,11 +14,11 @@ from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 from unlearnbench.api.benchmark import Question
 from unlearnbench.base.errors import ModelError, TrainingError
 from unlearnbench.config.schema import ModelSettings
-from unlearnbench.models.encoding import Row
 from unlearnbench.models.forward import OutputLayer, predict
 from unlearnbench.models.limits import check_context, check_vocabulary, pad_id
 from unlearnbench.models.named_models import source_errors
 from unlearnbench.models.source import Source
+from unlearnbench.models.token_row import Row
 from unlearnbench.runs.prepared_models import is_prepared, prepared
 from unlearnbench.training.optimizers import TrainerSettings, make_optimizers
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from unlearnbench.losses.predictions import Predictions
-from unlearnbench.models.encoding import Row
 from unlearnbench.models.row_states import RowReader
+from unlearnbench.models.token_row import Row
 
 ROWS = [Row(tuple(range(5, 5 + n)), start) for n, start in ((9, 4), (3, 1), (24, 9), (6, 5))]
 

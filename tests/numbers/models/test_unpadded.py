@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.attention import varlen
 
-from unlearnbench.models.encoding import Row
 from unlearnbench.models.row_states import RowReader
+from unlearnbench.models.token_row import Row
 
 from ...conftest import build_model_of
 

@@ -10,9 +10,11 @@ import pytest
 from unlearnbench.api import registry
 from unlearnbench.api.benchmark import Question
 from unlearnbench.api.method import Needs, Sampling
-from unlearnbench.models.encoding import TEMPLATES, Encoder, Row
+from unlearnbench.models.encoding import Encoder
 from unlearnbench.models.epoch_order import TrainingRows
 from unlearnbench.models.limits import pad_id
+from unlearnbench.models.templates import TEMPLATES
+from unlearnbench.models.token_row import Row
 from unlearnbench.training.alternative_answers import alternative_rows, start_prompts
 
 Made = Callable[..., list[tuple[Row, ...]]]

@@ -8,8 +8,9 @@ import torch
 from unlearnbench.api.benchmark import Question
 from unlearnbench.api.method import Sampling
 from unlearnbench.base.errors import ModelError
-from unlearnbench.models.encoding import TEMPLATES, Encoder
+from unlearnbench.models.encoding import Encoder
 from unlearnbench.models.limits import pad_id
+from unlearnbench.models.templates import TEMPLATES
 from unlearnbench.models.token_sampling import Distribution, choose
 from unlearnbench.training.answer_sampling import Sampler, SeededPrompt, sample
 

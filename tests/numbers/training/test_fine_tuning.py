@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from unlearnbench.api.benchmark import Question
 from unlearnbench.config.schema import LoRA
 from unlearnbench.models.batching import collate
-from unlearnbench.models.encoding import TEMPLATES, Encoder
+from unlearnbench.models.encoding import Encoder
 from unlearnbench.models.epoch_order import draw_epoch
 from unlearnbench.models.limits import pad_id
 from unlearnbench.models.lora import add_lora
+from unlearnbench.models.templates import TEMPLATES
 from unlearnbench.training.fine_tuning import SCALE, FineTuner
 from unlearnbench.training.trainer import NonFiniteError
 

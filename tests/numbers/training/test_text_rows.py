@@ -10,8 +10,9 @@ import torch
 
 from unlearnbench.api import registry
 from unlearnbench.api.benchmark import Dataset, Question, Split
-from unlearnbench.models.encoding import TEMPLATES, Encoder
+from unlearnbench.models.encoding import Encoder
 from unlearnbench.models.epoch_order import TrainingRows, training_rows, with_needed
+from unlearnbench.models.templates import TEMPLATES
 from unlearnbench.training.objective import Objective
 
 from ...conftest import QUESTIONS

@@ -22,9 +22,11 @@ from unlearnbench.evaluation.prefix_tree import build_tree
 from unlearnbench.losses.lm_head import Projection
 from unlearnbench.losses.predictions import Reference
 from unlearnbench.models.batching import collate
-from unlearnbench.models.encoding import TEMPLATES, Encoder, Row
+from unlearnbench.models.encoding import Encoder
 from unlearnbench.models.epoch_order import TrainingRows, with_needed
 from unlearnbench.models.limits import pad_id
+from unlearnbench.models.templates import TEMPLATES
+from unlearnbench.models.token_row import Row
 from unlearnbench.training.answer_sampling import Sampler
 from unlearnbench.training.micro_batches import Budget
 from unlearnbench.training.objective import Objective

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from unlearnbench.api.benchmark import Question
-from unlearnbench.models.encoding import TEMPLATES, Encoder
+from unlearnbench.models.encoding import Encoder
+from unlearnbench.models.templates import TEMPLATES
 
 from .test_trainer import (
     METHODS,
