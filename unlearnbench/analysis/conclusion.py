@@ -16,7 +16,8 @@ from unlearnbench.analysis.best_text import best_found
 from unlearnbench.analysis.lasting import AttackedPanel
 from unlearnbench.analysis.method_order import PanelOrder, doubts
 from unlearnbench.analysis.pairs import PairTable
-from unlearnbench.analysis.recommendation import Outcome, Recommendation, Verdict, recommend
+from unlearnbench.analysis.recommend import recommend
+from unlearnbench.analysis.recommendation import Outcome, Recommendation, Verdict
 from unlearnbench.analysis.scorecard import Scorer
 from unlearnbench.api.benchmark import SplitKey
 from unlearnbench.results.outcomes import RunOutcome

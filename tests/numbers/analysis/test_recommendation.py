@@ -9,14 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
+from unlearnbench.analysis.next_step import entry_in_yaml
 from unlearnbench.analysis.pairs import MOST_METHODS
-from unlearnbench.analysis.recommendation import (
-    NextStep,
-    Outcome,
-    Recommendation,
-    Verdict,
-    entry_in_yaml,
-)
+from unlearnbench.analysis.recommendation import NextStep, Outcome, Recommendation, Verdict
 from unlearnbench.analysis.results import Results
 from unlearnbench.results.finalize import table_of
 from unlearnbench.results.records import Record
