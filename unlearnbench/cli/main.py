@@ -22,6 +22,7 @@ from unlearnbench.base.signals import EXIT_CODE, Stopped
 from unlearnbench.cli import (
     analysis,
     anchors,
+    attack,
     compare,
     configs,
     doctor,
@@ -101,7 +102,7 @@ def _root(
         Console().print(context.get_help())
 
 
-for _module in (sweep, plan, evaluate, report, compare, export, fetch, doctor):
+for _module in (sweep, plan, evaluate, attack, report, compare, export, fetch, doctor):
     app.add_typer(_module.app)
 _plugins = {kind: plugin_group(kind) for kind in KINDS}
 _plugins["methods"].add_typer(gradient.app)

@@ -47,6 +47,7 @@ def row_count(text: str | int) -> int:
     raise typer.BadParameter(rule)
 
 
+Model = Annotated[str, argument("MODEL", "Hub id, folder, or LoRA adapter's folder.")]
 Config = Annotated[str, argument("CONFIG", "YAML file, or a shipped config's name.")]
 Overrides = Annotated[
     list[str] | None,

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from unlearnbench.api.observations import SETS, Evaluation, FloatArray, SetEvaluation
-from unlearnbench.cli import evaluate
+from unlearnbench.cli import evaluated_models
 from unlearnbench.config.profiles import get_profile
 from unlearnbench.evaluation.observation_file import read_observations
+from unlearnbench.results.single import ModelRole
 from unlearnbench.testing import made_up_set
 from unlearnbench.testing.metric_checks import taken
 
@@ -153,10 +154,10 @@ def observed(forget: float, kept: float = 0.9) -> Evaluation:
 
 
 def returning(models: Any) -> Callable[..., Any]:
-    """A function in place of the one that evaluates models."""
+    """A function in place of the one that evaluates models, with evaluations by role."""
 
     def evaluated(*_: object) -> Any:
-        return models
+        return {ModelRole(role): variants for role, variants in models.items()}
 
     return evaluated
 
@@ -184,7 +185,7 @@ DESTROYED = {**PLAIN_MODELS, "model": {"": observed(0.2, 0.3), "paraphrase": obs
 def test_the_verdict_is_that_of_the_page(
     run: Run, monkeypatch: pytest.MonkeyPatch, models: Any, verdict: str
 ) -> None:
-    monkeypatch.setattr(evaluate, "_evaluated", returning(models))
+    monkeypatch.setattr(evaluated_models, "evaluate_models", returning(models))
     words = ("attack", "m", "--data", "tofu", "--attack", "paraphrase")
     code, out, _ = run(*words)
     assert code == 0
@@ -225,7 +226,7 @@ def test_the_column_before_an_attack_is_of_the_rows_that_it_asked(
         if name != "start":
             for step in (0, 3):
                 variants[f"relearning@{step}"] = Evaluation(variants[""].profile, {"forget": half})
-    monkeypatch.setattr(evaluate, "_evaluated", returning(models))
+    monkeypatch.setattr(evaluated_models, "evaluate_models", returning(models))
     code, out, _ = run("attack", "m", "--data", "tofu", "--attack", "relearning")
     assert code == 0
     lines = [line.split() for line in out.splitlines()]
@@ -243,7 +244,7 @@ def test_what_is_unknown_is_said(
     run: Run, monkeypatch: pytest.MonkeyPatch, left_out: str, unknown: str
 ) -> None:
     models = {name: of for name, of in PLAIN_MODELS.items() if name != left_out}
-    monkeypatch.setattr(evaluate, "_evaluated", returning(models))
+    monkeypatch.setattr(evaluated_models, "evaluate_models", returning(models))
     code, out, _ = run("attack", "m", "--data", "tofu", "--attack", "paraphrase")
     assert code == 0
     assert f"Not known: {unknown}" in out
@@ -262,7 +263,7 @@ def test_an_undefined_value_of_one_row_is_no_gain(
     sets = {**evaluations[place].sets, "forget": replace(rows, answer_loss=losses)}
     evaluations[place] = replace(evaluations[place], sets=sets)
     models = {**PLAIN_MODELS, "model": evaluations}
-    monkeypatch.setattr(evaluate, "_evaluated", returning(models))
+    monkeypatch.setattr(evaluated_models, "evaluate_models", returning(models))
     code, out, _ = run("attack", "m", "--data", "tofu", "--attack", "paraphrase", "--json")
     assert code == 0
     (attack,) = json.loads(out)["attacks"]
