@@ -1,10 +1,18 @@
 """Forward passes over the tokens of many sequences packed into one row, with custom attention.
 
-Padding, shared prefixes and caches with gaps are the same question: which keys does a token see?
-All tokens of a batch are packed into one row [1, N] with their own positions, so that the linear
-layers compute nothing twice and nothing for padding. A `Layout` computes attention. It reaches the
-attention layers through the model's keyword arguments, which activation checkpointing passes on,
-and transformers' AttentionInterface; the kernel below is still the library's (`sdpa`).
+Padding, shared prefixes and caches with gaps pose the same question: which keys does a token see?
+All tokens of a batch are packed into one row [1, N], each with its own position, so that the linear
+layers compute nothing twice and nothing for padding. A `Layout` answers the question by computing
+the attention of one layer. A pass goes as follows:
+
+1. `packing` replaces the model's attention functions by `_attention`.
+2. The caller runs the model with `layout_argument(layout)` among its keyword arguments. The model
+   passes them on to its attention layers, also through activation checkpointing.
+3. `_attention` calls the layout with an `AttentionKernel`, which calls the library's own attention
+   (`sdpa`) with the layer's heads, scaling and grouping.
+
+Symbols: N tokens of a packed row, d size of a head, G groups of queries that are computed together,
+w queries and t keys of such a group.
 """
 
 from collections.abc import Callable, Generator, Mapping
@@ -19,11 +27,11 @@ from torch import Tensor, nn
 from unlearnbench.models.device import is_half, product_dtype
 
 _NAME = "unlearnbench_packed"
+"""Name of `_attention` among transformers' attention functions."""
 _LAYOUT = "unlearnbench_layout"
-_MOST = 0.05
+"""Name of the keyword argument that carries the layout."""
+_LARGEST_ROUNDING = 0.05
 """Largest relative error of a state that may be rounding."""
-
-
 _UNGROUPED = nn.Identity()
 """Stands for a layer without groups of heads."""
 
@@ -33,48 +41,72 @@ class AttentionKernel:
     """Attention of one layer, with its own heads, scaling and grouping."""
 
     layer: nn.Module
-    how: Mapping[str, Any]
+    options: Mapping[str, Any]
     """The keyword arguments of the layer's attention function."""
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-        """[G, w, heads, d] queries, [G, t, kv heads, d] keys and values, [G, 1, w, t] added to
-        the scores, or None for a causal mask; returns [G, w, heads, d]."""
+        """Compute attention in G groups that do not see each other.
+
+        Args:
+            query: [G, w, heads, d]
+            key: [G, t, kv heads, d]
+            value: [G, t, kv heads, d]
+            mask: Numbers [G, 1, w, t] that are added to the scores. None: the mask is causal.
+
+        Returns:
+            [G, w, heads, d]
+        """
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-        count, width, heads, size = query.shape
-        groups = heads // key.shape[2]
-        # The library would copy keys and values for each head of a group: the heads' queries go
-        # beside each other instead, where the mask, repeated for them, is much smaller than that.
-        folded = mask is not None and groups > 1 and 4 * width <= key.shape[2] * size
+        group_count, width, heads, size = query.shape
+        kv_heads = key.shape[2]
+        heads_per_key = heads // kv_heads
+        # The library would copy keys and values for each of the heads that share them. Instead,
+        # the queries of these heads become further queries of one head. That repeats the mask,
+        # which is worth it if the mask is much smaller than the keys.
+        folded = mask is not None and heads_per_key > 1 and 4 * width <= kv_heads * size
+        layer = self.layer
         if folded and mask is not None:
-            query = query.unflatten(2, (-1, groups)).transpose(2, 3).flatten(1, 2)
-            mask = mask.repeat_interleave(groups, 2)
-        layer = _UNGROUPED if folded else self.layer
-        query, key, value = (t.transpose(1, 2) for t in (query, key, value))
-        tensor: Tensor = sdpa_attention_forward(layer, query, key, value, mask, **self.how)[0]
+            layer = _UNGROUPED
+            query = query.unflatten(2, (-1, heads_per_key)).transpose(2, 3).flatten(1, 2)
+            mask = mask.repeat_interleave(heads_per_key, 2)
+        attended: Tensor = sdpa_attention_forward(
+            layer,
+            query.transpose(1, 2),
+            key.transpose(1, 2),
+            value.transpose(1, 2),
+            mask,
+            **self.options,
+        )[0]
         if folded:
-            tensor = tensor.unflatten(1, (width, groups)).transpose(2, 3)
-        return tensor.reshape(count, width, heads, size)
+            attended = attended.unflatten(1, (width, heads_per_key)).transpose(2, 3)
+        return attended.reshape(group_count, width, heads, size)
 
     def rows(
         self, query: Tensor, key: Tensor, value: Tensor, bounds: Tensor, longest: int
     ) -> Tensor:
-        """Causal attention in packed rows, without padding or dropout.
+        """Compute causal attention in packed rows, without padding or dropout.
 
-        [N, heads, d] queries, [N, kv heads, d] keys and values; returns [N, heads, d]
+        Args:
+            query: [N, heads, d]
+            key: [N, kv heads, d]
+            value: [N, kv heads, d]
+            bounds: [rows + 1] int32: where each row begins, and the end of the last.
+            longest: Tokens of the longest row.
 
-        bounds   [rows + 1] int32: where each row begins, and the end of the last
-        longest  tokens of the longest row
+        Returns:
+            [N, heads, d]
         """
         from torch.nn.attention.varlen import varlen_attn
 
         kind = product_dtype(query)
-        query, key, value = (t.to(kind) for t in (query, key, value))
-        # Grouped heads are copied, which costs little here: before torch 2.12 the kernel has none.
-        groups = query.shape[1] // key.shape[1]
-        if groups > 1:
-            key, value = (t.repeat_interleave(groups, 1) for t in (key, value))
-        attn: Any = varlen_attn(
+        query, key, value = (tensor.to(kind) for tensor in (query, key, value))
+        # Before torch 2.12 the kernel has no grouped heads. Copying them costs little here.
+        heads_per_key = query.shape[1] // key.shape[1]
+        if heads_per_key > 1:
+            key = key.repeat_interleave(heads_per_key, 1)
+            value = value.repeat_interleave(heads_per_key, 1)
+        attended: Any = varlen_attn(
             query,
             key,
             value,
@@ -82,14 +114,14 @@ class AttentionKernel:
             bounds,
             longest,
             longest,
-            scale=self.how.get("scaling"),
+            scale=self.options.get("scaling"),
             window_size=(-1, 0),  # causal
         )
-        return cast(Tensor, attn)
+        return cast(Tensor, attended)
 
 
 def has_varlen_kernel(tensor: Tensor) -> bool:
-    """True if there may be a kernel for packed rows on the device of `tensor`."""
+    """Whether there may be a kernel for packed rows on the device of `tensor`."""
     if tensor.device.type != "cuda" or not is_half(tensor):
         return False
     if torch.are_deterministic_algorithms_enabled():  # cuDNN may compute its backward pass
@@ -109,7 +141,18 @@ class Layout(Protocol):
         key: Tensor,
         value: Tensor,
     ) -> Tensor:
-        """[N, heads, d] queries, [N, kv heads, d] keys and values; returns [N, heads, d]."""
+        """Compute the attention of one layer.
+
+        Args:
+            layer: The layer.
+            kernel: Its attention, for queries and keys that the layout puts together.
+            query: [N, heads, d]
+            key: [N, kv heads, d]
+            value: [N, kv heads, d]
+
+        Returns:
+            [N, heads, d]
+        """
         ...
 
 
@@ -121,19 +164,22 @@ def _attention(
     _: Tensor | None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Replaces a layer's attention function; tensors are [1, heads, N, d].
+    """Compute the attention of a layer by a layout. Tensors are [1, heads, N, d].
 
-    Raises: KeyError where the model does not pass its keyword arguments on.
+    Raises:
+        KeyError: The model does not pass its keyword arguments on.
     """
     layout: Layout = options.pop(_LAYOUT)
-    query, key, value = (t[0].transpose(0, 1) for t in (query, key, value))
-    return layout(module, AttentionKernel(module, options), query, key, value).unsqueeze(0), None
+    query, key, value = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
+    attended = layout(module, AttentionKernel(module, options), query, key, value)
+    return attended.unsqueeze(0), None
 
 
 def _sdpa(module: nn.Module, *tensors: Any, **options: Any) -> tuple[Tensor, None]:
-    """The library's `sdpa`, except where activation checkpointing computes a layer again.
+    """Compute the library's `sdpa`, or a layout's attention if there is one in the arguments.
 
-    By then the model has its own attention back, and only the layer's arguments have the layout.
+    Activation checkpointing computes a layer again in the backward pass. By then the model has its
+    own attention back, and only the layer's arguments still have the layout.
     """
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
@@ -144,22 +190,22 @@ def _sdpa(module: nn.Module, *tensors: Any, **options: Any) -> tuple[Tensor, Non
 
 @contextmanager
 def packing(model: Any) -> Generator[None, None, None]:
-    """Let `model` take packed rows [1, N], and no other, with a `layout_argument` each."""
+    """Let `model` take packed rows [1, N], each with a `layout_argument`, and no other input."""
     from transformers import AttentionInterface
 
     AttentionInterface.register(_NAME, _attention)
     AttentionInterface.register("sdpa", _sdpa)
     inner = getattr(model, "module", model)
-    part = inner.config._attn_implementation
+    implementation = inner.config._attn_implementation
     inner.set_attn_implementation(_NAME)
     try:
         yield
     finally:
-        inner.set_attn_implementation(part)
+        inner.set_attn_implementation(implementation)
 
 
 def layout_argument(layout: Layout) -> dict[str, Any]:
-    """The keyword argument of a model through which `layout` computes its attention."""
+    """Return the keyword argument of a model through which `layout` computes its attention."""
     return {_LAYOUT: layout}
 
 
@@ -177,7 +223,7 @@ _KINDS_OF_LAYERS = frozenset({"full_attention", "sliding_attention", "chunked_at
 
 
 def can_pack(model: Any, longest: int) -> bool:
-    """True if the attention of `model` can be replaced, as far as its configuration says.
+    """Whether the attention of `model` can be replaced, as far as its configuration says.
 
     Layouts are causal: they support neither windows and chunks that rows outgrow, nor layers with a
     recurrent state.
@@ -188,54 +234,63 @@ def can_pack(model: Any, longest: int) -> bool:
     """
     inner = getattr(model, "module", model)
     config = inner.config.get_text_config()
-    kinds = {*(getattr(config, "layer_types", None) or ())}
-    if not kinds <= _KINDS_OF_LAYERS:
+    layer_kinds = {*(getattr(config, "layer_types", None) or ())}
+    if not layer_kinds <= _KINDS_OF_LAYERS:
         return False
     # Llama 4 scales queries by their index in the packed row, not by their position in the text.
     if getattr(config, "attn_temperature_tuning", False):
         return False
-    windows = (getattr(config, name, None) for name in _WINDOWS)
-    is_within = all(longest <= size for size in windows if isinstance(size, int) and size > 0)
-    return is_within and getattr(inner.config, "_attn_implementation", None) == "sdpa"
+    for name in _WINDOWS:
+        size = getattr(config, name, None)
+        if isinstance(size, int) and 0 < size < longest:
+            return False
+    return getattr(inner.config, "_attn_implementation", None) == "sdpa"
 
 
 def states_match(
     packed: Tensor, rows: Tensor, other_rows: Callable[[], Tensor] | None = None
 ) -> bool:
-    """True if the states [P, ·] of packed tokens are those of single rows, to rounding.
+    """Whether the states of packed tokens are those of single rows, except for rounding.
 
-    other_rows  the same states from batches of another shape, which differ by rounding alone
+    States are compared by position, because one wrong key changes few states. If sums depend on the
+    number of rows, as on GPUs, half precision differs by about 1 %, and by more in deep models. A
+    layout that is wrong by a token differs by 2 to 30 %. That is why errors above 1 % are compared
+    with the rounding of this model.
 
-    Compared by position, since one wrong key changes few states. Where sums depend on the number of
-    rows, as on GPUs, half precision differs by about 1 %, and more in deep models; a layout that is
-    wrong by a token differs by 2 to 30 %. So errors above 1 % must be no larger than rounding.
+    Args:
+        packed: States [P, ·] of packed tokens.
+        rows: The same states of single rows.
+        other_rows: Computes the same states in batches of another shape, whose only difference is
+            rounding. None if there are no such batches.
     """
-    half, error = is_half(packed), _error(packed, rows)
-    if error <= (0.01 if half else 1e-3):
+    has_half_precision = is_half(packed)
+    error = _error(packed, rows)
+    if error <= (0.01 if has_half_precision else 1e-3):
         return True
     if other_rows is None:
-        return half and error <= _MOST
-    return error <= min(_MOST, 3 * _error(other_rows(), rows))
+        return has_half_precision and error <= _LARGEST_ROUNDING
+    return error <= min(_LARGEST_ROUNDING, 3 * _error(other_rows(), rows))
 
 
 def long_row_matches(packed: Tensor, row: Tensor) -> bool:
-    """True if the states [P, ·] of a long row are the same on average, packed and by itself.
+    """Whether the states [P, ·] of a long row are the same on average, packed and by itself.
 
-    A mask that differs from a causal one in long rows only concerns most of the row's tokens, so
-    the mean tells. The largest error of so many tokens in half precision would tell less.
+    A mask that differs from a causal one only in long rows concerns most of the row's tokens, so
+    the mean shows it. The largest error of so many tokens in half precision would show less.
     """
     error = float(_errors(packed, row).mean())
-    return error <= (_MOST if is_half(packed) else 1e-3)
+    return error <= (_LARGEST_ROUNDING if is_half(packed) else 1e-3)
 
 
 def _error(states: Tensor, expected: Tensor) -> float:
-    """The largest distance from an expected state, relative to that state's norm."""
+    """Return the largest distance from an expected state, relative to that state's norm."""
     return float(_errors(states, expected).amax())
 
 
 def _errors(states: Tensor, expected: Tensor) -> Tensor:
-    """[P] distances from expected states, relative to their norms."""
-    states, expected = states.double().nan_to_num(), expected.double().nan_to_num()
-    distance, norm = (states - expected).norm(dim=-1), expected.norm(dim=-1)
-    errors: Tensor = (distance / norm).nan_to_num(nan=0.0)  # 0/0: both are zeros
-    return errors
+    """Return the distances [P] from expected states, relative to their norms."""
+    states = states.double().nan_to_num()
+    expected = expected.double().nan_to_num()
+    distance = (states - expected).norm(dim=-1)
+    errors: Tensor = distance / expected.norm(dim=-1)
+    return errors.nan_to_num(nan=0.0)  # 0/0: both are zeros

@@ -1,12 +1,14 @@
-"""Hidden states of rows where answer tokens are predicted, and the map to logits.
+"""Hidden states of rows at the positions where answer tokens are predicted, and the map to logits.
 
-The tokens of all rows are packed into one row where the model allows it (`packed_attention.py`), so
-that nothing is computed for padding; else the rows are padded. The numbers are the same.
+The tokens of all rows are packed into one row if the model allows it (`packed_attention.py`), so
+that nothing is computed for padding. Otherwise the rows are padded. The numbers are the same, which
+a `RowReader` checks by a trial before it packs any rows.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from enum import Enum
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -31,9 +33,9 @@ from unlearnbench.models.token_row import Row
 
 _CPU = torch.device("cpu")
 _SHORT = 8
-"""Tokens of the rows on which packing is tried at least."""
+"""Tokens of the longer one of the two short rows on which packing is always tried."""
 _WIDTHS = 16
-"""Padded rows on a GPU have multiples of this width: attention kernels are prepared by shape."""
+"""On a GPU, rows are padded to multiples of this width: attention kernels are prepared by shape."""
 
 
 class RowStates(NamedTuple):
@@ -44,8 +46,9 @@ class RowStates(NamedTuple):
     inner: dict[int, Tensor]
     """[N, D] by requested decoder layer."""
     projection: Projection
+    """The map from final hidden states to logits."""
     labels: Tensor
-    """[N]"""
+    """[N] ids of the scored tokens."""
     rows: Tensor
     """[N] row of each token."""
 
@@ -55,11 +58,24 @@ class ModelRows:
     """Rows as a model's inputs, on its device."""
 
     inputs: Mapping[str, Any]
+    """Keyword arguments of the model."""
     where: Tensor
     """[N] indices into the flattened ids, of the tokens that predict the scored ones."""
     labels: Tensor
+    """[N] ids of the scored tokens."""
     rows: Tensor
+    """[N] row of each token."""
     packed: bool
+    """Whether the inputs are one packed row, which needs `packing`."""
+
+
+class _RowAttention(Enum):
+    """How the attention of packed rows is computed."""
+
+    PADDED = "padded"
+    """Pad queries, keys and values of each layer to the longest row. Works everywhere."""
+    UNPADDED = "unpadded"
+    """Call a kernel that takes packed rows as they are. For half precision on GPUs."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,28 +87,26 @@ class CausalRows:
     places: Tensor
     """[N] index of each token in the padded rows, flattened."""
     bounds: Tensor | None
-    """[rows + 1] where each row begins, and the end of the last; None to pad for attention."""
+    """[rows + 1] where each row begins, and the end of the last. None: attention is padded."""
     longest: int
     """Tokens of the longest row."""
 
     def __call__(
         self, _: nn.Module, kernel: AttentionKernel, query: Tensor, key: Tensor, value: Tensor
     ) -> Tensor:
-        """Attention of one layer, see `Layout`; padding behind a row is never seen."""
-        if self.bounds is not None and not kernel.how.get("dropout"):
+        """Compute the attention of one layer, see `Layout`."""
+        if self.bounds is not None and not kernel.options.get("dropout"):
             return kernel.rows(query, key, value, self.bounds, self.longest)
-        query, key, value = (self._pad(tensor) for tensor in (query, key, value))
-        return kernel(query, key, value, None).flatten(0, 1).index_select(0, self.places)
+        # The causal mask hides padding, because it comes after all tokens of its row.
+        padded = kernel(self._pad(query), self._pad(key), self._pad(value), None)
+        return padded.flatten(0, 1).index_select(0, self.places)
 
     def _pad(self, tensor: Tensor) -> Tensor:
-        zeros = tensor.new_zeros((self.shape[0] * self.shape[1], *tensor.shape[1:]))
+        """Put packed values [N, heads, d] into rows [rows, width, heads, d]."""
+        rows, width = self.shape
+        zeros = tensor.new_zeros((rows * width, *tensor.shape[1:]))
         padded = zeros.index_copy(0, self.places, tensor)
-        return padded.view(*self.shape, *tensor.shape[1:])
-
-
-def _counting(spans: Sequence[range], vocabulary: int) -> list[Row]:
-    """Rows whose ids count up."""
-    return [Row(tuple(i % vocabulary for i in ids), 1) for ids in spans]
+        return padded.view(rows, width, *tensor.shape[1:])
 
 
 class RowReader:
@@ -102,131 +116,170 @@ class RowReader:
         """Find out whether the model takes packed rows.
 
         Args:
-            model: In the mode in which it is read.
+            model: A model in the mode (training or evaluation) in which it will be read.
             pad: Id of the padding.
             longest: Tokens of the longest row that is known in advance. A mask that the
                 configuration does not name may differ from a causal one in long rows only.
         """
-        self.pad, self._longest = pad, longest
+        self.pad = pad
+        self._longest = longest
         self.output: OutputLayer | None = None
-        """None where it is of an unknown kind: then the model computes its logits."""
+        """None if it is of an unknown kind. The model then computes its logits itself."""
         with suppress(ModelError):
             self.output = OutputLayer(model, copied=False)
-        self._packable = self._survives_packing(model, unpadded=False)
+        self._packable = self._survives_packing(model, _RowAttention.PADDED)
         self._unpadded: bool | None = None
-        """True if attention takes packed rows without padding; None until it is tried."""
+        """Whether attention takes packed rows without padding; None until it is tried."""
 
     def __call__(self, model: Any, rows: Sequence[Row], layers: Collection[int] = ()) -> RowStates:
-        """One forward pass of `model`: the one of `__init__`, or a wrapper around it."""
+        """Run a forward pass over rows.
+
+        Args:
+            model: The model that `__init__` got, or a wrapper around it.
+            rows: At least one row.
+            layers: Decoder layers whose states are returned, too.
+        """
         return self.run(model, self.prepared(model, rows), layers)
 
     def packs(self, model: Any, rows: Sequence[Row]) -> bool:
-        """True if the tokens of `rows` go through `model` in one row."""
-        longest = max(len(row.ids) for row in rows)
-        masks = any(row.masked for row in rows)  # no packed layout hides a token
-        return self._packable and not masks and can_pack(model, longest)
+        """Whether the tokens of `rows` go through `model` in one row."""
+        has_masked_tokens = any(row.masked for row in rows)
+        if has_masked_tokens or not self._packable:  # no packed layout hides a token
+            return False
+        return can_pack(model, max(len(row.ids) for row in rows))
 
     def prepared(self, model: Any, rows: Sequence[Row]) -> ModelRows:
-        """Rows on the model's device."""
+        """Return rows as inputs on the model's device."""
         # Tried before any row is padded, so that processes that share a model agree.
-        unpadded = self._packable and self._without_padding(model)
+        unpadded = self._packable and self._takes_unpadded_rows(model)
         if not self.packs(model, rows):
             return self._padded(model, rows)
-        return self._packed(model, rows, unpadded=unpadded)
+        attention = _RowAttention.UNPADDED if unpadded else _RowAttention.PADDED
+        return self._packed(model, rows, attention)
 
     def run(self, model: Any, rows: ModelRows, layers: Collection[int] = ()) -> RowStates:
-        """One forward pass of `model` over prepared rows."""
+        """Run a forward pass over prepared rows, see `__call__`."""
         with packing(model) if rows.packed else nullcontext():
-            result = projected(model, self.output, rows.where, layers, **rows.inputs)
-        return RowStates(*result, rows.labels, rows.rows)
+            hidden, inner, projection = projected(
+                model, self.output, rows.where, layers, **rows.inputs
+            )
+        return RowStates(hidden, inner, projection, rows.labels, rows.rows)
 
-    def _packed(self, model: Any, rows: Sequence[Row], *, unpadded: bool) -> ModelRows:
+    def _packed(self, model: Any, rows: Sequence[Row], attention: _RowAttention) -> ModelRows:
+        """Pack rows into one."""
         device = next(model.parameters()).device
         lengths = np.array([len(row.ids) for row in rows])
-        longest, ends = int(lengths.max()), np.cumsum(lengths)
+        ends = np.cumsum(lengths)
         begins = ends - lengths
-        tokens = np.fromiter(chain.from_iterable(row.ids for row in rows), np.int64, ends[-1])
+        token_count = ends[-1]
+        tokens = np.fromiter(chain.from_iterable(row.ids for row in rows), np.int64, token_count)
+        positions = np.arange(token_count) - np.repeat(begins, lengths)
         # The token at t is predicted at t − 1.
-        spans = zip(begins + [row.start - 1 for row in rows], ends - 1, strict=True)
-        predicting = np.concatenate([np.arange(*span) for span in spans])
+        first_predicting = begins + [row.start - 1 for row in rows]
+        spans = zip(first_predicting, ends - 1, strict=True)
+        predicting = np.concatenate([np.arange(begin, end) for begin, end in spans])
+        row_of_scored = np.repeat(np.arange(len(rows)), [row.scored for row in rows])
+
+        longest = int(lengths.max())
         step = 1 if device.type == "cpu" else _WIDTHS
         width = -(-longest // step) * step
+        places = np.flatnonzero(np.arange(width) < lengths[:, None])
+        bounds = np.array([0, *ends], dtype=np.int32)
+
         arrays = (
             tokens,
-            np.arange(len(tokens)) - np.repeat(begins, lengths),
+            positions,
             predicting,
             tokens[predicting + 1],
-            np.repeat(np.arange(len(rows)), [row.scored for row in rows]),
-            np.flatnonzero(np.arange(width) < lengths[:, None]),
-            np.array([0, *ends], dtype=np.int32),
+            row_of_scored,
+            places,
+            bounds,
         )
-        ids, positions, where, labels, of, places, bounds = send(
+        ids, position_ids, where, labels, scored_rows, places_there, bounds_there = send(
             [torch.from_numpy(array) for array in arrays], device
         )
-        layout = CausalRows((len(rows), width), places, bounds if unpadded else None, longest)
-        inputs = {"input_ids": ids[None], "position_ids": positions[None], "use_cache": False}
-        return ModelRows(inputs | layout_argument(layout), where, labels, of, packed=True)
+        layout = CausalRows(
+            (len(rows), width),
+            places_there,
+            bounds_there if attention is _RowAttention.UNPADDED else None,
+            longest,
+        )
+        inputs = {"input_ids": ids[None], "position_ids": position_ids[None], "use_cache": False}
+        inputs |= layout_argument(layout)
+        return ModelRows(inputs, where, labels, scored_rows, packed=True)
 
     def _padded(self, model: Any, rows: Sequence[Row]) -> ModelRows:
-        tokens = collate(rows, self.pad, _CPU)
-        where = tokens.predicts.flatten().nonzero().squeeze(1)
-        ids, where, labels, of, attention = send(
-            (tokens.ids, where, tokens.labels, tokens.rows, tokens.attention),
+        """Pad rows on the right."""
+        batch = collate(rows, self.pad, _CPU)
+        predicting = batch.predicts.flatten().nonzero().squeeze(1)
+        ids, where, labels, scored_rows, attention = send(
+            (batch.ids, predicting, batch.labels, batch.rows, batch.attention),
             next(model.parameters()).device,
         )
         inputs = {"input_ids": ids, "use_cache": False}
-        # Else no mask: a causal model sees no padding behind a row, while padding that sees
-        # nothing, as behind a sliding window, would become NaN.
+        # Padding needs no mask, because a causal model sees nothing to the right of a token. With
+        # a mask, padding that sees no key at all, as after a sliding window, would become NaN.
         if any(row.masked for row in rows):
             inputs["attention_mask"] = attention
-        return ModelRows(inputs, where, labels, of, packed=False)
+        return ModelRows(inputs, where, labels, scored_rows, packed=False)
 
-    def _without_padding(self, model: Any) -> bool:
-        """True if attention takes packed rows without padding, by trial.
+    def _takes_unpadded_rows(self, model: Any) -> bool:
+        """Whether attention takes packed rows without padding, by a trial.
 
-        Not tried in `__init__`: the kernel is for half precision, which training enters later.
+        The trial is not made in `__init__`, because the kernel is for half precision, which
+        training enters later.
         """
         if not has_varlen_kernel(next(model.parameters())):
             return False
         if self._unpadded is None:
             inner = getattr(model, "module", model)  # a trial is not a step of data parallelism
-            self._unpadded = self._survives_packing(inner, unpadded=True)
+            self._unpadded = self._survives_packing(inner, _RowAttention.UNPADDED)
         return self._unpadded
 
     @torch.no_grad()
-    def _survives_packing(self, model: Any, *, unpadded: bool) -> bool:
-        """True if packed rows, two short ones and a long one, give the states of single rows."""
-        vocabulary = model.get_input_embeddings().weight.shape[0]
-        trial = _counting([range(1, 1 + _SHORT), range(20, 25)], vocabulary)
+    def _survives_packing(self, model: Any, attention: _RowAttention) -> bool:
+        """Whether packed rows, two short ones and a long one, give the states of single rows."""
         if not can_pack(model, _SHORT):
             return False
-        is_long = self._longest > _SHORT and can_pack(model, self._longest)
-        long_row = _counting([range(3, 3 + self._longest)], vocabulary)
+        vocabulary = model.get_input_embeddings().weight.shape[0]
+        short_rows = [_counting_row(1, _SHORT, vocabulary), _counting_row(20, 5, vocabulary)]
+        long_row: Row | None = None
+        if self._longest > _SHORT and can_pack(model, self._longest):
+            long_row = _counting_row(3, self._longest, vocabulary)
         was_training = model.training
         try:
-            packed = self._packed(model, trial, unpadded=unpadded)
-            if was_training and not unpadded:
+            packed = self._packed(model, short_rows, attention)
+            if was_training and attention is _RowAttention.PADDED:
                 # Activation checkpointing calls layers in another way.
                 with torch.enable_grad(), torch.random.fork_rng(devices=[]):
                     self.run(model, packed)
-            result = self.run(model.eval(), packed)
-            packed_long = self._packed(model, long_row, unpadded=unpadded) if is_long else None
-            long_states = None if packed_long is None else self.run(model, packed_long).hidden
+            short_states = self.run(model.eval(), packed).hidden
+            long_states: Tensor | None = None
+            if long_row is not None:
+                long_states = self.run(model, self._packed(model, [long_row], attention)).hidden
         except torch.OutOfMemoryError:
             raise
         except (TypeError, ValueError, RuntimeError, KeyError):
             return False  # the model's attention has arguments that the library's kernel lacks
         else:
 
-            def padded(batch: Sequence[Row]) -> Tensor:
-                return self.run(model, self._padded(model, batch)).hidden
+            def padded_states(rows: Sequence[Row]) -> Tensor:
+                return self.run(model, self._padded(model, rows)).hidden
 
-            if not states_match(
-                result.hidden, padded(trial), lambda: torch.cat([padded([row]) for row in trial])
-            ):
+            def states_one_by_one() -> Tensor:
+                return torch.cat([padded_states([row]) for row in short_rows])
+
+            if not states_match(short_states, padded_states(short_rows), states_one_by_one):
                 return False
-            return long_states is None or long_row_matches(long_states, padded(long_row))
+            if long_row is None or long_states is None:
+                return True
+            return long_row_matches(long_states, padded_states([long_row]))
         finally:
             model.train(was_training)
             # Autocast's copies of the weights that were made here have no gradient.
             torch.clear_autocast_cache()
+
+
+def _counting_row(first: int, length: int, vocabulary: int) -> Row:
+    """Return a row whose ids count up from `first`."""
+    return Row(tuple(i % vocabulary for i in range(first, first + length)), 1)
