@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from importlib.metadata import version
 
 from unlearnbench.analysis.across import standings
-from unlearnbench.analysis.best_settings import panel_label
 from unlearnbench.analysis.results import Results
+from unlearnbench.analysis.settings import panel_label
 
 from .figures.palette import Style
 from .figures.tradeoff_data import TradeOffPanel, drawn_panels

@@ -11,8 +11,9 @@ from typing import Any
 
 from markupsafe import Markup
 
-from unlearnbench.analysis.best_settings import Setting, merit_of
 from unlearnbench.analysis.results import Results
+from unlearnbench.analysis.setting_order import merit_of
+from unlearnbench.analysis.settings import Setting
 from unlearnbench.api import registry
 from unlearnbench.api.benchmark import Headline, HeadlineMetric
 from unlearnbench.api.plugin_code import plugin_code

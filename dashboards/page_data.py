@@ -11,7 +11,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from unlearnbench.analysis.best_settings import panel_label
+from unlearnbench.analysis.settings import panel_label
 from unlearnbench.base.hashing import json_ready
 
 from .formatting import inside_score, interval_text, prose, rate_text, signed, sort_key

@@ -9,8 +9,8 @@ from typing import Any, ClassVar, TypeVar
 
 from markupsafe import Markup
 
-from unlearnbench.analysis.best_settings import Setting
 from unlearnbench.analysis.results import Results
+from unlearnbench.analysis.settings import Setting
 from unlearnbench.api.benchmark import SplitKey
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.api.report_section import ReportSection

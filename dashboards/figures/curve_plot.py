@@ -6,7 +6,8 @@ from html import escape
 from itertools import groupby
 from operator import attrgetter
 
-from unlearnbench.analysis.best_settings import Panel, Setting
+from unlearnbench.analysis.best_settings import Panel
+from unlearnbench.analysis.settings import Setting
 from unlearnbench.config.unit import Unit
 from unlearnbench.results.records import Record
 from unlearnbench.results.table import TableRow

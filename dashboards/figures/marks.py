@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from unlearnbench.analysis.best_settings import Setting
+from unlearnbench.analysis.settings import Setting
 from unlearnbench.stats.t_interval import Interval
 
 from ..formatting import short

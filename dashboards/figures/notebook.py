@@ -16,13 +16,9 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from unlearnbench.analysis.best_settings import (
-    Choice,
-    EarlyEnd,
-    headline_of_rows,
-    panel_label,
-    unit_of_rows,
-)
+from unlearnbench.analysis.best_settings import Choice
+from unlearnbench.analysis.ended_early import EarlyEnd
+from unlearnbench.analysis.settings import headline_of_rows, panel_label, unit_of_rows
 from unlearnbench.api.benchmark import split_order
 from unlearnbench.base.errors import UnlearnbenchError, did_you_mean
 from unlearnbench.evaluation.benchmark_schema import filled_columns

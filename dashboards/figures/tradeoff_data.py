@@ -12,7 +12,9 @@ from itertools import groupby
 from operator import attrgetter
 
 from unlearnbench.analysis import best_settings as analysis
-from unlearnbench.analysis.best_settings import Choice, EarlyEnd, Panel, Setting
+from unlearnbench.analysis.best_settings import Choice, Panel
+from unlearnbench.analysis.ended_early import EarlyEnd
+from unlearnbench.analysis.settings import Setting
 from unlearnbench.results.table import TableRow
 from unlearnbench.stats.ks_test import lowest_log10_p
 

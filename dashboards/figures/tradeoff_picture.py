@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Any
 
-from unlearnbench.analysis.best_settings import panel_label
 from unlearnbench.analysis.results import Results
+from unlearnbench.analysis.settings import panel_label
 
 from ..page_data import embedded, plotly, render
 from .marks import Figure

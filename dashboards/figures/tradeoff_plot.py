@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
-from unlearnbench.analysis.best_settings import Setting, panel_label
+from unlearnbench.analysis.settings import Setting, panel_label
 from unlearnbench.api.benchmark import HeadlineMetric
 from unlearnbench.stats.t_interval import Interval
 

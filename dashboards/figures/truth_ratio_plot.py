@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from unlearnbench.analysis.best_settings import panel_label
+from unlearnbench.analysis.settings import panel_label
 from unlearnbench.api.observations import Evaluation, FloatArray
 from unlearnbench.base.errors import EvaluationError
 from unlearnbench.config.profiles import profile_of_id

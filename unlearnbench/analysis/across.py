@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from statistics import fmean
 
-from unlearnbench.analysis.best_settings import Best, merit_of
+from unlearnbench.analysis.best_settings import Best
+from unlearnbench.analysis.setting_order import merit_of
 from unlearnbench.stats.t_interval import Interval, interval_of_all
 
 

@@ -1,7 +1,7 @@
 """Attacks in words: what comes back of each method, and what the attack teaches any model."""
 
-from unlearnbench.analysis.best_settings import Setting
 from unlearnbench.analysis.lasting import AttackedPanel, AttackedSetting
+from unlearnbench.analysis.settings import Setting
 from unlearnbench.analysis.under_attack import UnderAttack, worst_of_level
 from unlearnbench.analysis.wording import between, setting_name, variant_label
 from unlearnbench.api.metric import MetricColumn

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 
-from unlearnbench.analysis.best_settings import Panel, Setting, is_evidence
+from unlearnbench.analysis.best_settings import Panel
 from unlearnbench.analysis.lasting import AttackedPanel, AttackedSetting
 from unlearnbench.analysis.question_gains import (
     BeforeAndAfter,
@@ -22,6 +22,7 @@ from unlearnbench.analysis.question_gains import (
     question_gains,
 )
 from unlearnbench.analysis.relearning_curve import RelearningCurve
+from unlearnbench.analysis.settings import Setting, is_evidence
 from unlearnbench.analysis.under_attack import Shift, UnderAttack
 from unlearnbench.analysis.yardstick import Yardstick, memorization_column, yardstick
 from unlearnbench.results.asked_rows import NumbersBefore, Observed

@@ -8,8 +8,10 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from unlearnbench.analysis.best_settings import Panel, Setting, Start, is_evidence, p_value
+from unlearnbench.analysis.best_settings import Panel
 from unlearnbench.analysis.method_order import RankedMethod
+from unlearnbench.analysis.settings import Setting, is_evidence
+from unlearnbench.analysis.start_model import Start, p_value
 from unlearnbench.analysis.wording import (
     best_rule,
     listed_seeds,

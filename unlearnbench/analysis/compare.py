@@ -29,17 +29,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from unlearnbench.analysis.best_settings import (
+from unlearnbench.analysis.contender import Contender, Pool
+from unlearnbench.analysis.setting_order import best_of, merit_of
+from unlearnbench.analysis.settings import (
     OnPanel,
     PanelKey,
     Setting,
-    best_of,
     headline_of_rows,
-    merit_of,
     panel_label,
     panel_order,
 )
-from unlearnbench.analysis.contender import Contender, Pool
 from unlearnbench.analysis.wording import setting_name, share_kept
 from unlearnbench.api.benchmark import Headline
 from unlearnbench.api.observations import Evaluation, FloatArray

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from unlearnbench.analysis import attack_text
-from unlearnbench.analysis.best_settings import Panel, panel_label
+from unlearnbench.analysis.best_settings import Panel
 from unlearnbench.analysis.best_text import best_found
 from unlearnbench.analysis.lasting import AttackedPanel
 from unlearnbench.analysis.method_order import PanelOrder, doubts
@@ -19,6 +19,7 @@ from unlearnbench.analysis.pairs import PairTable
 from unlearnbench.analysis.recommend import recommend
 from unlearnbench.analysis.recommendation import Outcome, Recommendation, Verdict
 from unlearnbench.analysis.scorecard import Scorer
+from unlearnbench.analysis.settings import panel_label
 from unlearnbench.api.benchmark import SplitKey
 from unlearnbench.results.outcomes import RunOutcome
 

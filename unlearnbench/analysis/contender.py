@@ -11,17 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from unlearnbench.analysis.best_settings import (
-    Best,
-    EarlyEnd,
-    Panel,
-    PanelKey,
-    Setting,
-    average_seeds,
-    merit_of,
-    panel_label,
-    panels,
-)
+from unlearnbench.analysis.best_settings import Best, Panel, panels
+from unlearnbench.analysis.ended_early import EarlyEnd
+from unlearnbench.analysis.setting_order import merit_of
+from unlearnbench.analysis.settings import PanelKey, Setting, average_seeds, panel_label
 from unlearnbench.analysis.wording import setting_name
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.base.errors import EvaluationError

@@ -30,8 +30,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from unlearnbench.analysis.best_settings import UTILITY_SHARE, Best, OnPanel, Setting, merit_of
+from unlearnbench.analysis.best_settings import UTILITY_SHARE, Best
 from unlearnbench.analysis.relearning_curve import RelearningCurve
+from unlearnbench.analysis.setting_order import merit_of
+from unlearnbench.analysis.settings import OnPanel, Setting
 from unlearnbench.analysis.under_attack import Shift, UnderAttack
 from unlearnbench.analysis.yardstick import Yardstick
 from unlearnbench.api.metric import MetricColumn

@@ -22,9 +22,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from unlearnbench.analysis.best_settings import UTILITY_SHARE, is_evidence, mean_of
+from unlearnbench.analysis.best_settings import UTILITY_SHARE
 from unlearnbench.analysis.lasting import find_variant
 from unlearnbench.analysis.results import Results
+from unlearnbench.analysis.settings import is_evidence, mean_of
 from unlearnbench.api.benchmark import SplitKey, split_order, split_percent
 from unlearnbench.api.membership import CONTROL, MembershipInference
 from unlearnbench.api.metric import Better, MetricColumn

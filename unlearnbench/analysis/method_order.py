@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from unlearnbench.analysis.across import Standing
-from unlearnbench.analysis.best_settings import OnPanel, Setting
+from unlearnbench.analysis.settings import OnPanel, Setting
 from unlearnbench.analysis.wording import counted, listed_names, named_first, share_kept
 from unlearnbench.stats.ks_test import Sensitivity
 from unlearnbench.stats.t_interval import ENOUGH_SEEDS

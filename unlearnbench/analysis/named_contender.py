@@ -4,9 +4,11 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
-from unlearnbench.analysis.best_settings import Best, EarlyEnd, Panel, is_evidence
+from unlearnbench.analysis.best_settings import Best, Panel
 from unlearnbench.analysis.contender import Contender
+from unlearnbench.analysis.ended_early import EarlyEnd
 from unlearnbench.analysis.results import Results
+from unlearnbench.analysis.settings import is_evidence
 from unlearnbench.base.errors import RecordError, did_you_mean
 from unlearnbench.base.number_text import float_text
 from unlearnbench.results.outcomes import outcome

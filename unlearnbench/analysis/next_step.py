@@ -16,7 +16,8 @@ from unlearnbench.config.schema import RetainTermName
 from unlearnbench.stats.t_interval import ENOUGH_SEEDS
 
 if TYPE_CHECKING:
-    from unlearnbench.analysis.best_settings import Best, Panel, Setting
+    from unlearnbench.analysis.best_settings import Best, Panel
+    from unlearnbench.analysis.settings import Setting
 
 _FACTOR = 3
 """Factor between the last rate that was tried and a rate beyond it."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from unlearnbench.analysis.across import standings
-from unlearnbench.analysis.best_settings import Best, Panel, average_seeds, merit_of
+from unlearnbench.analysis.best_settings import Best, Panel
 from unlearnbench.analysis.compare import (
     TOLERANCE,
     Match,
@@ -27,6 +27,8 @@ from unlearnbench.analysis.method_order import (
     Untested,
 )
 from unlearnbench.analysis.over_questions import sensitivity_of_test
+from unlearnbench.analysis.setting_order import merit_of
+from unlearnbench.analysis.settings import average_seeds
 from unlearnbench.base.errors import EvaluationError, RecordError
 from unlearnbench.results.records import Record
 from unlearnbench.results.table import TableRow

@@ -10,7 +10,7 @@ table and the sentences say the same.
 
 One seed shows what these runs answer to other questions, and not what other seeds would give. That
 is why nothing is claimed better if one of the two has fewer than `ENOUGH_SEEDS` seeds, as no such
-setting has a place (`best_settings.shared_places`).
+setting has a place (`setting_order.shared_places`).
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from unlearnbench.analysis.best_settings import Best, OnPanel, Panel
+from unlearnbench.analysis.best_settings import Best, Panel
 from unlearnbench.analysis.compare import TOLERANCE, PanelComparison, compare_match, match
 from unlearnbench.analysis.contender import Contender
 from unlearnbench.analysis.method_order import Rivals
 from unlearnbench.analysis.order_confidence import contenders_of, swaps_for
+from unlearnbench.analysis.settings import OnPanel
 from unlearnbench.analysis.wording import counted
 from unlearnbench.base.errors import EvaluationError, RecordError
 from unlearnbench.results.records import Record

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from unlearnbench.analysis.best_settings import Best, Panel, Setting, is_evidence
+from unlearnbench.analysis.best_settings import Best, Panel
 from unlearnbench.analysis.method_order import Untested
 from unlearnbench.analysis.next_step import next_step, step_without_setting
 from unlearnbench.analysis.recommendation import (
@@ -26,6 +26,7 @@ from unlearnbench.analysis.recommendation import (
 )
 from unlearnbench.analysis.score_facts import first_score, score_facts
 from unlearnbench.analysis.scorecard import OVER_FORGOTTEN, Score, Scorer
+from unlearnbench.analysis.settings import Setting, is_evidence
 from unlearnbench.analysis.under_attack import LEAST_REMOVED
 from unlearnbench.stats.t_interval import ENOUGH_SEEDS
 

@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from unlearnbench.analysis.best_settings import Best, OnPanel, Setting
+from unlearnbench.analysis.best_settings import Best
 from unlearnbench.analysis.lasting import AttackedPanel, AttackedSetting
+from unlearnbench.analysis.settings import OnPanel, Setting
 from unlearnbench.analysis.under_attack import UnderAttack
 from unlearnbench.analysis.wording import variant_label
 from unlearnbench.api.metric import MetricColumn

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from unlearnbench.analysis.best_settings import mean_of
+from unlearnbench.analysis.settings import mean_of
 from unlearnbench.stats.relearning import (
     area_between,
     steps_to_half,

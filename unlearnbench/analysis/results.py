@@ -14,17 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from unlearnbench.analysis.attacked_panels import attacked_panels
-from unlearnbench.analysis.best_settings import (
-    Choice,
-    EarlyEnd,
-    Panel,
-    PanelKey,
-    early_ends,
-    panels,
-)
+from unlearnbench.analysis.best_settings import Choice, Panel, panels
 from unlearnbench.analysis.board_choices import choices_on_board
 from unlearnbench.analysis.choice_plan import ChoicePlan
 from unlearnbench.analysis.conclusion import Conclusion, conclude
+from unlearnbench.analysis.ended_early import EarlyEnd, early_ends
 from unlearnbench.analysis.lasting import AttackedPanel
 from unlearnbench.analysis.method_order import OrderConfidence
 from unlearnbench.analysis.order_confidence import assess_order
@@ -38,6 +32,7 @@ from unlearnbench.analysis.selection import (
     selection_of,
     stored_choices,
 )
+from unlearnbench.analysis.settings import PanelKey
 from unlearnbench.api.benchmark import Headline
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.base.errors import PluginError, RecordError

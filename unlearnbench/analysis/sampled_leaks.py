@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from unlearnbench.analysis.best_settings import Setting, average_seeds
+from unlearnbench.analysis.settings import Setting, average_seeds
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
 from unlearnbench.results.table import TableRow

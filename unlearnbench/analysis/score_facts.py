@@ -12,8 +12,9 @@ from unlearnbench.analysis.scorecard import LASTING, Score, Scorer, lasting_scor
 from unlearnbench.analysis.wording import variant_label
 
 if TYPE_CHECKING:
-    from unlearnbench.analysis.best_settings import Panel, Setting
+    from unlearnbench.analysis.best_settings import Panel
     from unlearnbench.analysis.lasting import AttackedPanel, AttackedSetting
+    from unlearnbench.analysis.settings import Setting
     from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
     from unlearnbench.stats.t_interval import Interval
 

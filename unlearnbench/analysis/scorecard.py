@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
-from unlearnbench.analysis.best_settings import mean_of
 from unlearnbench.analysis.lasting import AttackedSetting
 from unlearnbench.analysis.over_questions import Ends, OverQuestions
+from unlearnbench.analysis.settings import mean_of
 from unlearnbench.api.metric import MetricColumn, Role, Summary
 from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
 from unlearnbench.results.asked_rows import Observed

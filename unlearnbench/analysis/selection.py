@@ -17,17 +17,11 @@ from pathlib import Path
 from statistics import stdev
 from typing import Any, Literal
 
-from unlearnbench.analysis.best_settings import (
-    Choice,
-    EarlyEnd,
-    PanelKey,
-    average_seeds,
-    early_ends,
-    headline_of_rows,
-    is_evidence,
-)
+from unlearnbench.analysis.best_settings import Choice
 from unlearnbench.analysis.choice_plan import ChoicePlan, PlannedRun
+from unlearnbench.analysis.ended_early import EarlyEnd, early_ends
 from unlearnbench.analysis.selection_rule import NO_NUMBERS, ChosenSetting, choose, describe_rule
+from unlearnbench.analysis.settings import PanelKey, average_seeds, headline_of_rows, is_evidence
 from unlearnbench.analysis.tuning import summary
 from unlearnbench.analysis.wording import counted
 from unlearnbench.api.benchmark import Headline

@@ -10,15 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from unlearnbench.analysis.best_settings import (
-    OnPanel,
-    Panel,
-    Setting,
-    Start,
-    best_of,
-    merit_of,
-    panels,
-)
+from unlearnbench.analysis.best_settings import Panel, panels
+from unlearnbench.analysis.setting_order import best_of, merit_of
+from unlearnbench.analysis.settings import OnPanel, Setting
+from unlearnbench.analysis.start_model import Start
 from unlearnbench.analysis.wording import best_rule, share_kept
 from unlearnbench.api.benchmark import Headline
 from unlearnbench.config.search import SelectSettings

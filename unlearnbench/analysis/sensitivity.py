@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from unlearnbench.analysis.best_settings import COLLAPSE_SHARE, OnPanel, Panel, Setting
+from unlearnbench.analysis.best_settings import COLLAPSE_SHARE, Panel
+from unlearnbench.analysis.settings import OnPanel, Setting
 from unlearnbench.results.setting_value import UNSET, Path, names_of, value_text
 
 RATE = "learning rate"

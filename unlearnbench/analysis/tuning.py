@@ -15,7 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from unlearnbench.analysis.best_settings import Panel, Setting, average_seeds, best_of, panels
+from unlearnbench.analysis.best_settings import Panel, panels
+from unlearnbench.analysis.setting_order import best_of
+from unlearnbench.analysis.settings import Setting, average_seeds
 from unlearnbench.config.search import SelectSettings
 from unlearnbench.config.unit import Unit
 from unlearnbench.results.records import Record

@@ -14,8 +14,8 @@ from functools import cached_property
 from statistics import fmean
 from typing import NamedTuple
 
-from unlearnbench.analysis.best_settings import mean_of
 from unlearnbench.analysis.question_gains import QuestionGains
+from unlearnbench.analysis.settings import mean_of
 from unlearnbench.analysis.yardstick import Yardstick
 from unlearnbench.results.attack_variants import attack_of
 from unlearnbench.stats.t_interval import LEVEL, Interval, interval_of_all

@@ -7,7 +7,9 @@ the modules on top of this one: `best_text`, `method_order`, `attack_text`, `com
 
 from collections.abc import Sequence
 
-from unlearnbench.analysis.best_settings import UTILITY_SHARE, Setting, p_value
+from unlearnbench.analysis.best_settings import UTILITY_SHARE
+from unlearnbench.analysis.settings import Setting
+from unlearnbench.analysis.start_model import p_value
 from unlearnbench.api.benchmark import Headline, HeadlineMetric
 from unlearnbench.base.number_text import float_text
 from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from unlearnbench.analysis.best_settings import Best, Panel, Setting, best_per_method
+from unlearnbench.analysis.best_settings import Best, Panel, best_per_method
 from unlearnbench.analysis.results import Results
+from unlearnbench.analysis.settings import Setting
 from unlearnbench.analysis.wording import best_rule
 from unlearnbench.api.benchmark import Headline, HeadlineMetric, split_percent
 from unlearnbench.base.errors import RecordError

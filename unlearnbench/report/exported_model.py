@@ -13,18 +13,12 @@ from typing import Any
 import numpy as np
 from jinja2 import Environment, StrictUndefined
 
-from unlearnbench.analysis.best_settings import (
-    UTILITY_SHARE,
-    Panel,
-    PanelKey,
-    Setting,
-    average_seeds,
-    best_of,
-    is_evidence,
-)
+from unlearnbench.analysis.best_settings import UTILITY_SHARE, Panel
 from unlearnbench.analysis.contender import Contender
 from unlearnbench.analysis.named_contender import find_contender, with_retain_term
 from unlearnbench.analysis.results import Results
+from unlearnbench.analysis.setting_order import best_of
+from unlearnbench.analysis.settings import PanelKey, Setting, average_seeds, is_evidence
 from unlearnbench.analysis.wording import without_retain_model
 from unlearnbench.api.benchmark import SplitKey
 from unlearnbench.api.observations import Evaluation

@@ -23,7 +23,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from unlearnbench.analysis.best_settings import Choice, EarlyEnd
+from unlearnbench.analysis.best_settings import Choice
+from unlearnbench.analysis.ended_early import EarlyEnd
 from unlearnbench.analysis.meta_evaluation import MetaEvaluation
 from unlearnbench.analysis.named_contender import with_retain_term
 from unlearnbench.analysis.recovery import PanelRecovery, panel_recovery

@@ -7,9 +7,10 @@ import math
 import re
 from collections.abc import Iterator
 
-from unlearnbench.analysis.best_settings import Panel, Setting
+from unlearnbench.analysis.best_settings import Panel
 from unlearnbench.analysis.conclusion import Conclusion
 from unlearnbench.analysis.results import Results
+from unlearnbench.analysis.settings import Setting
 from unlearnbench.api.tracker import SweepSummary
 from unlearnbench.report.report import INTERACTIVE, PICTURE
 from unlearnbench.report.tracked_runs import BEST, SCORES, short_rate

@@ -19,10 +19,10 @@ from typing import Any
 
 import yaml
 
-from unlearnbench.analysis.best_settings import PanelKey
 from unlearnbench.analysis.conclusion import CONCLUSION_FILE
 from unlearnbench.analysis.results import LINKS_FILE, Results
 from unlearnbench.analysis.selection import SELECTION_FILE
+from unlearnbench.analysis.settings import PanelKey
 from unlearnbench.analysis.wording import without_retain_model
 from unlearnbench.api.benchmark import Headline, split_text
 from unlearnbench.api.registry import load

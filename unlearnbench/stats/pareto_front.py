@@ -31,7 +31,7 @@ def hypervolume(points: Iterable[tuple[float, float]], reference: tuple[float, f
     Args:
         points: Coordinates of the points.
         reference: Only points above it in both coordinates count. For a panel it is
-            `best_settings.Start.corner`.
+            `start_model.Start.corner`.
     """
     area = 0.0
     top = reference[1]

@@ -7,8 +7,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from unlearnbench.analysis.best_settings import PanelKey, Start
 from unlearnbench.analysis.best_text import stopped_text
+from unlearnbench.analysis.settings import PanelKey
+from unlearnbench.analysis.start_model import Start
 from unlearnbench.base.console import Console
 from unlearnbench.base.deferred_warnings import drain
 from unlearnbench.base.errors import TRANSIENT, UnlearnbenchError

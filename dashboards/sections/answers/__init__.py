@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from unlearnbench.analysis.best_settings import Setting
 from unlearnbench.analysis.scorecard import REPETITION
+from unlearnbench.analysis.settings import Setting
 from unlearnbench.api.metric import Measure
 from unlearnbench.api.observations import Evaluation, SetEvaluation, SetName
 from unlearnbench.results.records import Record

@@ -8,12 +8,9 @@ from typing import Any
 
 from markupsafe import Markup
 
-from unlearnbench.analysis.best_settings import (
-    Best,
-    Setting,
-    best_first,
-    panel_order,
-)
+from unlearnbench.analysis.best_settings import Best
+from unlearnbench.analysis.setting_order import best_first
+from unlearnbench.analysis.settings import Setting, panel_order
 from unlearnbench.analysis.wording import best_rule
 from unlearnbench.api.benchmark import HeadlineMetric
 from unlearnbench.report.best_table import (

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from unlearnbench.analysis.best_settings import panel_label
+from unlearnbench.analysis.settings import panel_label
 from unlearnbench.api.observations import SetEvaluation
 from unlearnbench.results.table import TableRow
 

@@ -7,7 +7,6 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from unlearnbench.analysis.attack_text import attack_sentences
-from unlearnbench.analysis.best_settings import Setting
 from unlearnbench.analysis.lasting import AttackedPanel, AttackedSetting
 from unlearnbench.analysis.recovery import PanelRecovery, Recovery, panel_recovery
 from unlearnbench.analysis.relearning_curve import RelearningCurve
@@ -19,6 +18,7 @@ from unlearnbench.analysis.sampled_leaks import (
     leak_curve,
     mean_leaks,
 )
+from unlearnbench.analysis.settings import Setting
 from unlearnbench.analysis.under_attack import Shift, UnderAttack
 from unlearnbench.analysis.wording import variant_label
 from unlearnbench.analysis.worst_prompt import worst_prompt

@@ -6,7 +6,6 @@ from functools import lru_cache
 from importlib.metadata import version
 from typing import Any
 
-from unlearnbench.analysis.best_settings import OnPanel
 from unlearnbench.analysis.lasting import AttackedSetting
 from unlearnbench.analysis.results import Results
 from unlearnbench.analysis.scorecard import (
@@ -16,6 +15,7 @@ from unlearnbench.analysis.scorecard import (
     lasting_score,
     questions,
 )
+from unlearnbench.analysis.settings import OnPanel
 from unlearnbench.analysis.wording import missing_for_privacy, without_retain_model
 from unlearnbench.api.metric import Summary
 from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema

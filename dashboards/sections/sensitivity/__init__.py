@@ -5,7 +5,7 @@ from functools import lru_cache, partial
 from html import escape
 from typing import Any
 
-from unlearnbench.analysis.best_settings import UTILITY_SHARE, Setting
+from unlearnbench.analysis.best_settings import UTILITY_SHARE
 from unlearnbench.analysis.sensitivity import (
     RATE,
     Dependence,
@@ -14,6 +14,7 @@ from unlearnbench.analysis.sensitivity import (
     sensitivities,
     strips,
 )
+from unlearnbench.analysis.settings import Setting
 from unlearnbench.api.benchmark import HeadlineMetric
 from unlearnbench.report.best_table import Column
 from unlearnbench.results.setting_value import value_text as exact_text

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from unlearnbench.analysis.best_settings import PanelKey, panel_label
 from unlearnbench.analysis.selection import entry_name
+from unlearnbench.analysis.settings import PanelKey, panel_label
 from unlearnbench.analysis.tuning import EDGE, tuned
 from unlearnbench.report.best_table import Column
 

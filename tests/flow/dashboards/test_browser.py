@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import expect
 
-from unlearnbench.analysis.best_settings import average_seeds
+from unlearnbench.analysis.settings import average_seeds
 
 from .attacked_records import under_attacks
 from .conftest import METHODS, build, report_of

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from unlearnbench.analysis.best_settings import average_seeds
+from unlearnbench.analysis.settings import average_seeds
 from unlearnbench.cli.main import main
 from unlearnbench.config.loader import load_config
 from unlearnbench.config.plan import make_plan

@@ -3,7 +3,8 @@
 import pytest
 
 from unlearnbench.analysis.across import places, standings
-from unlearnbench.analysis.best_settings import Best, Setting, average_seeds
+from unlearnbench.analysis.best_settings import Best
+from unlearnbench.analysis.settings import Setting, average_seeds
 
 from .conftest import table_row
 

@@ -4,8 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from unlearnbench.analysis.best_settings import Start, average_seeds, best_per_method, panels
+from unlearnbench.analysis.best_settings import best_per_method, panels
 from unlearnbench.analysis.best_text import best_lines
+from unlearnbench.analysis.settings import average_seeds
+from unlearnbench.analysis.start_model import Start
 from unlearnbench.evaluation.benchmark_schema import default_headline
 from unlearnbench.results.finalize import table_of
 from unlearnbench.results.records import Record

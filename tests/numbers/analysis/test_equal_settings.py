@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from unlearnbench.analysis.best_settings import Panel, average_seeds
+from unlearnbench.analysis.best_settings import Panel
 from unlearnbench.analysis.sensitivity import sensitivities
+from unlearnbench.analysis.settings import average_seeds
 from unlearnbench.api.registry import load, load_method, names, trains
 from unlearnbench.base.errors import PluginError
 from unlearnbench.config.loader import load_config

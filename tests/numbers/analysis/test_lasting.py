@@ -8,8 +8,10 @@ import pytest
 
 from unlearnbench.analysis.attack_text import attack_sentences, lasting
 from unlearnbench.analysis.attacked_panels import attacked_panels
-from unlearnbench.analysis.best_settings import Choice, EarlyEnd, average_seeds, panels
+from unlearnbench.analysis.best_settings import Choice, panels
+from unlearnbench.analysis.ended_early import EarlyEnd
 from unlearnbench.analysis.lasting import AttackedPanel
+from unlearnbench.analysis.settings import average_seeds
 from unlearnbench.analysis.under_attack import Shift, UnderAttack
 from unlearnbench.analysis.yardstick import memorization_column
 from unlearnbench.results.attack_variants import step_of

@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
-from unlearnbench.analysis.best_settings import UTILITY_SHARE, average_seeds, early_ends
+from unlearnbench.analysis.best_settings import UTILITY_SHARE
 from unlearnbench.analysis.choice_plan import ChoicePlan, PlannedRun
+from unlearnbench.analysis.ended_early import early_ends
 from unlearnbench.analysis.results import Results
+from unlearnbench.analysis.settings import average_seeds
 from unlearnbench.config.search import SelectSettings
 from unlearnbench.results.finalize import table_of
 from unlearnbench.results.records import EpochResult, Record

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from unlearnbench.analysis.best_settings import Best, average_seeds, panels
+from unlearnbench.analysis.best_settings import Best, panels
+from unlearnbench.analysis.settings import average_seeds
 from unlearnbench.analysis.wording import setting_name
 from unlearnbench.base.number_text import float_text
 from unlearnbench.config.schema import MethodSpec

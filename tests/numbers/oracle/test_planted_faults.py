@@ -33,15 +33,16 @@ from tests.numbers.oracle.written_views import views_of
 from tests.oracle.claims import Claims
 from unlearnbench.analysis import (
     attacked_panels,
-    best_settings,
+    ended_early,
     sampled_leaks,
     under_attack,
 )
-from unlearnbench.analysis.best_settings import Best, Panel, Setting, average_seeds
+from unlearnbench.analysis.best_settings import Best, Panel
 from unlearnbench.analysis.choice_plan import ChoicePlan
 from unlearnbench.analysis.contender import Contender
 from unlearnbench.analysis.lasting import AttackedPanel, AttackedSetting
 from unlearnbench.analysis.results import Results
+from unlearnbench.analysis.settings import Setting, average_seeds
 from unlearnbench.analysis.under_attack import Shift
 from unlearnbench.analysis.yardstick import Yardstick
 from unlearnbench.api.observations import IntArray, SetEvaluation
@@ -100,7 +101,7 @@ def _with_one_setting(
                 settings[record.id] = first.setdefault(repr(same(record)), settings[record.id])
         return settings
 
-    for module in (finalize, best_settings):
+    for module in (finalize, ended_early):
         patch.setattr(module, "run_settings", run_settings)
 
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import plotly.graph_objects as go
 import pytest
 
-from unlearnbench.analysis.best_settings import average_seeds, panels
+from unlearnbench.analysis.best_settings import panels
+from unlearnbench.analysis.settings import average_seeds
 from unlearnbench.results.finalize import table_of
 from unlearnbench.training.step_result import StepResult
 
