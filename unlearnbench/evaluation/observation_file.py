@@ -1,11 +1,14 @@
 """An evaluation as one file: the observations of every set, as safetensors.
 
-Tensors are named `<set>/<column>`; token counts are stored in 32 bits, truth values as single ones.
-All texts are one tensor of bytes, `texts`: gzipped JSON with the lists of each set. So TOFU's
-forget10 with its tokens is less than 1 MB. Sampled answers are only in files of evaluations that
-have them. The header has the profile and the precision. Greedy
-answers' token ids are not stored: they only save time. If texts are not kept, questions are called
-`row 3 of <fingerprint>`, and values of the metrics that read texts are columns (`text_values`).
+A tensor is named by its set and column, for example `forget/answer_loss` or `forget/tokens.loss`.
+Token counts are stored in 32 bits, truth values as single bits. All texts are in one tensor of
+bytes, `texts`: gzipped JSON with the lists of each set. The observations of TOFU's forget10 with
+its tokens take less than 1 MB that way. The header has the profile and the precision.
+
+Some things are not in every file. Sampled answers are only in files of evaluations that have them.
+Token ids of greedy answers are never stored, because they only save time. If texts are not kept
+(`keep_texts: false`), questions are called `row 3 of <fingerprint>`, and the values of the metrics
+that read texts are columns (`text_values`).
 """
 
 import gzip
@@ -25,6 +28,7 @@ from unlearnbench.api.metric import EXTRA
 from unlearnbench.api.observations import (
     AnswerTokens,
     Evaluation,
+    FloatArray,
     Samples,
     SetEvaluation,
     SetName,
@@ -33,68 +37,142 @@ from unlearnbench.base.errors import EvaluationError
 from unlearnbench.base.outputs import writing
 
 SUFFIX = ".safetensors"
+
+# Fields of a `SetEvaluation`, by how they are stored
 _TEXTS = ("questions", "generated", "references")
-_TOKENS, _VALUES, _SAMPLES, _OBSERVED = "tokens", "values", "samples", "observed"
-_WORD_RULE, _TEXT_VALUES = "word_rule", "text_values"
+"""Lists of texts that every set has, although they may be empty."""
 _LISTS = ("options", "labels")
-_IF_THERE = {"answer_index", "compressed_bytes", "places", *EXTRA}
-_APART = {
-    *(*_TEXTS, *_LISTS, "token_columns", "values", "samples", _WORD_RULE, _TEXT_VALUES),
-    *_IF_THERE,
+"""Lists of several texts per question, stored if there are any."""
+_WORD_RULE = "word_rule"
+_SAMPLES = "samples"
+_TEXT_VALUES = "text_values"
+_VALUES = "values"
+_OPTIONAL_COLUMNS = frozenset({"answer_index", "compressed_bytes", "places", *EXTRA})
+"""Arrays that are stored if the set has them."""
+_COLUMNS = {field.name for field in fields(SetEvaluation)} - {
+    *_TEXTS,
+    *_LISTS,
+    _WORD_RULE,
+    _SAMPLES,
+    _TEXT_VALUES,
+    _VALUES,
+    "token_columns",
+    *_OPTIONAL_COLUMNS,
 }
-_COLUMNS = {f.name for f in fields(SetEvaluation)} - _APART
-_TOKEN_COLUMNS = {f.name for f in fields(AnswerTokens)} - {_OBSERVED}
+"""Arrays that every set has."""
+
+# Prefixes of the names of further columns, as in `tokens.loss`
+_TOKENS = "tokens"
+_OBSERVED = "observed"
+_SAMPLED_ROUGE = f"{_SAMPLES}.rouge_l_recall"
+_TOKEN_COLUMNS = {field.name for field in fields(AnswerTokens)} - {_OBSERVED}
+
+_OLDEST_WORD_RULE = "ascii"
+"""The rule for words of files that name none, because there was no other rule."""
 _DAMAGE = (
-    *(SafetensorError, KeyError, TypeError, ValueError, AttributeError, EOFError),
-    *(IndexError, zlib.error),
+    SafetensorError,
+    KeyError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    EOFError,
+    IndexError,
+    zlib.error,
 )
+"""Errors of the libraries on a file that is cut, changed or something else."""
 
 
 def write_observations(evaluation: Evaluation, path: Path | str) -> None:
-    """Write `evaluation`, whole or not at all. Same evaluation, same bytes."""
+    """Write an evaluation, whole or not at all. Equal evaluations give equal bytes."""
     tensors: dict[str, NDArray[Any]] = {}
     texts: dict[str, dict[str, list[Any]]] = {}
-    for name, seen in evaluation.sets.items():
-        texts[name] = {key: list(getattr(seen, key)) for key in _TEXTS}
-        texts[name] |= {key: list(value) for key in _LISTS if (value := getattr(seen, key))}
-        if seen.word_rule != "ascii":  # as in files of versions that had no other rule
-            texts[name][_WORD_RULE] = [seen.word_rule]
-        columns: dict[str, Any] = {key: getattr(seen, key) for key in sorted(_COLUMNS)}
-        columns |= {key: v for key in sorted(_IF_THERE) if (v := getattr(seen, key)) is not None}
-        columns |= {f"{_VALUES}.{key}": value for key, value in sorted(seen.values.items())}
-        if seen.token_columns is not None:
-            subset = {key: getattr(seen.token_columns, key) for key in sorted(_TOKEN_COLUMNS)}
-            columns |= {f"{_TOKENS}.{k}": value for k, value in subset.items() if value is not None}
-            observed = sorted(seen.token_columns.observed.items())
-            columns |= {f"{_OBSERVED}.{key}": value for key, value in observed}
-        if seen.samples is not None:
-            texts[name][_SAMPLES] = [list(subset) for subset in seen.samples.texts]
-            columns[f"{_SAMPLES}.rouge_l_recall"] = seen.samples.rouge_l_recall
-        if seen.text_values is not None:
-            texts[name][_TEXT_VALUES] = sorted(seen.text_values)
-            columns |= {f"{_TEXT_VALUES}.{k}": value for k, value in seen.text_values.items()}
-        tensors |= {f"{name}/{key}": _small(value) for key, value in columns.items()}
-    # Without a time stamp, so that equal evaluations are equal files.
-    text = gzip.compress(json.dumps(texts).encode(), mtime=0)
-    tensors["texts"] = np.frombuffer(text, dtype=np.uint8)
-    # One key: the library writes several in no certain order.
-    rules = json.dumps({"profile": evaluation.profile, "precision": evaluation.precision})
+    for set_name, evaluated in evaluation.sets.items():
+        texts[set_name] = _texts_of(evaluated)
+        for column, values in _columns_of(evaluated).items():
+            tensors[f"{set_name}/{column}"] = _as_stored(values)
+    # Without a time stamp, so that equal evaluations give equal files.
+    compressed = gzip.compress(json.dumps(texts).encode(), mtime=0)
+    tensors["texts"] = np.frombuffer(compressed, dtype=np.uint8)
+    # Both values are in one key, because the library writes several keys in no certain order.
+    header = json.dumps({"profile": evaluation.profile, "precision": evaluation.precision})
     with writing(Path(path), "the observations") as part:
-        part.write_bytes(save(tensors, metadata={"evaluation": rules}))
+        part.write_bytes(save(tensors, metadata={"evaluation": header}))
+
+
+def _texts_of(evaluated: SetEvaluation) -> dict[str, list[Any]]:
+    """Return the lists of a set that are stored as JSON, by field."""
+    texts: dict[str, list[Any]] = {field: list(getattr(evaluated, field)) for field in _TEXTS}
+    for field in _LISTS:
+        lists = getattr(evaluated, field)
+        if lists:
+            texts[field] = list(lists)
+    if evaluated.word_rule != _OLDEST_WORD_RULE:
+        texts[_WORD_RULE] = [evaluated.word_rule]
+    if evaluated.samples is not None:
+        texts[_SAMPLES] = [list(answers) for answers in evaluated.samples.texts]
+    if evaluated.text_values is not None:
+        # The list tells apart a set without such values and one whose texts were kept.
+        texts[_TEXT_VALUES] = sorted(evaluated.text_values)
+    return texts
+
+
+def _columns_of(evaluated: SetEvaluation) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a set by their names in the file, without the set's name."""
+    columns: dict[str, NDArray[Any]] = {
+        field: getattr(evaluated, field) for field in sorted(_COLUMNS)
+    }
+    for field in sorted(_OPTIONAL_COLUMNS):
+        values = getattr(evaluated, field)
+        if values is not None:
+            columns[field] = values
+    columns |= _with_prefix(_VALUES, evaluated.values)
+    tokens = evaluated.token_columns
+    if tokens is not None:
+        for field in sorted(_TOKEN_COLUMNS):
+            values = getattr(tokens, field)
+            if values is not None:
+                columns[f"{_TOKENS}.{field}"] = values
+        columns |= _with_prefix(_OBSERVED, tokens.observed)
+    if evaluated.samples is not None:
+        columns[_SAMPLED_ROUGE] = evaluated.samples.rouge_l_recall
+    if evaluated.text_values is not None:
+        columns |= _with_prefix(_TEXT_VALUES, evaluated.text_values)
+    return columns
+
+
+def _with_prefix(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    return {f"{prefix}.{name}": values for name, values in sorted(arrays.items())}
+
+
+def _without_prefix(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Return the arrays whose names begin with a prefix, by the rest of their names."""
+    return {
+        name.removeprefix(prefix): values
+        for name, values in arrays.items()
+        if name.startswith(prefix)
+    }
 
 
 def read_observations(path: Path | str) -> Evaluation:
-    """Read what `write_observations` wrote. Raises: EvaluationError that names the file."""
+    """Read what `write_observations` wrote.
+
+    Raises:
+        EvaluationError: The file cannot be read, or is something else. The message names the file.
+    """
     path = Path(path)
     try:
         content = path.read_bytes()
-        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        # A safetensors file begins with the size of its header, in 8 bytes, and the header.
+        header_size = int.from_bytes(content[:8], "little")
+        header = json.loads(content[8 : 8 + header_size])
         rules = json.loads(header["__metadata__"]["evaluation"])
         tensors = load(content)
         texts = json.loads(gzip.decompress(tensors.pop("texts").tobytes()))
-        sets: dict[SetName, SetEvaluation] = {
-            name: _set(text, _columns_of(name, tensors)) for name, text in texts.items()
-        }
+        sets: dict[SetName, SetEvaluation] = {}
+        for set_name, set_texts in texts.items():
+            stored = _without_prefix(f"{set_name}/", tensors)
+            columns = {name: _as_computed(values) for name, values in stored.items()}
+            sets[set_name] = _set_evaluation(set_texts, columns)
         return Evaluation(rules["profile"], sets, precision=rules["precision"])
     except OSError as error:
         reason = error.strerror or str(error)
@@ -105,43 +183,53 @@ def read_observations(path: Path | str) -> Evaluation:
         ) from error
 
 
-def _small(values: NDArray[Any]) -> NDArray[Any]:
+def _as_stored(values: NDArray[Any]) -> NDArray[Any]:
+    """Return an array in the smaller type in which it is stored."""
     if values.dtype == np.bool_:
         return np.packbits(values)
     return np.ascontiguousarray(values, dtype=np.int32 if values.dtype == np.int64 else None)
 
 
-def _whole(values: NDArray[Any]) -> NDArray[Any]:
+def _as_computed(values: NDArray[Any]) -> NDArray[Any]:
+    """Return a stored array in the type that it had. Bits need their number, see `_tokens`."""
     return values.astype(np.int64) if values.dtype == np.int32 else values
 
 
-def _columns_of(name: str, tensors: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    part = f"{name}/"
-    return {key.removeprefix(part): _whole(v) for key, v in tensors.items() if key.startswith(part)}
-
-
-def _set(texts: Mapping[str, list[Any]], columns: Mapping[str, NDArray[Any]]) -> SetEvaluation:
-    def part(start: str) -> dict[str, NDArray[Any]]:
-        return {k.removeprefix(start): v for k, v in columns.items() if k.startswith(start)}
-
-    tokens = part(f"{_TOKENS}.")
-    if tokens:
-        total = int(tokens["lengths"].sum())
-        for key, count in (("ended", len(tokens["lengths"])), ("hit", total), ("tied", total)):
-            tokens[key] = np.unpackbits(tokens[key], count=count).astype(np.bool_)
-    known: dict[str, Any] = {key: tuple(texts[key]) for key in _TEXTS}
-    known |= {key: columns[key] for key in _COLUMNS}
-    known |= {key: columns[key] for key in _IF_THERE & columns.keys()}
-    known |= {key: tuple(map(tuple, texts[key])) for key in _LISTS if key in texts}
-    (known["word_rule"],) = texts.get(_WORD_RULE, ["ascii"])
-    samples = None
+def _set_evaluation(
+    texts: Mapping[str, list[Any]], columns: Mapping[str, NDArray[Any]]
+) -> SetEvaluation:
+    """Return a set from its texts, by field, and its arrays, by column."""
+    stored: dict[str, Any] = {field: tuple(texts[field]) for field in _TEXTS}
+    stored |= {field: columns[field] for field in _COLUMNS}
+    stored |= {field: columns[field] for field in _OPTIONAL_COLUMNS if field in columns}
+    for field in _LISTS:
+        if field in texts:
+            stored[field] = tuple(map(tuple, texts[field]))
+    (word_rule,) = texts.get(_WORD_RULE, [_OLDEST_WORD_RULE])
+    samples: Samples | None = None
     if _SAMPLES in texts:
-        rouge = columns[f"{_SAMPLES}.rouge_l_recall"]
-        samples = Samples(tuple(map(tuple, texts[_SAMPLES])), rouge)
+        samples = Samples(tuple(map(tuple, texts[_SAMPLES])), columns[_SAMPLED_ROUGE])
+    text_values: dict[str, FloatArray] | None = None
+    if _TEXT_VALUES in texts:
+        text_values = _without_prefix(f"{_TEXT_VALUES}.", columns)
     return SetEvaluation(
-        **known,
-        token_columns=AnswerTokens(**tokens, observed=part(f"{_OBSERVED}.")) if tokens else None,
+        **stored,
+        word_rule=word_rule,
+        token_columns=_tokens(columns),
         samples=samples,
-        values=part(f"{_VALUES}."),
-        text_values=part(f"{_TEXT_VALUES}.") if _TEXT_VALUES in texts else None,
+        values=_without_prefix(f"{_VALUES}.", columns),
+        text_values=text_values,
     )
+
+
+def _tokens(columns: Mapping[str, NDArray[Any]]) -> AnswerTokens | None:
+    """Return the tokens of the true answers; None if the set has none."""
+    tokens = _without_prefix(f"{_TOKENS}.", columns)
+    if not tokens:
+        return None
+    answer_count = len(tokens["lengths"])
+    token_count = int(tokens["lengths"].sum())
+    bit_counts = {"ended": answer_count, "hit": token_count, "tied": token_count}
+    for column, count in bit_counts.items():
+        tokens[column] = np.unpackbits(tokens[column], count=count).astype(np.bool_)
+    return AnswerTokens(**tokens, observed=_without_prefix(f"{_OBSERVED}.", columns))
