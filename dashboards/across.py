@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping
 from importlib.metadata import version
+from typing import NamedTuple
 
 from unlearnbench.analysis.across import standings
 from unlearnbench.analysis.results import Results
 from unlearnbench.analysis.settings import panel_label
+from unlearnbench.results.table import TableRow
 
 from .figures.palette import Style
 from .figures.tradeoff_data import TradeOffPanel, drawn_panels
@@ -16,32 +18,41 @@ HEIGHT = 320
 """Pixels of a panel."""
 
 
+class BenchmarkPanel(NamedTuple):
+    """A panel of one benchmark's sweep."""
+
+    benchmark: str
+    title: str
+    """The benchmark, followed by model and split if its sweep has several panels."""
+    panel: TradeOffPanel
+    fault: str | None
+    """Why no method has a place on the panel; None if a method has one."""
+
+
 def build(name: str, sweeps: Mapping[str, Results], pages: Mapping[str, str]) -> str:
     """Build the page.
 
-    sweeps  by name of the benchmark
-    pages   address of the page of each
+    Args:
+        name: Title of the page.
+        sweeps: Results by name of the benchmark.
+        pages: Addresses of the benchmarks' own pages, by name of the benchmark.
     """
-    shown: dict[str, TradeOffPanel] = {}
-    faults, of = dict[str, str](), dict[str, str]()
+    shown: list[BenchmarkPanel] = []
+    all_rows: list[TableRow] = []
     for benchmark, results in sweeps.items():
-        several = drawn_panels(results.panels)
-        for panel in several:
-            more = f" {panel_label(panel.model, panel.forget_fraction)}" if several[1:] else ""
-            shown[benchmark + more], of[benchmark + more] = panel, benchmark
-            if not any(best.ranked for best in panel.best):
-                faults[benchmark + more] = _why_no_places(panel)
-    style = Style.of([row for results in sweeps.values() for row in results.rows])
-    valid = {title: panel.best for title, panel in shown.items() if title not in faults}
-    figures = [draw(panel, style, HEIGHT) for panel in shown.values()]
+        shown += _panels_of(benchmark, results)
+        all_rows += results.rows
+    style = Style.of(all_rows)
+    ranked = {entry.title: entry.panel.best for entry in shown if entry.fault is None}
+    figures = [draw(entry.panel, style, HEIGHT) for entry in shown]
     return render(
         "templates/across.html.j2",
         name=name,
-        panels=shown,
-        pages={title: pages[benchmark] for title, benchmark in of.items()},
-        faults=faults,
-        ranked=list(valid),
-        lines=standings(valid),
+        panels={entry.title: entry.panel for entry in shown},
+        pages={entry.title: pages[entry.benchmark] for entry in shown},
+        faults={entry.title: entry.fault for entry in shown if entry.fault is not None},
+        ranked=list(ranked),
+        lines=standings(ranked),
         colour=style.colour,
         styles=joined("templates/page.css"),
         figures=embedded(figures),
@@ -50,8 +61,22 @@ def build(name: str, sweeps: Mapping[str, Results], pages: Mapping[str, str]) ->
     )
 
 
+def _panels_of(benchmark: str, results: Results) -> list[BenchmarkPanel]:
+    """Make the panels of one benchmark's sweep, with their titles."""
+    panels = drawn_panels(results.panels)
+    entries: list[BenchmarkPanel] = []
+    for panel in panels:
+        title = benchmark
+        if len(panels) > 1:
+            title += f" {panel_label(panel.model, panel.forget_fraction)}"
+        has_places = any(best.ranked for best in panel.best)
+        fault = None if has_places else _why_no_places(panel)
+        entries.append(BenchmarkPanel(benchmark, title, panel, fault))
+    return entries
+
+
 def _why_no_places(panel: TradeOffPanel) -> str:
-    """Say in short why no method has a place on a panel. The panel's own page says more."""
+    """Say in a few words why no method has a place on a panel. The sweep's own page says more."""
     if panel.start.fault:
         return panel.start.fault.partition(":")[0]
     if panel.not_judged:

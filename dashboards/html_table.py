@@ -1,4 +1,4 @@
-"""Tables of the page: columns compute the text and the sort key of each line."""
+"""Tables of the page. Their columns compute the text and the sort key of each line."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,15 +18,17 @@ class Ends(NamedTuple):
 
 @dataclass(frozen=True)
 class Bar:
-    """A number as a bar in its cell, see `templates/score_bar.html.j2`.
+    """A number as a bar in its cell, drawn by `templates/score_bar.html.j2`.
 
-    All numbers are shares of the bar's length.
+    All numbers are fractions of the bar's length.
     """
 
     value: float
     interval: Ends | None = None
     start: float | None = None
+    """The start model's number, as a mark on the bar."""
     retain: float | None = None
+    """The retain model's number, as a mark on the bar."""
 
 
 @dataclass(frozen=True)
@@ -36,20 +38,23 @@ class HtmlTable:
     id: str
     label: str
     columns: Sequence[Column]
-    """The first one names the method."""
+    """The first column names the method."""
     lines: Sequence[Any]
+    """Values of any type. The columns and the functions below read them."""
     family: Callable[[Any], str]
-    """Method of a line, by which the page colours and filters it."""
+    """Returns the method of a line, by which the page colours and filters the line."""
     panel: Callable[[Any], int] | None = None
-    """Number of the panel of a line, by which the page hides it; None: lines are of all."""
+    """Returns the number of a line's panel, by which the page hides the line. None if the lines
+    hold for all panels."""
     references: Sequence[Any] = ()
-    """Lines of the retain and start models, which stand below and are no methods."""
+    """Lines of the retain and start models, which stand below the methods."""
     bars: Mapping[str, Callable[[Any], Bar | None]] = field(default_factory=dict)
-    """By the title of a column, the bar of a line; None for a line without the number."""
+    """Functions that return the bar of a line, by the title of the column. A line without the
+    number has no bar."""
 
 
 def number_column(
     title: str, value: Callable[[Any], float | None], digits: int, align: str = "num"
 ) -> Column:
     """Make a column of plain numbers."""
-    return Column(title, lambda item: signed(value(item), digits), value, align)
+    return Column(title, lambda line: signed(value(line), digits), value, align)

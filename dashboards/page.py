@@ -5,7 +5,7 @@ embedded once and compressed. The data that only one section's scripts load are 
 rows, which every section needs, are embedded as plain JSON.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -41,13 +41,18 @@ SCRIPTS = (
     "run_selection.js",
     "startup.js",
 )
-"""Shared scripts, each after those that it needs. The scripts of sections follow."""
+"""Shared scripts, each after the scripts that it needs. The scripts of sections follow."""
 HEIGHT = 440
 """Pixels of a trade-off panel. One panel fits on the first screen of the page."""
 FIRST = ("kind", "method", "model", "forget_fraction", "learning_rate", "seed", "epoch")
 """The fields of a row before the benchmark's metrics."""
 LAST = ("status", "run_id", "family")
 """The fields of a row after the benchmark's metrics."""
+_DIGITS = 6
+"""Significant digits of a metric in the page's data. The page shows fewer."""
+
+MeansOfSetting = tuple[list[int], list[float | None]]
+"""A setting for scripts: positions of its rows in `rows`, and a mean for each column in `means`."""
 
 
 def sections() -> list[ReportSection]:
@@ -84,7 +89,7 @@ def build(report: Results) -> str:
 
 
 def _status(report: Results) -> str:
-    """Count the runs by how they ended."""
+    """Count the runs by how they ended, in one sentence."""
     statuses = (record.status for record in report.records if record.kind == "run")
     counts = tally(statuses, report.planned)
     if not report.unplanned:
@@ -93,9 +98,10 @@ def _status(report: Results) -> str:
 
 
 def _data(context: PageContext) -> dict[str, Any]:
-    """Collect the data that scripts read at once.
+    """Collect the data that scripts read when the page opens.
 
-    The order of the keys is part of the page.
+    Data that only one section needs is loaded later, see `Section.data`. The order of the keys is
+    part of the page.
     """
     return {
         **_appearance(context),
@@ -137,21 +143,38 @@ def _panel_figures(context: PageContext) -> list[dict[str, Any]]:
 
 
 def _numbers(context: PageContext) -> dict[str, Any]:
-    """Collect the rows of the table, the means of settings, and how their numbers are written."""
-    rows = context.report.rows
-    metric_names = [column.name for column in context.columns.own]
-    fields = (*FIRST, *metric_names, *LAST)
-    described: dict[str, dict[str, Any]] = {}
-    for column in context.columns.all:
-        values = (row.metrics[column.name] for row in rows)
-        described[column.name] = {"label": column.label, "digits": digits(column, values)}
+    """Collect the numbers that the scripts of all sections share.
+
+    Names are listed once, and rows and settings are lists in the order of the names. This keeps the
+    page of a large sweep small.
+
+    Returns:
+        The values by key:
+
+        - `columns`: names of the cells of a row, such as `method`, `seed` and `model_utility`.
+        - `rows`: a list of cells for each row of the table.
+        - `means`: names of the benchmark's own metrics, which each setting has a mean of.
+        - `settings`: rows and means of each setting, see `_settings`.
+        - `metrics`: label and decimals of every column that has a number.
+    """
+    own_metrics = [column.name for column in context.columns.own]
+    fields = (*FIRST, *own_metrics, *LAST)
     return {
         "columns": list(fields),
-        "rows": [_cells(row, fields) for row in rows],
-        "means": metric_names,
-        "settings": _settings(context, metric_names),
-        "metrics": described,
+        "rows": [_cells(row, fields) for row in context.report.rows],
+        "means": own_metrics,
+        "settings": _settings(context, own_metrics),
+        "metrics": _metric_formats(context),
     }
+
+
+def _metric_formats(context: PageContext) -> dict[str, dict[str, Any]]:
+    """Say by which label and with how many decimals each metric is shown."""
+    formats: dict[str, dict[str, Any]] = {}
+    for column in context.columns.all:
+        values = [row.metrics[column.name] for row in context.report.rows]
+        formats[column.name] = {"label": column.label, "digits": digits(column, values)}
+    return formats
 
 
 def _roles(context: PageContext) -> dict[str, Any]:
@@ -178,11 +201,13 @@ def _evaluation_of(setting: Setting | None) -> tuple[str, int] | None:
 
 
 def _first_two(context: PageContext) -> tuple[Setting | None, Setting | None]:
-    """Return the best setting of the page and the next one of its panel.
+    """Return the best setting of the page, and the best one of another method on its panel.
 
     *Answers* shows them side by side. Each is None if there is no such setting.
     """
-    ranked = [best.ranked for panel in context.panels for best in panel.best if best.ranked]
+    ranked: list[Setting] = []
+    for panel in context.panels:
+        ranked += [best.ranked for best in panel.best if best.ranked is not None]
     if not ranked:
         return None, None
     first = max(ranked, key=lambda setting: merit_of(setting) or ())
@@ -192,60 +217,70 @@ def _first_two(context: PageContext) -> tuple[Setting | None, Setting | None]:
     return first, None
 
 
-def _settings(context: PageContext, names: Sequence[str]) -> list[tuple[list[int], list[Any]]]:
-    """List the settings after each epoch: the positions of their rows, and their means by column.
+def _settings(context: PageContext, metrics: Sequence[str]) -> list[MeansOfSetting]:
+    """List the settings after each epoch: positions of their rows, and means of the metrics.
 
-    A setting of one row is left out if its means are the row's numbers. The choices of `select` or
-    `tune` come last, because a card of their rows shows them: the mean of the seeds that report it.
+    Scripts look up the mean of a row's setting here. If several entries have the same row, the last
+    one counts. A row without an entry shows its own numbers.
     """
-    shown = [
-        setting for panel in context.panels for setting in panel.settings if _has_means(setting)
-    ]
+    position_of_row: dict[tuple[str, int], int] = {}
+    for position, row in enumerate(context.report.rows):
+        position_of_row[row.run_id, row.epoch] = position
+
+    entries: list[MeansOfSetting] = []
+    for setting in _settings_with_means(context):
+        positions = [position_of_row[row.run_id, row.epoch] for row in setting.rows]
+        means = [short(setting.metrics[name], _DIGITS) for name in metrics]
+        entries.append((positions, means))
+    return entries
+
+
+def _settings_with_means(context: PageContext) -> Iterator[Setting]:
+    """Yield the settings of all panels, and then the choices of `select` or `tune`.
+
+    The mean of a choice covers only the seeds that report it. The choices come last, so that the
+    card of one of their rows shows this mean and not that of all seeds.
+    """
+    for panel in context.panels:
+        for setting in panel.settings:
+            if _has_means(setting):
+                yield setting
     for panel in context.panels:
         for best in panel.best:
             if best.choice is not None and best.setting is not None:
-                shown.append(best.setting)
-
-    positions = {
-        (row.run_id, row.epoch): position for position, row in enumerate(context.report.rows)
-    }
-    settings: list[tuple[list[int], list[Any]]] = []
-    for setting in shown:
-        of_rows = [positions[row.run_id, row.epoch] for row in setting.rows]
-        means = [short(setting.metrics[name], 6) for name in names]
-        settings.append((of_rows, means))
-    return settings
+                yield best.setting
 
 
 def _has_means(setting: Setting) -> bool:
-    """Whether the numbers of the setting are others than those of its only row."""
+    """Whether the setting has other numbers than its only row."""
     return len(setting.rows) != 1 or setting.metrics is not setting.rows[0].metrics
 
 
 def _axes(headline: Headline) -> list[dict[str, Any]]:
-    """Describe the two headline metrics, first the kept one; `name` is for narrow tables."""
+    """Describe the two headline metrics: first utility, then forgetting."""
     return [
         _axis(headline.kept, headline.kept.label),
         _axis(headline.forgotten, headline.forgotten.short),
     ]
 
 
-def _axis(metric: HeadlineMetric, name: str) -> dict[str, Any]:
+def _axis(metric: HeadlineMetric, name_in_tables: str) -> dict[str, Any]:
+    """Describe a headline metric, with its full label for axes and a name for narrow tables."""
     return {
         "column": metric.column,
         "label": metric.label,
         "digits": metric.digits,
-        "name": name,
+        "name": name_in_tables,
     }
 
 
 def _cells(row: TableRow, fields: Iterable[str]) -> list[Any]:
-    """List the values of a row's fields, with metrics rounded to six digits."""
+    """List the values of a row's fields, with rounded metrics."""
     values = vars(row) | dict(row.metrics)
     cells: list[Any] = []
     for name in fields:
         value = values[name]
-        # Filters compare learning rates and splits, so these have all their digits.
+        # Filters compare learning rates and splits, so these keep all their digits.
         is_metric = isinstance(value, float) and name not in FIRST
-        cells.append(short(value, 6) if is_metric else value)
+        cells.append(short(value, _DIGITS) if is_metric else value)
     return cells

@@ -1,10 +1,11 @@
-"""Templates filled in, and data encoded for scripts."""
+"""Rendering of templates, and encoding of data for the scripts of a page."""
 
 import base64
 import json
 import zlib
 from functools import cache
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
@@ -18,23 +19,26 @@ from .formatting import inside_score, interval_text, prose, rate_text, signed, s
 
 
 def to_json(value: Any) -> str:
-    """Write compact JSON; NaN and infinities, which JSON does not have, become null."""
+    """Write compact JSON. NaN and infinities, which JSON does not have, become null."""
     options: dict[str, Any] = {"ensure_ascii": False, "separators": (",", ":")}
     try:
         return json.dumps(value, allow_nan=False, **options)
     except ValueError:
-        return json.dumps(json_ready(value, lambda _: None), allow_nan=False, **options)
+        # Only values with NaN or an infinity are copied, because the copy takes time.
+        with_nulls = json_ready(value, lambda _: None)
+        return json.dumps(with_nulls, allow_nan=False, **options)
 
 
 def compressed(text: str) -> str:
     """Compress a text (raw deflate, base 64) for `inflate` in `templates/core.js`."""
+    # A negative number of bits means raw deflate: without zlib's header and checksum.
     packer = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
     packed = packer.compress(text.encode()) + packer.flush()
     return base64.b64encode(packed).decode("ascii")
 
 
 def embedded(value: Any) -> Markup:
-    """Write JSON for a script element, which no text in it can end: without `<`."""
+    """Write JSON for a script element. It has no `<`, so no text in it can end the element."""
     return Markup(to_json(value).replace("<", "\\u003c"))
 
 
@@ -45,38 +49,54 @@ def plotly() -> str:
 
 
 def render(template: str, /, **values: Any) -> str:
-    """Fill a template in, by its path."""
+    """Fill a template in.
+
+    Args:
+        template: Path in this package, such as `templates/page.html.j2`.
+        values: Values of the template's names.
+    """
     return _environment().get_template(template).render(**values)
 
 
 def joined(*paths: str) -> Markup:
-    """Join files of this package, as they are."""
+    """Join files of this package without any escaping."""
     return Markup("\n".join(map(resource, paths)))
 
 
 def files_of(folder: str, suffix: str) -> list[str]:
-    """List the paths of a folder's files with a suffix, by name."""
-    iterdir = files(__package__ or "dashboards").joinpath(folder).iterdir()
-    return sorted(f"{folder}/{item.name}" for item in iterdir if item.name.endswith(suffix))
+    """List the paths of a folder's files with a suffix, in the order of their names."""
+    names = [file.name for file in _package_files().joinpath(folder).iterdir()]
+    return sorted(f"{folder}/{name}" for name in names if name.endswith(suffix))
 
 
 @cache
 def resource(path: str) -> str:
     """Read a file of this package."""
-    return files(__package__ or "dashboards").joinpath(path).read_text(encoding="utf-8")
+    return _package_files().joinpath(path).read_text(encoding="utf-8")
+
+
+def _package_files() -> Traversable:
+    return files(__package__ or "dashboards")
 
 
 @cache
 def _environment() -> Environment:
-    made = Environment(
+    """Make the environment of all templates, with the functions that they may call."""
+    environment = Environment(
         loader=FunctionLoader(resource),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    functions: dict[str, Any] = {"place": panel_label, "rate": rate_text, "prose": prose}
-    functions |= {"number": signed, "ends": interval_text, "key": sort_key}
-    functions["inside_score"] = inside_score
-    made.globals.update(functions)
-    return made
+    functions: dict[str, Any] = {
+        "place": panel_label,
+        "rate": rate_text,
+        "prose": prose,
+        "number": signed,
+        "ends": interval_text,
+        "key": sort_key,
+        "inside_score": inside_score,
+    }
+    environment.globals.update(functions)
+    return environment

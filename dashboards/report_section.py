@@ -1,4 +1,4 @@
-"""Base of the sections of this package: values shared for a report, and a template."""
+"""Base class of the sections of this package, and the values that they share on a page."""
 
 from __future__ import annotations
 
@@ -33,26 +33,35 @@ class PageContext:
     style: Style
     panels: tuple[TradeOffPanel, ...]
     columns: PageColumns
-    _read: dict[tuple[str, int], Evaluation | None] = field(default_factory=dict, repr=False)
+    _evaluations: dict[tuple[str, int], Evaluation | None] = field(default_factory=dict, repr=False)
+    """The evaluations that were read so far, by run and epoch. None if there is none."""
 
     @classmethod
     def of(cls, report: Results) -> PageContext:
-        """Return the context of a report; that of the last one is kept."""
+        """Return the context of a report.
+
+        Sections get only the report, so the last context is kept for the next section of the same
+        page.
+        """
         if not _latest or _latest[0].report is not report:
-            shown = drawn_panels(report.panels)
+            style = Style.of(report.rows, report.records)
+            panels = drawn_panels(report.panels)
             columns = PageColumns.of(report.rows, report.schema)
-            _latest[:] = [cls(report, Style.of(report.rows, report.records), shown, columns)]
+            _latest[:] = [cls(report, style, panels, columns)]
         return _latest[0]
 
     @property
     def best(self) -> list[Setting]:
         """The best setting of each method on each panel."""
-        return [item.setting for panel in self.panels for item in panel.best if item.setting]
+        settings: list[Setting] = []
+        for panel in self.panels:
+            settings += [best.setting for best in panel.best if best.setting is not None]
+        return settings
 
     def panel_number(self, model: str, split: SplitKey) -> int:
-        """Look up a panel's number on the page, by which it is chosen; -1 if it has no numbers."""
-        numbers = {panel.panel: number for number, panel in enumerate(self.panels)}
-        return numbers.get((model, split), -1)
+        """Look up the number by which the page chooses a panel; -1 if there is no such panel."""
+        number_of_panel = {panel.panel: number for number, panel in enumerate(self.panels)}
+        return number_of_panel.get((model, split), -1)
 
     def rows_of(self, panel: Any) -> list[TableRow]:
         """List the rows of a panel."""
@@ -64,49 +73,51 @@ class PageContext:
 
     def evaluation(self, run: str, epoch: int) -> Evaluation | None:
         """Read an evaluation from its record, once."""
-        if (run, epoch) not in self._read:
-            record = next(item for item in self.report.records if item.id == run)
-            self._read[run, epoch] = record.evaluations.get(epoch)
-        return self._read[run, epoch]
+        key = run, epoch
+        if key not in self._evaluations:
+            record = next(record for record in self.report.records if record.id == run)
+            self._evaluations[key] = record.evaluations.get(epoch)
+        return self._evaluations[key]
 
 
 _latest: list[PageContext] = []
+"""The context of the last page; empty before the first one."""
 
 
-def of_place(result: Iterable[_T], panel: Any) -> list[_T]:
-    """List what is of the same model and split as a panel."""
-    location = attrgetter("model", "forget_fraction")
-    return [item for item in result if location(item) == location(panel)]
+def of_place(candidates: Iterable[_T], panel: Any) -> list[_T]:
+    """List the candidates that have the model and the split of a panel."""
+    place = attrgetter("model", "forget_fraction")
+    return [candidate for candidate in candidates if place(candidate) == place(panel)]
 
 
 class Section(ReportSection):
     """A section of this package.
 
-    Its folder has the template `section.html.j2`, and scripts and styles if it has any: every
-    `*.js` and `*.css` is included, in the order of their names. Scripts run behind the template.
+    Its folder has the template `section.html.j2`. Every `*.js` and `*.css` file of the folder is
+    included, in the order of the names. Scripts run after the template is part of the page.
     """
 
     folder: ClassVar[str]
     """Name of the folder in `sections/`."""
 
     def values(self, context: PageContext) -> Mapping[str, Any] | None:
-        """Compute the template's values; None leaves the section out."""
+        """Compute the values of the template's names. None leaves the section out."""
         return {}
 
     def data(self, context: PageContext) -> Any:
-        """Collect what scripts load by `page.lazyData(name)`; None without any."""
+        """Collect the data that scripts load by `page.lazyData(name)`. None if there is none."""
 
     def render(self, results: Results) -> str:
-        """Fill the template in, with data, styles and scripts behind it."""
+        """Fill the template in, and add data, styles and scripts."""
         context = PageContext.of(results)
         values = self.values(context)
         if values is None:
             return ""
         folder = f"sections/{self.folder}"
+        # A section may have a value of its own for `unit`.
+        values_with_unit = {"unit": results.unit, **values}
         body = render(
-            f"{folder}/section.html.j2",
-            panel_number=context.panel_number,
-            **{"unit": results.unit, **values},
+            f"{folder}/section.html.j2", panel_number=context.panel_number, **values_with_unit
         )
         data = self.data(context)
         return render(
