@@ -1,4 +1,4 @@
-// The whole page is loaded: show the view that is stored in the address.
+// The last of the shared scripts: once the page is loaded, it shows the view that the address records.
 page.whenLoaded(() => {
   page.restoreView();
   page.byId("theme").addEventListener("click", () => {
@@ -8,7 +8,8 @@ page.whenLoaded(() => {
   });
   page.listeners.forEach((listener) => listener());
   page.refreshAll();
+  // Only the trade-off section has cards, and it may be missing.
   page.showCard?.();
-  // A sandboxed frame ignores downloads and new windows silently.
+  // A sandboxed frame silently ignores downloads and new windows, so the page says so.
   page.byId("framed").hidden = window === window.parent;
 });

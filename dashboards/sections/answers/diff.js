@@ -1,48 +1,79 @@
-// Two answers compared word by word, by their longest common subsequence.
+// Two answers compared word by word, by their longest common subsequence of words.
 {
   const { element } = page;
 
-  // lengths[i * (b.length + 1) + j]: length of the longest common subsequence of a[i:] and b[j:].
-  const common = (a, b) => {
+  const splitWords = (text) => text.split(/\s+/).filter(Boolean);
+
+  /**
+   * Compute the lengths of the longest common subsequences of all ends of two lists of words.
+   *
+   * @param {string[]} a
+   * @param {string[]} b
+   * @returns {function} `lengthFrom(i, j)`: how long the subsequence of `a[i:]` and `b[j:]` is.
+   */
+  const commonLengths = (a, b) => {
     const width = b.length + 1;
-    const lengths = new Uint16Array((a.length + 1) * width);
-    for (let i = a.length - 1; i >= 0; i--) {
-      for (let j = b.length - 1; j >= 0; j--) {
-        lengths[i * width + j] = a[i] === b[j]
-          ? lengths[(i + 1) * width + j + 1] + 1
-          : Math.max(lengths[(i + 1) * width + j], lengths[i * width + j + 1]);
+    const lengths = new Uint16Array((a.length + 1) * width); // [a.length + 1, b.length + 1], as one row
+    for (let i = a.length - 1; i >= 0; i -= 1) {
+      for (let j = b.length - 1; j >= 0; j -= 1) {
+        const withoutA = lengths[(i + 1) * width + j];
+        const withoutB = lengths[i * width + j + 1];
+        const withoutBoth = lengths[(i + 1) * width + j + 1];
+        lengths[i * width + j] = a[i] === b[j] ? withoutBoth + 1 : Math.max(withoutA, withoutB);
       }
     }
-    return lengths;
+    return (i, j) => lengths[i * width + j];
   };
-  const words = (text) => text.split(/\s+/).filter(Boolean);
+
+  // Says for each word of `a` whether it is in the longest common subsequence with `b`.
+  const sharedWords = (a, b) => {
+    const lengthFrom = commonLengths(a, b);
+    let j = 0;
+    return a.map((word, i) => {
+      // Words of `b` are passed over as long as this loses less than passing over the word of `a`.
+      while (j < b.length && word !== b[j] && lengthFrom(i, j + 1) > lengthFrom(i + 1, j)) j += 1;
+      const isShared = j < b.length && word === b[j];
+      if (isShared) j += 1;
+      return isShared;
+    });
+  };
+
+  // Joins neighbouring words that are both shared, or both not: [{ text, isShared }].
+  const joinPieces = (wordsWithSpaces, isShared) => {
+    const pieces = [];
+    for (const [i, text] of wordsWithSpaces.entries()) {
+      const last = pieces.at(-1);
+      if (last?.isShared === isShared[i]) last.text += text;
+      else pieces.push({ text, isShared: isShared[i] });
+    }
+    return pieces;
+  };
 
   page.wordDiff = {
-    // Share of the words of both that they do not have in common: 0 equal, 1 nothing in common.
-    distance: (one, other) => {
+    /**
+     * Return how different two texts are: 0 for the same words in the same order, 1 for none in
+     * common.
+     */
+    distance(one, other) {
       if (one === other) return 0;
-      const [a, b] = [words(one), words(other)];
-      const both = a.length + b.length;
-      return both ? 1 - (2 * common(a, b)[0]) / both : 0;
+      const a = splitWords(one);
+      const b = splitWords(other);
+      const wordCount = a.length + b.length;
+      if (wordCount === 0) return 0;
+      return 1 - (2 * commonLengths(a, b)(0, 0)) / wordCount;
     },
-    // The text as nodes, with a mark around the words that the other text does not have.
-    marked: (text, other) => {
-      const [parts, a, b] = [text.match(/\S+\s*/g) ?? [], words(text), words(other)];
-      const [width, lengths] = [b.length + 1, common(a, b)];
-      const pieces = [];
-      const add = (part, isNew) => {
-        if (pieces.at(-1)?.isNew === isNew) pieces.at(-1).text += part;
-        else pieces.push({ text: part, isNew });
-      };
-      let j = 0;
-      a.forEach((word, i) => {
-        while (j < b.length && word !== b[j] && lengths[i * width + j + 1] > lengths[(i + 1) * width + j]) j++;
-        const shared = j < b.length && word === b[j];
-        if (shared) j++;
-        add(parts[i], !shared);
+
+    /** Return a text as a list of nodes, with a mark around words that `other` does not have. */
+    marked(text, other) {
+      const wordsWithSpaces = text.match(/\S+\s*/g) ?? [];
+      const isShared = sharedWords(splitWords(text), splitWords(other));
+      return joinPieces(wordsWithSpaces, isShared).flatMap((piece) => {
+        if (piece.isShared) return [piece.text];
+        // The space behind the last marked word is not marked.
+        const words = piece.text.trimEnd();
+        const space = piece.text.slice(words.length);
+        return [element("mark", {}, words), space];
       });
-      return pieces.flatMap((piece) => piece.isNew
-        ? [element("mark", {}, piece.text.trimEnd()), piece.text.slice(piece.text.trimEnd().length)] : [piece.text]);
     },
   };
 }

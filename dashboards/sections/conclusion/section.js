@@ -1,4 +1,5 @@
-// Each example leads to all answers of its model.
+// Each example has a button that leads to all answers of its model.
 for (const button of document.querySelectorAll("[data-sample]")) {
-  button.addEventListener("click", () => page.showAnswers(button.dataset.sample, Number(button.dataset.epoch)));
+  const { sample: run, epoch } = button.dataset;
+  button.addEventListener("click", () => page.showAnswers(run, Number(epoch)));
 }

@@ -1,11 +1,26 @@
-// Forgetting curves by epoch: of a metric on all sets, or of a set by all metrics.
+// Curves by epoch: of one metric on all evaluation sets, or of one set by all metrics.
 {
-  const [chooser, holder] = [page.byId("curve-group"), page.byId("curve-plots")];
+  const chooser = page.byId("curve-group");
+  const holder = page.byId("curve-plots");
+  const legend = page.byId("curve-lines");
+
+  // Pairs of title and figure of the chosen group. `groups` says by group which metrics belong to it
+  // and how they are called there; `figures` are those of a panel, by metric.
+  const figuresOfGroup = (groups, figures) => {
+    const group = chooser.value;
+    const isFirst = chooser.selectedIndex === 0; // the overview: its titles stand for themselves
+    const pairs = [];
+    for (const [metric, name] of Object.entries(groups[group] ?? {})) {
+      if (!figures[metric]) continue;
+      const title = isFirst ? name : `${group}: ${name}`;
+      pairs.push([title, figures[metric]]);
+    }
+    return pairs;
+  };
+
   const draw = page.drawSection("curves", ({ groups, panels }) => {
-    const [group, figures] = [chooser.value, panels[page.panelShown()] ?? {}];
-    const shown = Object.entries(groups[group] ?? {}).filter(([metric]) => figures[metric])
-      .map(([metric, text]) => [chooser.selectedIndex ? `${group}: ${text}` : text, figures[metric]]);
-    page.showSmallPlots("curve", holder, shown, page.lineLegend(holder, page.byId("curve-lines"), shown));
+    const shown = figuresOfGroup(groups, panels[page.panelShown()] ?? {});
+    page.showSmallPlots("curve", holder, shown, page.lineLegend(holder, legend, shown));
   });
   chooser.addEventListener("change", draw);
 }

@@ -1,4 +1,4 @@
-// The table of pairs: lines and columns of the methods that the filters show.
+// The table of pairs: hides lines and columns of the methods that the filters hide.
 page.listeners.push(() => {
   const { families } = page.filters;
   for (const node of document.querySelectorAll(".pairs-table [data-family]")) {

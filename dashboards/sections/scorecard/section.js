@@ -1,4 +1,4 @@
-// The scorecard: the warnings of the methods that the filters show.
+// The sentences below the scorecard: hides those of methods that the filters hide.
 page.listeners.push(() => {
   const { families } = page.filters;
   for (const item of document.querySelectorAll("#scorecard li[data-family]")) {

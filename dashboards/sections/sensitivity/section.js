@@ -1,13 +1,17 @@
-// Strips of all settings, whose marks open the card of a point, and lines by hyperparameter.
+// Strips of all settings, whose marks open the card of a point, and curves by hyperparameter.
 {
-  const titled = (figures) => (figures ?? []).map((figure) => [figure.layout.title.text, figure]);
-  const drawn = ({ node }) => node.on("plotly_click", ({ points }) => {
-    const [epoch, run] = points[0].customdata ?? [];
-    if (run) page.select(run, epoch);
-  });
+  const openCardOnClick = ({ node }) => {
+    node.on("plotly_click", ({ points }) => {
+      const [epoch, run] = points[0].customdata ?? [];
+      if (run) page.select(run, epoch);
+    });
+  };
+
   page.drawSection("sensitivity", ({ strips, lines }) => {
     const panel = page.panelShown();
-    page.showSmallPlots("strip", page.byId("strip-plots"), titled(strips[panel]), { drawn });
-    page.showSmallPlots("sensitivity", page.byId("sensitivity-lines"), titled(lines[panel]));
+    const stripHolder = page.byId("strip-plots");
+    const lineHolder = page.byId("sensitivity-lines");
+    page.showSmallPlots("strip", stripHolder, page.titled(strips[panel]), { drawn: openCardOnClick });
+    page.showSmallPlots("sensitivity", lineHolder, page.titled(lines[panel]));
   });
 }

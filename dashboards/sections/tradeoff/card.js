@@ -1,61 +1,118 @@
-// The card of the selected point.
+// The card of the selected point: `page.card`, drawn into the element "selected".
 {
   const { element, byId, cell } = page;
-  let opener = null;
 
-  const block = (title, ...children) => element("section", { class: "block" }, element("h4", {}, title), ...children.flat());
+  let opener = null; // the element that had the focus before the card was opened
+
+  // ---- Blocks ----
+
+  const block = (title, content) =>
+    element("section", { class: "block" }, element("h4", {}, title), content);
+
+  // A block whose nodes arrive later.
   const lazyBlock = (title, promise) => {
     const holder = block(title, element("p", { class: "note" }, "Loading …"));
-    promise.then((nodes) => holder.replaceChildren(holder.firstChild, ...nodes));
+    const heading = holder.firstChild;
+    promise.then((nodes) => holder.replaceChildren(heading, ...nodes));
     return holder;
   };
 
-  // Draws the card and its point's ring, which no other part of the page depends on.
-  const open = (card) => {
+  // ---- Parts ----
+
+  const headOf = (row) => {
+    const { run, epoch, alone } = page.card;
+    const isRun = cell(row, "kind") === "run";
+    const isOneRun = alone || !isRun;
+    const heading = element("h3", {},
+      isRun ? element("span", { class: "swatch" }) : null,
+      isOneRun ? page.runName(row) : page.settingName(row),
+      isRun ? `, ${page.data.unit} ${epoch}` : "");
+    const showAnswers = () => page.showAnswers(run, epoch);
+    return element("div", { class: "head" },
+      heading,
+      page.parts.link(run),
+      element("button", { type: "button", onclick: showAnswers }, "All its answers"),
+      element("button", { type: "button", onclick: close }, "Close"));
+  };
+
+  // Says what the numbers are of: several seeds, or one run.
+  const originOf = (row) => {
+    const { run, alone } = page.card;
+    const seedCount = page.seedsOf(row).length;
+    const isMean = cell(row, "kind") === "run" && !alone && seedCount > 1;
+    const origin = isMean
+      ? [`mean of ${seedCount} seeds`]
+      : ["run ", element("code", {}, run), `; ${cell(row, "status")}`];
+    return element("p", { class: "note" }, `${page.place(row)}; `, ...origin);
+  };
+
+  const partsOf = (row) => {
+    const { run, alone } = page.card;
+    const isRun = cell(row, "kind") === "run";
+    const models = page.data.retain ? "start and the retain model" : "start model";
+    const seedsBlock = isRun ? block("All seeds of the setting", page.parts.seeds(row)) : null;
+    const configuration = lazyBlock("Configuration", page.parts.configuration(run));
+    const curves = isRun
+      ? lazyBlock("Forgetting curves of the setting", page.parts.curves(row))
+      : "";
+
+    // Answers are of one run, also on a card of several seeds.
+    const forgetSet = page.data.sets[page.data.forget[0]];
+    const seedText = isRun && !alone ? `, seed ${cell(row, "seed")}` : "";
+    const answersTitle = `Answers that changed most, ${forgetSet}${seedText}`;
+
+    return [
+      element("div", { class: "blocks" },
+        block(`Against the ${models}`, page.parts.comparison(row, alone)),
+        element("div", {}, seedsBlock, configuration)),
+      curves,
+      lazyBlock(answersTitle, page.parts.answers(row)),
+    ];
+  };
+
+  /** Draw the card of `page.card`, or hide it if that is null. */
+  page.showCard = () => {
+    const card = byId("selected");
+    card.hidden = page.card === null;
+    card.replaceChildren();
+    if (page.card === null) return;
+    const row = page.row(page.card.run, page.card.epoch);
+    card.dataset.family = cell(row, "family");
+    card.append(headOf(row), originOf(row), ...partsOf(row));
+    page.paintSwatches();
+  };
+
+  // ---- Opening and closing ----
+
+  // Filters stay, so only the card, the ring around its point, and the selected run are updated.
+  const setCard = (card) => {
     page.card = card;
     page.showCard();
     page.markSelected();
     page.selection.follow();
     page.storeView();
   };
+
   const close = () => {
-    open(null);
+    setCard(null);
     if (opener?.isConnected) opener.focus({ preventScroll: true });
   };
 
-  // Draws the card of `page.card`, or removes it.
-  page.showCard = () => {
-    const card = byId("selected");
-    card.hidden = page.card === null;
-    card.replaceChildren();
-    if (page.card === null) return;
-    const { run, epoch, alone } = page.card;
-    const row = page.row(run, epoch);
-    const isRun = cell(row, "kind") === "run";
-    const seeds = page.seedsOf(row).length;
-    card.dataset.family = cell(row, "family");
-    card.append(
-      element("div", { class: "head" },
-        element("h3", {}, isRun ? element("span", { class: "swatch" }) : null, alone || !isRun ? page.runName(row) : page.settingName(row), isRun ? `, ${page.data.unit} ${epoch}` : ""),
-        page.parts.link(run),
-        element("button", { type: "button", onclick: () => page.showAnswers(run, epoch) }, "All its answers"),
-        element("button", { type: "button", onclick: close }, "Close")),
-      element("p", { class: "note" }, `${page.place(row)}; `, ...(isRun && !alone && seeds > 1 ? [`mean of ${seeds} seeds`] : ["run ", element("code", {}, run), `; ${cell(row, "status")}`])),
-      element("div", { class: "blocks" },
-        block(`Against the start${page.data.retain ? " and the retain" : ""} model`, page.parts.comparison(row, alone)),
-        element("div", {},
-          isRun ? block("All seeds of the setting", page.parts.seeds(row)) : null,
-          lazyBlock("Configuration", page.parts.configuration(run)))),
-      isRun ? lazyBlock("Forgetting curves of the setting", page.parts.curves(row)) : "",
-      lazyBlock(`Answers that changed most, ${page.data.sets[page.data.forget[0]]}${isRun && !alone ? `, seed ${cell(row, "seed")}` : ""}`, page.parts.answers(row)));
-    page.paintSwatches();
-  };
-
+  /**
+   * Open the card of a point. Nothing happens if the report has no such evaluation.
+   *
+   * @param {string} run
+   * @param {number} epoch
+   * @param {boolean} alone Whether the card shows only this run, and not the mean over its seeds.
+   */
   page.select = (run, epoch, alone = false) => {
     if (!page.row(run, epoch)) return;
     opener = document.activeElement;
-    open({ run, epoch, alone });
+    setCard({ run, epoch, alone });
     byId("selected").focus({ preventScroll: true });
   };
-  byId("selected").addEventListener("keydown", (event) => { if (event.key === "Escape") close(); });
+
+  byId("selected").addEventListener("keydown", (event) => {
+    if (event.key === "Escape") close();
+  });
 }

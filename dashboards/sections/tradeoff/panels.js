@@ -2,33 +2,51 @@
 {
   const { data } = page;
 
-  // A ring around the point whose card is open.
-  const selectedPoint = (i) => () => {
-    const row = page.card && page.row(page.card.run, page.card.epoch);
-    if (!row || page.panelOf(row) !== i) return [];
-    const [x, y] = page.headline.map(({ column }) => [page.mean(row, column, page.card.alone)]);
-    if (x[0] === null || y[0] === null) return [];
+  // A ring around the point whose card is open, as a list of traces: empty if there is no such point
+  // on this panel.
+  const ringTraces = (panelIndex) => {
+    if (page.card === null) return [];
+    const { run, epoch, alone } = page.card;
+    const row = page.row(run, epoch);
+    if (!row || page.panelOf(row) !== panelIndex) return [];
+    const [x, y] = page.headline.map(({ column }) => page.mean(row, column, alone));
+    if (x === null || y === null) return [];
     return [{
-      type: "scatter", mode: "markers", x, y, hoverinfo: "skip",
-      marker: { symbol: "circle-open", size: 26, line: { width: 3 } }, cliponaxis: false, showlegend: false, meta: { role: "selected" },
+      type: "scatter",
+      mode: "markers",
+      x: [x],
+      y: [y],
+      hoverinfo: "skip", // the point itself has the text
+      marker: { symbol: "circle-open", size: 26, line: { width: 3 } },
+      cliponaxis: false,
+      showlegend: false,
+      meta: { role: "selected" },
     }];
   };
-  page.panels = data.panels.map((panel, i) => {
-    const node = document.querySelector(`.plot[data-panel="${i}"]`);
+
+  const openCardOnClick = ({ node }) => {
+    node.on("plotly_click", (event) => {
+      const [epoch, run] = event.points[0].customdata ?? [];
+      if (run) page.select(run, epoch, page.filters.seed !== null);
+    });
+  };
+
+  page.panels = data.panels.map((panel, index) => {
+    const node = document.querySelector(`.plot[data-panel="${index}"]`);
     return page.draw(node, panel.figure, {
-      name: `pareto-${i + 1}`,
-      extra: selectedPoint(i),
+      name: `pareto-${index + 1}`,
+      extra: () => ringTraces(index),
       drawn: (plot) => {
-        plot.node.on("plotly_click", (event) => {
-          const [epoch, run] = event.points[0].customdata ?? [];
-          if (run) page.select(run, epoch, page.filters.seed !== null);
-        });
+        openCardOnClick(plot);
         page.addKeyboard(plot);
       },
     });
   });
-  // Redraws the panels that get or lose the ring.
-  page.markSelected = () => page.panels
-    .filter(({ node, options }) => options.extra().length || node.data?.some((trace) => trace.meta.role === "selected"))
-    .forEach(page.refresh);
+
+  /** Draw the panels again that get or lose the ring. */
+  page.markSelected = () => {
+    const getsRing = ({ options }) => options.extra().length > 0;
+    const hasRing = ({ node }) => node.data?.some((trace) => trace.meta.role === "selected");
+    page.panels.filter((plot) => getsRing(plot) || hasRing(plot)).forEach(page.refresh);
+  };
 }

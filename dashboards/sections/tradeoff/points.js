@@ -1,47 +1,88 @@
-// Filters the points of a panel's trace: all epochs or some; means over seeds, or one seed.
+// Filters the points of a trade-off panel: only the first epochs, or only the runs of one seed in
+// place of the means over seeds.
 {
-  const escaped = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+  const METHOD_ROLES = new Set(["trajectory", "best"]);
 
-  // The row of a point: its own, or that of the filtered seed.
-  const rowFor = (run, epoch) => {
+  // Plotly reads the text at a point as markup.
+  const escaped = (text) =>
+    text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+
+  // The row of the filtered seed in the setting of a run, or the run's own row; null if there is none.
+  const rowOfPoint = (run, epoch) => {
     const row = page.row(run, epoch);
-    return row && page.filters.seed !== null ? page.seedsOf(row).find((one) => page.showsSeed(page.cell(one, "seed"))) ?? null : row;
+    if (row === null || page.filters.seed === null) return row;
+    return page.seedsOf(row).find((seedRow) => page.showsSeed(page.cell(seedRow, "seed"))) ?? null;
   };
-  const position = (row) => {
-    const [x, y] = page.headline.map(({ column }) => page.cell(row, column));
-    return x === null || y === null ? null : [x, y];
-  };
-  const hoverText = (row) => [
-    `<b>${escaped(page.cell(row, "method"))}</b>  lr ${page.rate(page.cell(row, "learning_rate"))}  ${page.data.unit} ${page.cell(row, "epoch")}`,
-    ...page.headline.map(({ column, label, digits }) => escaped(`${label} ${page.number(page.cell(row, column), digits)}`)),
-    `seed ${page.cell(row, "seed")} alone`,
-  ].join("<br>");
 
-  const OWN = new Set(["trajectory", "best"]);
+  // The text at a point of one seed. That of a mean comes from Python.
+  const hoverText = (row) => {
+    const method = escaped(page.cell(row, "method"));
+    const rate = page.rate(page.cell(row, "learning_rate"));
+    const numbers = page.headline.map(({ column, label, digits }) =>
+      escaped(`${label} ${page.number(page.cell(row, column), digits)}`));
+    return [
+      `<b>${method}</b>  lr ${rate}  ${page.data.unit} ${page.cell(row, "epoch")}`,
+      ...numbers,
+      `seed ${page.cell(row, "seed")} alone`,
+    ].join("<br>");
+  };
+
+  // What the filters leave of point `index`: { index, x, y, row }, or null. `row` is the row of the
+  // filtered seed, and null if the point is shown as it is.
+  const filteredPoint = (trace, index) => {
+    const [epoch, run] = trace.customdata[index];
+    const unchanged = { index, x: trace.x[index], y: trace.y[index], row: null };
+    if (!run) return unchanged; // the start model, where the line begins
+    const row = page.showsEpoch(epoch) ? rowOfPoint(run, epoch) : null;
+    if (!row) return null;
+    const [x, y] = page.headline.map(({ column }) => page.cell(row, column));
+    if (x === null || y === null) return null;
+    return page.filters.seed === null ? unchanged : { index, x, y, row };
+  };
+
+  /** Return a copy of a trace without the points that the filters hide. */
   page.filteredTrace = (trace) => {
     const { epoch, seed } = page.filters;
-    if (!OWN.has(trace.meta.role) || (epoch === null && seed === null)) return { ...trace };
-    const points = trace.customdata.map(([at, run], i) => {
-      if (!run) return { i, x: trace.x[i], y: trace.y[i] }; // the start of the line
-      const row = page.showsEpoch(at) ? rowFor(run, at) : null;
-      const xy = row && position(row);
-      if (!xy) return null;
-      return seed === null ? { i, x: trace.x[i], y: trace.y[i] } : { i, x: xy[0], y: xy[1], row };
-    }).filter(Boolean);
-    const select = (values) => (Array.isArray(values) ? points.map(({ i }) => values[i]) : values);
-    const bar = (error) => error && seed === null
-      ? { ...error, array: select(error.array), arrayminus: select(error.arrayminus) } : undefined;
+    const isFiltered = epoch !== null || seed !== null;
+    if (!isFiltered || !METHOD_ROLES.has(trace.meta.role)) return { ...trace };
+
+    const points = [];
+    for (const index of trace.customdata.keys()) {
+      const point = filteredPoint(trace, index);
+      if (point !== null) points.push(point);
+    }
+
+    // A property of a trace is a list with a value per point, or one value for all of them.
+    const select = (values) =>
+      Array.isArray(values) ? points.map(({ index }) => values[index]) : values;
+    // Error bars are intervals of means.
+    const selectBar = (bar) => {
+      if (!bar || seed !== null) return undefined;
+      return { ...bar, array: select(bar.array), arrayminus: select(bar.arrayminus) };
+    };
+    const customdataOf = ({ index, row }) => {
+      if (row === null) return trace.customdata[index];
+      const [pointEpoch] = trace.customdata[index];
+      return [pointEpoch, page.cell(row, "run_id")];
+    };
+    const hovertextOf = ({ index, row }) => (row ? hoverText(row) : trace.hovertext[index]);
+    const hasRun = ({ index }) => Boolean(trace.customdata[index][1]);
+
     return {
       ...trace,
-      x: points.map((point) => point.x),
-      y: points.map((point) => point.y),
-      customdata: points.map(({ i, row }) => row ? [trace.customdata[i][0], page.cell(row, "run_id")] : trace.customdata[i]),
-      hovertext: trace.hovertext && points.map(({ i, row }) => row ? hoverText(row) : trace.hovertext[i]),
+      x: points.map(({ x }) => x),
+      y: points.map(({ y }) => y),
+      customdata: points.map(customdataOf),
+      hovertext: trace.hovertext && points.map(hovertextOf),
       text: select(trace.text),
-      marker: { ...trace.marker, size: select(trace.marker.size), opacity: select(trace.marker.opacity) },
-      error_x: bar(trace.error_x),
-      error_y: bar(trace.error_y),
-      visible: points.some(({ i }) => trace.customdata[i][1]),
+      marker: {
+        ...trace.marker,
+        size: select(trace.marker.size),
+        opacity: select(trace.marker.opacity),
+      },
+      error_x: selectBar(trace.error_x),
+      error_y: selectBar(trace.error_y),
+      visible: points.some(hasRun),
     };
   };
 }

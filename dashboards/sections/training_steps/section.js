@@ -1,8 +1,10 @@
-// Losses and gradient norms by step.
+// Losses and gradient norms by step, with a legend of the runs' methods.
 {
   const holder = page.byId("training-plots");
+  const legend = page.byId("training-lines");
+
   page.drawSection("training", (panels) => {
-    const shown = (panels[page.panelShown()] ?? []).map((figure) => [figure.layout.title.text, figure]);
-    page.showSmallPlots("training", holder, shown, page.lineLegend(holder, page.byId("training-lines"), shown));
+    const shown = page.titled(panels[page.panelShown()]);
+    page.showSmallPlots("training", holder, shown, page.lineLegend(holder, legend, shown));
   });
 }

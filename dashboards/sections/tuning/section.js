@@ -1,8 +1,10 @@
-// The expected best of n trials, with a legend of the entries.
+// The expected best of n trials, with a legend of the entries that were tuned.
 {
   const holder = page.byId("tuning-plots");
+  const legend = page.byId("tuning-lines");
+
   page.drawSection("tuning", (panels) => {
-    const shown = (panels[page.panelShown()] ?? []).map((figure) => [figure.layout.title.text, figure]);
-    page.showSmallPlots("tuning", holder, shown, page.lineLegend(holder, page.byId("tuning-lines"), shown));
+    const shown = page.titled(panels[page.panelShown()]);
+    page.showSmallPlots("tuning", holder, shown, page.lineLegend(holder, legend, shown));
   });
 }
