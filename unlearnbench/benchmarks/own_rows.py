@@ -2,17 +2,16 @@
 
 1. `forget` and `retain` name tables, or `rows` names one table whose rows `forget_if` divides.
 2. Each table becomes rows (`questions.py`, `texts.py`).
-3. Rows are checked across tables: no row is in both, none is there twice.
+3. Rows are checked across tables (`read_tables.py`): no row is both forgotten and retained, and
+   duplicates are reported.
 4. Training rows and evaluation sets are put together, for each split.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 from pydantic import Field, model_validator
@@ -30,20 +29,28 @@ from unlearnbench.api.benchmark import (
 )
 from unlearnbench.api.hyperparameters import TypeName
 from unlearnbench.api.metric import Role
-from unlearnbench.base.deferred_warnings import warn_once
 from unlearnbench.base.errors import DataError, did_you_mean
 from unlearnbench.base.hub import Repository
 from unlearnbench.base.tables import TableRow
 from unlearnbench.benchmarks.own_tables import (
-    Filter,
     PythonRows,
-    RowFilter,
     Rows,
     RowsBySplit,
     Table,
     TableSection,
     source_of,
 )
+from unlearnbench.benchmarks.read_tables import (
+    ReadTable,
+    ReadTables,
+    check_apart,
+    counted,
+    pooled,
+    spaced,
+    warn_of_duplicates,
+    without,
+)
+from unlearnbench.benchmarks.row_filter import Filter, RowFilter
 
 WHOLE = "all"
 """Name of the only split of one forget request."""
@@ -55,7 +62,7 @@ MEMORIZED = (
     "probability_forget",
     "rouge_forget",
 )
-"""Columns of what is left of the forget rows, the most telling one first."""
+"""Columns that say how much of the forget rows is left, the most telling one first."""
 UTILITY = HeadlineMetric("utility", "Utility", "utility")
 WITH_RETAIN_MODEL = Headline(
     kept=UTILITY, forgotten=HeadlineMetric("forgotten", "Forgotten", "forgotten")
@@ -68,35 +75,19 @@ TABLE = TypeName("table")
 TABLES = TypeName("table | {split: table}")
 _OneTable = str | TableSection | PythonRows
 
-
-RowKey = tuple[Any, ...]
-
-
-@dataclass
-class ReadTable:
-    """The rows of a table."""
-
-    label: str
-    """Name of the table in messages."""
-    rows: tuple[Question, ...]
-    note: str = ""
-    """Which columns were taken, a line for people."""
-
-    @cached_property
-    def keys(self) -> list[RowKey]:
-        """What makes rows equal, row by row."""
-        return [row_key(row) for row in self.rows]
+Part = Literal["forget", "retain", "holdout", "utility"]
+"""What the rows of a table are for."""
 
 
-@dataclass
-class _Tables:
-    """All tables of a benchmark, read."""
+@dataclass(frozen=True)
+class OwnSplit:
+    """The rows of one split."""
 
-    forget: dict[str, ReadTable] = field(default_factory=dict[str, ReadTable])
-    retain: dict[str, ReadTable] = field(default_factory=dict[str, ReadTable])
-    """By split; one table stands under each of them."""
-    holdout: dict[str, ReadTable] = field(default_factory=dict[str, ReadTable])
-    notes: list[str] = field(default_factory=list[str])
+    forget: tuple[Question, ...]
+    retain: tuple[Question, ...]
+    evaluated_retain: tuple[Question, ...]
+    """The retain rows that are evaluated."""
+    holdout: tuple[Question, ...]
 
 
 class OwnRows(Benchmark):
@@ -241,7 +232,7 @@ class OwnRows(Benchmark):
     def read_rows(
         self,
         table: Table,
-        part: Literal["forget", "retain", "holdout", "utility"],
+        part: Part,
         rows: Iterable[TableRow] | None = None,
     ) -> ReadTable:
         """Make rows of a table.
@@ -249,7 +240,7 @@ class OwnRows(Benchmark):
         Args:
             table: The table.
             part: What its rows are for.
-            rows: Those of the table that are asked for. Defaults to all.
+            rows: Rows of the table to make. Defaults to all of them.
         """
 
     @abstractmethod
@@ -282,8 +273,9 @@ class OwnRows(Benchmark):
         kept = ["probability_retain", "rouge_retain"]
         if self.utility is not None:
             kept.append("probability_utility")
-            # Options are scored, and nothing is generated that ROUGE could read.
-            kept += [] if self.uses_facts else ["rouge_utility"]
+            # The options of facts are scored, and no text is generated that ROUGE could read.
+            if not self.uses_facts:
+                kept.append("rouge_utility")
         return (
             MetricUse("utility", settings={"of": tuple(kept)}),
             MetricUse("forgotten", settings={"of": MEMORIZED}),
@@ -298,39 +290,44 @@ class OwnRows(Benchmark):
         the other splits of a sweep.
         """
         tables = self._read_tables()
-        utility = self._read_utility(tables)
-        is_one = len(self.split_names) == 1
-        # Most requests are one, of many rows that need not be compared then.
-        pooled = () if is_one else _pooled(table.rows for table in tables.forget.values())
-        parts: dict[SplitKey, Split] = {}
-        whole: list[Sequence[Question]] = []
+        utility = self._read_utility(tables.notes)
+        has_one_split = len(self.split_names) == 1
+        # One split has nothing to pool, and may have so many rows that comparing them takes long.
+        all_forget: tuple[Question, ...] = ()
+        if not has_one_split:
+            all_forget = pooled(table.rows for table in tables.forget.values())
+        loaded: dict[SplitKey, Split] = {}
+        rows_of_splits: list[Sequence[Question]] = []
         for name in self.split_names:
             forget = tables.forget[name].rows
             retain = tables.retain[name].rows
             if not isinstance(self.retain, Mapping):
-                retain = (*retain, *_without(pooled, forget))
-            whole.append((*retain, *forget))
+                retain = (*retain, *without(all_forget, forget))
+            rows_of_splits.append((*retain, *forget))
             if name not in splits:
                 continue
+            check_apart(tables, name, utility)
             holdout = tables.holdout[name].rows if tables.holdout else ()
-            _check_apart(tables, name, utility)
-            own = OwnSplit(forget, retain, spaced(retain, self.evaluated_rows), holdout)
-            sets = {**self.evaluation_sets(own)}
-            if utility is not None:
-                sets["utility"] = utility.rows
-            # In the order of a table.
-            ordered = {key: sets[key] for key in self.set_roles}
-            parts[name] = Split(name, forget, retain, ordered)
+            rows = OwnSplit(forget, retain, spaced(retain, self.evaluated_rows), holdout)
+            loaded[name] = Split(name, forget, retain, self._sets(rows, utility))
         return Dataset(
             name=self.source,
-            full=tuple(whole[0]) if is_one else _pooled(whole),
-            splits=parts,
+            full=tuple(rows_of_splits[0]) if has_one_split else pooled(rows_of_splits),
+            splits=loaded,
             facts=self.trained_facts(),
             notes=tuple(tables.notes),
         )
 
-    def _read_tables(self) -> _Tables:
-        tables = _Tables()
+    def _sets(self, rows: OwnSplit, utility: ReadTable | None) -> dict[str, tuple[Question, ...]]:
+        """Return all evaluation sets of a split, in the order of a table's columns."""
+        sets = {**self.evaluation_sets(rows)}
+        if utility is not None:
+            sets["utility"] = utility.rows
+        return {name: sets[name] for name in self.set_roles}
+
+    def _read_tables(self) -> ReadTables:
+        """Read the tables of forget, retain and holdout rows."""
+        tables = ReadTables()
         if self.rows is not None:
             self._read_marked(tables, self.rows)
         else:
@@ -345,9 +342,14 @@ class OwnRows(Benchmark):
             )
         return tables
 
-    def _read_by_split(
-        self, part: Literal["forget", "retain", "holdout"], named: Any, notes: list[str]
-    ) -> dict[str, ReadTable]:
+    def _read_by_split(self, part: Part, named: Any, notes: list[str]) -> dict[str, ReadTable]:
+        """Read the tables of one part, by split.
+
+        Args:
+            part: What the rows are for.
+            named: A table for all splits, or tables by split.
+            notes: Gets a line on each table.
+        """
         if isinstance(named, Mapping):
             by_split = cast("Mapping[str, _OneTable]", named)
             return {
@@ -359,157 +361,56 @@ class OwnRows(Benchmark):
 
     def _read_one(
         self,
-        part: Literal["forget", "retain", "holdout", "utility"],
+        part: Part,
         rows: _OneTable,
         setting: str,
         notes: list[str],
     ) -> ReadTable:
+        """Read one table, whose rows are named by a setting such as `data.forget`.
+
+        Raises:
+            DataError: The table has no rows.
+        """
         read = self.read_rows(Table(rows, setting), part)
         if not read.rows:
             raise DataError(f"{setting}: {read.label} has no rows; name a table with rows")
         notes.append(
             f"{setting}: {counted(len(read.rows), 'row', 'rows')} of {read.label}, {read.note}"
         )
-        _warn_of_duplicates(read)
+        warn_of_duplicates(read)
         return read
 
-    def _read_marked(self, tables: _Tables, named: _OneTable) -> None:
-        """Divide one table with marked rows."""
+    def _read_marked(self, tables: ReadTables, named: _OneTable) -> None:
+        """Divide one table with marked rows into forget and retain rows."""
         table = Table(named, "data.rows")
         row_filter = RowFilter.of(self.forget_if or {})
         rows = list(table.read(self.columns_as_text(table)))
-        marked = list(zip(rows, row_filter.matches(table, rows), strict=True))
-        forget = self.read_rows(table, "forget", [row for row, is_marked in marked if is_marked])
-        retain = self.read_rows(
-            table, "retain", [row for row, is_marked in marked if not is_marked]
-        )
+        rows_to_forget: list[TableRow] = []
+        rows_to_retain: list[TableRow] = []
+        for row, is_marked in zip(rows, row_filter.matches(table, rows), strict=True):
+            if is_marked:
+                rows_to_forget.append(row)
+            else:
+                rows_to_retain.append(row)
+        forget = self.read_rows(table, "forget", rows_to_forget)
+        retain = self.read_rows(table, "retain", rows_to_retain)
         tables.forget[WHOLE] = forget
         tables.retain[WHOLE] = retain
-        for read in (forget, retain):
-            _warn_of_duplicates(read)
+        warn_of_duplicates(forget)
+        warn_of_duplicates(retain)
         tables.notes.append(
             f"data.rows: {counted(len(forget.rows), 'row', 'rows')} of {table.label} to forget and "
             f"{len(retain.rows)} to retain, {forget.note}"
         )
 
-    def _read_utility(self, tables: _Tables) -> ReadTable | None:
+    def _read_utility(self, notes: list[str]) -> ReadTable | None:
+        """Read the utility rows as they are evaluated; None if there are none."""
         if self.utility is None:
             return None
         if self.utility == FACTS:
             rows = self.evaluated_facts()
-            tables.notes.append(f"data.utility: {len(rows)} embedded facts, as a multiple choice")
+            notes.append(f"data.utility: {len(rows)} embedded facts, as a multiple choice")
             return ReadTable("the embedded facts", rows)
-        read = self._read_one("utility", self.utility, "data.utility", tables.notes)
+        read = self._read_one("utility", self.utility, "data.utility", notes)
         evaluated = self.evaluated_utility(spaced(read.rows, self.evaluated_rows))
         return ReadTable(read.label, evaluated, read.note)
-
-
-@dataclass(frozen=True)
-class OwnSplit:
-    """The rows of one split."""
-
-    forget: tuple[Question, ...]
-    retain: tuple[Question, ...]
-    evaluated_retain: tuple[Question, ...]
-    """Those of the retain rows that are evaluated."""
-    holdout: tuple[Question, ...]
-
-
-def spaced(rows: Sequence[Question], most: int) -> tuple[Question, ...]:
-    """Return at most so many rows, evenly spaced, because tables are often sorted by a subject."""
-    if len(rows) <= most:
-        return tuple(rows)
-    return tuple(rows[i * len(rows) // most] for i in range(most))
-
-
-def row_key(row: Question) -> RowKey:
-    """Return what makes two rows equal: all texts that a model reads, without extra blanks."""
-    examples = tuple((_plain(question), _plain(answer)) for question, answer in row.examples)
-    return _plain(row.question), _plain(row.answer), examples, _plain(row.system or "")
-
-
-def _plain(text: str) -> str:
-    return " ".join(text.split())
-
-
-def _pooled(parts: Iterable[Sequence[Question]]) -> tuple[Question, ...]:
-    """Return the rows of all parts, each as often as the part that has it most often."""
-    pooled: list[Question] = []
-    counts = Counter[RowKey]()
-    for part in parts:
-        counts_here = Counter[RowKey]()
-        for row in part:
-            key = row_key(row)
-            counts_here[key] += 1
-            if counts_here[key] > counts[key]:
-                counts[key] += 1
-                pooled.append(row)
-    return tuple(pooled)
-
-
-def _without(rows: Iterable[Question], others: Iterable[Question]) -> tuple[Question, ...]:
-    """Return the rows that are none of the others."""
-    excluded = {row_key(row) for row in others}
-    return tuple(row for row in rows if row_key(row) not in excluded)
-
-
-def _warn_of_duplicates(table: ReadTable) -> None:
-    first: dict[RowKey, Question] = {}
-    again: list[tuple[Question, Question]] = []
-    for key, row in zip(table.keys, table.rows, strict=True):
-        if key in first:
-            again.append((first[key], row))
-        else:
-            first[key] = row
-    if again:
-        one, other = again[0]
-        count = counted(len(again), "row is", "rows are")
-        warn_once(
-            f"{table.label}: {count} there more than once, such as {one.place} and {other.place}; "
-            "each counts as often as it is there, so remove the others if that is not meant"
-        )
-
-
-def _check_apart(tables: _Tables, split: str, utility: ReadTable | None) -> None:
-    """Raise DataError for rows that are in two tables of which only one may have them."""
-    forget, retain = tables.forget[split], tables.retain[split]
-    fix = "a row is forgotten or retained, never both: remove these rows from one of the two"
-    _check_pair(forget, retain, "forget and retain", fix)
-    if utility is not None:
-        fix = "a row to be forgotten cannot be kept: remove one of the two"
-        _check_pair(forget, utility, "forget and utility", fix)
-    if tables.holdout:
-        fix = "no model may have seen a holdout row: remove these rows from holdout"
-        for part, trained in (("forget", forget), ("retain", retain)):
-            _check_pair(trained, tables.holdout[split], f"{part} and holdout", fix)
-
-
-def _check_pair(one: ReadTable, other: ReadTable, parts: str, fix: str) -> None:
-    """Raise DataError for rows that both tables have.
-
-    Args:
-        one: A table.
-        other: Another one, or the same table for another part.
-        parts: What the tables are for, in words.
-        fix: What to do, for the message.
-    """
-    first: dict[RowKey, Question] = {}
-    for key, row in zip(one.keys, one.rows, strict=True):
-        first.setdefault(key, row)
-    pairs = zip(other.keys, other.rows, strict=True)
-    shared = [(first[key], row) for key, row in pairs if key in first]
-    if shared:
-        row, again = shared[0]
-        count = counted(len(shared), "row of", "rows of")
-        are = "is" if len(shared) == 1 else "are"
-        example = again.place
-        if row.place != again.place:
-            example += f", which is {row.place}"
-        # One file may be named for both parts, or be one table with marked rows.
-        where = f"in {one.label} as well" if one.label != other.label else f"in both {parts}"
-        raise DataError(f"{count} {other.label} {are} {where}, such as {example}; {fix}")
-
-
-def counted(count: int, one: str, several: str) -> str:
-    """Return a number with its noun: `1 row`, `2 rows`."""
-    return f"{count} {one if count == 1 else several}"

@@ -25,8 +25,9 @@ from unlearnbench.base.tables import TableRow
 from unlearnbench.benchmarks.conversations import conversation
 from unlearnbench.benchmarks.facts import facts
 from unlearnbench.benchmarks.own_columns import answer_columns, named_column
-from unlearnbench.benchmarks.own_rows import OwnRows, OwnSplit, ReadTable
+from unlearnbench.benchmarks.own_rows import OwnRows, OwnSplit
 from unlearnbench.benchmarks.own_tables import Table, is_missing, kind_of, subject_of, words_of
+from unlearnbench.benchmarks.read_tables import ReadTable
 
 _OPTIONAL = ("paraphrase", "paraphrased_question", "wrong_answers", "subject", "score")
 """Settings that name a column which tables of retain and holdout rows may lack."""

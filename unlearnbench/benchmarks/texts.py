@@ -29,8 +29,9 @@ from unlearnbench.base.hashing import content_hash
 from unlearnbench.base.tables import TableRow
 from unlearnbench.benchmarks.facts import facts
 from unlearnbench.benchmarks.own_columns import named_column, text_column
-from unlearnbench.benchmarks.own_rows import OwnRows, OwnSplit, ReadTable
+from unlearnbench.benchmarks.own_rows import OwnRows, OwnSplit
 from unlearnbench.benchmarks.own_tables import Table, subject_of, words_of
+from unlearnbench.benchmarks.read_tables import ReadTable
 from unlearnbench.stats.words import word_starts
 
 FEWEST_WORDS = 8

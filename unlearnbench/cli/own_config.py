@@ -31,7 +31,7 @@ from unlearnbench.evaluation.start_check import FEWEST_ROWS
 
 if TYPE_CHECKING:
     from unlearnbench.api.benchmark import Dataset, Split
-    from unlearnbench.benchmarks.own_tables import Filter, Scalar
+    from unlearnbench.benchmarks.row_filter import Filter, Scalar
 
 LARGEST_BATCH = 32
 STEPS_OF_EPOCH = 4

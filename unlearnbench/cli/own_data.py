@@ -19,7 +19,8 @@ from unlearnbench.cli.command import option
 
 if TYPE_CHECKING:
     from unlearnbench.api.benchmark import Benchmark
-    from unlearnbench.benchmarks.own_tables import Filter, Table
+    from unlearnbench.benchmarks.own_tables import Table
+    from unlearnbench.benchmarks.row_filter import Filter
 
 ALL = "all"
 """The only split of rows that are given on the command line."""
@@ -232,7 +233,7 @@ def _filter_of(wanted: Mapping[str, Sequence[str]], table: Table) -> Filter:
     Raises:
         DataError: If a column is missing, a value is in no row, or no row is left on one side.
     """
-    from unlearnbench.benchmarks.own_tables import RowFilter, typed_values
+    from unlearnbench.benchmarks.row_filter import RowFilter, typed_values
 
     rows = list(table.read(()))
     forget_if: Filter = {}

@@ -11,7 +11,8 @@ from contextlib import suppress
 
 from unlearnbench.api.benchmark import Dataset, Question
 from unlearnbench.base.errors import ModelError
-from unlearnbench.benchmarks.own_rows import OwnRows, counted, row_key
+from unlearnbench.benchmarks.own_rows import OwnRows
+from unlearnbench.benchmarks.read_tables import counted, row_key
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.models.encoding import Encoder
 from unlearnbench.models.limits import context_length
