@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from unlearnbench.config.schema import SweepConfig
     from unlearnbench.results.records import Record
     from unlearnbench.results.table import TableRow
+    from unlearnbench.sweep.sweep_state import SweepResult
 
 SOME_FAILED = 1
-"""Exit code where runs failed."""
+"""Exit code if runs failed."""
 
 app = new_group()
 
@@ -73,53 +74,73 @@ def sweep(
     from unlearnbench.config.loader import load_configs
 
     register_plugins(plugins)
-    several = load_configs(config, overrides or ())
-    for settings in several:
+    configs = load_configs(config, overrides or ())
+    for settings in configs:
         _check_optimizers(settings)
-    codes = [_swept(settings, as_json=as_json, force=force) for settings in several]
-    if several[1:]:
+    codes = [_sweep_one_benchmark(settings, as_json=as_json, force=force) for settings in configs]
+    if len(configs) > 1:
         from unlearnbench.report.report import write_across
 
-        page = write_across(Path(several[0].output))
+        page = write_across(Path(configs[0].output))
         Console().note(f"page of all benchmarks  {page}")
     return max(codes)
 
 
-def _swept(settings: SweepConfig, *, as_json: bool, force: bool) -> int:
-    """Carry out a sweep and print how it ended."""
-    from unlearnbench.analysis.conclusion import read_conclusions
+def _sweep_one_benchmark(settings: SweepConfig, *, as_json: bool, force: bool) -> int:
+    """Carry out a sweep, print how it ended, and return the exit code."""
     from unlearnbench.analysis.selection import read_selection
-    from unlearnbench.results.outcomes import tally, without_result
     from unlearnbench.sweep import run_sweep
 
     console = Console()
     result = run_sweep(settings, console, force=force)
+    # An earlier sweep in this folder may have selected something, and this one not.
     selection = read_selection(result.folder) if settings.select else None
     if as_json:
-        summary: dict[str, Any] = {
-            "folder": str(result.folder),
-            **{s: result.count(s) for s in ("finished", "collapsed", "stopped", "failed")},
-            "found": result.found,
-            "without_result": [asdict(end) for end in without_result(result.ends)],
-            "no_result": list(result.no_result),
-            "conclusions": [asdict(conclusion) for conclusion in read_conclusions(result.folder)],
-            "report": str(result.report),
-            "csv": str(result.csv),
-            "mlflow": result.mlflow_command,
-            "seconds": result.seconds,
-        }
-        console.print_json(summary | ({"selection": selection} if selection is not None else {}))
+        document = _result_document(result)
+        if selection is not None:
+            document["selection"] = selection
+        console.print_json(document)
     else:
         if selection is not None:
             _print_selection(selection, settings.headline, console)
-        counts = f"{result.found} found, {len(result.ends) - result.found} trained"
-        console.print(f"{tally((end.status for end in result.ends), result.total)}; {counts}")
-        for end in without_result(result.ends):
-            console.print(str(end))
-        console.print(f"page    {result.report}\ntable   {result.csv}")
-        if settings.tracking.tracker == "mlflow":
-            console.print(f"MLflow  {result.mlflow_command}")
+        _print_result(result, settings, console)
     return SOME_FAILED if result.failed else 0
+
+
+def _result_document(result: SweepResult) -> dict[str, Any]:
+    """Return how a sweep ended, as JSON."""
+    from unlearnbench.analysis.conclusion import read_conclusions
+    from unlearnbench.results.outcomes import without_result
+
+    return {
+        "folder": str(result.folder),
+        "finished": result.finished,
+        "collapsed": result.count("collapsed"),
+        "stopped": result.count("stopped"),
+        "failed": result.failed,
+        "found": result.found,
+        "without_result": [asdict(outcome) for outcome in without_result(result.ends)],
+        "no_result": list(result.no_result),
+        "conclusions": [asdict(conclusion) for conclusion in read_conclusions(result.folder)],
+        "report": str(result.report),
+        "csv": str(result.csv),
+        "mlflow": result.mlflow_command,
+        "seconds": result.seconds,
+    }
+
+
+def _print_result(result: SweepResult, settings: SweepConfig, console: Console) -> None:
+    """Print how many runs ended how, which have no result, and where the results are."""
+    from unlearnbench.results.outcomes import tally, without_result
+
+    by_status = tally((outcome.status for outcome in result.ends), result.total)
+    trained = len(result.ends) - result.found
+    console.print(f"{by_status}; {result.found} found, {trained} trained")
+    for outcome in without_result(result.ends):
+        console.print(str(outcome))
+    console.print(f"page    {result.report}\ntable   {result.csv}")
+    if settings.tracking.tracker == "mlflow":
+        console.print(f"MLflow  {result.mlflow_command}")
 
 
 @command(app, "run")
@@ -146,42 +167,83 @@ def run(
 
     group.join_group()
     planned, _ = plan_runs(config, overrides, plugins)
-    chosen = _selected(planned, select)
-    console = Console()
-    if len(chosen) != 1:
-        problem = "is more than one run" if chosen else "is none of the runs"
-        lines = [f"{i:4}  {r.id}  {r.title}" for i, r in enumerate(planned.runs)]
-        choice = f"--select {shortened(select)[1:-1]}" if select else planned.config.name
-        raise UnlearnbenchError(
-            "\n".join([*lines, f"{choice} {problem}; choose one with --select POSITION or ID"])
-        )
+    chosen = _only_run(planned, select)
     _check_optimizers(planned.config)
     from unlearnbench.results.sweep_folder import claim_folder
     from unlearnbench.runs.run import run_single
 
+    console = Console()
     with group.main_process_first():
         folder = claim_folder(planned, extend=True)
     log: Callable[[str], None] = console.note if group.is_main_process() else lambda _: None
-    log(f"{chosen[0].id}  {chosen[0].title}")
-    target = folder / "records" / chosen[0].id
-    repeated = target.is_dir()
-    record = run_single(chosen[0], planned.config, folder, log)
+    log(f"{chosen.id}  {chosen.title}")
+    was_recorded = _record_folder(folder, chosen.id).is_dir()
+    record = run_single(chosen, planned.config, folder, log)
     is_main_process = group.is_main_process()
     group.leave_group()
-    if not is_main_process:
-        return
-    rows = _rows_of(record, planned, folder)
-    if as_json:
-        epochs = [{str(row.unit): row.epoch} | dict(row.metrics) for row in rows]
-        shown = {"id": record.id, "status": record.status, "found": repeated, "error": record.error}
-        console.print_json(shown | {planned.config.unit.plural: epochs})
-        return
+    if is_main_process:
+        rows = _rows_of(record, planned, folder)
+        if as_json:
+            console.print_json(_record_document(record, rows, planned, was_recorded=was_recorded))
+        else:
+            _print_numbers(rows, planned, console)
+            state = f"{record.status} (found, trained before)" if was_recorded else record.status
+            console.print(f"{state}: {_record_folder(folder, chosen.id)}")
+            if record.error:
+                console.print(record.error)
+
+
+def _record_folder(folder: Path, run_id: str) -> Path:
+    return folder / "records" / run_id
+
+
+def _only_run(planned: Plan, select: str | None) -> RunSpec:
+    """Return the run that `--select` names, or the only run of a plan.
+
+    Raises:
+        UnlearnbenchError: If there are several such runs, or none. The message lists all runs.
+    """
+    selected = _selected_runs(planned, select)
+    if len(selected) == 1:
+        return selected[0]
+    lines = [f"{place:4}  {run.id}  {run.title}" for place, run in enumerate(planned.runs)]
+    problem = "is more than one run" if selected else "is none of the runs"
+    subject = f"--select {shortened(select)[1:-1]}" if select else planned.config.name
+    lines.append(f"{subject} {problem}; choose one with --select POSITION or ID")
+    raise UnlearnbenchError("\n".join(lines))
+
+
+def _selected_runs(planned: Plan, select: str | None) -> list[RunSpec]:
+    """Return the runs at a position, or with ids that begin with a text. None selects all runs."""
+    runs = list(planned.runs)
+    if select is None:
+        return runs
+    # Digits are a position if there is one, because an id may consist of digits, too.
+    if select.isdecimal() and int(select) < len(runs):
+        return [runs[int(select)]]
+    return [run for run in runs if run.id.startswith(select)]
+
+
+def _record_document(
+    record: Record, rows: Sequence[TableRow], planned: Plan, *, was_recorded: bool
+) -> dict[str, Any]:
+    """Return a run and its numbers after each epoch or step, as JSON."""
+    return {
+        "id": record.id,
+        "status": record.status,
+        "found": was_recorded,
+        "error": record.error,
+        planned.config.unit.plural: [
+            {str(row.unit): row.epoch, **dict(row.metrics)} for row in rows
+        ],
+    }
+
+
+def _print_numbers(rows: Sequence[TableRow], planned: Plan, console: Console) -> None:
+    """Print the two headline metrics of a run after each epoch or step."""
     columns = planned.config.headline.columns
-    cells = [(row.epoch, *(row.metrics.get(name) for name in columns)) for row in rows]
-    console.table((str(planned.config.unit), *columns), cells)
-    console.print(f"{record.status}{' (found, trained before)' * repeated}: {target}")
-    if record.error:
-        console.print(record.error)
+    lines = [(row.epoch, *(row.metrics.get(column) for column in columns)) for row in rows]
+    console.table((str(planned.config.unit), *columns), lines)
 
 
 def _rows_of(record: Record, planned: Plan, folder: Path) -> list[TableRow]:
@@ -195,9 +257,10 @@ def _rows_of(record: Record, planned: Plan, folder: Path) -> list[TableRow]:
     from unlearnbench.results.stored_table import read_table
 
     if planned.references is None:
+        # The plan of an earlier version does not name its start and retain models.
         others = [other for other in read_records(folder) if other.kind != "run"]
     else:
-        places = [folder / "records" / id_ for id_ in planned.references]
+        places = [_record_folder(folder, id_) for id_ in planned.references]
         others = [read_record(place) for place in places if place.is_dir()]
     records = [*(other for other in others if other.panel == record.panel), record]
     metrics = named_metrics(planned.config.model_dump(mode="json"))
@@ -206,48 +269,74 @@ def _rows_of(record: Record, planned: Plan, folder: Path) -> list[TableRow]:
 
 
 def _check_optimizers(config: SweepConfig) -> None:
-    """Raise unless the optimisers are installed; on a cluster the workers check."""
-    optimizers = {config.training_of(name).optimizer for name in config.method_names} - {"adamw"}
-    if config.ray.address is None and optimizers:
+    """Check that the optimizers of all methods are installed. On a cluster, the workers check.
+
+    Raises:
+        TrainingError: If the package of an optimizer is missing.
+    """
+    if config.ray.address is not None:
+        return
+    optimizers = {config.training_of(name).optimizer for name in config.method_names}
+    # AdamW is a part of torch.
+    optimizers.discard("adamw")
+    if optimizers:
         from unlearnbench.training.optimizers import check_optimizer
 
         for name in sorted(optimizers):
             check_optimizer(name)
 
 
-def _print_selection(chosen: Mapping[str, Any], headline: Headline, console: Console) -> None:
-    """Print the best settings, with their results on seeds that did not choose them."""
-    from unlearnbench.analysis.selection import entry_name, owner_of_choices
+def _print_selection(selection: Mapping[str, Any], headline: Headline, console: Console) -> None:
+    """Print the best settings, with their results on seeds that did not choose them.
 
-    when = chosen.get("unit", "epoch")
+    Args:
+        selection: Contents of `selection.json`.
+        headline: The two metrics that are printed.
+        console: Where to print.
+    """
+    from unlearnbench.analysis.selection import owner_of_choices
+
+    kept, forgotten = headline.kept, headline.forgotten
     columns = (
-        *("model", "forget", "method", "learning rate", when),
-        *(headline.kept.plain_label, "±", headline.forgotten.plain_short, "±", "on seeds"),
+        "model",
+        "forget",
+        "method",
+        "learning rate",
+        selection.get("unit", "epoch"),
+        kept.plain_label,
+        "±",
+        forgotten.plain_short,
+        "±",
+        "on seeds",
     )
-    rows: list[tuple[Any, ...]] = []
-    for choice in chosen["choices"]:
-        reported = choice["reported"]
-        numbers = [reported[metric.column] for metric in (headline.kept, headline.forgotten)]
-        values = [value for pair in numbers for value in pair.values()]
-        seeds = ", ".join(map(str, reported["seeds"]))
-        if choice["why_not"]:
-            values, seeds = [None] * 4, choice["why_not"]
-        setting = choice["setting"] or entry_name(choice)
-        panel, when = (choice["model"], choice["forget_fraction"]), choice["epoch"]
-        rows.append((*panel, setting, choice["learning_rate"], when, *values, seeds))
-    on = ", ".join(map(str, chosen["chosen_on_seeds"]))
-    owner = owner_of_choices(chosen["choices"])
-    title = f"best of each {owner}, chosen on seeds {on}, reported on others"
-    console.table(columns, rows, title, flowing={"on seeds"}, keys=3)
-    console.paragraph(f"rule: {chosen['rule']}")
+    lines = [_choice_cells(choice, headline) for choice in selection["choices"]]
+    seeds = ", ".join(str(seed) for seed in selection["chosen_on_seeds"])
+    owner = owner_of_choices(selection["choices"])
+    title = f"best of each {owner}, chosen on seeds {seeds}, reported on others"
+    console.table(columns, lines, title, flowing={"on seeds"}, keys=3)
+    console.paragraph(f"rule: {selection['rule']}")
     console.print()
 
 
-def _selected(planned: Plan, select: str | None) -> list[RunSpec]:
-    runs = list(planned.runs)
-    if select is None:
-        return runs
-    position = int(select) if select.isdecimal() else None
-    if position is not None and position < len(runs):
-        return [runs[position]]
-    return [run for run in runs if run.id.startswith(select)]
+def _choice_cells(choice: Mapping[str, Any], headline: Headline) -> tuple[Any, ...]:
+    """Return a line of the table of selected settings. The reason replaces numbers of no choice."""
+    from unlearnbench.analysis.selection import entry_name
+
+    reported = choice["reported"]
+    numbers: list[float | None] = []
+    for metric in (headline.kept, headline.forgotten):
+        # Mean and standard deviation over the seeds.
+        numbers.extend(reported[metric.column].values())
+    seeds = ", ".join(str(seed) for seed in reported["seeds"])
+    if choice["why_not"]:
+        numbers = [None] * len(numbers)
+        seeds = choice["why_not"]
+    return (
+        choice["model"],
+        choice["forget_fraction"],
+        choice["setting"] or entry_name(choice),
+        choice["learning_rate"],
+        choice["epoch"],
+        *numbers,
+        seeds,
+    )
