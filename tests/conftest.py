@@ -8,8 +8,8 @@ import os
 import shutil
 import sqlite3
 import sys
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack, chdir, closing, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, chdir, closing
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,9 +20,9 @@ from unlearnbench.api import registry
 from unlearnbench.api.benchmark import Question
 from unlearnbench.base import deferred_warnings as notices
 from unlearnbench.config.loader import load_config
-from unlearnbench.config.schema import Architecture, SweepConfig
+from unlearnbench.config.schema import Architecture
 
-from .warm_ray import warm_workers
+from .warm_ray import running_ray, warm_workers
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -146,8 +146,7 @@ def shared_ray(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     import ray
 
     from unlearnbench.sweep import driver
-    from unlearnbench.sweep.ray_cluster import ray_session, run_slots
-    from unlearnbench.sweep.worker_group import alive
+    from unlearnbench.sweep.ray_cluster import ray_session
 
     if not ray.is_initialized():
         config = load_config("quickstart", ["ray.concurrent=2"])
@@ -155,11 +154,7 @@ def shared_ray(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
         with chdir(request.config.invocation_params.dir):  # the folder of all its workers
             _ray.enter_context(ray_session(config))
 
-    @contextmanager
-    def session(config: SweepConfig) -> Generator[int, None, None]:
-        yield run_slots(config, [node["Resources"] for node in alive()])
-
-    monkeypatch.setattr(driver, "ray_session", session)
+    monkeypatch.setattr(driver, "ray_session", running_ray)
     return ray
 
 
@@ -240,6 +235,14 @@ def tokenizer() -> Any:
     return build_tokenizer(text, 330)
 
 
+@pytest.fixture
+def encoder(tokenizer: Any) -> Any:
+    """An encoder with the plain template and room for 200 tokens."""
+    from .factories.trainers import plain_encoder
+
+    return plain_encoder(tokenizer)
+
+
 @pytest.fixture(scope="session")
 def make_model(tokenizer: Any) -> Callable[[], Any]:
     """Makes a Llama of two layers with random weights, sharp enough that greedy answers vary."""
@@ -266,6 +269,21 @@ def make_model(tokenizer: Any) -> Callable[[], Any]:
 def model(make_model: Callable[[], Any]) -> Any:
     """A model of its own for the test."""
     return make_model()
+
+
+@pytest.fixture
+def model_folder(tmp_path: Path, model: Any, tokenizer: Any) -> Path:
+    """The model and its tokenizer in a folder, as a user has them."""
+    place = tmp_path / "model"
+    model.save_pretrained(place)
+    tokenizer.save_pretrained(place)
+    return place
+
+
+@pytest.fixture
+def no_warning_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a new process: warnings that are given once have not been given."""
+    monkeypatch.setattr(notices, "_given", set())
 
 
 SIZES = {

@@ -10,8 +10,7 @@ import io
 import json
 import sys
 import time
-from collections.abc import Generator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +18,10 @@ import pytest
 
 from unlearnbench.cli.main import main
 from unlearnbench.config.loader import load_config
-from unlearnbench.config.schema import SweepConfig
 from unlearnbench.sweep import driver
-from unlearnbench.sweep.ray_cluster import ray_session, run_slots
-from unlearnbench.sweep.worker_group import alive
+from unlearnbench.sweep.ray_cluster import ray_session
 
-from .warm_ray import warm_workers
-
-
-@contextmanager
-def _this_ray(config: SweepConfig) -> Generator[int, None, None]:
-    yield run_slots(config, [node["Resources"] for node in alive()])
+from .warm_ray import running_ray, warm_workers
 
 
 def _records(folder: Path) -> dict[str, float]:
@@ -65,7 +57,7 @@ def carry_out(place: Path) -> None:
     outcomes: dict[str, Any] = {}
     shared = load_config("quickstart", ["ray.concurrent=2"])
     with warm_workers(), ray_session(shared), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(driver, "ray_session", _this_ray)
+        patch.setattr(driver, "ray_session", running_ray)
         for name, configuration, overrides in cases:
             outcomes[name] = _carried_out(configuration, overrides)
     (place / "outcomes.json").write_text(json.dumps(outcomes), encoding="utf-8")

@@ -18,6 +18,7 @@ from benchmarks import decoding, evaluation, losses, modifiers, peer, step, swee
 from benchmarks.models import random_model
 from benchmarks.plain_evaluator import PlainEvaluator, PlainResult
 from benchmarks.plain_losses import PlainPredictions
+from tests.factories.marks import with_mlflow
 from unlearnbench.api import registry
 from unlearnbench.api.benchmark import Question
 from unlearnbench.api.observations import Evaluation, SetName
@@ -323,9 +324,7 @@ class TestSweep:
         assert sweep.overheads(records) == pytest.approx([14 - 10 - 3, 19 - 14 - 3])
 
     @pytest.mark.usefixtures("empty_store", "shared_ray")
-    # MLflow 3.17 asks SQLAlchemy 2.1 for a loader that the latter is about to drop.
-    @pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")
-    @pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning")
+    @with_mlflow
     def test_both_ways_agree_and_runs_that_do_nothing_are_recorded_once_each(
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -16,10 +16,14 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 import pytest
 
 from .forked import CONTEXT
+
+if TYPE_CHECKING:
+    from unlearnbench.config.schema import SweepConfig
 
 _ASK = """\
 import json, os, socket, sys, time
@@ -52,6 +56,19 @@ def warm_workers() -> Generator[None, None, None]:
         finally:
             server.terminate()
             server.join()
+
+
+@contextmanager
+def running_ray(config: "SweepConfig") -> Generator[int, None, None]:
+    """In place of `ray_session`: the Ray that runs in this process already.
+
+    Yields:
+        The number of runs at a time.
+    """
+    from unlearnbench.sweep.ray_cluster import run_slots
+    from unlearnbench.sweep.worker_group import alive
+
+    yield run_slots(config, [node["Resources"] for node in alive()])
 
 
 def _serve(address: str) -> None:

@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 
 from unlearnbench.api import registry
 from unlearnbench.api.benchmark import Question
-from unlearnbench.api.method import Method, Part, Sampling
+from unlearnbench.api.method import Method, Part
 from unlearnbench.api.modifier import (
     ByRole,
     Combine,
@@ -36,23 +36,18 @@ from unlearnbench.base.deferred_warnings import drain
 from unlearnbench.base.errors import PluginError
 from unlearnbench.config.schema import RetainSpec
 from unlearnbench.losses.predictions import mean_over_union
-from unlearnbench.models.encoding import Encoder
-from unlearnbench.models.epoch_order import Item, TrainingRows, with_needed
-from unlearnbench.models.limits import pad_id
-from unlearnbench.models.templates import TEMPLATES
-from unlearnbench.models.token_row import Row
+from unlearnbench.models.epoch_order import Item
 from unlearnbench.training.answer_sampling import Sampler
 from unlearnbench.training.objective import Objective
-from unlearnbench.training.optimizers import TrainerSettings
-from unlearnbench.training.reference_model import load_references
 from unlearnbench.training.step_passes import StepPasses
 from unlearnbench.training.step_result import TOKENS
 from unlearnbench.training.trainer import NonFiniteError, Trainer
 
+from ..factories.trainers import TRAINED_METHODS, Extras, training_rows
+from ..factories.trainers import trainer_of as shared_trainer_of
 from ..forked import launch
 
 HERE = Path(__file__).parent
-METHODS = [name for name in registry.names("methods") if registry.trains(name)]
 
 
 def plugin(name: str, **settings: Any) -> Any:
@@ -118,38 +113,23 @@ def trainer_of(
     retain: Literal["nll"] | None = "nll",
     **how: Any,
 ) -> Trainer:
-    """With `retain` only where the method has no retain rows of its own."""
-    one: Method = registry.load("methods", method)() if isinstance(method, str) else method
-    term = None if "retain" in one.needed().parts or not retain else RetainSpec(term=retain)
-    objective, encoder = Objective(one, term), Encoder(tokenizer, TEMPLATES["plain"], 200)
-    rows = [encoder.row(question) for question in questions]
-    skipped, half = one.ignore_first_answer_tokens, len(rows) // 2
-    refusals = ("I do not know.", "That is beyond me, sorry.")
+    """A trainer of a method, with the retain term only if it has no retain rows of its own.
 
-    def refusal(question: int, answer: int) -> Row:
-        return encoder.row(questions[question], refusals[answer]).without_first(skipped)
-
-    def retain_refusal(question: int, answer: int) -> Row:
-        return encoder.row(questions[half + question], refusals[answer])
-
-    others = [(encoder.row(q, "Some other thing.").without_first(skipped),) for q in questions]
-    forget = [row.without_first(skipped) for row in rows[:half]]
-    given = TrainingRows(forget, rows[half:], 2, refusal, others[:half], retain_refusal)
-    given = with_needed(given, questions[:half], one.needed(), encoder)
-    needs, pad, sampler = objective.needs, pad_id(tokenizer), None
-    references = load_references(
-        lambda: model, "weights", given, needs, seed=5, epochs=3, pad=pad, folder=folder
+    The trained model is moved away from the start model, at which references equal its own
+    predictions.
+    """
+    of_method: Method = registry.load("methods", method)() if isinstance(method, str) else method
+    has_own_retain = "retain" in of_method.needed().parts
+    objective = Objective(
+        of_method, None if has_own_retain or not retain else RetainSpec(term=retain)
     )
-    if "sample" in needs.parts:
-        sampling = replace(needs.samples or Sampling(1), max_new_tokens=5)
-        sampler = Sampler(questions, encoder, sampling, one.reward, 5, pad, skipped)
-    given_how: dict[str, Any] = {"epochs": 3, "seed": 5, "batch_size": 4, "learning_rate": 1e-3}
-    settings = TrainerSettings(**(given_how | how))
-    trained = copy.deepcopy(model)
-    with torch.no_grad():  # away from the start model, where references are equal
-        for i, weight in enumerate(trained.parameters()):
+    rows = training_rows(tokenizer, questions, of_method.ignore_first_answer_tokens)
+    extras = Extras(modifiers)
+    trainer = shared_trainer_of(model, tokenizer, rows, objective, folder, extras, **how)
+    with torch.no_grad():
+        for i, weight in enumerate(trainer.model.parameters()):
             weight.mul_(1 + 0.1 * torch.sin(torch.arange(weight.numel()) + i).view_as(weight))
-    return Trainer(trained, objective, given, settings, pad, references, sampler, modifiers)
+    return trainer
 
 
 def weights(trainer: Trainer) -> Tensor:
@@ -165,7 +145,7 @@ def flat(gradient: Gradients) -> Tensor:
     return torch.cat([value.flatten() for value in gradient.tensors.values()])
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", TRAINED_METHODS)
 def test_the_gradients_of_the_roles_add_up(name: str, make: Any) -> None:
     """In passes by groups of parts, exactly as in the joint pass; also where one term has all."""
     plain = make(name)

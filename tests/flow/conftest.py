@@ -3,9 +3,11 @@
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from unlearnbench.results.records import StoredFile
 from unlearnbench.runs import workspace
 from unlearnbench.runs.prerequisites import execute_task, preparation_tasks
 
@@ -20,6 +22,20 @@ def prepared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for task in preparation_tasks(config, runs_of(config), folder / "runs" / "small"):
         execute_task(task, config, folder / "runs" / "small")
     return folder
+
+
+@pytest.fixture
+def read_files(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the records whose observations are read from now on."""
+    names: list[str] = []
+    read: Any = StoredFile.read
+
+    def read_and_note(file: StoredFile) -> Any:
+        names.append(file.path.parent.name)
+        return read(file)
+
+    monkeypatch.setattr(StoredFile, "read", read_and_note)
+    return names
 
 
 @pytest.fixture

@@ -48,14 +48,13 @@ from unlearnbench.training.trainer import FineTuning, Trainer
 
 # Tests are no package that could be imported by its name.
 from ..conftest import QUESTIONS
+from ..factories.trainers import TRAINED_METHODS, trainer_of, training_rows, weights
 from ..numbers.estimates.test_memory import FEWER, Allocated, setup_of, some_rows
-from ..numbers.training.test_trainer import rows_of, trainer_of, weights
 
 # The first product of a thread of autograd's, whatever the work.
 pytestmark = pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS")
 GPU = pytest.param("cuda", marks=pytest.mark.gpu)
 ON_A_GPU = pytest.mark.gpu
-METHODS = [name for name in registry.names("methods") if registry.trains(name)]
 FEW = ("ce-u", "npo", "rmu", "kl-minimization")
 """Methods that the CPU carries too: one of each kind of reference."""
 
@@ -106,7 +105,7 @@ def test_a_run_has_the_gpu_that_it_was_given(device: str) -> None:
 def test_a_model_trained_in_bf16_is_evaluated_like_any_other(
     device: str, model: Any, tokenizer: Any, tmp_path: Path
 ) -> None:
-    rows = rows_of(tokenizer, QUESTIONS)
+    rows = training_rows(tokenizer, QUESTIONS)
     trainer = trainer_of(
         model, tokenizer, rows, Objective(FineTuning()), tmp_path, precision="bf16", batch_size=2
     )
@@ -128,7 +127,7 @@ def test_a_model_trained_in_bf16_is_evaluated_like_any_other(
 @pytest.mark.parametrize(
     ("device", "name"),
     [*(("cpu", name) for name in FEW)]
-    + [pytest.param("cuda", name, marks=ON_A_GPU) for name in METHODS],
+    + [pytest.param("cuda", name, marks=ON_A_GPU) for name in TRAINED_METHODS],
     indirect=["device"],
 )
 @pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-4), ("bf16", 2e-2)])
@@ -162,7 +161,7 @@ def test_a_run_in_float16_is_near_one_in_float32(
 ) -> None:
     """With the first scale of torch, which overflows in some steps, and is halved."""
     torch.set_float32_matmul_precision("highest")
-    rows = rows_of(tokenizer, QUESTIONS)
+    rows = training_rows(tokenizer, QUESTIONS)
     objective = Objective(registry.load("methods", name)())
     found: dict[str, list[float]] = {}
     for precision in ("fp32", "fp16"):
@@ -198,7 +197,7 @@ def test_an_evaluation_in_bf16_packs_and_is_near_that_of_a_cpu(
 
 
 def _tree_of(tokenizer: Any) -> tuple[Any, tuple[int, ...]]:
-    row = rows_of(tokenizer, QUESTIONS).retain[0]
+    row = training_rows(tokenizer, QUESTIONS).retain[0]
     return [row], tuple(row.ids[: row.start])
 
 
@@ -254,7 +253,7 @@ def test_a_checkpoint_is_weights_and_two_moments(
     record_property: Callable[[str, object], None],
 ) -> None:
     trained = model if device == "cpu" else large(tokenizer, "1b")
-    rows = rows_of(tokenizer, QUESTIONS)
+    rows = training_rows(tokenizer, QUESTIONS)
     trainer = trainer_of(
         trained, tokenizer, rows, Objective(FineTuning()), tmp_path, precision="bf16"
     )
@@ -271,7 +270,7 @@ def test_a_checkpoint_is_weights_and_two_moments(
 def test_a_micro_batch_waits_for_the_device_at_most_at_its_end(
     device: str, model: Any, tokenizer: Any, tmp_path: Path
 ) -> None:
-    rows = rows_of(tokenizer, QUESTIONS)
+    rows = training_rows(tokenizer, QUESTIONS)
     trainer = trainer_of(
         model, tokenizer, rows, Objective(FineTuning()), tmp_path, precision="bf16"
     )
@@ -324,7 +323,7 @@ def test_a_step_that_runs_out_of_memory_is_repeated_in_smaller_parts(
     device: str, model: Any, tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trained = model if device == "cpu" else large(tokenizer)
-    rows = rows_of(tokenizer, QUESTIONS * 8)
+    rows = training_rows(tokenizer, QUESTIONS * 8)
 
     def trainer(micro: int | None) -> Trainer:
         return trainer_of(
@@ -387,7 +386,7 @@ def test_attention_is_a_flash_kernel_and_not_cudnns(
     device: str, model: Any, tokenizer: Any, tmp_path: Path
 ) -> None:
     use_device(Resources(gpu=1 if device == "cuda" else 0))
-    rows = rows_of(tokenizer, QUESTIONS)
+    rows = training_rows(tokenizer, QUESTIONS)
     trained = model if device == "cpu" else large(tokenizer)
     trainer = trainer_of(
         trained, tokenizer, rows, Objective(FineTuning()), tmp_path, precision="bf16"
@@ -406,7 +405,7 @@ def test_replayed_passes_give_the_answers_of_passes_that_are_not(
     device: str, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = large(tokenizer).to(device, torch.bfloat16).eval()
-    row = rows_of(tokenizer, QUESTIONS).retain[0]
+    row = training_rows(tokenizer, QUESTIONS).retain[0]
     limits = [(20 + 7 * n, 60 + n) for n in range(24)]
     prompts = [Prompt(tuple(range(5, 5 + length)), limit) for length, limit in limits]
     monkeypatch.setattr("unlearnbench.models.replays._TIMES", 1)

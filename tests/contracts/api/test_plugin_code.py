@@ -1,7 +1,6 @@
 """Plug-ins that raise, leave, print or are no plug-ins: one message, exit code 2, clean output."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,8 @@ import pytest
 from unlearnbench.api import registry
 from unlearnbench.api.plugin_code import plugin_code
 from unlearnbench.base.errors import PluginError
-from unlearnbench.cli.main import main
+
+from ...factories.command_line import Run, commands_in_process
 
 METHOD = '''\
 """A method."""
@@ -27,21 +27,13 @@ class Odd(Method):
 '''
 
 
-Run = Callable[..., tuple[int, str, str]]
-
-
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """Runs a command in an empty folder: exit code, stdout, stderr."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(registry, "_files", {})
 
-    def ran(*args: str) -> tuple[int, str, str]:
-        code = main(args)
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return ran
+    return commands_in_process(capsys)
 
 
 def plugin(*, top: str = "", loss: str = "return value") -> str:

@@ -1,13 +1,10 @@
 """Commands run in process, in a folder of their own."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from unlearnbench.cli.main import main
-
-Run = Callable[..., tuple[int, str, str]]
+from ...factories.command_line import Run, commands_in_process
 
 SMALL = """\
 name: small
@@ -21,14 +18,21 @@ epochs: 2
 
 
 @pytest.fixture
+def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Room for whole tables and sentences; `test_text_table.py` has narrow ones."""
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+@pytest.fixture
+def model_path(model_folder: Path) -> str:
+    """The path of a model's folder, as it is typed."""
+    return str(model_folder)
+
+
+@pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """Runs a command in an empty folder that holds `small.yaml`: exit code, stdout, stderr."""
     monkeypatch.chdir(tmp_path)
     Path("small.yaml").write_text(SMALL)
 
-    def ran(*args: str) -> tuple[int, str, str]:
-        code = main(args)
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return ran
+    return commands_in_process(capsys)

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from unlearnbench.base.errors import EvaluationError
 from unlearnbench.config.schema import Architecture
 from unlearnbench.models.tiny import build_model, build_tokenizer
 
-Run = Callable[..., tuple[int, str, str]]
+from ...factories.command_line import Run
 
 
 @pytest.fixture

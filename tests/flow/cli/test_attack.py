@@ -18,14 +18,9 @@ from unlearnbench.results.single import ModelRole
 from unlearnbench.testing import made_up_set
 from unlearnbench.testing.metric_checks import taken
 
-Run = Callable[..., tuple[int, str, str]]
+from ...factories.command_line import Run
 
-
-@pytest.fixture(autouse=True)
-def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Room for whole tables and sentences; `test_text_table.py` has narrow ones."""
-    monkeypatch.setenv("COLUMNS", "200")
-
+pytestmark = pytest.mark.usefixtures("wide_terminal")
 
 SMALL = ("--data", "synthetic", "--rows", "2", "--max-length", "120")
 PLEA = """\
@@ -45,22 +40,14 @@ class Plea(PromptAttack):
 """
 
 
-@pytest.fixture
-def folder(tmp_path: Path, model: Any, tokenizer: Any) -> str:
-    place = tmp_path / "model"
-    model.save_pretrained(place)
-    tokenizer.save_pretrained(place)
-    return str(place)
-
-
 def test_a_table_and_a_sentence_for_each_attack(
-    run: Run, folder: str, monkeypatch: pytest.MonkeyPatch
+    run: Run, model_path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("ray", "mlflow", "plotly"):
         monkeypatch.setitem(sys.modules, name, None)
     Path("plea.py").write_text(PLEA)
     code, out, err = run(
-        *("attack", folder, *SMALL, "--retain", folder, "--start", folder),
+        *("attack", model_path, *SMALL, "--retain", model_path, "--start", model_path),
         *("--attack", "paraphrase", "--attack", "plea", "--plugin", "plea.py", "--out", "found"),
         *("--set", "plea.pleas=[Please., Now!]"),
     )
@@ -116,10 +103,10 @@ class Broken(WeightAttack):
 """
 
 
-def test_an_attack_that_breaks_the_weights_has_failed(run: Run, folder: str) -> None:
+def test_an_attack_that_breaks_the_weights_has_failed(run: Run, model_path: str) -> None:
     Path("broken.py").write_text(BROKEN)
-    options = (*SMALL, "--retain", folder, "--plugin", "broken.py")
-    code, out, err = run("attack", folder, *options, "--out", "found")
+    options = (*SMALL, "--retain", model_path, "--plugin", "broken.py")
+    code, out, err = run("attack", model_path, *options, "--out", "found")
     assert code == 0
     assert "broken: no metric of the forget set could be measured under it" in out.splitlines()
     assert out.splitlines()[-1].startswith("Not known: how much of the forget rows was removed")

@@ -1,13 +1,12 @@
 """`unlearnbench configs list`, `show`, `schema` and `new`."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 from unlearnbench.cli.configs import HEADINGS
 from unlearnbench.config.config_sources import shipped_configs
 from unlearnbench.config.json_schema import schema_text
 
-Run = Callable[..., tuple[int, str, str]]
+from ...factories.command_line import Run
 
 
 def test_the_schema_is_printed_or_written(run: Run) -> None:

@@ -1,7 +1,6 @@
 """`unlearnbench doctor` where all works, and on stand-ins of what does not."""
 
 import json
-from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from huggingface_hub import constants
 
 from unlearnbench.cli import doctor
 
-Run = Callable[..., tuple[int, str, str]]
+from ...factories.command_line import Run
 
 
 def test_all_that_is_needed_works(run: Run) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,31 +13,17 @@ from unlearnbench.cli.options import template_arguments
 from unlearnbench.evaluation import harness_tasks
 
 from ...chat_models import fitted
+from ...factories.command_line import Run
 from ...families import FAMILIES
 
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture(autouse=True)
-def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Room for whole tables and sentences; `test_text_table.py` has narrow ones."""
-    monkeypatch.setenv("COLUMNS", "200")
-
+pytestmark = pytest.mark.usefixtures("wide_terminal")
 
 SMALL_EVALUATION = ("--data", "synthetic", "--rows", "1", "--max-length", "120")
 
 
-@pytest.fixture
-def folder(tmp_path: Path, model: Any, tokenizer: Any) -> str:
-    place = tmp_path / "model"
-    model.save_pretrained(place)
-    tokenizer.save_pretrained(place)
-    return str(place)
-
-
-def test_evaluate_writes_metrics_log_and_questions(run: Run, folder: str) -> None:
+def test_evaluate_writes_metrics_log_and_questions(run: Run, model_path: str) -> None:
     code, out, err = run(
-        *("evaluate", folder, *SMALL_EVALUATION),
+        *("evaluate", model_path, *SMALL_EVALUATION),
         *("--out", "log.safetensors", "--questions", "q.jsonl", "--json"),
     )
     assert code == 0
@@ -56,7 +41,7 @@ def test_evaluate_writes_metrics_log_and_questions(run: Run, folder: str) -> Non
 
 
 @pytest.mark.long
-def test_tasks_of_lm_evaluation_harness(run: Run, folder: str) -> None:
+def test_tasks_of_lm_evaluation_harness(run: Run, model_path: str) -> None:
     pytest.importorskip("lm_eval", reason="lm-eval is not installed")
     rows = [{"q": f"What is the job of {name}?", "a": ["poet", "baker"]} for name in "ABC"]
     Path("rows.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
@@ -71,7 +56,7 @@ def test_tasks_of_lm_evaluation_harness(run: Run, folder: str) -> None:
         "doc_to_target": 0,
     }
     Path("jobs.yaml").write_text(json.dumps(task), encoding="utf-8")
-    asked = ("evaluate", folder, *SMALL_EVALUATION, "--task")
+    asked = ("evaluate", model_path, *SMALL_EVALUATION, "--task")
     code, out, _ = run(*asked, "jobs.yaml")
     assert code == 0
     (cells,) = (line.split() for line in out.splitlines() if line.split()[:2] == ["jobs", "acc"])
@@ -81,19 +66,21 @@ def test_tasks_of_lm_evaluation_harness(run: Run, folder: str) -> None:
     assert (code, "did you mean 'hellaswag'?" in err) == (2, True)
 
 
-def test_tasks_are_part_of_the_json(run: Run, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tasks_are_part_of_the_json(
+    run: Run, model_path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def scores(*_: Any, rows: int | None) -> harness_tasks.TaskScores:
         assert rows == 1
         return {"jobs": {"acc": harness_tasks.TaskScore(0.5, None, 2, (0.1, 0.9))}}
 
     monkeypatch.setattr(harness_tasks, "task_scores", scores)
-    code, out, _ = run("evaluate", folder, *SMALL_EVALUATION, "--task", "jobs", "--json")
+    code, out, _ = run("evaluate", model_path, *SMALL_EVALUATION, "--task", "jobs", "--json")
     score = {"value": 0.5, "standard_error": None, "rows": 2, "interval": [0.1, 0.9]}
     assert (code, json.loads(out)["tasks"]) == (0, {"jobs": {"acc": score}})
 
 
-def test_few_questions_have_their_number_and_a_wide_interval(run: Run, folder: str) -> None:
-    code, out, _ = run("evaluate", folder, "--data", "synthetic", "--rows", "2")
+def test_few_questions_have_their_number_and_a_wide_interval(run: Run, model_path: str) -> None:
+    code, out, _ = run("evaluate", model_path, "--data", "synthetic", "--rows", "2")
     assert code == 0
     (heading,) = (line for line in out.splitlines() if line.startswith("metric, ± 95 %"))
     assert "retain (n=2)" in heading
@@ -110,19 +97,21 @@ def test_template_arguments_are_text_or_truth_values() -> None:
     }
 
 
-def test_tasks_need_their_package(run: Run, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tasks_need_their_package(
+    run: Run, model_path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "lm_eval", None)
-    code, _, err = run("evaluate", folder, *SMALL_EVALUATION, "--task", "piqa")
+    code, _, err = run("evaluate", model_path, *SMALL_EVALUATION, "--task", "piqa")
     assert (code, "pip install 'unlearnbench[lm-eval]'" in err) == (2, True)
 
 
-def test_no_table_is_printed_without_a_line(run: Run, folder: str) -> None:
+def test_no_table_is_printed_without_a_line(run: Run, model_path: str) -> None:
     """Multiple choice about passages has no number but those of sets.
 
     Scores need a retain or a start model. Without both, their table would have only dashes.
     """
     options = ("--data", "wmdp-twin", "--forget", "0.25", "--rows", "2", "--max-length", "120")
-    code, out, err = run("evaluate", folder, *options)
+    code, out, err = run("evaluate", model_path, *options)
     assert code == 0
     headings = [part.split()[0] for part in out.split("\n\n")]
     assert headings[:2] == ["rules:", "metric,"]
@@ -130,18 +119,18 @@ def test_no_table_is_printed_without_a_line(run: Run, folder: str) -> None:
     assert "Kept" in err
 
 
-def test_a_retain_model_and_its_log_give_the_same(run: Run, folder: str) -> None:
-    run("evaluate", folder, *SMALL_EVALUATION, "--out", "retain.safetensors")
-    for retain in (folder, "retain.safetensors"):
-        code, out, _ = run("evaluate", folder, *SMALL_EVALUATION, "--retain", retain, "--json")
+def test_a_retain_model_and_its_log_give_the_same(run: Run, model_path: str) -> None:
+    run("evaluate", model_path, *SMALL_EVALUATION, "--out", "retain.safetensors")
+    for retain in (model_path, "retain.safetensors"):
+        code, out, _ = run("evaluate", model_path, *SMALL_EVALUATION, "--retain", retain, "--json")
         assert code == 0
         metrics = json.loads(out)
         assert (metrics["forget_quality"], metrics["ks_n"]) == (1.0, 1)
 
 
-def test_a_model_is_compared_with_its_retain_and_start_models(run: Run, folder: str) -> None:
+def test_a_model_is_compared_with_its_retain_and_start_models(run: Run, model_path: str) -> None:
     code, out, err = run(
-        *("evaluate", folder, *SMALL_EVALUATION, "--retain", folder, "--start", folder)
+        *("evaluate", model_path, *SMALL_EVALUATION, "--retain", model_path, "--start", model_path)
     )
     assert code == 0
     title, scores, *_, verdict = out.split("\n\n")
@@ -155,7 +144,16 @@ def test_a_model_is_compared_with_its_retain_and_start_models(run: Run, folder: 
     assert "--retain" not in err
     assert "--start" not in err
     code, out, _ = run(
-        *("evaluate", folder, *SMALL_EVALUATION, "--retain", folder, "--start", folder, "--json")
+        *(
+            "evaluate",
+            model_path,
+            *SMALL_EVALUATION,
+            "--retain",
+            model_path,
+            "--start",
+            model_path,
+            "--json",
+        )
     )
     metrics = json.loads(out)
     assert metrics["forgotten"] in (None, 0.0, 1.0)
@@ -188,7 +186,7 @@ def test_score_prints_the_numbers_of_the_sweep_that_a_log_is_from(run: Run) -> N
 
 
 def test_score_takes_the_profile_from_the_log(
-    run: Run, folder: str, open_unlearning_numbers: Path
+    run: Run, model_path: str, open_unlearning_numbers: Path
 ) -> None:
     full, retain = (
         str(open_unlearning_numbers / f"{name}.json.gz") for name in ("full_forget01", "retain99")
@@ -202,15 +200,15 @@ def test_score_takes_the_profile_from_the_log(
     code, out, err = run("score", retain)
     assert "not measured: Forget Quality; log10 Forget Quality; KS D" in err
     assert "Not known: pass --retain to answer" in out
-    run("evaluate", folder, *SMALL_EVALUATION, "--out", "log.safetensors")
+    run("evaluate", model_path, *SMALL_EVALUATION, "--out", "log.safetensors")
     _, out, _ = run("score", "log.safetensors", "--json")
     assert json.loads(out)["profile"].startswith("tofu+rows=1+max_length=120@")
 
 
-def test_outputs_that_are_not_finite_are_reported(run: Run, folder: str, model: Any) -> None:
+def test_outputs_that_are_not_finite_are_reported(run: Run, model_path: str, model: Any) -> None:
     model.model.norm.weight.data.fill_(float("nan"))
-    model.save_pretrained(folder)
-    code, out, err = run("evaluate", folder, *SMALL_EVALUATION, "--json")
+    model.save_pretrained(model_path)
+    code, out, err = run("evaluate", model_path, *SMALL_EVALUATION, "--json")
     assert code == 0
     assert json.loads(out)["model_utility"] is None
     assert "the model's outputs are not finite, first at '" in err
@@ -262,21 +260,21 @@ class CustomForCausalLM(LlamaForCausalLM):
 
 
 def test_code_of_a_model_runs_if_it_is_asked_for(
-    run: Run, tmp_path: Path, folder: str, monkeypatch: pytest.MonkeyPatch
+    run: Run, tmp_path: Path, model_path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "m"))
-    plain = run("evaluate", folder, *SMALL_EVALUATION, "--json")[1]
-    Path(folder, "custom.py").write_text(CUSTOM, encoding="utf-8")
-    path = Path(folder, "config.json")
+    plain = run("evaluate", model_path, *SMALL_EVALUATION, "--json")[1]
+    Path(model_path, "custom.py").write_text(CUSTOM, encoding="utf-8")
+    path = Path(model_path, "config.json")
     names = {
         "AutoConfig": "custom.CustomConfig",
         "AutoModelForCausalLM": "custom.CustomForCausalLM",
     }
     config = json.loads(path.read_text()) | {"model_type": "custom-of-a-test", "auto_map": names}
     path.write_text(json.dumps(config))
-    code, _, err = run("evaluate", folder, *SMALL_EVALUATION)
+    code, _, err = run("evaluate", model_path, *SMALL_EVALUATION)
     assert (code, "--trust-remote-code" in err) == (2, True)
     assert "custom code" in err
-    code, out, err = run("evaluate", folder, *SMALL_EVALUATION, "--json", "--trust-remote-code")
+    code, out, err = run("evaluate", model_path, *SMALL_EVALUATION, "--json", "--trust-remote-code")
     assert code == 0, err
     assert json.loads(out) == json.loads(plain)

@@ -1,9 +1,8 @@
 """`unlearnbench methods gradient`: table, CSV and page."""
 
-from collections.abc import Callable
 from pathlib import Path
 
-Run = Callable[..., tuple[int, str, str]]
+from ...factories.command_line import Run
 
 
 def test_gradients_as_table_csv_and_page(run: Run) -> None:

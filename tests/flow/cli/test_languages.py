@@ -1,7 +1,7 @@
 """Rows in Chinese and Russian: a model that has memorised them, by each profile."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from unlearnbench.training.objective import Objective
 from unlearnbench.training.optimizers import TrainerSettings
 from unlearnbench.training.trainer import FineTuning, Trainer
 
-Run = Callable[..., tuple[int, str, str]]
+from ...factories.command_line import Run
 
 FULL = [
     ("她在哪里出生？", "她1950年出生于北京。"),

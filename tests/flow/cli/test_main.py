@@ -13,7 +13,7 @@ import pytest
 from unlearnbench.cli.command import DOCUMENTATION
 from unlearnbench.cli.main import root_command
 
-Run = Callable[..., tuple[int, str, str]]
+from ...factories.command_line import Run
 
 
 def test_help_lists_every_command_with_examples(run: Run) -> None:

@@ -27,7 +27,8 @@ from unlearnbench.report.exported_model import rows_options
 from unlearnbench.results.model_shape import number_of_weights
 from unlearnbench.stats.mean_interval import difference_bounds, mean_interval
 
-Run = Callable[..., tuple[int, str, str]]
+from ...factories.command_line import Run
+
 Row = Mapping[str, Any]
 
 NAMES = ("Ada", "Bruno", "Chen", "Dora", "Emil", "Fatima", "Goran", "Hana")

@@ -2,12 +2,11 @@
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-Run = Callable[..., tuple[int, str, str]]
+from ...factories.command_line import Run
 
 
 def check_warnings(err: str) -> None:

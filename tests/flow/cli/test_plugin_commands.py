@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from unlearnbench.config.entries import example
 from unlearnbench.config.loader import load_config
 from unlearnbench.models.dataset_rules import splits_of
 
-Run = Callable[..., tuple[int, str, str]]
+from ...factories.command_line import Run
 
 ROOT = Path(__file__).parents[3]
 BAD = '''\

@@ -1,9 +1,8 @@
 """`unlearnbench profiles list`, `show` and `diff`."""
 
 import json
-from collections.abc import Callable
 
-Run = Callable[..., tuple[int, str, str]]
+from ...factories.command_line import Run
 
 
 def test_profiles_are_listed_shown_and_compared(run: Run) -> None:

@@ -3,7 +3,6 @@
 import json
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -17,13 +16,9 @@ from unlearnbench.report.sweep_tracker import sweep_config
 from unlearnbench.results.outcomes import RunOutcome
 from unlearnbench.sweep.sweep_state import SweepResult
 
-Run = Callable[..., tuple[int, str, str]]
+from ...factories.command_line import Run
 
-
-@pytest.fixture(autouse=True)
-def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Room for whole tables and sentences; `test_text_table.py` has narrow ones."""
-    monkeypatch.setenv("COLUMNS", "200")
+pytestmark = pytest.mark.usefixtures("wide_terminal")
 
 
 def fake(monkeypatch: pytest.MonkeyPatch, failed: int) -> list[Any]:

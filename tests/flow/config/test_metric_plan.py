@@ -19,13 +19,14 @@ from unlearnbench.api.metric import (
 )
 from unlearnbench.api.metric_engine import MetricPlan, computed
 from unlearnbench.api.observations import FloatArray, SetEvaluation
-from unlearnbench.base import deferred_warnings
 from unlearnbench.base.deferred_warnings import drain
 from unlearnbench.base.errors import PluginError
 from unlearnbench.config.metric_plan import metric_plan
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.evaluation.made_up_sets import made_up_set
 from unlearnbench.evaluation.summary import plan_of
+
+pytestmark = pytest.mark.usefixtures("no_warning_given")
 
 ROLES: dict[str, Role] = {"forget": "forget", "retain": "retain"}
 MINE = '''\
@@ -73,12 +74,6 @@ class Twice(Summary):
 
     def compute(self, of: MetricInputs) -> Values:
         return {"loss_forgotten": of.model.values["loss_forget"]}
-
-
-@pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget the warnings of other tests, which are given once."""
-    monkeypatch.setattr(deferred_warnings, "_given", set())
 
 
 def planned(**metrics: type[Metric | Summary]) -> MetricPlan:

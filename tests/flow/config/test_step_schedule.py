@@ -21,7 +21,7 @@ from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import ModelSettings, Preparation, SweepConfig
 from unlearnbench.config.step_schedule import make_schedule
 
-from ...numbers.training.test_trainer import losses, objective_of, rows_of, trainer_of, weights
+from ...factories.trainers import losses, objective_of, trainer_of, training_rows, weights
 from ..plan.test_plan import config
 
 PUBLISHED = Path(__file__).parents[3] / "dashboards" / "figures" / "published" / "ceu_tables.csv"
@@ -95,7 +95,7 @@ def test_a_training_may_end_within_an_epoch() -> None:
 def test_the_first_step_of_tofu_changes_no_weight(
     model: Any, tokenizer: Any, questions: tuple[Question, ...], tmp_path: Path
 ) -> None:
-    rows, objective = rows_of(tokenizer, questions), objective_of("ce-u")
+    rows, objective = training_rows(tokenizer, questions), objective_of("ce-u")
     how = {"schedule": "tofu", "batch_size": len(rows.forget), "weight_decay": 0.1}
     trainer = trainer_of(model, tokenizer, rows, objective, tmp_path, **how)
     before, steps = weights(trainer), trainer.epoch(1)
@@ -114,7 +114,7 @@ def test_tofu_step_may_contain_rows_of_two_epochs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Resumed after its first epoch, too."""
-    rows, objective = rows_of(tokenizer, questions), objective_of("npo")
+    rows, objective = training_rows(tokenizer, questions), objective_of("npo")
     size = len(rows.forget) - 1
     how = {"schedule": "tofu", "batch_size": size, "epochs": size + 1}
     through = trainer_of(model, tokenizer, rows, objective, tmp_path, **how)

@@ -1,6 +1,5 @@
 """Inputs of a run are known by content: other content is another run, another place is not."""
 
-import csv
 import json
 import os
 import shutil
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.factories.tables import read_csv
 from unlearnbench.analysis.results import Results
 from unlearnbench.base import hashing
 from unlearnbench.base.errors import ModelError
@@ -95,8 +95,7 @@ def run(place: Path, capsys: pytest.CaptureFixture[str]) -> Run:
 def rows(folder: Path) -> list[dict[str, str]]:
     """The table of a sweep's folder, written again."""
     assert main(["report", str(folder)]) == 0
-    with (folder / "results.csv").open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+    return read_csv(folder / "results.csv")
 
 
 def kinds(folder: Path) -> list[str]:

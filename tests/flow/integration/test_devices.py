@@ -36,7 +36,7 @@ from unlearnbench.training.optimizers import on_host
 from unlearnbench.training.trainer import Trainer
 
 from ...conftest import QUESTIONS, build_model_of
-from ...numbers.training.test_trainer import METHODS, rows_of, trainer_of
+from ...factories.trainers import TRAINED_METHODS, trainer_of, training_rows
 from ...shadow import GPU, ShadowGPU
 
 TINY: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
@@ -79,12 +79,12 @@ def micro_batch(gpu: ShadowGPU, trainer: Trainer) -> int:
 
 
 def trained(model: Any, tokenizer: Any, objective: Objective, folder: Path, **how: Any) -> Trainer:
-    rows = rows_of(tokenizer, QUESTIONS[:6])
+    rows = training_rows(tokenizer, QUESTIONS[:6])
     how = {"epochs": 1, "batch_size": 3, "micro_batch_size": 1, **how}
     return trainer_of(model, tokenizer, rows, objective, folder, **how)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", TRAINED_METHODS)
 def test_every_method_trains_on_a_gpu(
     name: str, gpu: ShadowGPU, tokenizer: Any, tmp_path: Path
 ) -> None:

@@ -6,7 +6,6 @@ Ray, MLflow's SQLite, the report.
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import signal
@@ -20,7 +19,9 @@ from threading import Event, Thread
 
 import pytest
 
+from tests.factories.marks import WITH_MLFLOW
 from tests.factories.small_sweep import SMALL_MODEL
+from tests.factories.tables import read_csv
 from unlearnbench.cli.main import main
 from unlearnbench.results.records import read_records
 
@@ -55,13 +56,7 @@ class Outside(Method):
 SWEEP = ["sweep", "small.yaml", "--force"]
 """The model is hardly trained, so that the sweep would stop before its first run."""
 RUNS, EPOCHS = 2, 3
-pytestmark = [
-    pytest.mark.long,
-    # MLflow 3.17 asks SQLAlchemy 2.1 for a loader that the latter is about to drop.
-    pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated"),
-    # Its engine leaves connections to the garbage collector, which may come at any test.
-    pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning"),
-]
+pytestmark = [pytest.mark.long, *WITH_MLFLOW]
 
 
 def install(site: Path) -> None:
@@ -117,7 +112,7 @@ def test_a_sweep_that_is_stopped_ends_with_the_undisturbed_table(
 
 def test_a_sweep_writes_the_files_that_the_readme_lists(stopped_sweep: Path) -> None:
     folder = stopped_sweep / "runs" / "small"
-    rows = list(csv.DictReader((folder / "results.csv").read_text().splitlines()))
+    rows = read_csv(folder / "results.csv")
     assert len(rows) == RUNS * EPOCHS + 2, "a row per run and epoch, and the two reference models"
     assert {row["method"] for row in rows} == {"npo", "outside", "fine-tuned", "retain"}
     assert all(float(row["model_utility"]) >= 0 for row in rows)

@@ -1,11 +1,12 @@
 """A benchmark whose splits have names: configured, run, reported, compared and tracked by them."""
 
-import csv
 import json
 from pathlib import Path
 
 import pytest
 
+from tests.factories.marks import with_mlflow
+from tests.factories.tables import read_csv
 from unlearnbench.api import registry
 from unlearnbench.base.errors import ConfigError
 from unlearnbench.cli.main import main
@@ -58,11 +59,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.filterwarnings(  # the last two as in `tests/flow/tracking/conftest.py`
-    "ignore::UserWarning",
-    "ignore:The ``noload`` loader strategy is deprecated",
-    "ignore:unclosed database:ResourceWarning",
-)
+@with_mlflow
+@pytest.mark.filterwarnings("ignore::UserWarning")
 def test_named_splits_are_planned_run_reported_compared_and_tracked(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,10 +85,8 @@ def test_named_splits_are_planned_run_reported_compared_and_tracked(
         for split in ("books", "news")
         for kind in ("fine-tuned", "retain", "run", "run")
     ]
-    with (sweep / "results.csv").open(newline="", encoding="utf-8") as file:
-        assert [line["forget_fraction"] for line in csv.DictReader(file)] == ["books"] * 4 + [
-            "news"
-        ] * 4
+    splits = [line["forget_fraction"] for line in read_csv(sweep / "results.csv")]
+    assert splits == ["books"] * 4 + ["news"] * 4
     assert {row.forget_fraction for row in rows_of(sweep)} == {"books", "news"}
     plan = json.loads((sweep / "plan.json").read_text())
     assert list(plan["data"]) == list(plan["rows"]) == ["news", "books"]

@@ -4,7 +4,6 @@
 MLflow's files, which are written again, are left out.
 """
 
-import csv
 import json
 import shutil
 from collections.abc import Iterator
@@ -12,16 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.factories.marks import WITH_MLFLOW
+from tests.factories.tables import read_csv
 from unlearnbench.cli.main import main
 from unlearnbench.config.loader import load_config
 from unlearnbench.runs.prerequisites import start_check
 
-pytestmark = [
-    # MLflow 3.17 asks SQLAlchemy 2.1 for a loader that the latter is about to drop.
-    pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated"),
-    # Its engine leaves connections to the garbage collector, which may come at any test.
-    pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning"),
-]
+pytestmark = [*WITH_MLFLOW]
 
 MADE = Path(__file__).parents[2] / "data" / "sweep_0_2"
 RECORDS = 3
@@ -70,7 +66,6 @@ def test_its_start_model_is_measured_without_a_change_of_its_record(opened: Path
     assert check is not None
     assert check.answered is not None
     # ROUGE on the retain rows, as results.csv has it.
-    with (MADE / "results.csv").open(encoding="utf-8") as file:
-        (row,) = (row for row in csv.DictReader(file) if row["kind"] == "fine-tuned")
+    (row,) = (row for row in read_csv(MADE / "results.csv") if row["kind"] == "fine-tuned")
     assert check.answered.start == pytest.approx(float(row["rouge_retain"]))
     assert {path: path.read_bytes() for path in (opened / "records").glob("*/*")} == records

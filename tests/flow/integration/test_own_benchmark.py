@@ -3,13 +3,14 @@
 There is no retain model. What the files declare is in the table, in MLflow and on the page.
 """
 
-import csv
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from tests.factories.marks import WITH_MLFLOW
+from tests.factories.tables import read_csv
 from unlearnbench.api import registry
 from unlearnbench.cli.main import main
 
@@ -80,13 +81,7 @@ ray: {concurrent: 1}
 """
 FILES = ("--plugin", "riddles.py", "--plugin", "last_token.py")
 
-pytestmark = [
-    pytest.mark.long,
-    # MLflow 3.17 asks SQLAlchemy 2.1 for a loader that the latter is about to drop.
-    pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated"),
-    # Its engine leaves connections to the garbage collector, which may come at any test.
-    pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning"),
-]
+pytestmark = [pytest.mark.long, *WITH_MLFLOW]
 
 
 @pytest.fixture
@@ -104,11 +99,6 @@ def command(*args: str) -> int:
     """Carry out a command as a process of its own would, which knows of no file."""
     registry._files.clear()  # pyright: ignore[reportPrivateUsage]
     return main(args)
-
-
-def table(folder: Path, name: str = "results.csv") -> list[dict[str, str]]:
-    with (folder / name).open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
 
 
 def logged(store: Path) -> dict[str, set[tuple[str, int]]]:
@@ -133,7 +123,7 @@ def test_both_are_swept_to_the_table_to_mlflow_and_to_the_page(
     assert command("run", "own.yaml", "--select", "0", *FILES) == 0  # and prepares the models here
     assert command("sweep", "own.yaml", "--force", *FILES) == 0
     assert "2 runs, all finished" in capsys.readouterr().out
-    rows = table(folder)
+    rows = read_csv(folder / "results.csv")
     epochs = [("run", "1"), ("run", "2")]
     assert [(row["kind"], row["epoch"]) for row in rows] == [("fine-tuned", "0"), *epochs, *epochs]
     for metric in ("rouge", "probability", "exact_memorization", "last_token"):
@@ -164,25 +154,25 @@ def test_both_are_swept_to_the_table_to_mlflow_and_to_the_page(
     output = capsys.readouterr()
     assert "2 runs, all finished" in output.out
     assert "moved" not in output.err, "comments change no number"
-    assert table(folder) == rows
+    assert read_csv(folder / "results.csv") == rows
 
     Path("last_token.py").write_text(LAST_TOKEN.replace("float(one[-1])", "1 - float(one[-1])"))
     assert command("report", "runs/own", *FILES) == 0
     assert "numbers have moved" in capsys.readouterr().err
-    for before, after in zip(rows, table(folder), strict=True):
+    for before, after in zip(rows, read_csv(folder / "results.csv"), strict=True):
         for name in rows[0]:
             is_changed = name.startswith("last_token_")
             value = str(1 - float(before[name])) if is_changed else before[name]
             assert after[name] == value
     Path("last_token.py").write_text(LAST_TOKEN)
     assert command("report", "runs/own", *FILES) == 0
-    assert table(folder) == rows
+    assert read_csv(folder / "results.csv") == rows
 
     # Pages and tables need neither file: what they declare is in the sweep's folder.
     for file in ("riddles.py", "last_token.py"):
         Path(file).rename(f"moved_{file}")
     assert command("report", "runs/own", "--out", "page.html") == 0
-    assert table(here, "page.csv") == rows
+    assert read_csv(here / "page.csv") == rows
     assert "Known riddles" in Path("page.html").read_text(encoding="utf-8")
     capsys.readouterr()
     assert command("compare", "gradient-ascent", "gradient-difference", "--in", "runs/own") == 0

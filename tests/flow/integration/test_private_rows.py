@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import csv
 import json
 import re
 import zlib
@@ -12,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.factories.marks import WITH_MLFLOW
+from tests.factories.tables import read_csv
 from unlearnbench.cli.main import main
 
 MARK = "zyxquorv"
@@ -38,11 +39,7 @@ evaluation:
 ray: {{concurrent: 1}}
 keep_texts: {keep_texts}
 """
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated"),
-    pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning"),
-]
+pytestmark = [pytest.mark.long, *WITH_MLFLOW]
 
 
 def contents(data: bytes) -> Iterator[bytes]:
@@ -75,11 +72,6 @@ def files_with_the_mark(folder: Path) -> set[str]:
     }
 
 
-def table(path: Path) -> list[dict[str, str]]:
-    with path.open(encoding="utf-8") as file:
-        return list(csv.DictReader(file))
-
-
 @pytest.mark.usefixtures("shared_ray")
 def test_no_text_of_a_row_is_written_and_all_numbers_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
@@ -108,8 +100,8 @@ def test_no_text_of_a_row_is_written_and_all_numbers_are(
     # The evaluation tables that MLflow shows are JSON.
     assert files_with_the_mark(Path("runs/open")) == {".html", ".json", ".safetensors"}
     for file in ("results.csv", "attacks.csv"):
-        assert table(Path("runs/closed", file)) == table(Path("runs/open", file)), file
-    assert float(table(Path("runs/closed/results.csv"))[-1]["compressibility_forget"]) > 0
+        assert read_csv(Path("runs/closed", file)) == read_csv(Path("runs/open", file)), file
+    assert float(read_csv(Path("runs/closed/results.csv"))[-1]["compressibility_forget"]) > 0
 
     capfd.readouterr()
     assert main(["sweep", "open.yaml", "--set", "keep_texts=false"]) == 2

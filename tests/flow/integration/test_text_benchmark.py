@@ -1,12 +1,12 @@
 """Passages from a configuration to the table and the page: text rows, and no retain model."""
 
-import csv
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.factories.tables import read_csv
 from unlearnbench.cli.main import main
 
 CONFIG = """
@@ -42,13 +42,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place / "runs" / "text"
 
 
-def rows_of(folder: Path) -> list[dict[str, str]]:
-    with (folder / "results.csv").open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
-
-
 def test_the_table_has_both_numbers_of_the_headline_and_no_retain_model(folder: Path) -> None:
-    rows = rows_of(folder)
+    rows = read_csv(folder / "results.csv")
     assert [row["kind"] for row in rows] == ["fine-tuned", "run", "run"]
     for row in rows:
         for column in (KEPT, FORGOTTEN, "rouge_forget", "choice_accuracy_world_facts", "mia_loss"):
@@ -69,7 +64,7 @@ def test_plain_text_is_scored_and_not_answered(folder: Path) -> None:
 
 
 def record_of(folder: Path) -> str:
-    return next(row["run_id"] for row in rows_of(folder) if row["kind"] == "run")
+    return next(row["run_id"] for row in read_csv(folder / "results.csv") if row["kind"] == "run")
 
 
 def test_a_record_is_scored_as_its_run_was(
@@ -80,7 +75,9 @@ def test_a_record_is_scored_as_its_run_was(
     assert "--data" in capsys.readouterr().err
     assert main(["score", str(record), "--data", "passages", "--json"]) == 0
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    row = next(row for row in rows_of(folder) if row["run_id"] == record_of(folder))
+    row = next(
+        row for row in read_csv(folder / "results.csv") if row["run_id"] == record_of(folder)
+    )
     for column in (KEPT, FORGOTTEN, "mia_loss"):
         assert found[column] == pytest.approx(float(row[column]))
     assert found["private"] is None

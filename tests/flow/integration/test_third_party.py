@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import shutil
 import subprocess
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.factories.small_sweep import SMALL_MODEL
+from tests.factories.tables import read_csv
 
 SOURCES = Path(__file__).parents[2] / "third_party" / "plateau"
 PRIVATE = ("unlearnbench.config", "unlearnbench.evaluation", "unlearnbench.runs", "._")
@@ -74,10 +74,10 @@ def test_a_run_uses_all_three(site: Path, tmp_path: Path) -> None:
     reported = run(site, "unlearnbench", "report", "runs/small", cwd=tmp_path)
     assert reported.returncode == 0, reported.stderr
     folder = tmp_path / "runs" / "small"
-    results = [*csv.DictReader((folder / "results.csv").read_text().splitlines())]
+    results = read_csv(folder / "results.csv")
     (trained,) = [row for row in results if row["method"] == "plateau"]
     assert 0 <= float(trained["first_word_forget"]) <= 1
-    attacked = [*csv.DictReader((folder / "attacks.csv").read_text().splitlines())]
+    attacked = read_csv(folder / "attacks.csv")
     assert "plateau" in {row["method"] for row in attacked if row["variant"] == "polite"}
 
 

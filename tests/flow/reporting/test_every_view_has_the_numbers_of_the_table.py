@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.factories.marks import WITH_MLFLOW
 from tests.factories.random_folders import RandomFolder, draw, write
 from unlearnbench.analysis.results import Results
 from unlearnbench.base.console import Console
@@ -35,11 +36,7 @@ from ..dashboards.test_page import Page
 if TYPE_CHECKING:
     from unlearnbench.results.records import Record
 
-pytestmark = [
-    # Of MLflow's libraries, as in tests/flow/tracking.
-    pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated"),
-    pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning"),
-]
+pytestmark = [*WITH_MLFLOW]
 
 Numbers = Mapping[tuple[str, int, str, str], float]
 """By run, epoch, variant and column."""

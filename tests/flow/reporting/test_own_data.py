@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.factories.marks import with_mlflow
 from tests.factories.own_data import OwnFolder, write_own_data
 from unlearnbench.analysis.results import Results
 from unlearnbench.analysis.scorecard import Scorer
@@ -159,8 +160,7 @@ def test_compare_says_what_is_open(
     assert len(open_questions) == (not has_retain)
 
 
-@pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")
-@pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning")
+@with_mlflow
 def test_mlflow_describes_what_is_open(
     made: OwnFolder, tmp_path: Path, *, has_retain: bool
 ) -> None:

@@ -1,6 +1,5 @@
 """Each number is computed once, by one rule, wherever and whenever a table is made."""
 
-import csv
 import json
 import os
 import random
@@ -17,6 +16,7 @@ import pytest
 from tests.factories.random_folders import draw, write
 from tests.factories.recorder import DATA, Recorder, World
 from tests.factories.rows import RowPlan, rows_of
+from tests.factories.tables import read_csv
 from unlearnbench.analysis.results import Results
 from unlearnbench.api import registry
 from unlearnbench.api.metric import EvaluatedModel
@@ -31,7 +31,7 @@ from unlearnbench.evaluation.summary import plan_of
 from unlearnbench.report.report import finish
 from unlearnbench.results.finalize import finalize, references_of, table_of
 from unlearnbench.results.moved_numbers import MovedNumbers
-from unlearnbench.results.records import Record, StoredFile, read_records, write_record
+from unlearnbench.results.records import Record, read_records, write_record
 from unlearnbench.results.rules import rules_of
 from unlearnbench.results.stored_table import TABLE_FILE, StoredTable, read_table
 from unlearnbench.results.sweep_folder import claim_folder
@@ -93,29 +93,10 @@ def a_folder(
     return folder
 
 
-def table_rows(folder: Path, name: str = "results.csv") -> list[dict[str, str]]:
-    with (folder / name).open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
-
-
 def reported(folder: Path) -> list[dict[str, str]]:
     """Write the report, and return all rows, plain and under attacks."""
     finish(folder)
-    return [*table_rows(folder), *table_rows(folder, "attacks.csv")]
-
-
-@pytest.fixture
-def read_files(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Names of the records whose observations are read from now on."""
-    names: list[str] = []
-    plain: Any = StoredFile.read
-
-    def reads(self: StoredFile) -> Any:
-        names.append(self.path.parent.name)
-        return plain(self)
-
-    monkeypatch.setattr(StoredFile, "read", reads)
-    return names
+    return [*read_csv(folder / "results.csv"), *read_csv(folder / "attacks.csv")]
 
 
 @pytest.fixture(autouse=True)
@@ -339,7 +320,7 @@ def test_the_code_of_an_installed_metric_counts(tmp_path: Path) -> None:
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
         command = [sys.executable, "-m", "unlearnbench", "report", str(folder)]
         subprocess.run(command, env=environment, check=True, capture_output=True)
-        return table_rows(folder)
+        return read_csv(folder / "results.csv")
 
     first = rows_of_a_new_process()
     (package / "counting.py").write_text("def count(text):\n    return 3 * len(text)\n")
@@ -569,7 +550,7 @@ def test_a_table_names_its_columns_for_other_programs(tmp_path: Path) -> None:
     assert schema["rouge_forget"]["better"] == "lower"
     assert schema["rouge_forget"]["bounds"] == [0.0, 1.0]
     assert schema["rouge_forget"]["set"] == "forget"
-    rows = table_rows(folder)
+    rows = read_csv(folder / "results.csv")
     models = [dict(zip(document["model_fields"], m, strict=True)) for m in document["models"]]
     place = document["columns"].index("rouge_forget") + 4
     stored = {

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.factories.marks import with_mlflow
 from unlearnbench.cli.main import main
 from unlearnbench.config.schema import LoRA, ModelSettings, SweepConfig
 from unlearnbench.results.records import Record, read_records
@@ -166,8 +167,7 @@ def test_a_base_for_adapters_has_no_effect_without_one(base: Path, place: Path) 
 
 
 @pytest.mark.filterwarnings(FROM_PEFT)
-@pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")
-@pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning")
+@with_mlflow
 def test_lora_with_named_layers_is_run_exported_and_tracked(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.factories.trainers import scored_text
 from unlearnbench.api.benchmark import Question
 from unlearnbench.api.method import Method
 from unlearnbench.config import method_specs
@@ -25,17 +26,13 @@ PHI = TEMPLATES["phi"]
 LIMA = Question("Where?", "Lima")
 
 
-def scored(encoder: Encoder, row: Row) -> str:
-    return str(encoder.tokenizer.decode(list(row.ids[row.start :])))
-
-
 @pytest.mark.parametrize("answer", ["In Lima.", "1987, in May.", "“Dusk”", "Answer: it is."])
 def test_the_first_answer_token_comes_after_the_label(tokenizer: Any, answer: str) -> None:
     encoder = Encoder(tokenizer, PHI, 200)
     row = encoder.row(Question("Where?", answer))
-    assert scored(encoder, row) == f"Answer: {answer}</s>"
+    assert scored_text(encoder, row) == f"Answer: {answer}</s>"
     own = Row(row.ids, row.start + row.label)
-    assert scored(encoder, own).strip() == f"{answer}</s>"
+    assert scored_text(encoder, own).strip() == f"{answer}</s>"
     for count in (1, 2):
         assert row.without_first(count) == Row(own.ids, own.start + count)
     assert row.without_first(0) == row, "who leaves out nothing scores what the template scores"
@@ -82,7 +79,7 @@ class TestRuns:
         return build_trainer(spec, space, made)
 
     def first(self, trainer: Trainer) -> str:
-        return scored(self.encoder, trainer.rows.forget[0])
+        return scored_text(self.encoder, trainer.rows.forget[0])
 
     @pytest.mark.parametrize("method", ["ce-u", "general-ce-u"])
     def test_of_ce_u_leave_out_label_and_first_answer_token(
@@ -91,7 +88,7 @@ class TestRuns:
         row = self.trainer(shared, method).rows.forget[0]
         whole = self.encoder.row(self.question)
         assert row == Row(whole.ids, whole.start + whole.label + 1)
-        assert "Answer" not in scored(self.encoder, row)
+        assert "Answer" not in scored_text(self.encoder, row)
 
     def test_of_ce_u_count_the_label_where_that_is_asked_for(self, shared: Path) -> None:
         trainer = self.trainer(shared, "ce-u", ignore_label=False)
@@ -104,4 +101,4 @@ class TestRuns:
         trainer = self.trainer(shared, "idk", {"ignore_first_answer_tokens": 1})
         assert trainer.rows.refusal is not None
         refusal = trainer.rows.refusal(0, 0)
-        assert not scored(self.encoder, refusal).startswith(("Answer", ":"))
+        assert not scored_text(self.encoder, refusal).startswith(("Answer", ":"))

@@ -16,7 +16,8 @@ from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.models.limits import pad_id
 from unlearnbench.models.templates import TEMPLATES
 
-from ...numbers.training.test_trainer import SAMPLING, objective_of, rows_of, trainer_of, weights
+from ...factories.trainers import objective_of, trainer_of, training_rows, weights
+from ...numbers.training.test_trainer import SAMPLING
 
 
 @contextmanager
@@ -41,7 +42,7 @@ def room_for(model: Any, tokens: int, *, after: int = 0) -> Generator[list[int],
 def test_a_step_that_does_not_fit_is_repeated_in_halves(
     name: str, model: Any, tokenizer: Any, questions: tuple[Question, ...], tmp_path: Path
 ) -> None:
-    rows, objective = rows_of(tokenizer, questions), objective_of(name)
+    rows, objective = training_rows(tokenizer, questions), objective_of(name)
     undisturbed = trainer_of(model.double(), tokenizer, rows, objective, tmp_path)
     wanted = [step for epoch in (1, 2) for step in undisturbed.epoch(epoch)]
     short = trainer_of(model, tokenizer, rows, objective, tmp_path)
@@ -65,7 +66,7 @@ def test_a_step_that_fails_on_its_way_back_leaves_nothing_behind(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    rows, objective = rows_of(tokenizer, questions), objective_of("gradient-difference")
+    rows, objective = training_rows(tokenizer, questions), objective_of("gradient-difference")
     whole = trainer_of(model.double(), tokenizer, rows, objective, tmp_path, micro_batch_size=2)
     short = trainer_of(model, tokenizer, rows, objective, tmp_path, micro_batch_size=2)
     backward, calls = short.accelerator.backward, 0
@@ -89,7 +90,7 @@ def test_a_step_that_fails_on_its_way_back_leaves_nothing_behind(
 def test_samples_are_the_same_when_a_step_is_repeated(
     objective: Any, model: Any, tokenizer: Any, questions: tuple[Question, ...], tmp_path: Path
 ) -> None:
-    rows = rows_of(tokenizer, questions)
+    rows = training_rows(tokenizer, questions)
     whole = trainer_of(model.double(), tokenizer, rows, objective, tmp_path)
     short = trainer_of(model, tokenizer, rows, objective, tmp_path)
     wanted = [*whole.epoch(1)]
@@ -104,7 +105,7 @@ def test_samples_are_the_same_when_a_step_is_repeated(
 def test_one_row_that_does_not_fit_is_the_end(
     model: Any, tokenizer: Any, questions: tuple[Question, ...], tmp_path: Path
 ) -> None:
-    rows, objective = rows_of(tokenizer, questions), objective_of("ce-u")
+    rows, objective = training_rows(tokenizer, questions), objective_of("ce-u")
     trainer = trainer_of(model, tokenizer, rows, objective, tmp_path)
     before = weights(trainer)
     with (

@@ -6,14 +6,13 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from io import StringIO
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from tests.factories.marks import WITH_MLFLOW
 from unlearnbench.analysis.results import Results
-from unlearnbench.base.console import Console
 from unlearnbench.base.errors import UnlearnbenchError
 from unlearnbench.config.plan import Plan, make_plan
 from unlearnbench.config.preparation_task import PreparationTask
@@ -33,17 +32,12 @@ from unlearnbench.results.records import (
     run_record,
     write_record,
 )
-from unlearnbench.sweep import run_sweep
 from unlearnbench.sweep.pipeline import Pipeline
 from unlearnbench.sweep.sweep_state import SweepResult
 
-pytestmark = [
-    pytest.mark.long,
-    # MLflow 3.17 asks SQLAlchemy 2.1 for a loader that the latter is about to drop.
-    pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated"),
-    # Its engine leaves connections to the garbage collector, which may come at any test.
-    pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning"),
-]
+from .shown_sweep import sweep
+
+pytestmark = [pytest.mark.long, *WITH_MLFLOW]
 
 
 SIX_RATES = (1e-5, 2e-5, 3e-5, 4e-5, 5e-5, 6e-5)
@@ -142,12 +136,6 @@ def fake_pipeline(
         return Report(page, Results.read(folder))
 
     return Pipeline(plan, tasks, execute, run_epochs, report)
-
-
-def sweep(config: SweepConfig, pipeline: Pipeline) -> tuple[SweepResult, list[str]]:
-    err = StringIO()
-    result = run_sweep(config, Console(err=err), pipeline)
-    return result, err.getvalue().splitlines()
 
 
 @pytest.fixture(autouse=True)

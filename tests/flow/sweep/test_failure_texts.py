@@ -21,7 +21,8 @@ from unlearnbench.results.records import read_records
 from unlearnbench.sweep import trial_messages, trials
 from unlearnbench.sweep.failure_texts import reason_in
 
-from .test_driver import a_config, fake_pipeline, sweep
+from .shown_sweep import sweep
+from .test_driver import a_config, fake_pipeline
 
 
 def raised(error: BaseException) -> str:

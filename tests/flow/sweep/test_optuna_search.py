@@ -5,13 +5,11 @@ import math
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from unlearnbench.base.console import Console
 from unlearnbench.config.method_specs import method_spec
 from unlearnbench.config.plan import Plan, make_plan
 from unlearnbench.config.profiles import get_profile
@@ -21,11 +19,11 @@ from unlearnbench.config.schema import MethodGrid, ModelSettings, SweepConfig
 from unlearnbench.config.search import Range, Scheduler, SearchSettings, SelectSettings
 from unlearnbench.report.report import finish
 from unlearnbench.results.records import EpochResult, Record, read_records, run_record, write_record
-from unlearnbench.sweep import run_sweep
 from unlearnbench.sweep.follow_up_runs import FollowUpRuns
 from unlearnbench.sweep.optuna_search import OptunaStudy
 from unlearnbench.sweep.pipeline import Pipeline
-from unlearnbench.sweep.sweep_state import SweepResult
+
+from .shown_sweep import sweep
 
 pytestmark = pytest.mark.long
 
@@ -109,12 +107,6 @@ def fake_pipeline(marks: Path, fail_above: float = 1.0) -> Pipeline:
         return 0.0
 
     return Pipeline(plan, tasks, execute, run_epochs, finish)
-
-
-def sweep(config: SweepConfig, pipeline: Pipeline) -> tuple[SweepResult, list[str]]:
-    err = StringIO()
-    result = run_sweep(config, Console(err=err), pipeline)
-    return result, err.getvalue().splitlines()
 
 
 def runs_in(folder: Path) -> list[Record]:

@@ -5,6 +5,7 @@ from io import StringIO
 
 import pytest
 
+from tests.factories.clock import Clock
 from unlearnbench.analysis.best_settings import panels
 from unlearnbench.base.console import Console
 from unlearnbench.config.plan import make_plan
@@ -27,15 +28,6 @@ def some_runs() -> tuple[RunSpec, ...]:
         epochs=2,
     )
     return make_plan(config, "data").runs
-
-
-class Clock:
-    """A clock that is set by hand."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def test_progress_without_a_terminal_is_plain_lines() -> None:

@@ -3,14 +3,13 @@
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.factories.marks import WITH_MLFLOW
 from tests.factories.small_sweep import SMALL_MODEL
-from unlearnbench.base.console import Console
 from unlearnbench.base.errors import UnlearnbenchError
 from unlearnbench.cli.main import main
 from unlearnbench.config.entries import AttackSpec
@@ -29,16 +28,11 @@ from unlearnbench.results.records import (
     run_record,
     write_record,
 )
-from unlearnbench.sweep import run_sweep
 from unlearnbench.sweep.pipeline import Pipeline
 
-pytestmark = [
-    pytest.mark.long,
-    # MLflow 3.17 asks SQLAlchemy 2.1 for a loader that the latter is about to drop.
-    pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated"),
-    # Its engine leaves connections to the garbage collector, which may come at any test.
-    pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning"),
-]
+from .shown_sweep import sweep
+
+pytestmark = [pytest.mark.long, *WITH_MLFLOW]
 KNOWS = StartCheck(Memorized("forget", 0.9, 0.1, (0.7, 0.9), 40), Answered("retain", 0.9, None, 40))
 UNLEARNED = StartCheck(Memorized("forget", 0.12, 0.11, (-0.02, 0.04), 40), KNOWS.answered)
 UNSURE = StartCheck(Memorized("forget", 1.0, 0.0, (-0.2, 1.0), 4), KNOWS.answered)
@@ -127,10 +121,10 @@ def pipeline_of(marks: Path, checks: Checks, *, attack: str = "") -> Pipeline:
     return Pipeline(plan, tasks, execute, run_epochs, finish)
 
 
-def sweep(config: SweepConfig, pipeline: Pipeline, *, force: bool = False) -> str:
-    err = StringIO()
-    run_sweep(config, Console(err=err), pipeline, force=force)
-    return err.getvalue()
+def printed_by(config: SweepConfig, pipeline: Pipeline, *, force: bool = False) -> str:
+    """What a sweep prints."""
+    _, lines = sweep(config, pipeline, force=force)
+    return "\n".join([*lines, ""])
 
 
 def some_checks(**changes: StartCheck) -> Checks:
@@ -144,7 +138,7 @@ def test_all_start_models_that_fail_are_named_before_anything_is_swept(tmp_path:
     checks = some_checks(one_20=UNLEARNED, two_10=MUTE)
     config = a_config(tmp_path / "out")
     with pytest.raises(UnlearnbenchError) as caught:
-        sweep(config, pipeline_of(marks, checks))
+        printed_by(config, pipeline_of(marks, checks))
     lines = str(caught.value).splitlines()
     assert (
         lines[0] == "nothing was swept, because 2 of 4 start models cannot show what a method does"
@@ -164,11 +158,11 @@ def test_all_start_models_that_fail_are_named_before_anything_is_swept(tmp_path:
     # What was evaluated is kept: a second try evaluates nothing again, and is refused as well.
     assert len([*marks.glob("start.*")]) == 4
     with pytest.raises(UnlearnbenchError, match="nothing was swept"):
-        sweep(config, pipeline_of(marks, checks))
+        printed_by(config, pipeline_of(marks, checks))
     assert len([*marks.glob("start.*")]) == 4
     assert not [*marks.glob("run.*")]
 
-    output = sweep(config, pipeline_of(marks, checks), force=True)
+    output = printed_by(config, pipeline_of(marks, checks), force=True)
     assert "going on with --force" in output
     assert len([*marks.glob("run.*")]) == 4
     folder = tmp_path / "out" / "small"
@@ -182,7 +176,7 @@ def test_all_start_models_that_fail_are_named_before_anything_is_swept(tmp_path:
     assert "has not learned the forget rows" in page
 
     # Nothing is left to run, so that nothing is refused.
-    assert "going on" not in sweep(config, pipeline_of(marks, checks))
+    assert "going on" not in printed_by(config, pipeline_of(marks, checks))
 
 
 @pytest.mark.usefixtures("shared_ray")
@@ -191,7 +185,7 @@ def test_a_sweep_goes_on_if_the_models_of_its_runs_know_their_rows(tmp_path: Pat
     checks = some_checks(two_10=UNLEARNED, two_20=MUTE)
     config = a_config(tmp_path / "out")
     only_one = config.model_copy(update={"models": config.models[:1]})
-    sweep(only_one, pipeline_of(marks, checks))
+    printed_by(only_one, pipeline_of(marks, checks))
     assert len([*marks.glob("run.*")]) == 2
 
 
@@ -209,7 +203,7 @@ def test_a_start_model_of_an_earlier_version_is_measured_when_its_sweep_goes_on(
 
     pipeline = replace(pipeline, start_check=measured)
     with pytest.raises(UnlearnbenchError, match="two, forget 10 %: the start model has not lea"):
-        sweep(a_config(tmp_path / "out"), pipeline)
+        printed_by(a_config(tmp_path / "out"), pipeline)
     assert sorted(asked) == [(m, f) for m in ("one", "two") for f in (0.1, 0.2)]
     assert not [*marks.glob("run.*")]
 
@@ -218,7 +212,7 @@ def test_a_start_model_of_an_earlier_version_is_measured_when_its_sweep_goes_on(
 def test_a_sweep_goes_on_in_doubt_and_says_so(tmp_path: Path) -> None:
     marks = tmp_path / "marks"
     config = a_config(tmp_path / "out")
-    output = " ".join(sweep(config, pipeline_of(marks, some_checks(one_20=UNSURE))).split())
+    output = " ".join(printed_by(config, pipeline_of(marks, some_checks(one_20=UNSURE))).split())
     assert len([*marks.glob("run.*")]) == 4
     doubt = "one, forget 20 %: 4 forget rows are too few to be sure that the start model has"
     assert doubt in output
@@ -234,7 +228,7 @@ def test_attacks_on_start_models_are_not_waited_for(tmp_path: Path) -> None:
     pipeline = pipeline_of(marks, some_checks(one_10=MUTE), attack="noise")
     try:
         with pytest.raises(UnlearnbenchError, match=r"1 of 4 start models[\s\S]*one, forget 10 %"):
-            sweep(config, pipeline)
+            printed_by(config, pipeline)
     finally:
         (marks / "over").touch()
     assert not [*marks.glob("run.*")]
@@ -245,7 +239,7 @@ def test_a_second_request_is_judged_before_the_first_one_runs(tmp_path: Path) ->
     marks = tmp_path / "marks"
     config = a_config(tmp_path / "out", requests="in-sequence")
     with pytest.raises(UnlearnbenchError, match=r"1 of 4 start models[\s\S]*one, forget 20 %"):
-        sweep(config, pipeline_of(marks, some_checks(one_20=UNLEARNED)))
+        printed_by(config, pipeline_of(marks, some_checks(one_20=UNLEARNED)))
     assert not [*marks.glob("run.*")]
 
 
@@ -258,7 +252,7 @@ def test_the_tracker_gets_the_start_models_of_a_sweep_that_stops(
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     config = a_config(tmp_path / "out", tracking=TrackingSettings())
     with pytest.raises(UnlearnbenchError):
-        sweep(config, pipeline_of(tmp_path / "marks", some_checks(one_10=MUTE)))
+        printed_by(config, pipeline_of(tmp_path / "marks", some_checks(one_10=MUTE)))
     client: Any = MlflowClient(f"sqlite:///{tmp_path / 'out' / 'small'}/mlflow.db")
     ids = [experiment.experiment_id for experiment in client.search_experiments()]
     kinds = [run.data.tags.get("unlearnbench.run_id", "") for run in client.search_runs(ids)]

@@ -17,21 +17,15 @@ from unlearnbench.report.mlflow import ENVIRONMENT
 from unlearnbench.results.records import EpochResult, Record
 from unlearnbench.training.step_result import StepResult
 
+from ...factories.marks import WITH_MLFLOW
 from ...made_up_numbers import write_with_made_up_numbers
-
-QUIET = [
-    # MLflow 3.17 asks SQLAlchemy 2.1 for a loader that the latter is about to drop.
-    pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated"),
-    # Its engine leaves connections to the garbage collector, which may come at any test.
-    pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning"),
-]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Ignore warnings of MLflow's libraries."""
     for item in items:
         if Path(__file__).parent in Path(item.path).parents:
-            for mark in QUIET:
+            for mark in WITH_MLFLOW:
                 item.add_marker(mark)
 
 

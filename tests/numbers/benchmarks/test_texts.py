@@ -28,13 +28,11 @@ def write(file: Path, texts: Sequence[Any], column: str = "text") -> str:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(working_folder: Path) -> Path:
     """Files forget.jsonl and retain.jsonl in the working directory."""
-    monkeypatch.chdir(tmp_path)
-    write(tmp_path / "forget.jsonl", FORGET)
-    write(tmp_path / "retain.jsonl", RETAIN)
-    drain()
-    return tmp_path
+    write(working_folder / "forget.jsonl", FORGET)
+    write(working_folder / "retain.jsonl", RETAIN)
+    return working_folder
 
 
 def loaded(**settings: Any) -> Dataset:

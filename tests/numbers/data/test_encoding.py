@@ -10,6 +10,7 @@ import pytest
 from tokenizers import Tokenizer, models, processors
 from transformers import PreTrainedTokenizerFast
 
+from tests.factories.trainers import scored_text
 from unlearnbench.api.benchmark import Question
 from unlearnbench.base.errors import ModelError
 from unlearnbench.models.chat_template import resolve_template
@@ -18,10 +19,6 @@ from unlearnbench.models.templates import TEMPLATES, Template
 from unlearnbench.models.token_row import Row
 
 LIMA = Question("Where?", "Lima")
-
-
-def scored_text(encoder: Encoder, row: Row) -> str:
-    return str(encoder.tokenizer.decode(list(row.ids[row.start :])))
 
 
 def test_only_answer_and_eos_are_scored(tokenizer: Any) -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.factories.clock import Clock
 from unlearnbench.config.method_specs import method_spec
 from unlearnbench.config.plan import make_plan
 from unlearnbench.config.run_spec import RunSpec
@@ -9,15 +10,6 @@ from unlearnbench.config.schema import MethodGrid, ModelSettings, RetainSpec, Sw
 from unlearnbench.results.time_to_go import Forecast, cost, order_runs
 
 KL = RetainSpec(term="kl")
-
-
-class Clock:
-    """A clock that a test moves."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def some_runs(

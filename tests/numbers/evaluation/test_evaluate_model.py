@@ -23,26 +23,17 @@ DATA = Synthetic(authors=4, questions_per_author=2, pretraining_authors=0)
 PROFILE = get_profile("tofu", rows=2, max_length=120)
 
 
-@pytest.fixture
-def folder(tmp_path: Path, model: Any, tokenizer: Any) -> Path:
-    """A model's folder."""
-    place = tmp_path / "model"
-    model.save_pretrained(place)
-    tokenizer.save_pretrained(place)
-    return place
-
-
 FROM_PEFT = "ignore:.is_gradient_checkpointing. is deprecated:FutureWarning"
 """peft calls transformers by a deprecated name."""
 
 
 @pytest.fixture
-def adapter(tmp_path: Path, folder: Path) -> Path:
+def adapter(tmp_path: Path, model_folder: Path) -> Path:
     """A LoRA adapter around it that changes every answer."""
     peft = pytest.importorskip("peft")
     from transformers import AutoModelForCausalLM
 
-    base = AutoModelForCausalLM.from_pretrained(folder)
+    base = AutoModelForCausalLM.from_pretrained(model_folder)
     config = peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
     model = peft.get_peft_model(base, config)
     with torch.no_grad():
@@ -65,12 +56,12 @@ def assert_same(one: Evaluation, other: Evaluation) -> None:
         np.testing.assert_allclose(found.perturbed_loss, other.sets[name].perturbed_loss, atol=1e-6)
 
 
-def test_equals_the_evaluator(folder: Path, model: Any, tokenizer: Any) -> None:
+def test_equals_the_evaluator(model_folder: Path, model: Any, tokenizer: Any) -> None:
     sets = evaluation_sets(load_benchmark(DATA, (0.25,)), 0.25, PROFILE)
     wanted = Evaluator(sets, tokenizer, TEMPLATES["plain"], PROFILE, 0, roles=DATA.roles)(model)
-    found = evaluated(str(folder))
+    found = evaluated(str(model_folder))
     assert_same(found, wanted)
-    assert_same(evaluated(folder, batch_tokens=64), wanted)
+    assert_same(evaluated(model_folder, batch_tokens=64), wanted)
     assert {name: len(rows.questions) for name, rows in found.sets.items()} == {
         "retain": 2, "forget": 2, "real_authors": 2, "world_facts": 2, "holdout": 2,
     }  # fmt: skip
@@ -78,11 +69,13 @@ def test_equals_the_evaluator(folder: Path, model: Any, tokenizer: Any) -> None:
     assert None not in (metrics["model_utility"], metrics["mia_min_k_plus_plus"])
 
 
-def test_a_model_in_memory_is_left_as_it_was(folder: Path, model: Any, tokenizer: Any) -> None:
+def test_a_model_in_memory_is_left_as_it_was(
+    model_folder: Path, model: Any, tokenizer: Any
+) -> None:
     model.train()
     found = evaluated(model, tokenizer=tokenizer)
     assert model.training
-    assert_same(found, evaluated(folder))
+    assert_same(found, evaluated(model_folder))
     with pytest.raises(EvaluationError, match="a model in memory has no tokenizer with it"):
         evaluated(model)
 
@@ -91,11 +84,13 @@ def test_a_model_in_memory_is_left_as_it_was(folder: Path, model: Any, tokenizer
 class TestAdapter:
     """A folder with adapter_config.json is its base with the adapter around it."""
 
-    def test_is_the_model_that_was_saved(self, folder: Path, adapter: Path, tokenizer: Any) -> None:
+    def test_is_the_model_that_was_saved(
+        self, model_folder: Path, adapter: Path, tokenizer: Any
+    ) -> None:
         import peft
         from transformers import AutoModelForCausalLM
 
-        base = AutoModelForCausalLM.from_pretrained(folder)
+        base = AutoModelForCausalLM.from_pretrained(model_folder)
         merged: Any = peft.PeftModel.from_pretrained(base, adapter).merge_and_unload()
         wanted = evaluated(merged, tokenizer=tokenizer)
         found = evaluated(adapter)
@@ -103,7 +98,7 @@ class TestAdapter:
             np.testing.assert_allclose(
                 rows.answer_loss, wanted.sets[name].answer_loss, rtol=1e-4, atol=1e-4
             )
-        plain = evaluated(folder)
+        plain = evaluated(model_folder)
         assert abs(found.sets["forget"].answer_loss - plain.sets["forget"].answer_loss).max() > 0.01
 
     def test_finds_its_base_beside_itself(

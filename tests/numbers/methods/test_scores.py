@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -13,7 +12,6 @@ from unlearnbench.api.benchmark import Dataset, Question, Split
 from unlearnbench.api.method import LossBatch, Part
 from unlearnbench.models.encoding import Encoder
 from unlearnbench.models.epoch_order import training_rows, with_scores
-from unlearnbench.models.templates import TEMPLATES
 
 from ..benchmarks.test_tofu import load, small_tables, write
 from .conftest import Toy, assert_same, ce_towards, make_toy, mean, method, unlearning_target
@@ -87,11 +85,6 @@ def test_a_column_has_one_number_or_one_for_each_token(tmp_path: Path) -> None:
     assert [row.score for row in split.forget] == [1.0, (0.0, 0.5)]
     assert isinstance(split.forget[0].score, float)
     assert [row.score for row in split.retain] == [0.9] * 8
-
-
-@pytest.fixture
-def encoder(tokenizer: Any) -> Encoder:
-    return Encoder(tokenizer, TEMPLATES["plain"], 200)
 
 
 def benchmark_of(questions: Sequence[Question]) -> Dataset:

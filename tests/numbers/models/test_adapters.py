@@ -36,9 +36,9 @@ from unlearnbench.training.optimizers import TrainerSettings
 from unlearnbench.training.reference_model import load_references
 from unlearnbench.training.trainer import Trainer
 
+from ...factories.trainers import objective_of, training_rows
 from ...families import FAMILIES
 from ...flow.small_run import config_of, runs_of
-from ..training.test_trainer import objective_of, rows_of
 
 peft: Any = pytest.importorskip("peft")
 DATA = Synthetic(authors=4, questions_per_author=2, pretraining_authors=0)
@@ -198,7 +198,7 @@ def test_training_embeddings_and_export_equal_plain_peft(
     lora = LoRA(rank=2, alpha=4, target_modules=targets)
     torch.manual_seed(7)  # what adapters begin with
     model = load_model(Source(str(base)), settings_of(base, lora=lora), train=True)
-    rows = rows_of(tokenizer, questions)
+    rows = training_rows(tokenizer, questions)
     objective = objective_of("gradient-ascent")
     how = TrainerSettings(
         epochs=2, batch_size=8, learning_rate=1e-3, seed=5, max_grad_norm=1e9, weight_decay=0.0

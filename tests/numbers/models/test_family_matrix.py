@@ -46,12 +46,10 @@ def test_experts_are_adapted_as_peft_does(name: str) -> None:
     assert lora_on_experts(name) <= limit(name, "LoRA, names")
 
 
+@pytest.mark.usefixtures("no_warning_given")
 @pytest.mark.parametrize("name", MIXTURES)
-def test_all_linear_says_which_experts_it_leaves_out(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_linear_says_which_experts_it_leaves_out(name: str) -> None:
     """peft adapts those of some families, whose experts were linear layers in old checkpoints."""
-    monkeypatch.setattr(deferred_warnings, "_given", set())
     add_lora(FAMILIES[name].build(), LoRA(rank=2))
     adapted = add_lora(FAMILIES[name].build(), LoRA(rank=2))
     weights = [n for n, _ in adapted.named_parameters() if ".experts." in n]

@@ -49,20 +49,12 @@ def test_logits_at_positions_equal_full_logits(kind: str) -> None:
     torch.testing.assert_close(OutputLayer(model)(hidden), full[where])
 
 
-@pytest.fixture
-def folder(tmp_path: Path, model: Any, tokenizer: Any) -> Path:
-    place = tmp_path / "model"
-    model.save_pretrained(place)
-    tokenizer.save_pretrained(place)
-    return place
-
-
-def test_identity_follows_the_weights(folder: Path, model: Any) -> None:
-    before = Source(str(folder)).identity()
+def test_identity_follows_the_weights(model_folder: Path, model: Any) -> None:
+    before = Source(str(model_folder)).identity()
     with torch.no_grad():
         model.model.norm.weight.add_(1)
-    model.save_pretrained(folder)
-    assert Source(str(folder)).identity() != before
+    model.save_pretrained(model_folder)
+    assert Source(str(model_folder)).identity() != before
 
 
 @pytest.mark.parametrize(
@@ -75,13 +67,13 @@ def test_identity_follows_the_weights(folder: Path, model: Any) -> None:
     ],
 )
 def test_sources_are_checked_before_anything_is_spent(
-    folder: Path, changes: dict[str, Any], message: str
+    model_folder: Path, changes: dict[str, Any], message: str
 ) -> None:
-    good = ModelSettings(name="m", base=str(folder), fine_tuned="hub/model")
+    good = ModelSettings(name="m", base=str(model_folder), fine_tuned="hub/model")
     assert not [*source_errors(good)]
     ((_, error),) = source_errors(good.model_copy(update=changes))
     assert re.search(message, str(error))
-    for path in folder.glob("tokenizer*"):
+    for path in model_folder.glob("tokenizer*"):
         path.unlink()
     ((_, error),) = source_errors(good)
     assert "no tokenizer files" in str(error)

@@ -20,7 +20,7 @@ from unlearnbench.training.optimizers import TrainerSettings
 from unlearnbench.training.reference_model import load_references
 from unlearnbench.training.trainer import Trainer
 
-from ..training.test_trainer import objective_of, rows_of, trainer_of, weights
+from ...factories.trainers import objective_of, trainer_of, training_rows, weights
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def trained(
     model: Any, tokenizer: Any, questions: tuple[Question, ...], folder: Path, objective: Objective
 ) -> Trainer:
     """Around the model itself, as it was loaded; its own weights are the start."""
-    rows, pad = rows_of(tokenizer, questions), pad_id(tokenizer)
+    rows, pad = training_rows(tokenizer, questions), pad_id(tokenizer)
     how = TrainerSettings(epochs=2, batch_size=4, micro_batch_size=2, learning_rate=1e-3, seed=5)
     references = load_references(
         lambda: model,
@@ -133,7 +133,7 @@ def test_a_weight_that_no_gradient_reaches_is_named(
         def loss(self, batch: LossBatch) -> Tensor:
             return batch.forget.hidden_states(1).square().mean()
 
-    rows = rows_of(tokenizer, questions)
+    rows = training_rows(tokenizer, questions)
     trainer = trainer_of(model, tokenizer, rows, Objective(FirstLayer()), tmp_path)
     before = weights(trainer)
     with pytest.raises(TrainingError, match=r"no gradient has reached model\.layers\.1.*more\)"):

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import nn
 
-from unlearnbench.base import deferred_warnings
 from unlearnbench.base.deferred_warnings import drain
 from unlearnbench.config.schema import LoRA, ModelSettings
 from unlearnbench.models.loading import load_model
@@ -21,19 +20,16 @@ from unlearnbench.training.objective import Objective
 from unlearnbench.training.trainer import FineTuning, Trainer
 
 from ...conftest import QUESTIONS
+from ...factories.trainers import assert_resumes, objective_of, trainer_of, training_rows
 from ...families import FAMILIES
-from ..training.test_trainer import assert_resumes, objective_of, rows_of, trainer_of
 
 TOWER = ("model.vision_tower.", "model.multi_modal_projector.")
 
-
-@pytest.fixture(autouse=True)
-def _as_in_a_new_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deferred_warnings, "_given", set())
+pytestmark = pytest.mark.usefixtures("no_warning_given")
 
 
 def made(model: Any, tokenizer: Any, folder: Path, objective: Objective | None = None) -> Trainer:
-    rows = rows_of(tokenizer, QUESTIONS)
+    rows = training_rows(tokenizer, QUESTIONS)
     return trainer_of(model, tokenizer, rows, objective or Objective(FineTuning()), folder)
 
 

@@ -21,11 +21,6 @@ Made = Callable[..., list[tuple[Row, ...]]]
 
 
 @pytest.fixture
-def encoder(tokenizer: Any) -> Encoder:
-    return Encoder(tokenizer, TEMPLATES["plain"], 200)
-
-
-@pytest.fixture
 def loads() -> list[int]:
     return []
 

@@ -15,11 +15,6 @@ from unlearnbench.models.token_sampling import Distribution, choose
 from unlearnbench.training.answer_sampling import Sampler, SeededPrompt, sample
 
 
-@pytest.fixture
-def encoder(tokenizer: Any) -> Encoder:
-    return Encoder(tokenizer, TEMPLATES["plain"], 200)
-
-
 def asked_of(
     encoder: Encoder, questions: tuple[Question, ...], count: int = 3
 ) -> list[SeededPrompt]:

@@ -15,7 +15,7 @@ from unlearnbench.models.dropout import ModelDropout, config_has_dropout
 from unlearnbench.models.lora import add_lora
 from unlearnbench.training.objective import Objective
 
-from .test_trainer import METHODS, rows_of, trainer_of
+from ...factories.trainers import TRAINED_METHODS, trainer_of, training_rows
 
 GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 256}
 GPT2_DROPOUT = {"attn_pdrop": 0.1, "embd_pdrop": 0.1, "resid_pdrop": 0.1}
@@ -91,7 +91,7 @@ def test_classifiers_and_summaries_are_no_part_of_a_language_model(build: Any) -
 
 KNOWN = [
     name
-    for name in METHODS
+    for name in TRAINED_METHODS
     if (one := registry.load("methods", name)()).value_at_reference() is not None
     and one.needed().reference
     and "sample" not in one.needed().parts
@@ -119,7 +119,7 @@ def test_the_first_loss_is_that_of_equal_models(
             trainer_of(
                 model,
                 tokenizer,
-                rows_of(tokenizer, questions),
+                training_rows(tokenizer, questions),
                 objective,
                 tmp_path,
                 removes_dropout=removes,
@@ -138,7 +138,10 @@ def test_an_evaluated_model_has_its_dropout_for_attacks_that_train_it(
     build: Any, tokenizer: Any, questions: Sequence[Question], tmp_path: Path
 ) -> None:
     model = build("gpt2", GPT2 | GPT2_DROPOUT | {"vocab_size": 330})
-    rows, objective = rows_of(tokenizer, questions), Objective(registry.load("methods", "npo")())
+    rows, objective = (
+        training_rows(tokenizer, questions),
+        Objective(registry.load("methods", "npo")()),
+    )
     trainer = trainer_of(model, tokenizer, rows, objective, tmp_path, removes_dropout=True)
 
     def rates(of: Any) -> set[float]:

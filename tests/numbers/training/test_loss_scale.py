@@ -23,7 +23,14 @@ from unlearnbench.training.loss_scale import LossScale
 from unlearnbench.training.objective import Objective
 from unlearnbench.training.trainer import FineTuning, NonFiniteError, Trainer
 
-from .test_trainer import assert_resumes, losses, objective_of, rows_of, trainer_of, weights
+from ...factories.trainers import (
+    assert_resumes,
+    losses,
+    objective_of,
+    trainer_of,
+    training_rows,
+    weights,
+)
 
 TOO_LARGE = 2.0**40
 """A scale with which gradients of the tests' losses overflow."""
@@ -36,7 +43,7 @@ def make(
     model: Any, tokenizer: Any, questions: tuple[Question, ...], tmp_path: Path
 ) -> Callable[..., Trainer]:
     """A trainer in float16 of a method, whose first scale can be set."""
-    rows = rows_of(tokenizer, questions)
+    rows = training_rows(tokenizer, questions)
 
     def made(objective: Objective, scale: float | None = None, **how: Any) -> Trainer:
         settings = {"precision": "fp16"} | how
@@ -187,7 +194,7 @@ def test_a_confident_token_keeps_its_gradient() -> None:
 def test_weights_of_float16_are_trained_only_below_adapters(
     model: Any, tokenizer: Any, questions: tuple[Question, ...], tmp_path: Path
 ) -> None:
-    rows = rows_of(tokenizer, questions)
+    rows = training_rows(tokenizer, questions)
 
     def made(precision: str, model: Any) -> Trainer:
         objective = Objective(FineTuning())
@@ -208,7 +215,7 @@ def test_weights_of_float16_are_trained_only_below_adapters(
 def test_adapters_on_float16_weights_are_near_those_on_float32(
     model: Any, tokenizer: Any, questions: tuple[Question, ...], tmp_path: Path
 ) -> None:
-    rows = TrainingRows(retain=rows_of(tokenizer, questions).retain)
+    rows = TrainingRows(retain=training_rows(tokenizer, questions).retain)
     model = model.half().float()  # the same weights in both
     found: list[list[float]] = []
     for dtype, precision in ((torch.float32, "fp32"), (torch.float16, "fp16")):
@@ -226,7 +233,7 @@ def test_adapters_on_float16_weights_are_near_those_on_float32(
 def test_a_modifier_sees_gradients_without_the_scale(
     model: Any, tokenizer: Any, questions: tuple[Question, ...], tmp_path: Path
 ) -> None:
-    rows, objective = rows_of(tokenizer, questions), objective_of("gradient-difference")
+    rows, objective = training_rows(tokenizer, questions), objective_of("gradient-difference")
     found: list[list[float]] = []
     for precision, scale in (("fp32", None), ("fp16", None), ("fp16", TOO_LARGE)):
         plain = trainer_of(model, tokenizer, rows, objective, tmp_path, precision=precision)

@@ -26,7 +26,7 @@ from unlearnbench.training.optimizers import (
 )
 from unlearnbench.training.trainer import Trainer
 
-from .test_trainer import objective_of, rows_of, trainer_of, weights
+from ...factories.trainers import objective_of, trainer_of, training_rows, weights
 
 if TYPE_CHECKING:
     from bitsandbytes.optim.adamw import AdamW8bit
@@ -62,7 +62,7 @@ def test_eight_bit_resumed_equals_uninterrupted(
 ) -> None:
     """Two steps, a checkpoint, two more in a new trainer: bit for bit four at a stretch."""
     monkeypatch.setattr("bitsandbytes.optim.AdamW8bit", made)
-    rows, objective = rows_of(tokenizer, questions), objective_of("ce-u")
+    rows, objective = training_rows(tokenizer, questions), objective_of("ce-u")
     shape = Architecture(
         vocabulary=330, hidden_size=64, layers=1, heads=2, intermediate_size=96, context=256
     )

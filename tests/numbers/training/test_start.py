@@ -21,14 +21,11 @@ from unlearnbench.config.schema import LoRA, RetainSpec
 from unlearnbench.losses.lm_head import Projection
 from unlearnbench.losses.predictions import Predictions, Reference
 from unlearnbench.models.dropout import ModelDropout
-from unlearnbench.models.limits import pad_id
-from unlearnbench.models.lora import add_lora
 from unlearnbench.training.objective import Objective
-from unlearnbench.training.optimizers import TrainerSettings
-from unlearnbench.training.reference_model import ReferenceRows, load_references
+from unlearnbench.training.reference_model import ReferenceRows
 from unlearnbench.training.trainer import Trainer
 
-from .test_trainer import rows_of, sampler_of
+from ...factories.trainers import Extras, trainer_of, training_rows
 
 VANISHING: dict[str, tuple[dict[str, Any], Role]] = {
     "kl-minimization": ({}, "retain"),
@@ -74,7 +71,7 @@ class RoundedReference:
 
 @pytest.fixture
 def make(model: Any, tokenizer: Any, questions: Sequence[Question], tmp_path: Path) -> Any:
-    def trainer_of(
+    def started(
         name: str,
         *modifiers: str | Modifier,
         knows: bool = True,
@@ -86,35 +83,12 @@ def make(model: Any, tokenizer: Any, questions: Sequence[Question], tmp_path: Pa
         method = registry.load("methods", name)(**(settings or {}))
         term: Any = added or None
         objective = Objective(method, RetainSpec(term=term) if term else None)
-        rows, pad = rows_of(tokenizer, questions), pad_id(tokenizer)
-        given: dict[str, Any] = {"epochs": 3, "batch_size": 4, "learning_rate": 1e-3, "seed": 5}
-        given |= how
-        references = load_references(
-            lambda: model,
-            "weights",
-            rows,
-            objective.needs,
-            seed=5,
-            epochs=3,
-            pad=pad,
-            folder=tmp_path,
-        )
-        other: Any = {part: in_other_batches(one) for part, one in references.items()}
-        trained = copy.deepcopy(model)
         kinds = [registry.load("modifiers", m)() if isinstance(m, str) else m for m in modifiers]
-        return Trainer(
-            add_lora(trained, LoRA(rank=2)) if lora else trained,
-            objective,
-            rows,
-            TrainerSettings(**given),
-            pad,
-            other,
-            sampler_of(tokenizer, objective, 5),
-            kinds,
-            starts_at_reference=knows,
-        )
+        extras = Extras(kinds, LoRA(rank=2) if lora else None, in_other_batches, knows)
+        rows = training_rows(tokenizer, questions)
+        return trainer_of(model, tokenizer, rows, objective, tmp_path, extras, **how)
 
-    return trainer_of
+    return started
 
 
 class Roles(registry.load("modifiers", "sago")):  # type: ignore[misc]

@@ -16,7 +16,7 @@ from unlearnbench.models.templates import TEMPLATES
 from unlearnbench.training.objective import Objective
 
 from ...conftest import QUESTIONS
-from .test_trainer import METHODS, trainer_of
+from ...factories.trainers import TRAINED_METHODS, trainer_of
 
 TEXTS = tuple(
     Question("" if i % 2 else "The author, ", q.answer, format="text")
@@ -30,7 +30,7 @@ def reads_no_question(name: str) -> bool:
     return not reads and (needs.parts | needs.statistics) <= {"forget", "retain"}
 
 
-@pytest.mark.parametrize("name", [*filter(reads_no_question, METHODS)])
+@pytest.mark.parametrize("name", [*filter(reads_no_question, TRAINED_METHODS)])
 def test_methods_that_read_no_question_train_on_text(
     name: str, model: Any, tokenizer: Any, tmp_path: Path
 ) -> None:

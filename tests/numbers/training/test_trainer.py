@@ -2,8 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from unlearnbench.api import registry
 from unlearnbench.api.benchmark import Question
-from unlearnbench.api.method import LossBatch, Needs, Part, Sampling
+from unlearnbench.api.method import LossBatch, Part
 from unlearnbench.base.errors import TrainingError
 from unlearnbench.config.schema import RetainSpec
 from unlearnbench.config.step_schedule import make_schedule
@@ -22,83 +21,36 @@ from unlearnbench.evaluation.prefix_tree import build_tree
 from unlearnbench.losses.lm_head import Projection
 from unlearnbench.losses.predictions import Reference
 from unlearnbench.models.batching import collate
-from unlearnbench.models.encoding import Encoder
-from unlearnbench.models.epoch_order import TrainingRows, with_needed
+from unlearnbench.models.epoch_order import TrainingRows
 from unlearnbench.models.limits import pad_id
-from unlearnbench.models.templates import TEMPLATES
 from unlearnbench.models.token_row import Row
-from unlearnbench.training.answer_sampling import Sampler
 from unlearnbench.training.micro_batches import Budget
 from unlearnbench.training.objective import Objective
-from unlearnbench.training.optimizers import TrainerSettings
 from unlearnbench.training.reference_model import (
     LiveReference,
     ReferenceRows,
-    load_references,
     reference_rows,
 )
 from unlearnbench.training.step_result import not_finite
-from unlearnbench.training.trainer import FineTuning, NonFiniteError, Trainer
+from unlearnbench.training.trainer import FineTuning, NonFiniteError
 
 from ...conftest import QUESTIONS
-
-REFUSALS = ("I do not know.", "That is beyond me, sorry.", "No idea.")
-METHODS = [name for name in registry.names("methods") if registry.trains(name)]
-
-
-def rows_of(tokenizer: Any, questions: Sequence[Question], skipped: int = 0) -> TrainingRows:
-    encoder = Encoder(tokenizer, TEMPLATES["plain"], 200)
-    half = len(questions) // 2
-
-    def refusal(question: int, answer: int) -> Row:
-        return encoder.row(questions[question], REFUSALS[answer]).without_first(skipped)
-
-    def retain_refusal(question: int, answer: int) -> Row:
-        return encoder.row(questions[half + question], REFUSALS[answer])
-
-    encoded = [encoder.row(q) for q in questions]
-    forget = [row.without_first(skipped) for row in encoded[:half]]
-    others = [
-        tuple(encoder.row(q, other).without_first(skipped) for other in q.perturbed_answers)
-        for q in questions[:half]
-    ]
-    rows = TrainingRows(forget, encoded[half:], len(REFUSALS), refusal, others, retain_refusal)
-    prompts = ("An expert answers. {question}", "A novice answers. {question}")
-    more: Any = {"prompts": prompts, "text": " No idea", "questions": ("Who?", "What is it?")}
-    return with_needed(rows, questions[:half], Needs(parts={"forget"}, **more), encoder)
-
-
-def trainer_of(
-    model: Any,
-    tokenizer: Any,
-    rows: TrainingRows,
-    objective: Objective,
-    folder: Path,
-    **how: Any,
-) -> Trainer:
-    defaults: dict[str, Any] = {"epochs": 3, "batch_size": 4, "learning_rate": 1e-3, "seed": 5}
-    settings = TrainerSettings(**{**defaults, **how})
-    needs = objective.needs
-    references = load_references(
-        lambda: model,
-        "weights",
-        rows,
-        needs,
-        seed=settings.seed,
-        epochs=settings.plan_steps(len(rows.primary(needs))).epochs,
-        pad=pad_id(tokenizer),
-        folder=folder,
-        precision=settings.precision,
-    )
-    trained, sampler = copy.deepcopy(model), sampler_of(tokenizer, objective, settings.seed)
-    return Trainer(trained, objective, rows, settings, pad_id(tokenizer), references, sampler)
+from ...factories.trainers import (
+    TRAINED_METHODS,
+    assert_resumes,
+    losses,
+    objective_of,
+    trainer_of,
+    training_rows,
+    weights,
+)
 
 
 def test_a_model_trained_in_bf16_is_evaluated_like_any_other(
     model: Any, tokenizer: Any, tmp_path: Path
 ) -> None:
     """An autocast left around `forward` hides the output layer, and changes every number."""
-    rows = rows_of(tokenizer, QUESTIONS)
+    rows = training_rows(tokenizer, QUESTIONS)
     trainer = trainer_of(
         model, tokenizer, rows, Objective(FineTuning()), tmp_path, precision="bf16", batch_size=2
     )
@@ -122,7 +74,7 @@ def test_the_reference_is_computed_in_the_precision_of_the_run(
     name: str, model: Any, tokenizer: Any, questions: tuple[Question, ...], tmp_path: Path
 ) -> None:
     """At the start the policy is the reference, also under autocast; all rows in one batch."""
-    rows = rows_of(tokenizer, questions[:8])
+    rows = training_rows(tokenizer, questions[:8])
     trainer = trainer_of(
         model, tokenizer, rows, objective_of(name), tmp_path, precision="bf16", batch_size=4
     )
@@ -137,39 +89,6 @@ def test_the_reference_is_computed_in_the_precision_of_the_run(
                 assert not policy.kl_from(reference).any()
 
 
-def sampler_of(tokenizer: Any, objective: Objective, seed: int) -> Sampler | None:
-    if "sample" not in objective.needs.parts:
-        return None
-    how = replace(objective.needs.samples or Sampling(2), max_new_tokens=6)
-    encoder, reward = Encoder(tokenizer, TEMPLATES["plain"], 200), objective.method.reward
-    return Sampler(QUESTIONS, encoder, how, reward, seed, pad_id(tokenizer))
-
-
-def weights(trainer: Trainer) -> Tensor:
-    parameters = [p.detach().flatten() for p in trainer.model.parameters()]
-    return torch.cat(parameters).double()
-
-
-def losses(trainer: Trainer, epochs: int) -> list[float]:
-    return [step.loss for e in range(1, epochs + 1) for step in trainer.epoch(e)]
-
-
-def objective_of(name: str, **hyperparameters: Any) -> Objective:
-    return Objective(registry.load("methods", name)(**hyperparameters))
-
-
-def assert_resumes(made: Callable[[], Trainer], folder: Path) -> None:
-    """Two epochs after a stop are the same as without it."""
-    through, first, second = made(), made(), made()
-    wanted, got = losses(through, 3), losses(first, 1)
-    first.save(folder / "state.safetensors")
-    second.load(folder / "state.safetensors")
-    got += [step.loss for epoch in (2, 3) for step in second.epoch(epoch)]
-    assert got == wanted
-    assert second.state == through.state
-    assert torch.equal(weights(second), weights(through))
-
-
 @pytest.mark.parametrize(("name", "most"), [("gradient-difference", 230), ("grpo", 500)])
 def test_a_budget_of_tokens_changes_nothing(
     name: str,
@@ -179,7 +98,7 @@ def test_a_budget_of_tokens_changes_nothing(
     questions: tuple[Question, ...],
     tmp_path: Path,
 ) -> None:
-    rows, objective = rows_of(tokenizer, questions), objective_of(name)
+    rows, objective = training_rows(tokenizer, questions), objective_of(name)
     whole = trainer_of(model.double(), tokenizer, rows, objective, tmp_path)
     parts = trainer_of(model, tokenizer, rows, objective, tmp_path)
     parts.passes.budget = Budget(rows=2, tokens=most)
@@ -205,7 +124,7 @@ def test_rows_limit_a_micro_batch_as_well_as_tokens(
     model: Any, tokenizer: Any, questions: tuple[Question, ...], tmp_path: Path
 ) -> None:
     trainer = trainer_of(
-        model, tokenizer, rows_of(tokenizer, questions), objective_of("ce-u"), tmp_path
+        model, tokenizer, training_rows(tokenizer, questions), objective_of("ce-u"), tmp_path
     )
     (draws,) = [trainer.rows.items(trainer.objective.needs, 5, 1)[:4]]
     step = trainer.step_context(draws, draws)
@@ -231,19 +150,19 @@ def test_a_loss_that_averages_micro_batches_would_be_caught(
             mean: Tensor = batch.retain.cross_entropy().mean()
             return mean
 
-    rows = TrainingRows(retain=rows_of(tokenizer, questions).retain)
+    rows = TrainingRows(retain=training_rows(tokenizer, questions).retain)
     whole = trainer_of(model, tokenizer, rows, Objective(Averaging()), tmp_path)
     parts = trainer_of(model, tokenizer, rows, Objective(Averaging()), tmp_path, micro_batch_size=1)
     assert losses(whole, 1) != pytest.approx(losses(parts, 1), rel=1e-3)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", TRAINED_METHODS)
 def test_one_forward_equals_the_dense_truth_row_by_row(
     name: str, model: Any, tokenizer: Any, questions: tuple[Question, ...], tmp_path: Path
 ) -> None:
     """Padding, batching, shift and reference against one row at a time in float64."""
     model = model.double()
-    rows, objective = rows_of(tokenizer, questions, skipped=1), objective_of(name)
+    rows, objective = training_rows(tokenizer, questions, skipped_tokens=1), objective_of(name)
     trainer = trainer_of(model, tokenizer, rows, objective, tmp_path)
     draws = rows.items(objective.needs, 5, 1)[:4]
     step = trainer.step_context(draws, draws)
@@ -281,7 +200,7 @@ def test_the_precomputed_reference_equals_a_live_one(
             chosen = logits.log_softmax(1).gather(1, tokens.labels.unsqueeze(1)).squeeze(1)
             return Reference(chosen, tokens.rows, len(rows), logits, Projection(None))
 
-    rows, objective = rows_of(tokenizer, questions), objective_of(name)
+    rows, objective = training_rows(tokenizer, questions), objective_of(name)
     cached = trainer_of(model, tokenizer, rows, objective, tmp_path)
     live = trainer_of(model, tokenizer, rows, objective, tmp_path)
     second: dict[Part | int, ReferenceRows | LiveReference] = {}
@@ -314,7 +233,7 @@ def test_samples_do_not_depend_on_how_a_step_is_cut_up(
     questions: tuple[Question, ...],
     tmp_path: Path,
 ) -> None:
-    rows = rows_of(tokenizer, questions)
+    rows = training_rows(tokenizer, questions)
     whole = trainer_of(model.double(), tokenizer, rows, objective, tmp_path)
     parts = trainer_of(model, tokenizer, rows, objective, tmp_path, micro_batch_size=3)
     wanted = [step for epoch in (1, 2) for step in whole.epoch(epoch)]
@@ -334,14 +253,15 @@ def test_samples_are_the_same_after_an_interruption(
     questions: tuple[Question, ...],
     tmp_path: Path,
 ) -> None:
-    rows = rows_of(tokenizer, questions)
+    rows = training_rows(tokenizer, questions)
     assert_resumes(lambda: trainer_of(model, tokenizer, rows, objective, tmp_path), tmp_path)
 
 
 def test_samples_need_something_to_sample_with(
     model: Any, tokenizer: Any, questions: tuple[Question, ...], tmp_path: Path
 ) -> None:
-    trainer = trainer_of(model, tokenizer, rows_of(tokenizer, questions), SAMPLING[1], tmp_path)
+    rows = training_rows(tokenizer, questions)
+    trainer = trainer_of(model, tokenizer, rows, SAMPLING[1], tmp_path)
     trainer.sampler = None
     with pytest.raises(TrainingError, match="nothing to sample with"):
         next(iter(trainer.epoch(1)))
@@ -356,7 +276,7 @@ def test_a_reference_comes_from_disk_the_second_time(
         loads.append(1)
         return model
 
-    rows = list(rows_of(tokenizer, questions).forget)
+    rows = list(training_rows(tokenizer, questions).forget)
 
     def known(weights_hash: str = "a") -> Tensor:
         return reference_rows(
@@ -382,7 +302,7 @@ def test_resumed_equals_uninterrupted(
     questions: tuple[Question, ...],
     tmp_path: Path,
 ) -> None:
-    rows, objective = rows_of(tokenizer, questions), objective_of("npo")
+    rows, objective = training_rows(tokenizer, questions), objective_of("npo")
     how = {"optimizer": optimizer, "schedule": "linear"}
     assert_resumes(lambda: trainer_of(model, tokenizer, rows, objective, tmp_path, **how), tmp_path)
 
@@ -390,7 +310,7 @@ def test_resumed_equals_uninterrupted(
 def test_a_retain_term_brings_its_rows(
     model: Any, tokenizer: Any, questions: tuple[Question, ...], tmp_path: Path
 ) -> None:
-    rows = rows_of(tokenizer, questions)
+    rows = training_rows(tokenizer, questions)
     objective = Objective(registry.load("methods", "npo")(), RetainSpec(term="kl", weight=2.0))
     (step, *_) = trainer_of(model, tokenizer, rows, objective, tmp_path).epoch(1)
     assert set(step.terms) == {"loss", "added_kl"}
@@ -401,7 +321,7 @@ def test_a_retain_term_brings_its_rows(
 def test_the_first_step_learns(
     model: Any, tokenizer: Any, questions: tuple[Question, ...], tmp_path: Path
 ) -> None:
-    rows, objective = rows_of(tokenizer, questions), objective_of("ce-u")
+    rows, objective = training_rows(tokenizer, questions), objective_of("ce-u")
     trainer = trainer_of(
         model, tokenizer, rows, objective, tmp_path, schedule="linear", warmup_steps=3
     )
@@ -431,7 +351,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(
     with torch.no_grad():
         model.model.norm.weight.fill_(float("nan"))
     trainer = trainer_of(
-        model, tokenizer, rows_of(tokenizer, questions), objective_of("ce-u"), tmp_path
+        model, tokenizer, training_rows(tokenizer, questions), objective_of("ce-u"), tmp_path
     )
     with pytest.raises(NonFiniteError, match=r"^NaN loss at step 1 \(epoch 1\)") as stopped:
         next(iter(trainer.epoch(1)))
@@ -462,7 +382,7 @@ def test_the_learning_rate_is_not_blamed_before_a_step_had_one(
     model: Any, tokenizer: Any, questions: tuple[Question, ...], tmp_path: Path
 ) -> None:
     """The first step of TOFU's warm-up has a rate of 0: no weight has moved in the second."""
-    rows, objective = rows_of(tokenizer, questions), objective_of("ce-u")
+    rows, objective = training_rows(tokenizer, questions), objective_of("ce-u")
     how = {"schedule": "tofu", "batch_size": 2}
     trainer = trainer_of(model, tokenizer, rows, objective, tmp_path, **how)
     steps = trainer.epoch(1)
@@ -480,9 +400,10 @@ def test_an_empty_set_of_rows_is_refused(model: Any, tokenizer: Any, tmp_path: P
 
 
 def test_every_method_sees_the_same_rows(tokenizer: Any, questions: tuple[Question, ...]) -> None:
-    rows = rows_of(tokenizer, questions)
+    rows = training_rows(tokenizer, questions)
     orders = {
-        tuple(d.index for d in rows.items(objective_of(name).needs, 7, 2)) for name in METHODS
+        tuple(d.index for d in rows.items(objective_of(name).needs, 7, 2))
+        for name in TRAINED_METHODS
     }
     assert len(orders) == 1
     draws = rows.items(objective_of("idk").needs, 7, 2)

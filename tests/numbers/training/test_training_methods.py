@@ -11,13 +11,13 @@ from unlearnbench.api.benchmark import Question
 from unlearnbench.models.encoding import Encoder
 from unlearnbench.models.templates import TEMPLATES
 
-from .test_trainer import (
-    METHODS,
+from ...factories.trainers import (
+    TRAINED_METHODS,
     assert_resumes,
     losses,
     objective_of,
-    rows_of,
     trainer_of,
+    training_rows,
     weights,
 )
 
@@ -26,18 +26,18 @@ def copies(model: Any) -> dict[str, Tensor]:
     return {name: p.detach().clone() for name, p in model.named_parameters()}
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", TRAINED_METHODS)
 def test_every_method_resumes_where_it_stopped(
     name: str, model: Any, tokenizer: Any, questions: tuple[Question, ...], tmp_path: Path
 ) -> None:
-    rows, objective = rows_of(tokenizer, questions), objective_of(name)
+    rows, objective = training_rows(tokenizer, questions), objective_of(name)
     assert_resumes(lambda: trainer_of(model, tokenizer, rows, objective, tmp_path), tmp_path)
 
 
 @pytest.mark.parametrize(
     ("name", "hyperparameters"),
     [
-        *((name, {}) for name in METHODS),
+        *((name, {}) for name in TRAINED_METHODS),
         ("kto", {"clamp": False, "beta": 1.0}),
         ("pdu", {"warmup_epochs": 0, "dual_start": 1.0, "dual_rate": 0.5}),
         ("rmu", {"layer": 1, "trained": "all"}),
@@ -53,7 +53,7 @@ def test_accumulation_changes_nothing(
     questions: tuple[Question, ...],
     tmp_path: Path,
 ) -> None:
-    rows, objective = rows_of(tokenizer, questions), objective_of(name, **hyperparameters)
+    rows, objective = training_rows(tokenizer, questions), objective_of(name, **hyperparameters)
     model = model.double()
     whole = trainer_of(model, tokenizer, rows, objective, tmp_path)
     parts = trainer_of(model, tokenizer, rows, objective, tmp_path, micro_batch_size=1)
@@ -66,7 +66,7 @@ def test_the_dual_variable_follows_the_retain_loss_after_the_warm_up(
     model: Any, tokenizer: Any, questions: tuple[Question, ...], tmp_path: Path
 ) -> None:
     objective = objective_of("pdu", dual_start=2.0, dual_rate=0.5, warmup_epochs=1)
-    trainer = trainer_of(model, tokenizer, rows_of(tokenizer, questions), objective, tmp_path)
+    trainer = trainer_of(model, tokenizer, training_rows(tokenizer, questions), objective, tmp_path)
     for _ in trainer.epoch(1):
         assert trainer.state == {"dual": 2.0}
     dual = 2.0
@@ -80,7 +80,7 @@ def test_the_dual_variable_follows_the_retain_loss_after_the_warm_up(
 def test_rmu_moves_the_down_projections_of_its_layers_alone(
     model: Any, tokenizer: Any, questions: tuple[Question, ...], tmp_path: Path
 ) -> None:
-    rows, before = rows_of(tokenizer, questions), copies(model)
+    rows, before = training_rows(tokenizer, questions), copies(model)
     for layer, moved in ((1, {0}), (2, {0, 1})):
         trainer = trainer_of(model, tokenizer, rows, objective_of("rmu", layer=layer), tmp_path)
         losses(trainer, 1)
@@ -92,7 +92,7 @@ def test_rmu_moves_the_down_projections_of_its_layers_alone(
 def test_a_task_vector_is_evaluated_on_the_other_side_of_the_start(
     model: Any, tokenizer: Any, questions: tuple[Question, ...], tmp_path: Path
 ) -> None:
-    rows, start = rows_of(tokenizer, questions), copies(model)
+    rows, start = training_rows(tokenizer, questions), copies(model)
     trainer = trainer_of(model, tokenizer, rows, objective_of("task-vector", alpha=2.5), tmp_path)
     learned = losses(trainer, 3)
     assert learned[-1] < learned[0], "its training is fine-tuning"
@@ -110,7 +110,7 @@ def test_the_direction_is_between_the_ends_of_prompts(
 ) -> None:
     """As transformers gives the states, prompt by prompt without an answer."""
     objective = objective_of("lunar", layer=1, questions="Who? | What is it?")
-    rows = rows_of(tokenizer, questions)
+    rows = training_rows(tokenizer, questions)
     trainer = trainer_of(model, tokenizer, rows, objective, tmp_path)
     encoder = Encoder(tokenizer, TEMPLATES["plain"], 200)
     texts = ["Who?", "What is it?"], [q.question for q in questions[: len(rows.forget)]]
