@@ -9,7 +9,12 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from unlearnbench.base.console import Console, format_duration
-from unlearnbench.results.run_estimate import Rates, estimate_plan, sweep_seconds
+from unlearnbench.results.run_estimate import (
+    ModelToPrepare,
+    Rates,
+    estimate_plan,
+    sweep_seconds,
+)
 
 if TYPE_CHECKING:
     from unlearnbench.api.benchmark import Dataset
@@ -220,10 +225,10 @@ def _print_table(estimates: Sequence[Estimate], console: Console) -> None:
     console.table(columns, lines, title, keys=2)
 
 
-def models_to_train(models: Iterable[PlannedModel]) -> list[tuple[str, int, bool]]:
-    """Return the models that are not prepared yet, as `sweep_seconds` takes them."""
+def models_to_train(models: Iterable[PlannedModel]) -> list[ModelToPrepare]:
+    """Return the models that are not prepared yet."""
     return [
-        (model.model, model.rows * model.epochs, model.target == "base")
+        ModelToPrepare(model.model, model.rows * model.epochs, is_awaited=model.target == "base")
         for model in models
         if not model.done
     ]

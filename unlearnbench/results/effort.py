@@ -1,9 +1,14 @@
-"""The work of runs as counts, which do not depend on the device; texts' lengths are estimates."""
+"""The work of runs, counted in steps, rows, evaluations and tokens, whatever the device.
+
+Tokens are estimated from the lengths of texts, because no tokenizer is loaded. `run_estimate.py`
+turns the work into hours.
+"""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import NamedTuple
 
 from unlearnbench.api.attack import Attack, AttackRows, SamplingAttack
 from unlearnbench.api.benchmark import Dataset, Question
@@ -18,9 +23,11 @@ from unlearnbench.evaluation.sets import evaluation_sets, is_answered
 from unlearnbench.training.objective import Objective
 
 CHARACTERS = 4
-"""Characters of a token of English text, about, in current vocabularies."""
+"""Approximate characters of a token of English text in current vocabularies."""
 TEMPLATE = 10
-"""Tokens of a template around question and answer, about."""
+"""Approximate tokens of a chat template around a question and its answer."""
+NO_ANSWERS = (0,)
+"""Limits of an evaluation that generates no answers."""
 
 
 @dataclass(frozen=True)
@@ -28,24 +35,24 @@ class AttackEffort:
     """Work of attacks on one model."""
 
     evaluations: float = 0.0
-    """Evaluations under attacks, as shares of a plain evaluation."""
+    """Evaluations under attacks, as fractions of a plain evaluation."""
     steps: int = 0
     """Optimiser steps of attacks that train."""
     rows: int = 0
     """Rows of these steps."""
-    trained: float = 0.0
+    trained_tokens: float = 0.0
     """Tokens of rows that change all weights."""
-    adapted: float = 0.0
+    adapted_tokens: float = 0.0
     """Tokens of rows that change only adapters."""
 
     def times(self, count: int) -> "AttackEffort":
-        """Return the work of so many such attacks."""
+        """Return the work of `count` such attacks."""
         return AttackEffort(
             self.evaluations * count,
             self.steps * count,
             self.rows * count,
-            self.trained * count,
-            self.adapted * count,
+            self.trained_tokens * count,
+            self.adapted_tokens * count,
         )
 
     def __add__(self, other: "AttackEffort") -> "AttackEffort":
@@ -53,144 +60,209 @@ class AttackEffort:
             self.evaluations + other.evaluations,
             self.steps + other.steps,
             self.rows + other.rows,
-            self.trained + other.trained,
-            self.adapted + other.adapted,
+            self.trained_tokens + other.trained_tokens,
+            self.adapted_tokens + other.adapted_tokens,
         )
 
 
 @dataclass(frozen=True)
 class Effort:
-    """Work of a run."""
+    """Work of a run. The values of an evaluation are those of a plain one."""
 
     steps: int
     """Optimiser steps."""
     rows: int
     """Rows that go through the model forward and back: forget, retain and refusal parts."""
-    trained: float
+    trained_tokens: float
     """Tokens of these rows."""
-    sampled: float
+    sampled_tokens: float
     """Tokens of the answers that training samples."""
     evaluations: int
+    """Plain evaluations."""
     attacked: int
-    """Evaluations under attacks, of the sets that each attack is about. After the best epoch so far
-    (`at: best`) as if each were the best."""
-    whole: float
-    """All of these evaluations, those under attacks as shares of a plain one."""
+    """Evaluations under attacks, each on the sets that the attack is about.
+
+    An attack on the best epoch so far (`at: best`) is counted as if each epoch were the best.
+    """
+    whole_evaluations: float
+    """All evaluations. One under an attack counts as the fraction of questions that it asks."""
     questions: int
-    """Questions of a plain evaluation."""
-    scored: float
+    """Questions of an evaluation."""
+    scored_tokens: float
     """Tokens of an evaluation that are scored."""
     answers: int
-    """Answers that are decoded in an evaluation."""
-    decoded: float
-    """Mean tokens of a decoded answer."""
-    limit: int
-    """Most tokens of a decoded answer."""
-    text: float
-    """Tokens of a slot: prompt and answer."""
+    """Answers that an evaluation generates."""
+    answer_tokens: float
+    """Mean tokens of a generated answer."""
+    longest_answer: int
+    """Most tokens of a generated answer."""
+    slot_tokens: float
+    """Tokens that decoding keeps in memory for an answer: the prompt and the longest answer."""
     attacks: AttackEffort = AttackEffort()
-    """Work of the attacks on this run's model, after each epoch from which they start."""
+    """Work of the attacks on this run's model, over all epochs that they attack."""
     attacks_once: AttackEffort = AttackEffort()
-    """Work of the same attacks on a retain model or start model."""
+    """Work of the same attacks on a retain model or start model, which has one epoch."""
 
 
 def rows_per_item(run: RunSpec) -> tuple[int, int]:
-    """Trained rows, and sampled answers, for each forget row; none of what trains nothing."""
+    """Count the trained rows and the sampled answers for each forget row.
+
+    Returns:
+        `(2, 0)` for a method with a retain term. `(0, 0)` for a method that trains nothing.
+    """
     method = method_from_spec(run.method)
     if not isinstance(method, Method):
         return 0, 0
     needs = Objective(method, run.method.retain).needs
-    sampled = needs.samples.count if needs.samples and "sample" in needs.parts else 0
+    samples_answers = needs.samples is not None and "sample" in needs.parts
+    sampled = needs.samples.count if needs.samples is not None and samples_answers else 0
     return needs.rows_per_item, sampled
 
 
 def effort_of(run: RunSpec, benchmark: Dataset) -> Effort:
-    """Count the work of a run. Each question is read once, with each of its answers."""
-    profile, roles = profile_of(run.evaluation), run.data.set_roles
+    """Count the work of a run.
+
+    An evaluation reads each question once, followed by all of its answers.
+    """
+    profile = profile_of(run.evaluation)
     sets = evaluation_sets(benchmark, run.forget_fraction, profile)
-    questions = [item for its in sets.values() for item in its]
-    prompt = fmean(_prompt(item) for item in questions)
-    answer = fmean(_count(item.answer) for item in questions)
-    answered = [q for name, its in sets.items() if is_answered(its, roles[name]) for q in its]
-    rule = profile.max_new_tokens or max(profile.max_length - round(prompt), 1)
-    limits = [question.max_new_tokens or rule for question in answered] or [0]
-    scored = sum(_count(text) for item in questions for text in item.scored_answers)
+    questions = [question for rows in sets.values() for question in rows]
+    mean_prompt = fmean(_prompt_tokens(question) for question in questions)
+    mean_answer = fmean(_tokens(question.answer) for question in questions)
+    scored_answers = sum(
+        _tokens(answer) for question in questions for answer in question.scored_answers
+    )
 
-    split = benchmark.splits[run.forget_fraction]
-    attack_rows = AttackRows(tuple(split.forget), tuple(split.retain))
-    length_of_row = fmean(tokens for tokens, _ in row_lengths(run, benchmark))
-    attacked = 0
-    attacks, attacks_once = AttackEffort(), AttackEffort()
-    for attack in map(attack_from_spec, run.attacks):
-        times = 1 if attack.at == "last" else len(run.evaluate_at)
-        about = sum(len(its) for name, its in sets.items() if roles[name] in attack.roles)
-        attacked += len(attack.points()) * times
-        work = _attack_effort(attack, about / len(questions), attack_rows, length_of_row)
-        attacks += work.times(times)
-        attacks_once += work
+    answered = _answered(sets, run)
+    default_limit = profile.max_new_tokens or max(profile.max_length - round(mean_prompt), 1)
+    limits = [question.max_new_tokens or default_limit for question in answered] or NO_ANSWERS
+    # Half of the answers are assumed to end like the true answers, the others at their limits.
+    answer_tokens = (mean_answer + fmean(limits)) / 2
 
-    forget = len(benchmark.splits[run.forget_fraction].forget)
-    trained, sampled = rows_per_item(run)
-    schedule = run.schedule(forget) if trained else None
-    rows = schedule.rows_drawn * trained if schedule else 0
-    # A schedule may leave out rows at the end of a training by epochs.
-    by_epochs = forget * run.budget
-    answered_rows = schedule.rows_drawn if schedule and run.unit is Unit.STEP else by_epochs
+    row_tokens = fmean(tokens for tokens, _ in row_lengths(run, benchmark))
+    attacks = _attacks_of(run, benchmark, sets, row_tokens)
+
+    forget_rows = len(benchmark.splits[run.forget_fraction].forget)
+    trained_rows_per_item, samples_per_item = rows_per_item(run)
+    steps = 0
+    trained_rows = 0
+    # In a training by epochs, a schedule may leave out rows at the end. They are counted here.
+    sampled_rows = forget_rows * run.budget
+    if trained_rows_per_item:
+        schedule = run.schedule(forget_rows)
+        steps = schedule.steps
+        trained_rows = schedule.rows_drawn * trained_rows_per_item
+        if run.unit is Unit.STEP:
+            sampled_rows = schedule.rows_drawn
     return Effort(
-        steps=schedule.steps if schedule else 0,
-        rows=rows,
-        trained=rows * length_of_row,
-        sampled=answered_rows * sampled * length_of_row,
+        steps=steps,
+        rows=trained_rows,
+        trained_tokens=trained_rows * row_tokens,
+        sampled_tokens=sampled_rows * samples_per_item * row_tokens,
         evaluations=len(run.evaluate_at),
-        attacked=attacked,
-        whole=len(run.evaluate_at) + attacks.evaluations,
+        attacked=attacks.evaluation_count,
+        whole_evaluations=len(run.evaluate_at) + attacks.all_epochs.evaluations,
         questions=len(questions),
-        scored=scored + len(questions) * prompt,
+        scored_tokens=scored_answers + len(questions) * mean_prompt,
         answers=len(answered),
-        decoded=(answer + fmean(limits)) / 2,
-        limit=max(limits),
-        text=prompt + max(limits),
-        attacks=attacks,
-        attacks_once=attacks_once,
+        answer_tokens=answer_tokens,
+        longest_answer=max(limits),
+        slot_tokens=mean_prompt + max(limits),
+        attacks=attacks.all_epochs,
+        attacks_once=attacks.once,
     )
 
 
+def _answered(sets: Mapping[str, Sequence[Question]], run: RunSpec) -> list[Question]:
+    """Return the questions that an evaluation generates answers to."""
+    roles = run.data.set_roles
+    answered: list[Question] = []
+    for name, rows in sets.items():
+        if is_answered(rows, roles[name]):
+            answered += rows
+    return answered
+
+
+class _AttacksOfRun(NamedTuple):
+    """Work of all attacks of a run."""
+
+    evaluation_count: int
+    all_epochs: AttackEffort
+    """On the run's own model, which some attacks attack in several epochs."""
+    once: AttackEffort
+    """On a model of one epoch."""
+
+
+def _attacks_of(
+    run: RunSpec,
+    benchmark: Dataset,
+    sets: Mapping[str, Sequence[Question]],
+    row_tokens: float,
+) -> _AttacksOfRun:
+    """Count the work of a run's attacks.
+
+    Args:
+        run: The run.
+        benchmark: With the rows of its split.
+        sets: Its evaluation sets.
+        row_tokens: Mean tokens of a training row.
+    """
+    split = benchmark.splits[run.forget_fraction]
+    rows = AttackRows(tuple(split.forget), tuple(split.retain))
+    roles = run.data.set_roles
+    question_count = sum(len(questions) for questions in sets.values())
+    evaluation_count = 0
+    all_epochs = AttackEffort()
+    once = AttackEffort()
+    for attack in map(attack_from_spec, run.attacks):
+        epochs = 1 if attack.at == "last" else len(run.evaluate_at)
+        asked = sum(
+            len(questions) for name, questions in sets.items() if roles[name] in attack.roles
+        )
+        work = _attack_effort(attack, asked / question_count, rows, row_tokens)
+        evaluation_count += len(attack.points()) * epochs
+        all_epochs += work.times(epochs)
+        once += work
+    return _AttacksOfRun(evaluation_count, all_epochs, once)
+
+
 def _attack_effort(
-    attack: Attack, share: float, rows: AttackRows, length_of_row: float
+    attack: Attack, asked_fraction: float, rows: AttackRows, row_tokens: float
 ) -> AttackEffort:
     """Count the work of an attack on one model.
 
     Args:
         attack: The attack.
-        share: Questions that it asks, as a share of a plain evaluation.
+        asked_fraction: Questions that it asks, as a fraction of a plain evaluation's.
         rows: The rows of the split.
-        length_of_row: Mean tokens of a training row.
+        row_tokens: Mean tokens of a training row.
     """
-    each = attack.samples if isinstance(attack, SamplingAttack) else 1
-    evaluations = len(attack.points()) * each * share
+    evaluations_of_point = attack.samples if isinstance(attack, SamplingAttack) else 1
+    evaluations = len(attack.points()) * evaluations_of_point * asked_fraction
     if not isinstance(attack, TrainingAttack):
         return AttackEffort(evaluations)
     steps = attack.steps[-1]
     trained_rows = steps * attack.rows_of_step(rows)
-    tokens = trained_rows * length_of_row
+    tokens = trained_rows * row_tokens
     if attack.lora_rank is None:
-        return AttackEffort(evaluations, steps, trained_rows, trained=tokens)
-    return AttackEffort(evaluations, steps, trained_rows, adapted=tokens)
+        return AttackEffort(evaluations, steps, trained_rows, trained_tokens=tokens)
+    return AttackEffort(evaluations, steps, trained_rows, adapted_tokens=tokens)
 
 
 def efforts_of(runs: Iterable[RunSpec], benchmark: Dataset) -> list[Effort]:
-    """The work of each run; it is counted once for runs that differ in model, rate and seed."""
-    known: dict[tuple[object, ...], Effort] = {}
-    result: list[Effort] = []
+    """Count the work of each run, once for runs that differ only in model, rate and seed."""
+    effort_by_key: dict[tuple[object, ...], Effort] = {}
+    efforts: list[Effort] = []
     for run in runs:
         key = run.method.model_dump_json(), run.forget_fraction, run.budget, run.evaluate_at
-        known[key] = known.get(key) or effort_of(run, benchmark)
-        result.append(known[key])
-    return result
+        if key not in effort_by_key:
+            effort_by_key[key] = effort_of(run, benchmark)
+        efforts.append(effort_by_key[key])
+    return efforts
 
 
 def planned_work(efforts: Sequence[Effort]) -> dict[str, int]:
-    """The sums of the work of runs, as `plan --json` names them."""
+    """Add up the work of runs, with the keys of `plan --json`."""
     return {
         "runs": len(efforts),
         "optimiser_steps": sum(effort.steps for effort in efforts),
@@ -202,18 +274,23 @@ def planned_work(efforts: Sequence[Effort]) -> dict[str, int]:
 
 
 def row_lengths(run: RunSpec, benchmark: Dataset) -> list[tuple[int, int]]:
-    """Estimate the tokens of each training row of a run, and of its answer, from the texts."""
-    split, most = benchmark.splits[run.forget_fraction], run.training.max_length
-    return [
-        (min(_prompt(row) + (answer := _count(row.answer)), most), min(answer, most))
-        for row in (*split.forget, *split.retain)
-    ]
+    """Estimate the (tokens, tokens of the answer) of each training row of a run from the texts."""
+    split = benchmark.splits[run.forget_fraction]
+    longest = run.training.max_length
+    lengths: list[tuple[int, int]] = []
+    for row in (*split.forget, *split.retain):
+        answer = _tokens(row.answer)
+        whole = _prompt_tokens(row) + answer
+        lengths.append((min(whole, longest), min(answer, longest)))
+    return lengths
 
 
-def _prompt(question: Question) -> int:
-    turns = [question.question, *("".join(example) for example in question.examples)]
-    return sum(_count(text) + TEMPLATE * (question.format == "chat") for text in turns)
+def _prompt_tokens(question: Question) -> int:
+    """Estimate the tokens before an answer: the question and the examples shown before it."""
+    examples = ["".join(example) for example in question.examples]
+    template = TEMPLATE if question.format == "chat" else 0
+    return sum(_tokens(turn) + template for turn in (question.question, *examples))
 
 
-def _count(text: str) -> int:
+def _tokens(text: str) -> int:
     return math.ceil(len(text) / CHARACTERS)

@@ -1,4 +1,4 @@
-"""Outcomes of a sweep's runs, counted for terminal, page and MLflow."""
+"""How the runs of a sweep ended, in words, for the terminal, the page and MLflow."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ WORDS = {
     "failed": "failed",
     "stopped": "stopped early by the search",
 }
-"""Ends other than `finished`, in the order in which they are counted."""
+"""Statuses other than `finished` in words, in the order in which they are counted."""
 WITHOUT_RESULT = ("collapsed", "failed")
+"""Statuses of runs that have no numbers."""
 
 
 @dataclass(frozen=True)
@@ -29,15 +30,18 @@ class RunOutcome:
     title: str
     """Method, rate, model, split and seed."""
     status: str
-    """As in `Record`."""
+    """`finished`, `collapsed`, `failed` or `stopped`, as in the record."""
     reason: str = ""
-    """First line of its error."""
+    """First line of the run's error; empty without one."""
     family: str = ""
-    """Method with its retain term, by which it is coloured."""
+    """Method with its retain term, which decides the colour."""
 
     @property
     def why_no_number(self) -> str:
-        """`no number: collapsed, the loss is NaN`, of a method without any other run."""
+        """Text in place of a number, if a method has no other run.
+
+        For example `no number: collapsed, the loss is NaN`.
+        """
         return f"no number: {self.status}, {self.reason or 'no message'}"
 
     def __str__(self) -> str:
@@ -45,7 +49,7 @@ class RunOutcome:
 
 
 def outcome(record: Record) -> RunOutcome:
-    """RunOutcome of a run."""
+    """Describe the end of a run from its record."""
     rate = "" if record.learning_rate is None else f" at {float_text(record.learning_rate)}"
     title = (
         f"{record.method}{rate}, {record.model}, {split_percent(record.forget_fraction)}, "
@@ -56,18 +60,23 @@ def outcome(record: Record) -> RunOutcome:
 
 
 def without_result(ends: Iterable[RunOutcome]) -> list[RunOutcome]:
-    """The runs that came to no result, and are to be named."""
+    """Return the runs that have no numbers, which a report names."""
     return [end for end in ends if end.status in WITHOUT_RESULT]
 
 
 def tally(statuses: Iterable[str], planned: int | None = None) -> str:
-    """`3 of 5 runs finished; 1 collapsed; 1 failed`.
+    """Count runs by how they ended: `3 of 5 runs finished; 1 collapsed; 1 failed`.
 
-    planned  runs that there are to be; None: those that there are
+    Args:
+        statuses: Status of each run that has ended.
+        planned: Number of runs in the plan. None for the number of `statuses`.
     """
     counts = Counter(statuses)
     total = counts.total() if planned is None else planned
     finished = counts["finished"]
-    whole = finished == total > 1
-    first = f"{total} runs, all finished" if whole else f"{finished} of {total} runs finished"
-    return "; ".join([first, *(f"{counts[s]} {word}" for s, word in WORDS.items() if counts[s])])
+    if finished == total > 1:
+        phrases = [f"{total} runs, all finished"]
+    else:
+        phrases = [f"{finished} of {total} runs finished"]
+    phrases += [f"{counts[status]} {word}" for status, word in WORDS.items() if counts[status]]
+    return "; ".join(phrases)

@@ -1,10 +1,12 @@
 """Copy results and checkpoints to a storage that all machines reach: a path, `s3://…`, `gs://…`.
 
 Each machine works in a folder of its own. Finished units are copied to the storage, and units of
-other machines are copied from it, through fsspec. A unit is a folder that is there whole or not at
-all: its files are copied first, and last a manifest with the SHA-256 of each. A copy with another
-hash is ignored, and its unit made again. Without `storage` all machines share one `output`, and
-these functions do nothing.
+other machines are copied from it, through fsspec. Without `storage` all machines share one
+`output`, and these functions do nothing.
+
+A unit is a folder that is there as a whole or not at all. Its files are copied first, and a
+manifest with the SHA-256 of each file is copied last. If a file that comes back has another hash,
+the copy is discarded and its unit is made again.
 """
 
 import json
@@ -15,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 from unlearnbench.base.atomic import atomic_folder
@@ -27,46 +29,65 @@ from unlearnbench.config.schema import SweepConfig
 
 MANIFEST = "manifest.json"
 COPIED = ".manifest.json"
-"""Local copy of the manifest of a unit that changes, as of its last copy."""
+"""Local copy of the manifest of a unit that changes, as of the last time that it was copied."""
 AT_ONCE = 8
+"""Records that are copied at a time."""
+
+
+class _FileSystem(NamedTuple):
+    """An opened storage."""
+
+    files: Any
+    """File system of fsspec."""
+    root: str
+    """Path of the storage in it, without a slash at its end."""
 
 
 @dataclass(frozen=True)
 class Storage:
-    """The units of some local folders, as they are in the storage."""
+    """The units of some local folders, as they are in the storage.
+
+    Every method raises `StorageError` if the storage does not answer. What is on this machine stays
+    as it is.
+    """
 
     url: str | None
+    """None if all machines share one folder, so that nothing is copied."""
     roots: Mapping[str, Path]
     """Local folders by their name in the storage: `{"cache": …, "quickstart": …}`."""
 
     def check(self) -> None:
-        """Write and remove a file. Raises: StorageError where that cannot be done."""
+        """Write and remove a small file, to see that the storage can be written to."""
         if self.url is not None:
             probe = f"{self._root}/.probe-{uuid4().hex}"
             self._do("write", self._files.pipe_file, probe, b"unlearnbench")
-            self._remove(probe)
+            self._remove_file(probe)
 
     def has(self, path: Path) -> bool:
-        """Return whether the storage has the unit of the local folder `path`."""
+        """Whether the storage has the unit of the local folder `path`."""
         return self.url is not None and self._manifest(self._key(path)) is not None
 
     def push(self, location: Path, *, changes: bool = False) -> None:
-        """Copy a unit to the storage; the first of a name stays, unless the unit `changes`.
+        """Copy a unit to the storage.
 
-        Raises: StorageError where the storage does not answer; what is here stays as it is.
+        Args:
+            location: Local folder of the unit. Nothing happens if it is not there.
+            changes: Whether the unit may change later, as a checkpoint does. It then replaces an
+                earlier copy. If not, the first copy stays.
         """
         if self.url is None or not location.is_dir():
             return
         key = self._key(location)
-        old = self._manifest(key)
-        if old is not None and not changes:
+        old_manifest = self._manifest(key)
+        if old_manifest is not None and not changes:
             return
-        # What changes has new names each time: the old manifest stays true meanwhile.
-        version, prefix = 1 if old is None else old["version"] + 1, ""
-        if changes:
-            prefix = f"{uuid4().hex[:12]}/"
+        version = 1 if old_manifest is None else old_manifest["version"] + 1
+        # Files of a unit that changes have new names in each version, so that the old manifest
+        # stays true until the new one replaces it.
+        prefix = f"{uuid4().hex[:12]}/" if changes else ""
         files: dict[str, dict[str, str]] = {}
-        for path in sorted(p for p in location.rglob("*") if p.is_file() and p.name != COPIED):
+        paths = (path for path in location.rglob("*") if path.is_file() and path.name != COPIED)
+        for path in sorted(paths):
             name = path.relative_to(location).as_posix()
             files[name] = {"sha256": file_hash(path), "stored": f"{prefix}{name}"}
             self._do("write", self._files.put_file, str(path), f"{key}/{prefix}{name}")
@@ -74,26 +95,37 @@ class Storage:
         self._do("write", self._files.pipe_file, f"{key}/{MANIFEST}", text.encode())
         if changes:
             (location / COPIED).write_text(text)
-        for file in old["files"].values() if old else ():
-            self._remove(f"{key}/{file['stored']}")
+        if old_manifest is not None:
+            for file in old_manifest["files"].values():
+                self._remove_file(f"{key}/{file['stored']}")
 
     def fetch(self, path: Path, *, changes: bool = False) -> bool:
-        """Copy a unit from the storage unless it is here; returns whether it is here then.
+        """Copy a unit from the storage unless it is here.
 
-        changes  one that is here gives way to one that another machine has brought further
+        Args:
+            path: Local folder of the unit.
+            changes: Whether the unit may change. If another machine has brought it further, its
+                version replaces the one that is here.
+
+        Returns:
+            Whether the unit is here now.
         """
         if self.url is None or (path.is_dir() and not changes):
             return path.is_dir()
         key = self._key(path)
         with exclusive_lock(path.with_name(f".{path.name}.copy")):
             manifest = self._manifest(key)
-            if manifest is None or (path.is_dir() and (not changes or _is_current(path, manifest))):
+            if manifest is None:
                 return path.is_dir()
+            # Another process may have fetched the unit while this one waited for the lock.
+            is_current = path.is_dir() and (not changes or _is_current(path, manifest))
+            if is_current:
+                return True
             with atomic_folder(path) as part:
                 if not self._copy(key, manifest, part):
                     shutil.rmtree(part)
                     # Without a manifest, the next process that makes the unit stores it.
-                    self._remove(f"{key}/{MANIFEST}")
+                    self._remove_file(f"{key}/{MANIFEST}")
                     return path.is_dir()
                 if changes:
                     (part / COPIED).write_text(json.dumps(manifest))
@@ -101,67 +133,83 @@ class Storage:
         return True
 
     def share(self, parent: Path) -> None:
-        """Copy the records in `parent` both ways; failures stay where they were."""
+        """Copy the records in a folder both ways. Failed and stopped runs stay where they are.
+
+        Args:
+            parent: Local folder whose subfolders are units.
+        """
         if self.url is None:
             return
         key = self._key(parent)
         try:
-            result: list[str] = self._do("list", self._files.ls, key, detail=False)
+            stored_paths: list[str] = self._do("list", self._files.ls, key, detail=False)
         except FileNotFoundError:
-            result = []
-        present = {Path(path).name for path in result}
-        current = {p.name for p in parent.glob("*") if p.is_dir() and "." not in p.name}
+            stored_paths = []
+        stored = {Path(path).name for path in stored_paths}
+        # Names with a dot are of failed and stopped runs, and of damaged records.
+        local = {path.name for path in parent.glob("*") if path.is_dir() and "." not in path.name}
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            list(pool.map(self.fetch, [parent / name for name in sorted(present - current)]))
-            list(pool.map(self.push, [parent / name for name in sorted(current - present)]))
+            # `list` waits for all of them, and raises what one of them has raised.
+            list(pool.map(self.fetch, [parent / name for name in sorted(stored - local)]))
+            list(pool.map(self.push, [parent / name for name in sorted(local - stored)]))
 
     def put(self, files: Sequence[Path]) -> None:
-        """Copy files that are no units, for people to read; the last one of a name stays."""
-        for path in files if self.url is not None else ():
+        """Copy files that are no units, for people to read. The last one of a name stays."""
+        if self.url is None:
+            return
+        for path in files:
             self._do("write", self._files.put_file, str(path), self._key(path))
 
     def remove(self, path: Path) -> None:
         """Delete a unit in the storage."""
         if self.has(path):
             key = self._key(path)
-            self._remove(f"{key}/{MANIFEST}")  # first, so that no half of it counts
+            # The manifest goes first, so that a half of the unit does not count as the unit.
+            self._remove_file(f"{key}/{MANIFEST}")
             self._do("remove", self._files.rm, key, recursive=True)
 
     @cached_property
-    def _opened(self) -> tuple[Any, str]:
+    def _file_system(self) -> _FileSystem:
         import fsspec
 
         url = str(self.url)
         is_local = "://" not in url or url.startswith(("file://", "local://"))
         options = {"auto_mkdir": True} if is_local else {}
-        opened = fsspec.core.url_to_fs
-        files, root = self._do("open", opened, url, use_listings_cache=False, **options)
-        return files, str(root).rstrip("/")
+        open_url = fsspec.core.url_to_fs
+        # Other machines add files, so that listings must not be cached.
+        files, root = self._do("open", open_url, url, use_listings_cache=False, **options)
+        return _FileSystem(files, str(root).rstrip("/"))
 
     @property
     def _files(self) -> Any:
-        return self._opened[0]
+        return self._file_system.files
 
     @property
     def _root(self) -> str:
-        return self._opened[1]
+        return self._file_system.root
 
     def _key(self, path: Path) -> str:
+        """Return the place of a local path in the storage: `bucket/folder/quickstart/records`."""
         for name, root in self.roots.items():
             if path.is_relative_to(root):
                 return f"{self._root}/{name}/{path.relative_to(root).as_posix()}"
         raise StorageError(f"storage: {path} is in none of {[*map(str, self.roots.values())]}")
 
     def _manifest(self, key: str) -> dict[str, Any] | None:
+        """Read the manifest of a unit.
+
+        Returns:
+            `{"version": 1, "files": {"a.json": {"sha256": "…", "stored": "a.json"}}}`. None if
+            there is none, or if it cannot be read.
+        """
         with suppress(FileNotFoundError, ValueError):
-            result: dict[str, Any] = json.loads(
-                self._do("read", self._files.cat_file, f"{key}/{MANIFEST}")
-            )
-            return result
+            text = self._do("read", self._files.cat_file, f"{key}/{MANIFEST}")
+            manifest: dict[str, Any] = json.loads(text)
+            return manifest
         return None
 
     def _copy(self, key: str, manifest: dict[str, Any], into: Path) -> bool:
-        """Copy all files; returns whether each has its hash."""
+        """Copy all files of a unit to this machine; returns whether each has its hash."""
         for name, file in manifest["files"].items():
             path = into / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -173,18 +221,30 @@ class Storage:
                 return False
         return True
 
-    def _remove(self, key: str) -> None:
-        with suppress(FileNotFoundError):  # another process was first
+    def _remove_file(self, key: str) -> None:
+        with suppress(FileNotFoundError):  # Another process may have been first.
             self._do("remove", self._files.rm_file, key)
 
     def _do(self, subject: str, operation: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        """Call the operation, which its file system tries again where that helps."""
+        """Call an operation of the file system, which tries again by itself if that may help.
+
+        Args:
+            subject: Verb that an error message names, such as `write`.
+            operation: Function to call.
+            args: Its arguments.
+            options: Its named arguments.
+
+        Raises:
+            FileNotFoundError: If there is no such file.
+            StorageError: If the operation fails in any other way.
+        """
         try:
             return operation(*args, **options)
         except FileNotFoundError:
             raise
-        except Exception as error:  # whatever the driver of a file system raises
-            url, reason = str(self.url), " ".join(str(error).split())[:200]
+        except Exception as error:  # Drivers of file systems raise errors of many types.
+            url = str(self.url)
+            reason = " ".join(str(error).split())[:200]
             raise StorageError(
                 f"storage {redact(url)}: cannot {subject}: "
                 f"{redact(reason, url) or type(error).__name__}; results on this machine are kept: "
@@ -197,13 +257,19 @@ NO_STORAGE = Storage(None, {})
 
 
 def storage_of(config: SweepConfig, folder: Path) -> Storage:
-    """Storage of a sweep in `folder`: its records and states, and the prepared models."""
+    """Return the storage of a sweep: its records and states, and the prepared models.
+
+    Args:
+        config: Configuration of the sweep.
+        folder: Its local folder.
+    """
     return Storage(config.storage, {config.name: folder, "cache": config.cache_folder})
 
 
 def _is_current(path: Path, manifest: dict[str, Any]) -> bool:
-    """Return whether the local unit is at least as new as the manifest."""
+    """Whether the local unit is at least as new as a manifest of the storage."""
     try:
-        return bool(json.loads((path / COPIED).read_text())["version"] >= manifest["version"])
+        local = json.loads((path / COPIED).read_text())
+        return bool(local["version"] >= manifest["version"])
     except (OSError, ValueError, KeyError):
         return False

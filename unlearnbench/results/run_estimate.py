@@ -13,11 +13,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from unlearnbench.api.benchmark import Dataset
 from unlearnbench.api.method import RETAIN_PARTS, LossBatch, Method, Needs, Terms
-from unlearnbench.api.modifier import Perturb
+from unlearnbench.api.modifier import Modifier, Perturb
 from unlearnbench.base.errors import ModelError, TrainingError
 from unlearnbench.base.fsdp import is_sharded
 from unlearnbench.config.method_specs import method_from_spec, modifiers_from_spec
@@ -152,8 +152,12 @@ def training_flop(effort: Effort, shape: Shape, *, checkpointing: bool) -> float
     n = shape.matrices
     passes = 6 * n if checkpointing else 4 * n
     weight_gradients = 2 * min(shape.trained, n)
-    sampling = 2 * n * _SAMPLED_ALONE * effort.sampled
-    return effort.trained * (passes + weight_gradients) + sampling
+    sampling = 2 * n * _SAMPLED_ALONE * effort.sampled_tokens
+    return effort.trained_tokens * (passes + weight_gradients) + sampling
+
+
+def _evaluates_in_half(shape: Shape, setup: Setup) -> bool:
+    return setup.evaluated_in_half or shape.element_bytes == 2
 
 
 def _rate(rates: Rates, *, in_half: bool) -> float:
@@ -162,7 +166,7 @@ def _rate(rates: Rates, *, in_half: bool) -> float:
 
 
 def _trains_in_half(shape: Shape, setup: Setup) -> bool:
-    return setup.autocast or shape.item == 2
+    return setup.autocast or shape.element_bytes == 2
 
 
 def attack_seconds(work: AttackEffort, shape: Shape, setup: Setup, rates: Rates) -> float:
@@ -172,13 +176,13 @@ def attack_seconds(work: AttackEffort, shape: Shape, setup: Setup, rates: Rates)
     # The forward pass and the gradients of activations. Checkpointing repeats the forward pass.
     passes = (6 if setup.checkpointing else 4) * n
     weight_gradients = 2 * n
-    flop = work.trained * (passes + weight_gradients) + work.adapted * passes
+    flop = work.trained_tokens * (passes + weight_gradients) + work.adapted_tokens * passes
     computing = flop / _rate(rates, in_half=_trains_in_half(shape, setup)) / world
 
     micro_batches = max(work.steps, math.ceil(work.rows / world / setup.items))
     launching = micro_batches * shape.layers * rates.launched
     seconds = max(computing, launching)
-    trains_all_weights = work.trained > 0
+    trains_all_weights = work.trained_tokens > 0
     if trains_all_weights:
         seconds += work.steps * _UPDATED * shape.weights / rates.bandwidth
     return seconds
@@ -198,8 +202,8 @@ def hours_of(
         limit: Bytes that a process may use. None for no limit.
     """
     training = _training_seconds(effort, shape, setup, rates)
-    evaluation_rate = _rate(rates, in_half=setup.evaluated_in_half or shape.item == 2)
-    scored_flop = effort.whole * effort.scored * 2 * shape.matrices
+    evaluation_rate = _rate(rates, in_half=_evaluates_in_half(shape, setup))
+    scored_flop = effort.whole_evaluations * effort.scored_tokens * 2 * shape.matrices
     scoring = scored_flop / evaluation_rate / setup.resources.world_size
     decoding = _decoding_seconds(effort, shape, setup, memory, rates, limit)
     attacks = attack_seconds(effort.attacks, shape, setup, rates)
@@ -246,21 +250,26 @@ def _decoding_seconds(
     """
     n = shape.matrices
     answers = math.ceil(effort.answers / setup.resources.world_size)
-    item = 2 if setup.evaluated_in_half else shape.item
+    element_bytes = 2 if setup.evaluated_in_half else shape.element_bytes
     slots = answers
     if limit is not None:
         free = CACHE_SHARE * max(limit - memory.constant - memory.evaluation, 0)
         cache = min(free, memory.keys)
-        slots = min(max(int(cache / (effort.text * shape.keys * item)), 1), answers)
-    steps = max(answers * effort.decoded / slots, effort.limit) if answers else 0
+        bytes_of_slot = effort.slot_tokens * shape.cache_width * element_bytes
+        slots = min(max(int(cache / bytes_of_slot), 1), answers)
+    steps = 0.0
+    if answers:
+        # The slots empty and fill again until the end, which the longest answer may determine.
+        steps = max(answers * effort.answer_tokens / slots, effort.longest_answer)
 
     # On a CPU most tokens are drafts that are verified, and cost as much as scored tokens.
-    evaluation_rate = _rate(rates, in_half=setup.evaluated_in_half or shape.item == 2)
-    computing = 2 * answers * effort.decoded * n / evaluation_rate
+    evaluation_rate = _rate(rates, in_half=_evaluates_in_half(shape, setup))
+    computing = 2 * answers * effort.answer_tokens * n / evaluation_rate
     # Each step reads all weights, and on average half of the columns of each slot.
-    reading = steps * item * (n + slots * effort.text * shape.keys / 2) / rates.bandwidth
+    elements = n + slots * effort.slot_tokens * shape.cache_width / 2
+    reading = steps * element_bytes * elements / rates.bandwidth
     launching = steps * (shape.layers * rates.decoded + rates.interpreted)
-    return effort.whole * (max(computing + reading, launching) + rates.summarised)
+    return effort.whole_evaluations * (max(computing + reading, launching) + rates.summarised)
 
 
 @dataclass(frozen=True)
@@ -393,39 +402,69 @@ class _NoTraining(Method):
         raise NotImplementedError
 
 
+class ModelToPrepare(NamedTuple):
+    """A model that is trained before the runs that need it."""
+
+    name: str
+    """Name of the model, whose start or retain model this is."""
+    rows: int
+    """Rows of all epochs of its training."""
+    is_awaited: bool
+    """Whether all other work waits for it."""
+
+
 def sweep_seconds(
-    estimates: Sequence[Estimate], slots: int, prepared: Iterable[tuple[str, int, bool]]
+    estimates: Sequence[Estimate], slots: int, prepared: Iterable[ModelToPrepare]
 ) -> float:
     """Estimate the seconds of a sweep, from its command to the finished page.
 
     Args:
         estimates: Estimates of all its runs.
         slots: Number of runs at a time.
-        prepared: Models to train first: name of the model, rows in all epochs, and whether all
-            other work waits for it.
+        prepared: Models to train first.
     """
-    first = {item.run.model.name: item for item in estimates}
-    splits = {(item.run.model.name, item.run.forget_fraction): item for item in estimates}
-    result = sum(item.all_hours for item in estimates) * 3600 / slots
-    # The last runs leave slots idle.
-    result += 1800 * max((item.hours.total for item in estimates), default=0) * (slots > 1)
-    for name, rows, alone in prepared:
-        if item := first.get(name):
-            flop = 6 * item.shape.matrices * rows * item.setup.lengths.mean
-            preparation, rates = item.run.model.preparation, item.rates
-            half = item.shape.item == 2 or preparation.precision != "fp32"
-            flop *= 1 if half else rates.slower
-            steps = rows / preparation.batch_size
-            launched = steps * item.shape.layers * rates.launched
-            updated = steps * _UPDATED * item.shape.weights / rates.bandwidth
-            seconds = rates.started + max(flop / rates.flops, launched) + updated
-            result += seconds if alone else seconds / slots
-    for item in splits.values():  # the start model and the retain model are evaluated once each
-        once = item.effort.attacks_once
-        hours = (item.hours.scoring + item.hours.decoding) / item.effort.whole
-        result += 2 * (1 + once.evaluations) * hours * 3600
-        result += 2 * attack_seconds(once, item.shape, item.setup, item.rates)
-    return _STARTED + result
+    seconds = sum(estimate.all_hours for estimate in estimates) * 3600 / slots
+    if slots > 1:
+        # At the end some slots are idle while others work: for half of a run, on average.
+        longest = max((estimate.hours.total for estimate in estimates), default=0)
+        seconds += 1800 * longest
+
+    # The last estimate of a model stands for all of its methods, which differ little here.
+    by_model = {estimate.run.model.name: estimate for estimate in estimates}
+    for model in prepared:
+        if model.name in by_model:
+            preparation = _preparation_seconds(model, by_model[model.name])
+            seconds += preparation if model.is_awaited else preparation / slots
+
+    by_split = {
+        (estimate.run.model.name, estimate.run.forget_fraction): estimate for estimate in estimates
+    }
+    for estimate in by_split.values():
+        # The start model and the retain model are evaluated and attacked once each.
+        attacks = estimate.effort.attacks_once
+        evaluating = estimate.hours.scoring + estimate.hours.decoding
+        hours_of_evaluation = evaluating / estimate.effort.whole_evaluations
+        seconds += 2 * (1 + attacks.evaluations) * hours_of_evaluation * 3600
+        seconds += 2 * attack_seconds(attacks, estimate.shape, estimate.setup, estimate.rates)
+    return _STARTED + seconds
+
+
+def _preparation_seconds(model: ModelToPrepare, estimate: Estimate) -> float:
+    """Estimate the seconds of training a start or retain model.
+
+    Args:
+        model: The model.
+        estimate: Estimate of any run that begins from it, for its shape and rates.
+    """
+    shape, rates = estimate.shape, estimate.rates
+    preparation = estimate.run.model.preparation
+    flop = 6 * shape.matrices * model.rows * estimate.setup.lengths.mean
+    is_in_half = shape.element_bytes == 2 or preparation.precision != "fp32"
+    flop *= 1 if is_in_half else rates.slower
+    steps = model.rows / preparation.batch_size
+    launching = steps * shape.layers * rates.launched
+    updating = steps * _UPDATED * shape.weights / rates.bandwidth
+    return rates.started + max(flop / rates.flops, launching) + updating
 
 
 def estimated_peak(spec: RunSpec, trainer: Trainer) -> int | None:
@@ -484,16 +523,19 @@ def _measured(spec: RunSpec, trainer: Trainer) -> tuple[Shape, Setup]:
 def _setup(
     spec: RunSpec, needs: Needs, lengths: Lengths, resources: Resources, *, on_gpu: bool
 ) -> Setup:
-    kind = "cuda" if on_gpu else "cpu"
+    """Collect the settings of a run that its memory and time depend on.
+
+    Args:
+        spec: Specification of the run.
+        needs: Inputs of its loss and its retain term.
+        lengths: Tokens of its rows.
+        resources: Its processes.
+        on_gpu: Whether they have GPUs.
+    """
     modifiers = modifiers_from_spec(spec.method)
-    kinds = [modifier.kind for modifier in modifiers]
-    roles = 1 + any(modifier.two_roles for modifier in modifiers)
-    kept = sum(
-        kind in ("perturb", "filter") or type(modifier).memory.__qualname__ != "Modifier.memory"
-        for kind, modifier in zip(kinds, modifiers, strict=True)
+    evaluated_in = resolve_precision(
+        "cuda" if on_gpu else "cpu", spec.model.dtype, spec.evaluation.precision
     )
-    repeated = sum(item.evaluations - 1 for item in modifiers if isinstance(item, Perturb))
-    evaluated_in = resolve_precision(kind, spec.model.dtype, spec.evaluation.precision)
     return Setup(
         batch_size=spec.training.batch_size,
         micro_batch_size=spec.training.micro_batch_size,
@@ -504,14 +546,48 @@ def _setup(
         optimizer=spec.training.optimizer,
         resources=resources,
         on_gpu=on_gpu,
-        evaluated_in_half="float16" in evaluated_in,  # also of bfloat16
-        passes=1 + repeated * len(needs.parts - RETAIN_PARTS) / max(len(needs.parts), 1),
-        copies=roles + kept if modifiers else 0,
+        evaluated_in_half="float16" in evaluated_in,  # `bfloat16` contains it, too
+        passes=_passes_of_step(modifiers, needs),
+        copies=_tensors_per_weight(modifiers),
     )
 
 
+def _passes_of_step(modifiers: Sequence[Modifier], needs: Needs) -> float:
+    """Return the forward and backward passes of a step, on average over its rows.
+
+    Modifiers that perturb the weights evaluate the loss of the forget parts again at the perturbed
+    weights. Retain parts go through the model once.
+    """
+    repetitions = sum(
+        modifier.evaluations - 1 for modifier in modifiers if isinstance(modifier, Perturb)
+    )
+    forget_parts = needs.parts - RETAIN_PARTS
+    return 1 + repetitions * len(forget_parts) / max(len(needs.parts), 1)
+
+
+def _tensors_per_weight(modifiers: Sequence[Modifier]) -> int:
+    """Return the number of fp32 tensors that modifiers keep for each trained weight."""
+    if not modifiers:
+        return 0
+    # The gradient as a whole, or one for forget and one for retain rows.
+    gradients = 2 if any(modifier.two_roles for modifier in modifiers) else 1
+    # A perturbation keeps its offset, a filter its mask, and any modifier may keep a memory.
+    with_own_tensor = [
+        modifier
+        for modifier in modifiers
+        if modifier.kind in ("perturb", "filter") or _has_memory(modifier)
+    ]
+    return gradients + len(with_own_tensor)
+
+
+def _has_memory(modifier: Modifier) -> bool:
+    """Whether the modifier's class defines `Modifier.memory`."""
+    return type(modifier).memory.__qualname__ != "Modifier.memory"
+
+
 def _shape(config: Any, settings: ModelSettings, method: Method, setup: Setup) -> Shape:
-    width = -(-setup.lengths.longest // _GRID) * _GRID
+    """Count the sizes of a model for rows as long as a run's longest one."""
+    width = math.ceil(setup.lengths.longest / _GRID) * _GRID
     return shape_of(config, settings, method.trains, autocast=setup.autocast, width=width)
 
 
@@ -529,12 +605,14 @@ def check_plan(plan: Plan, benchmark: Dataset, device: int | None) -> list[str]:
     Raises:
         TrainingError: If runs do not fit.
     """
-    if device is None or not any(plan.config.resources_of(m.name).gpu for m in plan.config.models):
+    uses_gpu = any(plan.config.resources_of(model.name).gpu for model in plan.config.models)
+    if device is None or not uses_gpu:
         return []
-    result, unknown = estimate_plan(plan, benchmark, Rates(1.0), device)
-    refused = [item for item in result if not item.fits]
-    if refused:
-        raise TrainingError("; ".join(refusals(refused, device)))
+    # Any rates will do, because only memory is of interest.
+    estimates, unknown = estimate_plan(plan, benchmark, Rates(1.0), device)
+    too_large = [estimate for estimate in estimates if not estimate.fits]
+    if too_large:
+        raise TrainingError("; ".join(refusals(too_large, device)))
     return [f"cannot check that runs fit into memory: {line}" for line in unknown]
 
 
@@ -544,28 +622,36 @@ def check_run(spec: RunSpec, config: SweepConfig, benchmark: Dataset) -> None:
     Raises:
         TrainingError: If it does not. A model of unknown shape is not refused.
     """
-    device, resources = device_memory(), config.resources_of(spec.model.name)
+    device = device_memory()
+    resources = config.resources_of(spec.model.name)
     if device is None or not resources.gpu:
         return
     try:
-        item = estimate_run(spec, resources, benchmark, Rates(1.0), device)
+        estimate = estimate_run(spec, resources, benchmark, Rates(1.0), device)
     except ModelError:
         return
-    if not item.fits:
-        raise TrainingError("; ".join(refusals([item], device)))
+    if not estimate.fits:
+        raise TrainingError("; ".join(refusals([estimate], device)))
 
 
-def refusals(refused: Sequence[Estimate], device: int) -> Iterator[str]:
-    """Yield a phrase for each model that does not fit: methods, memory needed, and remedies."""
+def refusals(too_large: Sequence[Estimate], device: int) -> Iterator[str]:
+    """Yield a phrase for each model that does not fit: methods, memory needed, and remedies.
+
+    Args:
+        too_large: Estimates that do not fit.
+        device: Bytes of a GPU's memory.
+    """
     by_model: dict[str, list[Estimate]] = {}
-    for item in refused:
-        by_model.setdefault(item.run.model.name, []).append(item)
-    for name, items in by_model.items():
-        methods = ", ".join(dict.fromkeys(item.run.method.label for item in items))
-        peak = max(item.memory.peak for item in items)
+    for estimate in too_large:
+        by_model.setdefault(estimate.run.model.name, []).append(estimate)
+    for name, estimates in by_model.items():
+        methods = ", ".join(dict.fromkeys(estimate.run.method.label for estimate in estimates))
+        peak = max(estimate.memory.peak for estimate in estimates)
+        # Runs may share a GPU, or use several with a process on each.
+        share_of_gpu = min(estimates[0].resources.gpu, 1.0)
         yield (
             f"{name} does not fit its GPU with {methods}: an estimated {peak / 2**30:.1f} GiB of "
-            f"{min(items[0].resources.gpu, 1.0) * device / 2**30:.1f} GiB, of which "
+            f"{share_of_gpu * device / 2**30:.1f} GiB, of which "
             f"{USABLE_SHARE:.0%} can be used; less memory, and the same numbers: "
             "gradient_checkpointing: true of the model, resources.gpu: 2 or more; other numbers: "
             "lora, dtype: bfloat16, an 8-bit optimizer (`plan --memory` estimates each)"

@@ -1,7 +1,7 @@
 """Owner and lock of a sweep's folder, and leftovers of interrupted commands.
 
-The lock is the kernel's (`flock`), which releases it when its process ends, however it ends. The
-file's text only names the process.
+The kernel holds the lock (`flock`), and releases it when the process ends, however it ends. The
+text in the lock file only names the process for messages.
 """
 
 import fcntl
@@ -29,64 +29,111 @@ from unlearnbench.results.records import DAMAGED, StoredEvaluations, read_record
 from unlearnbench.results.stored_table import TABLE_FILE
 
 LOCK_FILE = ".lock"
+"""File that is locked while a command works in the folder."""
 FIX = "choose another with --set name=… or --set output=…"
 VIEWS = {
-    *("report.html", "results.csv", "attacks.csv", "sweep.log", "selection.json", "search.jsonl"),
-    *("tradeoff.svg", "tradeoff.html"),
-    *(TABLE_FILE, "state", "mlflow.db", "mlflow.json", "links.json", "mlruns", "mlartifacts"),
+    "report.html",
+    "results.csv",
+    "attacks.csv",
+    "sweep.log",
+    "selection.json",
+    "search.jsonl",
+    "tradeoff.svg",
+    "tradeoff.html",
+    TABLE_FILE,
+    "state",
+    "mlflow.db",
+    "mlflow.json",
+    "links.json",
+    "mlruns",
+    "mlartifacts",
 }
-"""Other files of a sweep than its plan and records; none of them identifies it."""
+"""Other files of a sweep than its plan and records. None of them says whose folder it is."""
 
 
 def claim_folder(plan: Plan, *, extend: bool = False) -> Path:
-    """Write `plan.json` into the sweep's folder; RecordError where that is another sweep's.
+    """Write `plan.json` into the sweep's folder.
 
-    A folder is this sweep's if its plan has the same name and, on the splits of both,
-    the same data. The grid may differ: a sweep can be extended, and finished runs are recognised
-    by their ids. A lost or damaged plan is written again from the configuration.
+    A folder is this sweep's if its plan has the same name and, on the splits of both, the same
+    data. The grid may differ: a sweep can be extended, and finished runs are recognised by their
+    ids. A lost or damaged plan is written again from the configuration.
 
-    extend  keep the runs that a sweep of the same configuration has added by its results
+    Args:
+        plan: The plan of the sweep.
+        extend: Whether to keep the runs in the folder's plan that a sweep of the same configuration
+            has added because of its results.
+
+    Returns:
+        The folder.
+
+    Raises:
+        RecordError: If the folder is another sweep's.
     """
-    folder = plan.folder
     check_owner(plan)
-    # Renamed into place, so that a kill leaves the old plan or the new one, never half of one.
     config = plan.config
-    rules, chosen = profile_of(config.evaluation), config.evaluation.metrics
-    schema = BenchmarkSchema.of(config.data, rules, chosen, references=config.references)
-    entry = {KEY: replace(schema, unit=config.unit).to_json()}
-    document: dict[str, Any] = plan.to_json() | entry
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        written = json.loads((folder / PLAN_FILE).read_text(encoding="utf-8")) if extend else {}
-        known, same = {r["id"] for r in written["runs"]}, written["config"] == document["config"]
-        if same and known.issuperset(run.id for run in plan.runs):
-            document["runs"] = written["runs"]
+    schema = BenchmarkSchema.of(
+        config.data,
+        profile_of(config.evaluation),
+        config.evaluation.metrics,
+        references=config.references,
+    )
+    document: dict[str, Any] = plan.to_json()
+    document[KEY] = replace(schema, unit=config.unit).to_json()
+    path = plan.folder / PLAN_FILE
+    if extend:
+        # A lost or damaged plan has no runs to keep.
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            written = json.loads(path.read_text(encoding="utf-8"))
+            written_ids = {run["id"] for run in written["runs"]}
+            has_same_config = written["config"] == document["config"]
+            if has_same_config and written_ids.issuperset(run.id for run in plan.runs):
+                document["runs"] = written["runs"]
     text = json.dumps(document, indent=1, allow_nan=False)
-    write_file(folder / PLAN_FILE, text, "the plan", "what is recorded is kept")
-    return folder
+    write_file(path, text, "the plan", "what is recorded is kept")
+    return plan.folder
 
 
 def check_owner(plan: Plan) -> None:
-    """RecordError where the sweep's folder is not this sweep's to write to; writes nothing."""
-    folder, path = plan.folder, plan.folder / PLAN_FILE
+    """Check that the sweep may write to its folder. Nothing is written.
+
+    Raises:
+        RecordError: If the folder is another sweep's, or contains other files.
+    """
+    folder = plan.folder
     if folder.exists() and not folder.is_dir():
         raise RecordError(f"{folder} is a file, not a sweep folder; {FIX}")
     try:
-        written = json.loads(path.read_text(encoding="utf-8"))
-        name, data = str(written["name"]), dict(written["data"])
+        written = json.loads((folder / PLAN_FILE).read_text(encoding="utf-8"))
+        name = str(written["name"])
+        data = dict(written["data"])
     except FileNotFoundError:
-        return _check_known_files(folder, f"has no {PLAN_FILE}")
+        _check_known_files(folder, f"has no {PLAN_FILE}")
+        return
     except (ValueError, KeyError, TypeError) as error:
-        return _check_known_files(folder, f"holds a {PLAN_FILE} that is damaged ({error})")
+        _check_known_files(folder, f"holds a {PLAN_FILE} that is damaged ({error})")
+        return
     if name != plan.config.name:
         raise RecordError(f"{folder} contains sweep {name!r}, not {plan.config.name!r}; {FIX}")
     for fraction, fingerprint in plan.fingerprints.items():
-        other = data.get(split_text(fraction), fingerprint)
-        if other != fingerprint:
+        written_fingerprint = data.get(split_text(fraction), fingerprint)
+        if written_fingerprint != fingerprint:
             raise RecordError(
                 f"{folder} contains sweep {name!r} on other data: the rows of "
-                f"{split_label(fraction)} had the hash {other} and have {fingerprint} now; {FIX}"
+                f"{split_label(fraction)} had the hash {written_fingerprint} and have "
+                f"{fingerprint} now; {FIX}"
             )
     had_texts = dict(written.get("config", {})).get("keep_texts", True)
+    _check_texts(plan, had_texts=had_texts)
+
+
+def _check_texts(plan: Plan, *, had_texts: bool) -> None:
+    """Raise RecordError if records have texts and new ones would not, or the other way round.
+
+    Args:
+        plan: The plan of the sweep.
+        had_texts: The setting `keep_texts` of the plan in the folder.
+    """
+    folder = plan.folder
     has_records = any((folder / "records").glob("[!.]*"))
     if not has_records or had_texts == plan.config.keep_texts:
         return
@@ -103,17 +150,26 @@ def check_owner(plan: Plan) -> None:
 
 
 def _check_known_files(folder: Path, state: str) -> None:
-    """Raise RecordError for a folder with files of others, and no records, whose plan is lost."""
-    strange = [p.name for p in folder.glob("[!.]*") if p.name not in VIEWS | {PLAN_FILE, "records"}]
+    """Raise RecordError if a folder without a plan does not look like a sweep's.
+
+    A folder with records does, and so does one with only views of a sweep.
+
+    Args:
+        folder: The folder.
+        state: What is wrong with its plan, for the message: `has no plan.json`.
+    """
+    known = VIEWS | {PLAN_FILE, "records"}
+    strange = [path.name for path in folder.glob("[!.]*") if path.name not in known]
     if strange and not (folder / "records").is_dir():
         raise RecordError(f"{folder} {state} and holds {min(strange)!r}: not a sweep folder; {FIX}")
 
 
 @contextmanager
 def lock_folder(folder: Path) -> Generator[None, None, None]:
-    """Lock the folder for this process.
+    """Lock the folder for this process while the context is open.
 
-    Raises: RecordError that names the holder, where another process holds it.
+    Raises:
+        RecordError: If another process holds the lock. The message names it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / LOCK_FILE
@@ -122,8 +178,10 @@ def lock_folder(folder: Path) -> Generator[None, None, None]:
             flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB, folder)
         except BlockingIOError:
             file.seek(0)
+            # Between its lock and its text, the other process has not said who it is.
+            holder = file.read().strip() or "just started"
             raise RecordError(
-                f"{folder}: another command works in it: {file.read().strip() or 'just started'}; "
+                f"{folder}: another command works in it: {holder}; "
                 "wait for it or stop it, then start this one again: finished runs are kept"
             ) from None
         file.truncate(0)
@@ -133,30 +191,41 @@ def lock_folder(folder: Path) -> Generator[None, None, None]:
         try:
             yield
         finally:
-            # Emptied, not removed: if another process waits for the removed file, two processes
-            # could each lock one.
+            # The file is emptied and not removed. If another process waited for the removed file
+            # and a third one made a new file, both could have a lock.
             file.truncate(0)
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Delete half-written records of commands that were killed; call with the folder locked."""
+    """Delete half-written records of commands that were killed, from a folder that is locked."""
     for part in (folder / "records").glob(f"{PART}*"):
         shutil.rmtree(part, ignore_errors=True)
 
 
 def set_aside_damaged(folder: Path, warn: Callable[[str], None]) -> None:
-    """Rename each damaged record, so that its run is repeated."""
+    """Rename each damaged record, so that its run is repeated.
+
+    Args:
+        folder: The sweep's folder, which is locked.
+        warn: Is called with a sentence for each damaged record.
+    """
     for path in sorted((folder / "records").glob("[!.]*")):
         if not path.is_dir() or path.suffix == DAMAGED:
             continue
         try:
-            evaluations = read_record(path).evaluations
-            if isinstance(evaluations, StoredEvaluations):
-                for file in evaluations.files.values():
-                    file.check()
+            _check_record(path)
         except DamagedError as error:
             aside = path.with_name(path.name + DAMAGED)
             shutil.rmtree(aside, ignore_errors=True)
             path.rename(aside)
+            # The rest of the message advises to delete the record, which is not needed here.
             reason = str(error).partition("; delete")[0]
             warn(f"{reason}; it is set aside as {aside.name}, and done again")
+
+
+def _check_record(path: Path) -> None:
+    """Raise DamagedError if a record or one of its files of observations is damaged."""
+    evaluations = read_record(path).evaluations
+    if isinstance(evaluations, StoredEvaluations):
+        for file in evaluations.files.values():
+            file.check()

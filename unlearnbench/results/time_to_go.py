@@ -1,130 +1,197 @@
-"""The order of runs, and the time that is left of a sweep.
+"""The order in which the runs of a sweep begin, and the time until the last one ends.
 
-At first a run's share of the work is guessed from its rows. Measured times replace the guess, first
-for runs of the same kind, and through them for all others.
+At first the work of a run is guessed from its rows (`cost`), without any measurement, so that it
+only orders runs. Once a run has ended an epoch, its seconds for this work are known. They predict
+the time of runs of the same kind best, and that of all other runs through the more general kinds
+(`_kinds`).
 """
 
 import heapq
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.unit import Unit
 from unlearnbench.results.effort import rows_per_item
 
 Clock = Callable[[], float]
+"""Returns the time in seconds."""
 Kind = tuple[str | float, ...]
+"""Model, split and method, or only the first ones of them: `("phi", 0.1)`."""
 
 FORWARD_AND_BACK = 3.0
 """Cost of a trained row, in forward passes."""
 SAMPLED = 8.0
-"""Cost of an answer that is sampled token by token."""
+"""Cost of an answer that is sampled token by token, in forward passes."""
 NAMED = 0.1
-"""Share of the rows that a named split forgets; its size is no part of a run's specification."""
+"""Assumed fraction of rows to forget of a named split. A run's specification does not state it."""
 FULL_SET = 4000
-"""Rows of the full set, about, which are no part of a run's specification either: TOFU's."""
+"""Assumed rows of the full set, as in TOFU. A run's specification does not state them either."""
 EVALUATED = 1.0
-"""Cost of an evaluation: about as many rows as the full set, scored and answered once."""
+"""Cost of an evaluation: it scores and answers about as many rows as the full set has."""
 
 
 def cost(run: RunSpec) -> float:
     """Guess the work of a run, in passes over the full set, to order runs of one model."""
     trained, sampled = rows_per_item(run)
-    split = run.forget_fraction
-    share = NAMED if isinstance(split, str) else split
-    each_row = trained * FORWARD_AND_BACK + sampled * SAMPLED
+    cost_of_item = trained * FORWARD_AND_BACK + sampled * SAMPLED
     if run.unit is Unit.EPOCH:
-        training = run.budget * (share * each_row)
+        split = run.forget_fraction
+        forget_fraction = NAMED if isinstance(split, str) else split
+        training = run.budget * (forget_fraction * cost_of_item)
     else:
-        training = run.budget * run.training.batch_size / FULL_SET * each_row
+        training = run.budget * run.training.batch_size / FULL_SET * cost_of_item
     return training + len(run.evaluate_at) * EVALUATED
 
 
 def order_runs(models: Sequence[str], runs: Sequence[RunSpec]) -> list[RunSpec]:
-    """Order runs by model, as in `models`, and longest first, so that no slot is idle at the end.
+    """Order runs by model and longest first, so that no slot is idle at the end.
 
-    One run of each kind comes before all others, so that the remaining time is known soon.
+    The longest run of each kind comes before all others of its model, so that the remaining time
+    is known soon.
+
+    Args:
+        models: Names of all models, in their order.
+        runs: The runs to order.
     """
-    location = {name: index for index, name in enumerate(models)}
-    longest = sorted(runs, key=lambda run: (location[run.model.name], -cost(run)))
-    first = {run.id for run in {_kinds(run)[0]: run for run in reversed(longest)}.values()}
-    return sorted(longest, key=lambda run: (location[run.model.name], run.id not in first))
+    place_of_model = {name: index for index, name in enumerate(models)}
+    longest_first = sorted(runs, key=lambda run: (place_of_model[run.model.name], -cost(run)))
+    longest_of_kind: dict[Kind, str] = {}
+    for run in longest_first:
+        longest_of_kind.setdefault(_kinds(run)[0], run.id)
+    first_ids = set(longest_of_kind.values())
+    # Sorting is stable, so the rest of the order stays.
+    return sorted(
+        longest_first, key=lambda run: (place_of_model[run.model.name], run.id not in first_ids)
+    )
+
+
+class _Observation(NamedTuple):
+    """The last thing that was seen of an active run."""
+
+    epoch: int
+    """Epoch, or step, that has ended. 0 when the run begins."""
+    time: float
+    """Time at which it ended."""
+
+
+@dataclass
+class _Measured:
+    """Time and work of all runs of a kind so far."""
+
+    seconds: float = 0.0
+    work: float = 0.0
+    """In the unit of `cost`."""
 
 
 class Forecast:
-    """The remaining time of a sweep.
-
-    runs     in the order in which they begin
-    slots    number of concurrent runs
-    """
+    """The remaining time of a sweep."""
 
     def __init__(self, runs: Sequence[RunSpec], slots: int, clock: Clock = time.monotonic) -> None:
+        """Forecast the end of some runs.
+
+        Args:
+            runs: Runs that have not ended, in the order in which they begin.
+            slots: Number of runs at a time.
+            clock: Returns the time in seconds.
+        """
         self._runs = {run.id: run for run in runs}
-        self._slots, self._clock = slots, clock
-        self._cost = {run.id: cost(run) / run.budget for run in runs}
-        """Cost of an epoch, or of a step."""
-        self._active: dict[str, tuple[int, float]] = {}
-        """The latest epoch (or step) of each active run at which it was evaluated, and the time at
-        which that ended; 0 at its begin."""
-        self._seen: dict[Kind, list[float]] = defaultdict(lambda: [0.0, 0.0])
-        """Seconds and their cost by kind of run, from the closest to the most general."""
+        self._slots = slots
+        self._clock = clock
+        self._cost_of_epoch = {run.id: cost(run) / run.budget for run in runs}
+        """Cost of an epoch, or of a step, by run."""
+        self._active: dict[str, _Observation] = {}
+        """By run, its last evaluation or its begin."""
+        self._measured: dict[Kind, _Measured] = defaultdict(_Measured)
 
     def learn(self, run: RunSpec, seconds: float, work: float | None = None) -> None:
-        """Use the seconds of some `work` of a run; default: all epochs, in an earlier command."""
-        work = cost(run) if work is None else work
+        """Take the time of a run into account.
+
+        Args:
+            run: The run.
+            seconds: Time that the work took.
+            work: Work in the unit of `cost`. None for the whole run, of an earlier command.
+        """
+        if work is None:
+            work = cost(run)
         for kind in _kinds(run):
-            self._seen[kind][0] += seconds
-            self._seen[kind][1] += work
+            self._measured[kind].seconds += seconds
+            self._measured[kind].work += work
 
     def begin(self, run: RunSpec) -> None:
-        """Note that `run` begins, or continues after an interruption."""
-        self._active[run.id] = 0, self._clock()
+        """Note that a run begins, or continues after an interruption."""
+        self._active[run.id] = _Observation(0, self._clock())
 
     def observe(self, run: RunSpec, epoch: int, seconds: float) -> None:
-        """Note that `run` has ended `epoch` (or step), `seconds` after its last observation."""
-        new = max(0, epoch - self._active.get(run.id, (0, 0.0))[0])
-        self.learn(run, seconds, new * self._cost.get(run.id, 0.0))
-        self._active[run.id] = epoch, self._clock()
+        """Note that a run has ended an epoch (or step), `seconds` after its last observation."""
+        last_epoch = self._active[run.id].epoch if run.id in self._active else 0
+        # A run that was restarted may report an epoch again.
+        new_epochs = max(0, epoch - last_epoch)
+        self.learn(run, seconds, new_epochs * self._cost_of_epoch.get(run.id, 0.0))
+        self._active[run.id] = _Observation(epoch, self._clock())
 
     def restart(self, run: RunSpec) -> None:
-        """Note that `run` begins again."""
+        """Note that a run begins again."""
         self._active.pop(run.id, None)
 
     def replace(self, placeholder: RunSpec, run: RunSpec) -> None:
         """Replace a placeholder by its actual run."""
         if self._runs.pop(placeholder.id, None) is not None:
-            self._runs[run.id], self._cost[run.id] = run, self._cost.pop(placeholder.id)
+            self._runs[run.id] = run
+            self._cost_of_epoch[run.id] = self._cost_of_epoch.pop(placeholder.id)
 
     def end(self, run: RunSpec) -> None:
-        """Note that `run` has ended."""
+        """Note that a run has ended."""
         self._runs.pop(run.id, None)
 
     def to_go(self) -> float | None:
-        """Seconds until the last run ends; None before the first epoch."""
-        free = [0.0] * self._slots
-        # Active runs first; then each free slot takes the next.
-        for id_, run in sorted(self._runs.items(), key=lambda item: item[0] not in self._active):
-            seen = (self._seen[kind] for kind in _kinds(run))
-            seconds, work = next((item for item in seen if item[1]), (0.0, 0.0))
-            if not work:
+        """Return the seconds until the last run ends; None before the first epoch has ended."""
+        # Active runs keep their slots. The others wait for the next free slot, in their order.
+        runs = sorted(self._runs.values(), key=lambda run: run.id not in self._active)
+        busy_seconds = [0.0] * self._slots
+        """For each slot, the seconds until it is free. A heap."""
+        for run in runs:
+            seconds = self._seconds_left(run)
+            if seconds is None:
                 return None
-            each, now = seconds / work * self._cost[id_], self._clock()
-            epoch, since = self._active.get(id_, (0, now))
-            # What a run does between two observations is seen only at the next.
-            unseen = min(now - since, each * _until_next(run, epoch))
-            left = max(0.0, each * (run.budget - epoch) - unseen)
-            heapq.heapreplace(free, free[0] + left)
-        return max(free)
+            heapq.heapreplace(busy_seconds, busy_seconds[0] + seconds)
+        return max(busy_seconds)
+
+    def _seconds_left(self, run: RunSpec) -> float | None:
+        """Return the seconds that a run still takes; None if nothing has been measured."""
+        measured = self._closest_measurement(run)
+        if measured is None:
+            return None
+        seconds_of_epoch = measured.seconds / measured.work * self._cost_of_epoch[run.id]
+        now = self._clock()
+        last = self._active.get(run.id, _Observation(0, now))
+        # What a run has done since its last evaluation is seen only at the next one. A run that is
+        # late has done no more than that.
+        epochs_to_evaluation = _until_next_evaluation(run, last.epoch)
+        unseen = min(now - last.time, seconds_of_epoch * epochs_to_evaluation)
+        return max(0.0, seconds_of_epoch * (run.budget - last.epoch) - unseen)
+
+    def _closest_measurement(self, run: RunSpec) -> _Measured | None:
+        """Return what was measured of runs as similar to this one as possible."""
+        for kind in _kinds(run):
+            if self._measured[kind].work:
+                return self._measured[kind]
+        return None
 
 
-def _until_next(run: RunSpec, epoch: int) -> int:
+def _until_next_evaluation(run: RunSpec, epoch: int) -> int:
     """Return how many epochs, or steps, are left to the next evaluation."""
     if run.unit is Unit.EPOCH:
         return 1
-    return next((step for step in run.evaluate_at if step > epoch), run.budget) - epoch
+    next_step = next((step for step in run.evaluate_at if step > epoch), run.budget)
+    return next_step - epoch
 
 
 def _kinds(run: RunSpec) -> tuple[Kind, ...]:
-    model, fraction = run.model.name, run.forget_fraction
-    return (model, fraction, run.method.label), (model, fraction), (model,), ()
+    """Return the kinds of a run, from the closest to the most general, which all runs share."""
+    model = run.model.name
+    split = run.forget_fraction
+    return (model, split, run.method.label), (model, split), (model,), ()

@@ -13,6 +13,7 @@ from unlearnbench.results import run_estimate
 from unlearnbench.results.effort import row_lengths
 from unlearnbench.results.run_estimate import (
     Estimate,
+    ModelToPrepare,
     Rates,
     estimate_plan,
     measured_flops,
@@ -42,7 +43,7 @@ def test_seconds_grow_with_work_and_shrink_with_speed(
     def flops(_hidden: int, _inner: int) -> float:
         return rate
 
-    def seconds(plan: Plan, n: int, *prepared: tuple[str, int, bool]) -> float:
+    def seconds(plan: Plan, n: int, *prepared: ModelToPrepare) -> float:
         estimates, unknown = estimate_plan(replace(plan, runs=plan.runs[:n]), data, None, None)
         assert not unknown
         return sweep_seconds(estimates, 1, prepared)
@@ -54,7 +55,7 @@ def test_seconds_grow_with_work_and_shrink_with_speed(
     models = list(planned_models(plan, data))
     assert [one.target for one in models] == ["base", "full", "retain90"]
     assert not any(one.done for one in models)
-    first = [(m.model, m.rows * m.epochs, m.target == "base") for m in models]
+    first = [ModelToPrepare(m.model, m.rows * m.epochs, m.target == "base") for m in models]
     prepared = seconds(plan, 3, *first)
     assert prepared > three
     rate = 2e9
@@ -66,7 +67,8 @@ def test_seconds_grow_with_work_and_shrink_with_speed(
     # On a device that waits for launches a model takes as long for each step and layer.
     waits = Rates(1e15, 1, inf, launched=0.5, started=0)
     estimates, _ = estimate_plan(plan, data, waits, None)
-    alone = sweep_seconds(estimates, 1, [("tiny", 320, True)]) - sweep_seconds(estimates, 1, [])
+    awaited = ModelToPrepare("tiny", 320, is_awaited=True)
+    alone = sweep_seconds(estimates, 1, [awaited]) - sweep_seconds(estimates, 1, [])
     steps, layers = 320 / plan.runs[0].model.preparation.batch_size, 6
     assert alone == pytest.approx(steps * layers * 0.5, rel=1e-6)
 

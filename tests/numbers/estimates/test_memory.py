@@ -183,8 +183,8 @@ def test_weights_are_counted() -> None:
     found = shape()
     assert found.weights == found.trained == sum(p.numel() for p in model.parameters())
     assert found.matrices == found.weights, "the table of embeddings is the output layer"
-    assert found.keys == 2 * 6 * 128
-    assert found.layer == sum(p.numel() for p in model.model.layers[0].parameters())
+    assert found.cache_width == 2 * 6 * 128
+    assert found.largest_layer == sum(p.numel() for p in model.model.layers[0].parameters())
 
 
 def test_fsdp_divides_memory_by_processes() -> None:

@@ -15,8 +15,9 @@ from unlearnbench.results.run_estimate import Rates, hours_of, training_flop
 from .test_memory import SETTINGS, setup_of, shape
 
 EFFORT = Effort(
-    steps=10, rows=160, trained=1000.0, sampled=0.0, evaluations=2, attacked=0, whole=2.0,
-    questions=40, scored=500.0, answers=40, decoded=30.0, limit=50, text=80.0,
+    steps=10, rows=160, trained_tokens=1000.0, sampled_tokens=0.0, evaluations=2, attacked=0,
+    whole_evaluations=2.0, questions=40, scored_tokens=500.0, answers=40, answer_tokens=30.0,
+    longest_answer=50, slot_tokens=80.0,
 )  # fmt: skip
 
 
@@ -30,7 +31,7 @@ def test_hours_by_hand() -> None:
     assert training_flop(EFFORT, found, checkpointing=True) == 1000 * 8 * n
     half = replace(found, trained=n // 2)
     assert training_flop(EFFORT, half, checkpointing=False) == 1000 * (4 * n + n)
-    sampled = replace(EFFORT, sampled=10.0)
+    sampled = replace(EFFORT, sampled_tokens=10.0)
     assert training_flop(sampled, found, checkpointing=False) == 1000 * 6 * n + 10 * 4 * 2 * n
 
     def hours(shape: Shape, setup: Setup, flops: float = 1e9) -> tuple[float, ...]:
@@ -66,7 +67,7 @@ def test_gpu_hours_include_launches_and_bandwidth() -> None:
     assert four.training == pytest.approx(4 * whole.training, rel=0.1), "8 rows in 4 parts"
     assert four.decoding * 3600 == pytest.approx(2 * (50 * (6 * 0.6e-3 + 5e-3) + 4))
     # Four slots in place of forty: ten times as many steps, of at least 30 tokens each.
-    room = int(4.5 * 80 * found.keys * 2 / 0.7)
+    room = int(4.5 * 80 * found.cache_width * 2 / 0.7)
     limit = memory.constant + memory.evaluation + room
     few = hours_of(EFFORT, found, setup, memory, Rates(1e15), limit)
     steps = [hours.decoding * 3600 - 2 * 4 for hours in (few, four)]

@@ -104,7 +104,7 @@ def test_the_memory_estimate_counts_what_is_trained(
     shape = shape_of(family.config(), settings, trains, autocast=False, width=20)
     assert shape.trained == sum(p.numel() for p in trainer.trained().values())
     layer = sum(p.numel() for p in text_decoder(model).get_submodule("layers.0").parameters())
-    assert shape.layer == layer
+    assert shape.largest_layer == layer
 
 
 def test_only_weights_outside_the_decoder_that_no_text_reaches_are_frozen() -> None:
