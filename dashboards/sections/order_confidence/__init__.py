@@ -1,4 +1,8 @@
-"""Confidence in the order of methods: rivals, warnings, ranks and hypervolumes."""
+"""How sure the order of the methods is: intervals, pairs of methods, ranks and hypervolumes.
+
+A picture is what a panel shows at first sight: a strip with the interval of each best setting,
+beside a table that compares every two methods. The ranks over all panels are a table below.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +12,7 @@ from unlearnbench.analysis.across import Standing
 from unlearnbench.analysis.best_settings import Panel
 from unlearnbench.analysis.method_order import OrderConfidence, RankedMethod
 from unlearnbench.analysis.pairs import PairTable
-from unlearnbench.api.benchmark import HeadlineMetric
+from unlearnbench.api.benchmark import Headline, HeadlineMetric
 from unlearnbench.report.best_table import Column
 from unlearnbench.stats.t_interval import ENOUGH_SEEDS, LEVEL
 
@@ -20,16 +24,18 @@ from ...strip import SYMBOLS, Scale, Unmarked, by_reason
 
 @dataclass(frozen=True)
 class Strips:
-    """One number of the best settings, and the axis that it is drawn on."""
+    """A headline metric of the best settings, and the axis that it is drawn on."""
 
     metric: HeadlineMetric
     scale: Scale
     start: float | None
+    """The start model's number."""
     retain: float | None
+    """The retain model's number."""
 
     @classmethod
     def of(cls, panel: Panel, metric: HeadlineMetric) -> "Strips":
-        """Choose an axis with all intervals and both other models on it."""
+        """Choose an axis that contains all intervals, the start model and the retain model."""
         retain_row = panel.row("retain")
         retain = None if retain_row is None else retain_row.metrics.get(metric.column)
         start = panel.at_start(metric.column)
@@ -45,26 +51,25 @@ class Strips:
 
 @dataclass(frozen=True)
 class Picture:
-    """The methods of a panel with their intervals, and every two of them."""
+    """The methods of a panel with their intervals, and the comparison of every two of them."""
 
     panel: Panel
     table: PairTable
     strips: tuple[Strips, ...]
-    """Of what is forgotten and of what is kept."""
+    """The forgotten and the kept headline metric, in this order."""
 
     @property
     def unmarked(self) -> Unmarked:
         """Methods without a best setting, which have no line."""
-        return by_reason(
-            (
-                best.name,
-                best.family,
-                "no setting to judge" if best.choice or best.lost else "keeps too little utility",
-                best.why_not,
-            )
-            for best in self.panel.best
-            if best.setting is None
-        )
+        methods: list[tuple[str, str, str, str]] = []
+        for best in self.panel.best:
+            if best.setting is None:
+                has_nothing_to_judge = best.choice or best.lost
+                reason = (
+                    "no setting to judge" if has_nothing_to_judge else "keeps too little utility"
+                )
+                methods.append((best.name, best.family, reason, best.why_not))
+        return by_reason(methods)
 
     @classmethod
     def of(cls, panel: Panel, table: PairTable) -> "Picture":
@@ -79,93 +84,128 @@ class RankLine:
     """A method over all panels."""
 
     rank: Standing
+    """The method's mean rank."""
     standings: tuple[RankedMethod | None, ...]
-    """Its best setting on each panel; None where it did not run."""
+    """The method's best setting on each panel. None on a panel on which it did not run."""
 
 
 class HowSure(Section):
-    """How sure the order of the methods is; absent without a panel to order."""
+    """How sure the order of the methods is. Absent if no panel has an order."""
 
     name, title, order, folder = "claims", "How sure", 50, "order_confidence"
 
     def values(self, context: PageContext) -> Mapping[str, Any] | None:
-        """Make the table of ranks."""
-        claims, headline = context.report.claims, context.report.headline
+        """Collect the pictures of the panels, and make the table of ranks."""
+        report = context.report
+        claims = report.claims
         if not claims.panels:
             return None
-        by_place = {panel.panel: panel for panel in context.report.panels}
-        panels = [by_place[order.panel] for order in claims.panels]
-        lines, several = rank_lines(claims), len(claims.panels) > 1
-        columns = [Column("Method", lambda item: item.rank.method, align="")]
-        if several:
-            columns.append(
-                Column("Mean rank", _mean_rank, lambda item: item.rank.mean, "num strong")
-            )
-        for i, panel in enumerate(claims.panels):
-            where = f", {panel.model} {split_cell(panel.forget_fraction)}" if several else ""
-            for title, name, least in (
-                ("Place", "place", 0),
-                (headline.forgotten.short, "forgotten", 2),
-                ("Hypervolume", "hypervolume", 2),
-            ):
-                columns.append(_number(i, f"{title}{where}", name, lines, least))
-        table = HtmlTable(
-            id="ranks",
-            label="Ranks and hypervolumes",
-            columns=columns,
-            lines=lines,
-            family=lambda item: item.rank.family,
-        )
+        panel_by_key = {panel.panel: panel for panel in report.panels}
+        panels = [panel_by_key[order.panel] for order in claims.panels]
         pictures = [
-            Picture.of(panel, table)
-            for panel, table in zip(panels, context.report.pairs, strict=True)
+            Picture.of(panel, pairs) for panel, pairs in zip(panels, report.pairs, strict=True)
         ]
-        level = round(100 * LEVEL)
         methods = [method for panel in claims.panels for method in panel.methods]
         return {
             "claims": claims,
             "pictures": pictures,
             "symbols": SYMBOLS,
-            "few": any(
-                len(best.ranked.rows) < ENOUGH_SEEDS
-                for panel in panels
-                for best in panel.best
-                if best.ranked
-            ),
-            "level": level,
-            "table": table,
-            "headline": headline,
+            "few": _has_few_seeds(panels),
+            "level": round(100 * LEVEL),
+            "table": _rank_table(claims, report.headline),
+            "headline": report.headline,
             "chooses": any(method.chosen_on for method in methods),
         }
 
 
-def rank_lines(claims: OrderConfidence) -> tuple[RankLine, ...]:
-    """Sort the methods by mean rank; methods without one come last."""
-    standings = [{method.method: method for method in panel.methods} for panel in claims.panels]
-    return tuple(
-        RankLine(rank, tuple(panel.get(rank.method) for panel in standings))
-        for rank in claims.ranks
+def _has_few_seeds(panels: Iterable[Panel]) -> bool:
+    """Whether a method in the order has fewer seeds than an interval needs."""
+    for panel in panels:
+        for best in panel.best:
+            if best.ranked and len(best.ranked.rows) < ENOUGH_SEEDS:
+                return True
+    return False
+
+
+def _rank_table(claims: OrderConfidence, headline: Headline) -> HtmlTable:
+    """Make the table of places, hypervolumes and, with several panels, mean ranks."""
+    lines = rank_lines(claims)
+    has_several_panels = len(claims.panels) > 1
+    columns = [Column("Method", lambda line: line.rank.method, align="")]
+    if has_several_panels:
+        columns.append(Column("Mean rank", _mean_rank, lambda line: line.rank.mean, "num strong"))
+    for index, panel in enumerate(claims.panels):
+        location = ""
+        if has_several_panels:
+            location = f", {panel.model} {split_cell(panel.forget_fraction)}"
+        forgotten = f"{headline.forgotten.short}{location}"
+        columns += [
+            _standing_column(index, f"Place{location}", "place", lines, least_digits=0),
+            _standing_column(index, forgotten, "forgotten", lines, least_digits=2),
+            _standing_column(index, f"Hypervolume{location}", "hypervolume", lines, least_digits=2),
+        ]
+    return HtmlTable(
+        id="ranks",
+        label="Ranks and hypervolumes",
+        columns=columns,
+        lines=lines,
+        family=lambda line: line.rank.family,
     )
+
+
+def rank_lines(claims: OrderConfidence) -> tuple[RankLine, ...]:
+    """Make a line of each method, sorted by mean rank. Methods without a mean rank come last."""
+    standings_by_panel = [
+        {method.method: method for method in panel.methods} for panel in claims.panels
+    ]
+    lines: list[RankLine] = []
+    for rank in claims.ranks:
+        standings = tuple(standing.get(rank.method) for standing in standings_by_panel)
+        lines.append(RankLine(rank, standings))
+    return tuple(lines)
 
 
 def digits_needed(values: Iterable[float | None], least: int = 2, most: int = 8) -> int:
-    """Count the decimals that a column needs, so that different numbers do not look equal."""
-    rounded = {round(value, most) for value in values if value is not None}
-    return next(
-        (d for d in range(least, most) if len({round(v, d) for v in rounded}) == len(rounded)), most
-    )
+    """Count the decimals that a column needs, so that different numbers do not look equal.
+
+    Args:
+        values: Numbers of the column. None is a missing number.
+        least: Fewest decimals.
+        most: Most decimals. Numbers that are equal with so many decimals count as equal.
+    """
+    numbers = {round(value, most) for value in values if value is not None}
+    for digits in range(least, most):
+        texts = {round(number, digits) for number in numbers}
+        if len(texts) == len(numbers):
+            return digits
+    return most
 
 
 def _mean_rank(line: RankLine) -> str:
-    mean, ends = line.rank.mean, line.rank.interval
-    return "" if mean is None or ends is None else f"{mean:.1f} [{ends.low:.1f}, {ends.high:.1f}]"
+    """Return a text such as `1.5 [1.0, 2.0]`, or an empty one without an interval."""
+    mean = line.rank.mean
+    interval = line.rank.interval
+    if mean is None or interval is None:
+        return ""
+    return f"{mean:.1f} [{interval.low:.1f}, {interval.high:.1f}]"
 
 
-def _number(panel: int, title: str, name: str, lines: Sequence[RankLine], least: int) -> Column:
-    """Make a column of one panel: of an attribute of a method's standing."""
+def _standing_column(
+    panel: int, title: str, attribute: str, lines: Sequence[RankLine], *, least_digits: int
+) -> Column:
+    """Make a column with an attribute of the methods' standings on one panel.
+
+    Args:
+        panel: Index of the panel.
+        title: Head of the column.
+        attribute: Name of a number in `RankedMethod`, such as `hypervolume`.
+        lines: All lines, which decide on the number of decimals.
+        least_digits: Fewest decimals.
+    """
 
     def value(line: RankLine) -> float | None:
         standing = line.standings[panel]
-        return getattr(standing, name) if standing else None
+        return None if standing is None else getattr(standing, attribute)
 
-    return number_column(title, value, digits_needed(map(value, lines), least))
+    digits = digits_needed((value(line) for line in lines), least_digits)
+    return number_column(title, value, digits)

@@ -1,7 +1,10 @@
-"""What every setting of a method keeps and forgets, and by which hyperparameter that changes."""
+"""What every setting of a method keeps and forgets, and by which hyperparameter that changes.
+
+Strips have a mark for each setting. Curves join the settings that differ in one hyperparameter.
+"""
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from html import escape
 from typing import Any
 
@@ -29,6 +32,7 @@ from ...figures.marks import (
 )
 from ...figures.palette import DASHES, Style, meta
 from ...figures.strip_plot import draw_strips
+from ...figures.tradeoff_data import TradeOffPanel
 from ...formatting import rate_text, value_text, value_texts
 from ...html_table import HtmlTable, number_column
 from ...report_section import PageContext, Section, of_place
@@ -37,7 +41,7 @@ from ...report_section import PageContext, Section, of_place
 class SensitivitySection(Section):
     """Strips of all settings, and ranges over those that did not collapse.
 
-    Absent where every method has one setting.
+    Absent if every method has only one setting.
     """
 
     name, title, order, folder = "sensitivity", "Sensitivity", 70, "sensitivity"
@@ -47,27 +51,14 @@ class SensitivitySection(Section):
         shown = _strips(context)
         if not any(len(strip.marks) > 1 for strip in shown):
             return None
+        report = context.report
         methods = _methods(context)
-        headline, rows = context.report.headline, context.report.rows
-        columns = [Column("Method", lambda item: item.family, align="")]
-        if len(context.panels) > 1:
-            columns.append(Column("Panel", lambda item: item.place, align=""))
-        columns.append(Column("Settings", lambda item: str(len(item.settings))))
-        for metric in (headline.forgotten, headline.kept):
-            columns += _columns(metric)
-        table = HtmlTable(
-            id="sensitivity",
-            label="Ranges over settings",
-            columns=columns,
-            lines=methods,
-            family=lambda item: item.family,
-            panel=lambda item: context.panel_number(*item.panel),
-        )
-        alone = {r.family for r in rows if r.kind == "run"} - {m.family for m in methods}
+        trained_methods = {row.family for row in report.rows if row.kind == "run"}
+        methods_with_range = {method.family for method in methods}
         return {
-            "table": table if methods else None,
-            "headline": headline,
-            "alone": sorted(alone),
+            "table": _range_table(methods, context) if methods else None,
+            "headline": report.headline,
+            "alone": sorted(trained_methods - methods_with_range),
             "has_collapsed": any(mark.has_collapsed for strip in shown for mark in strip.marks),
             "without_number": sum(strip.without_number for strip in shown),
             "retain": any(panel.retain for panel in context.panels),
@@ -76,23 +67,10 @@ class SensitivitySection(Section):
 
     def data(self, context: PageContext) -> Any:
         """Draw the figures of each panel: strips, and each method by each hyperparameter."""
-        headline = context.report.headline
-        strips_of_panel: list[list[Figure]] = []
-        lines_of_panel: list[list[Figure]] = []
-        for panel in context.panels:
-            here = of_place(_strips(context), panel)
-            both = (headline.kept, headline.forgotten)
-            strips_of_panel.append([draw_strips(panel, here, of, context.style) for of in both])
-            start = {headline.forgotten: panel.start.quality, headline.kept: panel.start.utility}
-            lines_of_panel.append(
-                [
-                    {"family": item.family, **draw(item, by, of, start[of], context.style)}
-                    for item in of_place(_methods(context), panel)
-                    for by in item.dependences
-                    for of in (headline.forgotten, headline.kept)
-                ]
-            )
-        return {"strips": strips_of_panel, "lines": lines_of_panel}
+        return {
+            "strips": [_strip_figures(panel, context) for panel in context.panels],
+            "lines": [_curve_figures(panel, context) for panel in context.panels],
+        }
 
 
 @lru_cache(maxsize=1)
@@ -105,81 +83,173 @@ def _methods(context: PageContext) -> tuple[MethodSensitivity, ...]:
     return sensitivities(context.report.panels)
 
 
-def _columns(metric: HeadlineMetric) -> list[Column]:
-    """Make the columns of a number of the headline: its range, and the ends of it."""
+# ---- The table of ranges ----
 
-    def part(name: str, line: MethodSensitivity) -> float | None:
-        span = line.span(metric.column)
-        value: float | None = None if span is None else getattr(span, name)
-        return value
+
+def _range_table(methods: Sequence[MethodSensitivity], context: PageContext) -> HtmlTable:
+    headline = context.report.headline
+    columns = [Column("Method", lambda method: method.family, align="")]
+    if len(context.panels) > 1:
+        columns.append(Column("Panel", lambda method: method.place, align=""))
+    columns.append(Column("Settings", lambda method: str(len(method.settings))))
+    columns += _range_columns(headline.forgotten)
+    columns += _range_columns(headline.kept)
+    return HtmlTable(
+        id="sensitivity",
+        label="Ranges over settings",
+        columns=columns,
+        lines=methods,
+        family=lambda method: method.family,
+        panel=lambda method: context.panel_number(*method.panel),
+    )
+
+
+def _range_columns(metric: HeadlineMetric) -> list[Column]:
+    """Make the columns with the width and both ends of a headline metric's range."""
+
+    def width(method: MethodSensitivity) -> float | None:
+        span = method.span(metric.column)
+        return None if span is None else span.width
+
+    def low(method: MethodSensitivity) -> float | None:
+        span = method.span(metric.column)
+        return None if span is None else span.low
+
+    def high(method: MethodSensitivity) -> float | None:
+        span = method.span(metric.column)
+        return None if span is None else span.high
 
     return [
-        number_column(title, partial(part, name), metric.digits, align)
-        for title, name, align in (
-            (f"{metric.short} range", "width", "num strong"),
-            ("from", "low", "num"),
-            ("to", "high", "num"),
-        )
+        number_column(f"{metric.short} range", width, metric.digits, "num strong"),
+        number_column("from", low, metric.digits, "num"),
+        number_column("to", high, metric.digits, "num"),
     ]
+
+
+# ---- Figures ----
+
+
+def _strip_figures(panel: TradeOffPanel, context: PageContext) -> list[Figure]:
+    """Draw the strips of a panel, by what is kept and by what is forgotten."""
+    headline = context.report.headline
+    shown = of_place(_strips(context), panel)
+    return [
+        draw_strips(panel, shown, metric, context.style)
+        for metric in (headline.kept, headline.forgotten)
+    ]
+
+
+def _curve_figures(panel: TradeOffPanel, context: PageContext) -> list[Figure]:
+    """Draw each method of a panel by each hyperparameter that changes, and by both metrics."""
+    headline = context.report.headline
+    figures: list[Figure] = []
+    for method in of_place(_methods(context), panel):
+        for dependence in method.dependences:
+            for metric, start in (
+                (headline.forgotten, panel.start.quality),
+                (headline.kept, panel.start.utility),
+            ):
+                figure = draw(method, dependence, metric, start, context.style)
+                figures.append({"family": method.family, **figure})
+    return figures
 
 
 def draw(
-    method: MethodSensitivity, by: Dependence, of: HeadlineMetric, start: float | None, style: Style
+    method: MethodSensitivity,
+    dependence: Dependence,
+    metric: HeadlineMetric,
+    start: float | None,
+    style: Style,
 ) -> Figure:
-    """Draw a number of the headline by one hyper-parameter: means over seeds, with intervals.
+    """Draw a headline metric by one hyperparameter: means over seeds, with intervals.
 
-    start  the start model's number, the dotted level
+    Args:
+        method: The method.
+        dependence: The hyperparameter, and the lines of settings that differ only in it.
+        metric: The headline metric.
+        start: The start model's number, drawn as a dotted level. None draws none.
+        style: Colours of methods.
     """
-    text = rate_text if by.name == RATE else value_text
-    values = [by.value(item) for line in by.lines for item in line]
-    axis: dict[str, Any] = {"type": "category"}
-    if all(type(value) in (int, float) for value in values):
-        is_log = min(values) > 0 and (by.name == RATE or max(values) >= 10 * min(values))
-        axis = {"type": "log" if is_log else "linear", "tickvals": sorted({*values})}
-        axis["ticktext"] = [text(value) for value in axis["tickvals"]]
-    layout = small_layout(f"{method.family}: {of.short}", by.name, **axis)
+    values = [dependence.value(setting) for line in dependence.lines for setting in line]
+    axis = _axis_of_values(dependence, values)
+    layout = small_layout(f"{method.family}: {metric.short}", dependence.name, **axis)
     if start is not None:
         layout["shapes"] = [level("start", start, "dot")]
-    shown = value_texts(values)
-    lines = [
-        _line(method, by, line, of, style, number, shown) for number, line in enumerate(by.lines)
+    texts = value_texts(values)
+    curves = [
+        _curve(method, dependence, number, metric, style, texts)
+        for number in range(len(dependence.lines))
     ]
-    return {"data": lines, "layout": layout}
+    return {"data": curves, "layout": layout}
 
 
-def _line(
+def _axis_of_values(dependence: Dependence, values: Sequence[Any]) -> dict[str, Any]:
+    """Choose the axis of a hyperparameter: by category, linear or logarithmic."""
+    if not all(_is_number(value) for value in values):
+        return {"type": "category"}
+    is_rate = dependence.name == RATE
+    is_log = min(values) > 0 and (is_rate or max(values) >= 10 * min(values))
+    text = rate_text if is_rate else value_text
+    tried = sorted({*values})
+    return {
+        "type": "log" if is_log else "linear",
+        "tickvals": tried,
+        "ticktext": [text(value) for value in tried],
+    }
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a value has a place on an axis of numbers. A boolean, although an int, has none."""
+    return type(value) in (int, float)
+
+
+def _curve(
     method: MethodSensitivity,
-    by: Dependence,
-    line: Sequence[Setting],
-    of: HeadlineMetric,
-    style: Style,
+    dependence: Dependence,
     number: int,
-    shown: Mapping[str, str],
+    metric: HeadlineMetric,
+    style: Style,
+    texts: Mapping[str, str],
 ) -> Figure:
-    """Draw the settings of one line, in order of the hyperparameter.
+    """Draw a line of settings, in the order of the hyperparameter.
 
-    shown  texts of values that are no numbers, see `value_texts`
+    Args:
+        method: The method.
+        dependence: The hyperparameter and its lines.
+        number: Index of the line, by which its dash is chosen.
+        metric: The headline metric.
+        style: Colours of methods.
+        texts: Texts of values that are not numbers, see `value_texts`.
     """
-    first, colour = line[0], style.colour(method.family)
-    across: list[Any] = []
-    for item in line:
-        value = by.value(item)
-        is_number = type(value) in (int, float)  # a boolean is no number on an axis
-        across.append(value if is_number else shown[exact_text(value)])
-    if by.name != RATE:
-        name = f"{first.method}, rate {rate_text(first.learning_rate)}"
-    else:
-        # The only line needs no hyperparameters in its name.
-        name = method.family if len(by.lines) == 1 else first.method
+    settings = dependence.lines[number]
+    colour = style.colour(method.family)
+    positions: list[Any] = []
+    for setting in settings:
+        value = dependence.value(setting)
+        positions.append(value if _is_number(value) else texts[exact_text(value)])
     return trace(
-        across,
-        [item.metrics[of.column] for item in line],
-        name,
-        f"%{{fullData.name}}<br>{escape(by.name)} %{{x}}: %{{y:.4g}}%{{customdata}}",
-        customdata=[seeds_of(item) for item in line],
+        positions,
+        [setting.metrics[metric.column] for setting in settings],
+        _curve_name(method, dependence, settings[0]),
+        f"%{{fullData.name}}<br>{escape(dependence.name)} %{{x}}: %{{y:.4g}}%{{customdata}}",
+        customdata=[seeds_of(setting) for setting in settings],
         mode="lines+markers",
         line={"color": colour, "width": 1.6, "dash": DASHES[number % len(DASHES)]},
         marker={"color": colour, "size": 6},
-        error_y=error_bars([item.interval(of.column) for item in line], thickness=1),
+        error_y=error_bars([setting.interval(metric.column) for setting in settings], thickness=1),
         meta=meta("own", method.family, slot=style.slots[method.family], alpha=0.9),
     )
+
+
+def _curve_name(method: MethodSensitivity, dependence: Dependence, first: Setting) -> str:
+    """Name a curve by what its settings have in common.
+
+    Args:
+        method: The method.
+        dependence: The hyperparameter in which the settings differ.
+        first: The first setting of the curve.
+    """
+    if dependence.name != RATE:
+        return f"{first.method}, rate {rate_text(first.learning_rate)}"
+    # A method with a single curve needs no hyperparameters in the name.
+    return method.family if len(dependence.lines) == 1 else first.method

@@ -16,14 +16,16 @@ from ...report_section import PageContext, Section
 
 
 class TruthRatios(Section):
-    """The distributions of truth ratios, where the headline has a test of them."""
+    """The distributions of truth ratios. Absent if the headline has no test that compares them."""
 
     name, title, order, folder = "ratios", "Truth ratios", 90, "truth_ratios"
 
     def values(self, context: PageContext) -> Mapping[str, Any] | None:
         """Name the headline's test."""
         test = context.report.headline.forgotten.test
-        return {"test": test} if test is not None and any(_figures(context)) else None
+        if test is None or not any(_figures(context)):
+            return None
+        return {"test": test}
 
     def data(self, context: PageContext) -> Any:
         """Draw, for each panel, the ratios of each method's best setting (its first seed)."""
@@ -32,30 +34,37 @@ class TruthRatios(Section):
 
 @lru_cache(maxsize=1)
 def _figures(context: PageContext) -> list[list[Figure]]:
-    return [_of_panel(context, panel) for panel in context.panels]
+    return [_figures_of_panel(context, panel) for panel in context.panels]
 
 
-def _of_panel(context: PageContext, panel: TradeOffPanel) -> list[Figure]:
+def _figures_of_panel(context: PageContext, panel: TradeOffPanel) -> list[Figure]:
     references = {
-        name: None if row is None else _ratios(context, row)
-        for name, row in (("retain model", panel.retain), ("start model", panel.fine_tuned))
+        "retain model": None if panel.retain is None else _ratios(context, panel.retain),
+        "start model": None if panel.fine_tuned is None else _ratios(context, panel.fine_tuned),
     }
     figures: list[Figure] = []
     for best in panel.best:
-        if best.setting is None or (part := _ratios(context, best.setting.rows[0])) is None:
+        if best.setting is None:
             continue
         row = best.setting.rows[0]
+        ratios = _ratios(context, row)
+        if ratios is None:
+            continue
         slot = context.style.slots[best.family]
         tags = meta("curve", best.family, row.learning_rate, slot=slot, alpha=1.0)
-        figure = draw(best.name, part, tags, references)
+        figure = draw(best.name, ratios, tags, references)
         figure["family"] = best.family
-        figure["layout"]["title"]["text"] = (
-            f"{best.name}, lr {rate_text(row.learning_rate)}, {row.when}"
-        )
+        title = f"{best.name}, lr {rate_text(row.learning_rate)}, {row.when}"
+        figure["layout"]["title"]["text"] = title
         figures.append(figure)
     return figures
 
 
 def _ratios(context: PageContext, row: TableRow) -> FloatArray | None:
+    """Compute the truth ratios of the forget questions after a row's epoch, [questions].
+
+    Returns:
+        None if the record has no such observations, or if a ratio is not defined.
+    """
     profile = next(record.profile for record in context.report.records if record.id == row.run_id)
     return ratios_of(context.evaluation(row.run_id, row.epoch), profile)

@@ -1,48 +1,50 @@
-"""Tuning: what each entry's trials were worth, and what its defaults reach without any."""
+"""Tuning: what each entry's trials were worth, and what its untuned defaults reach.
 
-from collections.abc import Mapping
+A line is one choice in `selection.json`: a mapping with the keys `method`, `entry`, `model`,
+`forget_fraction`, `reported` and `untuned` (numbers of the choice and of the defaults on the other
+seeds) and `tuning` (the counted trials, see `analysis/tuning.py`).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from unlearnbench.analysis.selection import entry_name
 from unlearnbench.analysis.settings import PanelKey, panel_label
 from unlearnbench.analysis.tuning import EDGE, tuned
+from unlearnbench.api.benchmark import Headline
 from unlearnbench.report.best_table import Column
 
 from ...figures.marks import Figure, small_layout, trace
-from ...figures.palette import meta
+from ...figures.palette import Style, meta
 from ...html_table import HtmlTable, number_column
 from ...report_section import PageContext, Section
 
 AT = (1, 3, 6, 12, 24)
 """Numbers of trials of which the table has the expected best."""
 
+Line = Mapping[str, Any]
+"""A choice in `selection.json` whose trials were counted."""
+
 
 class Tuning(Section):
-    """Trials, choices and untuned defaults; absent without a choice on some of the seeds."""
+    """Trials, choices and untuned defaults. Absent without a choice on some of the seeds."""
 
     name, title, order, folder = "tuning", "Tuning", 65, "tuning"
 
     def values(self, context: PageContext) -> Mapping[str, Any] | None:
         """Make the table."""
-        lines, headline = tuned(context.report.selection), context.report.headline
+        lines = tuned(context.report.selection)
         if not lines:
             return None
-        most = max(line["tuning"]["trials"] for line in lines)
+        headline = context.report.headline
         columns = [Column("Method", entry_name, align="")]
         if len(context.panels) > 1:
             columns.append(Column("Panel", lambda line: panel_label(*_panel(line)), align=""))
         columns += [
             Column("Trials", lambda line: str(line["tuning"]["trials"])),
             Column("Failed", lambda line: str(line["tuning"]["failed"])),
-        ]
-        for metric in (headline.forgotten, headline.kept):
-            for title, of in ((metric.short, "reported"), (f"{metric.short}, untuned", "untuned")):
-                columns.append(
-                    number_column(title, _reported(of, metric.column), metric.digits, "num")
-                )
-        for count in (count for count in AT if count <= most):
-            columns.append(number_column(f"best of {count}", _best_of(count), 2, "num"))
-        columns += [
+            *_headline_columns(headline),
+            *_best_of_columns(lines),
             Column("At an edge", lambda line: ", ".join(_edges(line)) or "–", align=""),
             Column("Tokens back", lambda line: f"{line['tuning']['tokens_back']:,}"),
         ]
@@ -60,67 +62,105 @@ class Tuning(Section):
 
     def data(self, context: PageContext) -> Any:
         """Draw the expected best of n trials of each entry, by panel."""
-        headline, style = context.report.headline, context.style
+        lines = tuned(context.report.selection)
+        title = f"expected best {context.report.headline.forgotten.short} of n trials"
         figures: list[list[Figure]] = []
         for panel in context.panels:
-            lines = [
-                trace(
-                    [*range(1, len(values) + 1)],
-                    values,
-                    entry_name(line),
-                    "%{fullData.name}<br>best of %{x}: %{y:.4g}",
-                    # A mark shows an entry of one trial, and tells methods apart in grey.
-                    mode="lines+markers",
-                    line={"color": style.colour(line["method"]), "width": 1.6},
-                    marker={
-                        "color": style.colour(line["method"]),
-                        "symbol": style.shape(line["method"]),
-                        "size": 6,
-                        "maxdisplayed": 8,
-                    },
-                    meta=meta(
-                        "own",
-                        line["method"],
-                        slot=style.slots[line["method"]],
-                        alpha=0.9,
-                        method=entry_name(line),
-                    ),
-                )
-                for line in tuned(context.report.selection)
-                if _panel(line) == panel.panel and (values := line["tuning"]["best_of"])
-            ]
-            title = f"expected best {headline.forgotten.short} of n trials"
-            figures.append([{"data": lines, "layout": small_layout(title, "trials n")}])
+            curves: list[Figure] = []
+            for line in lines:
+                # An entry whose trials all failed has no curve.
+                if _panel(line) == panel.panel and line["tuning"]["best_of"]:
+                    curves.append(_curve(line, context.style))
+            figures.append([{"data": curves, "layout": small_layout(title, "trials n")}])
         return figures
 
 
-def _panel(line: Mapping[str, Any]) -> PanelKey:
+def _panel(line: Line) -> PanelKey:
     return line["model"], line["forget_fraction"]
 
 
-def _reported(of: str, column: str) -> Any:
-    """The mean on the other seeds, of the choice or of the defaults."""
-
-    def value(line: Mapping[str, Any]) -> float | None:
-        result: float | None = (line[of] or {}).get(column, {}).get("mean")
-        return result
-
-    return value
+# ---- Columns of the table ----
 
 
-def _best_of(count: int) -> Any:
-    def value(line: Mapping[str, Any]) -> float | None:
-        values = line["tuning"]["best_of"]
-        return values[count - 1] if count <= len(values) else None
+def _headline_columns(headline: Headline) -> list[Column]:
+    """Make the columns with the headline of the choice and of the untuned defaults."""
+    columns: list[Column] = []
+    for metric in (headline.forgotten, headline.kept):
+        for title, kind in ((metric.short, "reported"), (f"{metric.short}, untuned", "untuned")):
+            value = _mean_on_other_seeds(kind, metric.column)
+            columns.append(number_column(title, value, metric.digits, "num"))
+    return columns
 
-    return value
+
+def _mean_on_other_seeds(kind: str, column: str) -> Callable[[Line], float | None]:
+    """Return a function that looks up the mean of a line over the seeds without the choice.
+
+    Args:
+        kind: `reported` for the choice, or `untuned` for the defaults.
+        column: Column of the metric.
+    """
+
+    def mean(line: Line) -> float | None:
+        numbers = line[kind] or {}
+        value: float | None = numbers.get(column, {}).get("mean")
+        return value
+
+    return mean
 
 
-def _edges(line: Mapping[str, Any]) -> list[str]:
-    """Axes of the chosen setting that are near an end of their range, and which."""
-    shares = line["tuning"]["edges"].items()
+def _best_of_columns(lines: Sequence[Line]) -> list[Column]:
+    """Make the columns with the expected best of several numbers of trials."""
+    most_trials = max(line["tuning"]["trials"] for line in lines)
     return [
-        f"{name} ({'low' if share < EDGE else 'high'})"
-        for name, share in shares
-        if not EDGE <= share <= 1 - EDGE
+        number_column(f"best of {count}", _best_of(count), 2, "num")
+        for count in AT
+        if count <= most_trials
     ]
+
+
+def _best_of(count: int) -> Callable[[Line], float | None]:
+    """Return a function that looks up the expected best of so many trials of a line."""
+
+    def value(line: Line) -> float | None:
+        by_count: Sequence[float] = line["tuning"]["best_of"]
+        return by_count[count - 1] if count <= len(by_count) else None
+
+    return value
+
+
+def _edges(line: Line) -> list[str]:
+    """Name the axes on which the chosen setting is near an end of the searched range.
+
+    Returns:
+        Texts such as `beta (low)`.
+    """
+    near: list[str] = []
+    for name, position in line["tuning"]["edges"].items():
+        # The position in the range, from 0 to 1.
+        if position < EDGE:
+            near.append(f"{name} (low)")
+        elif position > 1 - EDGE:
+            near.append(f"{name} (high)")
+    return near
+
+
+# ---- The figure ----
+
+
+def _curve(line: Line, style: Style) -> Figure:
+    """Draw the expected best of n trials of an entry."""
+    values = line["tuning"]["best_of"]
+    method = line["method"]
+    colour = style.colour(method)
+    trial_counts = range(1, len(values) + 1)
+    return trace(
+        trial_counts,
+        values,
+        entry_name(line),
+        "%{fullData.name}<br>best of %{x}: %{y:.4g}",
+        # A mark shows an entry of one trial, and tells methods apart in grey.
+        mode="lines+markers",
+        line={"color": colour, "width": 1.6},
+        marker={"color": colour, "symbol": style.shape(method), "size": 6, "maxdisplayed": 8},
+        meta=meta("own", method, slot=style.slots[method], alpha=0.9, method=entry_name(line)),
+    )
