@@ -1,7 +1,10 @@
-"""Best settings, by the sweep's own rule if it has one, or by the page's rule."""
+"""The best setting of each method: by the sweep's own rule if it has one, or by the page's rule.
+
+Other sections use the table of these settings too, and the warnings of a setting.
+"""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any
@@ -10,7 +13,7 @@ from markupsafe import Markup
 
 from unlearnbench.analysis.best_settings import Best
 from unlearnbench.analysis.setting_order import best_first
-from unlearnbench.analysis.settings import Setting, panel_order
+from unlearnbench.analysis.settings import PanelKey, Setting, panel_order
 from unlearnbench.analysis.wording import best_rule
 from unlearnbench.api.benchmark import HeadlineMetric
 from unlearnbench.report.best_table import (
@@ -36,12 +39,13 @@ NAME = "best"
 
 @dataclass(frozen=True)
 class SettingsLine(Best):
-    """A method, or one of its entries, on one model and split."""
+    """The line of a method, or of one of its entries, on one model and split."""
 
     tried: int = 1
-    """Number of candidates; by the page's rule, every epoch of a setting is one."""
+    """Number of candidates that it was chosen from. By the page's rule, every epoch of a setting is
+    a candidate."""
     rank: int | None = None
-    """Place among the methods, see `Panel.places`."""
+    """Place among the methods, see `Panel.places`. None if it has no place."""
 
     @classmethod
     def of(cls, best: Best, tried: int, rank: int | None) -> "SettingsLine":
@@ -55,11 +59,12 @@ class SettingsTable:
     """The best settings of all panels."""
 
     rule: str
+    """How the settings were chosen, as the rest of a sentence."""
     seeds: tuple[int, ...]
     """Seeds that the numbers are means over."""
     lines: tuple[SettingsLine, ...]
     chosen_apart: bool = False
-    """True if the choice was made on other seeds than those reported."""
+    """Whether the settings were chosen on other seeds than the reported ones."""
 
 
 @lru_cache(maxsize=1)
@@ -67,35 +72,42 @@ def settings_table(context: PageContext) -> SettingsTable:
     """Find the best setting of each method, by the sweep's rule if it has one, or by the page's."""
     report = context.report
     lines = _ordered([*_best_lines(context), *_unevaluated(context)])
-    if not any(panel.choices for panel in context.panels):
-        rule = best_rule(report.headline)
+    sweep_has_chosen = any(panel.choices for panel in context.panels)
+    if sweep_has_chosen:
+        settings = [line.setting for line in lines if line.setting is not None]
+        seeds = {row.seed for setting in settings for row in setting.rows}
         return SettingsTable(
-            rule=f"among all learning rates, hyperparameters and {report.unit.plural}, {rule}",
-            seeds=tuple(sorted({row.seed for row in report.rows if row.kind == "run"})),
-            lines=lines,
+            rule=choice_rule(report), seeds=tuple(sorted(seeds)), lines=lines, chosen_apart=True
         )
-    settings = [line.setting for line in lines if line.setting is not None]
+    rule = best_rule(report.headline)
+    seeds = {row.seed for row in report.rows if row.kind == "run"}
     return SettingsTable(
-        rule=choice_rule(report),
-        seeds=tuple(sorted({row.seed for setting in settings for row in setting.rows})),
+        rule=f"among all learning rates, hyperparameters and {report.unit.plural}, {rule}",
+        seeds=tuple(sorted(seeds)),
         lines=lines,
-        chosen_apart=True,
     )
 
 
 def _best_lines(context: PageContext) -> list[SettingsLine]:
+    """Make the lines of all methods that have numbers."""
     lines: list[SettingsLine] = []
     for panel in context.panels:
         for best, rank in zip(panel.best, panel.places, strict=True):
-            tried = len([s for s in panel.judged if s.family == best.family and s.epoch > 0])
-            if best.choice is not None:
-                tried = best.choice.candidates
+            tried = _number_tried(panel, best)
             lines.append(SettingsLine.of(best, tried, rank))
     return lines
 
 
+def _number_tried(panel: TradeOffPanel, best: Best) -> int:
+    """Count the candidates that a best setting was chosen from."""
+    if best.choice is not None:
+        return best.choice.candidates
+    # At epoch 0 every setting is the start model.
+    return sum(setting.family == best.family and setting.epoch > 0 for setting in panel.judged)
+
+
 def _unevaluated(context: PageContext) -> list[SettingsLine]:
-    """List the methods without a number that counts, for example because the loss was NaN."""
+    """Make the lines of methods without a number that counts, for example because of a NaN loss."""
     evaluated = {(*panel.panel, best.family) for panel in context.panels for best in panel.best}
     # Several records of a method have one line, which gives the reason of the last record.
     lines: dict[Any, SettingsLine] = {}
@@ -113,22 +125,30 @@ def _unevaluated(context: PageContext) -> list[SettingsLine]:
 
 
 def _ordered(lines: list[SettingsLine]) -> tuple[SettingsLine, ...]:
-    """Sort by model and split, then the best first."""
+    """Sort by model and split. On each panel, the best setting comes first.
 
-    def key(line: SettingsLine) -> Any:
+    Settings that keep too little come behind those that keep enough.
+    """
+
+    def sort_key(line: SettingsLine) -> Any:
         return panel_order(line.panel), not line.keeps, best_first(line.setting, line.name)
 
-    return tuple(sorted(lines, key=key))
+    return tuple(sorted(lines, key=sort_key))
 
 
 def texts(table: SettingsTable, context: PageContext) -> dict[str, str]:
-    """Write the table as the page copies it, by format; empty without a line."""
+    """Write the table as the page copies it, by format. Empty without a line."""
     if not table.lines:
         return {}
-    chosen = table.lines, context.report.headline, table.rule
-    references = reference_lines(context.panels, table.lines)
+    headline = context.report.headline
     unit = context.report.unit
-    return {name: write_table(*chosen, kind, references, unit) for name, kind in FORMATS.items()}
+    references = reference_lines(context.panels, table.lines)
+    text_by_format: dict[str, str] = {}
+    for name, table_format in FORMATS.items():
+        text_by_format[name] = write_table(
+            table.lines, headline, table.rule, table_format, references, unit
+        )
+    return text_by_format
 
 
 class BestSettings(Section):
@@ -158,7 +178,7 @@ class BestSettings(Section):
 
 
 def _about_places(table: SettingsTable, context: PageContext) -> str:
-    """Say what places are by, and which methods share one; empty if no method has a place."""
+    """Say what places are by, and which methods share one. Empty if no method has a place."""
     if all(line.rank is None for line in table.lines):
         return ""
     text = f"Places are by {context.report.headline.forgotten.name}."
@@ -168,62 +188,92 @@ def _about_places(table: SettingsTable, context: PageContext) -> str:
     for line in table.lines:
         if line.rank is not None:
             names_of_place.setdefault(line.rank, []).append(line.name)
-    ties = [
-        f"{', '.join(names[:-1])} and {names[-1]} share place {place}"
-        for place, names in names_of_place.items()
-        if len(names) > 1
-    ]
+    ties: list[str] = []
+    for place, names in names_of_place.items():
+        if len(names) > 1:
+            *others, last = names
+            ties.append(f"{', '.join(others)} and {last} share place {place}")
     if not ties:
         return f"{text} No two methods share a place."
     return f"{text} {'; '.join(ties)}: the difference between them may be chance."
 
 
 def _html_table(table: SettingsTable, context: PageContext) -> HtmlTable:
-    _, *others = columns(table.lines, context.report.headline, context.report.unit)
-    starts = {panel.panel: panel.start for panel in context.panels}
-
-    def method(line: SettingsLine) -> Markup:
-        if line.setting is None:
-            return Markup('{} <small class="why">{}</small>').format(line.method, line.why_not)
-        unmoved = starts[line.panel].unmoved(line.setting.forgotten)
-        note = warning_mark(context, line.setting)
-        if line.why_not:
-            note += Markup(' <small class="why">{}</small>').format(line.why_not)
-        return button(line.setting, unmoved=unmoved) + note
-
-    def number_tried(line: Best) -> str:
-        return str(line.tried) if isinstance(line, SettingsLine) else ""
-
-    def place_of(line: Best) -> int | None:
-        return line.rank if isinstance(line, SettingsLine) else None
-
-    def place_text(line: Best) -> str:
-        place = place_of(line)
-        return "" if place is None else str(place)
-
-    place = Column("Place", place_text, place_of)
-    tried = Column("Tried", number_tried)
+    """Make the table as the page shows it, with bars in two columns."""
+    headline = context.report.headline
+    # The first column of a written table is the method's name. Here it is a button.
+    _, *number_columns = columns(table.lines, headline, context.report.unit)
+    method_column = Column("Method", lambda line: _method_cell(line, context), align="")
+    place_column = Column("Place", _place_text, _place_of)
+    tried_column = Column("Tried", _tried_text)
     return HtmlTable(
         id=NAME,
         label="Best setting of each method",
-        columns=[Column("Method", method, align=""), place, *others, tried],
+        columns=[method_column, place_column, *number_columns, tried_column],
         lines=table.lines,
         family=lambda line: line.family,
         panel=lambda line: context.panel_number(*line.panel),
         references=reference_lines(context.panels, table.lines),
         bars={
             metric.plain_label: _bar(context, table, metric)
-            for metric in (context.report.headline.forgotten, context.report.headline.kept)
+            for metric in (headline.forgotten, headline.kept)
         },
     )
+
+
+def _method_cell(line: SettingsLine, context: PageContext) -> Markup:
+    """Make the first cell of a line: the method, its warnings, and why it has no setting."""
+    if line.setting is None:
+        return Markup('{} <small class="why">{}</small>').format(line.method, line.why_not)
+    panel = next(panel for panel in context.panels if panel.panel == line.panel)
+    is_unmoved = panel.start.unmoved(line.setting.forgotten)
+    cell = button(line.setting, unmoved=is_unmoved) + warning_mark(context, line.setting)
+    if line.why_not:
+        cell += Markup(' <small class="why">{}</small>').format(line.why_not)
+    return cell
+
+
+# The columns of a table are also computed for the lines of both other models, which are no
+# `SettingsLine` and have neither a place nor candidates.
+
+
+def _place_of(line: Best) -> int | None:
+    return line.rank if isinstance(line, SettingsLine) else None
+
+
+def _place_text(line: Best) -> str:
+    place = _place_of(line)
+    return "" if place is None else str(place)
+
+
+def _tried_text(line: Best) -> str:
+    return str(line.tried) if isinstance(line, SettingsLine) else ""
+
+
+@dataclass(frozen=True)
+class _BarScale:
+    """The scale of a panel's bars for one metric."""
+
+    low: float
+    """The number at the beginning of a bar."""
+    high: float
+    """The number at the end of a bar."""
+
+    def share(self, number: float) -> float:
+        """Return the place of a number as a fraction of the bar's length."""
+        return (number - self.low) / (self.high - self.low)
+
+    def optional_share(self, number: float | None) -> float | None:
+        """Return the place of a number that may be missing."""
+        return None if number is None else self.share(number)
 
 
 def _bar(
     context: PageContext, table: SettingsTable, metric: HeadlineMetric
 ) -> Callable[[SettingsLine], Bar | None]:
-    """Return what draws a number of a line as a bar, on one scale for each panel."""
+    """Return a function that makes the bar of a line. All bars of a panel have the same scale."""
     panels = {panel.panel: panel for panel in context.panels}
-    scales: dict[tuple[str, Any], tuple[float, float]] = {}
+    scales: dict[PanelKey, _BarScale] = {}
     for panel in context.panels:
         settings = [line.setting for line in of_place(table.lines, panel) if line.setting]
         scales[panel.panel] = _scale(panel, settings, metric)
@@ -233,55 +283,66 @@ def _bar(
         if line.setting is None or value is None:
             return None
         panel = panels[line.panel]
-        low, high = scales[line.panel]
-
-        def share(number: float | None) -> float | None:
-            return None if number is None else (number - low) / (high - low)
-
+        scale = scales[line.panel]
         interval = line.setting.interval(metric.column)
         ends = None
         if interval is not None:
-            ends = Ends((interval.low - low) / (high - low), (interval.high - low) / (high - low))
-        retain = None if panel.retain is None else panel.retain.metrics.get(metric.column)
-        start = panel.at_start(metric.column)
-        return Bar((value - low) / (high - low), ends, share(start), share(retain))
+            ends = Ends(scale.share(interval.low), scale.share(interval.high))
+        return Bar(
+            value=scale.share(value),
+            interval=ends,
+            start=scale.optional_share(panel.at_start(metric.column)),
+            retain=scale.optional_share(_of_retain_model(panel, metric)),
+        )
 
     return bar
 
 
-def _scale(
-    panel: TradeOffPanel, settings: list[Setting], metric: HeadlineMetric
-) -> tuple[float, float]:
-    """Return the numbers at both ends of a bar.
+def _of_retain_model(panel: TradeOffPanel, metric: HeadlineMetric) -> float | None:
+    return None if panel.retain is None else panel.retain.metrics.get(metric.column)
 
-    They are the bounds of the number. Where it has none, as a logarithm has not, they are the ends
-    of what the panel's best settings and both other models have.
+
+def _scale(panel: TradeOffPanel, settings: Sequence[Setting], metric: HeadlineMetric) -> _BarScale:
+    """Choose the scale of a panel's bars.
+
+    The ends of a bar are the bounds of the number. A number without a bound, such as a logarithm,
+    takes the lowest or highest value of the best settings and of both other models instead.
     """
     low, high = panel.rows[0].schema.column(metric.column).bounds
     shown = [setting.metrics.get(metric.column) for setting in settings]
     shown.append(panel.at_start(metric.column))
-    shown.append(None if panel.retain is None else panel.retain.metrics.get(metric.column))
+    shown.append(_of_retain_model(panel, metric))
     for setting in settings:
         interval = setting.interval(metric.column)
-        shown += () if interval is None else (interval.low, interval.high)
-    numbers = [number for number in shown if number is not None and math.isfinite(number)]
+        if interval is not None:
+            shown += [interval.low, interval.high]
+    finite = [number for number in shown if number is not None and math.isfinite(number)]
     if math.isinf(low):
-        low = min(numbers, default=0.0)
+        low = min(finite, default=0.0)
     if math.isinf(high):
-        high = max(numbers, default=1.0)
-    return (low, high) if high > low else (low - 1.0, low)
+        high = max(finite, default=1.0)
+    if high <= low:
+        # All numbers are equal. They are drawn as full bars.
+        return _BarScale(low - 1.0, low)
+    return _BarScale(low, high)
 
 
 def warnings_of(context: PageContext, setting: Setting) -> dict[str, str]:
-    """Collect why the scores of a setting are no success, by kind; empty if they are one."""
+    """Collect why the scores of a setting are no success.
+
+    Returns:
+        Sentences by kind of warning, such as `over-forgotten`. Empty if the scores are a success.
+    """
     if setting.why_not:
         return {}
-    scores = context.report.scorers[setting.panel].scores(setting.rows)
-    return {kind: text for score in scores for kind, text in score.warnings.items()}
+    warnings: dict[str, str] = {}
+    for score in context.report.scorers[setting.panel].scores(setting.rows):
+        warnings.update(score.warnings)
+    return warnings
 
 
 def warning_mark(context: PageContext, setting: Setting) -> Markup:
-    """Name the warnings of a setting, with a link to the scorecard, which explains them."""
+    """Name the kinds of a setting's warnings, with a link to the scorecard, which explains them."""
     warnings = warnings_of(context, setting)
     if not warnings:
         return Markup("")
@@ -291,7 +352,12 @@ def warning_mark(context: PageContext, setting: Setting) -> Markup:
 
 
 def button(setting: Setting, *, unmoved: bool = False) -> Markup:
-    """Make the name of a setting's method, which opens the card of its point."""
+    """Make a button with the name of a setting's method. It opens the card of the setting's point.
+
+    Args:
+        setting: The setting. The card is that of its first seed.
+        unmoved: Whether it forgot no more than the start model, which a note then says.
+    """
     note = Markup(" <small>no better than the start</small>") if unmoved else ""
     return Markup(
         '<button type="button" class="link" data-run="{}" data-epoch="{}">{}</button>{}'

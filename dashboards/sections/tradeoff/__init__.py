@@ -90,32 +90,44 @@ def configuration(record: Record) -> list[tuple[str, list[tuple[str, str]]]]:
 
 def notes(panel: TradeOffPanel) -> list[str]:
     """List the caveats of a panel that the figure does not show."""
-    forgotten, test = panel.headline.forgotten, panel.headline.forgotten.test
+    forgotten = panel.headline.forgotten
+    schema = panel.rows[0].schema
     sentences: list[str] = []
     if panel.fine_tuned is None:
         sentences.append("The start model was not evaluated.")
-    if panel.retain is None and "retain" in panel.rows[0].schema.references:
+    if panel.retain is None and "retain" in schema.references:
         sentences.append("The retain model was not evaluated.")
-    if line := without_retain_model(panel.rows[0].schema):
-        sentences.append(line)
+    about_retain_model = without_retain_model(schema)
+    if about_retain_model:
+        sentences.append(about_retain_model)
     if panel.questions is not None and panel.floor is not None:
         sentences.append(
             f"Lowest possible {forgotten.label} with {panel.questions} forget questions: "
             f"{signed(panel.floor, 1)}."
         )
-    if undrawn := len(panel.settings) - len(panel.drawn):
-        reasons = dict.fromkeys(item.why_not for item in panel.settings if item.why_not)
+    undrawn = len(panel.settings) - len(panel.drawn)
+    if undrawn:
+        # A dict, because it keeps the order of the reasons.
+        reasons = dict.fromkeys(setting.why_not for setting in panel.settings if setting.why_not)
         because = f" (no mean over seeds: {'; '.join(reasons)})" if reasons else ""
         sentences.append(f"Not drawn, without a number: {undrawn} of the evaluations{because}.")
-    level = panel.significance
-    collapsed = [item.forgotten for item in panel.drawn if panel.has_collapsed(item)]
-    above = [v for v in collapsed if v is not None and level is not None and v > level]
-    if above and test is not None:
+    above = _collapsed_above_significance(panel)
+    if above and forgotten.test is not None:
         sentences.append(
-            f"Shaded and above p = {test.level:g}: {len(above)}, of models that have collapsed, "
-            "not forgotten."
+            f"Shaded and above p = {forgotten.test.level:g}: {above}, of models that have "
+            "collapsed, not forgotten."
         )
     _, (lowest, _) = extent(panel)
-    if below := sum((item.forgotten or 0.0) < lowest for item in panel.drawn):
+    below = sum((setting.forgotten or 0.0) < lowest for setting in panel.drawn)
+    if below:
         sentences.append(f"Further down: {below} of collapsed models; a double click shows them.")
     return sentences
+
+
+def _collapsed_above_significance(panel: TradeOffPanel) -> int:
+    """Count the collapsed settings that the test does not tell from the retain model."""
+    level = panel.significance
+    if level is None:
+        return 0
+    collapsed = [setting for setting in panel.drawn if panel.has_collapsed(setting)]
+    return sum(setting.forgotten is not None and setting.forgotten > level for setting in collapsed)

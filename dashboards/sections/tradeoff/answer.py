@@ -1,4 +1,8 @@
-"""The words beside a panel: titles and labels of the facts that the first screen shows."""
+"""The words beside a panel: what the first screen says about the facts of a conclusion.
+
+`analysis/recommendation.py` decides what is recommended, and how sure that is. This module only
+puts these facts into words. `recommendation.html.j2` arranges the words.
+"""
 
 from __future__ import annotations
 
@@ -45,10 +49,9 @@ WARNING_LABELS: Mapping[str, str] = {
     "repetitive": "repetitive answers",
     "bypassed": "bypassed",
 }
-
-
+"""What a kind of warning says beside a score of the recommended setting."""
 LITTLE = f"a score below {LEAST_REMOVED:g}"
-"""What `little` stands for in the list of methods."""
+"""What the sign `little` stands for in the list of methods."""
 
 
 @dataclass(frozen=True)
@@ -57,17 +60,19 @@ class MethodLine:
 
     standing: MethodStanding
     utility: str
-    """`83 %` of the start model's utility."""
+    """The utility as a fraction of the start model's, such as `83 %`."""
     utility_in_full: str
-    """`Model Utility 0.749`."""
+    """Such as `Model Utility 0.749`."""
     forgotten: str
     """The score, or the headline's number if the benchmark has no such score."""
     is_better: str
-    """Whether the recommended setting is better: `yes`, `undecided`; empty without a comparison."""
+    """Whether the recommended setting is better, such as `yes` or `undecided`. Empty without a
+    comparison."""
     without_setting: str
-    """`no usable setting: keeps at most 11 % of the utility`; empty with a usable setting."""
+    """Such as `no usable setting: keeps at most 11 % of the utility`. Empty if it has one."""
     compared: ComparedMethod | None
-    """None of the recommended method, and without a recommended setting."""
+    """How the recommended setting compares with this method. None for the recommended method, and
+    without a recommended setting."""
 
     @property
     def reason(self) -> str:
@@ -77,38 +82,43 @@ class MethodLine:
 
 @dataclass(frozen=True)
 class Answer:
-    """What stands beside a panel."""
+    """What stands beside a panel. A text is empty if there is nothing to say."""
 
     facts: Recommendation
     title: str
+    """Such as `Recommended setting`."""
     lead: str
-    """The first sentence without the title, for panels without a setting."""
+    """The first sentence without the title, for a panel without a recommended setting."""
     is_bad: bool
     """Whether there is no recommended setting."""
     utility: str
-    """`Model Utility 0.749, 83 % of the start model's; 3 seeds`; empty without a setting."""
+    """Such as `Model Utility 0.749, 83 % of the start model's; 3 seeds`."""
     utility_doubt: str
-    """`its interval [0.695, 0.803] reaches below the minimum, 0.722`; empty if it does not."""
+    """Such as `its interval [0.695, 0.803] reaches below the minimum, 0.722`."""
     verdict_word: str
-    """`Undecided`, `Not comparable`, `Better` or `Worse`; empty if nothing is compared."""
+    """`Undecided`, `Not comparable`, `Better` or `Worse`. Empty if nothing is compared."""
     verdict: str
+    """The rest of the sentence, such as `than npo, the runner-up, at equal utility.`"""
     basis: str
-    """The number of seeds, and what would make the answers surer; empty without a setting."""
+    """The number of seeds, and what would make the answers surer."""
     methods: tuple[MethodLine, ...]
     """All methods, best first."""
     usable: str
     """How many of the methods have a usable setting."""
     about_places: str
-    """What places are by, and what it means to share one; empty if no method has a place."""
+    """What places are by, and what it means to share one."""
     about_comparison: str
-    """What the last column of the list compares; empty without a comparison."""
+    """What the last column of the list compares."""
     signs: str
-    """What the signs in the list mean; empty without one."""
+    """What the signs in the list mean."""
     about_little: str
+    """What `little` means, for the text at the sign."""
     forgotten_label: str
     """Head of the column with what is forgotten."""
     sentences: tuple[str, ...]
+    """The whole conclusion in sentences."""
     has_retain: bool
+    """Whether the panel has a retain model."""
     warning_labels: Mapping[str, str]
 
 
@@ -117,49 +127,57 @@ def answer_of(panel: TradeOffPanel, conclusion: Conclusion) -> Answer | None:
     facts = conclusion.facts
     if facts is None:
         return None
+    headline = panel.headline
+    setting = facts.setting
     title = TITLES[facts.outcome]
-    word, verdict = verdict_of(facts)
+    verdict_word, verdict = verdict_of(facts)
     return Answer(
-        facts,
-        title,
-        _without_title(conclusion.found, title),
-        facts.outcome is not Outcome.RECOMMENDED,
-        "" if facts.setting is None else utility_of(facts.setting, panel.headline),
-        "" if facts.setting is None else utility_doubt(facts.setting, panel.headline),
-        word,
-        verdict,
-        "" if facts.setting is None else basis_of(facts.setting),
-        method_lines(facts, panel.headline),
-        usable_methods(facts.standings, panel.headline),
-        about_places(facts.standings, panel.headline),
-        about_comparison(facts, panel.headline),
-        about_signs(facts.standings),
-        LITTLE,
-        facts.score_name or panel.headline.forgotten.short,
-        conclusion.sentences,
-        panel.retain is not None,
-        WARNING_LABELS,
+        facts=facts,
+        title=title,
+        lead=_without_title(conclusion.found, title),
+        is_bad=facts.outcome is not Outcome.RECOMMENDED,
+        utility="" if setting is None else utility_of(setting, headline),
+        utility_doubt="" if setting is None else utility_doubt(setting, headline),
+        verdict_word=verdict_word,
+        verdict=verdict,
+        basis="" if setting is None else basis_of(setting),
+        methods=method_lines(facts, headline),
+        usable=usable_methods(facts.standings, headline),
+        about_places=about_places(facts.standings, headline),
+        about_comparison=about_comparison(facts, headline),
+        signs=about_signs(facts.standings),
+        about_little=LITTLE,
+        forgotten_label=facts.score_name or headline.forgotten.short,
+        sentences=conclusion.sentences,
+        has_retain=panel.retain is not None,
+        warning_labels=WARNING_LABELS,
     )
 
 
 def _without_title(sentence: str, title: str) -> str:
-    """`The start model knows nothing` for `No result: the start model knows nothing`."""
+    """Return the rest of a sentence behind its title.
+
+    Example: `The start model knows nothing` for `No result: the start model knows nothing`.
+    """
     rest = sentence.removeprefix(f"{title}: ")
     return rest[0].upper() + rest[1:]
 
 
 def utility_of(setting: RecommendedSetting, headline: Headline) -> str:
-    """`Model Utility 0.749, 83 % of the start model's; 3 seeds`."""
+    """Say what the setting keeps, and on how many seeds.
+
+    Example: `Model Utility 0.749, 83 % of the start model's; 3 seeds`.
+    """
     kept = headline.kept
-    parts = [f"{kept.plain_label} {kept.text(setting.utility)}"]
+    text = f"{kept.plain_label} {kept.text(setting.utility)}"
     if setting.utility_share is not None:
-        parts.append(f"{100 * setting.utility_share:.0f}\N{NO-BREAK SPACE}% of the start model's")
-    count = len(setting.seeds)
-    seeds = "1 seed" if count == 1 else f"{count} seeds"
+        text += f", {100 * setting.utility_share:.0f}\N{NO-BREAK SPACE}% of the start model's"
+    seed_count = len(setting.seeds)
+    text += "; 1 seed" if seed_count == 1 else f"; {seed_count} seeds"
     if setting.chosen_on:
-        chosen = ", ".join(map(str, setting.chosen_on))
-        seeds += f", chosen on seed{'s' * (len(setting.chosen_on) > 1)} {chosen}"
-    return f"{', '.join(parts)}; {seeds}"
+        noun = "seed" if len(setting.chosen_on) == 1 else "seeds"
+        text += f", chosen on {noun} {', '.join(map(str, setting.chosen_on))}"
+    return text
 
 
 def utility_doubt(setting: RecommendedSetting, headline: Headline) -> str:
@@ -172,7 +190,7 @@ def utility_doubt(setting: RecommendedSetting, headline: Headline) -> str:
 
 
 def basis_of(setting: RecommendedSetting) -> str:
-    """Return the number of seeds behind the answers, and what would make them surer."""
+    """Say how many seeds the answers are based on, and what would make them surer."""
     count = len(setting.seeds)
     if count < ENOUGH_SEEDS:
         return f"Intervals and places need {ENOUGH_SEEDS} seeds (now {count})."
@@ -188,30 +206,36 @@ def method_lines(facts: Recommendation, headline: Headline) -> tuple[MethodLine,
         is_better = "" if compared is None else IS_BETTER[compared.verdict]
         if facts.setting is not None and standing.name == facts.setting.name:
             is_better = "recommended" if facts.outcome is Outcome.RECOMMENDED else "comes closest"
-        lines.append(
-            MethodLine(
-                standing,
-                _utility_share(standing, headline),
-                f"{headline.kept.plain_label} {headline.kept.text(standing.utility)}",
-                _forgotten(facts, standing, headline),
-                is_better,
-                _without_setting(standing),
-                compared,
-            )
+        utility_in_full = f"{headline.kept.plain_label} {headline.kept.text(standing.utility)}"
+        line = MethodLine(
+            standing=standing,
+            utility=_utility_share(standing, headline),
+            utility_in_full=utility_in_full,
+            forgotten=_forgotten(facts, standing, headline),
+            is_better=is_better,
+            without_setting=_without_setting(standing),
+            compared=compared,
         )
+        lines.append(line)
     return tuple(lines)
 
 
 def _utility_share(standing: MethodStanding, headline: Headline) -> str:
+    """Return the utility as a fraction of the start model's, or the utility if that is unknown."""
     if standing.utility_share is None:
         return headline.kept.text(standing.utility)
     return percent(standing.utility_share)
 
 
 def percent(share: float) -> str:
-    """Return `83 %`; with a decimal if rounding would lift the share to the least that counts."""
+    """Return a fraction of the start model's utility in per cent, such as `83 %`.
+
+    A fraction slightly below the least that a best setting must keep has a decimal, because
+    rounding would lift it to this least.
+    """
     is_lifted = share < UTILITY_SHARE <= round(share, 2)
-    return f"{100 * share:.{int(is_lifted)}f}\N{NO-BREAK SPACE}%"
+    digits = 1 if is_lifted else 0
+    return f"{100 * share:.{digits}f}\N{NO-BREAK SPACE}%"
 
 
 def _forgotten(facts: Recommendation, standing: MethodStanding, headline: Headline) -> str:
@@ -221,6 +245,7 @@ def _forgotten(facts: Recommendation, standing: MethodStanding, headline: Headli
 
 
 def _without_setting(standing: MethodStanding) -> str:
+    """Say why a method has no usable setting. Empty if it has one."""
     if standing.is_usable:
         return ""
     if standing.most_kept is not None:
@@ -231,24 +256,30 @@ def _without_setting(standing: MethodStanding) -> str:
 
 
 def usable_methods(standings: Sequence[MethodStanding], headline: Headline) -> str:
-    """Return `All 9 methods have a usable setting`, or how many of them."""
+    """Say how many methods have a usable setting. Empty without a method."""
     count = len(standings)
+    if count == 0:
+        return ""
     usable = sum(standing.is_usable for standing in standings)
     least = f"{100 * UTILITY_SHARE:g}\N{NO-BREAK SPACE}%"
     rule = f"(at least {least} of the {headline.kept.plain_short})"
-    if count == 0:
-        return ""
     if count == 1:
-        has = "has" if usable else "has no"
-        return f"The only method {has} {'a ' * bool(usable)}usable setting {rule}."
+        has = "has a" if usable else "has no"
+        return f"The only method {has} usable setting {rule}."
     if usable == count:
-        return f"All {count} methods have a usable setting {rule}."
-    some = "No method has" if usable == 0 else f"{usable} of {count} methods have"
-    return f"{some} a usable setting {rule}."
+        methods_have = f"All {count} methods have"
+    elif usable == 0:
+        methods_have = "No method has"
+    else:
+        methods_have = f"{usable} of {count} methods have"
+    return f"{methods_have} a usable setting {rule}."
 
 
 def about_places(standings: Sequence[MethodStanding], headline: Headline) -> str:
-    """Return `Places: by Forget Quality`, and what a shared place means if there is one."""
+    """Say what places are by, and what a shared place means if there is one.
+
+    Empty if no method has a place.
+    """
     places = [standing.place for standing in standings if standing.place is not None]
     if not places:
         return ""
@@ -259,15 +290,15 @@ def about_places(standings: Sequence[MethodStanding], headline: Headline) -> str
 
 
 def about_comparison(facts: Recommendation, headline: Headline) -> str:
-    """Return what the last column of the list compares; empty without a comparison."""
+    """Say what the last column of the list compares. Empty without a comparison."""
     if facts.setting is None or not facts.compared:
         return ""
-    name, kept = facts.setting.name, headline.kept.plain_short
-    return f"Last column: does {name} forget more at equal {kept}?"
+    kept = headline.kept.plain_short
+    return f"Last column: does {facts.setting.name} forget more at equal {kept}?"
 
 
 def about_signs(standings: Sequence[MethodStanding]) -> str:
-    """Return what the signs before the numbers of a list mean; empty without one."""
+    """Explain the signs before the numbers of a list. Empty if the list has none."""
     usable = [standing for standing in standings if standing.is_usable]
     signs: list[str] = []
     if any(standing.is_over_forgotten for standing in usable):
@@ -278,24 +309,29 @@ def about_signs(standings: Sequence[MethodStanding]) -> str:
 
 
 def verdict_of(facts: Recommendation) -> tuple[str, str]:
-    """Return how sure the recommendation is: a word, and the rest of the sentence."""
+    """Say how sure the recommendation is, by a comparison with the runner-up.
+
+    Returns:
+        A word such as `Better`, and the rest of the sentence. The word is empty without a
+        runner-up, and both are empty without a recommended setting.
+    """
     if facts.setting is None:
         return "", ""
-    few = ""
-    if len(facts.setting.seeds) < ENOUGH_SEEDS:
-        few = f" Use at least {ENOUGH_SEEDS} seeds to rank methods."
+    has_few_seeds = len(facts.setting.seeds) < ENOUGH_SEEDS
+    advice = f" Use at least {ENOUGH_SEEDS} seeds to rank methods." if has_few_seeds else ""
     runner_up = facts.runner_up
     if runner_up is None:
         only = "No other method has a usable setting." if facts.compared else "The only method."
-        return "", only + few
+        return "", only + advice
+
     name = f"{runner_up.name}, the runner-up"
     if runner_up.verdict is Verdict.BETTER:
-        return "Better", f"than {name}, at equal utility.{few}"
+        return "Better", f"than {name}, at equal utility.{advice}"
     if runner_up.verdict is Verdict.WORSE:
-        return "Worse", f"than {name}, at equal utility.{few}"
-    if runner_up.verdict is Verdict.UNDECIDED and few:
-        return "Undecided", f"against {name}.{few}"
+        return "Worse", f"than {name}, at equal utility.{advice}"
     if runner_up.verdict is Verdict.UNDECIDED:
-        return "Undecided", f"against {name}: the difference may be chance.{few}"
+        # With few seeds, the advice says why nothing is decided.
+        reason = "" if has_few_seeds else ": the difference may be chance"
+        return "Undecided", f"against {name}{reason}.{advice}"
     reason = f": {runner_up.short_reason}" if runner_up.short_reason else ""
-    return "Not comparable", f"with {name}{reason}, so nothing is decided.{few}"
+    return "Not comparable", f"with {name}{reason}, so nothing is decided.{advice}"
