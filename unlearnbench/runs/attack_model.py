@@ -1,4 +1,4 @@
-"""A model under the attacks of a configuration: runs, start models and retain models alike."""
+"""Evaluation of runs, start models and retain models under the attacks of a configuration."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -19,24 +19,29 @@ from unlearnbench.runs.workspace import Workspace
 
 @dataclass(frozen=True)
 class Tools:
-    """Help for attacks on weights, see `api.attack.AttackTools`."""
+    """The help for attacks on weights that `api.attack.AttackTools` declares.
+
+    Attributes:
+        rows: The rows that the attack may use.
+        fine_tune: Trains a model on rows.
+        load: Loads the model that runs begin from, in evaluation mode.
+    """
 
     rows: AttackRows
     fine_tune: FineTune
     load: Callable[[], Any]
-    """The model that runs begin from, in evaluation mode."""
 
     def start_model(self) -> Any:
-        """The model that runs begin from."""
+        """Return the model that runs begin from."""
         return self.load()
 
     def other_rows(self, source: Benchmark | str) -> tuple[Question, ...]:
-        """The training rows of another benchmark, or the rows of a file."""
+        """Return the training rows of another benchmark, or the rows of a file."""
         return other_rows(source)
 
 
 def variants_of(spec: AttackSpec) -> tuple[str, ...]:
-    """Names of the variants of an evaluation under the attack."""
+    """Return the names of a model's evaluations under an attack, such as `relearning@13`."""
     return tuple(variant(spec.name, point) for point in attack_from_spec(spec).points())
 
 
@@ -50,32 +55,40 @@ def results_under(
     epoch: int = 0,
     target: str = "",
 ) -> Iterator[tuple[EpochResult, Evaluation]]:
-    """Attack a model; yield the result and the evaluation at each point. Collective.
+    """Attack a model, and yield the result and the evaluation at each point. Collective.
 
-    model   name of its settings
-    loaded  the model, in evaluation mode
-    plain   its evaluation without the attack
-    target  `full` or a retain model's name, of one that others are compared with
+    Metrics compare the model with the retain model and the start model under the same attack.
 
-    Metrics compare it with the retain model and the start model under the same attack.
+    Args:
+        spec: The attack.
+        space: The workspace of the sweep.
+        model: Name of the model's settings.
+        split: The split.
+        loaded: The model, in evaluation mode.
+        plain: Its evaluation without the attack.
+        epoch: The epoch, or step, after which a run is attacked. 0 for other models.
+        target: `full` or a retain model's name if the model is a baseline. Empty for a run.
     """
 
     def start_model() -> Any:
         space.preparer(model).ensure_prepared("full")
-        models = space.models(model)
-        return load_model(models.full(), models.settings)
+        sources = space.models(model)
+        return load_model(sources.full(), sources.settings)
 
     begin = time.monotonic()
+    attack = attack_from_spec(spec)
     tools = Tools(attack_rows(space.benchmark, split), space.fine_tuner(model), start_model)
-    evaluator, attack = space.evaluator(model, split), attack_from_spec(spec)
-    for name, whole in evaluations_under(spec.name, attack, loaded, evaluator, tools, plain):
-        result = space.kept(whole, split)
+    evaluator = space.evaluator(model, split)
+    for name, complete in evaluations_under(spec.name, attack, loaded, evaluator, tools, plain):
+        evaluation = space.kept(complete, split)
         compared = space.baselines.evaluations(model, split, spec, name)
+        # A baseline is compared with itself, too, and has no record under the attack yet.
         if target == START:
-            compared = compared._replace(start=result)
+            compared = compared._replace(start=evaluation)
         elif target:
-            compared = compared._replace(retain=result)
-        metrics = space.summary(result, compared)
+            compared = compared._replace(retain=evaluation)
+        metrics = space.summary(evaluation, compared)
         seconds = time.monotonic() - begin
-        yield EpochResult(epoch, metrics, 0.0, seconds, name), result
+        yield EpochResult(epoch, metrics, 0.0, seconds, name), evaluation
+        # What the caller does with a result is no time of the attack.
         begin = time.monotonic()

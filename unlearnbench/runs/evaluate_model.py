@@ -5,11 +5,12 @@
     metrics = summarize(evaluation, None, get_profile("tofu"))
 
     setup = set_up("./my-model", data="../tofu")
-    attacked = dict(setup.evaluations("./my-model", attack_specs({"relearning": {}})))
-    attacked["relearning@13"]  # an Evaluation, as attacked[""] is, without an attack
+    evaluations = dict(setup.evaluations("./my-model", attack_specs({"relearning": {}})))
+    evaluations[""]  # without an attack
+    evaluations["relearning@13"]  # after 13 steps of the attack
 
-Needs neither Ray nor MLflow nor Plotly. Under `torchrun` every process calls it and gets the same
-evaluation. The model's files are not changed.
+Neither Ray nor MLflow nor Plotly is needed. Under `torchrun`, every process makes the same calls
+and gets the same evaluation. The model's files are not changed.
 """
 
 import os
@@ -59,38 +60,54 @@ from unlearnbench.training.fine_tuning import FineTuner
 def evaluate_model(
     model: Any, *, progress: ProgressCallback | None = None, **options: Any
 ) -> Evaluation:
-    """Evaluate a causal LM on the benchmark's sets.
+    """Evaluate a causal language model on the benchmark's sets.
 
-    model     folder (a LoRA adapter's too), hub id, or a model in memory, which is not changed
-    progress  called with the work done and the work in all
-    options   those of `set_up`: data, forget, profile, tokenizer, template, precision and others
+    Args:
+        model: A folder, which may be a LoRA adapter's, a hub id, or a model in memory. A model in
+            memory is not changed.
+        progress: Called with the work done and the total work.
+        options: The options of `set_up`, such as data, forget, profile and tokenizer.
     """
-    return dict(set_up(model, **options).evaluations(model, progress=progress))[""]
+    setup = set_up(model, **options)
+    evaluations = dict(setup.evaluations(model, progress=progress))
+    return evaluations[""]
 
 
 @dataclass(frozen=True, eq=False)
 class EvaluationSetup:
-    """Rows, rules and tokenizer by which any number of models are evaluated."""
+    """Rows, rules and tokenizer by which any number of models are evaluated.
+
+    Attributes:
+        rows: The rows of the benchmark.
+        forget: The split.
+        evaluator: Evaluates a model on the rows of the split.
+        settings: Settings of the models, except for their names.
+    """
 
     rows: Dataset
     forget: SplitKey
     evaluator: Evaluator
     settings: ModelSettings
-    """Settings of the models, but for their names."""
 
     def loaded(self, location: str | Path) -> Any:
-        """The model of a folder or hub id, in evaluation mode.
+        """Load the model of a folder or hub id, in evaluation mode.
 
-        Raises: ModelError where it cannot be loaded, or has too few tokens for the tokenizer.
+        Raises:
+            ModelError: It cannot be loaded, or has too few tokens for the tokenizer.
         """
-        part = self.settings.model_copy(update={"name": str(location), "base": str(location)})
-        model = load_any_model(source_of(part, str(location)), part)
+        names = {"name": str(location), "base": str(location)}
+        settings = self.settings.model_copy(update=names)
+        model = load_any_model(source_of(settings, str(location)), settings)
         check_vocabulary(model, self.evaluator.encoder.tokenizer)
         return model.eval()
 
     @contextmanager
     def ready(self, model: Any) -> Generator[Any, None, None]:
-        """The model of a folder or hub id, or one in memory, in evaluation mode for a while."""
+        """Yield a model in evaluation mode. On leaving, the mode from before is restored.
+
+        Args:
+            model: A folder, a hub id, or a model in memory.
+        """
         loaded = self.loaded(model) if isinstance(model, str | Path) else model
         check_vocabulary(loaded, self.evaluator.encoder.tokenizer)
         was_training = loaded.training
@@ -108,13 +125,18 @@ class EvaluationSetup:
         start: str | Path | None = None,
         progress: ProgressCallback | None = None,
     ) -> Iterator[tuple[str, Evaluation]]:
-        """Yield the evaluation of a model, named ``, then by variant those under attacks.
+        """Yield the evaluation of a model, and then its evaluations under attacks.
 
-        model     folder, hub id, or a model in memory, whose weights are restored bit for bit
-        start     folder or hub id of the start model, for attacks that read it
-        progress  of the plain evaluation
+        Args:
+            model: A folder, a hub id, or a model in memory, whose weights are restored bit for bit.
+            attacks: The attacks.
+            start: Folder or hub id of the start model, for attacks that read it.
+            progress: Called with the work done and the total work of the first evaluation.
 
-        Under an attack, an evaluation has the sets and rows that the attack is about.
+        Yields:
+            The variant and the evaluation. The variant is empty without an attack, and
+            `relearning@13` for a point of an attack. Under an attack, an evaluation has only the
+            sets and rows that the attack is about.
         """
 
         @lru_cache(maxsize=1)
@@ -126,16 +148,20 @@ class EvaluationSetup:
                 )
             return self.loaded(start)
 
-        part = self.evaluator
-        encoder = part.encoder.tokenizer, part.encoder.template, TrainingSettings().max_length
-        tuner = FineTuner(Encoder(*encoder), part.pad)
+        evaluator = self.evaluator
+        training_encoder = Encoder(
+            evaluator.encoder.tokenizer,
+            evaluator.encoder.template,
+            TrainingSettings().max_length,
+        )
+        tuner = FineTuner(training_encoder, evaluator.pad)
         tools = Tools(attack_rows(self.rows, self.forget), tuner, start_model)
         with self.ready(model) as loaded:
-            plain = part(loaded, None, progress)
+            plain = evaluator(loaded, None, progress)
             yield "", plain
             for spec in attacks:
                 attack = attack_from_spec(spec)
-                yield from evaluations_under(spec.name, attack, loaded, part, tools, plain)
+                yield from evaluations_under(spec.name, attack, loaded, evaluator, tools, plain)
 
 
 def set_up(
@@ -156,22 +182,33 @@ def set_up(
 ) -> EvaluationSetup:
     """Load the rows and encode them with the tokenizer of `model`.
 
-    data          `tofu` (from the hub), a folder of its files, the name of another benchmark, or a
-                  benchmark with its settings
-    forget        split: the share to forget, or its name
-    profile       name of the rules, or rules of your own
-    tokenizer     folder, hub id or tokenizer; default: the model's own, or its base's
-    template      as in `ModelSettings`; `auto` is the tokenizer's chat template, else plain
-    template_args  variables of the chat template (`date_string`), and `system_prompt`
-    dtype         float32, bfloat16 or float16, for a model that is loaded here
-    attention     sdpa (eager in models without SDPA), eager or flash_attention_2, likewise
-    adapter_base  base of an adapter folder, in place of the one that the adapter names
-    trust_remote_code  whether to run Python code that comes with the model or its tokenizer
-    precision     bf16 or fp16 (autocast, where weights are float32), or fp32; default: bf16 on
-                  CUDA, the weights' own elsewhere. Numbers of different precisions do not compare.
-    batch_tokens  tokens of one batch; default: fast on the device; changes no number
+    If a launcher such as torchrun started this process, it joins the launcher's process group.
 
-    Joins the process group of a launcher such as torchrun.
+    Args:
+        model: A folder, a hub id, or a model in memory. Further models need the same tokenizer.
+        data: `tofu` (from the hub), a folder of TOFU's files, the name of another benchmark, or a
+            benchmark with its settings.
+        forget: The split: the fraction to forget, or its name.
+        profile: Name of the evaluation rules, or your own rules.
+        tokenizer: A folder, a hub id or a tokenizer. None: the model's own tokenizer. An adapter
+            without one has its base's.
+        template: As in `ModelSettings`. `auto` is the tokenizer's chat template, or `plain` if the
+            tokenizer has none.
+        template_args: Variables of the chat template (`date_string`), and `system_prompt`.
+        dtype: float32, bfloat16 or float16, for a model that is loaded here.
+        attention: sdpa (eager in models without SDPA), eager or flash_attention_2, for a model that
+            is loaded here.
+        trust_remote_code: Whether to run Python code that comes with the model or its tokenizer.
+        adapter_base: The base of an adapter's folder. None: the base that the adapter names.
+        precision: bf16 or fp16 (autocast if weights are float32), or fp32. None: bf16 on CUDA, and
+            the weights' own precision elsewhere. Numbers of different precisions are not
+            comparable.
+        batch_tokens: Tokens of a batch, which change no number. None: a fast size for the device.
+
+    Raises:
+        EvaluationError: `data` is no benchmark, or a model in memory comes without a tokenizer.
+        DataError: The rows are missing or damaged.
+        ModelError: The tokenizer or its template cannot be used.
     """
     if torch.cuda.is_available():
         os.environ.update(cuda_variables())
@@ -182,21 +219,23 @@ def set_up(
     join_group()  # under a launcher such as torchrun
     quiet_transformers()
     disable_cudnn_attention()
-    named = isinstance(model, str | Path)
+    is_named = isinstance(model, str | Path)
     settings = model_settings(
-        str(model) if named else "in memory",
+        str(model) if is_named else "in memory",
         template,
         dtype,
         attention=attention,
         trust_remote_code=trust_remote_code,
         adapter_base=adapter_base,
     )
-    if tokenizer is None or isinstance(tokenizer, str | Path):
-        if tokenizer is None and not named:
+    if tokenizer is None:
+        if not is_named:
             raise EvaluationError(
                 "evaluate_model: a model in memory has no tokenizer with it; give tokenizer="
             )
-        tokenizer = find_tokenizer(str(model if tokenizer is None else tokenizer), settings)
+        tokenizer = find_tokenizer(str(model), settings)
+    elif isinstance(tokenizer, str | Path):
+        tokenizer = find_tokenizer(str(tokenizer), settings)
     evaluator = Evaluator(
         sets,
         tokenizer,
@@ -212,17 +251,24 @@ def set_up(
 
 
 def _context_of(model: Any, settings: ModelSettings) -> int | None:
-    """The tokens that a model can read; an adapter's base says it."""
+    """Return the number of tokens that a model can read, or None if its config has no such number.
+
+    The configuration of an adapter is its base's.
+    """
     if not isinstance(model, str | Path):
         return context_length(model.config)
     return context_length(read_config(source_of(settings, str(model)), settings))
 
 
 def data_settings(data: str | Benchmark) -> Benchmark:
-    """The benchmark that `--data` stands for: one by its name, also with a folder or a data set of
-    the hub behind `=`, or TOFU from a folder.
+    """Return the benchmark that the option `--data` stands for.
 
-    Raises: EvaluationError for what is neither.
+    Args:
+        data: A benchmark's name (`wmdp`), its name with a folder or a data set of the hub
+            (`muse=./rows`, `muse=ORG/NAME`), or a folder of TOFU's files.
+
+    Raises:
+        EvaluationError: It is none of these.
     """
     if isinstance(data, Benchmark):
         return data
@@ -242,19 +288,31 @@ def data_settings(data: str | Benchmark) -> Benchmark:
 
 
 def _is_hub_id(source: str, place: str) -> bool:
-    """Whether the place of a benchmark's rows is `ORG/NAME` on the hub, and no folder."""
+    """Whether the place of a benchmark's rows is a data set of the hub, not a folder.
+
+    Args:
+        source: Name of the benchmark.
+        place: `ORG/NAME` of the data set, or a folder.
+    """
     looks_like_id = re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", place) is not None
     has_setting = "hub_id" in type(benchmark_named(source)).model_fields
     return looks_like_id and has_setting and not Path(place).expanduser().exists()
 
 
 def model_settings(name: str, template: str, dtype: str, **others: Any) -> ModelSettings:
-    """Settings of a model that is only evaluated; `others` are further fields by name."""
+    """Return settings of a model that is only evaluated.
+
+    Args:
+        name: Folder or hub id.
+        template: See `set_up`.
+        dtype: See `set_up`.
+        others: Further fields of `ModelSettings` by name.
+    """
     return ModelSettings.model_validate(
         {"name": name, "base": name, "template": template, "dtype": dtype, **others}
     )
 
 
 def find_tokenizer(location: str, settings: ModelSettings) -> Any:
-    """The tokenizer of a model; an adapter folder without one has its base's."""
+    """Load the tokenizer of a model. An adapter's folder without a tokenizer has its base's."""
     return load_tokenizer(source_of(settings, location), settings)

@@ -1,11 +1,12 @@
 """Prepare the base model, the start model and the retain models, each once.
 
-A prepared model is written beside its place and renamed into it, so that it is there whole or not
-at all, and a lock keeps two processes from training the same one. Its checkpoints are in
-`.<name>.training` beside it.
+A model is written into a temporary folder, which is then renamed. So the model's folder is complete
+or missing, and never half written. A lock keeps two processes from training the same model.
+Checkpoints of the training of `<name>` are in `.<name>.training` in the same place.
 """
 
 import json
+import math
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,7 @@ from unlearnbench.base.distributed import barrier, broadcast_from_main, is_main_
 from unlearnbench.base.fsdp import gather_to_main
 from unlearnbench.base.locks import exclusive_lock
 from unlearnbench.config.plan import Plan
+from unlearnbench.config.schema import ModelSettings
 from unlearnbench.models.control_text import ControlText
 from unlearnbench.models.encoding import Encoder
 from unlearnbench.models.epoch_order import TrainingRows
@@ -42,150 +44,204 @@ from unlearnbench.training.trainer import FineTuning, Trainer
 
 
 @dataclass(frozen=True)
+class _Preparation:
+    """What it takes to prepare one model.
+
+    Attributes:
+        make: Makes the model before its first step. It is called once more if a checkpoint does not
+            fit, or if the trained weights are sharded and have to be put together.
+        tokenizer: The model's tokenizer.
+        rows: The rows that it is trained on. If there are none, the model is kept as it was made.
+        epochs: Number of epochs.
+        warns_of_cut_rows: Whether to warn of rows that are cut. Only the start model does, because
+            its rows contain those of all retain models.
+    """
+
+    make: Callable[[], Any]
+    tokenizer: Any
+    rows: Sequence[Question]
+    epochs: int
+    warns_of_cut_rows: bool = False
+
+
+@dataclass(frozen=True)
 class ModelPreparer:
-    """Trains the models of `sources` that are not published."""
+    """Trains the models of `sources` that are not given.
+
+    Attributes:
+        sources: The models.
+        parallel: How several processes train one model.
+        storage: Receives copies of the checkpoints.
+    """
 
     sources: ModelSources
     parallel: Literal["fsdp", "ddp"] = "ddp"
-    """How several processes train one model."""
     storage: Storage = NO_STORAGE
-    """Receives copies of the checkpoints."""
 
     def ensure_prepared(self, name: str) -> None:
-        """Prepare `base`, `full` or `retain90` unless it is there whole, or published."""
+        """Prepare a model, unless it exists or is given. Collective.
+
+        Args:
+            name: `base` for the tiny base model, `full` for the start model, or a retain model's
+                name, such as `retain90`. For `base`, nothing happens if the base is not tiny.
+        """
         if self.sources.is_tiny:
             self.prepare("base")
         if name != "base" and self.sources.published(name) is None:
             self.prepare(name)
 
     def prepare(self, name: str) -> None:
-        """Train a model: the tiny base (`base`) on true facts and unrelated authors, or the base
-        model on the rows called `name`: `full`, or a retain set.
+        """Train a model, unless its folder exists. Collective.
+
+        Args:
+            name: `base` for the tiny base model, which learns true facts and unrelated authors. For
+                any other name, the base model is fine-tuned on the rows of this name.
         """
-        sources, settings = self.sources, self.sources.settings
-        folder, preparation = sources.folder(name), settings.preparation
+        folder = self.sources.folder(name)
         checkpoints = Checkpoints(folder.with_name(f".{folder.name}.training"), self.storage)
 
-        def start() -> Any:
-            reseed(preparation.seed)  # adapters begin at random
-            return load_model(sources.base(), settings, train=True)
-
-        def build() -> Any:
-            make, epochs = start, preparation.epochs
-            if name == "base":
-                tokenizer = build_tokenizer(sources.text(), settings.architecture.vocabulary)
-                make = partial(build_model, settings.architecture, tokenizer, preparation.seed)
-                rows, epochs = sources.base_rows(), preparation.base_epochs
+        def build() -> tuple[Any, Any]:
+            preparation = self._base() if name == "base" else self._fine_tuning(name)
+            # A benchmark may have no unrelated rows. Its tiny base keeps its random weights.
+            if preparation.rows:
+                model = self._train(preparation, checkpoints)
             else:
-                if sources.is_tiny:
-                    self.prepare("base")
-                tokenizer, rows = (
-                    load_tokenizer(sources.base(), settings),
-                    sources.tuning_rows(name),
-                )
-            if rows:
-                is_start = name == "full"
-                model = self._train(checkpoints, make, tokenizer, rows, epochs, is_start=is_start)
-            else:  # a benchmark may have no other rows: its tiny base has random weights
-                model = make()
-            has_adapter = hasattr(model, "merge_and_unload")
-            return (merged(model) if is_main_process() and has_adapter else model), tokenizer
+                model = preparation.make()
+            # Only the main process writes the model.
+            if is_main_process() and hasattr(model, "merge_and_unload"):
+                model = merged(model)
+            return model, preparation.tokenizer
 
         prepared(folder, build, checkpoints)
 
-    def _train(
-        self,
-        checkpoints: Checkpoints,
-        make: Callable[[], Any],
-        tokenizer: Any,
-        rows: Sequence[Question],
-        epochs: int,
-        *,
-        is_start: bool,
-    ) -> Any:
-        """Train what `make` returns; returns it, whole in the main process. Collective."""
-        trainer, done = checkpoints.resumed(
-            lambda: self._trainer(make(), tokenizer, rows, epochs, is_start=is_start), epochs
+    def _base(self) -> _Preparation:
+        """Return the preparation of the tiny base model, with its new tokenizer."""
+        settings = self.sources.settings
+        tokenizer = build_tokenizer(self.sources.text(), settings.architecture.vocabulary)
+        seed = settings.preparation.seed
+        return _Preparation(
+            make=partial(build_model, settings.architecture, tokenizer, seed),
+            tokenizer=tokenizer,
+            rows=self.sources.base_rows(),
+            epochs=settings.preparation.base_epochs,
         )
-        for epoch in range(done + 1, epochs + 1):
+
+    def _fine_tuning(self, name: str) -> _Preparation:
+        """Return the preparation of the start model or of a retain model."""
+        sources = self.sources
+        settings = sources.settings
+        if sources.is_tiny:
+            self.prepare("base")
+
+        def load_base() -> Any:
+            # New adapters have random weights.
+            reseed(settings.preparation.seed)
+            return load_model(sources.base(), settings, train=True)
+
+        return _Preparation(
+            make=load_base,
+            tokenizer=load_tokenizer(sources.base(), settings),
+            rows=sources.tuning_rows(name),
+            epochs=settings.preparation.epochs,
+            warns_of_cut_rows=name == "full",
+        )
+
+    def _train(self, preparation: _Preparation, checkpoints: Checkpoints) -> Any:
+        """Train a model, from its checkpoint if there is one. Collective.
+
+        Returns:
+            The model, which is complete in the main process only if it was sharded.
+        """
+        last = preparation.epochs
+        trainer, done = checkpoints.resumed(lambda: self._trainer(preparation), last)
+        for epoch in range(done + 1, last + 1):
             begin = time.monotonic()
             for _ in trainer.epoch(epoch):
                 pass
-            if epoch < epochs:
+            if epoch < last:
                 checkpoints.epoch_ended(trainer, epoch, time.monotonic() - begin)
-        return gather_to_main(trainer.accelerator.unwrap_model(trainer.model), make)
+        return gather_to_main(trainer.accelerator.unwrap_model(trainer.model), preparation.make)
 
-    def _trainer(
-        self,
-        model: Any,
-        tokenizer: Any,
-        questions: Sequence[Question],
-        epochs: int,
-        *,
-        is_start: bool,
-    ) -> Trainer:
-        """Trainer that fine-tunes `model` in place on questions and answers.
+    def _trainer(self, preparation: _Preparation) -> Trainer:
+        """Make the model and a trainer that fine-tunes it in place.
 
-        Rows that are cut are told of the start model only, which has those of retain models.
+        Raises:
+            DataError: An answer consists of control tokens alone.
+            ModelError: The tokenizer does not fit the model, or a row is too long for it.
         """
+        settings = self.sources.settings
+        questions = preparation.rows
+        tokenizer = preparation.tokenizer
+        model = preparation.make()
         quiet_transformers()
         check_vocabulary(model, tokenizer)
-        preparation = self.sources.settings.preparation
         encoder = Encoder(
             tokenizer,
-            template_of(self.sources.settings, tokenizer),
-            preparation.max_length,
-            eos_as_padding=self.sources.settings.eos_as_padding,
+            template_of(settings, tokenizer),
+            settings.preparation.max_length,
+            eos_as_padding=settings.eos_as_padding,
         )
         control = ControlText.of(tokenizer)
         for question in questions:
             control.check_answers(question)
         rows = [encoder.row(question) for question in questions]
         check_context(model, rows, questions, "models.preparation.max_length")
-        if is_start:
-            where, setting = self.sources.settings.name, "preparation.max_length"
-            line = cut_warning(where, rows, questions, encoder, setting)
-            if line:
-                warn_later(line)
-        steps = epochs * -(-len(rows) // preparation.batch_size)
-        # Not the settings' type: the tiny base, which all types start from, is in float32.
-        half = model.dtype.itemsize == 2
-        optimisation = TrainerSettings(
+        if preparation.warns_of_cut_rows:
+            warning = cut_warning(settings.name, rows, questions, encoder, "preparation.max_length")
+            if warning is not None:
+                warn_later(warning)
+        optimisation = self._optimisation(model, len(rows), preparation.epochs)
+        training_rows = TrainingRows(retain=rows)
+        objective = Objective(FineTuning())
+        return Trainer(model, objective, training_rows, optimisation, pad_id(tokenizer))
+
+    def _optimisation(self, model: Any, row_count: int, epochs: int) -> TrainerSettings:
+        """Return the settings of the optimiser steps."""
+        settings = self.sources.settings.preparation
+        step_count = epochs * math.ceil(row_count / settings.batch_size)
+        warmup_steps = round(settings.warmup * step_count)
+        # The settings' dtype would not do: the tiny base, which models of all types start from, is
+        # in float32. A model of float16 is not trained.
+        is_bfloat16 = model.dtype.itemsize == 2
+        # Muon's update needs the whole matrix of a weight.
+        parallel = self.parallel if settings.optimizer == "adamw" else "ddp"
+        return TrainerSettings(
             epochs=epochs,
-            batch_size=preparation.batch_size,
-            micro_batch_size=preparation.micro_batch_size,
-            learning_rate=preparation.learning_rate,
-            seed=preparation.seed,
-            optimizer=preparation.optimizer,
-            embedding_learning_rate=preparation.embedding_learning_rate,
-            schedule=preparation.schedule,
-            warmup_steps=0 if preparation.schedule == "tofu" else round(preparation.warmup * steps),
-            weight_decay=preparation.weight_decay,
-            decay_norms_and_biases=preparation.decay_norms_and_biases,
-            max_grad_norm=preparation.max_grad_norm,
-            # Weights of bfloat16; those of float16 are not trained.
-            precision="bf16" if half else preparation.precision,
-            # Muon's update is of a whole matrix.
-            parallel=self.parallel if preparation.optimizer == "adamw" else "ddp",
+            batch_size=settings.batch_size,
+            micro_batch_size=settings.micro_batch_size,
+            learning_rate=settings.learning_rate,
+            seed=settings.seed,
+            optimizer=settings.optimizer,
+            embedding_learning_rate=settings.embedding_learning_rate,
+            schedule=settings.schedule,
+            # The schedule `tofu` has a warm-up of its own.
+            warmup_steps=0 if settings.schedule == "tofu" else warmup_steps,
+            weight_decay=settings.weight_decay,
+            decay_norms_and_biases=settings.decay_norms_and_biases,
+            max_grad_norm=settings.max_grad_norm,
+            precision="bf16" if is_bfloat16 else settings.precision,
+            parallel=parallel,
         )
-        data = TrainingRows(retain=rows)
-        return Trainer(model, Objective(FineTuning()), data, optimisation, pad_id(tokenizer))
 
 
 def prepared(
     folder: Path, build: Callable[[], tuple[Any, Any]], checkpoints: Checkpoints | None = None
 ) -> None:
-    """Put the model and tokenizer that `build` returns into `folder`, unless they are there.
+    """Write a new model and its tokenizer into a folder, unless they exist. Collective.
 
-    checkpoints  those of `build`, removed at the end
-
-    Collective: every process builds, the main process writes.
+    Args:
+        folder: The folder.
+        build: Returns the model and the tokenizer. Every process calls it, and the main process
+            writes what it returns.
+        checkpoints: Checkpoints of `build`, which are removed at the end.
     """
     if broadcast_from_main(lambda: is_prepared(folder)):
         return
-    lock = folder.with_name(f".{folder.name}.lock")
-    # The others wait for the main process at the next collective operation.
-    with exclusive_lock(lock) if is_main_process() else nullcontext():
+    lock_file = folder.with_name(f".{folder.name}.lock")
+    # The other processes of the group wait for the main process at the next collective operation.
+    lock = exclusive_lock(lock_file) if is_main_process() else nullcontext()
+    with lock:
+        # Another sweep may have prepared the model while this one waited for the lock.
         if broadcast_from_main(lambda: is_prepared(folder)):
             return
         begin = time.monotonic()
@@ -198,66 +254,90 @@ def prepared(
 
 
 def _write(folder: Path, model: Any, tokenizer: Any, seconds: float) -> None:
+    """Write a model, its tokenizer, and how long the preparation took."""
     with atomic_folder(folder) as part:
         model.save_pretrained(part)
         tokenizer.save_pretrained(part)
         (part / "prepared.json").write_text(json.dumps({"seconds": round(seconds, 3)}))
-        if folder.exists():  # written by another program
+        # A folder of this name that is no complete model, such as another program's, makes room.
+        if folder.exists():
             shutil.rmtree(folder)
 
 
 def is_prepared(folder: Path) -> bool:
-    """Return whether `folder` has a complete prepared model."""
+    """Whether a folder contains a complete prepared model."""
     return (folder / "prepared.json").is_file()
 
 
 @dataclass(frozen=True)
 class PlannedModel:
-    """A model that a plan prepares before its runs."""
+    """A model that a plan prepares before its runs.
+
+    Attributes:
+        model: Name of its settings.
+        target: `base`, `full`, or a retain model's name, such as `retain90`.
+        label: What it is, for the display.
+        rows: Number of rows that it is trained on.
+        epochs: Number of epochs.
+        is_tiny: Whether its base is built here.
+        done: Whether the cache has the model. Always False if the base is not built here: the name
+            of the model's folder then contains the hash of the base's weights, and to hash them
+            would be to read gigabytes.
+    """
 
     model: str
-    """Name of its settings."""
     target: str
-    """`base`, `full`, or a retain model's name, such as `retain90`."""
     label: str
     rows: int
     epochs: int
     is_tiny: bool
     done: bool
-    """True if the cache has it; False of models that are not built here, whose folder's name has
-    the hash of the base's weights: gigabytes to read."""
 
     @property
     def title(self) -> str:
-        """Name and training on one line."""
+        """Name and training in one line."""
         work = f"{self.epochs} epochs of {self.rows} rows" if self.rows else "random weights"
         return f"{self.model}: {self.label}, {work}"
 
 
 def planned_models(plan: Plan, benchmark: Dataset) -> Iterator[PlannedModel]:
-    """Yield the models that the runs of a plan start from or are compared with, in order."""
+    """Yield the models to prepare that runs start from or are compared with, in order."""
     for settings in plan.config.models:
-        models = ModelSources(settings, benchmark, plan.config.cache_folder)
-        name, tiny, preparation = settings.name, models.is_tiny, settings.preparation
-        if tiny:
-            rows, done = len(models.base_rows()), is_prepared(models.folder("base"))
+        sources = ModelSources(settings, benchmark, plan.config.cache_folder)
+        is_tiny = sources.is_tiny
+        if is_tiny:
             yield PlannedModel(
-                name,
-                "base",
-                "tiny base model",
-                rows,
-                preparation.base_epochs,
+                model=settings.name,
+                target="base",
+                label="tiny base model",
+                rows=len(sources.base_rows()),
+                epochs=settings.preparation.base_epochs,
                 is_tiny=True,
-                done=done,
+                done=is_prepared(sources.folder("base")),
             )
-        labels: dict[str, str] = {}
-        if settings.fine_tuned is None:
-            labels["full"] = "start model, on all rows"
-        if "retain" in plan.config.references:
-            splits = (run.forget_fraction for run in plan.runs if run.model.name == name)
-            names = dict.fromkeys(split_name("retain", split) for split in splits)
-            labels |= {n: f"retain model {n}" for n in names if n not in settings.retain}
-        for target, label in labels.items():
-            rows = len(models.tuning_rows(target))
-            done = tiny and is_prepared(models.folder(target))
-            yield PlannedModel(name, target, label, rows, preparation.epochs, tiny, done)
+        for target, label in _labels_of_targets(plan, settings).items():
+            yield PlannedModel(
+                model=settings.name,
+                target=target,
+                label=label,
+                rows=len(sources.tuning_rows(target)),
+                epochs=settings.preparation.epochs,
+                is_tiny=is_tiny,
+                done=is_tiny and is_prepared(sources.folder(target)),
+            )
+
+
+def _labels_of_targets(plan: Plan, settings: ModelSettings) -> dict[str, str]:
+    """Return the start and retain models to fine-tune, each with its label."""
+    labels: dict[str, str] = {}
+    if settings.fine_tuned is None:
+        labels["full"] = "start model, on all rows"
+    if "retain" not in plan.config.references:
+        return labels
+    for run in plan.runs:
+        if run.model.name != settings.name:
+            continue
+        name = split_name("retain", run.forget_fraction)
+        if name not in settings.retain:
+            labels[name] = f"retain model {name}"
+    return labels

@@ -1,7 +1,7 @@
 """The unlearned model of a recorded run: trained again from its spec, written, and evaluated.
 
-Weights are no part of a record. A run depends on its spec alone, so the same spec gives the same
-model: on a CPU to the last bit, on a GPU to rounding.
+Records have no weights. A run depends only on its spec, so the same spec gives the same model: on a
+CPU to the last bit, on a GPU up to rounding.
 """
 
 import json
@@ -33,10 +33,18 @@ from unlearnbench.runs.baselines import START
 from unlearnbench.runs.build_trainer import build_trainer
 from unlearnbench.runs.request_sequence import save_weights
 from unlearnbench.runs.workspace import Workspace, workspace
+from unlearnbench.training.trainer import Trainer
+
+_DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+"""Types of floats by the names that safetensors files have for them."""
 
 
 def spec_of(record: Record) -> RunSpec:
-    """Read the spec of a recorded run. Raises: RecordError for a record of anything else."""
+    """Read the spec of a recorded run.
+
+    Raises:
+        RecordError: The record is of another model, or its spec cannot be read.
+    """
     if record.kind != "run":
         raise RecordError(f"record {record.id} is of a {record.kind} model, which no run has made")
     try:
@@ -61,20 +69,29 @@ def remake(
     attention: str | None = None,
     show: Callable[[str], None],
 ) -> Evaluation:
-    """Train a recorded run again up to `epoch`, write model and tokenizer into `to`, evaluate them.
+    """Train a recorded run again, write its model and tokenizer, and evaluate what was written.
 
-    epoch    or step, of a run by steps
-    records  of the sweep in `folder`, whose configuration is `config`
-    adapter  write the LoRA adapter, in place of the model that it is merged into
-    dtype    of the written weights; default: see `exported_dtype`
-    attention  implementation that computes the run; default: the record's
-    show     prints a line on the progress
+    Args:
+        record: The record of the run.
+        records: The records of the sweep.
+        epoch: The epoch, or step of a run by steps, up to which the run is trained.
+        config: The configuration of the sweep.
+        folder: The sweep's folder.
+        to: The folder to write into.
+        adapter: Whether to write the LoRA adapter instead of the model that it is merged into.
+        dtype: Type of the written weights. None: see `exported_dtype`.
+        attention: Implementation of attention for the training. None: the record's.
+        show: Prints a line on the progress.
 
-    Returns what was observed of the written model. Raises: DataError where the benchmark's rows are
-    others now; RecordError or UnlearnbenchError for a run without weights.
+    Returns:
+        The evaluation of the written model.
+
+    Raises:
+        DataError: The benchmark's rows have changed since the run.
+        RecordError: The record is not of a run, or its spec cannot be read.
+        UnlearnbenchError: The run trained no weights, or has no adapter to write.
     """
     spec = spec_of(record)
-    name, split, repeats = spec.model.name, spec.forget_fraction, spec.training.deterministic
     method = method_from_spec(spec.method)
     if isinstance(method, Wrapper):
         raise UnlearnbenchError(
@@ -82,117 +99,177 @@ def remake(
         )
     if adapter and spec.model.lora is None:
         raise ModelError(f"record {record.id}: not a LoRA run, so it has no adapter to write")
-    resources = config.resources_of(name)
+
+    _prepare_process(spec, config, folder)
+    space = workspace(_config_of_run(spec, config), folder)
+    fingerprint_now = fingerprint(space.benchmark, spec.forget_fraction)
+    if fingerprint_now != spec.data_fingerprint:
+        raise DataError(
+            f"record {record.id} was made on other data: {spec.data_fingerprint} then, "
+            f"{fingerprint_now} now; give the benchmark the rows that it had"
+        )
+    space.fetch_models(spec.model.name, "full")
+    if attention is not None:
+        # Only the run changes, not the workspace: the folder of a start model is named by the
+        # settings that it was prepared with.
+        model_settings = spec.model.model_copy(update={"attention": attention})
+        spec = spec.model_copy(update={"model": model_settings})
+
+    with deterministic(spec.training.deterministic):
+        trainer = build_trainer(spec, space, method)
+        _train(trainer, spec.unit, epoch, show)
+        with trainer.evaluation_model(exact=True) as model:
+            _write(model, space, spec, to, adapter=adapter, dtype=dtype)
+        # Both references go, so that the written model has the memory.
+        del trainer, model
+        show("evaluate the written model")
+        return _evaluate_written(spec, space, records, to)
+
+
+def _prepare_process(spec: RunSpec, config: SweepConfig, folder: Path) -> None:
+    """Give this process the device, and the commits of the hub, that the sweep's workers had."""
+    resources = config.resources_of(spec.model.name)
     if resources.gpu:
-        os.environ.update(cuda_variables(deterministic=repeats))
+        os.environ.update(cuda_variables(deterministic=spec.training.deterministic))
     use_device(resources)
     quiet_transformers()
     hub.pin(planned_commits(folder))
-    space = workspace(_config(spec, config), folder)
-    if (now := fingerprint(space.benchmark, split)) != spec.data_fingerprint:
-        raise DataError(
-            f"record {record.id} was made on other data: {spec.data_fingerprint} then, {now} now; "
-            "give the benchmark the rows that it had"
-        )
-    space.fetch_models(name, "full")
-    if attention is not None:
-        # Only of this run: a start model is known by the settings that it was prepared with.
-        spec = spec.model_copy(
-            update={"model": spec.model.model_copy(update={"attention": attention})}
-        )
-    with deterministic(repeats):
-        trainer = build_trainer(spec, space, method)
-        if spec.unit is Unit.STEP:
-            show(f"train {spec.unit.counted(epoch)}")
-            for _ in trainer.until(epoch):
-                pass
-        else:
-            for number in range(1, epoch + 1):
-                show(f"epoch {number} of {epoch}: train")
-                for _ in trainer.epoch(number):
-                    pass
-        with trainer.evaluation_model(exact=True) as model:
-            _write(model, space, spec, to, adapter=adapter, dtype=dtype)
-        del trainer, model  # frees memory for the model that was written
-        show("evaluate the written model")
-        start = _start_evaluation(space, records, spec)
-        whole = spec.model.model_copy(update={"lora": None, "gradient_checkpointing": False})
-        result = space.evaluator(name, split)(load_any_model(Source(str(to)), whole), start)
-        result = space.with_start_losses(name, split, result)
-        # The sweep's table, which it is compared with, may be of evaluations without texts.
-        return space.kept(result, split)
+
+
+def _train(trainer: Trainer, unit: Unit, last: int, show: Callable[[str], None]) -> None:
+    """Train up to and including an epoch or a step."""
+    if unit is Unit.STEP:
+        show(f"train {unit.counted(last)}")
+        for _ in trainer.until(last):
+            pass
+        return
+    for epoch in range(1, last + 1):
+        show(f"epoch {epoch} of {last}: train")
+        for _ in trainer.epoch(epoch):
+            pass
+
+
+def _evaluate_written(
+    spec: RunSpec, space: Workspace, records: Iterable[Record], to: Path
+) -> Evaluation:
+    """Evaluate the model in a folder as the run's last epoch was evaluated."""
+    name = spec.model.name
+    split = spec.forget_fraction
+    start = _start_evaluation(space, records, spec)
+    # The written model needs neither a new adapter nor what saves memory in training.
+    settings = spec.model.model_copy(update={"lora": None, "gradient_checkpointing": False})
+    model = load_any_model(Source(str(to)), settings)
+    evaluation = space.evaluator(name, split)(model, start)
+    evaluation = space.with_start_losses(name, split, evaluation)
+    # The evaluation is compared with the sweep's table, which may be of evaluations without texts.
+    return space.kept(evaluation, split)
 
 
 def _start_evaluation(
     space: Workspace, records: Iterable[Record], spec: RunSpec
 ) -> Evaluation | None:
-    """Evaluation of the run's own start model, else of the sweep's only one."""
-    name, split = spec.model.name, spec.forget_fraction
-    stored = space.baselines.record_folder(name, START, split)
-    if stored.is_dir():
-        record = read_record(stored)
+    """Return the evaluation of the run's own start model, or of the sweep's only start model.
+
+    None if the sweep has no such record, or several.
+    """
+    name = spec.model.name
+    split = spec.forget_fraction
+    own_folder = space.baselines.record_folder(name, START, split)
+    if own_folder.is_dir():
+        record = read_record(own_folder)
     else:
         only = references_of(records).get(("fine-tuned", name, split, ""))
         if only is None:
             return None
         record = only.record
-    return record.evaluations[min(record.evaluations)] if record.evaluations else None
+    if not record.evaluations:
+        return None
+    return record.evaluations[min(record.evaluations)]
 
 
-def _config(spec: RunSpec, config: SweepConfig) -> SweepConfig:
-    """The sweep's configuration, as it was for one run."""
-    split, changes = spec.forget_fraction, dict[str, Any]()
-    if split not in config.split_keys:  # a benchmark's rows may depend on all of them
-        by_name = isinstance(split, str)
-        changes["forget_fractions"] = None if by_name else (split,)
-        changes["splits"] = (split,) if by_name else None
-    stated = next((m for m in config.models if m.name == spec.model.name), spec.model)
-    model = spec.model.model_copy(update={"resources": stated.resources})
-    changes |= {"data": spec.data, "models": (model,), "evaluation": spec.evaluation}
-    if config.storage and MARK in config.storage:  # its secret is in no file
+def _config_of_run(spec: RunSpec, config: SweepConfig) -> SweepConfig:
+    """Return the sweep's configuration as it was for one run.
+
+    A sweep may have been extended since, with other models, splits or rules.
+    """
+    changes: dict[str, Any] = {}
+    split = spec.forget_fraction
+    # A benchmark's rows may depend on all splits, so they stay if they contain the run's.
+    if split not in config.split_keys:
+        is_by_name = isinstance(split, str)
+        changes["forget_fractions"] = None if is_by_name else (split,)
+        changes["splits"] = (split,) if is_by_name else None
+    models_of_name = [model for model in config.models if model.name == spec.model.name]
+    stated = models_of_name[0] if models_of_name else spec.model
+    # Resources are no part of a run: those of this machine count.
+    changes["models"] = (spec.model.model_copy(update={"resources": stated.resources}),)
+    changes["data"] = spec.data
+    changes["evaluation"] = spec.evaluation
+    # A redacted address is of no use, and its secret is in no file.
+    if config.storage and MARK in config.storage:
         changes["storage"] = None
     return config.model_copy(update=changes)
 
 
 def exported_dtype(spec: RunSpec, space: Workspace, *, adapter: bool) -> str:
-    """The dtype in which a run's model is written, if none is named.
+    """Return the type in which the weights of a run are written, if none is named.
 
-    It is the base's, as it is stored. Nothing is widened: a run that trained bfloat16 weights has
+    It is the type of the base's files. Nothing is widened: a run that trained bfloat16 weights has
     no further digits, whatever the base has. An adapter stays as it was trained, in float32.
+
+    Args:
+        spec: The run.
+        space: The workspace of the sweep.
+        adapter: Whether only the adapter is written.
     """
     if adapter:
         return "float32"
     trained: str = spec.model.dtype
     stored = stored_dtype(space.models(spec.model.name).base().files(weights=True))
-    return trained if stored is None or trained != "float32" else stored
-
-
-_DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
-"""Types of floats by the names that safetensors files have for them."""
+    if stored is None or trained != "float32":
+        return trained
+    return stored
 
 
 def stored_dtype(folder: Path) -> str | None:
-    """The dtype of most numbers in a folder's weights; None for another one, such as 8-bit."""
+    """Return the type of most numbers in a folder's weights.
+
+    None if there are no weights, or if the type is no type of floats, such as 8-bit integers.
+    """
     from safetensors import safe_open
 
-    sizes: Counter[str] = Counter()
+    count_of_type: Counter[str] = Counter()
     for path in sorted(folder.glob("*.safetensors")):
         with safe_open(path, framework="pt") as file:
             for name in file.keys():  # noqa: SIM118  # it is no mapping
                 tensor = file.get_slice(name)
-                sizes[tensor.get_dtype()] += math.prod(tensor.get_shape())
-    return _DTYPES.get(sizes.most_common(1)[0][0]) if sizes else None
+                count_of_type[tensor.get_dtype()] += math.prod(tensor.get_shape())
+    if not count_of_type:
+        return None
+    most_frequent, _ = count_of_type.most_common(1)[0]
+    return _DTYPES.get(most_frequent)
 
 
 def _write(
     model: Any, space: Workspace, spec: RunSpec, to: Path, *, adapter: bool, dtype: str | None
 ) -> None:
-    """Write a trained model, with its adapter merged unless that is wanted, and its tokenizer."""
-    dtype = dtype or exported_dtype(spec, space, adapter=adapter)
+    """Write a trained model and its tokenizer.
+
+    Args:
+        model: The model.
+        space: The workspace of the sweep.
+        spec: The run.
+        to: The folder to write into.
+        adapter: Whether to write only the adapter instead of the model that it is merged into.
+        dtype: Type of the written weights. None: see `exported_dtype`.
+    """
+    if dtype is None:
+        dtype = exported_dtype(spec, space, adapter=adapter)
     if adapter:
-        source = space.models(spec.model.name).full()
-        folder = source.folder
-        for item in model.peft_config.values():
-            item.base_model_name_or_path = source.place if folder is None else str(folder.resolve())
+        base = space.models(spec.model.name).full()
+        # A relative folder would be looked up from wherever the adapter is loaded.
+        base_location = base.place if base.folder is None else str(base.folder.resolve())
+        for adapter_config in model.peft_config.values():
+            adapter_config.base_model_name_or_path = base_location
     save_weights(model, spec, to, adapter=adapter, dtype=dtype)
     space.tokenizer(spec.model.name).save_pretrained(to)

@@ -1,4 +1,9 @@
-"""Evaluation of a model under an attack: at each of its points, on the sets that it is about."""
+"""Evaluation of a model under an attack, at each of the attack's points.
+
+An attack changes the weights (`WeightAttack`), asks other questions (`PromptAttack`) or samples
+several answers to each question (`SamplingAttack`). At each point the rows that the attack selects
+are evaluated. At the end, the weights are restored.
+"""
 
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
@@ -28,22 +33,20 @@ from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.models.prompt_shift import ShiftedModel
 from unlearnbench.training.trainer import NonFiniteError
 
-Sets = Mapping[str, tuple[Question, ...]]
-
 
 def attack_rows(benchmark: Dataset, split: SplitKey) -> AttackRows:
-    """The rows of a split that attacks may use."""
+    """Return the rows of a split that attacks may use."""
     rows = benchmark.splits[split]
     return AttackRows(rows.forget, rows.retain, benchmark.subject_rows)
 
 
 def own_answers(plain: Evaluation) -> dict[str, str]:
-    """The greedy answers of an evaluation, by question."""
-    return {
-        question: answer
-        for result in plain.sets.values()
-        for question, answer in zip(result.questions, result.generated, strict=False)
-    }
+    """Return the greedy answers of an evaluation, by question."""
+    answer_of_question: dict[str, str] = {}
+    for observed in plain.sets.values():
+        # A set without generated answers has no entry for its questions.
+        answer_of_question |= dict(zip(observed.questions, observed.generated, strict=False))
+    return answer_of_question
 
 
 def evaluations_under(
@@ -54,40 +57,62 @@ def evaluations_under(
     tools: AttackTools,
     plain: Evaluation | None = None,
 ) -> Iterator[tuple[str, Evaluation]]:
-    """Attack `model`, and yield its evaluation at each point, with the name of the variant.
+    """Attack a model, and yield its evaluation at each point. Collective.
 
-    name   of the attack
-    model  in evaluation mode; it may be a `ShiftedModel`, which an attack on weights with
-           `white_box` bypasses
-    plain  the model's evaluation without the attack, whose answers serve as drafts, and which an
-           attack with `reads_answers` needs
+    Weights are restored before the iterator ends, and when it is closed. The attack ends early if
+    its training meets a loss that is not finite, or runs out of memory. A warning says so.
 
-    The questions of the evaluations are the original ones. Weights are restored before the
-    iterator ends, and when it is closed. An attack whose training meets a loss that is not finite,
-    or runs out of memory, ends there.
-    Raises: PluginError where the attack fails, EvaluationError where no row is left to evaluate.
+    Args:
+        name: Name of the attack in the configuration.
+        attack: The attack.
+        model: The model, in evaluation mode. It may be a `ShiftedModel`, whose shift is bypassed by
+            an attack on weights with `white_box`.
+        evaluator: The evaluator of the plain rows.
+        tools: What attacks on weights may use.
+        plain: The model's evaluation without the attack. Its answers serve as drafts, and an attack
+            with `reads_answers` needs them.
+
+    Yields:
+        The variant, such as `relearning@13`, and the evaluation. Its questions are those that are
+        asked without the attack.
+
+    Raises:
+        PluginError: The attack fails.
+        EvaluationError: No row is left to evaluate.
     """
+    named = _NamedAttack(name, attack)
     rows = tools.rows
     if attack.reads_answers:
         if plain is None:
             raise EvaluationError(f"attack {name!r} reads the model's own answers: evaluate first")
         rows = replace(rows, answers=own_answers(plain))
-    asked = _asked_rows(name, attack, evaluator, rows)
-    sets = {key: of_set.questions for key, of_set in asked.items()}
+    asked = _asked_rows(named, evaluator, rows)
+
     inner = model.model if isinstance(model, ShiftedModel) else model
-    shown = inner if attack.white_box else model
-    changes = isinstance(attack, WeightAttack)
-    with (
-        restored(inner) if changes else nullcontext(),
-        closing(_reached(name, attack, inner, tools)) as points,
-    ):
+    evaluated = inner if attack.white_box else model
+    restores = restored(inner) if isinstance(attack, WeightAttack) else nullcontext()
+    with restores, closing(_points(named, inner, tools)) as points:
         for point in points:
-            part = _asking(name, attack, point, evaluator, sets, rows)
-            result = part(shown, plain)
+            attacked = _attacked_evaluator(named, point, evaluator, asked, rows)
+            evaluation = attacked(evaluated, plain)
             if isinstance(attack, SamplingAttack):
-                result = part.with_samples(result, shown, attack)
-            evaluator.batch_tokens = part.batch_tokens  # halved for good where memory was short
-            yield variant(name, point), _with_original_rows(result, asked)
+                evaluation = attacked.with_samples(evaluation, evaluated, attack)
+            # If memory was short, batches stay smaller for all later evaluations.
+            evaluator.batch_tokens = attacked.batch_tokens
+            yield variant(name, point), _with_original_rows(evaluation, asked)
+
+
+@dataclass(frozen=True)
+class _NamedAttack:
+    """An attack and its name in the configuration."""
+
+    name: str
+    plugin: Attack
+
+    def calls(self, function: str) -> AbstractContextManager[None]:
+        """Turn an exception in a function of the attack into a PluginError that names both."""
+        file = source_file(type(self.plugin))
+        return plugin_code(f"`{function}` of attack {self.name!r}", file)
 
 
 @dataclass(frozen=True)
@@ -95,131 +120,173 @@ class _AskedRows:
     """The rows of one set that are evaluated under an attack."""
 
     questions: tuple[Question, ...]
-    """As they are asked without the attack."""
+    """The rows as they are asked without the attack."""
     places: IntArray | None
-    """Their places in the set; None for all of its rows."""
+    """Their indices in the set. None: all rows of the set."""
 
 
 def _asked_rows(
-    name: str, attack: Attack, evaluator: Evaluator, rows: AttackRows
+    attack: _NamedAttack, evaluator: Evaluator, rows: AttackRows
 ) -> dict[str, _AskedRows]:
-    """Select the rows that are evaluated, of each set with one of the attack's roles."""
+    """Select the rows that are evaluated, by set, among the sets with a role of the attack's.
+
+    Raises:
+        EvaluationError: The attack selects no row.
+    """
     asked: dict[str, _AskedRows] = {}
-    for key, items in evaluator.sets.items():
-        if evaluator.roles.get(key) not in attack.roles:
+    for set_name, items in evaluator.sets.items():
+        if evaluator.roles.get(set_name) not in attack.plugin.roles:
             continue
-        with _guarded(name, attack, "selects"):
-            places = [i for i, item in enumerate(items) if attack.selects(item.question, rows)]
-        if places:
-            questions = tuple(items[place].question for place in places)
-            is_whole = len(places) == len(items)
-            asked[key] = _AskedRows(questions, None if is_whole else np.array(places, np.int64))
+        questions = [item.question for item in items]
+        with attack.calls("selects"):
+            places = [
+                i for i, question in enumerate(questions) if attack.plugin.selects(question, rows)
+            ]
+        if not places:
+            continue
+        are_all = len(places) == len(questions)
+        asked[set_name] = _AskedRows(
+            tuple(questions[place] for place in places),
+            None if are_all else np.array(places, np.int64),
+        )
     if not asked:
-        roles = ", ".join(sorted(attack.roles))
+        roles = ", ".join(sorted(attack.plugin.roles))
         raise EvaluationError(
-            f"attack {name!r}: there is no row to evaluate in sets of role {roles}; leave it out"
+            f"attack {attack.name!r}: there is no row to evaluate in sets of role {roles}; leave "
+            "it out"
         )
     return asked
 
 
-def _reached(
-    name: str, attack: Attack, model: Any, tools: AttackTools
-) -> Generator[str, None, None]:
-    """The points that the attack reaches, in the declared order.
+def _points(attack: _NamedAttack, model: Any, tools: AttackTools) -> Generator[str, None, None]:
+    """Carry out an attack, and yield each of its points once it is reached. Collective.
 
-    Not those from a loss or weights on that are not finite, or a step that does not fit into
-    memory: the attack has failed, which is no fault of the run. A notice names them.
+    If a loss or the weights are not finite, or if a step does not fit into memory, the attack has
+    failed, which is no fault of the run. Then a warning names the points that were not reached.
     """
-    if not isinstance(attack, WeightAttack):
-        yield from attack.points()
+    plugin = attack.plugin
+    points = plugin.points()
+    if not isinstance(plugin, WeightAttack):
+        yield from points
         return
-    expected, reached = attack.points(), 0
-    steps: Iterator[str] = iter(())
+    reached = 0
     try:
-        with _guarded(name, attack, "change"):
-            steps = attack.change(model, tools)
-            for point in steps:
-                if (point,) != expected[reached : reached + 1]:
+        with closing(_changes(attack, plugin, model, tools)) as changes:
+            for point in changes:
+                yield point
+                reached += 1
+    except (NonFiniteError, ShortMemoryError) as error:
+        # If several processes share the model, the others may have had room for the step. They wait
+        # for this one, so all have to end.
+        if isinstance(error, ShortMemoryError) and world_size() > 1:
+            raise
+        missing = ", ".join(variant(attack.name, point) for point in points[reached:])
+        first_line, _, _ = str(error).partition("\n")
+        warn_later(f"no results for {missing}: {first_line}")
+
+
+def _changes(
+    attack: _NamedAttack, plugin: WeightAttack, model: Any, tools: AttackTools
+) -> Generator[str, None, None]:
+    """Change the weights of a model up to each point, and yield the point. Collective.
+
+    Raises:
+        NonFiniteError: The attack has made weights that are not finite.
+        PluginError: The attack raises something else, or does not yield its points in order.
+    """
+    remaining = [*plugin.points()]
+    changes: Iterator[str] = iter(())
+    try:
+        with attack.calls("change"):
+            changes = plugin.change(model, tools)
+            for point in changes:
+                if not remaining or point != remaining[0]:
                     raise PluginError(
-                        f"`change` of attack {name!r} yields {point!r} where `points` declares "
-                        f"{', '.join(expected[reached:]) or None!r}; yield each of `points` once, "
+                        f"`change` of attack {attack.name!r} yields {point!r} where `points` "
+                        f"declares {', '.join(remaining) or None!r}; yield each of `points` once, "
                         "in their order"
                     )
                 if not _is_finite(model):
                     raise NonFiniteError(f"it made weights that are not finite at {point!r}")
-                reached += 1
+                remaining.pop(0)
                 yield point
-            if reached < len(expected):
+            if remaining:
                 raise PluginError(
-                    f"`change` of attack {name!r} ends before its point {expected[reached]!r}"
+                    f"`change` of attack {attack.name!r} ends before its point {remaining[0]!r}"
                 )
-    except (NonFiniteError, ShortMemoryError) as error:
-        if isinstance(error, ShortMemoryError) and world_size() > 1:
-            raise  # the other processes may have had room, and wait for this one
-        left = ", ".join(variant(name, point) for point in expected[reached:])
-        warn_later(f"no results for {left}: {str(error).partition(chr(10))[0]}")
-    finally:  # what a plug-in's generator changed is put back at once
-        if isinstance(steps, Generator):
-            steps.close()
+    finally:
+        # A plug-in's generator undoes its other changes at once, such as hooks.
+        if isinstance(changes, Generator):
+            changes.close()
 
 
 def _is_finite(model: Any) -> bool:
-    """Return whether all weights are finite. Collective."""
+    """Whether all weights are finite. Collective."""
     parts = map(local_part, model.parameters())
-    return all(all_gather(all(bool(part.isfinite().all()) for part in parts)))
+    own_part_is_finite = all(bool(part.isfinite().all()) for part in parts)
+    return all(all_gather(own_part_is_finite))
 
 
-def _asking(
-    name: str, attack: Attack, point: str, evaluator: Evaluator, sets: Sets, rows: AttackRows
+def _attacked_evaluator(
+    attack: _NamedAttack,
+    point: str,
+    evaluator: Evaluator,
+    asked: Mapping[str, _AskedRows],
+    rows: AttackRows,
 ) -> Evaluator:
-    """The evaluator of the rows as they are asked at a point; kept for the next model."""
-    key = name, attack.model_dump_json(), point
-    part = evaluator.derived.get(key)
-    if part is None:
-        with _guarded(name, attack, "asked"):
-            asked = {
-                of: tuple(attack.asked(question, point, rows) for question in result)
-                for of, result in sets.items()
-            }
-        part = evaluator.with_sets(asked, sets)
-        if not attack.reads_answers:
-            evaluator.derived[key] = part
-    part.batch_tokens = evaluator.batch_tokens
-    return part
+    """Return an evaluator of the rows as the attack asks them at a point.
+
+    It is kept for the next model, unless its questions depend on the answers of this one.
+
+    Args:
+        attack: The attack.
+        point: One of its points.
+        evaluator: The evaluator of the plain rows.
+        asked: The rows to ask, by set.
+        rows: Rows that the attack may use.
+    """
+    key = attack.name, attack.plugin.model_dump_json(), point
+    attacked = evaluator.derived.get(key)
+    if attacked is None:
+        plain_questions = {set_name: of_set.questions for set_name, of_set in asked.items()}
+        attacked_questions: dict[str, tuple[Question, ...]] = {}
+        with attack.calls("asked"):
+            for set_name, questions in plain_questions.items():
+                attacked_questions[set_name] = tuple(
+                    attack.plugin.asked(question, point, rows) for question in questions
+                )
+        attacked = evaluator.with_sets(attacked_questions, plain_questions)
+        if not attack.plugin.reads_answers:
+            evaluator.derived[key] = attacked
+    attacked.batch_tokens = evaluator.batch_tokens
+    return attacked
 
 
 def _with_original_rows(evaluation: Evaluation, asked: Mapping[str, _AskedRows]) -> Evaluation:
-    """Return the evaluation with the original questions, and the places of its rows.
+    """Return the evaluation with the questions as asked without the attack, and rows' places.
 
     Two rows may have the same question, so questions alone do not tell which rows were asked.
     """
-    sets = {
-        key: replace(
-            seen,
-            questions=tuple(question.question for question in asked[key].questions),
-            places=asked[key].places,
-        )
-        for key, seen in evaluation.sets.items()
-    }
+    sets = dict(evaluation.sets)
+    for name, observed in evaluation.sets.items():
+        questions = tuple(question.question for question in asked[name].questions)
+        sets[name] = replace(observed, questions=questions, places=asked[name].places)
     return replace(evaluation, sets=sets)
-
-
-def _guarded(name: str, attack: Attack, function: str) -> AbstractContextManager[None]:
-    return plugin_code(f"`{function}` of attack {name!r}", source_file(type(attack)))
 
 
 @contextmanager
 def restored(model: Any) -> Generator[None, None, None]:
-    """Restore weights and buffers bit for bit, what is trained, and the mode, on leaving.
+    """Restore a model on leaving: weights, buffers, which of them are trained, and the mode.
 
-    Copies are held in host memory, so that an attack has the device's. Modules that were put in
-    place of others are not put back. Of a sharded model each process restores its own part.
+    Weights are restored bit for bit, from copies in host memory, so that an attack has all of the
+    device's memory. Each process restores its own part of a sharded model. A module that replaced
+    another one stays.
     """
-    named = (*model.named_parameters(), *model.named_buffers())
-    tensors = {name: local_part(value.detach()) for name, value in named}
+    named_tensors = (*model.named_parameters(), *model.named_buffers())
+    tensors = {name: local_part(tensor.detach()) for name, tensor in named_tensors}
     copies = {name: tensor.to("cpu", copy=True) for name, tensor in tensors.items()}
-    trained = {name: p.requires_grad for name, p in model.named_parameters()}
-    modes = {module: module.training for module in model.modules()}
+    was_trained = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
+    was_training = {module: module.training for module in model.modules()}
     try:
         yield
     finally:
@@ -228,6 +295,6 @@ def restored(model: Any) -> Generator[None, None, None]:
                 tensor.copy_(copies[name])
         for name, parameter in model.named_parameters():
             parameter.grad = None
-            parameter.requires_grad_(trained.get(name, parameter.requires_grad))
-        for module, training in modes.items():
-            module.training = training
+            parameter.requires_grad_(was_trained.get(name, parameter.requires_grad))
+        for module, mode in was_training.items():
+            module.training = mode
