@@ -1,7 +1,7 @@
-"""What is said about rows that are cut, or that one request forgets and the next one retains.
+"""Warnings about rows that are cut, or that one request forgets and a later one retains.
 
-A plan says it about a user's own rows, before a model is loaded. Of other rows, and of models that
-are built here with their tokenizer, training itself counts the rows that it cuts.
+A plan warns of a user's own rows, before a model is loaded. Training warns of all other rows, and
+of models that are built here, because their tokenizers do not exist earlier.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from unlearnbench.models.token_row import Row
 from unlearnbench.runs.model_sources import ModelSources
 
 TOKENISED = 500
-"""Most rows whose tokens are counted: those with the longest texts."""
+"""Largest number of rows whose tokens are counted. They are those with the longest texts."""
 
 
 def check_conversations(models: ModelSources) -> None:
-    """Check that a model's template renders what rows have in front of their questions.
+    """Check that a model's template has a place for what rows have in front of their questions.
 
     Raises:
-        ModelError: If it has no system messages, or no earlier turns, and rows have them.
+        ModelError: Rows have system messages or earlier turns, and the template has none.
     """
-    rows = [
+    conversations = [
         row
         for row in models.benchmark.full
         if row.format == "chat" and (row.system is not None or row.examples)
     ]
-    if not rows:
+    if not conversations:
         return
     template = models.template
-    for row in rows:
+    for row in conversations:
         template.of(row).prompt(row.question, row.examples)
 
 
@@ -49,54 +49,61 @@ def row_warnings(
     if not isinstance(config.data, OwnRows):
         return
     yield from _sequence_warnings(config, benchmark)
-    rows = tuple(
-        dict.fromkeys(
-            row for split in benchmark.splits.values() for row in (*split.forget, *split.retain)
-        )
-    )
+    # Splits share rows. A dictionary keeps each row once, in order.
+    rows: dict[Question, None] = {}
+    for split in benchmark.splits.values():
+        rows |= dict.fromkeys((*split.forget, *split.retain))
     for sources in models:
-        # A hub that cannot be reached, or a tokenizer that is built here, counts nothing now.
+        # If a hub cannot be reached, or if the tokenizer is built here, nothing is counted now.
         with suppress(UnreachableError, ModelError):
-            yield from _length_warnings(sources, rows, config.training.max_length)
+            yield from _length_warnings(sources, tuple(rows), config.training.max_length)
 
 
 def _sequence_warnings(config: SweepConfig, benchmark: Dataset) -> Iterator[str]:
-    """Yield a line if a request retains what an earlier one has forgotten."""
+    """Yield a line if a request retains rows that an earlier request has forgotten."""
     if config.requests != "in-sequence":
         return
-    forgotten: dict[object, str] = {}
+    split_that_forgot: dict[object, str] = {}
     for key in config.split_keys:
         split = benchmark.splits[key]
-        learned_again = [row for row in split.retain if row_key(row) in forgotten]
+        learned_again = [row for row in split.retain if row_key(row) in split_that_forgot]
         if learned_again:
             first = learned_again[0]
-            before = forgotten[row_key(first)]
+            earlier = split_that_forgot[row_key(first)]
             count = counted(len(learned_again), "retain row", "retain rows")
             yield (
-                f"requests: in-sequence: {count} of {split.name} would teach again what {before} "
+                f"requests: in-sequence: {count} of {split.name} would teach again what {earlier} "
                 f"forgets, such as {first.place}; name retain rows by split, as in retain: "
-                f"{{{before}: …, {split.name}: …}}"
+                f"{{{earlier}: …, {split.name}: …}}"
             )
-        forgotten |= {row_key(row): split.name for row in split.forget}
+        for row in split.forget:
+            split_that_forgot[row_key(row)] = split.name
 
 
 def _length_warnings(models: ModelSources, rows: Sequence[Question], most: int) -> Iterator[str]:
-    """Yield a line if rows are longer than what is trained on, or than the model's context."""
+    """Yield a line if rows are longer than what is trained on, or than the model's context.
+
+    Args:
+        models: The model.
+        rows: All training rows, each once.
+        most: Largest number of tokens that are trained on.
+    """
     if models.is_tiny:
         return
-    # Few tokens are shorter than a byte, so that short texts need not be read as tokens.
-    longest = sorted(rows, key=_bytes, reverse=True)[:TOKENISED]
-    candidates = [row for row in longest if _bytes(row) > most // 2]
+    # Few tokens are shorter than a byte. So texts with few bytes need not be split into tokens.
+    longest_texts = sorted(rows, key=_bytes, reverse=True)[:TOKENISED]
+    candidates = [row for row in longest_texts if _bytes(row) > most // 2]
     if not candidates:
         return
     encoder = models.encoder(most)
-    counts = [(encoder.length(row), row) for row in candidates]
-    too_long = [(count, row) for count, row in counts if count > most]
+    tokens_and_rows = [(encoder.length(row), row) for row in candidates]
+    too_long = [(tokens, row) for tokens, row in tokens_and_rows if tokens > most]
     if not too_long:
         return
-    tokens, row = max(too_long, key=lambda pair: pair[0])
-    are_all = len(too_long) == len(candidates) == TOKENISED
-    number = f"{'at least ' if are_all else ''}{len(too_long)} of {len(rows)} rows"
+    tokens, row = max(too_long, key=_first)
+    # If all rows that were counted are too long, so may be others.
+    may_be_more = len(too_long) == len(candidates) == TOKENISED
+    number = f"{'at least ' if may_be_more else ''}{len(too_long)} of {len(rows)} rows"
     context = context_length(models.start_config)
     reads = "" if context is None else f", and evaluations behind the model's context of {context}"
     yield (
@@ -113,20 +120,20 @@ def cut_warning(
     encoder: Encoder,
     setting: str,
 ) -> str | None:
-    """Return a line about rows that training cuts; None if all of them are whole.
+    """Return a line about rows that training cuts, or None if no row is cut.
 
     Args:
-        where: Model, and split if the rows are of one.
+        where: The model, and the split if the rows are of one: `llama, forget10`.
         rows: The rows as tokens.
         questions: The same rows as texts.
-        encoder: What has made the tokens.
-        setting: Name of the setting that bounds them: `training.max_length`.
+        encoder: The encoder of the rows.
+        setting: Name of the setting that bounds their tokens, such as `training.max_length`.
     """
     cut = [question for row, question in zip(rows, questions, strict=True) if row.cut]
     if not cut:
         return None
-    longest = sorted(cut, key=_bytes, reverse=True)[:TOKENISED]
-    tokens, row = max(((encoder.length(row), row) for row in longest), key=lambda pair: pair[0])
+    longest_texts = sorted(cut, key=_bytes, reverse=True)[:TOKENISED]
+    tokens, row = max(((encoder.length(row), row) for row in longest_texts), key=_first)
     place = f", {row.place}," if row.place else ""
     return (
         f"{where}: {len(cut)} of {len(rows)} rows are longer than {setting} "
@@ -135,8 +142,15 @@ def cut_warning(
     )
 
 
+def _first(tokens_and_row: tuple[int, Question]) -> int:
+    """Return the number of tokens. Rows have no order."""
+    tokens, _ = tokens_and_row
+    return tokens
+
+
 def _bytes(row: Question) -> int:
-    """Return the size of all texts of a row that a model reads."""
-    context = (text for example in row.examples for text in example)
-    texts = (row.question, row.answer, row.system or "", *context)
+    """Return the number of bytes of all texts of a row that a model reads."""
+    texts = [row.question, row.answer, row.system or ""]
+    for example in row.examples:
+        texts += example
     return sum(len(text.encode(errors="surrogatepass")) for text in texts)

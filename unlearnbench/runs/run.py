@@ -71,7 +71,7 @@ from unlearnbench.runs.fitted_model import fitted_model
 from unlearnbench.runs.prerequisites import execute_task, preparation_tasks, start_check
 from unlearnbench.runs.request_sequence import has_successor, leave_model, remove_model
 from unlearnbench.runs.workspace import Workspace, workspace
-from unlearnbench.training.optimizers import on_host
+from unlearnbench.training.optimizer_state import on_host
 from unlearnbench.training.step_result import StepResult
 from unlearnbench.training.trainer import NonFiniteError, Trainer
 

@@ -1,7 +1,7 @@
-"""What a plan says about optimiser steps and learning rates that are unlikely to do what is meant.
+"""Warnings of a plan about numbers of optimiser steps and learning rates that are hardly meant.
 
-Nothing here is an error. A setting may be far from what others use for a reason, such as to show
-that it fails.
+None of these settings is an error. A setting may be far from what others use for a reason, such as
+to show that it fails.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from unlearnbench.runs.model_sources import ModelSources
 ORDER = 10
 """Ratio beyond which a learning rate is of another order than a known one."""
 _ROUNDING = 1e-9
-"""Relative error that ratios of written rates have."""
+"""Relative error of the ratio of two rates that are written as decimal numbers."""
 
 
 def training_warnings(
     config: SweepConfig, forget_rows: Mapping[SplitKey, int], models: Sequence[ModelSources]
 ) -> Iterator[str]:
-    """Yield a line for each kind of unlikely setting of runs, and of a model's preparation.
+    """Yield a line for each unlikely setting of runs, and of a model's preparation.
 
     Args:
-        config: Of the sweep.
+        config: The sweep.
         forget_rows: Number of forget rows by split.
-        models: Those that forget.
+        models: The models of the sweep.
     """
     yield from _run_step_warnings(config, forget_rows)
     yield from _unused_rate_warnings(config)
@@ -53,7 +53,7 @@ def training_warnings(
 
 
 def weights_of(sources: ModelSources) -> int | None:
-    """Count the weights of a model; None if its configuration cannot be read or built here."""
+    """Return the number of weights of a model. None: its configuration cannot be read."""
     settings = sources.settings
     with suppress(ModelError):
         return number_of_weights(config_of(settings, sources.base()), settings)
@@ -63,52 +63,62 @@ def weights_of(sources: ModelSources) -> int | None:
 def usual_preparation_rate(sources: ModelSources, weights: int) -> float | None:
     """Return the learning rate at which models of this size learn rows.
 
-    None if nothing is known, as of adapters, or of Muon for models of other sizes than tiny.
+    Args:
+        sources: The model.
+        weights: Its number of weights.
+
+    Returns:
+        The rate, or None if nothing is known about models of its kind. That is so for adapters, and
+        for Muon except in tiny models.
     """
     settings = sources.settings
-    size = ModelSize.of(weights)
-    value = preparation_value(size)
     if settings.lora is not None:
         return None
-    if settings.preparation.optimizer == value.settings.get("optimizer", "adamw"):
+    size = ModelSize.of(weights)
+    value = preparation_value(size)
+    known_optimizer = value.settings.get("optimizer", "adamw")
+    if settings.preparation.optimizer == known_optimizer:
         return float(value.settings["learning_rate"])
     if size is ModelSize.TINY:
-        # Tiny models are prepared with Muon. With AdamW they forget at this rate, and learn alike.
+        # The known value of tiny models is for Muon. With AdamW they forget at this rate, and learn
+        # at it, too.
         return starting_values("npo", size)[0].learning_rate
     return None
 
 
 def _run_step_warnings(config: SweepConfig, forget_rows: Mapping[SplitKey, int]) -> Iterator[str]:
-    """Yield a line for each batch size that holds all forget rows of a split."""
-    # A budget in steps does not depend on how many of them an epoch has.
+    """Yield a line for each batch size that is as large as a split's forget rows."""
+    # A budget in steps does not depend on how many steps an epoch has.
     if config.unit is Unit.STEP:
         return
-    sizes = {
-        config.training_of(name).batch_size for name in config.method_names if registry.trains(name)
-    }
-    for size in sorted(sizes):
-        small = {split: count for split, count in forget_rows.items() if count <= size}
-        if not small:
+    trained = filter(registry.trains, config.method_names)
+    batch_sizes = {config.training_of(name).batch_size for name in trained}
+    for batch_size in sorted(batch_sizes):
+        small_splits = [
+            f"{split_label(split)} ({count} rows)"
+            for split, count in forget_rows.items()
+            if count <= batch_size
+        ]
+        if not small_splits:
             continue
-        splits = ", ".join(f"{split_label(split)} ({n} rows)" for split, n in small.items())
         yield (
-            f"training.batch_size {size} holds all forget rows of {splits}: an epoch is one "
-            f"optimiser step, and a run has {config.budget} in all; set a smaller batch_size "
-            "or more epochs, or state steps in place of epochs"
+            f"training.batch_size {batch_size} holds all forget rows of {', '.join(small_splits)}: "
+            f"an epoch is one optimiser step, and a run has {config.budget} in all; set a smaller "
+            "batch_size or more epochs, or state steps in place of epochs"
         )
 
 
 def _unused_rate_warnings(config: SweepConfig) -> Iterator[str]:
     """Yield a line if the sweep states learning rates, and every entry has its own.
 
-    So it is if a file extends one that `configs new` wrote for rows of one's own.
+    This happens if a file extends one that `configs new` wrote for a user's own rows.
     """
     if "learning_rates" not in config.model_fields_set or config.learning_rates is None:
         return
     trained = [
-        grid for grid in config.methods if grid.specs and registry.trains(grid.specs[0].name)
+        entry for entry in config.methods if entry.specs and registry.trains(entry.specs[0].name)
     ]
-    if trained and all(grid.learning_rates is not None for grid in trained):
+    if trained and all(entry.learning_rates is not None for entry in trained):
         yield (
             f"learning_rates {_rates_text(config.learning_rates)} has no effect: every entry of "
             "methods that trains has learning_rates of its own; change those, or leave this out"
@@ -116,10 +126,12 @@ def _unused_rate_warnings(config: SweepConfig) -> Iterator[str]:
 
 
 def _preparation_step_warnings(sources: ModelSources) -> Iterator[str]:
+    """Yield a line if a batch of the preparation is as large as all rows."""
     settings = sources.settings
     if settings.fine_tuned is not None:
         return
-    rows, preparation = len(sources.tuning_rows("full")), settings.preparation
+    preparation = settings.preparation
+    rows = len(sources.tuning_rows("full"))
     if rows <= preparation.batch_size:
         yield (
             f"{settings.name}: preparation.batch_size {preparation.batch_size} holds all {rows} "
@@ -131,26 +143,35 @@ def _preparation_step_warnings(sources: ModelSources) -> Iterator[str]:
 def _rate_warnings(config: SweepConfig, sources: ModelSources, weights: int) -> Iterator[str]:
     """Yield a line if all rates of a method are far from all that are known for this size."""
     size = ModelSize.of(weights)
-    far: list[str] = []
-    for grid in config.methods:
-        rates = grid.learning_rates or config.learning_rates
-        name = grid.specs[0].name if grid.specs else ""
-        if not name or rates is None or not registry.trains(name):
+    trains_adapters = sources.settings.lora is not None
+    far_methods: dict[str, None] = {}
+    for entry in config.methods:
+        rates = entry.learning_rates or config.learning_rates
+        if not entry.specs or rates is None:
             continue
-        known = starting_values(name, size, adapters=sources.settings.lora is not None)
-        ratios = [_ratio(rates, value.learning_rate) for value in known]
-        if ratios and is_other_order(min(ratios)):
-            nearest = known[ratios.index(min(ratios))]
-            far.append(f"{name} {_rates_text(rates)} ({_value_text(nearest)})")
-    if far:
+        name = entry.specs[0].name
+        if not registry.trains(name):
+            continue
+        nearest = _nearest(rates, starting_values(name, size, adapters=trains_adapters))
+        if nearest is not None and is_other_order(_ratio(rates, nearest.learning_rate)):
+            far_methods[f"{name} {_rates_text(rates)} ({_value_text(nearest)})"] = None
+    if far_methods:
         yield (
             f"{sources.settings.name}: learning rates of another order than a model of "
-            f"{_count_text(weights)} weights suggests: {', '.join(dict.fromkeys(far))}; the page "
+            f"{_count_text(weights)} weights suggests: {', '.join(far_methods)}; the page "
             "Starting values has the sources"
         )
 
 
+def _nearest(
+    rates: Sequence[float] | Range, known: Sequence[StartingValue]
+) -> StartingValue | None:
+    """Return the known value with the smallest ratio to some rates. None: no value is known."""
+    return min(known, key=lambda value: _ratio(rates, value.learning_rate), default=None)
+
+
 def _preparation_rate_warnings(sources: ModelSources, weights: int) -> Iterator[str]:
+    """Yield a line if the learning rate of the preparation is far from the usual one."""
     settings = sources.settings
     if settings.fine_tuned is not None:
         return
@@ -170,25 +191,31 @@ def is_other_order(ratio: float) -> bool:
 
 
 def _ratio(rates: Sequence[float] | Range, known: float) -> float:
-    """Return by which factor the nearest of some rates differs from a known one, at least 1."""
+    """Return by which factor the nearest of some rates differs from a known rate.
+
+    Returns:
+        A factor of at least 1, whether the rate is larger or smaller.
+    """
     if isinstance(rates, Range):
-        rates = (min(max(known, rates.low), rates.high),)
+        nearest_rate = min(max(known, rates.low), rates.high)
+        rates = (nearest_rate,)
     return min(math.exp(abs(math.log(rate / known))) for rate in rates)
 
 
 def _rates_text(rates: Sequence[float] | Range) -> str:
+    """Return rates as in `1e-05 and 2e-05`, or `1e-05 to 1e-03`."""
     if isinstance(rates, Range):
         return f"{float_text(rates.low)} to {float_text(rates.high)}"
     return " and ".join(float_text(rate) for rate in rates)
 
 
 def _value_text(value: StartingValue) -> str:
-    """`1e-05, published`."""
+    """Return a known rate and its origin, as in `1e-05, published`."""
     return f"{float_text(value.learning_rate)}, {value.origin.value}"
 
 
 def _count_text(weights: int) -> str:
-    """`1.7 million`, `6.7 billion`."""
+    """Return a number of weights as in `1.7 million` or `6.7 billion`."""
     if weights >= 1e9:
         return f"{weights / 1e9:.2g} billion"
     return f"{weights / 1e6:.2g} million" if weights < 1e8 else f"{weights / 1e6:.0f} million"

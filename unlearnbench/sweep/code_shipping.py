@@ -1,7 +1,7 @@
 """The context in which a worker runs the driver's code.
 
-The nodes of a cluster have the same packages installed as the driver's machine; what exists on that
-machine alone travels: plug-in files, as text, and pinned commits.
+The nodes of a cluster have the same packages installed as the driver's machine. What exists only on
+the driver's machine travels to them: plug-in files, as text, and the commits of the hub.
 """
 
 from __future__ import annotations
@@ -24,42 +24,58 @@ from unlearnbench.config.resources import TrackingSettings
 from unlearnbench.config.schema import SweepConfig
 
 SCRATCH = "UNLEARNBENCH_SCRATCH"
-"""Environment variable: a node's folder for what goes through the storage; default: in /tmp."""
+"""Environment variable for a node's folder of files that go through the storage.
+
+If it is not set, the folder is in the system's temporary folder, such as /tmp.
+"""
 
 
 @lru_cache(maxsize=8)
 def check_versions(driver: tuple[tuple[str, str], ...]) -> None:
-    """Raise UnlearnbenchError where this node has other versions than the driver."""
-    expected, installed = dict(driver), versions()
-    differing = "; ".join(
-        f"{name} {installed.get(name, 'is missing')} there, {expected.get(name, 'missing')} here"
-        for name in sorted(expected | installed)
-        if expected.get(name) != installed.get(name)
-    )
-    if differing:
+    """Raise UnlearnbenchError if this node has other versions of packages than the driver.
+
+    Args:
+        driver: The driver's packages, each with its version.
+    """
+    expected = dict(driver)
+    installed = versions()
+    differences: list[str] = []
+    for name in sorted(expected | installed):
+        if expected.get(name) != installed.get(name):
+            there = installed.get(name, "is missing")
+            here = expected.get(name, "missing")
+            differences.append(f"{name} {there} there, {here} here")
+    if differences:
         raise UnlearnbenchError(
             f"ray.address: node {platform.node()} differs from the driver's machine, so its "
-            f"numbers might too: {differing}; install the same versions in every node's image"
+            f"numbers might too: {'; '.join(differences)}; install the same versions in every "
+            "node's image"
         )
 
 
 @dataclass(frozen=True)
 class WorkerContext:
-    """The driver's state that a worker process needs to run the driver's code."""
+    """The driver's state that a worker process needs to run the driver's code.
+
+    Attributes:
+        config: The sweep.
+        folder: The sweep's folder on the driver's machine.
+        working_folder: The driver's working directory.
+        node: Ray's id of the driver's node.
+        plugins: Plug-in files with their texts, because the nodes may not have the files.
+        versions: The driver's packages, each with its version.
+        git: The commit of the code, which travels without its checkout. None if it is not known.
+        hub: Commits of the hub's repositories, so that all workers read the same ones.
+    """
 
     config: SweepConfig
     folder: Path
-    """The sweep's, on the driver's machine."""
     working_folder: Path
     node: str
-    """Ray's id of the driver's node."""
     plugins: tuple[tuple[Path, Texts], ...]
-    """Plugin files with their texts: they may exist on the driver's machine alone."""
     versions: tuple[tuple[str, str], ...]
     git: dict[str, Any] | None
-    """The commit of the code, which travels without its checkout."""
     hub: tuple[tuple[str, str], ...] = ()
-    """Commits of the hub's repositories, so that all workers read the same."""
 
     @classmethod
     def capture(cls, config: SweepConfig, folder: Path) -> WorkerContext:
@@ -67,8 +83,8 @@ class WorkerContext:
         import ray
 
         return cls(
-            # Workers log nothing, and Tune writes its parameters to disk: leave out the settings
-            # of the tracking server, which may contain a password.
+            # Tune writes its parameters to disk, and the settings of the tracking server may
+            # contain a password. They are left out, because workers track nothing.
             config=config.model_copy(update={"tracking": TrackingSettings()}),
             folder=folder,
             working_folder=Path.cwd(),
@@ -80,32 +96,43 @@ class WorkerContext:
         )
 
     def activate(self) -> tuple[SweepConfig, Path]:
-        """Set this process up like the driver's; returns configuration and folder for this node.
+        """Set this process up like the driver's.
 
-        Raises: UnlearnbenchError where this node has other versions than the driver.
+        Returns:
+            The configuration and the sweep's folder, as they are on this node.
+
+        Raises:
+            UnlearnbenchError: This node has other versions of packages than the driver.
         """
         check_versions(self.versions)
         if self.git is not None:
             set_git_state(self.git)
         hub.pin(dict(self.hub))
-        if self.working_folder.is_dir():  # relative paths are the driver's
+        # Relative paths are relative to the driver's working directory.
+        if self.working_folder.is_dir():
             os.chdir(self.working_folder)
         for path, texts in self.plugins:
             registry.register_copy(path, texts)
         return self._paths()
 
     def _paths(self) -> tuple[SweepConfig, Path]:
-        """Configuration and folder: the driver's, or a scratch folder that a storage feeds."""
+        """Return the driver's configuration and folder, or those of a scratch folder.
+
+        A node whose files go through a storage has a scratch folder, unless it is the driver's.
+        """
         import ray
 
         config = self.config
-        if config.storage is None or ray.get_runtime_context().get_node_id() == self.node:
+        is_driver_node = ray.get_runtime_context().get_node_id() == self.node
+        if config.storage is None or is_driver_node:
             return config, self.folder
-        default = Path(tempfile.gettempdir(), f"unlearnbench-{getuser()}")
-        folder = Path(os.environ.get(SCRATCH) or default).absolute() / config.name
+        default_scratch = Path(tempfile.gettempdir(), f"unlearnbench-{getuser()}")
+        scratch = Path(os.environ.get(SCRATCH) or default_scratch).absolute()
+        folder = scratch / config.name
         folder.mkdir(parents=True, exist_ok=True)
         storage = str(config.storage)
-        if "://" not in storage:
+        is_url = "://" in storage
+        if not is_url:
             storage = str(self.working_folder / storage)
-        changes = {"output": str(folder.parent), "cache": None, "storage": storage}
+        changes = {"output": str(scratch), "cache": None, "storage": storage}
         return config.model_copy(update=changes), folder

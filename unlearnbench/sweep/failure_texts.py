@@ -1,60 +1,67 @@
 """Why a process of a sweep failed, in one line, from what Ray says about it.
 
-Ray describes a failure in a text: the traceback of an exception, or how a process ended that raised
-none. An exception is reported by its type and message, in whatever phase of the process it was
-raised. Of a process that ended without an exception only what Ray has seen is reported, because its
-cause (the kernel, a signal, a crash of a library) is not known here.
+Ray describes a failure by a text. If the process raised an exception, the text is the traceback. It
+is reported by the exception's type and message. If the process ended without an exception, the text
+says how it ended. Then only what Ray has seen is reported, because the cause is not known here: it
+may be the kernel, a signal, or a crash of a library.
 """
 
 import re
 
 LONGEST = 500
-"""Characters of a reason: the whole text stands in the record."""
+"""Largest number of characters of a reason. The record has the whole text."""
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _MODULES = re.compile(r"^(?:\w+\.)+(?:RayActorError: |(?=\w+(?::|$)))")
-"""Names of modules in front of an error's name, and the error by which a worker reports that it was
-pre-empted."""
-_EXIT = re.compile(
+"""Names of modules before an error's name, as in `torch.cuda.OutOfMemoryError`.
+
+A worker that was pre-empted reports its error inside a RayActorError, whose name is matched, too.
+"""
+_EXIT_DETAIL = re.compile(
     r"Worker exit detail: (.*?)\.?(?: Some common causes| There are some potential|$)"
 )
-_CODE = re.compile(r"Worker exits with an exit code -?\d+")
+_EXIT_CODE = re.compile(r"Worker exits with an exit code -?\d+")
 _DEATHS = ("The actor died unexpectedly", "The actor is dead", "The worker died unexpectedly")
+"""Beginnings of the lines by which Ray reports a process that ended without an exception."""
 
 
 def plain_text(text: str) -> str:
-    """The text without the colours of terminals."""
+    """Return a text without the codes for colours in terminals."""
     return _COLOURS.sub("", text).strip()
 
 
 def reason_in(text: str) -> str:
-    """The reason of a failure in one line: `ValueError: no such layer`."""
+    """Return the reason of a failure in one line, such as `ValueError: no such layer`."""
     lines = [line.rstrip() for line in plain_text(text).splitlines() if line.strip()]
+    if not lines:
+        return "no message"
     frames = [i for i, line in enumerate(lines) if line.startswith("  File ")]
     if not frames:
-        return _ending(lines) if lines else "no message"
-    # Below the last frame is the exception: its name, and a message of one or more lines.
-    after = frames[-1] + 1
-    while after < len(lines) - 1 and lines[after].startswith(" "):
-        after += 1
-    return _shortened(" ".join(line.strip() for line in lines[after:]))
+        return _reason_without_traceback(lines)
+    # Below the last frame stand its indented source lines, and then the exception: its name, and
+    # a message of one or more lines.
+    exception = frames[-1] + 1
+    while exception < len(lines) - 1 and lines[exception].startswith(" "):
+        exception += 1
+    return _shortened(" ".join(line.strip() for line in lines[exception:]))
 
 
-def _ending(lines: list[str]) -> str:
-    """The reason of a failure without a traceback."""
-    last = lines[-1].strip()
-    if not any(line.startswith(_DEATHS) for line in lines):
-        return _shortened(last)
-    details = [found[1] for line in lines if (found := _EXIT.search(line))]
-    code = next((found[0] for detail in details if (found := _CODE.search(detail))), None)
-    if code is not None:
-        return f"its process ended without an exception ({code})"
-    seen = f" ({_shortened(details[0])})" if details else ""
+def _reason_without_traceback(lines: list[str]) -> str:
+    """Return the reason of a failure whose text has no traceback."""
+    has_died = any(line.startswith(_DEATHS) for line in lines)
+    if not has_died:
+        return _shortened(lines[-1].strip())
+    details = [match[1] for match in map(_EXIT_DETAIL.search, lines) if match]
+    exit_codes = [match[0] for match in map(_EXIT_CODE.search, details) if match]
+    if exit_codes:
+        return f"its process ended without an exception ({exit_codes[0]})"
+    detail = f" ({_shortened(details[0])})" if details else ""
     return (
-        f"its process died without an exception{seen}; the kernel's log (dmesg) names processes "
+        f"its process died without an exception{detail}; the kernel's log (dmesg) names processes "
         "that were ended because memory was full"
     )
 
 
 def _shortened(reason: str) -> str:
+    """Return a reason without names of modules, and with at most `LONGEST` characters."""
     reason = _MODULES.sub("", reason)
     return reason if len(reason) <= LONGEST else reason[: LONGEST - 1] + "…"

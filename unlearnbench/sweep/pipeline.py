@@ -1,7 +1,7 @@
 """The stages that a sweep drives: plan, prerequisites, runs, report.
 
-Ray unpickles them in every process, also in the coordinator of several, which calls few of them:
-each function imports what it calls.
+Ray unpickles this module in every process, also in processes that call few of the stages. Therefore
+each function imports what it calls, and most processes import no torch.
 """
 
 from __future__ import annotations
@@ -30,11 +30,13 @@ def _plan(config: SweepConfig) -> Plan:
     from unlearnbench.runs.plan_sweep import plan_sweep
 
     plan, benchmark = plan_sweep(config)
-    if config.ray.address is None:  # a cluster's workers check their own GPUs
-        records = plan.folder / "records"
-        left = tuple(run for run in plan.runs if not (records / run.id).is_dir())
-        for line in check_plan(replace(plan, runs=left), benchmark, device_memory()):
-            warn_later(line)
+    if config.ray.address is not None:
+        # Workers of a cluster check their own GPUs.
+        return plan
+    records = plan.folder / "records"
+    left = tuple(run for run in plan.runs if not (records / run.id).is_dir())
+    for warning in check_plan(replace(plan, runs=left), benchmark, device_memory()):
+        warn_later(warning)
     return plan
 
 
@@ -78,19 +80,26 @@ def _stopped(run: RunSpec, config: SweepConfig, folder: Path) -> Record | None:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """The stages as functions; Ray ships `execute` and `run_epochs` to its workers."""
+    """The stages as functions, which a test may replace.
+
+    Ray ships `execute` and `run_epochs` to its workers.
+
+    Attributes:
+        plan: Plans a sweep. Raises TrainingError if a run does not fit this machine's GPU.
+        tasks: Returns the tasks that must be done before some runs.
+        execute: Does a task, unless it is done. Returns the seconds of work.
+        run_epochs: Yields after each evaluated epoch, and writes the record before it ends.
+        report: Writes the page and the tables of a folder.
+        stopped: Builds the record of a stopped run from its stored state. Returns None if there is
+            no state.
+        start_check: Checks that a start model knows its rows. Returns None if the start model has
+            no record. What a record of an earlier version lacks is measured.
+    """
 
     plan: Callable[[SweepConfig], Plan] = _plan
-    """Raises: TrainingError where a run does not fit this machine's GPU."""
     tasks: Callable[[SweepConfig, Sequence[RunSpec], Path], Sequence[PreparationTask]] = _tasks
     execute: Callable[[PreparationTask, SweepConfig, Path], float] = _execute
-    """Does a task unless it is done; returns the seconds of work."""
     run_epochs: Callable[[RunSpec, SweepConfig, Path], Iterator[EpochResult]] = _run_epochs
-    """Yields after each evaluated epoch, and writes the record before it ends."""
     report: Callable[[Path], Report] = _report
-    """Writes page and tables of a folder."""
     stopped: Callable[[RunSpec, SweepConfig, Path], Record | None] = _stopped
-    """The record of a run that was stopped, built from its saved state; None where it has none."""
     start_check: Callable[[SweepConfig, Path, str, SplitKey], StartCheck | None] = _start_check
-    """Measures what a start model knows, from a record by a version that did not. None without a
-    record of it."""

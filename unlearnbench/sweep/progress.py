@@ -1,6 +1,6 @@
-"""Progress of a sweep: a line per finished run, and an estimate of the time to go.
+"""Progress of a sweep: a line for each run that ends, and an estimate of the time to go.
 
-On a terminal, a bar of rich stays below the lines.
+On a terminal, a progress bar of rich stays below the lines.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 
 
 BEST = 10
-"""Methods in a table of the best."""
+"""Largest number of methods in a table of the best."""
 LOG_FILE = "sweep.log"
-"""The lines of all commands in a sweep's folder, with times."""
+"""File in a sweep's folder with the lines of all commands, with times."""
 WIDTH = 100
-"""Columns of the text of a conclusion."""
+"""Largest number of columns of the text of a conclusion."""
 
 
 class Progress:
-    """The lines and the bar of a sweep, as a context manager; safe to call from any thread."""
+    """The lines and the bar of a sweep, as a context manager. Safe to call from any thread."""
 
     def __init__(
         self,
@@ -49,17 +49,34 @@ class Progress:
         clock: Clock = time.monotonic,
         unit: Unit = Unit.EPOCH,
     ) -> None:
-        self._console, self._headline, self._clock = console, headline, clock
+        """Show nothing yet.
+
+        Args:
+            console: Where lines and bar go.
+            headline: The two metrics that the line of a run shows.
+            clock: Returns seconds.
+            unit: Unit of the moments at which runs are evaluated.
+        """
+        self.forecast = Forecast((), 1, clock)
+        self._console = console
+        self._headline = headline
+        self._clock = clock
         self._unit = unit
         self._lock = threading.RLock()
-        self._bar: Bar | None = None
-        self._done = self._total = self._failed = 0
-        self._running: set[str] = set()
-        self._labels = Labels()
-        self._several_models = self._several_seeds = False
-        self.forecast = Forecast((), 1, clock)
         self._log: Path | None = None
         self._warnings: set[str] = set()
+
+        # The bar, and what it counts: first tasks, then runs.
+        self._bar: Bar | None = None
+        self._done = 0
+        self._total = 0
+        self._failed = 0
+        self._running: set[str] = set()
+
+        # What the runs differ in, which the name of a run says.
+        self._labels = Labels()
+        self._has_several_models = False
+        self._has_several_seeds = False
 
     def log_to(self, path: Path) -> None:
         """Append every further line to a file."""
@@ -93,9 +110,12 @@ class Progress:
     ) -> None:
         """Start the bar of the runs.
 
-        finished  number of runs that have ended before
-        known     runs of earlier commands, and their seconds
-        panels    of the start models
+        Args:
+            runs: The runs that are left.
+            finished: Number of runs that ended before.
+            slots: Number of concurrent runs.
+            known: Runs of earlier commands, and their seconds.
+            panels: Panels of the start models.
         """
         self.forecast = Forecast(runs, slots, self._clock)
         for run, seconds in known:
@@ -104,23 +124,34 @@ class Progress:
         self._labels = Labels()
         for run in (*runs, *(run for run, _ in known)):
             self._labels.add(*_method(run))
-        self._several_models = len({run.model.name for run in runs}) > 1
-        self._several_seeds = len({run.seed for run in runs}) > 1
-        done = f", {finished} are done already" if finished else ""
-        left = f"; about {time_left}, as those took" if (time_left := self.time_left()) else ""
+        self._has_several_models = len({run.model.name for run in runs}) > 1
+        self._has_several_seeds = len({run.seed for run in runs}) > 1
         self._warn_of_starts(panels)
-        self._print(f"running: {len(runs)} runs, {slots} at a time{done}{left}")
+        line = f"running: {len(runs)} runs, {slots} at a time"
+        if finished:
+            line += f", {finished} are done already"
+        time_left = self.time_left()
+        if time_left:
+            line += f"; about {time_left}, as those took"
+        self._print(line)
         self._start_bar("running", finished, len(runs) + finished)
 
     def started(self, run: RunSpec) -> None:
         """Show that a run was given to a worker."""
         self.forecast.begin(run)
-        self._labels.add(*_method(run))  # a search has drawn it
+        # A search may have suggested the run just now.
+        self._labels.add(*_method(run))
         self._running.add(run.id)
         self._update_runs()
 
     def epoch(self, run: RunSpec, result: EpochResult, seconds: float) -> None:
-        """Show that a run has reached an epoch, or a step, after `seconds` of work."""
+        """Show that a run has reached an epoch, or a step.
+
+        Args:
+            run: The run.
+            result: Its result.
+            seconds: Seconds of work since the last result.
+        """
         self.forecast.observe(run, result.epoch, seconds)
         self._running.add(run.id)
         self._update_runs()
@@ -128,21 +159,39 @@ class Progress:
     def ended(
         self, run: RunSpec, last: EpochResult | None, status: str = "finished", reason: str = ""
     ) -> None:
-        """Print the end of a run with a record; `reason`: why it has no result."""
+        """Print the end of a run with a record.
+
+        Args:
+            run: The run.
+            last: Its last result. None: it has none.
+            status: How it ended.
+            reason: Why it has no result.
+        """
         self._remove(run)
-        metrics = last.metrics if last else {}
-        parts = [
-            f"{item.plain_short} {value:.{max(item.digits - 1, 0)}f}"
-            for item in (self._headline.kept, self._headline.forgotten)
-            if (value := metrics.get(item.column)) is not None
-        ]
-        if parts and last:
-            parts.insert(0, f"{self._unit.at(last.epoch)}:")
+        parts = [self._count_and_name(run)]
+        numbers = [] if last is None else self._headline_numbers(last)
+        if last is not None and numbers:
+            parts.append(f"{self._unit.at(last.epoch)}:")
+            parts += numbers
         if status != "finished":
             parts.append(f"{status}: {reason}" if reason else status)
-        left = f"   {time_left} left" if (time_left := self.time_left()) else ""
-        self._print("  ".join([self._count_and_name(run), *parts]) + left)
+        line = "  ".join(parts)
+        time_left = self.time_left()
+        if time_left:
+            line += f"   {time_left} left"
+        self._print(line)
         self._update_runs()
+
+    def _headline_numbers(self, result: EpochResult) -> list[str]:
+        """Return the headline's metrics with their values, without those that are undefined."""
+        numbers: list[str] = []
+        for metric in (self._headline.kept, self._headline.forgotten):
+            value = result.metrics.get(metric.column)
+            if value is not None:
+                # One digit less than in tables.
+                digits = max(metric.digits - 1, 0)
+                numbers.append(f"{metric.plain_short} {value:.{digits}f}")
+        return numbers
 
     def retrying(self, run: RunSpec, reason: str) -> None:
         """Print that a run failed and is tried again."""
@@ -163,7 +212,7 @@ class Progress:
         self._done += 1
 
     def warn(self, text: str) -> None:
-        """Print a warning, unless it was printed before: each process has its own."""
+        """Print a warning, unless it was printed before. Several workers may send the same one."""
         if text not in self._warnings:
             self._warnings.add(text)
             self._print(f"warning: {text}")
@@ -171,27 +220,35 @@ class Progress:
     def concluded(
         self, panels: Sequence[Panel], conclusions: Sequence[Conclusion], seconds: float
     ) -> None:
-        """Print the best settings, and the conclusion about each panel with a valid start model."""
+        """Print the best settings, and the conclusion of each panel with a valid start model.
+
+        Args:
+            panels: The panels of the table.
+            conclusions: A conclusion for each panel.
+            seconds: Duration of the sweep.
+        """
         self._stop_bar()
         notes: dict[str, None] = {}
         for panel in panels:
-            lines = best_lines(panel, BEST)
-            if lines:
-                self._print_wrapped(lines[0], "  ", first="")
-            for line in lines[1:]:
-                self._print(line)
-            if lines:
-                notes[without_retain_model(panel.rows[0].schema)] = None
+            title_and_rows = best_lines(panel, BEST)
+            if not title_and_rows:
+                continue
+            title, *table_rows = title_and_rows
+            self._print_wrapped(title, "  ", first="")
+            for row in table_rows:
+                self._print(row)
+            # Panels with the same note share it.
+            notes[without_retain_model(panel.rows[0].schema)] = None
         for note in filter(None, notes):
             self._print_wrapped(note, "  ")
         self._warn_of_starts(panels)
         self._print(f"took {format_duration(seconds)}")
         faulty = [panel.panel for panel in panels if panel.start.fault]
-        for item in conclusions:
-            if (item.model, item.split) in faulty:
+        for conclusion in conclusions:
+            if (conclusion.model, conclusion.split) in faulty:
                 continue  # a warning is printed in its place
-            self._print(f"result of {item.place}:")
-            for number, sentence in enumerate(item.sentences, start=1):
+            self._print(f"result of {conclusion.place}:")
+            for number, sentence in enumerate(conclusion.sentences, start=1):
                 self._print_wrapped(f"{number}. {sentence}", "     ")
 
     def _print_wrapped(self, text: str, indent: str, *, first: str = "  ") -> None:
@@ -202,9 +259,10 @@ class Progress:
             indent: Blanks in front of all lines but the first.
             first: Blanks in front of the first line.
         """
+        no_break_space = "\N{NO-BREAK SPACE}"
         columns = get_terminal_size(fallback=(WIDTH, 24)).columns
         lines = wrap(
-            text.replace(" %", "\N{NO-BREAK SPACE}%"),
+            text.replace(" %", f"{no_break_space}%"),
             min(WIDTH, columns),
             initial_indent=first,
             subsequent_indent=indent,
@@ -212,25 +270,28 @@ class Progress:
             break_on_hyphens=False,
         )
         for line in lines:
-            self._print(line.replace("\N{NO-BREAK SPACE}", " "))
+            self._print(line.replace(no_break_space, " "))
 
     def time_left(self) -> str:
-        """`2 min 10 s`; empty before the first epoch and after the last run."""
+        """Return the time to go, as in `2 min 10 s`.
+
+        The text is empty before the first epoch and after the last run.
+        """
         seconds = self.forecast.to_go()
         return format_duration(seconds) if seconds and seconds >= 1 else ""
 
     def _count_and_name(self, run: RunSpec) -> str:
-        """`[12/32] npo (beta=0.1)  lr 5e-05  forget 20 %`, with what the runs differ in."""
+        """Return `[12/32] npo (beta=0.1)  lr 5e-05  forget 20 %`, with what the runs differ in."""
         return f"[{self._done}/{self._total}] {self._name(run)}"
 
     def _name(self, run: RunSpec) -> str:
         parts = [self._labels.label(*_method(run))]
-        if self._several_models:
+        if self._has_several_models:
             parts.append(run.model.name)
         if run.learning_rate is not None:
             parts.append(f"lr {float_text(run.learning_rate)}")
         parts.append(split_percent(run.forget_fraction))
-        if self._several_seeds:
+        if self._has_several_seeds:
             parts.append(f"seed {run.seed}")
         return "  ".join(parts)
 
@@ -239,6 +300,7 @@ class Progress:
             self._print(f"NO RESULT for {text}.", red=True)
 
     def _print(self, text: str, *, red: bool = False) -> None:
+        """Print a line above the bar, and append it to the log."""
         text = redact(text)
         with self._lock:
             if self._log is not None:
@@ -262,15 +324,20 @@ class Progress:
             self._bar.add_task(title, total=total, completed=done, note="")
 
     def _update(self, note: str = "") -> None:
-        """Show the number of what is done, and a note, on the bar."""
+        """Show on the bar how many tasks or runs are done, and a note."""
         with self._lock:
             if self._bar is not None:
                 self._bar.update(self._bar.task_ids[0], completed=self._done, note=note)
 
     def _update_runs(self) -> None:
-        left = f"about {time_left} left" if (time_left := self.time_left()) else ""
-        failed = f"{self._failed} failed" if self._failed else ""
-        self._update(", ".join(filter(None, [f"{len(self._running)} running", failed, left])))
+        """Show on the bar how many runs are running and have failed, and the time to go."""
+        notes = [f"{len(self._running)} running"]
+        if self._failed:
+            notes.append(f"{self._failed} failed")
+        time_left = self.time_left()
+        if time_left:
+            notes.append(f"about {time_left} left")
+        self._update(", ".join(notes))
 
     def _stop_bar(self) -> None:
         with self._lock:
@@ -282,12 +349,13 @@ class Progress:
 def _method(run: RunSpec) -> tuple[str, SettingValue]:
     """Return a run's method and its setting, as `Labels` takes them."""
     method = run.method.model_dump(mode="json")
-    # With `epochs_as: runs`, a setting has a run for each number of epochs, or of steps.
-    length: dict[tuple[str, ...], int] = {(run.unit.plural,): run.budget}
-    return run.method.label, SettingValue.of(method, others=length)
+    # With `epochs_as: runs`, a setting has several runs, which differ in the number of epochs or
+    # steps.
+    budget: dict[tuple[str, ...], int] = {(run.unit.plural,): run.budget}
+    return run.method.label, SettingValue.of(method, others=budget)
 
 
 def no_result(panels: Sequence[Panel]) -> tuple[str, ...]:
-    """Panels whose start model cannot show a method's effect, and why."""
-    starts = (panel.start for panel in panels)
+    """Return the panels whose start model cannot show a method's effect, each with the reason."""
+    starts = [panel.start for panel in panels]
     return tuple(f"{start.place}: {start.fault}" for start in starts if start.fault)

@@ -1,6 +1,7 @@
 """Start Ray for a sweep or join a cluster, and count the runs that fit.
 
-Ray reads most of its variables once, when it starts, so the driver sets them just before.
+Ray reads most of its environment variables once, when it starts. Therefore the driver sets them
+just before.
 """
 
 import gc
@@ -20,48 +21,63 @@ from unlearnbench.config.schema import SweepConfig
 from unlearnbench.sweep.worker_group import alive, runs_that_fit
 
 ANSWER_SECONDS = 10.0
+"""Seconds to wait for an answer of a cluster."""
+STORE_BYTES = 100 * 2**20
+"""Size of Ray's shared memory, which holds specs and metrics, but no models."""
 
-_DRIVER = {
+_DRIVER_VARIABLES = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AIR_NEW_OUTPUT": "0",
-    # Print no line of raylets: `Progress` tells what ended. Ray reads it when it is imported.
+    # Print no line of Ray's own processes, because `Progress` says what has ended. Ray reads the
+    # variable when it is imported.
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".",
-    "RAY_CHDIR_TO_TRIAL_DIR": "0",  # the configuration has relative paths
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",  # see `worker_environment`
+    # The configuration has relative paths.
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    # A worker without GPUs sees none, see `worker_variables`.
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
-    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C ends the command, as everywhere
-    "TUNE_GLOBAL_CHECKPOINT_S": "1000000000",  # records are the only state
+    # Ctrl-C ends the command, as everywhere.
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",
+    # Records are the only state.
+    "TUNE_GLOBAL_CHECKPOINT_S": "1000000000",
     "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
 }
-_LOCAL = {
+_LOCAL_VARIABLES = {
     # Despite its name: listen on loopback only. Ray reads it when it is first imported.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-    # Start no worker for each CPU in advance: they lack our variables, so no run would use one.
+    # Start no worker for each CPU in advance. Such workers lack our variables, so no run would use
+    # one.
     "RAY_prestart_worker_first_driver": "0",
 }
-_JOINED = {
+_CLUSTER_VARIABLES = {
     # Merge our runtime environment with that of the job by which this command was submitted.
     "RAY_OVERRIDE_JOB_RUNTIME_ENV": "1",
 }
 _PASSED_ON = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "GOMP_SPINCOUNT")
-STORE_BYTES = 100 * 2**20
-"""Ray's shared memory: it holds specs and metrics, no models."""
+"""Variables of the driver that workers get if they are set."""
 
 
 @contextmanager
 def ray_session(config: SweepConfig) -> Generator[int, None, None]:
-    """Run Ray inside the `with`; yields the number of concurrent runs.
+    """Run Ray inside the `with` statement.
 
-    Raises: UnlearnbenchError where no cluster answers, or where a run fits nowhere.
+    Yields:
+        The number of concurrent runs.
+
+    Raises:
+        UnlearnbenchError: No cluster answers, or a run fits nowhere.
     """
-    os.environ.update(_DRIVER | (_LOCAL if config.ray.address is None else _JOINED))
+    is_local = config.ray.address is None
+    os.environ.update(_DRIVER_VARIABLES)
+    os.environ.update(_LOCAL_VARIABLES if is_local else _CLUSTER_VARIABLES)
     import ray
 
-    # Failures are printed by `Progress`; standard output belongs to `--json`.
+    # `Progress` prints failures, and standard output belongs to `--json`.
     logging.getLogger("ray").setLevel(logging.ERROR)
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     # A cluster has a temporary folder of its own.
-    with short_ray_sockets() if config.ray.address is None else nullcontext():
+    sockets = short_ray_sockets() if is_local else nullcontext()
+    with sockets:
         try:
             start(config)
             yield run_slots(config, [node["Resources"] for node in alive()])
@@ -75,29 +91,36 @@ def ray_session(config: SweepConfig) -> Generator[int, None, None]:
 
 
 def worker_variables(config: SweepConfig) -> dict[str, str]:
-    """The environment variables of the workers.
+    """Return the environment variables of the workers.
 
-    Numpy and torch read the numbers of threads when they are imported.
+    Numpy and torch read the numbers of threads when they are imported, so a worker cannot set them
+    itself.
     """
-    cpus = (config.resources_of(model.name).cpu for model in config.models)
-    threads = str(max(1, *map(int, cpus)))
+    resources = [config.resources_of(model.name) for model in config.models]
+    thread_count = max(1, *(int(needed.cpu) for needed in resources))
     variables = {
-        "OMP_NUM_THREADS": threads,
-        "MKL_NUM_THREADS": threads,
+        "OMP_NUM_THREADS": str(thread_count),
+        "MKL_NUM_THREADS": str(thread_count),
         "TOKENIZERS_PARALLELISM": "false",
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",  # a run without GPUs sees none
+        # A worker without GPUs sees none.
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",
     }
     variables |= {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-    if not any(config.resources_of(model.name).gpu for model in config.models):
+    if not any(needed.gpu for needed in resources):
         return variables
     from unlearnbench.models.device import cuda_variables  # it imports torch
 
     trainings = (config.training, *map(config.training_of, config.method_names))
-    return variables | cuda_variables(deterministic=any(t.deterministic for t in trainings))
+    is_deterministic = any(training.deterministic for training in trainings)
+    return variables | cuda_variables(deterministic=is_deterministic)
 
 
 def start(config: SweepConfig) -> None:
-    """Start Ray or join a cluster, with the workers' environment."""
+    """Start Ray or join a cluster, with the workers' environment.
+
+    Raises:
+        UnlearnbenchError: No cluster answers.
+    """
     import ray
 
     try:
@@ -119,27 +142,42 @@ def start(config: SweepConfig) -> None:
 
 
 def _address(config: SweepConfig) -> dict[str, Any]:
-    """Arguments of `ray.init`: a cluster, or a Ray on this machine that ends with this process."""
-    settings = config.ray
-    if settings.address is not None:
-        if config.storage is None and "working_dir_files" in Path(config.output).resolve().parts:
-            raise UnlearnbenchError(
-                f"output: {config.output!r} is inside the job's working_dir, which Ray deletes "
-                "after the job; give an absolute path that all nodes see, or `storage`"
-            )
-        if settings.address != "auto":  # Ray would try for minutes, then end the process
-            host, _, port = settings.address.rpartition(":")
-            socket.create_connection((host, int(port)), timeout=ANSWER_SECONDS).close()
-        return {"address": settings.address}
+    """Return the arguments of `ray.init` that say where Ray runs.
+
+    Without an address, Ray runs on this machine and ends with this process.
+
+    Raises:
+        UnlearnbenchError: Ray would delete the sweep's folder.
+        OSError: No cluster answers.
+    """
+    if config.ray.address is None:
+        return _local_ray(config)
+    if config.storage is None and "working_dir_files" in Path(config.output).resolve().parts:
+        raise UnlearnbenchError(
+            f"output: {config.output!r} is inside the job's working_dir, which Ray deletes "
+            "after the job; give an absolute path that all nodes see, or `storage`"
+        )
+    if config.ray.address != "auto":
+        # If nothing answers, Ray would try for minutes, and then end the process.
+        host, _, port = config.ray.address.rpartition(":")
+        socket.create_connection((host, int(port)), timeout=ANSWER_SECONDS).close()
+    return {"address": config.ray.address}
+
+
+def _local_ray(config: SweepConfig) -> dict[str, Any]:
+    """Return the arguments of `ray.init` for a Ray on this machine."""
     resources = [config.resources_of(model.name) for model in config.models]
-    on_gpus = any(needed.gpu for needed in resources)
-    concurrent = settings.concurrent or (None if on_gpus else LOCAL_RUNS)
-    cores = max(needed.cpu * needed.world_size for needed in resources)
+    uses_gpus = any(needed.gpu for needed in resources)
+    cores_of_run = max(needed.cpu * needed.world_size for needed in resources)
+    concurrent = config.ray.concurrent
+    if concurrent is None and not uses_gpus:
+        concurrent = LOCAL_RUNS
     return {
         "address": "local",
         "include_dashboard": False,
-        "num_cpus": math.ceil(concurrent * cores) if concurrent else None,  # None: all
-        "num_gpus": None if on_gpus else 0,
+        # Ray counts cores to bound the number of runs. None: all cores of the machine.
+        "num_cpus": None if concurrent is None else math.ceil(concurrent * cores_of_run),
+        "num_gpus": None if uses_gpus else 0,
         "object_store_memory": STORE_BYTES,
     }
 
@@ -150,66 +188,82 @@ def lacking_resources(config: SweepConfig, gpus: int, cores: int) -> list[str]:
     Empty if the runs go to a cluster, which may have other machines.
 
     Args:
-        config: Of the sweep.
+        config: The sweep.
         gpus: Number of GPUs of this machine.
-        cores: Number of its CPU cores.
+        cores: Number of CPU cores of this machine.
     """
     if config.ray.address is not None:
         return []
     sentences: list[str] = []
     for model in config.models:
         resources = config.resources_of(model.name)
-        of_cpu = resources.cpu * resources.world_size
-        if math.ceil(resources.gpu) > gpus:
+        gpus_of_run = math.ceil(resources.gpu)
+        cores_of_run = resources.cpu * resources.world_size
+        if gpus_of_run > gpus:
             sentences.append(
-                f"a run of {model.name} needs {_counted(math.ceil(resources.gpu), 'GPU')} "
+                f"a run of {model.name} needs {_counted(gpus_of_run, 'GPU')} "
                 f"(resources.gpu), and this machine has {_counted(gpus, 'GPU')}; take a machine "
                 "with more, or compute on the CPU with --set resources.gpu=0"
             )
-        elif of_cpu > cores:
+        elif cores_of_run > cores:
             sentences.append(
-                f"a run of {model.name} needs {of_cpu:g} CPU cores (resources.cpu × processes), "
-                f"and this machine has {cores}; lower `resources`"
+                f"a run of {model.name} needs {cores_of_run:g} CPU cores (resources.cpu × "
+                f"processes), and this machine has {cores}; lower `resources`"
             )
     return sentences
 
 
 def _counted(count: int, noun: str) -> str:
-    """`no GPU`, `1 GPU`, `2 GPUs`."""
+    """Return a number with its noun, as in `no GPU`, `1 GPU` or `2 GPUs`."""
     return f"{count or 'no'} {noun}{'s' * (count > 1)}"
 
 
 def run_slots(config: SweepConfig, nodes: Sequence[dict[str, float]]) -> int:
-    """Number of concurrent runs. Raises: UnlearnbenchError where one fits nowhere: Ray would wait.
+    """Return the number of concurrent runs.
 
-    nodes  resources by Ray's names
+    Args:
+        config: The sweep.
+        nodes: The resources of each node, by Ray's names, such as `{"CPU": 8.0, "GPU": 1.0}`.
+
+    Raises:
+        UnlearnbenchError: A run of some model fits nowhere. Ray would wait for ever.
     """
     settings = config.ray
     if settings.address is not None and settings.concurrent is not None:
-        return settings.concurrent  # the cluster may grow on demand
-    most = 0
+        # The cluster may grow on demand, so it is not asked what fits now.
+        return settings.concurrent
+    fitting_of_model: dict[str, int] = {}
     for model in config.models:
-        resources = config.resources_of(model.name)
-        fitting = runs_that_fit(nodes, resources)
-        if not fitting and settings.address is None:
-            gpus = round(sum(node.get("GPU", 0.0) for node in nodes))
-            cores = round(sum(node.get("CPU", 0.0) for node in nodes))
-            lacking = lacking_resources(config, gpus, cores)
-            if lacking:
-                raise UnlearnbenchError("; ".join(lacking))
+        fitting = runs_that_fit(nodes, config.resources_of(model.name))
         if not fitting:
-            room = "; ".join(
-                ", ".join(f"{node.get(name, 0.0):g} {name}" for name in ("CPU", "GPU"))
-                for node in nodes
-            )
-            each = ", ".join(f"{amount:g} {name}" for name, amount in resources.per_process.items())
-            raise UnlearnbenchError(
-                f"resources: the cluster has no room for a run of {model.name}: its machines have "
-                f"({room}), and a run needs {resources.world_size} × ({each}); lower `resources`, "
-                "or set `ray.concurrent` if the cluster grows"
-            )
-        most = max(most, fitting)
-    if settings.address is None:
-        on_gpus = any(config.resources_of(model.name).gpu for model in config.models)
-        most = min(settings.concurrent or (most if on_gpus else LOCAL_RUNS), most)
-    return most
+            raise _no_room(config, model.name, nodes)
+        fitting_of_model[model.name] = fitting
+    most = max(fitting_of_model.values())
+    if settings.address is not None:
+        return most
+    uses_gpus = any(config.resources_of(model.name).gpu for model in config.models)
+    wanted = settings.concurrent or (most if uses_gpus else LOCAL_RUNS)
+    return min(wanted, most)
+
+
+def _no_room(
+    config: SweepConfig, model: str, nodes: Sequence[dict[str, float]]
+) -> UnlearnbenchError:
+    """Return the error that says which resources a run of a model lacks."""
+    if config.ray.address is None:
+        gpus = round(sum(node.get("GPU", 0.0) for node in nodes))
+        cores = round(sum(node.get("CPU", 0.0) for node in nodes))
+        lacking = lacking_resources(config, gpus, cores)
+        if lacking:
+            return UnlearnbenchError("; ".join(lacking))
+    machines: list[str] = []
+    for node in nodes:
+        amounts = [f"{node.get(name, 0.0):g} {name}" for name in ("CPU", "GPU")]
+        machines.append(", ".join(amounts))
+    resources = config.resources_of(model)
+    needed = ", ".join(f"{amount:g} {name}" for name, amount in resources.per_process.items())
+    return UnlearnbenchError(
+        f"resources: the cluster has no room for a run of {model}: its machines have "
+        f"({'; '.join(machines)}), and a run needs {resources.world_size} × ({needed}); lower "
+        "`resources`, or set `ray.concurrent` if the cluster grows"
+    )

@@ -146,7 +146,7 @@ class EventCallback(tune.Callback):
         """Note an evaluated epoch, or that the run has failed for good."""
         for line in result["warnings"]:
             self._state.progress.warn(line)
-        reason, _ = last_failure(result.get("failed", ""))
+        reason = last_failure(result.get("failed", "")).reason
         full_disk = no_room(reason)
         if full_disk:
             raise full_disk  # the other runs would end in the same way
@@ -175,7 +175,7 @@ class EventCallback(tune.Callback):
     def on_trial_recover(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
         """Show that a run has failed and is tried again."""
         raise_if_stopped()  # SIGTERM may have ended the run's process
-        reason, _ = last_failure(Path(trial.error_file).read_text("utf-8"))
+        reason = last_failure(Path(trial.error_file).read_text("utf-8")).reason
         self._state.progress.retrying(self._run(trial), reason)
 
     def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:

@@ -1,6 +1,6 @@
-"""Weights of the hub, downloaded with a progress bar before a sweep's workers ask for them.
+"""Download the weights of a hub, with a progress bar, before a sweep's workers ask for them.
 
-What a worker prints goes nowhere, so a download of many gigabytes would be silent. On a terminal,
+What a worker prints is not shown, so a download of many gigabytes would be silent. On a terminal,
 the driver therefore downloads the same files first. The workers of this machine find them in the
 hub's cache, which they share with the driver.
 """
@@ -18,7 +18,7 @@ def download_weights(
 ) -> None:
     """Download the weights that tasks and runs read, if there is a terminal to show it on.
 
-    What cannot be downloaded is left to the worker that needs it, whose error names its task.
+    If a download fails, the worker that needs the weights reports the error with its task.
     """
     if config.ray.address is not None or not console.err.isatty():
         return
@@ -26,18 +26,28 @@ def download_weights(
 
     for model in config.models:
         waiting = [task for task in tasks if task.model == model.name and not task.done]
-        targets = {task.target for task in waiting}
-        is_trained_here = any(task.fraction is None for task in waiting)
-        for (key, *split), source in hub_sources(model):
-            # Every run begins with the fine-tuned model. Others are read by tasks only, and of a
-            # base that nothing is trained from, only the tokenizer is read.
-            is_read = {
-                "base": is_trained_here,
-                "fine_tuned": True,
-                "retain": bool(targets.intersection(split)),
-            }[key]
-            if is_read:
-                try:
-                    source.files(weights=True)
-                except ModelError:
-                    return
+        for key, source in hub_sources(model):
+            if not _is_read(key, waiting):
+                continue
+            try:
+                source.files(weights=True)
+            except ModelError:
+                return
+
+
+def _is_read(key: tuple[str, ...], tasks: Sequence[PreparationTask]) -> bool:
+    """Whether workers read the weights of a model.
+
+    Args:
+        key: The key that names the model: `("base",)`, `("fine_tuned",)` or
+            `("retain", "retain90")`.
+        tasks: The tasks that are left for this model.
+    """
+    kind, *retain_name = key
+    if kind == "base":
+        # If nothing is trained from the base, only its tokenizer is read.
+        return any(task.fraction is None for task in tasks)
+    if kind == "retain":
+        return any(task.target in retain_name for task in tasks)
+    # Every run begins with the start model.
+    return True

@@ -1,6 +1,7 @@
 """Alternative answers of the start model to the forget questions, sampled once and stored.
 
-All runs of a sweep with the same start model, questions, way of sampling and seed share one file.
+Runs with the same start model, questions, settings of sampling and seed share one file. It contains
+the answers as token ids, and as text for people.
 """
 
 import hashlib
@@ -36,65 +37,92 @@ def alternative_rows(
     folder: Path,
     skipped: int = 0,
 ) -> list[tuple[Row, ...]]:
-    """`sampling.count` rows for each question, from disk where they are stored.
+    """Return rows with other answers of the start model to each question.
 
-    load          returns the start model, in evaluation mode; called only if needed
-    weights_hash  identity of those weights
-    skipped       first answer tokens that the loss does not see
+    The answers are read from disk if they are stored there. Several processes may write the same
+    file: each renames its own file into place, and the contents are equal.
 
-    Several processes may write the same file: each renames its own into place, and their contents
-    are equal.
+    Args:
+        load: Returns the start model in evaluation mode. Called only if answers have to be sampled.
+        weights_hash: Identity of the start model's weights.
+        questions: The forget rows.
+        sampling: The settings of sampling.
+        encoder: Encodes prompts and rows.
+        seed: Seed of the run.
+        pad: Id of the padding token.
+        folder: Folder of the stored answers.
+        skipped: Number of first answer tokens that the loss ignores.
+
+    Returns:
+        `sampling.count` rows for each question.
     """
     prompts = start_prompts(questions, sampling, encoder)
     path = folder / f"{_key(weights_hash, prompts, sampling, encoder, seed)}.json"
     answers = _read(path)
     if answers is None:
-        seeded = [
-            SeededPrompt(prompt, (seed, index, number, ALTERNATIVES))
-            for index, prompt in enumerate(prompts)
-            for number in range(sampling.count)
-        ]
-        sampled = sample(load(), seeded, sampling, encoder, pad)
-        answers = [sampled[i : i + sampling.count] for i in range(0, len(sampled), sampling.count)]
+        answers = _sample(load(), prompts, sampling, encoder, seed, pad)
         _write(path, questions, answers, encoder)
-    return [
-        tuple(
-            encoder.labelled(row, question).without_first(skipped)
-            for row in _rows(question, answer, sampling, encoder)
+    alternatives: list[tuple[Row, ...]] = []
+    for question, answers_of_question in zip(questions, answers, strict=True):
+        rows = _rows(question, answers_of_question, sampling, encoder)
+        alternatives.append(
+            tuple(encoder.labelled(row, question).without_first(skipped) for row in rows)
         )
-        for question, answer in zip(questions, answers, strict=True)
+    return alternatives
+
+
+def _sample(
+    start: Any,
+    prompts: Sequence[tuple[int, ...]],
+    sampling: Sampling,
+    encoder: Encoder,
+    seed: int,
+    pad: int,
+) -> list[list[tuple[int, ...]]]:
+    """Sample `sampling.count` answers to each prompt, as token ids."""
+    seeded = [
+        SeededPrompt(prompt, (seed, index, number, ALTERNATIVES))
+        for index, prompt in enumerate(prompts)
+        for number in range(sampling.count)
     ]
+    sampled = sample(start, seeded, sampling, encoder, pad)
+    return [sampled[i : i + sampling.count] for i in range(0, len(sampled), sampling.count)]
 
 
 def _rows(
     question: Question, answers: Sequence[tuple[int, ...]], sampling: Sampling, encoder: Encoder
 ) -> list[Row]:
-    """The rows of a question with each of `answers`."""
-    if not (sampling.prefix or sampling.stop):
-        # The question replaces a longer instruction, so that no row gets too long.
+    """Return a row for each answer to a question, without the instruction of the prompt."""
+    answers_are_whole = not sampling.prefix and not sampling.stop
+    if answers_are_whole:
+        # The question is shorter than the prompt that was answered, so no row gets too long.
         return answer_rows(encoder.prompt(question), answers)
-    texts = [encoder.sampled_text(answer, question) for answer in answers]
-    for end in sampling.stop:
-        texts = [text.split(end)[0] for text in texts]
-    return [encoder.row(question, question.continuation(text.strip())) for text in texts]
+    rows: list[Row] = []
+    for answer in answers:
+        text = encoder.sampled_text(answer, question)
+        for end in sampling.stop:
+            text, _, _ = text.partition(end)
+        rows.append(encoder.row(question, question.continuation(text.strip())))
+    return rows
 
 
 def start_prompts(
     questions: Sequence[Question], sampling: Sampling, encoder: Encoder
 ) -> list[tuple[int, ...]]:
-    """The prompt of the start model for each question."""
+    """Return the prompt of the start model for each question, as token ids."""
     return [
         encoder.prompt(_instructed(question, sampling), sampling.prefix) for question in questions
     ]
 
 
 def _instructed(question: Question, sampling: Sampling) -> Question:
+    """Return the question with the instruction in place of its text."""
     values = {"{question}": question.question, "{answer}": question.answer}
-    # In one pass: a question may contain «{answer}».
-    text = re.sub(
-        r"\{question\}|\{answer\}", lambda result: values[result[0]], sampling.instruction
+    # All names are replaced in one pass, because a question may contain the text `{answer}`.
+    instruction = re.sub(
+        r"\{question\}|\{answer\}", lambda match: values[match[0]], sampling.instruction
     )
-    return replace(question, question=text)
+    return replace(question, question=instruction)
 
 
 def _key(
@@ -104,17 +132,22 @@ def _key(
     encoder: Encoder,
     seed: int,
 ) -> str:
-    # The prompts' ids cover questions, instruction, prefix, tokenizer and template; `stop` is
-    # applied after sampling.
-    sampled = {k: v for k, v in asdict(sampling).items() if k not in ("prefix", "stop")}
-    content = [weights_hash, sampled, encoder.max_length, encoder.eos, seed, prompts]
-    if encoder.stops != frozenset({encoder.eos}) or encoder.end_text:
+    """Return a hash of everything that sampled answers depend on."""
+    settings = asdict(sampling)
+    # The prompts contain the prefix, as they do questions, instruction and template.
+    del settings["prefix"]
+    # Answers are cut at `stop` when they are read.
+    del settings["stop"]
+    content = [weights_hash, settings, encoder.max_length, encoder.eos, seed, prompts]
+    # Keys of earlier versions have no entry for the end of answers: it was EOS.
+    ends_by_eos_only = encoder.stops == frozenset({encoder.eos}) and not encoder.end_text
+    if not ends_by_eos_only:
         content += [sorted(encoder.stops), encoder.end_text]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:24]
 
 
 def _read(path: Path) -> list[list[tuple[int, ...]]] | None:
-    """Token ids by question and answer; None without the file."""
+    """Return the token ids of stored answers, by question and answer. None: there is no file."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -130,12 +163,10 @@ def _write(
     answers: Sequence[Sequence[tuple[int, ...]]],
     encoder: Encoder,
 ) -> None:
-    document = [
-        {
-            "question": question.question,
-            # The text is for people; only the ids are read.
-            "answers": [{"ids": ids, "text": encoder.decode(ids)} for ids in answer],
-        }
-        for question, answer in zip(questions, answers, strict=True)
-    ]
-    write_text(path, json.dumps({"questions": document}, ensure_ascii=False, indent=1))
+    """Store the answers to each question."""
+    entries: list[dict[str, Any]] = []
+    for question, answers_of_question in zip(questions, answers, strict=True):
+        # Only the ids are read. The text is for people.
+        described = [{"ids": ids, "text": encoder.decode(ids)} for ids in answers_of_question]
+        entries.append({"question": question.question, "answers": described})
+    write_text(path, json.dumps({"questions": entries}, ensure_ascii=False, indent=1))

@@ -1,14 +1,14 @@
-"""Loss scaling: what keeps gradients of float16 products inside the range of float16.
+"""Loss scaling, which keeps gradients of float16 products inside the range of float16.
 
 Numbers below 6e-8 are 0 in float16, and most gradients of a mean over tokens are smaller. So the
 loss is multiplied by a power of two before the backward pass, and the gradients are divided by it
 before anything reads them: clipping, modifiers and optimisers see the gradients themselves.
 
-The scale moves as that of `torch.amp.GradScaler` does. It is halved if a gradient has overflowed,
+The scale changes by the rule of `torch.amp.GradScaler`. It is halved if a gradient has overflowed,
 and doubled after 2,000 steps without an overflow. There is one difference. GradScaler skips a step
-that has overflowed. Here its gradient is computed again with the halved scale. Runs have few steps,
-and all methods are to take the same number of them. A power of two changes no digit of a number in
-range, so a run has the same numbers as if it had begun with the smaller scale.
+that has overflowed. Here its gradient is computed again with the halved scale, because runs have
+few steps and all methods are to take the same number of them. A power of two changes no digit of a
+number in range, so a run has the same numbers as if it had begun with the smaller scale.
 """
 
 from __future__ import annotations
@@ -28,21 +28,29 @@ _KEY = "loss_scale"
 
 @dataclass
 class LossScale:
-    """The factor of the loss while gradients are computed."""
+    """The factor of the loss while gradients are computed.
+
+    Attributes:
+        value: The factor.
+        steps_without_overflow: Steps since the factor has last changed.
+        overflows: Number of the run's backward passes that were repeated.
+    """
 
     value: float = 2.0**16
     steps_without_overflow: int = 0
-    """Steps since the scale has last changed."""
     overflows: int = 0
-    """Backward passes of the run that had to be repeated."""
 
     INTERVAL = 2000
     """Steps without an overflow after which the scale is doubled."""
     LEAST = 1.0
-    """A gradient that overflows without any scaling is not the scale's fault."""
+    """Smallest scale. If a gradient overflows without any scaling, a smaller scale is no remedy."""
 
     def lower(self) -> bool:
-        """Halve the scale because a gradient has overflowed; False if it is the smallest."""
+        """Halve the scale because a gradient has overflowed.
+
+        Returns:
+            False if the scale is the smallest one, and stays.
+        """
         self.overflows += 1
         self.steps_without_overflow = 0
         if self.value <= self.LEAST:
@@ -51,7 +59,7 @@ class LossScale:
         return True
 
     def step_taken(self) -> None:
-        """Count a step, and double the scale after many."""
+        """Count a step without an overflow, and double the scale after `INTERVAL` steps."""
         self.steps_without_overflow += 1
         if self.steps_without_overflow == self.INTERVAL:
             self.value *= 2
@@ -62,7 +70,7 @@ class LossScale:
         """Divide gradients by the scale, in place.
 
         Returns:
-            Whether this process's parts of them are finite.
+            Whether this process's parts of the gradients are finite.
         """
         parts = [local_part(gradient) for gradient in gradients]
         if not parts:
@@ -73,7 +81,7 @@ class LossScale:
         return bool(norms.isfinite().all())
 
     def metadata(self) -> dict[str, str]:
-        """The state, as text of a checkpoint."""
+        """Return the state as metadata of a checkpoint."""
         numbers = [self.value, self.steps_without_overflow, self.overflows]
         return {_KEY: json.dumps(numbers)}
 

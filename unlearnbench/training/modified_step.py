@@ -34,7 +34,8 @@ from unlearnbench.base.fsdp import as_shard, local_part, local_shard, reshard
 from unlearnbench.losses.lm_head import at_least_fp32
 from unlearnbench.training.micro_batches import StepRows
 from unlearnbench.training.objective import called
-from unlearnbench.training.optimizers import PRODUCTS, Reader, seed_of
+from unlearnbench.training.optimizer_state import Reader
+from unlearnbench.training.optimizers import PRODUCTS, seed_of
 from unlearnbench.training.role_groups import ONE_ROLE, Groups, groups_by_role
 from unlearnbench.training.step_passes import LossValues, StepPasses
 from unlearnbench.training.trained_model import TrainedModel

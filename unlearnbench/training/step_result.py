@@ -7,26 +7,36 @@ from dataclasses import dataclass, field
 from unlearnbench.config.unit import Unit
 
 TOKENS = ("tokens_read", "tokens_back")
-"""Reported of each step: tokens that the model read, and those that gradients went back through."""
+"""Names of values that every step reports.
+
+They are the number of tokens that the model read, and the number of tokens with a backward pass.
+"""
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """One optimiser step."""
+    """One optimiser step.
+
+    Attributes:
+        step: Its number, from 1.
+        epoch: Number of its epoch, from 1.
+        learning_rate: Learning rate of the step.
+        loss: The loss.
+        terms: The loss by term (`forget`, `retain`). The sum of the terms is the loss.
+        grad_norm: Norm of the gradient before clipping.
+        reported: Other values that the loss reported, see `LossBatch.report`.
+    """
 
     step: int
     epoch: int
     learning_rate: float
     loss: float
     terms: Mapping[str, float]
-    """The loss by term (`forget`, `retain`); they sum to `loss`."""
     grad_norm: float
-    """Before clipping."""
     reported: Mapping[str, float] = field(default_factory=dict[str, float])
-    """Other values that the loss reported: `LossBatch.report`."""
 
     def moment(self, unit: Unit) -> int:
-        """Return its epoch, or its number."""
+        """Return the number of the epoch or of the step, depending on the unit of the run."""
         return self.epoch if unit is Unit.EPOCH else self.step
 
 
@@ -50,13 +60,14 @@ def not_finite(
         in_float16: Whether products are in float16, which has no number above 65,504.
 
     Returns:
-        The fact in the first line and the remedy in the second; an empty text for finite numbers.
+        The fact in the first line, and the remedy in the second. Empty if both numbers are finite.
     """
     if math.isfinite(loss) and math.isfinite(grad_norm):
         return ""
-    fact = f"{_word(loss)} loss at step {step} (epoch {epoch})"
     if math.isfinite(loss):
         fact = f"{_word(grad_norm)} gradient at step {step} (epoch {epoch}), of a loss of {loss:g}"
+    else:
+        fact = f"{_word(loss)} loss at step {step} (epoch {epoch})"
     check = "`unlearnbench methods check NAME` tests a method's loss"
     if in_float16:
         return (
@@ -73,4 +84,5 @@ def not_finite(
 
 
 def _word(value: float) -> str:
+    """Return the word for a number that is not finite."""
     return "NaN" if math.isnan(value) else "infinite"

@@ -33,13 +33,8 @@ from unlearnbench.training.answer_sampling import Sampler
 from unlearnbench.training.micro_batches import MicroBatches, StepContext, StepRows, Sums
 from unlearnbench.training.modified_step import Modifiers
 from unlearnbench.training.objective import Objective, called
-from unlearnbench.training.optimizers import (
-    TrainerSettings,
-    check_gradients,
-    load_state,
-    make_optimizers,
-    state_tensors,
-)
+from unlearnbench.training.optimizer_state import load_state, state_tensors
+from unlearnbench.training.optimizers import TrainerSettings, check_gradients, make_optimizers
 from unlearnbench.training.reference_model import ReferenceParts
 from unlearnbench.training.step_passes import LossValues, StepPasses
 from unlearnbench.training.step_result import StepResult, not_finite

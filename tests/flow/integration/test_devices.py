@@ -32,7 +32,7 @@ from unlearnbench.models.prompt_shift import ShiftedModel, mean_states
 from unlearnbench.models.replays import Recorded, Replays, Shapes, Work, parts_of
 from unlearnbench.models.templates import TEMPLATES
 from unlearnbench.training.objective import Objective
-from unlearnbench.training.optimizers import on_host
+from unlearnbench.training.optimizer_state import on_host
 from unlearnbench.training.trainer import Trainer
 
 from ...conftest import QUESTIONS, build_model_of

@@ -17,13 +17,8 @@ from unlearnbench.base.optional_packages import import_optional
 from unlearnbench.config.schema import Architecture, LoRA
 from unlearnbench.models.lora import add_lora
 from unlearnbench.models.tiny import build_model
-from unlearnbench.training.optimizers import (
-    TrainerSettings,
-    load_state,
-    make_optimizers,
-    norms_and_biases,
-    state_tensors,
-)
+from unlearnbench.training.optimizer_state import load_state, state_tensors
+from unlearnbench.training.optimizers import TrainerSettings, make_optimizers, norms_and_biases
 from unlearnbench.training.trainer import Trainer
 
 from ...factories.trainers import objective_of, trainer_of, training_rows, weights
