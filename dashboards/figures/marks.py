@@ -1,6 +1,7 @@
 """Lines, points, error bars and layouts of figures, as plain values.
 
-Plotly's own classes check each value, which takes most of a large page's time.
+Figures are dictionaries and not Plotly's own classes. These check each value, which would take most
+of the time for a large page.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,23 +17,30 @@ from ..formatting import short
 from .palette import INK, MUTED, Style, faded, meta
 
 Figure = dict[str, Any]
-"""`data` and `layout` of Plotly."""
+"""A figure (`data` and `layout`) or a part of one, in the form that Plotly reads."""
 AXIS = {"zeroline": False, "showline": False, "ticks": "", "automargin": True}
 SHARE_RANGE = [-0.02, 1.04]
-"""Range of an axis from 0 to 1."""
+"""Range of the axis of a score from 0 to 1, with room for marks at its ends."""
 PALE = 0.3
-"""Opacity of lines that are no best settings."""
+"""Opacity of the lines of settings that are not a best one."""
 _FENCE = 3.0
-"""Distance from the quartiles, in interquartile ranges, beyond which a value is an outlier (Tukey
-1977)."""
+"""Interquartile ranges between a quartile and the values that count as outliers (Tukey 1977)."""
 _DECADES = 2.0
-"""Span of positive values above which an axis is logarithmic."""
+"""Powers of ten that values must span for a logarithmic axis."""
 
 
 def trace(
     x: Iterable[Any], y: Iterable[float | None], name: str, hover: str, **more: Any
 ) -> Figure:
-    """Make a line or points, with rounded numbers."""
+    """Make a line or points.
+
+    Args:
+        x: Places on the horizontal axis.
+        y: Values, which are rounded. None leaves a gap.
+        name: Name of the line, which is escaped.
+        hover: Plotly's template of the hover text.
+        more: Further keys of the trace.
+    """
     return {
         "type": "scatter",
         "x": [*x],
@@ -47,7 +55,16 @@ def trace(
 def line_style(
     style: Style, family: str, rate: float | None, *, width: float, alpha: float, **more: Any
 ) -> Figure:
-    """The colour, dash and marks of a method's line, and the metadata by which it is filtered."""
+    """Return colour, dash and marks of a method's line, and the metadata by which it is filtered.
+
+    Args:
+        style: Colours, dashes and shapes.
+        family: Method of the line.
+        rate: Learning rate of the line.
+        width: Pixels.
+        alpha: Opacity from 0 to 1.
+        more: Further metadata. `method` is the label of a setting, which may change the shape.
+    """
     colour = faded(style.colour(family), alpha)
     return {
         "mode": "lines+markers",
@@ -65,13 +82,14 @@ def line_style(
 def emphasis(
     style: Style, family: str, rate: float | None, *, is_best: bool | None, **more: Any
 ) -> Figure:
-    """The style of a line among many: strong for a best setting, pale for all others.
+    """Return the style of a line among many: strong for a best setting, pale for all others.
 
     Args:
         style: Colours, dashes and shapes.
         family: Method of the line.
         rate: Learning rate of the line.
-        is_best: None if no method has a best setting. All lines are then alike.
+        is_best: Whether it is the line of a best setting. None if no method has one: all lines are
+            alike then.
         more: Further metadata.
     """
     if is_best is None:
@@ -84,25 +102,43 @@ def emphasis(
 
 
 def seeds_of(setting: Setting) -> str:
-    """What a mark adds to its number where that is a mean."""
-    return f", mean of {len(setting.rows)} seeds" if len(setting.rows) > 1 else ""
+    """Return the end of a mean's hover text: `, mean of 3 seeds`; empty for a single run."""
+    count = len(setting.rows)
+    return f", mean of {count} seeds" if count > 1 else ""
 
 
 def error_bars(intervals: Sequence[Interval | None], **style: Any) -> Figure | None:
-    """Make error bars of intervals; None if there are none."""
-    if not any(intervals):
+    """Make the error bars of a trace.
+
+    Args:
+        intervals: An interval for each point. A point without one has no bar.
+        style: Further keys, such as `color`.
+
+    Returns:
+        None if no point has an interval.
+    """
+    if all(interval is None for interval in intervals):
         return None
-    return {
-        "type": "data",
-        "symmetric": False,
-        "array": [short(i.high - i.mean, 6) if i else 0.0 for i in intervals],
-        "arrayminus": [short(i.mean - i.low, 6) if i else 0.0 for i in intervals],
-        **style,
-    }
+    above: list[float | None] = []
+    below: list[float | None] = []
+    for interval in intervals:
+        if interval is None:
+            above.append(0.0)
+            below.append(0.0)
+        else:
+            above.append(short(interval.high - interval.mean, 6))
+            below.append(short(interval.mean - interval.low, 6))
+    return {"type": "data", "symmetric": False, "array": above, "arrayminus": below, **style}
 
 
 def small_layout(title: str, x_title: str, **x_axis: Any) -> Figure:
-    """Make the layout of a small figure."""
+    """Make the layout of a small figure.
+
+    Args:
+        title: Title above the figure.
+        x_title: Title of the horizontal axis.
+        x_axis: Further keys of the horizontal axis.
+    """
     return {
         "title": {"text": title, "x": 0, "xref": "paper", "font": {"size": 13, "color": INK}},
         "xaxis": {**AXIS, **x_axis, "title": {"text": x_title}},
@@ -116,43 +152,73 @@ def small_layout(title: str, x_title: str, **x_axis: Any) -> Figure:
 def value_axis(
     values: Iterable[float | None], *, log: bool = False, levels: Sequence[float] = ()
 ) -> Figure:
-    """The type and first range of an axis, without outliers; a double click shows all.
+    """Return type and first range of an axis, without outliers. A double click shows all values.
 
-    log     True: logarithmic where every value is positive and they span two decades
-    levels  values that are inside
+    Args:
+        values: Values on the axis.
+        log: Whether the axis may be logarithmic. It is if all values are positive and span more
+            than two powers of ten.
+        levels: Further values that have to be inside. A logarithmic axis ignores them.
+
+    Returns:
+        An empty dictionary if no value is finite.
     """
-    result = np.array([v for v in values if v is not None and np.isfinite(v)])
-    if not result.size:
+    finite = np.array([value for value in values if value is not None and np.isfinite(value)])
+    if not finite.size:
         return {}
-    log = log and bool(result.min() > 0) and result.max() > 10**_DECADES * result.min()
-    result = np.log10(result) if log else result
-    first, third = np.quantile(result, [0.25, 0.75])
-    reach = _FENCE * (third - first) or np.inf
-    inside = [*result[(result >= first - reach) & (result <= third + reach)].tolist()]
-    inside += [] if log else levels
-    pad = 0.05 * (max(inside) - min(inside)) or 0.05 * (abs(max(inside)) or 1.0)
-    ends = [min(inside) - pad, max(inside) + pad]
-    return {"type": "log" if log else "linear", "range": ends}
+    lowest, highest = finite.min(), finite.max()
+    is_log = log and bool(lowest > 0) and highest > 10**_DECADES * lowest
+    # Plotly states the range of a logarithmic axis in powers of ten.
+    places = np.log10(finite) if is_log else finite
+    first_quartile, third_quartile = np.quantile(places, [0.25, 0.75])
+    # If half of the values are equal, no distance from them makes an outlier.
+    reach = _FENCE * (third_quartile - first_quartile) or np.inf
+    is_inside = (places >= first_quartile - reach) & (places <= third_quartile + reach)
+    inside: list[float] = places[is_inside].tolist()
+    if not is_log:
+        inside += levels
+    low, high = min(inside), max(inside)
+    pad = 0.05 * (high - low) or 0.05 * (abs(high) or 1.0)
+    return {"type": "log" if is_log else "linear", "range": [low - pad, high + pad]}
 
 
-def level(name: str, at: float, dash: str, **more: Any) -> Figure:
+def level(name: str, height: float, dash: str, **more: Any) -> Figure:
     """Make a horizontal line through a figure."""
-    line = {"color": MUTED, "width": 1, "dash": dash}
-    ends = {"xref": "paper", "x0": 0, "x1": 1, "y0": at, "y1": at}
-    return {"type": "line", "name": name, "layer": "below", "line": line, **ends, **more}
+    return {
+        "type": "line",
+        "name": name,
+        "layer": "below",
+        "line": {"color": MUTED, "width": 1, "dash": dash},
+        "xref": "paper",
+        "x0": 0,
+        "x1": 1,
+        "y0": height,
+        "y1": height,
+        **more,
+    }
 
 
 def note(name: str, text: str, x: float, y: float, **more: str) -> Figure:
-    """Make a small note at a place of the figure."""
-    location = {"xref": "paper", "yref": "paper", "x": x, "y": y}
-    align = {"xanchor": "left", "yanchor": "bottom"}
-    font = {"size": 11, "color": MUTED}
+    """Make a small note.
+
+    Args:
+        name: Name for tests and for the page's scripts.
+        text: What the note says.
+        x: Place from 0, the left end of the plot, to 1.
+        y: Place from 0, the lower end of the plot, to 1.
+        more: Further keys, which may replace the default ones: with `yref="y"`, `y` is a value of
+            the vertical axis.
+    """
     return {
         "name": name,
         "text": text,
         "showarrow": False,
-        "font": font,
-        **location,
-        **align,
+        "font": {"size": 11, "color": MUTED},
+        "xref": "paper",
+        "yref": "paper",
+        "x": x,
+        "y": y,
+        "xanchor": "left",
+        "yanchor": "bottom",
         **more,
     }

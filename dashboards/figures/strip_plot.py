@@ -3,10 +3,12 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from html import escape
+from typing import Any, NamedTuple
 
 from unlearnbench.analysis.best_settings import UTILITY_SHARE, Panel
 from unlearnbench.analysis.sensitivity import Strip, StripMark
 from unlearnbench.api.benchmark import HeadlineMetric
+from unlearnbench.stats.t_interval import Interval
 
 from ..formatting import rate_text, short
 from .marks import (
@@ -26,7 +28,25 @@ _SPREAD = 0.3
 """Largest distance of a mark from the middle of its row, in rows."""
 
 
-def draw_strips(panel: Panel, strips: Sequence[Strip], of: HeadlineMetric, style: Style) -> Figure:
+class _PlacedMark(NamedTuple):
+    """A mark of a strip, at its height in the figure."""
+
+    mark: StripMark
+    y: float
+    """Rows are at 0, -1, -2 and so on."""
+
+
+class _Upright(NamedTuple):
+    """A vertical line through all rows."""
+
+    name: str
+    value: float
+    dash: str
+
+
+def draw_strips(
+    panel: Panel, strips: Sequence[Strip], metric: HeadlineMetric, style: Style
+) -> Figure:
     """Draw the settings of all methods by one number of the headline.
 
     Settings of a method stand below each other, so that marks of equal numbers are apart. A
@@ -35,93 +55,106 @@ def draw_strips(panel: Panel, strips: Sequence[Strip], of: HeadlineMetric, style
     Args:
         panel: The panel of the strips, for the start model's number and the bar of utility.
         strips: A strip for each method.
-        of: The number, on the horizontal axis.
+        metric: The number, on the horizontal axis.
         style: Colours and shapes of the methods.
     """
     traces: list[Figure] = []
-    values: list[float | None] = []
     for row, strip in enumerate(strips):
-        marks_of_rate: dict[float | None, list[tuple[StripMark, float]]] = defaultdict(list)
+        marks_of_rate: dict[float | None, list[_PlacedMark]] = defaultdict(list)
         for mark, offset in zip(strip.marks, _offsets(len(strip.marks)), strict=True):
-            marks_of_rate[mark.setting.learning_rate].append((mark, -row + offset))
-        # Filters hide a learning rate, so that each has a trace of its own.
+            marks_of_rate[mark.setting.learning_rate].append(_PlacedMark(mark, -row + offset))
+        # A filter of the page hides a learning rate, so each rate is a trace of its own.
         for rate, placed in marks_of_rate.items():
-            traces.append(_marks(strip.family, rate, placed, of, style))
-            values += traces[-1]["x"]
-    lines = _lines(panel, of)
-    layout = small_layout(of.label, "")
-    layout["xaxis"] |= value_axis(values, levels=[at for at, _ in lines.values()])
+            traces.append(_marks(strip.family, rate, placed, metric, style))
+
+    uprights = _uprights(panel, metric)
+    values = [value for drawn in traces for value in drawn["x"]]
+    layout = small_layout(metric.label, "")
+    layout["xaxis"] |= value_axis(values, levels=[upright.value for upright in uprights])
     layout["yaxis"] |= {
         "tickvals": [-row for row in range(len(strips))],
         "ticktext": [escape(strip.family) for strip in strips],
         "range": [0.6 - len(strips), 0.6],
         "fixedrange": True,
     }
-    layout["shapes"] = [_upright(name, at, dash) for name, (at, dash) in lines.items()]
-    places = {"xref": "x", "xanchor": "center"}
-    layout["annotations"] = [note(name, name, at, 1, **places) for name, (at, _) in lines.items()]
+    layout["shapes"] = [_line_of(upright) for upright in uprights]
+    layout["annotations"] = [
+        note(upright.name, upright.name, upright.value, 1, xref="x", xanchor="center")
+        for upright in uprights
+    ]
     layout["margin"] = {"l": 20, "r": 12, "t": 48, "b": 28}
     layout["height"] = 84 + _ROW * len(strips)
     return {"data": traces, "layout": layout}
 
 
 def _offsets(count: int) -> list[float]:
-    """Distances of marks from the middle of their row, the first on top."""
+    """Return the distances of marks from the middle of their row, in rows. The first is on top."""
     if count == 1:
         return [0.0]
-    spread = min(_SPREAD, 0.15 * (count - 1))
-    return [spread * (1 - 2 * number / (count - 1)) for number in range(count)]
+    steps = count - 1
+    spread = min(_SPREAD, 0.15 * steps)
+    return [spread * (1 - 2 * number / steps) for number in range(count)]
 
 
-def _lines(panel: Panel, of: HeadlineMetric) -> dict[str, tuple[float, str]]:
-    """Values and dashes of the lines through all rows, by their names."""
-    kept, forgotten = panel.headline.kept, panel.headline.forgotten
+def _uprights(panel: Panel, metric: HeadlineMetric) -> list[_Upright]:
+    """List the vertical lines through all rows. A number that is not known has no line."""
     retain = panel.row("retain")
-    lines: dict[str, tuple[float | None, str]] = {}
-    if of == kept:
-        lines["start"] = (panel.start.utility, "dash")
-        lines[f"{100 * UTILITY_SHARE:g} %"] = (panel.least_kept, "dot")
-    if of == forgotten:
-        lines["start"] = (panel.start.quality, "dash")
-        lines["retain"] = (None if retain is None else retain.forgotten, "solid")
-    return {name: (at, dash) for name, (at, dash) in lines.items() if at is not None}
+    lines: list[tuple[str, float | None, str]] = []
+    if metric == panel.headline.kept:
+        lines.append(("start", panel.start.utility, "dash"))
+        lines.append((f"{100 * UTILITY_SHARE:g} %", panel.least_kept, "dot"))
+    if metric == panel.headline.forgotten:
+        lines.append(("start", panel.start.quality, "dash"))
+        lines.append(("retain", None if retain is None else retain.forgotten, "solid"))
+    return [_Upright(name, value, dash) for name, value, dash in lines if value is not None]
 
 
-def _upright(name: str, at: float, dash: str) -> Figure:
-    """Make a vertical line through a figure."""
-    line = {"color": MUTED, "width": 1, "dash": dash}
-    ends = {"yref": "paper", "y0": 0, "y1": 1, "x0": at, "x1": at}
-    return {"type": "line", "name": name, "layer": "below", "line": line, **ends}
+def _line_of(upright: _Upright) -> Figure:
+    """Make the shape of a vertical line."""
+    return {
+        "type": "line",
+        "name": upright.name,
+        "layer": "below",
+        "line": {"color": MUTED, "width": 1, "dash": upright.dash},
+        "yref": "paper",
+        "y0": 0,
+        "y1": 1,
+        "x0": upright.value,
+        "x1": upright.value,
+    }
 
 
 def _marks(
     family: str,
     rate: float | None,
-    placed: Sequence[tuple[StripMark, float]],
-    of: HeadlineMetric,
+    placed: Sequence[_PlacedMark],
+    metric: HeadlineMetric,
     style: Style,
 ) -> Figure:
     """Draw the settings of a method at one learning rate, each at its height in the row."""
-    colour, shape = style.colour(family), style.shape(family)
-    marks = [mark for mark, _ in placed]
-    symbols = [f"{shape}-open" if mark.has_collapsed else shape for mark in marks]
-    # An open symbol is drawn by its border alone.
-    borders = [1.5 if mark.has_collapsed else 0.0 for mark in marks]
-    # What a click on a mark opens: the card of this run and epoch.
-    opened = [[mark.setting.epoch, mark.setting.rows[0].run_id, _hover(mark)] for mark in marks]
-    intervals = [None if mark.has_collapsed else mark.setting.interval(of.column) for mark in marks]
+    colour = style.colour(family)
+    shape = style.shape(family)
+    values: list[float | None] = []
+    symbols: list[str] = []
+    borders: list[float] = []
+    intervals: list[Interval | None] = []
+    # A click on a mark opens the card of this epoch and run.
+    opened: list[list[Any]] = []
+    for mark, _ in placed:
+        setting = mark.setting
+        values.append(short(setting.metrics.get(metric.column)))
+        symbols.append(f"{shape}-open" if mark.has_collapsed else shape)
+        # Plotly draws only the border of an open symbol.
+        borders.append(1.5 if mark.has_collapsed else 0.0)
+        intervals.append(None if mark.has_collapsed else setting.interval(metric.column))
+        opened.append([setting.epoch, setting.rows[0].run_id, _hover(mark)])
     return trace(
-        [short(mark.setting.metrics.get(of.column)) for mark in marks],
+        values,
         [y for _, y in placed],
         family,
-        "%{customdata[2]}<br>" + escape(of.label) + " %{x:.4g}",
+        "%{customdata[2]}<br>" + escape(metric.label) + " %{x:.4g}",
         mode="markers",
-        marker={
-            "color": colour,
-            "size": 9,
-            "symbol": symbols,
-            "line": {"width": borders},
-        },
+        marker={"color": colour, "size": 9, "symbol": symbols, "line": {"width": borders}},
         error_x=error_bars(intervals, color=faded(colour, 0.45), width=0, thickness=1.5),
         customdata=opened,
         meta=meta("curve", family, rate, slot=style.slots[family], alpha=1.0),
@@ -129,7 +162,7 @@ def _marks(
 
 
 def _hover(mark: StripMark) -> str:
-    """Name a setting, with what is special about it."""
+    """Name a setting, and say if it collapsed or if one of its runs ended early."""
     setting = mark.setting
     text = f"{setting.method}, learning rate {rate_text(setting.learning_rate)}, {setting.when}"
     text += seeds_of(setting)
