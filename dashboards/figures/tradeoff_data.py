@@ -1,7 +1,7 @@
 """Data of the trade-off panels: what is kept against what is forgotten, by the headline.
 
-`panels` computes everything that is shown, as values that a test can read; `tradeoff_plot.py` only
-draws them. Points left out of a panel are counted in it.
+`panels` computes everything that is shown, as values that a test can read. `tradeoff_plot.py` only
+draws them.
 """
 
 import math
@@ -21,13 +21,13 @@ from unlearnbench.stats.ks_test import lowest_log10_p
 
 @dataclass(frozen=True)
 class Trajectory:
-    """One setting epoch by epoch, averaged over its seeds."""
+    """A setting epoch by epoch, averaged over its seeds."""
 
     method: str
     family: str
     learning_rate: float | None
     points: tuple[Setting, ...]
-    """Epochs with both metrics."""
+    """The setting after each epoch that has both numbers."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,68 +52,85 @@ class TradeOffPanel(Panel):
     @cached_property
     def trajectories(self) -> tuple[Trajectory, ...]:
         """Each setting epoch by epoch."""
-        lines = [tuple(points) for _, points in groupby(self.drawn, key=attrgetter("trajectory"))]
-        return tuple(
-            Trajectory(first.method, first.family, first.learning_rate, points)
-            for points in lines
-            for first in points[:1]
-        )
+        trajectories: list[Trajectory] = []
+        # Settings are sorted by trajectory, so the epochs of one trajectory are adjacent.
+        for _, epochs in groupby(self.drawn, key=attrgetter("trajectory")):
+            points = tuple(epochs)
+            first = points[0]
+            trajectories.append(Trajectory(first.method, first.family, first.learning_rate, points))
+        return tuple(trajectories)
 
     @property
     def significance(self) -> float | None:
-        """Level of the headline's test, on the axis; None without a test."""
+        """log10 of the level of the headline's test; None without a test."""
         test = self.headline.forgotten.test
         return None if test is None else math.log10(test.level)
 
     @property
     def floor(self) -> float | None:
-        """log10 of the smallest p that n questions on either side can give."""
+        """log10 of the smallest p that n questions per model can give; None without a test."""
         return None if self.questions is None else lowest_log10_p(self.questions)
 
     @property
     def origin(self) -> tuple[float, float] | None:
-        """Position of the fine-tuned model, where trajectories begin."""
+        """Position of the start model, where trajectories begin."""
         return None if self.fine_tuned is None else position(self.fine_tuned)
 
     @cached_property
     def low(self) -> float | None:
-        """Lower end of the first view, so that collapsed models do not squeeze the others.
+        """Lower end of the first view, so that collapsed models do not squeeze all others.
 
-        Start, retain and working models are inside; collapsed ones down to 1.5 times their range.
-        None without a test, whose logarithm has no end.
+        All start, retain and working models are inside. Collapsed models are inside down to 1.5
+        times the range of the others. None without a test, because only the logarithm of a p value
+        has no lower end.
         """
         if self.significance is None:
             return None
-        shown: list[TableRow | Setting] = [s for s in self.drawn if not self.has_collapsed(s)]
-        shown += [item for item in (self.fine_tuned, self.retain) if item is not None]
-        inside = min([xy[1] for item in shown if (xy := position(item))], default=None)
-        lowest = min([xy[1] for s in self.drawn if (xy := position(s))], default=None)
-        if inside is None or lowest is None:
-            return inside if lowest is None else lowest
-        return max(min(inside, lowest), 1.5 * min(inside, 2 * self.significance))
+        working: list[TableRow | Setting] = []
+        for setting in self.drawn:
+            if not self.has_collapsed(setting):
+                working.append(setting)
+        for model in (self.fine_tuned, self.retain):
+            if model is not None:
+                working.append(model)
+        lowest_working = min(_heights(working), default=None)
+        lowest = min(_heights(self.drawn), default=None)
+        if lowest_working is None or lowest is None:
+            return lowest_working if lowest is None else lowest
+        limit = 1.5 * min(lowest_working, 2 * self.significance)
+        return max(min(lowest_working, lowest), limit)
+
+
+def _heights(points: Iterable[TableRow | Setting]) -> list[float]:
+    """List the forgetting of all points that have both numbers."""
+    places = [position(point) for point in points]
+    return [place[1] for place in places if place is not None]
 
 
 def position(point: TableRow | Setting) -> tuple[float, float] | None:
-    """Look up (kept, forgotten) by the headline; None unless both are numbers."""
-    kept, forgotten = point.kept, point.forgotten
-    return None if kept is None or forgotten is None else (kept, forgotten)
+    """Return utility and forgetting by the headline. None unless both are numbers."""
+    kept = point.kept
+    forgotten = point.forgotten
+    if kept is None or forgotten is None:
+        return None
+    return kept, forgotten
 
 
 def panels(
     rows: Iterable[TableRow], choices: Iterable[Choice] = (), ends: Iterable[EarlyEnd] = ()
 ) -> tuple[TradeOffPanel, ...]:
-    """Make one panel per model and forget fraction, in the table's order.
+    """Make a panel for each model and split, in the table's order.
 
     Args:
-        rows: Of plain evaluations.
-        choices: What `select` or `tune` has chosen.
+        rows: Rows of evaluations without an attack.
+        choices: Settings that `select` or `tune` has chosen.
         ends: Runs that ended early.
     """
     return drawn_panels(analysis.panels(rows, choices, ends))
 
 
 def drawn_panels(panels: Iterable[Panel]) -> tuple[TradeOffPanel, ...]:
-    """Make the panels to draw from panels, with their choices."""
+    """Make panels that can be drawn, with the same rows, choices and early ends."""
     return tuple(
         TradeOffPanel(panel.model, panel.forget_fraction, panel.rows, panel.choices, panel.ends)
         for panel in panels
