@@ -45,8 +45,9 @@ def draw(panel: TradeOffPanel, style: Style, height: int = 400) -> Figure:
 
 def extent(panel: TradeOffPanel) -> Extent:
     """Compute the first axis ranges of a panel."""
-    models = [model for model in (panel.fine_tuned, panel.retain) if model is not None]
-    places = [position(point) for point in (*panel.drawn, *models)]
+    points: list[TableRow | Setting] = [*panel.drawn]
+    points += [model for model in (panel.fine_tuned, panel.retain) if model is not None]
+    places = [position(point) for point in points]
     shown = [place for place in places if place is not None]
     for setting in panel.drawn:
         # The interval of a collapsed model is not drawn.
