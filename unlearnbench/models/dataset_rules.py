@@ -1,12 +1,12 @@
 """Rules of a benchmark's rows. A fault is one line: place, value, rule, and what to do.
 
-`load_benchmark` refuses rows that break a rule without which numbers mean nothing; the conformance
-suite for benchmarks checks all of them.
+Numbers mean nothing if some of these rules are broken. `load_benchmark` refuses rows that break one
+of those (`sound_rows`). The conformance suite for benchmarks checks all rules.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from unlearnbench.api.benchmark import Benchmark, Dataset, Format, Question, Split, SplitKey
 from unlearnbench.api.metric import MOMENTS, SCORED_ONLY, Reads, Role
@@ -18,12 +18,14 @@ Rows = Sequence[Question]
 
 _FORMATS = get_args(Format)
 FRACTIONS = (0.01, 0.05, 0.1, 0.2, 0.25, 1 / 3, 0.5)
-"""Fractions to forget of which those that a benchmark has are tried."""
+"""Fractions to forget that are tried if a benchmark names no splits."""
 
 
 def splits_of(benchmark: Benchmark) -> tuple[SplitKey, ...]:
-    """The splits that a benchmark names, or those of `FRACTIONS` that it has."""
-    return benchmark.split_names or tuple(f for f in FRACTIONS if not benchmark.problem_with(f))
+    """Return the splits that a benchmark names, or those of `FRACTIONS` that it has."""
+    if benchmark.split_names:
+        return benchmark.split_names
+    return tuple(fraction for fraction in FRACTIONS if not benchmark.problem_with(fraction))
 
 
 def sound_rows(benchmark: Benchmark, rows: Dataset) -> Iterator[str]:
@@ -38,16 +40,18 @@ def sound_rows(benchmark: Benchmark, rows: Dataset) -> Iterator[str]:
 def row_faults(dataset: Dataset) -> Iterator[str]:
     """Yield rows that are at fault by themselves, and sets of rows of two kinds."""
     for part, rows in dataset.parts():
-        for i, row in enumerate(rows):
-            if fault := _fault(row):
-                yield f"{_place(part, i, row)}: {fault}"
+        for index, row in enumerate(rows):
+            fault = _fault(row)
+            if fault:
+                yield f"{_place(part, index, row)}: {fault}"
     for split in dataset.splits.values():
         for name, rows in split.sets.items():
             part = f"set {name} of {split.name}"
-            yield from _unlike(part, rows)
-            twice = [row.answer in row.perturbed_answers for row in rows if row.options]
-            # A published row or two have such an option.
-            if sum(twice) > len(twice) / 2:
+            yield from _mixed_rows(part, rows)
+            choices = [row for row in rows if row.options]
+            repeating = [row for row in choices if row.answer in row.perturbed_answers]
+            # Published benchmarks have a row or two with such an option.
+            if len(repeating) > len(choices) / 2:
                 yield (
                     f"{part}: most answers are among their `perturbed_answers` as well, which are "
                     "the wrong options alone; the answer is inserted at `answer_index`"
@@ -55,7 +59,7 @@ def row_faults(dataset: Dataset) -> Iterator[str]:
 
 
 def _fault(row: Question) -> str:
-    """The first fault of a row by itself; "" where it has none."""
+    """Return the first fault of a row by itself; empty if it has none."""
     scores = row.score if isinstance(row.score, tuple) else (row.score or 0,)
     variants = (row.paraphrased_answer, *row.perturbed_answers)
     limit: Any = row.max_new_tokens
@@ -83,17 +87,20 @@ def _fault(row: Question) -> str:
     return ""
 
 
-def _unlike(part: str, rows: Rows) -> Iterator[str]:
-    """Yield a set of which some rows have something that others must have, too, and have not."""
-    for subject, has in (
-        ("question", [not row.is_plain_text for row in rows]),
-        ("wrong answers", [bool(row.perturbed_answers) for row in rows]),
-        ("options", [row.answer_index is not None for row in rows]),
-    ):
-        if any(has) and not all(has):
-            i, other = has.index(False), has.index(True)
+def _mixed_rows(part: str, rows: Rows) -> Iterator[str]:
+    """Yield what only some rows of a set have, although either all rows or none must have it."""
+    presence = {
+        "question": [not row.is_plain_text for row in rows],
+        "wrong answers": [bool(row.perturbed_answers) for row in rows],
+        "options": [row.answer_index is not None for row in rows],
+    }
+    for subject, row_has_it in presence.items():
+        if any(row_has_it) and not all(row_has_it):
+            without = row_has_it.index(False)
+            with_it = row_has_it.index(True)
             yield (
-                f"{_place(part, i, rows[i])}: no {subject}, but {_place(part, other, rows[other])} "
+                f"{_place(part, without, rows[without])}: no {subject}, but "
+                f"{_place(part, with_it, rows[with_it])} "
                 "has some; put the rows with and without them into different sets"
             )
 
@@ -114,34 +121,37 @@ def set_faults(benchmark: Benchmark, split: Split) -> Iterator[str]:
 
 def overlap_faults(split: Split) -> Iterator[str]:
     """Yield retain rows that are forget rows."""
+    forget = _Part(split.name, split.forget)
+    retain = _Part(split.retain_name, split.retain)
     rule = "a row is forgotten or retained, so remove one of the two"
-    yield from _shared((split.name, split.forget), (split.retain_name, split.retain), rule)
+    yield from _shared_rows(forget, retain, rule)
 
 
 def holdout_faults(benchmark: Benchmark, rows: Dataset, split: Split) -> Iterator[str]:
     """Yield rows of holdout sets on which a model is trained."""
+    # A dictionary, because a split and its retain rows may have names such as "full".
     trained = {"full": rows.full, split.name: split.forget, split.retain_name: split.retain}
     trained |= {"pretraining": rows.pretraining, "facts": rows.facts}
     rule = "models are trained on it, and no model may have seen a holdout row, so remove this one"
     for name in sets_of(benchmark, "holdout"):
-        part = f"set {name} of {split.name}", split.sets.get(name, ())
-        for others in trained.items():
-            yield from _shared(others, part, rule)
+        holdout = _Part(f"set {name} of {split.name}", split.sets.get(name, ()))
+        for trained_name, trained_rows in trained.items():
+            yield from _shared_rows(_Part(trained_name, trained_rows), holdout, rule)
 
 
 def whole_faults(benchmark: Benchmark, rows: Dataset, split: Split) -> Iterator[str]:
-    """Yield rows that make forget rows and retain rows other than the full set.
+    """Yield a fault if forget rows and retain rows together are not the rows of the full set.
 
     Without a retain model the full set may have rows that are in neither: those of other splits.
     """
     parts = Counter(map(words, (*split.forget, *split.retain)))
     full = Counter(map(words, rows.full))
+    in_neither = full - parts if "retain" in benchmark.references else Counter[tuple[str, ...]]()
     counts = (
         f"{len(split.forget)} forget rows and {len(split.retain)} retain rows of {len(rows.full)}"
     )
-    for item, other, subject in ((full, parts, "in neither"), (parts, full, "not in `full`")):
-        left = item - other
-        if left and (item is parts or "retain" in benchmark.references):
+    for left, subject in ((in_neither, "in neither"), (parts - full, "not in `full`")):
+        if left:
             question, answer, *_ = next(iter(left))
             text = row_text(question or answer)
             yield f"{split.name}: {counts}; {left.total()} are {subject}, the first one {text}"
@@ -153,41 +163,61 @@ def observation_faults(benchmark: Benchmark, plan: MetricPlan, split: Split) -> 
         for name in measure.sets:
             if f"{measure.name}_{name}" not in plan.own:
                 continue
-            for read in sorted(measure.metric.reads):
-                if text := _lacking(read, benchmark.set_roles[name], split.sets.get(name, ())):
+            for observation in sorted(measure.metric.reads):
+                rows = split.sets.get(name, ())
+                reason = _reason_without(observation, benchmark.set_roles[name], rows)
+                if reason:
                     yield (
-                        f"set {name} of {split.name}: metric {measure.name!r} reads {read!r}, and "
-                        f"{text}; report it on other sets, or give the rows what is missing"
+                        f"set {name} of {split.name}: metric {measure.name!r} reads "
+                        f"{observation!r}, and "
+                        f"{reason}; report it on other sets, or give the rows what is missing"
                     )
 
 
-def _lacking(reads: Reads, role: Role, rows: Rows) -> str:
-    """The reason why a set has no such observation; empty where it has."""
-    without, lack = 0, "have none"
-    if reads == "moments" and role not in MOMENTS:
+def _reason_without(observation: Reads, role: Role, rows: Rows) -> str:
+    """Return the reason why a set has no such observation; empty if it has one."""
+    if observation == "moments" and role not in MOMENTS:
         return f"sets of role {role} have none"
-    if reads in ("generated", "rouge"):
+    if observation in ("generated", "rouge"):
         if role in SCORED_ONLY:
             return f"no answers are generated to sets of role {role}"
-        without, lack = sum(row.is_scored_only for row in rows), "are scored, never generated"
-    elif reads == "perturbed":
-        without, lack = sum(not row.perturbed_answers for row in rows), "lack `perturbed_answers`"
-    elif reads == "paraphrase" and not any(row.paraphrased_answer for row in rows):
-        without = len(rows)
-    return f"{without} of its {len(rows)} rows {lack}" if without else ""
+        scored_only = sum(row.is_scored_only for row in rows)
+        return _count_text(scored_only, rows, "are scored, never generated")
+    if observation == "perturbed":
+        lacking = sum(not row.perturbed_answers for row in rows)
+        return _count_text(lacking, rows, "lack `perturbed_answers`")
+    # One paraphrase is enough: the others' base is the answer itself.
+    if observation == "paraphrase" and not any(row.paraphrased_answer for row in rows):
+        return _count_text(len(rows), rows, "have none")
+    return ""
+
+
+def _count_text(count: int, rows: Rows, fault: str) -> str:
+    return f"{count} of its {len(rows)} rows {fault}" if count else ""
 
 
 def sets_of(benchmark: Benchmark, role: Role) -> list[str]:
-    """Names of the evaluation sets with a role."""
-    return [name for name, part in benchmark.set_roles.items() if part == role]
+    """Return the names of the evaluation sets with a role."""
+    return [name for name, set_role in benchmark.set_roles.items() if set_role == role]
 
 
-def _shared(item: tuple[str, Rows], other: tuple[str, Rows], rule: str) -> Iterator[str]:
-    places = {words(row): (i, row) for i, row in enumerate(item[1])} if other[1] else {}
-    for i, row in enumerate(other[1]):
-        if result := places.get(words(row)):
-            location = _place(other[0], i, row)
-            yield f"{location}: the same row as {_place(item[0], *result)}; {rule}"
+class _Part(NamedTuple):
+    """Rows of a benchmark under the name of what they are."""
+
+    name: str
+    rows: Rows
+
+
+def _shared_rows(part: _Part, checked: _Part, rule: str) -> Iterator[str]:
+    """Yield the rows of `checked` that are also in `part`, with the rule that they break."""
+    if not checked.rows:
+        return
+    index_of = {words(row): index for index, row in enumerate(part.rows)}
+    for index, row in enumerate(checked.rows):
+        same = index_of.get(words(row))
+        if same is not None:
+            place = _place(part.name, same, part.rows[same])
+            yield f"{_place(checked.name, index, row)}: the same row as {place}; {rule}"
 
 
 def words(row: Question) -> tuple[str, ...]:

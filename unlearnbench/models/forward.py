@@ -22,39 +22,54 @@ from unlearnbench.models.device import is_half
 def _selecting(
     model: nn.Module, where: Tensor, states: list[Tensor], logits: int | None = None
 ) -> Generator[None, None, None]:
-    """Put the states [N, H] at `where` into `states`; the first `logits` go to the output layer."""
+    """Give the output layer only the states of some positions.
+
+    Args:
+        model: The model, or a wrapper around it.
+        where: The N positions, see `predict`.
+        states: Gets the states [N, H] at these positions.
+        logits: How many of these states go to the output layer; None for all.
+    """
     inner: Any = getattr(model, "module", model)
 
-    def pick(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        states.append(_chosen(inputs[0], where))
+    def select(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        states.append(_states_at(inputs[0], where))
         return (states[0][:logits], *inputs[1:])
 
-    handle = inner.get_output_embeddings().register_forward_pre_hook(pick)
+    handle = inner.get_output_embeddings().register_forward_pre_hook(select)
     try:
         yield
     finally:
         handle.remove()
 
 
-def _chosen(states: Tensor, where: Tensor) -> Tensor:
-    """[N, ·] of states [B, T, ·]; with indices, nothing waits for a GPU to count a mask."""
+def _states_at(states: Tensor, where: Tensor) -> Tensor:
+    """Return the states [N, ·] at some positions of states [B, T, ·], see `predict`."""
+    # Indices are better than a mask on a GPU: nothing waits for it to count the mask.
     if where.dtype == torch.bool:
         where = where.flatten().nonzero().squeeze(1)
     return states.flatten(0, 1).index_select(0, where)
 
 
 def padded(rows: Sequence[Sequence[int]], pad: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Ids and attention mask [B, T] of rows of ids, padded on the right."""
+    """Return ids and attention mask [B, T] of rows of ids, padded on the right with `pad`."""
     width = max(len(row) for row in rows)
     ids = torch.tensor([[*row, *[pad] * (width - len(row))] for row in rows], device=device)
     lengths = torch.tensor([len(row) for row in rows], device=device)
-    return ids, (torch.arange(width, device=device) < lengths.unsqueeze(1)).long()
+    mask = torch.arange(width, device=device) < lengths.unsqueeze(1)
+    return ids, mask.long()
 
 
 def predict(model: nn.Module, where: Tensor, **inputs: Any) -> tuple[Tensor, Tensor]:
-    """Predict the next token at `where`: a mask [B, T], or indices [N] into B · T.
+    """Predict the next token at some positions.
 
-    Returns logits [N, V] in float32 at least, and the final hidden states [N, H] they come from.
+    Args:
+        model: The model.
+        where: The N positions: a mask [B, T], or indices [N] into the B · T tokens.
+        **inputs: Keyword arguments of the model.
+
+    Returns:
+        Logits [N, V] in float32 at least, and the final hidden states [N, H] that they come from.
     """
     states: list[Tensor] = []
     with _selecting(model, where, states):
@@ -67,11 +82,21 @@ def hidden_states(
 ) -> tuple[Tensor, dict[int, Tensor]]:
     """Run the model up to its output layer.
 
-    Returns the final hidden states [N, H] at `where`, see `predict`, for an `OutputLayer`, and
-    those [N, D] after each of the decoder layers `layers`, from 1 (after the last: normed).
+    Args:
+        model: The model.
+        where: The N positions, see `predict`.
+        layers: Decoder layers, counted from 1, whose states are wanted.
+        **inputs: Keyword arguments of the model.
+
+    Returns:
+        The final hidden states [N, H], for an `OutputLayer`, and by layer the states [N, D] after
+        it. Those after the last layer are normed.
+
+    Raises:
+        TrainingError: The model does not have or return the states of a layer.
     """
     states: list[Tensor] = []
-    # One position goes on, so that no output layer has to accept an empty input.
+    # One position goes on to the output layer, so that it need not accept an empty input.
     with _selecting(model, where, states, logits=1):
         output = model(**inputs, output_hidden_states=bool(layers))
     if layers and output.hidden_states is None:
@@ -85,30 +110,39 @@ def hidden_states(
                 f"the method reads hidden states after layer {layer}, but {type(model).__name__} "
                 f"has layers 1 to {depth}; set the method's `layer` to one of these"
             )
-    return states[0], {layer: _chosen(output.hidden_states[layer], where) for layer in layers}
+    return states[0], {layer: _states_at(output.hidden_states[layer], where) for layer in layers}
 
 
 def final_states(model: nn.Module, where: Tensor, **inputs: Any) -> Tensor:
-    """Final hidden states [N, H] at `where`, see `predict`, for an `OutputLayer`."""
+    """Return the final hidden states [N, H] at `where`, see `predict`, for an `OutputLayer`."""
     return hidden_states(model, where, **inputs)[0]
 
 
 class OutputLayer:
     """The model's map from final hidden states to logits, usable without the model.
 
-    For chunked losses, the start model's distributions (stored as hidden states, which are far
-    smaller than logits), and the evaluation. Applies scaling and soft-capping of the known
-    architectures. Raises: ModelError where the model's own logits differ.
+    It serves chunked losses, the evaluation, and the start model's distributions, which are stored
+    as hidden states because these are far smaller than logits. It applies the scaling and
+    soft-capping of known architectures.
     """
 
     def __init__(self, model: Any, *, copied: bool = True) -> None:
-        """`copied`: with its own weights, for a model that is deleted or trained further."""
+        """Take the output layer of a model.
+
+        Args:
+            model: The model.
+            copied: Whether the layer gets its own weights, for a model that is deleted or trained
+                further.
+
+        Raises:
+            ModelError: The model computes its logits in another way.
+        """
         layer = model.get_output_embeddings()
         if not isinstance(layer, nn.Linear) or type(layer).forward is not nn.Linear.forward:
             raise _unknown(model)  # an adapter or a quantised layer computes something else
         self.layer: Any = copy.deepcopy(layer).requires_grad_(False) if copied else layer
         config = model.config.get_text_config()
-        # Cohere multiplies, Granite divides; Gemma caps.
+        # Cohere multiplies logits, Granite divides them, and Gemma caps them.
         self.scale = float(getattr(config, "logit_scale", None) or 1.0)
         self.scale /= float(getattr(config, "logits_scaling", None) or 1.0)
         self.cap: float | None = getattr(config, "final_logit_softcapping", None)
@@ -118,11 +152,11 @@ class OutputLayer:
     def projection(self) -> Projection:
         """The weights as they are now."""
         if hasattr(self.layer, "unshard"):
-            self.layer.unshard()  # FSDP2 has given them back after the layer's own forward pass
+            self.layer.unshard()  # FSDP2 has freed them after the layer's own forward pass
         return Projection(self.layer.weight, self.layer.bias, self.scale, self.cap)
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        """Logits [N, V] in float32 at least of hidden states [N, H]."""
+        """Compute logits [N, V], in float32 at least, from hidden states [N, H]."""
         return self.projection(hidden)
 
     @torch.no_grad()
@@ -136,11 +170,14 @@ class OutputLayer:
         logits, hidden = predict(model, torch.ones_like(ids, dtype=torch.bool), input_ids=ids)
         model.train(was_training)
         # In half precision, rounding errors of logits are proportional to the largest one.
-        near = 1e-2 if is_half(weight) else 1e-5
-        largest = float(logits[logits.isfinite()].abs().amax()) if logits.isfinite().any() else 0.0
+        tolerance = 1e-2 if is_half(weight) else 1e-5
+        finite = logits[logits.isfinite()]
+        largest = float(finite.abs().amax()) if len(finite) else 0.0
         own = self(hidden).to(logits.dtype)  # Mamba returns float32 whatever its weights are
-        same = torch.allclose(own, logits, rtol=near, atol=near * largest, equal_nan=True)
-        if not same:
+        are_equal = torch.allclose(
+            own, logits, rtol=tolerance, atol=tolerance * largest, equal_nan=True
+        )
+        if not are_equal:
             raise _unknown(model)
 
 
@@ -154,9 +191,22 @@ def _unknown(model: Any) -> ModelError:
 def projected(
     model: Any, output: OutputLayer | None, where: Tensor, layers: Collection[int], **inputs: Any
 ) -> tuple[Tensor, dict[int, Tensor], Projection]:
-    """Final and inner hidden states at `where`, and the map to logits.
+    """Run the model up to its output layer, if that layer is known, and otherwise to its logits.
 
-    Where the output layer is of an unknown kind, the «hidden states» are the model's logits.
+    Args:
+        model: The model.
+        output: Its output layer; None if it is of an unknown kind.
+        where: The N positions, see `predict`.
+        layers: Decoder layers whose states are wanted, see `hidden_states`.
+        **inputs: Keyword arguments of the model.
+
+    Returns:
+        Final hidden states, the states by layer, and the map from final hidden states to logits.
+        With an unknown output layer, the logits take the place of the final hidden states, and
+        the map changes nothing.
+
+    Raises:
+        ModelError: Layers are wanted from a model with an unknown output layer.
     """
     if output is not None:
         hidden, states = hidden_states(model, where, layers, **inputs)
@@ -166,4 +216,5 @@ def projected(
             f"{type(model).__name__} computes its logits in an unknown way, "
             "so its inner hidden states are not read either; use a method without them"
         )
-    return predict(model, where, **inputs)[0], {}, Projection(None)
+    logits, _ = predict(model, where, **inputs)
+    return logits, {}, Projection(None)

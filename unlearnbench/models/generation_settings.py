@@ -1,9 +1,9 @@
 """Settings of a model's `generation_config` that transformers' `generate` follows.
 
-Two kinds of settings change greedy answers: the ids at which an answer stops, and what is done to
-the logits of a token before the largest one is taken, such as a penalty on repetitions. Stops are
-followed by every profile. Changes of logits are followed by profiles that score as a harness with
-`generate` does; other profiles take the most probable token.
+Two kinds of settings change greedy answers: the ids at which an answer stops, and changes of logits
+before the largest one is taken, such as a penalty on repetitions. Every profile follows the stops.
+Only profiles that score like a harness with `generate` follow the changes of logits. All other
+profiles take the most probable token.
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "suppress_tokens": (),
     "begin_suppress_tokens": (),
 }
-"""Settings that change logits, in the order in which `generate` applies them, and the values beside
-None at which they change nothing."""
+"""Settings that change logits, in the order in which `generate` applies them.
+
+The values are those at which a setting changes nothing, in addition to None.
+"""
 _REFUSED: Mapping[str, tuple[Any, ...]] = {
     "num_beams": (1,),
     "num_beam_groups": (1,),
@@ -47,19 +49,24 @@ _REFUSED: Mapping[str, tuple[Any, ...]] = {
     "stop_strings": (),
 }
 """Settings by which `generate` searches in another way, and the values at which it does not."""
+_WRAPPED_IN = ("module", "base_model", "model")
+"""Attributes in which wrappers keep the model that they are around."""
 
 
 def generation_config_of(model: Any) -> Any:
-    """The `generation_config` of a model, also of one that is wrapped; None if it has none."""
-    for name in ("", "module", "base_model", "model"):
-        inner = getattr(model, name, None) if name else model
-        if inner is not None and (config := getattr(inner, "generation_config", None)) is not None:
+    """Return the `generation_config` of a model or of the model in a wrapper; None without one."""
+    config = getattr(model, "generation_config", None)
+    if config is not None:
+        return config
+    for name in _WRAPPED_IN:
+        config = getattr(getattr(model, name, None), "generation_config", None)
+        if config is not None:
             return config
     return None
 
 
 def stop_ids(config: Any) -> frozenset[int]:
-    """The ids at which `generate` stops; none without a configuration, or without such ids."""
+    """Return the ids at which `generate` stops; none if there is no configuration."""
     ids = getattr(config, "eos_token_id", None)
     if ids is None:
         return frozenset()
@@ -67,17 +74,20 @@ def stop_ids(config: Any) -> frozenset[int]:
 
 
 def logit_settings(config: Any) -> dict[str, Any]:
-    """The settings that make a greedy answer another one than the most probable tokens."""
-    return _set_in(config, {**_NEUTRAL, **_REFUSED})
+    """Return the settings that make a greedy answer another one than the most probable tokens."""
+    return _effective_settings(config, {**_NEUTRAL, **_REFUSED})
 
 
-def _set_in(config: Any, neutral: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
-    values = {name: getattr(config, name, None) for name in neutral}
-    return {
-        name: value
-        for name, value in values.items()
-        if value is not None and value not in neutral[name] and value != []
-    }
+def _effective_settings(
+    config: Any, neutral_values: Mapping[str, tuple[Any, ...]]
+) -> dict[str, Any]:
+    """Return the settings of a configuration that have another value than a neutral one."""
+    settings: dict[str, Any] = {}
+    for name, neutral in neutral_values.items():
+        value = getattr(config, name, None)
+        if value is not None and value not in neutral and value != []:
+            settings[name] = value
+    return settings
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,41 +95,43 @@ class LogitRules:
     """What `generate` does to logits before it takes the largest one."""
 
     settings: Mapping[str, Any]
-    """Those of `_NEUTRAL` that are set."""
+    """Settings among `_NEUTRAL` that change something."""
     stops: frozenset[int]
+    """Ids at which an answer stops."""
 
     @classmethod
     def of(cls, config: Any) -> LogitRules | None:
-        """The rules of a `generation_config`; None if it changes no logits.
+        """Return the rules of a `generation_config`; None if it changes no logits.
 
         Raises:
             EvaluationError: A setting makes `generate` search in another way, such as beams.
         """
-        if refused := _set_in(config, _REFUSED):
+        refused = _effective_settings(config, _REFUSED)
+        if refused:
             name, value = next(iter(refused.items()))
             raise EvaluationError(
                 f"the model's generation_config has {name}: {value}, which the profile's source "
                 f"follows and unlearnbench cannot; remove {name} from generation_config.json, or "
                 "choose another profile"
             )
-        settings = _set_in(config, _NEUTRAL)
+        settings = _effective_settings(config, _NEUTRAL)
         if "min_new_tokens" in settings:  # it takes precedence
             settings.pop("min_length", None)
         return cls(settings, stop_ids(config)) if settings else None
 
     @cached_property
     def _by_shape(self) -> dict[tuple[int, int, Any], Any]:
-        """Processors by tokens of the prompt, tokens of the answer at most, and device."""
+        """Processors by tokens of the prompt, largest number of answer tokens, and device."""
         return {}
 
     def __call__(self, ids: Sequence[int], prompt: int, limit: int, logits: Tensor) -> Tensor:
         """Return the changed logits [V] in float32 of the token behind a text.
 
         Args:
-            ids: The text, prompt and answer.
-            prompt: Tokens of the prompt.
-            limit: Tokens that the answer may have.
-            logits: [V]
+            ids: The text: prompt, and answer so far.
+            prompt: Number of tokens of the prompt.
+            limit: Largest number of tokens of the answer.
+            logits: [V] the model's logits for the next token.
         """
         import torch
 
@@ -131,11 +143,11 @@ class LogitRules:
         return changed[0]
 
     def _processors(self, prompt: int, limit: int, device: Any) -> Any:
-        """The library's own processors, in the order in which `generate` applies them."""
+        """Return the library's own processors, in the order in which `generate` applies them."""
         import torch
         from transformers import generation as library
 
-        generation: Any = library  # its classes are not exported, by their types
+        generation: Any = library  # the types of its classes are not exported
         eos = torch.tensor(sorted(self.stops), device=device)
         at = {"device": device}
         processors = generation.LogitsProcessorList()

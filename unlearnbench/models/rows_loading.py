@@ -1,6 +1,7 @@
-"""Load the `Dataset` of a benchmark, and add refusals and the fingerprint.
+"""Load the `Dataset` of a benchmark, check its rows, and add refusals and the fingerprint.
 
-The fingerprint covers the rows themselves: a file can change while its path stays the same.
+The fingerprint is a hash of the rows themselves, because a file can change while its path stays the
+same. Ids of runs contain it, so what is hashed never changes for rows that exist.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,7 +27,13 @@ from unlearnbench.base.tables import TableRow, TableSource, read_passages, read_
 from unlearnbench.models.dataset_rules import sound_rows
 
 _FRACTIONS = (0.1, 0.05, 0.01, 0.25, 0.5)
-"""Splits of a benchmark, of which one is loaded with all of its rows."""
+"""Splits that are tried for a benchmark that names none. One that it has is loaded."""
+_SHARED = {
+    "retain": "retain_perturbed",
+    "real_authors": "real_authors",
+    "world_facts": "world_facts",
+}
+"""Evaluation sets that TOFU's splits have in common, and their keys in the fingerprint."""
 
 
 def other_rows(source: Benchmark | str) -> tuple[Question, ...]:
@@ -46,11 +53,11 @@ def other_rows(source: Benchmark | str) -> tuple[Question, ...]:
 
 
 def _other_row(row: TableRow) -> Question:
-    texts = {
-        column: value
-        for column in ("question", "answer", "text")
-        if (value := row.values.get(column)) is not None
-    }
+    texts: dict[str, Any] = {}
+    for column in ("question", "answer", "text"):
+        value = row.values.get(column)
+        if value is not None:
+            texts[column] = value
     are_words = all(isinstance(value, str) and value.strip() for value in texts.values())
     if set(texts) not in ({"question", "answer"}, {"text"}) or not are_words:
         raise DataError(
@@ -82,11 +89,16 @@ def _read(path: str) -> str:
 def load_benchmark(benchmark: Benchmark, splits: Sequence[SplitKey]) -> Dataset:
     """Load all rows that runs on these splits need.
 
-    Raises: DataError for a split that the benchmark does not have, for a file or row that is
-    missing or malformed, and for one that breaks a rule (`dataset_rules.py`).
+    Raises:
+        DataError: The benchmark does not have a split, a file or row is missing or malformed, or
+            rows break a rule (`dataset_rules.py`).
+        PluginError: The benchmark's `load` fails, or returns something else.
     """
-    for faults in filter(None, map(benchmark.problem_with, splits)):
-        raise DataError(f"{'splits' if benchmark.split_names else 'forget_fractions'}: {faults}")
+    for split in splits:
+        problem = benchmark.problem_with(split)
+        if problem:
+            key = "splits" if benchmark.split_names else "forget_fractions"
+            raise DataError(f"{key}: {problem}")
     refusals = read_refusals(benchmark.refusals)
     with guarded_call(benchmark, "load"):
         loaded = cast("object", benchmark.load(splits))  # a plug-in may return anything
@@ -95,8 +107,11 @@ def load_benchmark(benchmark: Benchmark, splits: Sequence[SplitKey]) -> Dataset:
             f"`load` of benchmark {type(benchmark).__name__} returned {type(loaded).__name__}; it "
             "must return a Dataset"
         )
-    if missing := [split_text(key) for key in splits if key not in loaded.splits]:
-        raise DataError(f"`load` of benchmark {benchmark.source!r} has no split {missing[0]} in it")
+    for split in splits:
+        if split not in loaded.splits:
+            raise DataError(
+                f"`load` of benchmark {benchmark.source!r} has no split {split_text(split)} in it"
+            )
     rows = replace(loaded, refusals=refusals)
     for fault in sound_rows(benchmark, rows):
         raise DataError(fault)
@@ -104,21 +119,27 @@ def load_benchmark(benchmark: Benchmark, splits: Sequence[SplitKey]) -> Dataset:
 
 
 def fingerprint(benchmark: Dataset, split: SplitKey | None = None) -> str:
-    """16 hex digits of the SHA-256 of all rows, or of those that a run on `split` reads.
+    """Return 16 hex digits of the SHA-256 of the rows.
 
-    The latter does not depend on the benchmark's other splits. Holdout rows are in neither: no
-    model is trained on them, and a run is the same run whether its source had them or not. Where a
-    file of them is changed, records keep what was measured (`mia_*`, `private`, `privleak`).
+    Holdout rows are left out: no model is trained on them, and a run is the same run whether its
+    source had them or not. If a file of holdout rows is changed, records keep what was measured
+    (`mia_*`, `private`, `privleak`).
+
+    Args:
+        benchmark: The rows.
+        split: Covers only the rows that a run on this split reads. The result then does not depend
+            on the benchmark's other splits. None: all rows.
     """
     splits = (*benchmark.splits.values(),) if split is None else (benchmark.splits[split],)
-    shared = splits[0].sets if splits else {}
+    shared_sets = splits[0].sets if splits else {}
+    shared = {key: _hashed_rows(shared_sets.get(name, ())) for name, key in _SHARED.items()}
     return plain_hash(
         {
-            "full": _plain(benchmark.full),
-            "splits": {split.name: _split(split) for split in splits},
-            **{key: _plain(shared.get(name, ())) for name, key in _SHARED.items()},
+            "full": _hashed_rows(benchmark.full),
+            "splits": {split.name: _hashed_split(split) for split in splits},
+            **shared,
             "refusals": benchmark.refusals,
-            "pretraining": _plain(benchmark.pretraining),
+            "pretraining": _hashed_rows(benchmark.pretraining),
         }
     )
 
@@ -131,40 +152,57 @@ def split_fingerprints(benchmark: Dataset) -> dict[SplitKey, str]:
     return {split: fingerprint(benchmark, split) for split in benchmark.splits}
 
 
-_SHARED = {
-    "retain": "retain_perturbed",
-    "real_authors": "real_authors",
-    "world_facts": "world_facts",
-}
-"""Keys of the sets that TOFU's splits have in common."""
-
-
-def _split(split: Split) -> list[Any]:
-    known = {*_SHARED, "forget", "holdout"}
-    others = {name: _plain(rows) for name, rows in split.sets.items() if name not in known}
-    rows = (split.forget, split.retain, split.sets.get("forget", ()))
-    return [*map(_plain, rows), *([others] if others else [])]
-
-
-def _plain(rows: Iterable[Question]) -> list[list[object]]:
-    return [
-        [
-            *(r.question, r.answer, r.paraphrased_answer, r.perturbed_answers),
-            r.paraphrased_question,
-            *([] if r.score is None else [r.score]),  # as in versions before scores
-            # Attacks divide the rows by it.
-            *([{"subject": r.subject}] if r.subject else []),
-            *([part] if (part := r.prompt_settings) else []),
-            # Earlier versions took the references of such rows from their scored tokens alone,
-            # and looked for stops behind the blanks that an answer begins with.
-            *(["text"] if r.may_merge or r.stops or r.max_answer_tokens is not None else []),
-        ]
-        for r in rows
+def _hashed_split(split: Split) -> list[Any]:
+    """Return what the fingerprint covers of a split, besides the sets in `_SHARED`."""
+    entries: list[Any] = [
+        _hashed_rows(split.forget),
+        _hashed_rows(split.retain),
+        _hashed_rows(split.sets.get("forget", ())),
     ]
+    known = {*_SHARED, "forget", "holdout"}
+    others = {name: _hashed_rows(rows) for name, rows in split.sets.items() if name not in known}
+    if others:
+        entries.append(others)
+    return entries
+
+
+def _hashed_rows(rows: Iterable[Question]) -> list[list[object]]:
+    """Return what the fingerprint covers of some rows.
+
+    What most rows lack is left out, so that their fingerprints are those of versions that did not
+    know it.
+    """
+    return [_hashed_row(row) for row in rows]
+
+
+def _hashed_row(row: Question) -> list[object]:
+    entries: list[object] = [
+        row.question,
+        row.answer,
+        row.paraphrased_answer,
+        row.perturbed_answers,
+        row.paraphrased_question,
+    ]
+    if row.score is not None:
+        entries.append(row.score)
+    if row.subject:  # attacks divide the rows by it
+        entries.append({"subject": row.subject})
+    settings = row.prompt_settings
+    if settings:
+        entries.append(settings)
+    # Earlier versions took the references of such rows from only their scored tokens, and looked
+    # for stops after the blanks that an answer begins with. The word makes their runs other runs.
+    if row.may_merge or row.stops or row.max_answer_tokens is not None:
+        entries.append("text")
+    return entries
 
 
 def read_refusals(path: str | None) -> tuple[str, ...]:
-    """Read the lines of a text file that are not blank; without a path, the built-in list."""
+    """Read the lines of a text file that are not blank; without a path, the built-in list.
+
+    Raises:
+        DataError: The file cannot be read, or has no text.
+    """
     if path is None:
         text = files("unlearnbench.benchmarks").joinpath("refusals.txt").read_text(encoding="utf-8")
     else:
