@@ -51,90 +51,129 @@ def compare(
     from unlearnbench.analysis.comparison_text import compare_rule, verdict
     from unlearnbench.analysis.wording import without_retain_model
 
-    first, second = _contender(a, folder, under), _contender(b, folder, under)
+    first = _contender(a, folder, under)
+    second = _contender(b, folder, under)
     result = comparison.compare(first, second, TOLERANCE if within is None else within)
-    tests = sum(panel.test is not None for panel in result.panels)
-    verdicts = [verdict(panel, result.a, result.b, tests) for panel in result.panels]
-    headline, console = result.headline, Console()
-    chooses = first.chooses or second.chooses
-    rule = compare_rule(result.tolerance, headline, chooses=chooses)
-    schemas = [row.schema for side in (first, second) for row in side.rows[:1]]
-    open_questions = [*dict.fromkeys(filter(None, map(without_retain_model, schemas)))]
+    test_count = sum(panel.test is not None for panel in result.panels)
+    verdicts = [verdict(panel, result.a, result.b, test_count) for panel in result.panels]
+    rule = compare_rule(result.tolerance, result.headline, chooses=first.chooses or second.chooses)
+    # All rows of a contender have the same schema.
+    schemas = [side.rows[0].schema for side in (first, second) if side.rows]
+    unknown = filter(None, map(without_retain_model, schemas))
+    open_questions = list(dict.fromkeys(unknown))
+
+    console = Console()
     if as_json:
-        more = {"rule": rule, "under": under, "open": open_questions}
-        console.print_json(_json(result, verdicts) | more)
+        document = _document(result, verdicts)
+        document |= {"rule": rule, "under": under, "open": open_questions}
+        console.print_json(document)
         return
-    for lines in verdicts:
-        for line in lines:
-            console.paragraph(line)
+    for sentences in verdicts:
+        for sentence in sentences:
+            console.paragraph(sentence)
         console.print()
-    for line in result.only_one:
-        console.paragraph(f"Not compared: {line}.")
-    sides = [side for panel in result.panels for side in (panel.a, panel.b) if side is not None]
-    units = {side.unit for side in sides}
-    if rows := [row for panel in result.panels for row in _rows(panel, names_unit=len(units) > 1)]:
-        # One sweep may be by epochs and the other one by steps.
-        when = sides[0].unit.value if len(units) == 1 else "after"
-        # The sentences above name the model and the split if there is only one panel.
-        named = ("model", "forget") if len(result.panels) > 1 else ()
-        rows = [row[2 - len(named) :] for row in rows]
-        columns = (
-            *(*named, "side", "setting", "learning rate", when),
-            *(headline.kept.plain_label, headline.forgotten.plain_short),
-            *(("D", "seeds") if headline.forgotten.test else ("seeds",)),
-        )
-        console.table(columns, rows, keys=columns.index("setting") + 1)
-        console.print()
+    for place in result.only_one:
+        console.paragraph(f"Not compared: {place}.")
+    _print_table(result, console)
     console.paragraph(rule)
-    for line in open_questions:
-        console.paragraph(line)
+    for question in open_questions:
+        console.paragraph(question)
 
 
 def _contender(text: str, folder: str, under: str | None) -> Contender:
-    """Find A or B, in `folder` or in the folder that it names itself; `under` an attack."""
+    """Find A or B.
+
+    Args:
+        text: As it was typed: `npo+nll`, `5f0c`, or `runs/mine:npo`.
+        folder: The sweep's folder if the text names none.
+        under: Attack under which it is compared: `relearning@13`. None means without an attack.
+    """
     from unlearnbench.analysis.lasting import find_variant
     from unlearnbench.analysis.named_contender import find_contender, with_retain_term
     from unlearnbench.analysis.results import Results
 
     path, query = named_in(text, folder)
-    results, variant = Results.read(path), ""
-    full = with_retain_term(query, results.methods_tried)
-    label = text.removesuffix(query) + full
-    if full != query:
+    results = Results.read(path)
+    # `npo` is taken as `npo+nll` if the sweep has NPO only with this retain term.
+    full_query = with_retain_term(query, results.methods_tried)
+    label = text.removesuffix(query) + full_query
+    if full_query != query:
         Console().note(f"{text}: taken as {label} (only variant in this sweep)")
+    variant = ""
     if under is not None:
-        variant = find_variant(under, [*dict.fromkeys(row.variant for row in results.attacked)])
+        variants = list(dict.fromkeys(row.variant for row in results.attacked))
+        variant = find_variant(under, variants)
         label += f" under {variant}"
-    return find_contender(full, label, results, variant)
+    return find_contender(full_query, label, results, variant)
 
 
-def _rows(panel: PanelComparison, *, names_unit: bool) -> list[tuple[Any, ...]]:
+def _print_table(result: Comparison, console: Console) -> None:
+    """Print a line for each side of each panel that has both of them."""
+    sides = [side for panel in result.panels for side in (panel.a, panel.b) if side is not None]
+    units = {side.unit for side in sides}
+    # One sweep may be by epochs and the other one by steps.
+    has_one_unit = len(units) == 1
+    # The sentences above the table name the model and the split if there is only one panel.
+    names_panels = len(result.panels) > 1
+    lines: list[tuple[Any, ...]] = []
+    for panel in result.panels:
+        for cells in _lines_of_panel(panel, has_one_unit=has_one_unit):
+            place = (panel.model, panel.forget_fraction) if names_panels else ()
+            lines.append((*place, *cells))
+    if not lines:
+        return
+    headline = result.headline
+    keys = ("model", "forget", "side", "setting") if names_panels else ("side", "setting")
+    columns = (
+        *keys,
+        "learning rate",
+        sides[0].unit.value if has_one_unit else "after",
+        headline.kept.plain_label,
+        headline.forgotten.plain_short,
+        *(("D", "seeds") if headline.forgotten.test else ("seeds",)),
+    )
+    console.table(columns, lines, keys=len(keys))
+    console.print()
+
+
+def _lines_of_panel(panel: PanelComparison, *, has_one_unit: bool) -> list[tuple[Any, ...]]:
+    """Return a line for A and one for B, without model and split; none if one side is missing."""
     if panel.a is None or panel.b is None:
         return []
     test = panel.test
-    distances = (round(test.distance_a, 4), round(test.distance_b, 4)) if test else (None, None)
-    return [
-        (
-            *(panel.model, panel.forget_fraction, name, side.setting, side.learning_rate),
-            *(side.when if names_unit else side.epoch,),
-            *(round(side.utility, 4), round(side.quality, 4)),
-            *((distance,) if panel.headline.forgotten.test else ()),
-            len(side.seeds),
+    distance_of_side = {
+        "A": None if test is None else round(test.distance_a, 4),
+        "B": None if test is None else round(test.distance_b, 4),
+    }
+    lines: list[tuple[Any, ...]] = []
+    for name, side in (("A", panel.a), ("B", panel.b)):
+        lines.append(
+            (
+                name,
+                side.setting,
+                side.learning_rate,
+                side.epoch if has_one_unit else side.when,
+                round(side.utility, 4),
+                round(side.quality, 4),
+                *((distance_of_side[name],) if panel.headline.forgotten.test else ()),
+                len(side.seeds),
+            )
         )
-        for name, side, distance in zip("AB", (panel.a, panel.b), distances, strict=True)
-    ]
+    return lines
 
 
-def _json(result: Comparison, verdicts: list[tuple[str, ...]]) -> dict[str, Any]:
+def _document(result: Comparison, verdicts: list[tuple[str, ...]]) -> dict[str, Any]:
+    """Return a comparison as JSON, with the verdict on each panel."""
     from unlearnbench.config.unit import Unit
 
-    panels: list[dict[str, Any]] = [
-        asdict(panel) | {"better": panel.better and panel.better.name, "told": list(lines)}
-        for panel, lines in zip(result.panels, verdicts, strict=True)
-    ]
-    for panel in panels:
-        for side in filter(None, (panel["a"], panel["b"])):
-            if side["unit"] is Unit.EPOCH:
-                # As in the files of earlier versions.
+    panels: list[dict[str, Any]] = []
+    for panel, sentences in zip(result.panels, verdicts, strict=True):
+        document = asdict(panel)
+        document["better"] = None if panel.better is None else panel.better.name
+        document["told"] = list(sentences)
+        for side in (document["a"], document["b"]):
+            # Earlier versions knew only epochs, and their files name no unit.
+            if side is not None and side["unit"] is Unit.EPOCH:
                 del side["unit"]
-    return asdict(result) | {"panels": panels}
+        panels.append(document)
+    return {**asdict(result), "panels": panels}

@@ -1,4 +1,4 @@
-"""Entry of the command line: runs one command, and turns what happens into an exit code.
+"""Entry point of the command line: runs one command, and turns its end into an exit code.
 
 Nothing heavy is imported before a command needs it, so that `--help` and errors are immediate.
 """
@@ -42,14 +42,17 @@ from unlearnbench.cli.command import DOCUMENTATION, new_group
 from unlearnbench.cli.plugin_commands import plugin_group
 from unlearnbench.cli.plugin_kinds import KINDS
 
-USER_ERROR, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
-"""Exit codes; the last two are a shell's for SIGINT and SIGPIPE."""
+USER_ERROR = 2
+INTERRUPTED = 130
+"""Exit code of a shell for SIGINT."""
+BROKEN_PIPE = 141
+"""Exit code of a shell for SIGPIPE."""
 
 app = new_group("Compare methods that make a language model forget.")
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
         from importlib.metadata import version
 
         Console().print(version("unlearnbench"))
@@ -97,78 +100,100 @@ def _root(
         ),
     ] = False,
 ) -> None:
-    """Print the help where no command is given."""
+    """Print the help if no command is given."""
     if context.invoked_subcommand is None:
         Console().print(context.get_help())
 
 
+# The help lists commands and groups in this order.
 for _module in (sweep, plan, evaluate, attack, report, compare, export, fetch, doctor):
     app.add_typer(_module.app)
-_plugins = {kind: plugin_group(kind) for kind in KINDS}
-_plugins["methods"].add_typer(gradient.app)
-for _name, _group in (
-    *(("anchors", anchors.app), ("leaderboard", leaderboard.app), ("figures", figures.app)),
-    *(("analysis", analysis.app), *_plugins.items()),
-    *(("configs", configs.app), ("profiles", profiles.app), ("trackers", trackers.app)),
-):
-    app.add_typer(_group, name=_name)
+app.add_typer(anchors.app, name="anchors")
+app.add_typer(leaderboard.app, name="leaderboard")
+app.add_typer(figures.app, name="figures")
+app.add_typer(analysis.app, name="analysis")
+for _kind in KINDS:
+    _plugin_commands = plugin_group(_kind)
+    if _kind == "methods":
+        _plugin_commands.add_typer(gradient.app)
+    app.add_typer(_plugin_commands, name=_kind)
+app.add_typer(configs.app, name="configs")
+app.add_typer(profiles.app, name="profiles")
+app.add_typer(trackers.app, name="trackers")
 
 
 @lru_cache(maxsize=1)
 def root_command() -> Any:
-    """The command line as Typer builds it: a group of commands."""
+    """Return the command line as Typer builds it: a group of commands."""
     return get_command(app)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; the return value is the exit code.
+    """Run one command.
 
-    argv  default: the process's own; `--traceback` anywhere in it shows where an error came from
+    Args:
+        argv: Arguments. None means the process's own. `--traceback` anywhere among them shows where
+            an error came from.
+
+    Returns:
+        The exit code.
     """
-    # Where other programs want the cores, torch's threads must not wait for each other by turning
-    # in a loop: beside four busy processes an evaluation took 13 times as long, now 4 times.
+    # If other programs need the cores, torch's threads must not wait for each other by turning in a
+    # loop. Beside four busy processes, an evaluation took 13 times as long, and takes 4 times now.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
-    arguments = [*(sys.argv[1:] if argv is None else argv)]
-    if show_traceback := "--traceback" in arguments:
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    show_traceback = "--traceback" in arguments
+    if show_traceback:
         arguments.remove("--traceback")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal may lack «·»
+            # A terminal may lack characters such as «·».
+            stream.reconfigure(errors="replace")
     try:
         code = _run(arguments)
         sys.stdout.flush()
         return code
-    except typer.Exit as error:  # after help or the version
+    except typer.Exit as error:
+        # The help or the version was printed.
         return error.exit_code
     except BrokenPipeError:
-        # Python writes once more at exit: that goes nowhere.
+        # Python writes once more at exit. That goes nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except (Exception, KeyboardInterrupt, Stopped) as error:
         if show_traceback:
             traceback.print_exc()
-        from unlearnbench.base.text_table import paragraph, width_of
-
-        code, text = _ending(error)
-        for line in redact(text).splitlines():
-            # A terminal would break a line in the middle of a word.
-            shown = paragraph(line, width_of(sys.stderr), "    ") if sys.stderr.isatty() else line
-            sys.stderr.write(f"{shown}\n")
+        code, message = _code_and_message(error)
+        _print_error(message)
         return code
-    except SystemExit as error:  # after a script of completion
+    except SystemExit as error:
+        # A completion script was printed.
         return int(error.code or 0)
 
 
 def _run(argv: list[str]) -> int:
+    """Carry out the command that the arguments name, and return its exit code."""
     command = root_command()
     if "_UNLEARNBENCH_COMPLETE" in os.environ:
-        command(argv, prog_name="unlearnbench")  # a shell asks for completions; exits
+        # A shell asks for completions. Typer prints them and exits.
+        command(argv, prog_name="unlearnbench")
     with command.make_context("unlearnbench", argv) as context:
         return command.invoke(context) or 0
 
 
-def _ending(error: BaseException) -> tuple[int, str]:
-    """Exit code and message of what ended a command."""
+def _print_error(message: str) -> None:
+    """Print a message without secrets. Lines are broken between words if a terminal shows them."""
+    from unlearnbench.base.text_table import paragraph, width_of
+
+    for line in redact(message).splitlines():
+        shown = line
+        if sys.stderr.isatty():
+            shown = paragraph(line, width_of(sys.stderr), "    ")
+        sys.stderr.write(f"{shown}\n")
+
+
+def _code_and_message(error: BaseException) -> tuple[int, str]:
+    """Return the exit code and the message for an exception that ended a command."""
     if isinstance(error, Stopped):
         return EXIT_CODE, f"{error}, and the same command resumes where this one stopped"
     if isinstance(error, KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""Options and arguments that several commands have."""
+"""Options and arguments that several commands have, and functions that read their values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 
 
 def split_key(text: str | float) -> SplitKey:
-    """Parse a fraction to forget, or the name of a split."""
+    """Parse a fraction to forget, such as `0.05`, or the name of a split.
+
+    Raises:
+        typer.BadParameter: If the text is neither.
+    """
     from unlearnbench.api.benchmark import is_split_name
 
     if isinstance(text, str) and is_split_name(text):
@@ -36,7 +40,11 @@ def split_key(text: str | float) -> SplitKey:
 
 
 def row_count(text: str | int) -> int:
-    """Parse a number of rows."""
+    """Parse a number of rows.
+
+    Raises:
+        typer.BadParameter: If the text is no number, or less than 1.
+    """
     number = str(text).strip()
     if number.isdecimal() and int(number) > 0:
         return int(number)
@@ -79,10 +87,10 @@ RemoteCode = Annotated[
 
 @dataclass(frozen=True)
 class ProfileChanges:
-    """Options in place of the profile's rules."""
+    """Options that replace rules of the profile. None leaves a rule as it is."""
 
     rows: Annotated[
-        Any,  # typer takes no union; a number, or None
+        Any,  # a number, or None; Typer takes no union
         option("N", "Evaluate only the first N rows of each set.", parser=row_count),
     ] = None
     max_length: Annotated[
@@ -99,11 +107,11 @@ class ModelOptions:
 
     tokenizer: Annotated[str | None, option("MODEL", "Tokenizer for a MODEL that has none.")] = None
     data: Annotated[
-        Any,  # a benchmark in place of the text, once `with_rows` has made one
+        Any,  # `str | Benchmark`: a text, until `with_rows` replaces it by a benchmark
         option("DATA", DATA, parser=str, default=DEFAULT_DATA),
     ] = None
     forget: Annotated[
-        Any,  # typer takes no union
+        Any,  # `SplitKey`; Typer takes no union
         option(
             "SPLIT",
             "Fraction to forget, such as 0.05, or a split's name.",
@@ -140,7 +148,10 @@ class ModelOptions:
     ] = None
 
     def with_rows(self, rows: RowOptions) -> ModelOptions:
-        """Return the options with what they leave open: data, split and profile.
+        """Return the options with values for those that were not given: data, split and profile.
+
+        Args:
+            rows: Rows of the user's own. If they are given, the defaults are theirs.
 
         Raises:
             EvaluationError: If there are rows and `--data` as well.
@@ -158,8 +169,10 @@ class ModelOptions:
                     f"--data: rows of your own are given with {given}; leave out the one or the "
                     "others"
                 )
-            data = own = rows.benchmark()
-            split, profile = ALL, own.default_profile
+            benchmark = rows.benchmark()
+            data = benchmark
+            split = ALL
+            profile = benchmark.default_profile
         return replace(
             self,
             data=data if self.data is None else self.data,
@@ -168,7 +181,13 @@ class ModelOptions:
         )
 
     def setup(self, model: str, benchmark: Benchmark, profile: Profile) -> EvaluationSetup:
-        """Load the rows, and the tokenizer of `model`."""
+        """Load the rows of a benchmark, and the tokenizer of a model.
+
+        Args:
+            model: Folder or hub id.
+            benchmark: Whose rows are loaded.
+            profile: Rules of the evaluation.
+        """
         from unlearnbench.runs.evaluate_model import set_up
 
         values: dict[str, Any] = {**vars(self), "data": benchmark, "profile": profile}
@@ -177,34 +196,51 @@ class ModelOptions:
 
 
 def template_arguments(texts: Sequence[str] | None) -> dict[str, str | bool]:
-    """The variables of `--template-arg KEY=VALUE`; true and false are truth values, as in YAML."""
+    """Return the variables that `--template-arg KEY=VALUE` sets.
+
+    The texts `true` and `false` become truth values, as in YAML.
+
+    Raises:
+        typer.BadParameter: If a text has another form.
+    """
+    truth_values = {"true": True, "false": False}
     values: dict[str, str | bool] = {}
     for text in texts or ():
         key, equals, value = text.partition("=")
         if not key or not equals:
             rule = f"expected KEY=VALUE, got {text!r}"
             raise typer.BadParameter(rule, param_hint="'--template-arg'")
-        values[key] = {"true": True, "false": False}.get(value, value)
+        values[key] = truth_values.get(value, value)
     return values
 
 
 def register_plugins(files: Sequence[str] | None) -> list[str]:
-    """Register the plug-ins of `--plugin` files; returns their names."""
+    """Register the plug-ins of `--plugin` files, and return their names."""
     return [registry.register_file(file) for file in files or ()]
 
 
 def register_for_evaluation(files: Sequence[str] | None, profile: Profile) -> list[str]:
-    """Register plug-in files; a broken metric in one is an error before any work."""
+    """Register the plug-ins of `--plugin` files, and return their names.
+
+    The profile's metrics are tried, so that a broken metric is an error before any work.
+    """
     from unlearnbench.evaluation.metric_trial import try_metrics
     from unlearnbench.evaluation.summary import plan_of
 
-    if names := register_plugins(files):
+    names = register_plugins(files)
+    if names:
         try_metrics(plan_of(profile))
     return names
 
 
 def dotted_values(texts: Sequence[str]) -> dict[str, Any]:
-    """Sections of the texts `key=value` of `--set`, whose keys are dotted and values YAML."""
+    """Return the values that `--set KEY=VALUE` sets, as nested sections.
+
+    `relearning.steps=[1, 3]` becomes `{"relearning": {"steps": (1, 3)}}`.
+
+    Raises:
+        ConfigError: If a text has no `=`, or its value is no YAML.
+    """
     from unlearnbench.base.errors import ConfigError
     from unlearnbench.config.entries import with_tuples
     from unlearnbench.config.yaml_document import COMMAND_LINE, Document
@@ -219,7 +255,11 @@ def dotted_values(texts: Sequence[str]) -> dict[str, Any]:
 
 
 def sweep_folder(name: str) -> Path:
-    """The folder of a sweep. Raises: RecordError for any other folder."""
+    """Return the folder of a sweep.
+
+    Raises:
+        RecordError: If it has no records.
+    """
     folder = Path(name)
     if not (folder / "records").is_dir():
         raise RecordError(
@@ -230,16 +270,24 @@ def sweep_folder(name: str) -> Path:
 
 
 def named_in(text: str, folder: str) -> tuple[Path, str]:
-    """A sweep's folder and what is named in it: of `FOLDER:NAME`, or of a NAME in `folder`."""
-    other, colon, name = text.partition(":")
-    # A setting's label may hold a colon, too.
-    if colon and ("/" in other or Path(other).is_dir()):
-        return sweep_folder(other), name
+    """Return a sweep's folder, and the name of something in it.
+
+    Args:
+        text: `FOLDER:NAME`, or only a name.
+        folder: The sweep's folder if the text has none.
+
+    Raises:
+        RecordError: If there is no sweep in the folder.
+    """
+    own_folder, colon, name = text.partition(":")
+    # A setting's label may contain a colon, too.
+    if colon and ("/" in own_folder or Path(own_folder).is_dir()):
+        return sweep_folder(own_folder), name
     return sweep_folder(folder), text
 
 
 def is_log_file(source: str) -> bool:
-    """True if a model is given by its evaluation log."""
+    """Whether a model is given by its evaluation log."""
     from unlearnbench.models.named_models import is_log
 
     return is_log(source) or Path(source).is_file()

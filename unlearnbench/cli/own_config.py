@@ -1,8 +1,11 @@
 """The configuration that `configs new` writes for rows and a model of the user's own.
 
-The tables are read whole, so that their faults are found before the file is written. Of a model
-only the configuration is read, from which the number of its weights is counted. Rates, epochs and
-settings come from `unlearnbench.config.starting_values`.
+The tables are read whole, so that their faults are found before the file is written. Only the
+configuration of a model is read, from which the number of its weights is counted. Learning rates,
+epochs and settings come from `unlearnbench.config.starting_values`.
+
+The template `packages/own_rows.yaml.txt` has a place for each section of the file. The functions
+of this module yield the lines of the sections, with comments that explain them.
 """
 
 from __future__ import annotations
@@ -30,26 +33,28 @@ from unlearnbench.config.starting_values import (
 from unlearnbench.evaluation.start_check import FEWEST_ROWS
 
 if TYPE_CHECKING:
-    from unlearnbench.api.benchmark import Dataset, Split
+    from unlearnbench.api.benchmark import Split
     from unlearnbench.benchmarks.row_filter import Filter, Scalar
 
 LARGEST_BATCH = 32
+"""Rows to forget of an optimiser step."""
 STEPS_OF_EPOCH = 4
 """Optimiser steps that an epoch should have at least, so that its beginning and end differ."""
 FEWEST_STEPS = 20
-"""Optimiser steps of a run: those of TOFU forget01 in open-unlearning's settings."""
+"""Optimiser steps of a run: as many as TOFU forget01 has with open-unlearning's settings."""
 MOST_STEPS = 500
-"""Optimiser steps of a run with so many rows that it has fewer epochs than the source."""
+"""Optimiser steps of a run whose rows are so many that it has fewer epochs than the source."""
 STEPS_OF_PREPARATION = 125
 """Optimiser steps in which a model learns rows, as in the quickstart and in our study."""
 STEPS_OF_SMALL_PREPARATION = 50
-"""The same for a small model: after so many of eight rows at its starting rate, SmolLM2-135M knows
+"""The same for a small model. After 50 steps of eight rows at its starting rate, SmolLM2-135M knows
 forty rows word for word (docs/tutorials/forget-your-own-rows.md)."""
 MANY_ROWS = 400
-"""Rows of an evaluation set above which only so many are evaluated."""
+"""Rows of an evaluation set that are evaluated. Of a larger set, the first ones are."""
 TINY = "{vocabulary: 1024, hidden_size: 128, layers: 2, heads: 4, intermediate_size: 384}"
 """Architecture of the quickstart's model."""
 WEIGHTS_OF_TINY = 557_696
+_WORDS_OF_YAML = ("null", "true", "false", "yes", "no", "on", "off", "y", "n")
 
 
 @dataclass(frozen=True)
@@ -57,9 +62,11 @@ class NamedModel:
     """A model that the user has named, or the tiny one."""
 
     base: str | None
+    """Folder or hub id of a model that has not learned the rows."""
     fine_tuned: str | None
+    """Folder or hub id of a model that has learned them."""
     weights: int | None
-    """None if the model cannot be reached now."""
+    """Number of weights of the model that forgets; None if the model cannot be reached now."""
 
     @classmethod
     def of(cls, base: str | None, fine_tuned: str | None) -> NamedModel:
@@ -68,37 +75,37 @@ class NamedModel:
         Raises:
             ModelError: If a folder holds no model.
         """
-        location = fine_tuned or base
-        if location is None:
+        forgetting = fine_tuned or base
+        if forgetting is None:
             return cls(None, None, WEIGHTS_OF_TINY)
         from unlearnbench.config.schema import ModelSettings
         from unlearnbench.models.source import Source, UnreachableError
         from unlearnbench.results.model_shape import config_of, number_of_weights
 
-        for other in (base, fine_tuned):
-            if other is not None:
-                Source.parse(other).check()
-        settings = ModelSettings(name="new", base=location)
+        for location in (base, fine_tuned):
+            if location is not None:
+                Source.parse(location).check()
+        settings = ModelSettings(name="new", base=forgetting)
         try:
-            config = config_of(settings, Source.parse(location))
+            config = config_of(settings, Source.parse(forgetting))
         except UnreachableError:
-            return cls(base, fine_tuned, None)
+            return cls(base, fine_tuned, weights=None)
         return cls(base, fine_tuned, number_of_weights(config, settings))
 
     @property
     def name(self) -> str:
-        """The last part of the folder or hub id."""
+        """Name in tables and figures: the last part of the folder or hub id."""
         location = (self.fine_tuned or self.base or "tiny").partition("@")[0]
         return Path(location).resolve().name or location
 
     @property
     def is_tiny(self) -> bool:
-        """Whether it is built and trained here."""
+        """Whether the user has named no model, so that a tiny one is built and trained here."""
         return self.base is None and self.fine_tuned is None
 
     @property
     def size(self) -> ModelSize:
-        """Its class; that of published recipes if the number of weights is not known."""
+        """Class of sizes; that of published recipes if the number of weights is not known."""
         return ModelSize.ABOUT_1B if self.weights is None else ModelSize.of(self.weights)
 
     @property
@@ -124,19 +131,25 @@ class Budget:
 
     @classmethod
     def of(cls, rows: int, value: StartingValue) -> Budget:
-        """Choose the batch for these rows to forget, and about as many steps as the source has.
+        """Choose batches, and about as many optimiser steps as the source of a method would make.
 
-        A source trains so many epochs in batches of its own. With few rows the batches here are
-        smaller, so that an epoch has several steps, and there are fewer epochs.
+        With few rows, the batches are smaller than those of the source, so that an epoch has
+        several steps. Then there are fewer epochs, so that the number of steps is about the same.
+
+        Args:
+            rows: Number of rows to forget.
+            value: Starting value of the method, with the source's epochs and batch size.
         """
-        usual_epochs = value.epochs or 1
+        epochs_of_source = value.epochs or 1
         batch_size = batch_size_of(rows)
         steps = math.ceil(rows / batch_size)
-        steps_of_source = usual_epochs * math.ceil(rows / (value.batch_size or LARGEST_BATCH))
-        wanted = math.ceil(max(FEWEST_STEPS, steps_of_source) / steps)
-        most = max(usual_epochs, math.ceil(FEWEST_STEPS / steps))
-        epochs = min(wanted, most, max(1, MOST_STEPS // steps))
-        return cls(batch_size, steps, epochs)
+        steps_of_source = epochs_of_source * math.ceil(rows / (value.batch_size or LARGEST_BATCH))
+        wanted_epochs = math.ceil(max(FEWEST_STEPS, steps_of_source) / steps)
+
+        # More epochs than the source has are only for runs that would be very short.
+        most_for_source = max(epochs_of_source, math.ceil(FEWEST_STEPS / steps))
+        most_for_time = max(1, MOST_STEPS // steps)
+        return cls(batch_size, steps, min(wanted_epochs, most_for_source, most_for_time))
 
 
 def batch_size_of(rows: int) -> int:
@@ -165,77 +178,97 @@ def own_config(
         options: The tables.
         base: Folder or hub id of a model that has not learned the rows.
         fine_tuned: Folder or hub id of a model that has learned them.
-        name: Of the sweep.
-        file: Where the configuration will be.
+        name: Name of the sweep.
+        file: Where the configuration will be written.
 
     Raises:
         DataError: If a table, a column or a row is wrong.
         ModelError: If a folder holds no model.
     """
     tables = OwnTables.of(options)
-    section, dataset, reasons = _loaded(tables)
-    split = dataset.splits[ALL]
+    rows = _load_rows(tables)
+    split = rows.split
     model = NamedModel.of(base, fine_tuned)
-    values = [_value(method, retain, model.size) for method, retain in FIRST_METHODS]
+    values = [_starting_value(method, retain, model.size) for method, retain in FIRST_METHODS]
+    # All methods of a sweep have the same batches and epochs, so those of the first one count.
     budget = Budget.of(len(split.forget), values[0])
-    counts = f"{len(split.forget)} to forget and {len(split.retain)} to retain"
-    if "holdout" in tables.tables:
-        counts += f", {len(split.sets['holdout'])} held out"
-    which = f"the rows of {options.forget_rows}"
+
+    forgotten = f"the rows of {options.forget_rows}"
     if options.marked_rows is not None:
-        which = f"the marked rows of {options.marked_rows}"
-    title = f"{name}: three methods forget {which}, each with three seeds."
-    blocks = {
+        forgotten = f"the marked rows of {options.marked_rows}"
+    title = f"{name}: three methods forget {forgotten}, each with three seeds."
+    sections = {
         "title": _comment(title),
         "file": file,
         "name": _scalar(name),
-        "data": "\n".join([*_few_rows(split, model), *_data(tables, section, counts, reasons)]),
+        "data": "\n".join([*_few_rows(split, model), *_data(tables, rows)]),
         "models": "\n".join(_models(model, split)),
         "rates": "\n# ".join(_rates_comment(model)),
-        "methods": "\n".join(map(_method, values)),
+        "methods": "\n".join(_method(value) for value in values),
         "training": "\n".join(_training(budget)),
         "evaluation": "\n".join(_evaluation(split, budget)),
         "attacks": "\n".join(_attacks(split, model.size)),
         "resources": "\n".join(_resources(model)),
     }
     template = (files("unlearnbench.cli") / "packages" / "own_rows.yaml.txt").read_text("utf-8")
-    return OwnConfig(
-        Template(template).substitute(blocks),
-        (*dataset.notes, f"model: {model.name}, {model.weights_text}"),
-    )
+    read = (*rows.notes, f"model: {model.name}, {model.weights_text}")
+    return OwnConfig(Template(template).substitute(sections), read)
 
 
-def _loaded(tables: OwnTables) -> tuple[dict[str, Any], Dataset, dict[str, str]]:
-    """Load the rows, with optional columns if these can be used.
+@dataclass(frozen=True)
+class LoadedRows:
+    """Rows that could be loaded, and how."""
 
-    Returns:
-        The section `data`, the rows, and why optional columns are left out, by setting.
+    section: Mapping[str, Any]
+    """Section `data` of the configuration that loads them."""
+    split: Split
+    notes: Sequence[str]
+    """Lines about what was read."""
+    unused: Mapping[str, str]
+    """Reasons why optional columns are not used, by setting."""
+
+
+def _load_rows(tables: OwnTables) -> LoadedRows:
+    """Load the rows, with all optional columns if these can be used.
+
+    Raises:
+        DataError: If the rows cannot be loaded without optional columns, either.
     """
+    section: dict[str, Any] = {**tables.section(), **tables.columns}
+    optional = dict(tables.optional)
+    if not optional:
+        return _rows_of(section, {})
+    try:
+        rows = _rows_of({**section, **optional}, {})
+    except DataError as error:
+        return _rows_of(section, dict.fromkeys(optional, str(error)))
+
+    subjects = {row.subject for row in rows.split.forget}
+    # An attack that trains on half of the subjects needs two of them.
+    if "subject" not in optional or len(subjects) > 1:
+        return rows
+    del optional["subject"]
+    unused = {"subject": "all rows to forget have the same"}
+    return _rows_of({**section, **optional}, unused)
+
+
+def _rows_of(section: dict[str, Any], unused: Mapping[str, str]) -> LoadedRows:
+    """Load the rows of a section `data`; `unused` says why it has fewer columns than possible."""
     from unlearnbench.config.entries import benchmark_of
     from unlearnbench.models.rows_loading import load_benchmark
 
-    section: dict[str, Any] = {**tables.section(), **tables.columns}
-    optional = dict(tables.optional)
-    reasons: dict[str, str] = {}
-    if optional:
-        try:
-            dataset = load_benchmark(benchmark_of({**section, **optional}), (ALL,))
-        except DataError as error:
-            reasons = dict.fromkeys(optional, str(error))
-            optional = {}
-        else:
-            subjects = {row.subject for row in dataset.splits[ALL].forget}
-            # An attack that trains on half of the subjects needs two of them.
-            if "subject" not in optional or len(subjects) > 1:
-                return {**section, **optional}, dataset, {}
-            del optional["subject"]
-            reasons["subject"] = "all rows to forget have the same"
-    section |= optional
-    return section, load_benchmark(benchmark_of(section), (ALL,)), reasons
+    dataset = load_benchmark(benchmark_of(section), (ALL,))
+    return LoadedRows(section, dataset.splits[ALL], dataset.notes, unused)
 
 
-def _value(method: str, retain: str | None, size: ModelSize) -> StartingValue:
-    """Return the first value of a method for rows that are not only texts."""
+def _starting_value(method: str, retain: str | None, size: ModelSize) -> StartingValue:
+    """Return the first value of a method for rows that are not only texts.
+
+    Args:
+        method: Name of the method.
+        retain: Name of its retain term; None without one.
+        size: Of the model.
+    """
     return next(
         value
         for value in starting_values(method, size)
@@ -243,9 +276,12 @@ def _value(method: str, retain: str | None, size: ModelSize) -> StartingValue:
     )
 
 
-def _data(
-    tables: OwnTables, section: Mapping[str, Any], counts: str, reasons: Mapping[str, str]
-) -> Iterator[str]:
+def _data(tables: OwnTables, rows: LoadedRows) -> Iterator[str]:
+    """Yield the section `data`, with the purpose of each key, and keys that could be added."""
+    split = rows.split
+    counts = f"{len(split.forget)} to forget and {len(split.retain)} to retain"
+    if "holdout" in tables.tables:
+        counts += f", {len(split.sets['holdout'])} held out"
     yield f"# Rows: {counts}. A table may be JSON lines, JSON, CSV, TSV,"
     yield "# Parquet, Arrow, a text file, a folder of save_to_disk, or a hub id: org/name,"
     if tables.forget_if:
@@ -268,20 +304,22 @@ def _data(
         "subject": "what a row is about: the attack relearns every second subject",
         "score": "of general-ce-u",
     }
-    for key, value in section.items():
-        purpose = purposes.get(key, "column" if key in tables.columns else "")
+    for key, value in rows.section.items():
         written = _filter(value) if key == "forget_if" else _scalar(value)
-        yield f"  {key}: {written}" + (f"  # {purpose}" if purpose else "")
+        purpose = purposes.get(key, "column" if key in tables.columns else "")
+        comment = f"  # {purpose}" if purpose else ""
+        yield f"  {key}: {written}{comment}"
     if not tables.columns:
         yield "  # The tables have columns of different names, which are found in each."
     for setting, column in tables.optional.items():
-        if setting not in section:
-            yield _comment(f"  # {setting}: {column}   not used: {reasons[setting]}")
-    if "holdout" not in section:
+        if setting not in rows.section:
+            yield _comment(f"  # {setting}: {column}   not used: {rows.unused[setting]}")
+    if "holdout" not in rows.section:
         yield "  # holdout: FILE   rows like those to forget that no model has seen, for Private"
 
 
 def _few_rows(split: Split, model: NamedModel) -> Iterator[str]:
+    """Yield a comment if the check of the start model cannot be sure with so few rows."""
     has_retain_model = model.base is not None or model.is_tiny
     if has_retain_model and len(split.forget) < FEWEST_ROWS:
         yield f"# With fewer than {FEWEST_ROWS} rows to forget, a sweep cannot be sure that the"
@@ -289,6 +327,7 @@ def _few_rows(split: Split, model: NamedModel) -> Iterator[str]:
 
 
 def _models(model: NamedModel, split: Split) -> Iterator[str]:
+    """Yield the section `models`. Only models that are trained here have a `preparation`."""
     yield "models:"
     yield f"  - name: {_scalar(model.name)}  # in tables and figures"
     if model.is_tiny:
@@ -313,17 +352,18 @@ def _models(model: NamedModel, split: Split) -> Iterator[str]:
 
 
 def _preparation(model: NamedModel, split: Split) -> Iterator[str]:
-    """How start and retain models learn the rows."""
+    """Yield the key `preparation`: how start and retain models learn the rows."""
     value = preparation_value(model.size)
-    rows = len(split.forget) + len(split.retain)
-    batch_size = min(batch_size_of(rows), value.settings.get("batch_size", LARGEST_BATCH))
-    steps = math.ceil(rows / batch_size)
+    row_count = len(split.forget) + len(split.retain)
+    usual_batch = value.settings.get("batch_size", LARGEST_BATCH)
+    batch_size = min(batch_size_of(row_count), usual_batch)
+    steps = math.ceil(row_count / batch_size)
     is_small = model.size is ModelSize.SMALL
     wanted_steps = STEPS_OF_SMALL_PREPARATION if is_small else STEPS_OF_PREPARATION
     epochs = max(value.settings["epochs"], math.ceil(wanted_steps / steps))
     # The tiny model has the other settings by default.
-    usual = {} if model.is_tiny else value.settings
-    settings = {**usual, "batch_size": batch_size, "epochs": epochs}
+    other_settings = {} if model.is_tiny else value.settings
+    settings = {**other_settings, "batch_size": batch_size, "epochs": epochs}
     yield f"    # How the rows are learned ({value.origin.value}: {value.source})."
     yield f"    # An epoch has {_count(steps, 'step')}. If the start model does not know the"
     yield "    # rows: more epochs, or a higher rate."
@@ -331,6 +371,7 @@ def _preparation(model: NamedModel, split: Split) -> Iterator[str]:
 
 
 def _rates_comment(model: NamedModel) -> Iterator[str]:
+    """Yield the comment above the methods: for which size of model their values are."""
     if model.weights is None:
         yield "Starting values for about 1 billion weights. The hub cannot be reached now, so that"
         yield "the model's size is not known; the page Starting values has those of other sizes."
@@ -341,6 +382,7 @@ def _rates_comment(model: NamedModel) -> Iterator[str]:
 
 
 def _method(value: StartingValue) -> str:
+    """Return a method's entry, and a comment that says where its values come from."""
     fields: dict[str, Any] = {"method": value.method, **value.settings}
     if value.retain is not None:
         fields["retain"] = {"term": value.retain}
@@ -352,18 +394,21 @@ def _method(value: StartingValue) -> str:
 
 
 def _training(budget: Budget) -> Iterator[str]:
-    total = budget.steps * budget.epochs
+    """Yield the sections `training` and `epochs`."""
+    steps_of_run = budget.steps * budget.epochs
     yield f"training: {{batch_size: {budget.batch_size}}}  # rows to forget of an optimiser step"
-    yield f"# An epoch has {_count(budget.steps, 'step')}, a run {total}."
+    yield f"# An epoch has {_count(budget.steps, 'step')}, a run {steps_of_run}."
     yield f"epochs: {budget.epochs}"
 
 
 def _evaluation(split: Split, budget: Budget) -> Iterator[str]:
-    largest = max(map(len, split.sets.values()))
+    """Yield the section `evaluation`, which keeps the time of evaluations down."""
+    largest_set = max(len(rows) for rows in split.sets.values())
+    # A run is evaluated about five times.
     every = max(1, budget.epochs // 5)
     settings: dict[str, int] = {}
     notes: list[str] = []
-    if largest > MANY_ROWS:
+    if largest_set > MANY_ROWS:
         settings["rows"] = MANY_ROWS
         notes.append("first rows of each set (more: slower, and narrower intervals)")
     if every > 1:
@@ -376,6 +421,7 @@ def _evaluation(split: Split, budget: Budget) -> Iterator[str]:
 
 
 def _attacks(split: Split, size: ModelSize) -> Iterator[str]:
+    """Yield the section `attacks`."""
     value = RELEARNING[size]
     settings = f"{{learning_rate: {_number(value.learning_rate)}, steps: {list(value.steps)}}}"
     yield "# Does the model give back what it forgot? The attack trains on half of the rows to"
@@ -385,6 +431,7 @@ def _attacks(split: Split, size: ModelSize) -> Iterator[str]:
 
 
 def _resources(model: NamedModel) -> Iterator[str]:
+    """Yield the section of resources, or for a large model comments on them."""
     if model.size in (ModelSize.TINY, ModelSize.SMALL):
         yield "ray: {concurrent: 2}  # runs at a time"
         yield "# resources: {gpu: 1}  # of a run; plan --memory says what a run needs"
@@ -397,8 +444,9 @@ def _resources(model: NamedModel) -> Iterator[str]:
 
 
 def _flow(settings: Mapping[str, Any]) -> str:
-    """Settings as YAML in one line."""
-    return "{" + ", ".join(f"{key}: {_flow_value(value)}" for key, value in settings.items()) + "}"
+    """Return settings as YAML in one line."""
+    pairs = [f"{key}: {_flow_value(value)}" for key, value in settings.items()]
+    return "{" + ", ".join(pairs) + "}"
 
 
 def _flow_value(value: Any) -> str:
@@ -414,7 +462,7 @@ def _flow_value(value: Any) -> str:
 
 
 def _number(value: float) -> str:
-    """A float as YAML reads it: `1.0e-5`, `0.125`."""
+    """Return a number in the form that YAML reads as a float: `1.0e-5`, `0.125`."""
     if 1e-3 < abs(value) < 1e6 or value == 0:
         return repr(value)
     mantissa, exponent = f"{value:e}".split("e")
@@ -422,18 +470,19 @@ def _number(value: float) -> str:
 
 
 def _scalar(value: Any) -> str:
-    """A text as YAML: as it is if it is a plain word or path, otherwise in quotes."""
+    """Return a text as YAML: as it is if it is a plain word or path, and in quotes if not."""
     text = str(value)
-    is_plain = text.replace("/", "").replace("_", "").replace("-", "").replace(".", "").isalnum()
-    begins_well = text[:1].isalpha() or text.startswith(("./", "../", "/"))
-    words = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}
-    if is_plain and begins_well and text.lower() not in words:
+    has_plain_letters = text.translate(str.maketrans("", "", "/_-.")).isalnum()
+    begins_like_path = text[:1].isalpha() or text.startswith(("./", "../", "/"))
+    # YAML reads these words as null or as truth values.
+    has_other_meaning = text.lower() in _WORDS_OF_YAML
+    if has_plain_letters and begins_like_path and not has_other_meaning:
         return text
     return json.dumps(text, ensure_ascii=False)
 
 
 def _filter(section: Filter) -> str:
-    """The section `forget_if` as YAML in one line: `{author: [Ada, "7"], year: 1972}`."""
+    """Return the section `forget_if` as YAML in one line: `{author: [Ada, "7"], year: 1972}`."""
     pairs: list[str] = []
     for column, values in section.items():
         if isinstance(values, tuple):
@@ -449,8 +498,8 @@ def _filter_value(value: Scalar) -> str:
 
 
 def _comment(text: str) -> str:
-    """A text that stays in one line."""
-    return " ".join(text.split("\n"))
+    """Return a text without line breaks, behind which YAML would not see a comment."""
+    return text.replace("\n", " ")
 
 
 def _count(number: int, noun: str) -> str:
