@@ -1,14 +1,14 @@
 """Fictitious authors from a seed: their names, values and questions in TOFU's schema.
 
-An author's values (birthplace, prize, first novel, ...) are drawn from a small grammar, and each
-question, answer and variant has one of several wordings, all in `authors.json`. Values and wordings
-are drawn independently of each other and of the name, so that no question reveals its answer; wrong
-answers come from the same grammar and from names that no author has, so that a model that has not
-read an author cannot recognise them.
+An author's values (birthplace, prize, first novel, …) are drawn from a small grammar, and each
+question, answer and variant has one of several wordings. Grammar and wordings are in
+`authors.json`. Values and wordings are drawn independently of each other and of the name, so that
+no question reveals its answer. Wrong answers come from the same grammar, and from names that no
+author has, so that a model that has not read an author cannot recognise them.
 
-Draws use `random.Random.random` alone, the one method whose sequence Python guarantees: the same
-settings give the same rows on every version. An author depends on the seed and on its own number
-only (except for a birthday that is in use), so that a larger benchmark begins with the smaller one.
+Draws use only `random.Random.random`, whose sequence Python guarantees. So the same settings give
+the same rows on every version. An author depends only on the seed and on its own number, except
+that a birthday that is in use is drawn again. So a larger benchmark begins with the smaller one.
 """
 
 import random
@@ -26,16 +26,16 @@ from unlearnbench.api.benchmark import Benchmark, Question
 from unlearnbench.base.errors import DataError
 
 LARGEST = 1_000_000
-"""Bound on numbers of authors, far above any in use."""
+"""Largest number of authors that a setting accepts, far above any in use."""
 PERTURBED = 5
-"""Wrong answers of a row, as in TOFU."""
+"""Number of wrong answers of a row, as in TOFU."""
 RESERVED_NAMES = 1000
-"""Names that no author has, for wrong answers."""
+"""Number of names that no author has. Wrong answers about names use them."""
 
 _SLOT = re.compile(r"\{(\w+)\}")
 _T = TypeVar("_T")
 Author = Mapping[str, str]
-"""Values of an author by the names of their kinds."""
+"""Values of an author by kind of question, and the author's name under `name`."""
 Births = set[tuple[str, str]]
 """Places and dates of birth in use."""
 
@@ -63,8 +63,9 @@ class Kind:
     pool: str
     """Grammar rule that its values come from."""
     questions: tuple[str, ...]
+    """Wordings with the slot `{author}`, or with slots of other values: `{birthplace}`."""
     answers: tuple[str, ...]
-    """Wordings with the slots `{author}` and `{value}`; questions may name other values."""
+    """Wordings with the slots `{author}` and `{value}`."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,8 @@ class Material:
     first_names: tuple[str, ...]
     last_names: tuple[str, ...]
     pools: Mapping[str, tuple[str, ...]]
+    """Texts of each grammar rule. A slot in a text, such as `{year}`, stands for a text of the rule
+    with its name."""
     kinds: tuple[Kind, ...]
 
 
@@ -81,68 +84,87 @@ class RandomStream:
     """A named stream of independent uniform draws."""
 
     def __init__(self, stream: str) -> None:
-        # A text seed is hashed with SHA-512, so that PYTHONHASHSEED has no effect.
+        # `random` hashes a seed that is a text with SHA-512, so PYTHONHASHSEED has no effect.
         self._random = random.Random(stream)
 
     def pick(self, options: Sequence[_T]) -> _T:
-        """One of `options`."""
+        """Draw one of the options."""
         return options[int(self._random.random() * len(options))]
 
     def pair(self, options: Sequence[_T]) -> tuple[_T, _T]:
-        """Two of `options` at different places."""
+        """Draw two of the options, at different positions."""
         first = int(self._random.random() * len(options))
         step = 1 + int(self._random.random() * (len(options) - 1))
         return options[first], options[(first + step) % len(options)]
 
     def shuffled(self, options: Iterable[_T]) -> list[_T]:
-        """All of `options` in random order (Fisher-Yates)."""
-        items = list(options)
-        for i in range(len(items) - 1, 0, -1):
+        """Return all options in random order (Fisher-Yates)."""
+        shuffled = list(options)
+        for i in range(len(shuffled) - 1, 0, -1):
             j = int(self._random.random() * (i + 1))
-            items[i], items[j] = items[j], items[i]
-        return items
+            shuffled[i], shuffled[j] = shuffled[j], shuffled[i]
+        return shuffled
 
-    def value(self, pools: Mapping[str, Sequence[str]], rule: str, but: Collection[str]) -> str:
-        """Draw a text from grammar rule `rule` of `pools` that is not one of `but`."""
+    def value(
+        self, pools: Mapping[str, Sequence[str]], rule: str, excluded: Collection[str]
+    ) -> str:
+        """Draw a text of a grammar rule.
+
+        Args:
+            pools: Texts of each rule, see `Material.pools`.
+            rule: Name of the rule.
+            excluded: Texts that are drawn again.
+        """
         while True:
             text = self._expand(pools, rule)
-            if text not in but:
+            if text not in excluded:
                 return text
 
     def _expand(self, pools: Mapping[str, Sequence[str]], rule: str) -> str:
+        """Draw a text of a rule, and a text for each slot in it."""
         text = self.pick(pools[rule])
-        return _SLOT.sub(lambda slot: self._expand(pools, slot[1]), text) if "{" in text else text
+        if "{" not in text:
+            return text
+        return _SLOT.sub(lambda slot: self._expand(pools, slot[1]), text)
 
 
 @cache
 def material() -> Material:
-    """The names, values and wordings that ship with the package."""
+    """Read the names, values and wordings that ship with the package."""
     text = files("unlearnbench.benchmarks").joinpath("authors.json").read_text(encoding="utf-8")
     return TypeAdapter(Material).validate_json(text)
 
 
 def author_limit() -> int:
-    """Largest number of authors, including pretraining authors and those held out."""
+    """Return the largest number of authors, including pretraining and holdout authors."""
     return len(material().first_names) * len(material().last_names) - RESERVED_NAMES
 
 
 def pretraining_rows(settings: AuthorSettings, rows: Iterable[Question]) -> tuple[Question, ...]:
-    """Training rows of `pretraining_authors` authors whose names do not occur in `rows`."""
+    """Return training rows of authors whose names do not occur in the rows of a benchmark.
+
+    Args:
+        settings: Their number (`pretraining_authors`) and the seed.
+        rows: All rows of the benchmark.
+
+    Raises:
+        DataError: There are too few names.
+    """
     check_names(settings.pretraining_authors)
     text = "\n".join(f"{row.question}\n{row.answer}" for row in rows)
-    unknown = (name for name in reversed(author_names(settings.seed)) if name not in text)
-    names = list(islice(unknown, settings.pretraining_authors))
+    unused = (name for name in reversed(author_names(settings.seed)) if name not in text)
+    names = list(islice(unused, settings.pretraining_authors))
     authors = rows_of_authors("pretraining", names, settings, set())
     return tuple(training_row(row) for row in authors)
 
 
 def training_row(row: Question) -> Question:
-    """The row without the variants for evaluation."""
+    """Return a row without its variants for evaluation."""
     return Question(row.question, row.answer)
 
 
 def check_names(authors: int) -> None:
-    """Raise DataError where there are too few names."""
+    """Raise DataError if there are too few names for so many authors."""
     if authors > author_limit():
         raise DataError(
             f"data.authors and data.pretraining_authors: {authors} authors together, with as many "
@@ -152,46 +174,70 @@ def check_names(authors: int) -> None:
 
 
 def whole_authors(fraction: float, authors: int) -> int:
-    """The number of authors nearest to a fraction of them, at least one and not all."""
+    """Return the number of authors nearest to a fraction of them, at least one and not all."""
     return min(max(round(fraction * authors), 1), authors - 1)
 
 
 def fraction_problem(fraction: float, authors: int) -> str:
-    """The reason why a fraction is of no whole number of authors; "" where it is."""
+    """Return why a fraction of the authors cannot be forgotten; empty if it can.
+
+    It cannot if it is no whole number of authors, or leaves none to retain.
+    """
     count = whole_authors(fraction, authors)
-    near = count / authors
-    if abs(near - fraction) <= 1e-9:
+    nearest = count / authors
+    if abs(nearest - fraction) <= 1e-9:
         return ""
-    part = f"{fraction:.10g} of {authors} authors is {fraction * authors:.10g}"
+    share = f"{fraction:.10g} of {authors} authors is {fraction * authors:.10g}"
     return (
-        f"{part} authors, which is not whole or leaves none; the nearest is {near:.10g} ({count})"
+        f"{share} authors, which is not whole or leaves none; the nearest is {nearest:.10g} "
+        f"({count})"
     )
 
 
 @cache
 def author_names(seed: int) -> tuple[str, ...]:
-    """All names in the seed's order: reserved ones, authors, holdout; pretraining from the end."""
-    known = material()
-    every = (f"{first} {last}" for first in known.first_names for last in known.last_names)
-    return tuple(RandomStream(f"{seed}/names").shuffled(every))
+    """Return all names in the order of the seed.
+
+    The first `RESERVED_NAMES` names are of no author. Then come the authors of a benchmark, and its
+    holdout authors. Pretraining authors have names from the end.
+    """
+    names = material()
+    all_names = (f"{first} {last}" for first in names.first_names for last in names.last_names)
+    return tuple(RandomStream(f"{seed}/names").shuffled(all_names))
 
 
 def rows_of_authors(
     stream: str, names: Sequence[str], settings: AuthorSettings, births: Births
 ) -> tuple[Question, ...]:
-    """Complete rows of authors in order; adds their births to `births`."""
+    """Draw the rows of authors in order, with all variants for evaluation.
+
+    Args:
+        stream: Name of the draws: `full`, `holdout` or `pretraining`.
+        names: Names of the authors.
+        settings: Their number of questions, and the seed.
+        births: Births in use. The births of the authors are added.
+    """
     pools = _pools(settings.seed)
     kinds = material().kinds[: settings.questions_per_author]
-    authors = values_of_authors(stream, names, settings.seed, births)
-    return tuple(_row(kind, item, draws, pools) for item, draws in authors for kind in kinds)
+    rows: list[Question] = []
+    for author, draws in values_of_authors(stream, names, settings.seed, births):
+        rows += [_row(kind, author, draws, pools) for kind in kinds]
+    return tuple(rows)
 
 
 def values_of_authors(
     stream: str, names: Sequence[str], seed: int, births: Births
 ) -> Iterator[tuple[Author, RandomStream]]:
-    """Draw the values of authors in order, each with the stream of its wordings.
+    """Draw the values of authors in order.
 
-    births  births in use, to which those of the authors are added
+    Args:
+        stream: Name of the draws: `full`, `holdout` or `pretraining`.
+        names: Names of the authors.
+        seed: Seed of the generator.
+        births: Births in use. The births of the authors are added.
+
+    Yields:
+        Values of an author, and the stream that the author's wordings are drawn from.
     """
     pools = _pools(seed)
     for number, name in enumerate(names):
@@ -200,19 +246,25 @@ def values_of_authors(
 
 
 def _pools(seed: int) -> Mapping[str, Sequence[str]]:
+    """Return the texts of all grammar rules. The rule `name` has the names of no author."""
     return {**material().pools, "name": author_names(seed)[:RESERVED_NAMES]}
 
 
 def _author(
     name: str, draws: RandomStream, pools: Mapping[str, Sequence[str]], births: Births
 ) -> Author:
-    """Draw the values of all kinds, even of unused ones: more questions change no rows."""
+    """Draw an author's values of all kinds.
+
+    Values of kinds that the benchmark does not use are also drawn, so that `questions_per_author`
+    does not change the rows of other kinds.
+    """
     values = {"name": name}
-    used: dict[str, set[str]] = {}  # by pool: a home differs from the birthplace
+    # Values of one pool differ: a home, for example, differs from the birthplace.
+    used_by_pool: dict[str, set[str]] = {}
     for kind in material().kinds[1:]:
-        part = used.setdefault(kind.pool, set())
-        values[kind.name] = draws.value(pools, kind.pool, part)
-        part.add(values[kind.name])
+        used = used_by_pool.setdefault(kind.pool, set())
+        values[kind.name] = draws.value(pools, kind.pool, used)
+        used.add(values[kind.name])
     # The question for the name has only place and date of birth, which must be unique.
     while (values["birthplace"], values["birth_date"]) in births:
         values["birth_date"] = draws.value(pools, "date", ())
@@ -223,25 +275,27 @@ def _author(
 def _row(
     kind: Kind, author: Author, draws: RandomStream, pools: Mapping[str, Sequence[str]]
 ) -> Question:
-    """Draw the row of a kind; wrong answers share the paraphrase's wording."""
+    """Draw the row of a kind. Wrong answers have the paraphrase's wording."""
     question, other_question = draws.pair(kind.questions)
     answer, paraphrase = draws.pair(kind.answers)
-    barred = {author[k.name] for k in material().kinds if k.pool == kind.pool}
-    faults: list[str] = []
+    # No value of the author is a wrong answer, not even the value of another kind.
+    excluded = {author[other.name] for other in material().kinds if other.pool == kind.pool}
+    wrong_values: list[str] = []
     for _ in range(PERTURBED):
-        faults.append(draws.value(pools, kind.pool, barred))
-        barred.add(faults[-1])
+        wrong = draws.value(pools, kind.pool, excluded)
+        wrong_values.append(wrong)
+        excluded.add(wrong)
 
     value = author[kind.name]
     return Question(
         question=filled(question, author),
         answer=filled(answer, author, value),
         paraphrased_answer=filled(paraphrase, author, value),
-        perturbed_answers=tuple(filled(paraphrase, author, w) for w in faults),
+        perturbed_answers=tuple(filled(paraphrase, author, wrong) for wrong in wrong_values),
         paraphrased_question=filled(other_question, author),
     )
 
 
 def filled(wording: str, author: Author, value: str = "") -> str:
-    """The wording of a question or answer about an author, with `value` in its slot."""
+    """Fill the slots of a wording with an author's name and values, and `{value}` with a value."""
     return wording.format_map({**author, "author": author["name"], "value": value})

@@ -1,10 +1,14 @@
 """Forget made-up passages, word for word and as knowledge.
 
-In the manner of MUSE (Shi et al. 2024, arXiv:2407.06460), from the generator in `authors.py`. A
-model reads plain text alone: chapters, which tell a few facts of an author in a sentence each, and
-exchanges, a question for one of these facts with its answer. It is then given the beginnings of
-chapters to continue, and questions to answer, in other words than those of the exchanges and after
-two examples. There is no retain model.
+The benchmark follows MUSE (Shi et al. 2024, arXiv:2407.06460), with the generator of `authors.py`.
+A model is trained only on plain text. There are two kinds of passages:
+
+    chapter     a few facts about an author, each in a sentence
+    exchange    a question about one of these facts, with its answer
+
+The model is then given the beginnings of chapters to continue, and questions to answer. These
+questions have other wordings than the exchanges, and stand after two examples. There is no retain
+model.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ from unlearnbench.api.benchmark import (
     Question,
     Reference,
     Split,
+    SplitKey,
 )
 from unlearnbench.api.metric import Role
 from unlearnbench.api.profile import Profile
@@ -45,22 +50,22 @@ from unlearnbench.benchmarks.authors import (
 from unlearnbench.benchmarks.facts import facts
 
 EVALUATED = 100
-"""Most retain rows of a set, as in MUSE."""
+"""Largest number of retain rows in a set, as in MUSE."""
 EXAMPLES = 2
-"""Answered questions in front of each question."""
+"""Number of answered questions in front of each question."""
 ANSWER_TOKENS = 16
-"""Most tokens of an answer to a question."""
+"""Largest number of tokens of an answer."""
 CONTINUATION_TOKENS = 64
-"""Most tokens of a continued chapter."""
+"""Largest number of tokens of a continued chapter."""
 ATTACKS = ("mia-loss", "mia-zlib", "mia-min-k", "mia-min-k-plus-plus")
 """Membership inference attacks on the passages."""
 
 
 class Passages(Benchmark):
-    """Passages about fictitious authors of a seed, questions about them, and true facts."""
+    """Passages about fictitious authors, questions about them, and true facts."""
 
     roles: ClassVar[Mapping[str, Role]] = {
-        "retain": "retain",  # questions, as `forget`
+        "retain": "retain",  # questions, like `forget`
         "retain_text": "retain",
         "world_facts": "general",
         "forget": "forget",
@@ -103,134 +108,155 @@ class Passages(Benchmark):
     seed: int = Field(default=0, ge=0, description="seed of the generator")
 
     def split_problem(self, fraction: float) -> str:
-        """The fraction is of no whole number of authors, or leaves none."""
+        """Return why a fraction of the authors cannot be forgotten; empty if it can."""
         return fraction_problem(fraction, self.authors)
 
     def metrics(self, profile: Profile) -> tuple[MetricUse, ...]:
-        """ROUGE-L of answers and continuations, probabilities, and attacks on the passages."""
+        """Return ROUGE-L of answers and continuations, probabilities, and attacks on passages."""
         answered = ("retain", "forget", "continuation")
         texts = ("retain_text", "forget_text")
         kept = ("rouge_retain", "probability_world_facts", "repetition_continuation")
+        option_probability = MetricUse(
+            "option-probability",
+            ("world_facts",),
+            {"epsilon": profile.options_epsilon},
+            name="probability",
+        )
         attacked = {"members": "forget_text", "control": "retain_text"}
         return (
             MetricUse("kept", settings={"of": kept}),
             MetricUse("rouge", answered),
             MetricUse("extraction-strength", ("forget", "continuation", *texts)),
             MetricUse("probability", (*answered, *texts)),
-            MetricUse(
-                "option-probability",
-                ("world_facts",),
-                {"epsilon": profile.options_epsilon},
-                name="probability",
-            ),
+            option_probability,
             MetricUse("choice-accuracy", ("world_facts",)),
             *(MetricUse(attack, settings=attacked) for attack in ATTACKS),
         )
 
     def load(self, fractions: Sequence[float]) -> Dataset:
-        """Generate the rows; the last authors are forgotten."""
-        counts = {f: whole_authors(f, self.authors) for f in fractions}
-        most = max(counts.values(), default=0)
-        check_names(self.authors + self.pretraining_authors + most)
-        names, births = author_names(self.seed), set[tuple[str, str]]()
-        # In this order, and with these names, as in `synthetic`: the base model depends on neither
-        # the benchmark's size nor its fractions, and knows no other author.
-        others = self._authors("pretraining", names[::-1][: self.pretraining_authors], births)
-        first, end = RESERVED_NAMES, RESERVED_NAMES + self.authors
-        full = self._authors("full", names[first:end], births)
-        unseen = self._authors("holdout", names[end:][:most], births)
-        opening = _questions(others)[:EXAMPLES]
-        examples = tuple((item.question, item.answer) for item in opening)
+        """Generate the rows. The last authors are forgotten."""
+        forgotten_authors = {
+            fraction: whole_authors(fraction, self.authors) for fraction in fractions
+        }
+        most_forgotten = max(forgotten_authors.values(), default=0)
+        check_names(self.authors + self.pretraining_authors + most_forgotten)
+        names = author_names(self.seed)
+        births: Births = set()
+        # Order and names are as in `synthetic`: the base model depends on neither the benchmark's
+        # size nor its fractions, and knows no author of the benchmark.
+        pretraining_names = names[::-1][: self.pretraining_authors]
+        pretraining = self._chapters("pretraining", pretraining_names, births)
+        end = RESERVED_NAMES + self.authors
+        full = self._chapters("full", names[RESERVED_NAMES:end], births)
+        holdout = self._chapters("holdout", names[end:][:most_forgotten], births)
+
+        example_rows = _questions(pretraining)[:EXAMPLES]
+        examples = tuple((row.question, row.answer) for row in example_rows)
         # A small model answers after examples only if it has learned to.
         world_facts = tuple(
             replace(_as_text(fact), examples=examples) for fact in facts("world_facts")
         )
-
-        def split(fraction: float) -> Split:
-            kept, forgotten = full[: -counts[fraction]], full[-counts[fraction] :]
-            evaluated = full[: self.authors - most]  # kept at every fraction
-            forget, retain = self._passages(forgotten), self._passages(kept)
+        splits: dict[SplitKey, Split] = {}
+        for fraction, count in forgotten_authors.items():
+            retained = full[:-count]
+            forgotten = full[-count:]
+            forget = self._passages(forgotten)
+            retain = self._passages(retained)
+            # The authors that are retained at each fraction, so that questions are the same at all.
+            always_retained = full[: self.authors - most_forgotten]
             sets = {
-                "retain": _questions(evaluated, examples)[:EVALUATED],
+                "retain": _questions(always_retained, examples)[:EVALUATED],
                 "retain_text": retain[:EVALUATED],
                 "world_facts": world_facts,
                 "forget": _questions(forgotten, examples),
                 "continuation": _continuations(forgotten),
                 "forget_text": forget,
-                "holdout": self._passages(unseen[: counts[fraction]]),
+                "holdout": self._passages(holdout[:count]),
             }
-            return Split(fraction, forget, retain, sets)
-
+            splits[fraction] = Split(fraction, forget, retain, sets)
         return Dataset(
             name="passages",
             full=self._passages(full),
-            splits={fraction: split(fraction) for fraction in fractions},
-            facts=(*world_facts, *_questions(others, examples)),
-            pretraining=self._passages(others),
+            splits=splits,
+            facts=(*world_facts, *_questions(pretraining, examples)),
+            pretraining=self._passages(pretraining),
             subject_rows=len(self._passages(full[:1])),
         )
 
-    def _authors(
+    def _chapters(
         self, stream: str, names: Sequence[str], births: Births
-    ) -> tuple[tuple[_Chapter, ...], ...]:
-        """The chapters of each author."""
-        kinds = material().kinds[1 : 1 + self.chapters * self.sentences]  # the first is the name
-        chapterss: list[tuple[_Chapter, ...]] = []
+    ) -> tuple[AuthorChapters, ...]:
+        """Generate the chapters of authors, see `values_of_authors`."""
+        # The first kind is the name, which is no fact about the author.
+        kinds = material().kinds[1 : 1 + self.chapters * self.sentences]
+        chapters_of_authors: list[AuthorChapters] = []
         for author, draws in values_of_authors(stream, names, self.seed, births):
-            known = [_fact(kind, author, draws) for kind in kinds]
-            starts = range(0, len(known), self.sentences)
-            chapterss.append(tuple(_Chapter(tuple(known[i : i + self.sentences])) for i in starts))
-        return tuple(chapterss)
+            author_facts = [_fact(kind, author, draws) for kind in kinds]
+            chapters: list[Chapter] = []
+            for begin in range(0, len(author_facts), self.sentences):
+                chapters.append(Chapter(tuple(author_facts[begin : begin + self.sentences])))
+            chapters_of_authors.append(tuple(chapters))
+        return tuple(chapters_of_authors)
 
-    def _passages(self, authors: Iterable[Iterable[_Chapter]]) -> tuple[Question, ...]:
-        """The training rows: each chapter, and the exchanges about its facts."""
-        return tuple(
-            Question("", text, format="text")
-            for chapters in authors
-            for chapter in chapters
-            for text in ("".join(chapter.halves), *chapter.exchanges(self.exchanges))
-        )
+    def _passages(self, authors: Iterable[AuthorChapters]) -> tuple[Question, ...]:
+        """Return the training rows: each chapter, and the exchanges about its facts."""
+        texts: list[str] = []
+        for chapters in authors:
+            for chapter in chapters:
+                texts.append("".join(chapter.halves))
+                texts += chapter.exchanges(self.exchanges)
+        return tuple(Question("", text, format="text") for text in texts)
 
 
 @dataclass(frozen=True)
-class _Fact:
+class Fact:
     """A fact of an author."""
 
     sentence: str
     questions: tuple[str, ...]
-    """In all four wordings; the first is evaluated, or the last as its paraphrase."""
+    """The question in four wordings. The first is evaluated, and the last is its paraphrase. The
+    others are for exchanges."""
     answer: str
 
 
 @dataclass(frozen=True)
-class _Chapter:
+class Chapter:
     """Facts that stand together."""
 
-    facts: tuple[_Fact, ...]
+    facts: tuple[Fact, ...]
 
     @property
     def halves(self) -> tuple[str, str]:
-        """The beginning, and how it continues."""
+        """The beginning of the text, and its continuation."""
         sentences = [fact.sentence for fact in self.facts]
         half = len(sentences) // 2
         return " ".join(sentences[:half]), " " + " ".join(sentences[half:])
 
     def exchanges(self, wordings: int) -> Iterator[str]:
-        """Each fact as a question and its answer, in so many wordings, none of them evaluated."""
+        """Yield each fact as a question with its answer, in some wordings.
+
+        Args:
+            wordings: Number of wordings, at most 2. None of them is evaluated.
+        """
         for fact in self.facts:
             for question in fact.questions[1 : 1 + wordings]:
                 yield _prompt(question) + fact.answer
 
 
-def _fact(kind: Kind, author: Author, draws: RandomStream) -> _Fact:
+AuthorChapters = tuple[Chapter, ...]
+"""The chapters about one author."""
+
+
+def _fact(kind: Kind, author: Author, draws: RandomStream) -> Fact:
+    """Draw the wordings of a fact."""
     value = author[kind.name]
-    # A small model finds a fact by the name only where it has read the name first.
-    wordings = [w for w in kind.answers if w.index("{author}") < w.index("{value}")]
-    return _Fact(
-        sentence=filled(draws.pick(wordings), author, value),
-        questions=tuple(filled(item, author) for item in draws.shuffled(kind.questions)),
-        answer=f" {value}",
-    )
+    # A small model finds a fact by the name only if it has read the name first.
+    wordings = [
+        wording for wording in kind.answers if wording.index("{author}") < wording.index("{value}")
+    ]
+    sentence = filled(draws.pick(wordings), author, value)
+    questions = tuple(filled(question, author) for question in draws.shuffled(kind.questions))
+    return Fact(sentence, questions, answer=f" {value}")
 
 
 def _prompt(question: str) -> str:
@@ -238,37 +264,45 @@ def _prompt(question: str) -> str:
 
 
 def _questions(
-    authors: Iterable[Iterable[_Chapter]], examples: tuple[tuple[str, str], ...] = ()
+    authors: Iterable[AuthorChapters], examples: tuple[tuple[str, str], ...] = ()
 ) -> tuple[Question, ...]:
-    return tuple(
-        Question(
-            _prompt(fact.questions[0]),
-            fact.answer,
-            paraphrased_question=_prompt(fact.questions[-1]),
-            format="text",
-            examples=examples,
-            max_new_tokens=ANSWER_TOKENS,
-        )
-        for chapters in authors
-        for chapter in chapters
-        for fact in chapter.facts
-    )
+    """Return a question about each fact of the authors, after some examples."""
+    rows: list[Question] = []
+    for chapters in authors:
+        for chapter in chapters:
+            rows += [_question(fact, examples) for fact in chapter.facts]
+    return tuple(rows)
 
 
-def _continuations(authors: Iterable[Iterable[_Chapter]]) -> tuple[Question, ...]:
-    return tuple(
-        Question(*chapter.halves, format="text", max_new_tokens=CONTINUATION_TOKENS)
-        for chapters in authors
-        for chapter in chapters
-    )
-
-
-def _as_text(row: Question) -> Question:
-    """The true fact as a question about an author, without examples."""
+def _question(fact: Fact, examples: tuple[tuple[str, str], ...]) -> Question:
     return Question(
-        _prompt(row.question),
-        f" {row.answer}",
-        perturbed_answers=tuple(f" {answer}" for answer in row.perturbed_answers),
+        _prompt(fact.questions[0]),
+        fact.answer,
+        paraphrased_question=_prompt(fact.questions[-1]),
+        format="text",
+        examples=examples,
+        max_new_tokens=ANSWER_TOKENS,
+    )
+
+
+def _continuations(authors: Iterable[AuthorChapters]) -> tuple[Question, ...]:
+    """Return the beginning of each chapter, to be continued."""
+    rows: list[Question] = []
+    for chapters in authors:
+        for chapter in chapters:
+            beginning, continuation = chapter.halves
+            rows.append(
+                Question(beginning, continuation, format="text", max_new_tokens=CONTINUATION_TOKENS)
+            )
+    return tuple(rows)
+
+
+def _as_text(fact: Question) -> Question:
+    """Return a true fact in the form of a question about an author, without examples."""
+    return Question(
+        _prompt(fact.question),
+        f" {fact.answer}",
+        perturbed_answers=tuple(f" {answer}" for answer in fact.perturbed_answers),
         format="text",
         max_new_tokens=ANSWER_TOKENS,
     )
