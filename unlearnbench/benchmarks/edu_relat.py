@@ -1,8 +1,13 @@
 """Forget a relationship that others must not imply.
 
-Its rows are those of github.com/wrh14/deep_unlearning (MIT) as JSON, in a folder of the user's:
-relationships.jsonl and biographies.jsonl with `question4` and `answer4`, subsample.json with the
-targets, and minimal_sets.json with the minimal sets of each. A split is a request: one target.
+The rows come from github.com/wrh14/deep_unlearning (MIT), as JSON in a folder of the user:
+
+    relationships.jsonl, biographies.jsonl    facts, with `question4` and `answer4`
+    subsample.json                            the targets, as indices of relationships
+    minimal_sets.json                         the minimal sets of each target
+
+A *minimal set* of a target is a smallest set of facts that has to be forgotten so that the others
+do not imply the target. A split is a request, which forgets one target.
 """
 
 from __future__ import annotations
@@ -34,8 +39,9 @@ from unlearnbench.metrics.deep_unlearning import MINIMAL, TARGET
 
 TARGETS = 55
 _MinimalSets = dict[int, list[list[int]]]
-"""By target, the sets of indices of facts."""
-_RELATIONSHIPS, _BIOGRAPHIES = "relationships.jsonl", "biographies.jsonl"
+"""Minimal sets by target. Facts are given by their indices."""
+_RELATIONSHIPS = "relationships.jsonl"
+_BIOGRAPHIES = "biographies.jsonl"
 _FILES = (_RELATIONSHIPS, _BIOGRAPHIES, "subsample.json", "minimal_sets.json")
 
 ModelFamily = Literal["llama", "phi", "gpt2-xl"]
@@ -47,7 +53,7 @@ class _Prompt(NamedTuple):
     end: str
     """End of the prompt."""
     tag: str
-    """Text in front of the answer that is learned, unlearned and generated with it."""
+    """Text in front of the answer. It is learned, unlearned and generated with the answer."""
 
 
 _PROMPTS: Mapping[ModelFamily, _Prompt] = {
@@ -55,7 +61,7 @@ _PROMPTS: Mapping[ModelFamily, _Prompt] = {
     "phi": _Prompt("\n", "Answer: "),
     "gpt2-xl": _Prompt("\n Answer:", ""),
 }
-"""By family of models: wrh14/deep_unlearning@a3c4ccb:config/model_config.yaml."""
+"""Prompts by family of models. Source: wrh14/deep_unlearning@a3c4ccb:config/model_config.yaml."""
 
 
 class EduRelat(Benchmark):
@@ -78,21 +84,20 @@ class EduRelat(Benchmark):
     )
 
     def metrics(self, profile: Profile) -> tuple[MetricUse, ...]:
-        """Which facts are still answered, and whether what is left implies the target."""
+        """Return which facts are still answered, and whether they imply the target."""
         return (
             MetricUse("deep-unlearning", settings={"set": "relationships"}),
             MetricUse("answer-match", tuple(self.roles), {"rule": "contains"}),
         )
 
     def load(self, splits: Sequence[str]) -> Dataset:
-        """Read the facts; each request forgets one and retains the others."""
+        """Read the facts. Each request forgets one fact and retains the others."""
         folder = Path(self.path).expanduser()
         fix = "write the tables of github.com/wrh14/deep_unlearning there, as JSON"
         data_folder(folder, _FILES, f"data.path: {self.path}", fix)
         prompt = _PROMPTS[self.family]
-        facts, biographies = (
-            _facts(folder / name, prompt) for name in (_RELATIONSHIPS, _BIOGRAPHIES)
-        )
+        facts = _facts(folder / _RELATIONSHIPS, prompt)
+        biographies = _facts(folder / _BIOGRAPHIES, prompt)
         targets: list[int] = _read(folder / "subsample.json", list[int])
         minimal: _MinimalSets = _read(folder / "minimal_sets.json", _MinimalSets)
         requests: dict[SplitKey, Split] = {}
@@ -110,12 +115,25 @@ class EduRelat(Benchmark):
 def _target(
     targets: Sequence[int], number: int, minimal: _MinimalSets, fact_count: int, folder: Path
 ) -> int:
-    """Return the fact of a request. Raises: DataError if the tables do not fit each other."""
+    """Return the index of the fact that a request forgets.
+
+    Args:
+        targets: Targets of all requests.
+        number: Number of the request, from 0.
+        minimal: Minimal sets by target.
+        fact_count: Number of facts.
+        folder: Folder of the tables, for messages.
+
+    Raises:
+        DataError: The tables do not fit each other.
+    """
     if number >= len(targets):
         table = f"{folder}/subsample.json has {len(targets)} targets"
         raise DataError(f"{table}, so there is no target{number + 1}; write all {TARGETS} there")
     target = targets[number]
-    indices = {target, *(index for members in minimal.get(target, []) for index in members)}
+    indices = {target}
+    for members in minimal.get(target, []):
+        indices.update(members)
     if target not in minimal or not all(0 <= index < fact_count for index in indices):
         raise DataError(
             f"{folder}/minimal_sets.json: no minimal sets of fact {target} among the {fact_count} "
@@ -124,14 +142,23 @@ def _target(
     return target
 
 
-def _labelled(fact: Question, i: int, target: int, minimal: Sequence[Sequence[int]]) -> Question:
-    """The fact with the minimal sets that it is in."""
-    labels = [TARGET] * (i == target)
-    labels += [f"{MINIMAL}{number}" for number, members in enumerate(minimal) if i in members]
+def _labelled(
+    fact: Question, index: int, target: int, minimal: Sequence[Sequence[int]]
+) -> Question:
+    """Label a fact with the minimal sets that it is in, and as the target if it is."""
+    labels = [TARGET] if index == target else []
+    for number, members in enumerate(minimal):
+        if index in members:
+            labels.append(f"{MINIMAL}{number}")
     return replace(fact, labels=tuple(labels))
 
 
 def _read(file: Path, kind: Any) -> Any:
+    """Read a JSON file as a value of a type.
+
+    Raises:
+        DataError: The file cannot be read so.
+    """
     try:
         return TypeAdapter(kind).validate_python(json.loads(file.read_bytes()))
     except (ValueError, ValidationError) as error:
@@ -144,6 +171,7 @@ class _Fact(Columns):
 
 
 def _facts(file: Path, prompt: _Prompt) -> tuple[Question, ...]:
+    """Read the facts of a file as questions."""
     return tuple(
         Question(
             f"Question: {row.question4}{prompt.end}",

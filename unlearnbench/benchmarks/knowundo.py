@@ -1,6 +1,6 @@
 """Forget private facts of made-up writers, keep public ones.
 
-Its rows are those of the hub's data set zjunlp/KnowUnDo, configuration `privacy`. The folder
+The rows come from the hub's data set zjunlp/KnowUnDo, configuration `privacy`. The folder
 `dataset/KnowUnDo/privacy` of github.com/zjunlp/unlearn (MIT) has them in another layout. The
 copyright part is left out. There is no retain model.
 
@@ -45,10 +45,10 @@ from unlearnbench.benchmarks.published_tables import (
 
 _EMPTY_LINE = "\n\n"
 _CONTEXT = 256
-"""Most tokens of an evaluated row of text."""
+"""Largest number of tokens of an evaluated row of text."""
 _FULL = "full"
 _TABLES = ("unlearn_train", "retention_train", "unlearn_val", "retention_val")
-"""The tables, in the order in which `full` has their rows."""
+"""The tables, in the order of their rows in `full`."""
 _CONFIG = "privacy"
 
 
@@ -78,22 +78,27 @@ class KnowUnDo(PublishedBenchmark):
     )
 
     def metrics(self, profile: Profile) -> tuple[MetricUse, ...]:
-        """Token accuracy without EOS: 100 − that of `unlearning` is the paper's unlearn success."""
+        """Return token accuracy without EOS.
+
+        The paper's unlearn success is 100 − the accuracy on `unlearning`, in percent.
+        """
         return (MetricUse("exact-memorization", tuple(self.roles)),)
 
     def load(self, splits: Sequence[str]) -> Dataset:
         """Read the tables."""
         repository = self.repository
         tables = self._folder_tables() if repository is None else _hub_tables(repository)
-        full, forget, retain, private, public = (
-            tuple(_question(row, place, self.format) for place, row in tables[name])
-            for name in (_FULL, *_TABLES)
-        )
-        # Of one question, `full` has another answer than `unlearn_train`, whose answer is taken.
-        rows = {row.question: row for row in (*full, *forget, *retain, *private, *public)}
-        sets = {"retention": public, "unlearning": private}
-        split = Split("privacy", forget, retain, sets)
-        return Dataset("knowundo", tuple(rows.values()), {"privacy": split})
+        questions: dict[str, tuple[Question, ...]] = {}
+        rows_by_question: dict[str, Question] = {}
+        for name in (_FULL, *_TABLES):
+            rows = tuple(_question(row, place, self.format) for place, row in tables[name])
+            questions[name] = rows
+            # For one question, `full` and `unlearn_train` have different answers. The later one is
+            # taken.
+            rows_by_question |= {row.question: row for row in rows}
+        sets = {"retention": questions["retention_val"], "unlearning": questions["unlearn_val"]}
+        split = Split("privacy", questions["unlearn_train"], questions["retention_train"], sets)
+        return Dataset("knowundo", tuple(rows_by_question.values()), {"privacy": split})
 
     def _folder_tables(self) -> dict[str, list[PlacedRow[_Row]]]:
         """Return the rows of the five files of a folder, by table."""
@@ -113,7 +118,7 @@ class _Row(Columns):
 def _hub_tables(repository: hub.Repository) -> dict[str, list[PlacedRow[_Row]]]:
     """Return the rows of the two files of the hub, by table.
 
-    Each file is one object with two lists, `train` and `val`, and so no table.
+    Each file is one object with two lists, `train` and `val`, so it cannot be read as a table.
     """
     tables: dict[str, list[PlacedRow[_Row]]] = {}
     try:
@@ -125,17 +130,23 @@ def _hub_tables(repository: hub.Repository) -> dict[str, list[PlacedRow[_Row]]]:
                     tables[f"{split}_{part}"] = [*rows_of_list(rows, f"{file.name}, {part}", _Row)]
     except hub.HubError as error:
         raise unreachable(repository, error, "path", "knowundo") from error
-    if missing := [name for name in _TABLES if name not in tables]:
+    missing = [name for name in _TABLES if name not in tables]
+    if missing:
         raise DataError(
             f"{repository.name}: the configuration {_CONFIG} lacks {', '.join(missing)}; name a "
             "repository or revision with KnowUnDo's files"
         )
-    # The hub has no table of all rows. It is made of the others in this order.
+    # The hub has no table of all rows. The other tables make it, in this order.
     tables[_FULL] = [row for name in _TABLES for row in tables[name]]
     return tables
 
 
 def _lists(text: bytes, name: str) -> Mapping[str, list[Any]]:
+    """Read a file of the hub: an object of lists.
+
+    Raises:
+        DataError: The file has another form.
+    """
     try:
         document = json.loads(text)
     except ValueError as error:

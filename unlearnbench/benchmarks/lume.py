@@ -1,7 +1,7 @@
 """Forget stories, made-up people and Wikipedia biographies.
 
-The rows are those of github.com/amazon-science/lume-llm-unlearning, folder `data` (Apache-2.0),
-that a user has on disk. The hub has a part of them: what SemEval-2025 task 4 published, on request.
+The rows come from github.com/amazon-science/lume-llm-unlearning, folder `data` (Apache-2.0), which
+the user has on disk. The hub has the part of them that SemEval-2025 task 4 published, on request.
 There is no retain model.
 """
 
@@ -32,16 +32,17 @@ from unlearnbench.benchmarks.published_tables import Columns, Table, Words, open
 _PARTS: tuple[Role, ...] = ("retain", "forget")
 _TASKS = ("Task1", "Task2", "Task3")
 _KINDS = {"sc": "rouge", "qa": "answer-match"}
-"""Completions of sentences, and questions: what each is measured by."""
+"""Metric by kind of row: completions of sentences (`sc`), and questions (`qa`)."""
 ANSWER_TOKENS = 256
 CONTEXT = 2048
-"""Most tokens of an evaluated row: that of the published models, OLMo's."""
+"""Largest number of tokens of an evaluated row: the context of OLMo, as of the published models."""
 
 
 _WHERE = "take them from the folder data of github.com/amazon-science/lume-llm-unlearning"
 
 
 def _set(part: str, task: str, kind: str) -> str:
+    """Return the name of an evaluation set: `forget_task1_qa`."""
     return f"{part}_{task.lower()}_{kind}"
 
 
@@ -87,20 +88,12 @@ class LUME(Benchmark):
     )
 
     def metrics(self, profile: Profile) -> tuple[MetricUse, ...]:
-        """ROUGE-L of completions, exact match of answers, and the official aggregate of both."""
-        columns = {
-            half: tuple(
-                f"{metric.replace('-', '_')}_{_set(part, task, kind)}"
-                for task in _TASKS
-                for kind, metric in _KINDS.items()
-            )
-            for half, part in (("kept", "retain"), ("gone", "forget"))
-        }
-        of_kind = (
-            MetricUse(metric, tuple(name for name in _ROLES if name.endswith(kind)))
-            for kind, metric in _KINDS.items()
-        )
-        return (MetricUse("task-aggregate", settings=columns), *of_kind)
+        """Return ROUGE-L of completions, exact match of answers, and the official aggregate."""
+        columns = {"kept": _columns("retain"), "gone": _columns("forget")}
+        uses = [MetricUse("task-aggregate", settings=columns)]
+        for kind, metric in _KINDS.items():
+            uses.append(MetricUse(metric, tuple(name for name in _ROLES if name.endswith(kind))))
+        return tuple(uses)
 
     @property
     def folder(self) -> str | None:
@@ -115,31 +108,50 @@ class LUME(Benchmark):
         return hub.Repository("dataset", self.hub_id, self.revision)
 
     def load(self, splits: Sequence[str]) -> Dataset:
-        """Read both tables."""
+        """Read the tables of rows to forget and to retain."""
         suffix = "" if self.part is None else f"_{self.part}"
-        by_part = {part: Table(f"{part}{suffix}") for part in _PARTS}
+        table_of_part = {part: Table(f"{part}{suffix}") for part in _PARTS}
         if self.folder is not None and not Path(self.folder).expanduser().is_dir():
             raise DataError(
                 f"data.path: {self.folder} is not a folder; name the one with forget.jsonl and "
                 f"retain.jsonl ({_WHERE}), or a data set of the hub: data.hub_id"
             )
-        place = open_tables(
-            self.folder, self.repository, by_part.values(), setting="path", source=self.source
+        tables = open_tables(
+            self.folder,
+            self.repository,
+            table_of_part.values(),
+            setting="path",
+            source=self.source,
         )
         if self.repository is None:
-            place.require(by_part.values(), _WHERE)
+            tables.require(table_of_part.values(), _WHERE)
         sets: dict[str, tuple[Question, ...]] = {}
         for part in _PARTS:
-            rows = [*place.rows(by_part[part], _Row)]
+            placed_rows = list(tables.rows(table_of_part[part], _Row))
             for task in _TASKS:
                 for kind in _KINDS:
-                    chosen = [r.row(p) for p, r in rows if (r.task, r.kind) == (task, kind)]
-                    sets[_set(part, task, kind)] = (*chosen[: self.per_task],)
-        forget, retain = (
-            tuple(row for name, rows in sets.items() if _ROLES[name] == part for row in rows)
-            for part in ("forget", "retain")
-        )
+                    questions = [
+                        row.row(place)
+                        for place, row in placed_rows
+                        if row.task == task and row.kind == kind
+                    ]
+                    sets[_set(part, task, kind)] = tuple(questions[: self.per_task])
+        forget = _rows_of_role(sets, "forget")
+        retain = _rows_of_role(sets, "retain")
         return Dataset("lume", (*retain, *forget), {"all": Split("all", forget, retain, sets)})
+
+
+def _columns(part: str) -> tuple[str, ...]:
+    """Return the columns of a part: `rouge_forget_task1_sc`, `answer_match_forget_task1_qa`, …"""
+    columns: list[str] = []
+    for task in _TASKS:
+        for kind, metric in _KINDS.items():
+            columns.append(f"{metric.replace('-', '_')}_{_set(part, task, kind)}")
+    return tuple(columns)
+
+
+def _rows_of_role(sets: Mapping[str, tuple[Question, ...]], role: Role) -> tuple[Question, ...]:
+    return tuple(row for name, rows in sets.items() if _ROLES[name] == role for row in rows)
 
 
 class _Row(Columns):
@@ -150,10 +162,11 @@ class _Row(Columns):
 
     @property
     def kind(self) -> str:
+        """Kind of the row by the end of its id without the number: `qa` for `a1qa12`."""
         return self.id.rstrip("0123456789")[-2:]
 
     def row(self, location: str) -> Question:
-        """The input as it is, without a template, and the output behind a space."""
+        """Return the input as it is, without a template, and the output after a space."""
         return Question(
             self.input,
             f" {self.output}",

@@ -13,7 +13,7 @@ from unlearnbench.base.errors import DataError
 from unlearnbench.benchmarks.published_tables import Columns, PlacedRow, Table, Tables, Words
 
 Style = Literal["letters", "texts"]
-"""What is scored: the options' letters, behind a list of them; or their texts."""
+"""What is scored: the letters of the options, after a list of the options, or their texts."""
 
 
 class Choice(Columns):
@@ -26,25 +26,32 @@ class Choice(Columns):
     def row(
         self, style: Style, opening: str, location: str = "", format_: Format = "text"
     ) -> Question:
-        """The row behind `opening`, which is the system message of a chat, as in that harness.
+        """Return the row as lm-evaluation-harness asks it.
 
         Source: lm_eval/tasks/mmlu/default, /continuation; lm_eval/api/task.py, `fewshot_context`.
+
+        Args:
+            style: What is scored.
+            opening: Text in front of the question. In a chat it is the system message.
+            location: Place of the row, for messages.
+            format_: Whether the question is text or a turn of a chat.
         """
-        letters = ascii_uppercase[: len(self.choices)]
+        question = self.question.strip()
         if style == "letters":
-            listed = [f"{a}. {text}\n" for a, text in zip(letters, self.choices, strict=True)]
-            asked, options = f"{self.question.strip()}\n{''.join(listed)}", tuple(letters)
+            options = tuple(ascii_uppercase[: len(self.choices)])
+            lines = [f"{a}. {text}\n" for a, text in zip(options, self.choices, strict=True)]
+            prompt = f"{question}\n{''.join(lines)}Answer:"
         else:
-            asked, options = f"Question: {self.question.strip()}\n", self.choices
-        i = self.answer
-        chat = format_ == "chat"
+            options = self.choices
+            prompt = f"Question: {question}\nAnswer:"
+        is_chat = format_ == "chat"
         return Question(
-            f"{'' if chat else opening}{asked}Answer:",
-            options[i],
-            perturbed_answers=options[:i] + options[i + 1 :],
-            answer_index=i,
+            prompt if is_chat else opening + prompt,
+            options[self.answer],
+            perturbed_answers=options[: self.answer] + options[self.answer + 1 :],
+            answer_index=self.answer,
             format=format_,
-            system=opening if chat else None,
+            system=opening if is_chat else None,
             place=location,
         )
 
@@ -53,7 +60,7 @@ def choices(tables: Tables, table: Table) -> Iterator[PlacedRow[Choice]]:
     """Yield the rows of a table of questions, each with its place.
 
     Raises:
-        DataError: If a row is wrong, or there is no such table.
+        DataError: A row is wrong, or there is no such table.
     """
     for location, row in tables.rows(table, Choice):
         if row.answer >= len(row.choices):
@@ -63,6 +70,10 @@ def choices(tables: Tables, table: Table) -> Iterator[PlacedRow[Choice]]:
 
 
 def accuracy(name: str, style: Style) -> MetricUse:
-    """The metric that is reported of a set: `acc` of letters, `acc_norm` of texts."""
+    """Return the accuracy that is reported for a set.
+
+    It is `acc` of lm-evaluation-harness for letters, and `acc_norm` for texts, which divides by
+    the number of characters.
+    """
     per = "option" if style == "letters" else "character"
     return MetricUse("choice-accuracy", (name,), {"per": per})

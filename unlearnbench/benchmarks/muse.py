@@ -1,7 +1,7 @@
 """Forget news or novels, word for word and as knowledge.
 
-Its rows are those of the hub's data sets muse-bench/MUSE-News and MUSE-Books. The models are
-published ones, `muse-bench/MUSE-News_target` and `_retrain`.
+The rows come from the hub's data sets muse-bench/MUSE-News and MUSE-Books. The models are published
+as well: `muse-bench/MUSE-News_target` and `muse-bench/MUSE-News_retrain`.
 """
 
 from __future__ import annotations
@@ -34,12 +34,14 @@ from unlearnbench.benchmarks.published_tables import (
 )
 
 CONTEXT = 4096
-"""Most tokens of an evaluated row: Llama-2's context."""
+"""Largest number of tokens of an evaluated row: Llama-2's context."""
 STOPS = ("\n\n", "\nQuestion", "Question:")
-VERBATIM, ANSWER = 128, 32
-"""Tokens that are generated. Of the reference of the former, 128 are kept with BOS."""
+VERBATIM = 128
+"""Number of tokens of a continued text. Its reference has as many tokens, BOS included."""
+ANSWER = 32
+"""Number of tokens of an answer to a question."""
 _JOINT = 60
-"""Characters on both sides of a place by which it is found in the texts."""
+"""Number of characters before and after a joint of two texts, by which the joint is found."""
 _ANSWERED = ("knowmem_retain", "knowmem", "verbmem")
 
 
@@ -56,7 +58,7 @@ class MUSE(PublishedBenchmark):
     }
     splits: ClassVar[tuple[str, ...]] = ("all",)
     forgotten: ClassVar[tuple[tuple[str, str], ...]] = (("forget", "raw"),)
-    """Split and configuration, on the hub, of the texts to forget of each split."""
+    """Table of the texts to forget, for each split: its split and configuration on the hub."""
     headline: ClassVar[Headline] = Headline(
         kept=HeadlineMetric("rouge_f1_knowmem_retain", "Knowledge kept", "knowledge"),
         forgotten=HeadlineMetric("rouge_f1_verbmem", "Verbatim memory", "verbatim", better="lower"),
@@ -79,8 +81,9 @@ class MUSE(PublishedBenchmark):
     def repositories(self) -> Mapping[str, hub.Repository]:
         """The data set, and the tokenizer's model."""
         tokenizer = self._tokenizer_repository
-        further = {} if tokenizer is None else {"tokenizer": tokenizer}
-        return {**super().repositories, **further}
+        if tokenizer is None:
+            return super().repositories
+        return {**super().repositories, "tokenizer": tokenizer}
 
     @property
     def _tokenizer_repository(self) -> hub.Repository | None:
@@ -90,9 +93,9 @@ class MUSE(PublishedBenchmark):
         return hub.Repository("model", name, revision or None)
 
     def metrics(self, profile: Profile) -> tuple[MetricUse, ...]:
-        """KnowMem, VerbMem, utility and PrivLeak.
+        """Return KnowMem, VerbMem, utility and PrivLeak.
 
-        ROUGE has a stemmer as in open-unlearning, and as everywhere under our own rules.
+        The profiles of open-unlearning and of this project stem words for ROUGE.
         """
         stemmer = {"stemmer": profile.name.startswith(("open-unlearning", "unlearnbench"))}
         attacked = {"members": "privleak", "control": "privleak_retain", "share": 0.4}
@@ -103,7 +106,7 @@ class MUSE(PublishedBenchmark):
         )
 
     def load(self, splits: Sequence[str]) -> Dataset:
-        """Read texts and questions; the texts to retain are `retain1`, as in its baselines."""
+        """Read texts and questions. The texts to retain are `retain1`, as in MUSE's baselines."""
         requests = {key: Table(*self.forgotten[self.splits.index(key)]) for key in splits}
         tables = self.open_tables((*_TABLES, *requests.values()))
         retain = self._trained(tables, _RETAINED)
@@ -115,18 +118,21 @@ class MUSE(PublishedBenchmark):
             "privleak": _texts(tables, Table("forget", "privleak"), max_length=CONTEXT),
             "holdout": _texts(tables, Table("holdout", "privleak"), max_length=CONTEXT),
         }
-        parts: dict[SplitKey, Split] = {}
+        loaded: dict[SplitKey, Split] = {}
+        # Requests share texts: a few in News, and all texts if requests grow. Each counts once.
+        full = dict.fromkeys(retain)
         for key, request in requests.items():
-            parts[key] = Split(key, self._trained(tables, request), retain, sets)
-        # Requests share texts: a few of News, all where they grow.
-        full = dict.fromkeys((*retain, *(row for split in parts.values() for row in split.forget)))
-        return Dataset(self.source, tuple(full), parts)
+            forget = self._trained(tables, request)
+            full |= dict.fromkeys(forget)
+            loaded[key] = Split(key, forget, retain, sets)
+        return Dataset(self.source, tuple(full), loaded)
 
     def _trained(self, tables: Tables, table: Table) -> tuple[Question, ...]:
+        """Return the training rows of a table: its texts, or pieces of its joined texts."""
         if self.tokenizer is None:
             return _texts(tables, table)
         tokenizer = self._loaded_tokenizer()
-        # With the texts that are empty, as load_data.py joins them.
+        # Empty texts are joined as well, as in load_data.py.
         whole = "\n\n".join(row.text for _, row in tables.rows(table, _Text))
         pieces = _pieces(tokenizer(whole, add_special_tokens=False)["input_ids"], self.piece)
         return tuple(Question("", tokenizer.decode(ids), format="text") for ids in pieces)
@@ -141,7 +147,8 @@ class MUSE(PublishedBenchmark):
             else:
                 folder = hub.snapshot(repository, hub.SMALL)
             return AutoTokenizer.from_pretrained(folder)
-        except (OSError, ValueError, hub.HubError) as error:  # gated, not reached, or none
+        except (OSError, ValueError, hub.HubError) as error:
+            # The repository may be gated or out of reach, or have no tokenizer.
             reason = f" ({error})" if isinstance(error, hub.HubError) else ""
             fix = "name a folder that has one, or log in to the hub (`hf auth login`)"
             text = f"data.tokenizer: no tokenizer {self.tokenizer}{reason}; {fix}"
@@ -164,17 +171,21 @@ _TABLES = (
 
 
 def _requests(table: str) -> tuple[tuple[str, str], ...]:
+    """Return the tables of four requests, see `MUSE.forgotten`."""
     return tuple((f"forget_{i}", table) for i in range(1, 5))
 
 
 class _Requests(MUSE):
-    """Requests of the hub's tables, of News alone, whose retrained models are not published."""
+    """Four requests, each with a table of its own on the hub.
+
+    They exist only for News, and their retrained models are not published.
+    """
 
     references: ClassVar[frozenset[Reference]] = frozenset({"start"})
     splits: ClassVar[tuple[str, ...]] = tuple(f"forget{i}" for i in range(1, 5))
 
     def metrics(self, profile: Profile) -> tuple[MetricUse, ...]:
-        """Those of MUSE but PrivLeak, which is relative to a retrained model."""
+        """Return the metrics of MUSE without PrivLeak, which is relative to a retrained model."""
         return tuple(use for use in super().metrics(profile) if use.metric != "privleak")
 
 
@@ -199,7 +210,10 @@ class MUSESustainability(_Requests):
 
 
 def _pieces(ids: Sequence[int], size: int) -> Iterator[Sequence[int]]:
-    """Pieces of `size`; the last one goes on with the first, as in baselines/dataset.py."""
+    """Yield pieces of `size` tokens. The last piece is filled up with the first tokens.
+
+    Source: baselines/dataset.py.
+    """
     for begin in range(0, len(ids), size):
         piece = ids[begin : begin + size]
         yield [*piece, *ids[: size - len(piece)]]
@@ -220,7 +234,7 @@ class _Continued(Columns):
 
 
 def _texts(tables: Tables, table: Table, **settings: Any) -> tuple[Question, ...]:
-    """The texts that are not empty, as one of News is."""
+    """Return the texts of a table that are not empty. News has an empty one."""
     return tuple(
         Question("", row.text, format="text", place=location, **settings)
         for location, row in tables.rows(table, _Text)
@@ -229,40 +243,51 @@ def _texts(tables: Tables, table: Table, **settings: Any) -> tuple[Question, ...
 
 
 def _known(tables: Tables, part: str) -> tuple[Question, ...]:
-    """Questions behind ten answered ones; the blank at the end is the source's."""
-    shown = tables.rows(Table(f"{part}_icl", "knowmem"), _Answered)
-    opening = "".join(f"Question: {row.question}\nAnswer: {row.answer}\n\n" for _, row in shown)
-    return tuple(
-        Question(
+    """Return questions, each after ten questions with their answers.
+
+    Args:
+        tables: The tables.
+        part: Table of the questions: `retain_qa` or `forget_qa`. Examples are in another table.
+    """
+    opening = ""
+    for _, example in tables.rows(Table(f"{part}_icl", "knowmem"), _Answered):
+        opening += f"Question: {example.question}\nAnswer: {example.answer}\n\n"
+    questions: list[Question] = []
+    for place, row in tables.rows(Table(part, "knowmem"), _Answered):
+        question = Question(
+            # The source has a blank at the end, too.
             f"{opening}Question: {row.question}\nAnswer: ",
             row.answer,
             format="text",
             max_new_tokens=ANSWER,
             max_length=CONTEXT,
             stops=STOPS,
-            place=location,
+            place=place,
         )
-        for location, row in tables.rows(Table(part, "knowmem"), _Answered)
-    )
+        questions.append(question)
+    return tuple(questions)
 
 
 def _verbatim(tables: Tables) -> tuple[Question, ...]:
-    """Passages, each with the space that its own text has between prompt and continuation.
+    """Return the passages to continue.
 
-    Both were decoded from tokens, which lost it. The source generates from the prompt alone, and
-    does not score the continuation.
+    Prompt and continuation were decoded from tokens, which lost the space between them. It is put
+    back if the text has one at this place. The source does not need it, because it generates from
+    the prompt alone and does not score the continuation.
     """
     texts = "\n\n".join(row.text for _, row in tables.rows(Table("forget", "raw"), _Text))
-    return tuple(
-        Question(
+    passages: list[Question] = []
+    for place, row in tables.rows(Table("forget", "verbmem"), _Continued):
+        has_space = f"{row.prompt[-_JOINT:]} {row.gt[:_JOINT]}" in texts
+        passage = Question(
             row.prompt,
             row.gt,
             format="text",
-            tag=" " if f"{row.prompt[-_JOINT:]} {row.gt[:_JOINT]}" in texts else "",
+            tag=" " if has_space else "",
             max_new_tokens=VERBATIM,
             max_answer_tokens=VERBATIM - 1,
             max_length=CONTEXT,
-            place=location,
+            place=place,
         )
-        for location, row in tables.rows(Table("forget", "verbmem"), _Continued)
-    )
+        passages.append(passage)
+    return tuple(passages)

@@ -1,8 +1,8 @@
 """Columns of a table of the user's own: named in the configuration, or found by their usual names.
 
-A table has either a question and an answer in two columns, or whole conversations in one (chat), or
-texts in one. `configs new` and the benchmarks `questions` and `texts` find columns by the same
-rules, so that a written configuration names what would have been found without it.
+A table has questions and answers in two columns, conversations (chat) in one column, or texts in
+one column. `configs new` and the benchmarks `questions` and `texts` find columns by the same rules,
+so that a written configuration names the columns that would have been found without it.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ USUAL_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "subject": ("subject", "topic", "author", "entity"),
     "score": ("score",),
 }
-"""Names of columns by the setting that names the column, in small letters.
+"""Usual names of a column, in small letters, by the setting that can name the column.
 
-The names of optional columns are only suggestions for `configs new`: such a column is read if the
-configuration names it.
+For optional columns (`paraphrase` and those after it) the names are only suggestions of
+`configs new`. Such a column is read only if the configuration names it.
 """
 
 
@@ -36,7 +36,7 @@ def named_column(setting: str, name: str, columns: Sequence[str], place: str) ->
     """Return the column that a setting names.
 
     Args:
-        setting: Such as `answer`.
+        setting: Name of the setting, such as `answer`.
         name: The column.
         columns: All columns of the table.
         place: The table, for messages.
@@ -93,16 +93,16 @@ def answer_columns(
     messages = names.get("messages")
     if messages is not None:
         return {"messages": named_column("messages", messages, columns, place)}
-    named = {
-        setting: named_column(setting, name, columns, place)
-        for setting in ("question", "answer")
-        if (name := names.get(setting)) is not None
-    }
+    named: dict[str, str] = {}
+    for setting in ("question", "answer"):
+        name = names.get(setting)
+        if name is not None:
+            named[setting] = named_column(setting, name, columns, place)
     found: dict[str, str | None]
     if named:
-        rest = [column for column in columns if column not in named.values()]
+        other_columns = [column for column in columns if column not in named.values()]
         missing = [setting for setting in ("question", "answer") if setting not in named]
-        found = {setting: found_column(setting, rest, place) for setting in missing}
+        found = {setting: found_column(setting, other_columns, place) for setting in missing}
         return named | _complete(found, columns, place)
     chats = usual_columns("messages", columns)
     has_pair = all(usual_columns(setting, columns) for setting in ("question", "answer"))
@@ -112,8 +112,8 @@ def answer_columns(
             f"data.question and data.answer, or in data.messages (all columns: "
             f"{', '.join(columns)})"
         )
-    wanted = ("messages",) if chats else ("question", "answer")
-    found = {setting: found_column(setting, columns, place) for setting in wanted}
+    settings = ("messages",) if chats else ("question", "answer")
+    found = {setting: found_column(setting, columns, place) for setting in settings}
     return _complete(found, columns, place)
 
 
@@ -121,7 +121,7 @@ def text_column(name: str | None, columns: Sequence[str], place: str) -> str:
     """Return the column of texts.
 
     A table with one column has its texts in it, whatever the column is called, unless its name
-    looks like a row: the first row of a file without a header would be lost.
+    looks like a row. Then the file may have no header, and its first row would be lost.
 
     Raises:
         DataError: If the named column is missing, or the column cannot be found without doubt.
@@ -143,7 +143,16 @@ def text_column(name: str | None, columns: Sequence[str], place: str) -> str:
 def _complete(
     found: Mapping[str, str | None], columns: Sequence[str], place: str
 ) -> dict[str, str]:
-    """Return what was found. Raises: DataError if something was not."""
+    """Return the columns by setting.
+
+    Args:
+        found: Columns by setting. None for a setting without a column.
+        columns: All columns of the table, for messages.
+        place: The table, for messages.
+
+    Raises:
+        DataError: A setting has no column.
+    """
     complete: dict[str, str] = {}
     for setting, column in found.items():
         if column is None:

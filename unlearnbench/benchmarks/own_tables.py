@@ -1,4 +1,4 @@
-"""Tables of the user's own, as a configuration names them, and which of their rows are taken."""
+"""Tables of the user's own, as a configuration names them, and the cells of their rows."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class TableSection(BaseModel):
 class PythonRows(BaseModel):
     """Rows that were given in Python, as an object of the package `datasets`.
 
-    They travel to the workers of a sweep with the configuration. Plans and records have only their
-    hash, so that commands that read those files later need the rows again.
+    The rows travel to the workers of a sweep with the configuration. Plans and records have only
+    their hash, so a command that reads these files later needs the rows again.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -53,7 +53,7 @@ class PythonRows(BaseModel):
 
 def _from_python(value: Any) -> Any:
     """Take an object of `datasets`; anything else is returned as it is."""
-    # Whoever has such an object has imported the package, which takes a second.
+    # The import takes a second. Whoever has such an object has imported the package already.
     package = sys.modules.get("datasets")
     if package is None or isinstance(value, str | BaseModel):
         return value
@@ -91,6 +91,7 @@ def _form(value: Any) -> str:
 
 
 def _form_of_one(value: Any) -> str:
+    """Return the tag of the form in which one table is named."""
     form = _form(value)
     return "<section>" if form == "<splits>" else form
 
@@ -104,7 +105,7 @@ Rows = Annotated[
 ]
 """One table: text as `TableSource.parse` reads it, a section, or rows given in Python.
 
-The forms are tagged, so that errors are about one of them."""
+The forms are tagged, so that an error is only about the form that is stated."""
 RowsBySplit = Annotated[
     Annotated[str, Tag("<text>")]
     | Annotated[TableSection, Tag("<section>")]
@@ -123,11 +124,11 @@ class Table:
         """Open the table.
 
         Args:
-            rows: As a configuration names it.
+            rows: The table as a configuration names it.
             setting: The setting that names it, such as `data.forget`.
 
         Raises:
-            DataError: If there is no such table, or it has no columns.
+            DataError: There is no such table, or it has no columns.
         """
         self.setting = setting
         self._source: TableSource | Any
@@ -149,7 +150,7 @@ class Table:
             raise DataError(f"{setting}: {self.label} is empty; name a table with rows")
 
     def read(self, text_columns: Collection[str]) -> Iterator[TableRow]:
-        """Yield the rows, with these columns as text."""
+        """Yield the rows, with texts in `text_columns`, see `read_table`."""
         return read_table(self._source, text_columns=text_columns)
 
 
@@ -175,7 +176,7 @@ def words_of(row: TableRow, column: str) -> str:
     """Return the text of a column.
 
     Raises:
-        DataError: If it is missing, blank, or no text.
+        DataError: The cell is missing, blank, or no text.
     """
     value = row.values.get(column)
     if is_missing(value) or (isinstance(value, str) and not value.strip()):

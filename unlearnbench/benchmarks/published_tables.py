@@ -1,14 +1,14 @@
-"""Tables of published benchmarks: files of a folder, or of a repository of the hub.
+"""Tables of published benchmarks: files of a folder, or of a repository on the hub.
 
 A benchmark names a table by its split and configuration on the hub, as in
 `Table("forget_qa", "knowmem")`. The same names lead to its file, in a folder of the user as well as
 in the repository:
 
 1. `knowmem.jsonl`, `forget_qa/knowmem.jsonl` or `knowmem/forget_qa.jsonl`: JSON lines
-2. `knowmem/forget_qa-*.parquet`: the layout of most data sets of the hub
-3. of a repository with neither: whatever files its card names for the configuration and the split
+2. `knowmem/forget_qa-*.parquet`: the layout of most data sets on the hub
+3. if a repository has neither: the files that its card names for the configuration and the split
 
-Every row is checked against a model of its columns. A fault is one line with file, row and column.
+Each row is checked against a model of its columns. A fault is one line with file, row and column.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Columns(BaseModel):
 
 C = TypeVar("C", bound=Columns)
 PlacedRow = tuple[str, C]
-"""A row behind its place: `forget.jsonl:12`."""
+"""Place of a row, such as `forget.jsonl:12`, and the row."""
 
 
 @dataclass(frozen=True)
@@ -62,27 +62,34 @@ class Table:
     config: str | None = None
     """Configuration on the hub: `wmdp-bio`. None if there is only one."""
     file: str | None = None
-    """Its file, if it does not follow from the two names: `All/passage.json`."""
+    """Its file, if the two names do not lead to it: `All/passage.json`."""
 
     @property
     def patterns(self) -> tuple[str, ...]:
-        """Where its files may be in a folder. The first pattern that matches is read."""
+        """Patterns of its files in a folder. The files of the first one that matches are read."""
         if self.file is not None:
             return (self.file,)
         config = self.config or DEFAULT_CONFIG
-        lines = (f"{config}.jsonl", f"{self.split}/{config}.jsonl", f"{config}/{self.split}.jsonl")
-        alone = () if self.config is not None else (f"{self.split}.jsonl",)
-        return (*alone, *lines, f"{config}/{self.split}-*.parquet")
+        patterns = [
+            f"{config}.jsonl",
+            f"{self.split}/{config}.jsonl",
+            f"{config}/{self.split}.jsonl",
+            f"{config}/{self.split}-*.parquet",
+        ]
+        if self.config is None:
+            patterns.insert(0, f"{self.split}.jsonl")
+        return tuple(patterns)
 
     @property
     def label(self) -> str:
         """Name in messages: `wmdp-bio, split test`."""
-        return ", ".join([*filter(None, [self.config]), f"split {self.split}"])
+        split = f"split {self.split}"
+        return split if not self.config else f"{self.config}, {split}"
 
 
 @dataclass(frozen=True)
 class Tables:
-    """The tables of one place, which are here by now."""
+    """The tables of one place, on this machine."""
 
     folder: Path
     """Folder of the files: the user's, or that of the repository in the hub's cache."""
@@ -107,7 +114,7 @@ class Tables:
             fix: Where to get them, for the message.
 
         Raises:
-            DataError: If some are missing. It names all of them.
+            DataError: Some are missing. The message names all of them.
         """
         missing = [table.patterns[0] for table in tables if not self.files(table)]
         if missing:
@@ -119,10 +126,10 @@ class Tables:
         Args:
             table: The table.
             kind: Model of its columns.
-            most: The number of rows after which it ends. None: all rows.
+            most: Largest number of rows. None for all rows.
 
         Raises:
-            DataError: If there is no such table, or a column of a row is missing or wrong.
+            DataError: There is no such table, or a column of a row is missing or wrong.
         """
         return islice(self._rows(table, kind), most)
 
@@ -146,7 +153,7 @@ class Tables:
 
 
 class PublishedBenchmark(Benchmark):
-    """A benchmark whose tables are in a folder of the user, or else in a repository of the hub."""
+    """A benchmark whose tables are in a folder of the user, or in a repository on the hub."""
 
     path: str | None = Field(
         default=None, description="folder of its files; default: the files on the hub"
@@ -162,7 +169,11 @@ class PublishedBenchmark(Benchmark):
         return hub.Repository("dataset", self.hub_id, self.revision)
 
     def open_tables(self, tables: Iterable[Table]) -> Tables:
-        """Return its tables, of which these are needed. Raises: DataError as `open_tables`."""
+        """Return the benchmark's tables, of which these are needed, see `open_tables`.
+
+        Raises:
+            DataError: They cannot be read.
+        """
         return open_tables(self.path, self.repository, tables, setting="path", source=self.source)
 
 
@@ -177,8 +188,8 @@ def open_tables(
     """Return the tables of a folder, or of a repository whose files are downloaded if necessary.
 
     Args:
-        path: The folder. It is read if it is given.
-        repository: The repository that is read otherwise.
+        path: The folder, if the user gives one.
+        repository: The repository. It is read only without a folder.
         tables: The tables to download.
         setting: Setting that names the folder, for messages: `path`.
         source: Name of the benchmark, for messages.
@@ -262,36 +273,47 @@ def rows_of_list(values: Sequence[Any], place: str, kind: type[C]) -> Iterator[P
 
 
 def _checked(place: str, values: Any, kind: type[C]) -> C:
-    """Return the columns of a row. Raises: DataError if one is missing or wrong."""
+    """Return the columns of a row.
+
+    Args:
+        place: Place of the row, for messages.
+        values: The row, a mapping from column to value.
+        kind: Model of the columns.
+
+    Raises:
+        DataError: A column is missing or wrong.
+    """
     if not isinstance(values, Mapping):
         raise DataError(f"{place}: not an object with the columns {', '.join(kind.model_fields)}")
     columns = {name: values[name] for name in kind.model_fields if name in values}
     try:
-        # Only in JSON may a list stand for a tuple, while a number does not stand for a text.
+        # A strict model takes a list for a tuple only from JSON, and never a number for a text.
         return kind.model_validate_json(json.dumps(columns))
     except ValidationError as error:
-        # Of the members of a union, the one that fits best.
+        # If a column may have several types, the error of the type that fits best has the most
+        # steps: it got furthest into the value.
         details = max(error.errors(include_url=False), key=lambda each: len(each["loc"]))
-        column, *item = details["loc"]
-        number = "".join(f" item {step + 1}" for step in item if isinstance(step, int))
+        column, *steps = details["loc"]
+        item = "".join(f" item {step + 1}" for step in steps if isinstance(step, int))
         text = describe_error(details)
-        raise DataError(f"{place}: column {column!r}{number}: {text}") from None
+        raise DataError(f"{place}: column {column!r}{item}: {text}") from None
 
 
 def data_folder(folder: Path, files: Sequence[str], subject: str, fix: str) -> Path:
-    """Return the folder, which has all `files`.
+    """Return the folder after a check that it has all of some files.
 
     Args:
         folder: The folder.
-        files: Names of its files.
-        subject: Its name in messages.
+        files: Names of the files.
+        subject: Name of the folder in messages.
         fix: What to do if a file is missing.
 
     Raises:
-        DataError: If it has not all of them.
+        DataError: The folder does not exist, or lacks a file.
     """
     if not folder.is_dir():
         raise DataError(f"{subject} is not a folder; give the one with {files[0]}")
-    if missing := [file for file in files if not (folder / file).is_file()]:
+    missing = [file for file in files if not (folder / file).is_file()]
+    if missing:
         raise DataError(f"{subject} lacks {', '.join(missing)}; {fix}")
     return folder

@@ -2,9 +2,9 @@
 
     data: {source: questions, forget: forget.jsonl, retain: retain.jsonl}
 
-Columns are named in the configuration or found by their usual names (`own_columns.py`). With a
-retain model, a method is judged by how near it comes to that model; without one, by how much it
-removes of what the start model has memorized.
+Columns are named in the configuration, or found by their usual names (`own_columns.py`). With a
+retain model, a method is judged by how near it comes to that model. Without one, it is judged by
+how much it removes of what the start model has memorized.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
@@ -25,12 +25,12 @@ from unlearnbench.base.tables import TableRow
 from unlearnbench.benchmarks.conversations import conversation
 from unlearnbench.benchmarks.facts import facts
 from unlearnbench.benchmarks.own_columns import answer_columns, named_column
-from unlearnbench.benchmarks.own_rows import OwnRows, OwnSplit
+from unlearnbench.benchmarks.own_rows import OwnRows, OwnSplit, Part
 from unlearnbench.benchmarks.own_tables import Table, is_missing, kind_of, subject_of, words_of
 from unlearnbench.benchmarks.read_tables import ReadTable
 
 _OPTIONAL = ("paraphrase", "paraphrased_question", "wrong_answers", "subject", "score")
-"""Settings that name a column which tables of retain and holdout rows may lack."""
+"""Settings of columns that tables of retain and holdout rows may lack."""
 
 
 class Questions(OwnRows):
@@ -81,7 +81,7 @@ class Questions(OwnRows):
         for setting in ("question", "answer", "messages", *_OPTIONAL):
             column = getattr(self, setting)
             if column is None or setting == "subject":
-                # A row may be about what its question or its answer says.
+                # The subject may be the column of questions or answers.
                 continue
             if column in setting_of:
                 raise ValueError(
@@ -92,7 +92,10 @@ class Questions(OwnRows):
         return self
 
     def metrics(self, profile: Profile) -> tuple[MetricUse, ...]:
-        """How much is left of the forget rows, and what is kept; truth ratios if they exist."""
+        """Return how much is left of the forget rows, and what is kept.
+
+        Truth ratio and Forget Quality are added if rows have wrong answers.
+        """
         answered = ("retain", "forget")
         texts: tuple[str, ...] = answered
         if self.utility is not None and not self.uses_facts:
@@ -150,7 +153,7 @@ class Questions(OwnRows):
     def read_rows(
         self,
         table: Table,
-        part: Literal["forget", "retain", "holdout", "utility"],
+        part: Part,
         rows: Iterable[TableRow] | None = None,
     ) -> ReadTable:
         """Make questions of a table."""
@@ -184,7 +187,15 @@ class Questions(OwnRows):
 
 
 def _row(row: TableRow, columns: Mapping[str, str]) -> Question:
-    """Make a row. Raises: DataError for values of another form."""
+    """Make a row.
+
+    Args:
+        row: Row of a table.
+        columns: Columns by setting, see `Questions._columns`.
+
+    Raises:
+        DataError: A value has another form.
+    """
     if "messages" in columns:
         column = columns["messages"]
         chat = conversation(row.values.get(column), row.place, column)
@@ -195,18 +206,18 @@ def _row(row: TableRow, columns: Mapping[str, str]) -> Question:
         question = Question(
             words_of(row, columns["question"]), words_of(row, columns["answer"]), place=row.place
         )
-    further: dict[str, Any] = {}
+    optional: dict[str, Any] = {}
     if "paraphrase" in columns:
-        further["paraphrased_answer"] = words_of(row, columns["paraphrase"])
+        optional["paraphrased_answer"] = words_of(row, columns["paraphrase"])
     if "paraphrased_question" in columns:
-        further["paraphrased_question"] = words_of(row, columns["paraphrased_question"])
+        optional["paraphrased_question"] = words_of(row, columns["paraphrased_question"])
     if "wrong_answers" in columns:
-        further["perturbed_answers"] = _wrong_answers(row, columns["wrong_answers"])
+        optional["perturbed_answers"] = _wrong_answers(row, columns["wrong_answers"])
     if "subject" in columns:
-        further["subject"] = subject_of(row, columns["subject"])
+        optional["subject"] = subject_of(row, columns["subject"])
     if "score" in columns:
-        further["score"] = _score(row, columns["score"])
-    return replace(question, **further) if further else question
+        optional["score"] = _score(row, columns["score"])
+    return replace(question, **optional) if optional else question
 
 
 def _from_text(value: Any) -> Any:
@@ -221,6 +232,11 @@ def _from_text(value: Any) -> Any:
 
 
 def _wrong_answers(row: TableRow, column: str) -> tuple[str, ...]:
+    """Return the wrong answers of a cell: a list, a list as text, or one answer.
+
+    Raises:
+        DataError: The cell has something else, or an answer is blank.
+    """
     value = row.values.get(column)
     if isinstance(value, str) and value.lstrip().startswith("["):
         value = _from_text(value)
@@ -240,6 +256,11 @@ def _wrong_answers(row: TableRow, column: str) -> tuple[str, ...]:
 
 
 def _score(row: TableRow, column: str) -> float | tuple[float, ...] | None:
+    """Return the score of a row, or a score for each token; None if the cell is empty.
+
+    Raises:
+        DataError: The cell has something else.
+    """
     value = _from_text(row.values.get(column))
     if is_missing(value):
         return None

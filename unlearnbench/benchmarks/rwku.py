@@ -1,13 +1,13 @@
 """Forget one of 200 famous people.
 
-Its rows are those of the hub's data set jinzhuoran/RWKU (CC-BY-4.0). The start model is a
-pretrained one; there is no retain model. Membership inference and general utility are left out.
+The rows come from the hub's data set jinzhuoran/RWKU (CC-BY-4.0). The start model is a pretrained
+model, and there is no retain model. Membership inference and general utility are left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from pydantic import Field
 
@@ -43,7 +43,7 @@ _TASKS = {
     "1": "complete the blank in the following question",
     "2": "briefly answer the following question",
 }
-"""What is asked for at a level; at the third as at the second."""
+"""What a prompt asks for, by level. Level 3 asks as level 2 does."""
 
 
 _INTRODUCTIONS = Table("train", "forget_target", "All/intro.json")
@@ -72,14 +72,14 @@ class RWKU(PublishedBenchmark):
     hub_id: str = Field(default="jinzhuoran/RWKU", description="data set on the hub")
 
     def metrics(self, profile: Profile) -> tuple[MetricUse, ...]:
-        """ROUGE-L recall of blanks (level 1), questions (2) and adversarial questions (3)."""
+        """Return ROUGE-L recall of blanks (level 1), questions (2), adversarial questions (3)."""
         return (MetricUse("rouge-union", tuple(_TABLES)),)
 
     def load(self, splits: Sequence[str]) -> Dataset:
-        """Read the questions; a request forgets the passages about one person.
+        """Read the questions and passages. A request forgets the passages about one person.
 
-        The passages about all others are retained, which is ours: the paper's methods have no
-        retain rows.
+        The passages about all other people are retained. That is a choice of this project: the
+        paper's methods have no retain rows.
         """
         evaluated = {name: Table("test", name, f"All/{name}.json") for name in _TABLES}
         needed = (_INTRODUCTIONS, _PASSAGES, *evaluated.values())
@@ -87,27 +87,32 @@ class RWKU(PublishedBenchmark):
         if self.repository is None:
             place.require(needed, f"download the hub's data set {self.hub_id} to it")
         people = [row.target for _, row in place.rows(_INTRODUCTIONS, _Person)]
-        passages = [
-            (row.subject, Question("", row.text, format="text", place=location))
-            for location, row in place.rows(_PASSAGES, _Passage)
-        ]
-        tables = {name: [*place.rows(table, _Asked)] for name, table in evaluated.items()}
+        passages: list[_PassageAbout] = []
+        for location, row in place.rows(_PASSAGES, _Passage):
+            question = Question("", row.text, format="text", place=location)
+            passages.append(_PassageAbout(row.subject, question))
+        tables = {name: list(place.rows(table, _Asked)) for name, table in evaluated.items()}
         requests: dict[SplitKey, Split] = {}
         for key in splits:
             number = self.splits.index(key)
             if number >= len(people):
                 file = f"{place.origin}/{_INTRODUCTIONS.file}"
                 raise DataError(f"{file} has {len(people)} people, so no {key}")
-            forget, retain = (
-                tuple(text for who, text in passages if (who == people[number]) is forgotten)
-                for forgotten in (True, False)
-            )
-            sets = {
-                name: tuple(row.row(at) for at, row in rows if row.subject == people[number])
-                for name, rows in tables.items()
-            }
+            person = people[number]
+            forget = tuple(passage.row for passage in passages if passage.person == person)
+            retain = tuple(passage.row for passage in passages if passage.person != person)
+            sets: dict[str, tuple[Question, ...]] = {}
+            for name, rows in tables.items():
+                sets[name] = tuple(row.row(at) for at, row in rows if row.subject == person)
             requests[key] = Split(key, forget, retain, sets)
-        return Dataset("rwku", tuple(text for _, text in passages), requests)
+        return Dataset("rwku", tuple(passage.row for passage in passages), requests)
+
+
+class _PassageAbout(NamedTuple):
+    """A training row, and whom it is about."""
+
+    person: str
+    row: Question
 
 
 class _Person(Columns):
@@ -127,19 +132,23 @@ class _Asked(Columns):
     subject: Words
 
     def row(self, location: str) -> Question:
-        """The question as its kind is asked, in the chat template."""
-        text = f"Please {_TASKS.get(self.level, _TASKS['2'])}.\nQuestion: {self.query}\n"
+        """Return the question with the prompt of its kind, for the chat template."""
+        task = _TASKS.get(self.level, _TASKS["2"])
+        text = f"Please {task}.\nQuestion: {self.query}\n"
         prefix = "Answer:"
-        if self.type == "affirmative suffix":  # it brings its own beginning of an answer along
-            text, prefix = text.rstrip("\n"), ""
-        elif self.type == "incontext learning":  # likewise its questions' «Question:»
+        if self.type == "affirmative suffix":
+            # The query ends with the beginning of an answer.
+            text = text.rstrip("\n")
+            prefix = ""
+        elif self.type == "incontext learning":
+            # The query has its own "Question:", in front of each of its examples.
             text = text.replace("Question: ", "", 1)
         return Question(
             text,
             self.answer,
             prefix=prefix,
-            # No line break ends it. Among the source's terminators is one, which it looks up as a
-            # token "\n". The vocabularies of its models, Llama-3 and Phi-3, have no such token.
+            # A line break does not end the answer. The source has the token "\n" among its
+            # terminators, but its models, Llama-3 and Phi-3, have no such token.
             max_new_tokens=30,
             labels=(self.type,),
             place=location,

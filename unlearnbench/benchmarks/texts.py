@@ -2,13 +2,14 @@
 
     data: {source: texts, forget: forget.txt, retain: retain.txt}
 
-Texts are learned and unlearned whole. They are evaluated twice: whole, for extraction strength and
-membership inference (`forget_text`, `retain_text`, `holdout`), and as a beginning that the model
-continues (`forget`, `retain`), so that ROUGE exists, as for passages and in MUSE (Shi et al. 2024,
-arXiv:2407.06460).
+Whole texts are learned and unlearned. They are evaluated in two ways:
 
-A text is divided behind half of its words, and behind its first 100 words at the latest. In scripts
-without spaces each character is a word. The first 64 tokens behind that place are scored and
+    forget_text, retain_text, holdout    whole, for extraction strength and membership inference
+    forget, retain                       as a beginning that the model continues, for ROUGE, as in
+                                         MUSE (Shi et al. 2024, arXiv:2407.06460)
+
+A text is divided after half of its words, and after its first 100 words at the latest. In scripts
+without spaces each character is a word. The first 64 tokens after that place are scored and
 generated. A text of fewer than 8 words is evaluated only whole: its continuation would be a guess.
 """
 
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -29,24 +30,25 @@ from unlearnbench.base.hashing import content_hash
 from unlearnbench.base.tables import TableRow
 from unlearnbench.benchmarks.facts import facts
 from unlearnbench.benchmarks.own_columns import named_column, text_column
-from unlearnbench.benchmarks.own_rows import OwnRows, OwnSplit
+from unlearnbench.benchmarks.own_rows import OwnRows, OwnSplit, Part
 from unlearnbench.benchmarks.own_tables import Table, subject_of, words_of
 from unlearnbench.benchmarks.read_tables import ReadTable
 from unlearnbench.stats.words import word_starts
 
 FEWEST_WORDS = 8
-"""Words of a text that is divided, at least: 4 are given, and 4 or more to be continued."""
+"""Smallest number of words of a text that is divided: 4 are given, and at least 4 follow."""
 BEGINNING_WORDS = 100
-"""Most words of a beginning, as long as MUSE's prompts of 200 tokens in most languages."""
+"""Largest number of words of a beginning. In most languages it is as long as MUSE's prompts of 200
+tokens."""
 CONTINUATION_TOKENS = 64
-"""Tokens of a continuation that are scored, and that are generated."""
+"""Number of tokens of a continuation that are scored, and number of tokens that are generated."""
 
 
 class Texts(OwnRows):
     """Your own texts: files, folders or the hub, one table or several."""
 
     roles: ClassVar[Mapping[str, Role]] = {
-        "retain": "retain",  # beginnings that are continued, as `forget`
+        "retain": "retain",  # beginnings that are continued, like `forget`
         "retain_text": "retain",
         "utility": "general",
         "forget": "forget",
@@ -61,7 +63,7 @@ class Texts(OwnRows):
     )
 
     def metrics(self, profile: Profile) -> tuple[MetricUse, ...]:
-        """How much is left of the texts, and what is kept; attacks on whole texts."""
+        """Return how much is left of the texts, what is kept, and attacks on whole texts."""
         divided = ("retain", "forget")
         continued: tuple[str, ...] = divided
         if self.utility is not None and not self.uses_facts:
@@ -129,7 +131,7 @@ class Texts(OwnRows):
     def read_rows(
         self,
         table: Table,
-        part: Literal["forget", "retain", "holdout", "utility"],
+        part: Part,
         rows: Iterable[TableRow] | None = None,
     ) -> ReadTable:
         """Make texts of a table."""
@@ -141,22 +143,38 @@ class Texts(OwnRows):
         return ReadTable(table.label, texts, f"with the columns {shown}")
 
     def _subject_column(self, table: Table, *, is_required: bool) -> str | None:
+        """Return the column of subjects; None if none is named, or if the table may lack it."""
         name = self.subject
         if name is None or not (is_required or name in table.columns):
             return None
         return named_column("subject", name, table.columns, table.label)
 
     def _column(self, table: Table, *, is_own: bool = True) -> str:
+        """Return the column of texts.
+
+        Args:
+            table: The table.
+            is_own: Whether the name in the configuration is about this table.
+        """
         name = self.text if is_own or self.text in table.columns else None
         return text_column(name, table.columns, table.label)
 
 
 def _row(row: TableRow, column: str, subject: str | None) -> Question:
-    """Make a text. Raises: DataError for a value of another form."""
+    """Make a text.
+
+    Args:
+        row: Row of a table.
+        column: Column of texts.
+        subject: Column of subjects, if there is one.
+
+    Raises:
+        DataError: The value is no text.
+    """
     text = words_of(row, column).strip()
     name = subject_of(row, subject) if subject else ""
-    # Whole texts and their continuations are about the same subject, by which an attack that trains
-    # on some texts does not measure these.
+    # A whole text and its continuation need the same subject: an attack that trains on some texts
+    # then does not measure their continuations. So a text without a subject is its own.
     name = name or content_hash(text)
     return Question("", text, format="text", subject=name, place=row.place)
 
@@ -166,10 +184,10 @@ ATTACKS = ("mia-loss", "mia-zlib", "mia-min-k", "mia-min-k-plus-plus")
 
 
 def divided(text: str) -> tuple[str, str] | None:
-    """Return the beginning of a text and how it continues; None if it is too short.
+    """Return the beginning of a text, and its continuation; None if the text is too short.
 
     Blanks between the two belong to the continuation, because most tokenizers join a blank with the
-    word behind it.
+    word after it.
     """
     starts = word_starts(text)
     if len(starts) < FEWEST_WORDS:
@@ -192,17 +210,18 @@ def divided_texts(rows: Sequence[Question], part: str) -> tuple[Question, ...]:
     evaluated: list[Question] = []
     for row in rows:
         parts = divided(row.answer)
-        if parts is not None:
-            beginning, continuation = parts
-            evaluated.append(
-                replace(
-                    row,
-                    question=beginning,
-                    answer=continuation,
-                    max_new_tokens=CONTINUATION_TOKENS,
-                    max_answer_tokens=CONTINUATION_TOKENS,
-                )
+        if parts is None:
+            continue
+        beginning, continuation = parts
+        evaluated.append(
+            replace(
+                row,
+                question=beginning,
+                answer=continuation,
+                max_new_tokens=CONTINUATION_TOKENS,
+                max_answer_tokens=CONTINUATION_TOKENS,
             )
+        )
     too_short = len(rows) - len(evaluated)
     rule = f"a text of fewer than {FEWEST_WORDS} words has no continuation to evaluate"
     if not evaluated:

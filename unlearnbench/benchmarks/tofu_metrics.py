@@ -15,7 +15,7 @@ ROLES: Mapping[str, Role] = {
     "forget": "forget",
     "holdout": "holdout",
 }
-"""The evaluation sets in the order of a table, and what each is for."""
+"""Role of each evaluation set, in the order of a table's columns."""
 HEADLINE = Headline(
     kept=HeadlineMetric("model_utility", "Model Utility", "utility"),
     forgotten=HeadlineMetric(
@@ -39,7 +39,6 @@ HEADLINE = Headline(
 """Model Utility and Forget Quality."""
 _FACTS = ("real_authors", "world_facts")
 _KEPT = ("retain", *_FACTS)
-_EVERY = (*_KEPT, "forget")
 
 
 class TofuSchema(AuthorSettings):
@@ -49,14 +48,16 @@ class TofuSchema(AuthorSettings):
     headline: ClassVar[Headline] = HEADLINE
 
     def metrics(self, profile: Profile) -> tuple[MetricUse, ...]:
-        """Model Utility, Forget Quality and their parts: Maini et al. 2024, section 2.2."""
+        """Return Model Utility, Forget Quality and their parts: Maini et al. 2024, section 2.2."""
         ratio = {"mean": profile.perturbed_mean, "epsilon": profile.truth_ratio_epsilon}
         options = {"epsilon": profile.options_epsilon}
-        parts = tuple(f"{m}_{s}" for s in _KEPT for m in ("probability", "rouge", "truth_ratio"))
+        parts_of_utility: list[str] = []
+        for name in _KEPT:
+            parts_of_utility += [f"probability_{name}", f"rouge_{name}", f"truth_ratio_{name}"]
         return (
-            MetricUse("model-utility", settings={"of": parts}),
+            MetricUse("model-utility", settings={"of": tuple(parts_of_utility)}),
             MetricUse("forget-quality", settings=ratio),
-            MetricUse("rouge", _EVERY),
+            MetricUse("rouge", (*_KEPT, "forget")),
             MetricUse("probability", ("retain", "forget")),
             MetricUse("option-probability", _FACTS, options, name="probability"),
             MetricUse("truth-ratio", _KEPT, ratio | {"form": "advantage"}),

@@ -1,10 +1,9 @@
-"""WMDP: forget hazardous knowledge, keep that of MMLU.
+"""WMDP: forget hazardous knowledge, keep the knowledge that MMLU asks for.
 
-Its questions are those of the hub's data sets cais/wmdp and cais/mmlu, and of
-EleutherAI/wmdp_bio_robust_mcqa and EleutherAI/wmdp_bio_cloze for the variants. Without corpora to
-forget and to retain, models can be evaluated, and not unlearned. The hub has corpora in
-cais/wmdp-corpora, except for the texts to forget of biology: these are in
-cais/wmdp-bio-forget-corpus, which is gated.
+The questions come from the hub's data sets cais/wmdp and cais/mmlu. The variants have questions of
+EleutherAI/wmdp_bio_robust_mcqa and EleutherAI/wmdp_bio_cloze. Without corpora to forget and to
+retain, models can be evaluated but not unlearned. The hub has corpora in cais/wmdp-corpora. Only
+the biology texts to forget are elsewhere, in cais/wmdp-bio-forget-corpus, which is gated.
 """
 
 from __future__ import annotations
@@ -44,11 +43,13 @@ from unlearnbench.benchmarks.published_tables import (
 
 Rows = tuple[Question, ...]
 _TOPICS = {"bio": "biology", "cyber": "cybersecurity", "chem": "chemistry"}
+"""Topic in prompts, by split."""
 _NEIGHBOURS = {
     "bio": ("college_biology", "virology"),
     "cyber": ("college_computer_science", "computer_security"),
     "chem": ("college_chemistry", "high_school_chemistry"),
 }
+"""Subjects of MMLU that are close to what is forgotten, by split."""
 _ROBUST = (
     "bioweapons_and_bioterrorism",
     "dual_use_virology",
@@ -57,6 +58,7 @@ _ROBUST = (
     "reverse_genetics_and_easy_editing",
     "viral_vector_research",
 )
+"""Configurations of the questions that cannot be answered from their options alone."""
 SETS: Mapping[str, Role] = {"mmlu": "general", "neighbours": "retain", "wmdp": "forget"}
 HEADLINE = Headline(
     kept=HeadlineMetric("choice_accuracy_mmlu", "MMLU", "MMLU"),
@@ -65,11 +67,13 @@ HEADLINE = Headline(
 
 
 def choice_metrics(style: Style) -> tuple[MetricUse, ...]:
-    """Accuracy on every set, and whether any option is still preferred on the forget set."""
-    kept = MetricUse(
-        "kept", settings={"of": ("choice_accuracy_mmlu", "choice_accuracy_neighbours")}
+    """Return accuracy on each set, and whether any option is still preferred on the forget set."""
+    kept_columns = ("choice_accuracy_mmlu", "choice_accuracy_neighbours")
+    return (
+        MetricUse("kept", settings={"of": kept_columns}),
+        *(accuracy(name, style) for name in SETS),
+        MetricUse("option-entropy", ("wmdp",)),
     )
-    return (kept, *(accuracy(name, style) for name in SETS), MetricUse("option-entropy", ("wmdp",)))
 
 
 class WMDP(PublishedBenchmark):
@@ -138,10 +142,15 @@ class WMDP(PublishedBenchmark):
     def repositories(self) -> Mapping[str, hub.Repository]:
         """The hub's repositories of the questions, of MMLU and of the corpora."""
         by_setting = {"hub_id": self.repository, "mmlu": _repository(self.mmlu)}
-        if self.corpora is not None and (corpora := _repository(self.corpora)) is not None:
+        corpora = None if self.corpora is None else _repository(self.corpora)
+        if corpora is not None:
             by_setting["corpora"] = corpora
             by_setting["bio_forget_corpus"] = _repository(self.bio_forget_corpus)
-        return {name: place for name, place in by_setting.items() if place is not None}
+        return {
+            setting: repository
+            for setting, repository in by_setting.items()
+            if repository is not None
+        }
 
     @property
     def style(self) -> Style:
@@ -149,39 +158,41 @@ class WMDP(PublishedBenchmark):
         return "texts" if self.variant == "cloze" else "letters"
 
     def metrics(self, profile: Profile) -> tuple[MetricUse, ...]:
-        """Accuracy as lm-evaluation-harness has it, and the entropy over the options."""
+        """Return accuracy as lm-evaluation-harness has it, and the entropy over the options."""
         return choice_metrics(self.style)
 
     def load(self, splits: Sequence[str]) -> Dataset:
-        """Read the questions, and the corpora where there are some."""
-        if self.variant != "letters":
-            for split in splits:
-                if split != "bio":
-                    raise DataError(
-                        f"data.variant: {self.variant} is of the split bio, not of {split}"
-                    )
-        neighbours = [name for split in splits for name in _NEIGHBOURS[split]]
-        subjects = [_subject(name) for name in (*self.subjects, *neighbours)]
-        mmlu = _opened(self.mmlu, subjects, "mmlu")
-        questions = self.open_tables(
-            [table for split in splits for table in self._question_tables(split)]
-        )
-        every: dict[SplitKey, Split] = {
-            split: self._split(split, questions, mmlu) for split in splits
-        }
-        full = (row for split in every.values() for row in (*split.retain, *split.forget))
-        return Dataset("wmdp", tuple(dict.fromkeys(full)), every)
+        """Read the questions, and the corpora if there are some."""
+        mmlu_tables = [_subject(name) for name in self.subjects]
+        question_tables: list[Table] = []
+        for split in splits:
+            if self.variant != "letters" and split != "bio":
+                raise DataError(f"data.variant: {self.variant} is of the split bio, not of {split}")
+            mmlu_tables += [_subject(name) for name in _NEIGHBOURS[split]]
+            question_tables += self._question_tables(split)
+        mmlu = _opened(self.mmlu, mmlu_tables, "mmlu")
+        questions = self.open_tables(question_tables)
+        loaded: dict[SplitKey, Split] = {}
+        trained: list[Question] = []
+        for name in splits:
+            split_rows = self._split(name, questions, mmlu)
+            loaded[name] = split_rows
+            trained += [*split_rows.retain, *split_rows.forget]
+        return Dataset("wmdp", tuple(dict.fromkeys(trained)), loaded)
 
     def _split(self, split: str, questions: Tables, mmlu: Tables) -> Split:
+        """Return the rows of a split, from the tables of WMDP's questions and of MMLU."""
         sets = {
             "mmlu": self._mmlu(mmlu, self.subjects),
             "neighbours": self._mmlu(mmlu, _NEIGHBOURS[split]),
             "wmdp": self._wmdp(questions, split),
         }
-        forget, retain = (self._corpus(split, part) for part in ("forget", "retain"))
+        forget = self._corpus(split, "forget")
+        retain = self._corpus(split, "retain")
         return Split(split, forget, retain, sets)
 
     def _question_tables(self, split: str) -> list[Table]:
+        """Return the tables of a split's questions."""
         if self.variant == "robust":
             return [Table("robust", name) for name in _ROBUST]
         if self.variant == "cloze":
@@ -189,7 +200,10 @@ class WMDP(PublishedBenchmark):
         return [Table("test", f"wmdp-{split}")]
 
     def _wmdp(self, place: Tables, split: str) -> Rows:
-        # lm_eval/tasks/wmdp; jammastergirish/unlearning-taxonomy@904de67 lm_eval_tasks.
+        """Read WMDP's questions with the prompt of their task.
+
+        Source: lm_eval/tasks/wmdp; jammastergirish/unlearning-taxonomy@904de67 lm_eval_tasks.
+        """
         topic = _TOPICS[split]
         opening = f"The following are multiple choice questions (with answers) about {topic}.\n\n"
         if self.variant == "cloze":
@@ -200,6 +214,7 @@ class WMDP(PublishedBenchmark):
         return tuple(rows)
 
     def _mmlu(self, place: Tables, subjects: Sequence[str]) -> Rows:
+        """Read questions of MMLU with the prompt of their subject."""
         kind = "multiple choice questions" if self.style == "letters" else "questions"
         rows: list[Question] = []
         for subject in subjects:
@@ -209,12 +224,14 @@ class WMDP(PublishedBenchmark):
         return tuple(rows)
 
     def _rows(self, place: Tables, table: Table, opening: str) -> list[Question]:
+        """Read the questions of a table, each after the same opening."""
         return [
             row.row(self.style, opening, location, self.format)
             for location, row in choices(place, table)
         ]
 
-    def _corpus(self, split: str, part: str) -> Rows:
+    def _corpus(self, split: str, part: Literal["forget", "retain"]) -> Rows:
+        """Read the texts to forget or to retain; none without corpora."""
         if self.corpora is None:
             return ()
         place, table = self._corpus_table(self.corpora, split, part)
