@@ -1,6 +1,6 @@
-"""Signature of the function that long work reports to."""
+"""The function that long work reports its progress to."""
 
 from collections.abc import Callable
 
 ProgressCallback = Callable[[int, int], None]
-"""Called with the units of work done and the units in all."""
+"""Called with the units of work that are done, and with the units in total."""

@@ -10,13 +10,13 @@ from unlearnbench.api.attack_rows import AttackRows
 from unlearnbench.api.benchmark import Benchmark, Question
 
 OptimizerName = Literal["adamw", "muon", "adamw-8bit", "paged-adamw-8bit"]
-"""Optimisers by name; `training.optimizers` makes them."""
+"""Names of the optimisers that `training/optimizers.py` makes."""
 Point = str
 """Name of a model to evaluate, such as `13` for an optimiser step. "" if there is only one."""
 
 
 class FineTune(Protocol):
-    """Trains a model in place, with all its weights or with an adapter; part of `EditTools`."""
+    """A part of `EditTools` that trains a model in place: all weights, or an adapter."""
 
     def __call__(
         self,

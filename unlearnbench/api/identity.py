@@ -1,7 +1,7 @@
 """Which settings belong to ids: each field declares it, and one function reads the declarations.
 
-An id is a hash of the values that numbers depend on, so that equal work is found again and nothing
-else is taken for it. Each field of the settings says beside its type whether it counts:
+An id is a hash of the values that numbers depend on. So equal work is found again, and different
+work is never taken for it. Each field of the settings declares with its type whether it counts:
 
     batch_size: Annotated[int, ALWAYS]
     deterministic: Annotated[bool, IF_SET] = False
@@ -14,8 +14,8 @@ If you add a field, choose by what it does:
   was computed before the field existed stay as they are. `ALWAYS` would change all of them.
 - It changes numbers only together with another setting: a `Rule` of your own. See
   `IF_WEIGHTS_DECAY` in `config/training_settings.py`.
-- It belongs to some kinds of ids and not to others: `IF_SET.of(Id.RUN, …)`. A field may have one
-  declaration for some kinds and another one for other kinds.
+- It belongs only to some kinds of ids: `IF_SET.of(Id.RUN, …)`. A field may have one declaration for
+  some kinds and another one for other kinds.
 - It is derived from files or from the version of the program, and no configuration states it:
   `IF_SET.because("the rows have changed")`. The reason is shown if runs are repeated.
 
@@ -45,7 +45,7 @@ class Id(Enum):
     RUN = auto()
     """A run."""
     SETTING = auto()
-    """The setting of a run: all but its seed. Means are taken over the runs of one setting."""
+    """The setting of a run: everything except its seed. Runs of one setting are averaged."""
     STATED = auto()
     """What a configuration states of a run, without what is derived from files and versions."""
     PREPARED = auto()
@@ -55,7 +55,7 @@ class Id(Enum):
     EVALUATION = auto()
     """The evaluation of a start or retain model, whose weights are named by their own hash."""
     ATTACK = auto()
-    """The evaluation of a start or retain model under an attack, beside its plain evaluation."""
+    """The evaluation of a start or retain model under an attack."""
 
 
 RUNS: Final = (Id.RUN, Id.SETTING, Id.STATED)
@@ -74,53 +74,65 @@ LEFT_OUT: Final = _LeftOut.LEFT_OUT
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A field with its value, as rules see it. All values are ready for JSON."""
+    """A field with its value, as rules see it. All values are ready for JSON.
+
+    Attributes:
+        name: Name of the field.
+        value: Its value.
+        default: Its default, or `LEFT_OUT` if the field is required.
+        section: Values of the settings that the field belongs to, by name.
+        kind: What the id is of.
+        whole: Values of the run, or of whatever else the id is made for.
+        reads: Names of the values of `whole` that the rule has declared.
+    """
 
     name: str
     value: Any
     default: Any
-    """`LEFT_OUT` if the field is required."""
     section: Mapping[str, Any]
-    """Values of the settings that the field belongs to, by name."""
     kind: Id
     whole: Mapping[str, Any]
-    """Values of the run, or of whatever else the id is made for."""
     reads: tuple[str, ...]
-    """Names of the values of `whole` that the rule has declared."""
 
     def read(self, path: str) -> Any:
-        """Return a value of the run, such as `training.precision`; None if the run has none.
+        """Return a value of the run, or None if the run has no such value.
+
+        Args:
+            path: Names of settings, such as `training.precision`.
 
         Raises:
-            LookupError: If the rule has not declared that it reads the value.
+            LookupError: The rule has not declared that it reads the value.
         """
-        name, *below = path.split(".")
+        name, *names_below = path.split(".")
         if name not in self.reads:
             raise LookupError(f"the rule of {self.name!r} does not declare that it reads {name!r}")
         value = self.whole.get(name)
-        for key in below:
-            value = value.get(key) if isinstance(value, Mapping) else None
+        for name_below in names_below:
+            value = value.get(name_below) if isinstance(value, Mapping) else None
         return value
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Whether a field counts in ids, and what stands there for it."""
+    """Whether a field counts in ids, and what stands there for it.
+
+    Attributes:
+        words: The rule for people, such as `only if set`.
+        entry: Returns the value that stands in the id, or `LEFT_OUT`.
+        reads: Names of the values of a run that the rule reads, outside the field's own section.
+        kinds: Kinds of ids in which the field counts by this rule.
+        reason: What has happened if the field differs in a repeated run. Empty if a configuration
+            states the field.
+    """
 
     words: str
-    """The rule for people: `only if set`."""
     entry: Callable[[Place], Any]
-    """Returns the value that stands in the id, or `LEFT_OUT`."""
     reads: tuple[str, ...] = ()
-    """Names of the values of a run that the rule reads besides the field's own section."""
     kinds: frozenset[Id] = frozenset(Id)
-    """Kinds of ids in which the field counts by this rule."""
     reason: str = ""
-    """What has happened if the field of a repeated run differs; empty if a configuration states
-    the field."""
 
     def of(self, *kinds: Id) -> Rule:
-        """Return the rule for these kinds of ids only."""
+        """Return the rule for only these kinds of ids."""
         return replace(self, kinds=frozenset(kinds))
 
     def because(self, reason: str) -> Rule:
@@ -141,11 +153,11 @@ def _the_value_if_set(place: Place) -> Any:
 
 
 ALWAYS: Final = Rule("always", _the_value)
-"""It changes numbers, and did so when ids were first made."""
+"""For fields that change numbers, and did so when ids were first made."""
 IF_SET: Final = Rule("only if set", _the_value_if_set)
-"""It is left out at its default, as in ids from before the field existed."""
+"""For fields that are left out at their defaults, as in ids from before the field existed."""
 NEVER: Final = Rule("never", _the_value, kinds=frozenset())
-"""It changes no number, or another field has its effect."""
+"""For fields that change no number, or whose effect another field has."""
 
 
 def identity_of(value: BaseModel, kind: Id = Id.RUN, **beside: Any) -> dict[str, Any]:
@@ -163,10 +175,17 @@ def identity_of(value: BaseModel, kind: Id = Id.RUN, **beside: Any) -> dict[str,
 def stored_identity(
     model: type[BaseModel], values: Mapping[str, Any], kind: Id, **beside: Any
 ) -> dict[str, Any]:
-    """Return `identity_of` of settings that were stored as JSON, without reading them.
+    """Return what `identity_of` returns, for settings that are stored as JSON.
 
-    Settings of other versions, or of plug-ins that are not installed here, cannot be read. A field
-    that is missing has its default. A key that is no field always counts.
+    The settings are not read as objects, because settings of other versions, or of plug-ins that
+    are not installed here, cannot be. A field that is missing has its default. A key that is no
+    field always counts.
+
+    Args:
+        model: Type of the settings.
+        values: The settings as JSON.
+        kind: What the id is of.
+        beside: Further values that rules read, by name.
     """
     completed = _completed(model, values)
     return _entries(model, completed, kind, {**completed, **beside})
@@ -189,12 +208,21 @@ class StoredIdentities:
     """
 
     def __init__(self, model: type[BaseModel], kind: Id) -> None:
-        self._model, self._kind = model, kind
-        # An entry depends on its own value, and on those that its rule reads.
+        """Find out which values the entries depend on.
+
+        Args:
+            model: Type of the settings.
+            kind: What the ids are of.
+        """
+        self._model = model
+        self._kind = kind
+        # An entry depends on its own value, and on the values that its rule reads.
         self._reads = {name: field.reads for name, field in _counted(model, kind).items()}
-        self._needed = {name for reads in self._reads.values() for name in reads} | {*self._reads}
+        self._needed = set(self._reads)
+        for reads in self._reads.values():
+            self._needed.update(reads)
         self._entry_of: dict[tuple[str, ...], tuple[Any, str]] = {}
-        """By field, and the JSON of its value and of those that its rule reads."""
+        """Entries and their JSON. The key is a field, and the JSON of the values it depends on."""
         self._entries_of: dict[str, Entries] = {}
         """By the JSON of all values that count."""
 
@@ -212,14 +240,15 @@ class StoredIdentities:
         return self._entries_of[text]
 
     def _entries(self, values: Mapping[str, Any]) -> Entries:
+        """Return the entries of settings, each from `_entry_of` if it is there."""
         texts = {name: json.dumps(value) for name, value in values.items()}
         unknown = [name for name in values if name not in _names(self._model)]
         entries = Entries()
         for name in (*self._reads, *unknown):
-            reads = self._reads.get(name, ())
-            key = (name, *[texts.get(read, "") for read in (name, *reads)])
+            sources = (name, *self._reads.get(name, ()))
+            key = (name, *[texts.get(source, "") for source in sources])
             if key not in self._entry_of:
-                needed = {read: values[read] for read in (name, *reads) if read in values}
+                needed = {source: values[source] for source in sources if source in values}
                 self._entry_of[key] = self._entry(name, needed)
             entry, text = self._entry_of[key]
             if entry is not LEFT_OUT:
@@ -229,7 +258,8 @@ class StoredIdentities:
     def _entry(self, name: str, values: Mapping[str, Any]) -> tuple[Any, str]:
         """Return the entry of a field and its JSON, or `LEFT_OUT` and an empty text."""
         entry = stored_identity(self._model, values, self._kind).get(name, LEFT_OUT)
-        return entry, "" if entry is LEFT_OUT else json.dumps(entry, sort_keys=True)
+        text = "" if entry is LEFT_OUT else json.dumps(entry, sort_keys=True)
+        return entry, text
 
 
 def reasons_of(model: type[BaseModel]) -> dict[str, str]:
@@ -248,7 +278,10 @@ def rules_of_field(info: FieldInfo) -> tuple[Rule, ...]:
 
 
 def settings_below(info: FieldInfo) -> type[BaseModel] | None:
-    """Return the settings that a field has: `LoRA` for `LoRA | None` or `tuple[LoRA, ...]`."""
+    """Return the type of the settings in a field, or None if it has no settings of its own.
+
+    For example, it is `LoRA` for a field of type `LoRA | None` or `tuple[LoRA, ...]`.
+    """
     waiting = [info.annotation]
     while waiting:
         annotation = waiting.pop()
@@ -260,13 +293,20 @@ def settings_below(info: FieldInfo) -> type[BaseModel] | None:
 
 @dataclass(frozen=True)
 class _Counted:
-    """A field that counts in ids of a kind."""
+    """A field that counts in ids of a kind.
+
+    Attributes:
+        rule: Its rule.
+        default: Its default, or `LEFT_OUT`.
+        below: Type of the settings in the field, if there are any.
+        reads: Names of other values of the run that the entry depends on: those that its rule
+            reads, and those that the rules of the settings in the field read.
+    """
 
     rule: Rule
     default: Any
     below: type[BaseModel] | None
     reads: tuple[str, ...]
-    """Other values of the run that its rule and those of the settings below it read."""
 
 
 @lru_cache(maxsize=256)
@@ -274,22 +314,24 @@ def _counted(model: type[BaseModel], kind: Id) -> dict[str, _Counted]:
     """Return the fields that count in ids of a kind, by name.
 
     Raises:
-        TypeError: If a field has no declaration.
+        TypeError: A field has no declaration.
     """
     counted: dict[str, _Counted] = {}
     for name, info in model.model_fields.items():
         declared = rules_of_field(info)
         if not declared:
             raise TypeError(f"{model.__name__}.{name}: declare its part in ids, see {__name__}")
-        its_rule = next((rule for rule in declared if kind in rule.kinds), None)
-        if its_rule is None:
+        rules_of_kind = [rule for rule in declared if kind in rule.kinds]
+        if not rules_of_kind:
             continue
+        rule = rules_of_kind[0]
         below = settings_below(info)
-        reads = {*its_rule.reads}
+        reads = set(rule.reads)
         if below is not None:
-            reads = reads.union(*(field.reads for field in _counted(below, kind).values()))
-        others = tuple(sorted(reads - {name}))
-        counted[name] = _Counted(its_rule, _default_of(info), below, others)
+            for field_below in _counted(below, kind).values():
+                reads.update(field_below.reads)
+        reads.discard(name)
+        counted[name] = _Counted(rule, _default_of(info), below, tuple(sorted(reads)))
     return counted
 
 
@@ -308,16 +350,18 @@ def _defaults(model: type[BaseModel]) -> dict[str, Any]:
 
 @lru_cache(maxsize=256)
 def _sections(model: type[BaseModel]) -> dict[str, type[BaseModel]]:
-    """Return the fields that have settings of their own, and count in any ids."""
-    below = {
-        name: settings_below(info)
-        for name, info in model.model_fields.items()
-        if any(declared.kinds for declared in rules_of_field(info))
-    }
-    return {name: settings for name, settings in below.items() if settings is not None}
+    """Return the fields that contain settings and count in ids of some kind, with their types."""
+    sections: dict[str, type[BaseModel]] = {}
+    for name, info in model.model_fields.items():
+        below = settings_below(info)
+        counts_in_some_ids = any(rule.kinds for rule in rules_of_field(info))
+        if below is not None and counts_in_some_ids:
+            sections[name] = below
+    return sections
 
 
 def _default_of(info: FieldInfo) -> Any:
+    """Return the default of a field, ready for JSON, or `LEFT_OUT` if the field is required."""
     if info.is_required():
         return LEFT_OUT
     return json_ready(to_jsonable_python(info.get_default(call_default_factory=True)))
@@ -343,7 +387,7 @@ def _entries(
     """Return the entries of completed settings.
 
     Args:
-        model: Their type.
+        model: Type of the settings.
         values: The settings.
         kind: What the id is of.
         whole: The run, or whatever else the settings are part of.
@@ -359,16 +403,33 @@ def _entries(
             entry = field.rule.entry(place)
         if entry is LEFT_OUT:
             continue
-        if field.below is not None and isinstance(entry, Mapping):
-            entry = _entries(field.below, entry, kind, whole)
-        elif field.below is not None and isinstance(entry, list):
-            below = field.below
-            entry = [
-                _entries(below, part, kind, whole) if isinstance(part, Mapping) else part
-                for part in entry
-            ]
+        if field.below is not None:
+            entry = _entries_below(field.below, entry, kind, whole)
         entries[name] = entry
     fields = _names(model)
     if not values.keys() <= fields:  # values of other versions
         entries |= {name: value for name, value in values.items() if name not in fields}
+    return entries
+
+
+def _entries_below(model: type[BaseModel], entry: Any, kind: Id, whole: Mapping[str, Any]) -> Any:
+    """Return the entry of a field that contains settings, or a list of settings.
+
+    Args:
+        model: Type of the settings.
+        entry: The settings. Anything else, such as None, is returned as it is.
+        kind: What the id is of.
+        whole: The run, or whatever else the settings are part of.
+    """
+    if isinstance(entry, Mapping):
+        settings: Mapping[str, Any] = entry
+        return _entries(model, settings, kind, whole)
+    if not isinstance(entry, list):
+        return entry
+    entries: list[Any] = []
+    for settings_or_value in entry:
+        if isinstance(settings_or_value, Mapping):
+            entries.append(_entries(model, settings_or_value, kind, whole))
+        else:
+            entries.append(settings_or_value)
     return entries

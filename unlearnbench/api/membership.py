@@ -59,7 +59,8 @@ class MembershipInference(Summary):
 
     def columns(self) -> tuple[MetricColumn, ...]:
         """Return the columns of area, true positive rate at 1 % false positives, and control."""
-        name, label = f"mia_{self.key}", f"{self.label} attack"
+        name = f"mia_{self.key}"
+        label = f"{self.label} attack"
         columns = (
             MetricColumn(name, f"{label}, AUC"),
             MetricColumn(f"{name}_tpr", f"{label}, TPR at 1 % FPR"),
@@ -68,23 +69,29 @@ class MembershipInference(Summary):
         return columns if self.control else columns[:2]
 
     def pair(self, of: MetricInputs) -> tuple[FloatArray, FloatArray] | None:
-        """Return the scores of members and others; None if a set or an observation is missing."""
+        """Return the scores of `members` and `others`. None: a set or observation is missing."""
         return self._pair_of(of, self.members)
 
     def _pair_of(self, of: MetricInputs, group: str) -> tuple[FloatArray, FloatArray] | None:
-        members, others = (self.of_set(of, name) for name in (group, self.others))
-        return None if members is None or others is None else (members, others)
+        """Return the scores of a set and of the set `others`, or None if one has no scores."""
+        members = self.of_set(of, group)
+        others = self.of_set(of, self.others)
+        if members is None or others is None:
+            return None
+        return members, others
 
     def of_set(self, of: MetricInputs, name: str) -> FloatArray | None:
-        """Return the scores of a set's examples [n], from the log if it has them, or computed.
+        """Return the scores of a set's examples [n]. They are computed unless a log states them.
 
         Returns:
             None if the set or an observation is missing.
         """
         seen = of.model.sets.get(name)
-        known = None if seen is None else seen.values.get(f"mia_{self.key}")
-        if seen is None or known is not None:
-            return known
+        if seen is None:
+            return None
+        stated = seen.values.get(f"mia_{self.key}")
+        if stated is not None:
+            return stated
         with np.errstate(divide="ignore", invalid="ignore"):
             return self.scores(seen)
 

@@ -1,4 +1,8 @@
-"""The observations of an evaluation: per question and set; all metrics are computed from them."""
+"""The observations of an evaluation, from which all metrics are computed.
+
+There is one `SetEvaluation` for each evaluation set. Its arrays have an entry for each question.
+The arrays of `SetEvaluation.tokens` have an entry for each token of the true answers.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,6 +18,7 @@ _T = TypeVar("_T", bound=np.generic)
 
 SetName = str
 SETS: tuple[SetName, ...] = ("retain", "forget", "real_authors", "world_facts")
+"""The evaluation sets of TOFU."""
 
 FloatArray = NDArray[np.float64]
 Float32Array = NDArray[np.float32]
@@ -23,129 +28,167 @@ BoolArray = NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class AnswerTokens:
-    """The T scored tokens of a set's n true answers, one answer after the other."""
+    """The T scored tokens of a set's n true answers, one answer after the other.
+
+    Attributes:
+        lengths: [n] Number of tokens of each answer. The tokens that end the turn are included. The
+            sum is T.
+        ended: [n] Whether the last token ends the turn. False if the answer was cut.
+        loss: [T] Negative log-likelihood in nats. NaN if it is undefined.
+        hit: [T] Whether the token is the most probable one in its place.
+        tied: [T] Whether another token was as probable up to rounding (`tie_gap`). Then `hit` may
+            be different in another batch.
+        mean_logprob: [T] μ = Σ_v p_v log p_v over the vocabulary. None if no metric reads it.
+        logprob_variance: [T] Σ_v p_v (log p_v − μ)². None if no metric reads it.
+        observed: [T] Numbers of metrics' own `Observation`s, by name.
+        end_lengths: [n] Number of tokens that end the turn of each answer. None if no turn ends
+            with more than one token.
+    """
 
     lengths: IntArray
-    """[n] tokens of each answer, including what ends the turn; they add up to T."""
     ended: BoolArray
-    """[n] True if the last token ends the turn; False where the answer was cut."""
     loss: Float32Array
-    """[T] negative log-likelihood in nats; NaN where undefined."""
     hit: BoolArray
-    """[T] True if the token is the most probable one in its place."""
     tied: BoolArray
-    """[T] True if another token was as probable up to rounding (`tie_gap`): `hit` may differ with
-    another batch."""
     mean_logprob: Float32Array | None = None
-    """[T] μ = Σ_v p_v log p_v over the vocabulary; None where not asked for."""
     logprob_variance: Float32Array | None = None
-    """[T] Σ_v p_v (log p_v − μ)²."""
     observed: Mapping[str, Float32Array] = field(default_factory=dict[str, Float32Array])
-    """[T] by name: what the `Observation`s of metrics gave."""
     end_lengths: IntArray | None = None
-    """[n] tokens that end the turn of each answer; None if no turn ends with more than one."""
 
     @property
     def end_counts(self) -> IntArray:
-        """[n] tokens that end the turn of each answer; 0 where it was cut."""
+        """[n] Number of tokens that end the turn of each answer. 0 if the answer was cut."""
         return self.ended.astype(np.int64) if self.end_lengths is None else self.end_lengths
 
     def by_answer(self, column: NDArray[_T], *, eos: bool) -> list[NDArray[_T]]:
-        """[n] the part [T_i] of a column [T] that belongs to each answer.
+        """Divide a column [T] into its n answers.
 
-        eos  with the tokens that end it; without, an answer that was cut stays whole
+        Args:
+            column: One of the columns by token.
+            eos: Whether the tokens that end a turn are included.
+
+        Returns:
+            The part of each answer, in the order of the questions.
         """
         parts = np.split(column, np.cumsum(self.lengths)[:-1])
         if eos:
             return parts
-        return [p[: len(p) - count] for p, count in zip(parts, self.end_counts, strict=True)]
+        return [
+            part[: len(part) - end_count]
+            for part, end_count in zip(parts, self.end_counts, strict=True)
+        ]
 
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """s sampled answers to each of a set's n questions."""
+    """Sampled answers: s to each of a set's n questions.
+
+    Attributes:
+        texts: [n][s] The answers.
+        rouge_l_recall: [n, s] ROUGE-L recall of the true answer. NaN if logits were not finite.
+    """
 
     texts: tuple[tuple[str, ...], ...]
-    """[n][s]"""
     rouge_l_recall: FloatArray
-    """[n, s] against the reference; NaN where logits were not finite."""
 
 
 @dataclass(frozen=True, eq=False)
 class SetEvaluation:
-    """One set of n questions with k perturbed answers at most; arrays are aligned by question."""
+    """One set of n questions with at most k perturbed answers each.
+
+    Arrays and tuples are in the order of the questions.
+
+    Attributes:
+        questions: [n] The questions.
+        generated: [n] Greedy answers. Empty if only scores are known, as in TOFU's published logs
+            and for holdout rows.
+        references: [n] Texts of the true answers, which are the references of ROUGE.
+        answer_loss: [n] Mean negative log-likelihood of the true answer's tokens in nats. EOS is
+            included.
+        answer_tokens: [n] Number of these tokens.
+        base_loss: [n] Mean negative log-likelihood of the base of the truth ratio: the paraphrase,
+            or the answer if there is none.
+        base_tokens: [n] Number of the base's tokens.
+        perturbed_loss: [n, k] Mean negative log-likelihood of the perturbed answers. NaN in the
+            last places of a question that has fewer than k.
+        perturbed_tokens: [n, k] Number of the perturbed answers' tokens. 0 in these places.
+        rouge1_recall: [n] ROUGE-1 recall of the true answer by the greedy one.
+        rouge_l_recall: [n] ROUGE-L recall of the true answer by the greedy one.
+        token_columns: Values by token. None if only means are known, as in logs of TOFU and of
+            open-unlearning, and in early records.
+        grad_norm: [n] Norm of the gradient of the true answer's mean loss without EOS, averaged
+            over the model's weight tensors, see `evaluation/gradient_norms.py`. None if no metric
+            reads it.
+        start_loss: [n] Mean negative log-likelihood of the greedy answer's tokens under the start
+            model. EOS is included. None if no metric reads it.
+        samples: Sampled answers. None except under an attack that samples answers.
+        values: [n] Values by metric that a log states, because it lacks the observations to compute
+            them from.
+        options: [n][k + 1] Options of each multiple choice, in their order. Empty in other sets.
+        answer_index: [n] Index of the right option. None in other sets.
+        labels: [n] Labels of each question, see `Question.labels`. Empty if no question has any.
+        word_rule: What counts as a word, by the evaluation's profile, see `stats/text_overlap`.
+        compressed_bytes: [n] Number of bytes after zlib of the text of the true answer's scored
+            tokens. None if these texts are the references, and in early records.
+        places: [n] Index of each row among all rows of the set, if an attack left some out. None
+            if it left none out, and in early records.
+        text_values: [n] Values by `Measure.key` of the metrics that read texts, if texts were not
+            kept (`keep_texts: false`). None if they were kept.
+    """
 
     questions: tuple[str, ...]
     generated: tuple[str, ...]
-    """Greedy answers; empty when only scores are known: of holdout rows, in TOFU's published
-    logs."""
     references: tuple[str, ...]
-    """Texts of the true answers, the references of ROUGE."""
     answer_loss: FloatArray
-    """[n] mean negative log-likelihood of the true answer's tokens, EOS included, in nats."""
     answer_tokens: IntArray
-    """[n]"""
     base_loss: FloatArray
-    """[n] the same for the base of the truth ratio: the paraphrase, or the answer."""
     base_tokens: IntArray
-    """[n]"""
     perturbed_loss: FloatArray
-    """[n, k] the same for the perturbed answers; NaN behind those of a question with fewer."""
     perturbed_tokens: IntArray
-    """[n, k]; 0 there."""
     rouge1_recall: FloatArray
-    """[n]"""
     rouge_l_recall: FloatArray
-    """[n]"""
     token_columns: AnswerTokens | None = None
-    """None where only means are known: in TOFU's and open-unlearning's logs, in early records."""
     grad_norm: FloatArray | None = None
-    """[n] mean over the model's weight tensors of the norm of the true answer's mean loss's
-    gradient, EOS excluded, see `evaluation/gradient_norms.py`; None where no metric reads it."""
     start_loss: FloatArray | None = None
-    """[n] mean negative log-likelihood of the greedy answer's tokens, EOS included, under the start
-    model; None where no metric reads it."""
     samples: Samples | None = None
-    """None outside an attack that samples answers."""
     values: Mapping[str, FloatArray] = field(default_factory=dict[str, FloatArray])
-    """[n] by metric: as stated in a log that lacks the columns to compute them."""
     options: tuple[tuple[str, ...], ...] = ()
-    """[n][k + 1] the options of each question in their order; empty in a set of other questions."""
     answer_index: IntArray | None = None
-    """[n] place of the answer among them; None there."""
     labels: tuple[tuple[str, ...], ...] = ()
-    """[n] of each question, see `Question.labels`; empty where no question has one."""
     word_rule: WordRule = "ascii"
-    """What counts as a word of the texts, by the evaluation's profile, see `stats/text_overlap`."""
     compressed_bytes: IntArray | None = None
-    """[n] bytes of the text of each true answer's scored tokens after zlib. None where these texts
-    are the references, and in records from before there was this column."""
     places: IntArray | None = None
-    """[n] places of these rows among all rows of the set, if an attack left some out. None if it
-    left none out, and in records from before there was this column."""
     text_values: Mapping[str, FloatArray] | None = None
-    """[n] by `Measure.key`: values of the metrics that read texts, if texts were not kept
-    (`keep_texts: false`). None if they were."""
 
     @property
     def perturbed(self) -> BoolArray:
-        """[n, k] True where there is a perturbed answer, also one whose loss is undefined."""
+        """[n, k] Whether there is a perturbed answer, even if its loss is undefined."""
         unknown = np.isnan(self.perturbed_loss)
-        if not unknown.any() or not self.perturbed_tokens.any():  # a log may have losses alone
+        # A log may have losses without numbers of tokens.
+        has_token_counts = self.perturbed_tokens.any()
+        if not unknown.any() or not has_token_counts:
             return np.ones_like(unknown)
         return ~unknown | (self.perturbed_tokens > 0)
 
     @property
     def scored_answers(self) -> tuple[FloatArray, IntArray, BoolArray]:
-        """[n, 1 + k] mean losses and tokens of the true and the perturbed answers, and which there
-        are."""
-        present = np.column_stack([np.ones(len(self.answer_loss), dtype=np.bool_), self.perturbed])
+        """The true answers and the perturbed ones, as three arrays [n, 1 + k].
+
+        They are mean losses, numbers of tokens, and whether there is such an answer.
+        """
+        has_answer = np.ones(len(self.answer_loss), dtype=np.bool_)
         loss = np.column_stack([self.answer_loss, self.perturbed_loss])
-        return loss, np.column_stack([self.answer_tokens, self.perturbed_tokens]), present
+        tokens = np.column_stack([self.answer_tokens, self.perturbed_tokens])
+        exists = np.column_stack([has_answer, self.perturbed])
+        return loss, tokens, exists
 
     @property
     def tokens(self) -> AnswerTokens:
-        """The true answers' tokens. Raises: EvaluationError where only means are known."""
+        """Values by token of the true answers.
+
+        Raises:
+            EvaluationError: Only means are known.
+        """
         if self.token_columns is None:
             raise EvaluationError(
                 "no values by token, only means: evaluate again, or add tokens to `reads`"
@@ -153,9 +196,14 @@ class SetEvaluation:
         return self.token_columns
 
     def sampled_scores(self, k: int = 1) -> FloatArray:
-        """[n, s] ROUGE-L recall of the sampled answers, for a metric that reads at least k of them.
+        """Return the ROUGE-L recall of the sampled answers [n, s].
 
-        Raises: EvaluationError without sampled answers; PluginError where s is below k.
+        Args:
+            k: Least number of answers to each question that the metric reads.
+
+        Raises:
+            EvaluationError: There are no sampled answers.
+            PluginError: There are fewer than k.
         """
         if self.samples is None:
             raise EvaluationError(
@@ -172,36 +220,45 @@ class SetEvaluation:
 
 @dataclass(frozen=True)
 class Statistics:
-    """Cost and diagnostics of an evaluation; no part of its result or of logs."""
+    """Cost and diagnostics of an evaluation. They are no part of its result, and not in logs.
+
+    Attributes:
+        generated: Number of tokens of all greedy answers, with EOS.
+        drafted: Number of these tokens that were verified as part of a draft.
+        steps: Number of forward passes of decoding, summed over batches.
+        ties: Questions whose greedy answer has a tie (`tie_gap`) at some token. Only there may
+            another batch size or machine give another answer.
+        not_finite: First question with logits that are NaN or infinite. None if there is none.
+        cut: Number of true answers that are longer than the profile's `max_length` permits.
+        remarks: Sentences about texts and settings because of which numbers mean something else
+            than they seem to.
+    """
 
     generated: int
-    """Tokens of all greedy answers, EOS included."""
     drafted: int
-    """Tokens of these that were verified as part of a draft."""
     steps: int
-    """Forward passes of decoding, summed over batches."""
     ties: tuple[str, ...]
-    """Questions whose greedy answer has a tie (`tie_gap`) at some token: only there may another
-    batch size or machine give another answer."""
     not_finite: str | None
-    """First question where logits were NaN or infinite."""
     cut: int = 0
-    """True answers that are longer than the profile's `max_length` lets them be."""
     remarks: tuple[str, ...] = ()
-    """Sentences about texts and settings that make numbers other than they seem."""
 
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """One evaluation of a model on all sets."""
+    """One evaluation of a model on all sets.
+
+    Attributes:
+        profile: Name and hash of the profile, `tofu@1a2b3c4d`. Numbers of different profiles are
+            not comparable.
+        sets: Observations by set.
+        statistics: Cost and diagnostics. None if the evaluation was read from a log.
+        answers: Token ids of the greedy answers by set, without EOS. They are drafts for the next
+            evaluation, and not in logs. A set that is only scored has none.
+        precision: `float32` or `bfloat16`, see `precision.py`. None for logs that do not state it.
+    """
 
     profile: str
-    """Name and hash of the profile, `tofu@1a2b3c4d`; do not compare numbers across profiles."""
     sets: Mapping[SetName, SetEvaluation]
     statistics: Statistics | None = None
-    """None where the evaluation was read from a log."""
     answers: Mapping[SetName, tuple[tuple[int, ...], ...]] | None = None
-    """Ids of the greedy answers, without EOS: drafts for the next evaluation; not in logs. Of a set
-    that is only scored, none."""
     precision: str | None = None
-    """`float32`, `bfloat16`, see `precision.py`; None for logs without it."""

@@ -1,4 +1,4 @@
-"""Plug-in files as modules, and calls of their code: what they raise becomes a PluginError."""
+"""Calls of plug-ins' code. What the code raises becomes a PluginError with its place."""
 
 import inspect
 import re
@@ -12,38 +12,45 @@ from unlearnbench.base.errors import PluginError, UnlearnbenchError, did_you_mea
 from unlearnbench.base.signals import Stopped
 
 LONGEST = 300
-"""Most characters of a plug-in's own text in a message."""
+"""Largest number of characters of a plug-in's own text in a message."""
 _DEVICE = re.compile(r"out of memory|can't allocate|\b(CUDA|CUBLAS|CUDNN|NCCL|HIP)\b|Gloo", re.I)
-"""Errors of a device or of another process, which the called code has not caused."""
+"""Texts of errors of a device or of another process, which the called code has not caused."""
 _NOT_OWN = re.compile(
     rf"^{re.escape(str(Path(__file__).parents[1]))}/|/site-packages/|^<frozen|/lib/python3"
 )
+"""Paths of files that belong to this package, to another library, or to Python."""
 
 
 @contextmanager
 def plugin_code(
     subject: str, file: str = "", passing: type[Exception] = UnlearnbenchError
 ) -> Generator[None, None, None]:
-    """Turn exceptions of the code inside into a PluginError: `subject` raised …, with its place.
+    """Turn exceptions of the code inside the `with` into a PluginError.
 
-    subject  such as "the loss of NPO";  file  the plug-in's file, whose frames are named
-    passing  exceptions that the caller handles itself
+    Errors of this package pass unchanged. So do errors of a device, because their remedies have
+    nothing to do with the plug-in.
 
-    Errors of this package pass unchanged, and so do those of a device, which have other remedies.
+    Args:
+        subject: The code, for the message: `the loss of NPO`.
+        file: The plug-in's file, see `place`.
+        passing: Exceptions that pass unchanged because the caller handles them.
+
+    Raises:
+        PluginError: The code has raised something else. The message has its place.
     """
     try:
         yield
     except (UnlearnbenchError, Stopped, GeneratorExit, passing):
         raise
     except (Exception, SystemExit) as error:  # plug-in code may raise anything
-        of_device = isinstance(error, RuntimeError) and _DEVICE.search(str(error))
-        if of_device or isinstance(error, MemoryError):
+        is_of_device = isinstance(error, RuntimeError) and _DEVICE.search(str(error)) is not None
+        if is_of_device or isinstance(error, MemoryError):
             raise
         raise PluginError(f"{subject} raised {describe(error, file)}") from error
 
 
 def source_file(kind: type[Any]) -> str:
-    """The file that defines a class; empty for one made in a notebook."""
+    """Return the file that defines a class. Empty for a class from a notebook."""
     try:
         return inspect.getfile(kind)
     except (TypeError, OSError):
@@ -51,29 +58,57 @@ def source_file(kind: type[Any]) -> str:
 
 
 def describe(error: BaseException, file: str = "") -> str:
-    """`TypeError: message (file.py:12)` in one line that is safe to print."""
-    # A SyntaxError's text ends with its place.
+    """Describe an exception, as in `TypeError: message (file.py:12)`.
+
+    Args:
+        error: The exception. An error of this package is described without the name of its type.
+        file: See `place`.
+
+    Returns:
+        One line that is safe to print.
+    """
+    # The text of a SyntaxError ends with its place, which its `msg` does not have.
     text = plain_line(str(error.msg if isinstance(error, SyntaxError) else error))
     if isinstance(error, AttributeError) and error.name:
         text += did_you_mean(error.name, dir(error.obj))
-    name = "" if isinstance(error, UnlearnbenchError) else type(error).__name__
+    parts = [text] if text else []
+    if not isinstance(error, UnlearnbenchError):
+        parts.insert(0, type(error).__name__)
     where = place(error, file)
-    return ": ".join(filter(None, [name, text])) + (f" ({where})" if where else "")
+    if not where:
+        return ": ".join(parts)
+    return f"{': '.join(parts)} ({where})"
 
 
 def place(error: BaseException, file: str = "") -> str:
-    """`file.py:12`: the last frame in `file`, or else in a file outside all libraries."""
-    frames = traceback.extract_tb(error.__traceback__)
+    """Return where an exception was raised, as in `file.py:12`.
+
+    Args:
+        error: The exception.
+        file: The file whose last frame is meant. If it has no frame, or is empty, the last frame
+            outside all libraries is meant, or else the last frame.
+
+    Returns:
+        The place. Empty if the exception has no frame.
+    """
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
-        return f"{plain_line(error.filename.rpartition('/')[2])}:{error.lineno}"
-    part = [frame for frame in frames if frame.filename == file]
-    # Without a file: frames outside this package and all libraries.
-    part = part or [f for f in frames if not _NOT_OWN.search(f.filename)]
-    last = (part or [*frames])[-1:]
-    return "".join(f"{plain_line(f.filename.rpartition('/')[2])}:{f.lineno}" for f in last)
+        return _place_text(error.filename, error.lineno)
+    frames = [*traceback.extract_tb(error.__traceback__)]
+    in_file = [frame for frame in frames if frame.filename == file]
+    outside_libraries = [frame for frame in frames if not _NOT_OWN.search(frame.filename)]
+    candidates = in_file or outside_libraries or frames
+    if not candidates:
+        return ""
+    last = candidates[-1]
+    return _place_text(last.filename, last.lineno)
+
+
+def _place_text(path: str, line: int | None) -> str:
+    _, _, name = path.rpartition("/")
+    return f"{plain_line(name)}:{line}"
 
 
 def plain_line(text: str) -> str:
-    """`text` as one line of at most `LONGEST` characters."""
-    plain = " ".join(text.split())
-    return plain if len(plain) <= LONGEST else f"{plain[: LONGEST - 1]}…"
+    """Return a text as one line of at most `LONGEST` characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"

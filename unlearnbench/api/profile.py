@@ -1,6 +1,6 @@
 """A profile: the rules by which a model is evaluated, and their hash.
 
-The named ones are in `config/profiles.py`.
+Profiles with a name, such as `tofu`, are in `config/profiles.py`.
 """
 
 from __future__ import annotations
@@ -19,16 +19,21 @@ if TYPE_CHECKING:
 QuestionKey = Literal["question", "paraphrased_question"]
 
 WHOLE_CONTEXT = sys.maxsize
-"""`max_length` of a profile that leaves it to each model's context."""
+"""`max_length` of a profile by which a text may be as long as the model's context."""
 
 
 def _choice(meaning: str) -> Any:
+    """Return a field without a default, and what it means for people."""
     return field(metadata={"meaning": meaning})
 
 
 @dataclass(frozen=True)
 class Profile:
-    """One way to compute TOFU's metrics from a model; `choices` explains each field."""
+    """The rules of an evaluation. `choices` explains each field.
+
+    A field that is added needs a default under which all numbers are as before. Hashes leave it out
+    if it has its default, so profiles keep their hashes.
+    """
 
     name: str = _choice("for people; not part of the hash")
     version: int = _choice("raised when the code comes to read the same choices differently")
@@ -71,7 +76,11 @@ class Profile:
     )
 
     def __post_init__(self) -> None:
-        """Refuse rules by which an answer may never end. Raises: EvaluationError."""
+        """Refuse rules by which an answer may never end.
+
+        Raises:
+            EvaluationError: Neither the text nor the answer has a bound.
+        """
         if self.reads_whole_context and self.max_new_tokens is None:
             raise EvaluationError(
                 f"evaluation profile {shortened(self.name)}: max_length is the model's context and "
@@ -88,53 +97,70 @@ class Profile:
     def follows_generate(self) -> bool:
         """Whether answers stop and are penalised as by transformers' `generate`.
 
-        True for profiles with `eos_as_padding`. Both rules are those of one harness, and a choice
-        of its own would change the hash of a profile whose numbers mostly stay the same.
+        True for profiles with `eos_as_padding`. Both rules are those of one harness. A field of its
+        own would change the hash of its profile, although most numbers stay the same.
         """
         return self.eos_as_padding
 
     @property
     def hash(self) -> str:
-        """First 8 hex digits of the SHA-256 of all fields but the name, as canonical JSON."""
-        rules = {key: value for key, value in asdict(self).items() if key != "name"}
+        """First 8 hex digits of the SHA-256 of all fields except the name, as canonical JSON."""
+        rules = asdict(self)
+        del rules["name"]
         for item in fields(self):
-            if rules.get(item.name) == item.default:  # as in ids from before there was a choice
+            # As in hashes from before the field existed.
+            if item.name in rules and rules[item.name] == item.default:
                 del rules[item.name]
         text = json.dumps(rules, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 
     @property
     def id(self) -> str:
-        """The name and hash that evaluations and records have: `tofu@1a2b3c4d`."""
+        """Name and hash, as evaluations and records have them: `tofu@1a2b3c4d`."""
         return f"{self.name}@{self.hash}"
 
     def choices(self) -> tuple[ProfileRule, ...]:
-        """Every field but the name, with its meaning."""
-        values = [(f, getattr(self, f.name)) for f in fields(self) if f.name != "name"]
-        values = [(f, None if value == WHOLE_CONTEXT else value) for f, value in values]
-        return tuple(
-            ProfileRule(f.name, value, _text(f.name, value), f.metadata["meaning"])
-            for f, value in values
-        )
+        """Return every field except the name, with its value and meaning."""
+        rules: list[ProfileRule] = []
+        for item in fields(self):
+            if item.name == "name":
+                continue
+            value = getattr(self, item.name)
+            if value == WHOLE_CONTEXT:
+                value = None
+            text = _text(item.name, value)
+            rules.append(ProfileRule(item.name, value, text, item.metadata["meaning"]))
+        return tuple(rules)
+
+
+_TEXT_OF_NONE = {
+    "rows": "all",
+    "max_length": "the model's context",
+    "max_new_tokens": "what the prompt leaves of max_length",
+}
+"""What None means, by field."""
 
 
 def _text(key: str, value: float | str | bool | None) -> str:
-    if value is None:  # its meaning differs between fields
-        return {
-            "rows": "all",
-            "max_length": "the model's context",
-            "max_new_tokens": "what the prompt leaves of max_length",
-        }[key]
+    """Return the value of a field as text."""
+    if value is None:
+        return _TEXT_OF_NONE[key]
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 class ProfileRule(NamedTuple):
-    """One rule of a profile."""
+    """One rule of a profile.
+
+    Attributes:
+        key: Name of the field.
+        value: Its value. None if it has no bound, or if the bound is the model's context.
+        text: The value as text.
+        meaning: What the field means.
+    """
 
     key: str
     value: int | float | str | bool | None
     text: str
-    """The value as text."""
     meaning: str

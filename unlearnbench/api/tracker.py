@@ -56,83 +56,102 @@ class TrackedData(NamedTuple):
 
 @dataclass(frozen=True)
 class TrackedSweep:
-    """The sweep that runs are logged of."""
+    """The sweep that runs are logged of.
+
+    Attributes:
+        id: Id of the sweep, the same from every folder and machine.
+        name: Name of the sweep.
+        experiment: Name under which sweeps of the same data stand together.
+        folder: The sweep's folder.
+        uri: Address to log to, as configured. None: the tracker's default.
+        tags: Tags of the sweep.
+        best: Metrics of a run's best epoch. A table of runs is sorted by the first one.
+        ascending: Whether the best run has the lowest value of that metric.
+        description: What a reader of the numbers must know, in sentences. May be empty.
+        configuration: The resolved configuration as YAML, without secrets.
+        data: The rows of the sweep's splits.
+    """
 
     id: str
-    """The same from every folder and machine."""
     name: str
     experiment: str
-    """Name under which sweeps of the same data stand together."""
     folder: Path
     uri: str | None = None
-    """Address to log to, as configured."""
     tags: Mapping[str, str] = field(default_factory=dict[str, str])
     best: Sequence[str] = ()
-    """Metrics of a run's best epoch; a table of runs is sorted by the first."""
     ascending: bool = False
-    """True if the best run has the lowest value of that metric."""
     description: str = ""
-    """What a reader of the numbers must know, in sentences; may be empty."""
     configuration: str = ""
-    """The resolved configuration as YAML, without secrets."""
     data: Sequence[TrackedData] = ()
-    """The rows of its splits."""
 
     def title(self, averaged: str = "") -> str:
-        """Name the sweep's own run: `sweep quickstart (mean of 3 seeds)`.
+        """Return the name of the sweep's own run: `sweep quickstart (mean of 3 seeds)`.
 
         Args:
             averaged: What the run's metrics are, see `SweepSummary.averaged`.
         """
-        return f"sweep {self.name} ({averaged})" if averaged else f"sweep {self.name}"
+        title = f"sweep {self.name}"
+        return f"{title} ({averaged})" if averaged else title
 
 
 @dataclass(frozen=True)
 class SweepSummary:
-    """What a sweep has found, at its end."""
+    """What a sweep has found, at its end.
+
+    Attributes:
+        description: The conclusion in Markdown.
+        metrics: Numbers of the recommended setting. Their names are those of a run's best epoch
+            (`best/model_utility`), so that both stand in one column.
+        tags: The recommended setting as `recommended`. Empty if there is none.
+        averaged: What the metrics are, if they stand in the columns of single runs: `mean of 3
+            seeds`.
+    """
 
     description: str
-    """The conclusion in Markdown."""
     metrics: Mapping[str, float]
-    """Numbers of the recommended setting. Their names are those of a run's best epoch
-    (`best/model_utility`), so that both stand in one column."""
     tags: Mapping[str, str]
-    """`recommended`: the recommended setting; nothing if there is none."""
     averaged: str = ""
-    """What the metrics are, if they stand in the columns of single runs: `mean of 3 seeds`."""
 
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """A run, or a start or retain model."""
+    """A run, or a start or retain model.
+
+    Attributes:
+        id: Id of the record.
+        name: Name for people.
+        status: How it ended.
+        parameters: Settings by name.
+        tags: Tags by name.
+        points: Metrics by epoch, and metrics under `train/` by optimiser step.
+        artefacts: Functions that make the texts of files, by file name.
+        started: Milliseconds since 1970. None if it is unknown.
+        ended: Milliseconds since 1970. None if it is unknown.
+        answers: Function that reads the table of answers. None if no texts are stored.
+        answers_of: The evaluations that the table of answers is made of. Empty without a table.
+        data: The rows that it unlearns. None if they are unknown.
+    """
 
     id: str
-    """Id of the record."""
     name: str
     status: Literal["finished", "collapsed", "stopped", "failed"]
     parameters: Mapping[str, str]
     tags: Mapping[str, str]
     points: Sequence[MetricPoint]
-    """By epoch, and under `train/` by optimizer step."""
     artefacts: Mapping[str, Callable[[], str]]
-    """Functions that make the texts, by file name."""
     started: int | None
-    """Milliseconds since 1970, as `ended`."""
     ended: int | None
     answers: Callable[[], AnswerTable] | None = None
-    """Function that reads the table of answers. None if no texts are stored."""
     answers_of: str = ""
-    """The evaluations that the table of answers is made of; empty without a table."""
     data: TrackedData | None = None
-    """The rows that it unlearns; None if they are unknown."""
 
     @cached_property
     def digest(self) -> str:
         """Hash of everything that is logged of the run: 16 hexadecimal digits.
 
-        A place that has the run with another digest has numbers that are out of date. Moments of
-        points do not count, because a point that is logged again is the same point. Answers count
-        by the evaluations that they come from, because reading the texts takes time.
+        If a place has the run with another digest, its numbers are out of date. Moments of points
+        do not count, because a point that is logged again is the same point. Answers count by the
+        evaluations that they come from, because reading the texts takes time.
         """
         points = [(point.name, point.value, point.step) for point in self.points]
         described = [self.status, dict(self.parameters), dict(self.tags), points]
@@ -140,28 +159,28 @@ class TrackedRun:
 
 
 class Tracker(ABC):
-    """Place that the runs of one sweep are logged to; made without arguments, then started."""
+    """Place that the runs of a sweep are logged to. It is made without arguments, then started."""
 
     @classmethod
     def check(cls) -> None:
         """Check that the tracker can be used here. Called before anything is trained.
 
         Raises:
-            PluginError: If it cannot, for example because a package is missing. The message says
-                what to install.
+            PluginError: It cannot be used, for example because a package is missing. The message
+                says what to install.
         """
         return  # most trackers need nothing
 
     @abstractmethod
     def start(self, sweep: TrackedSweep) -> None:
-        """Open the place, and go on with a sweep of the same id."""
+        """Open the place. If it has a sweep of the same id, go on with it."""
 
     @abstractmethod
     def log(self, run: TrackedRun) -> bool:
         """Log a run that has ended, in place of what was logged of it before.
 
         Returns:
-            False if the run is there already with the same digest. Nothing is logged then.
+            False if nothing was logged, because the place has the run with the same digest.
         """
 
     @abstractmethod
@@ -174,8 +193,16 @@ class Tracker(ABC):
 
     @abstractmethod
     def link(self, run: str | None = None) -> str | None:
-        """Address of a logged run, or of the sweep; None if there is none."""
+        """Return an address that a browser can open, or None if there is none.
+
+        Args:
+            run: Id of a logged run. None: the address of the sweep.
+        """
 
     @abstractmethod
     def finish(self, status: Literal["finished", "stopped"]) -> None:
-        """Close the place; `stopped`: runs are missing."""
+        """Close the place.
+
+        Args:
+            status: `stopped` if runs are missing.
+        """

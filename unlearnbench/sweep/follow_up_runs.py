@@ -1,8 +1,9 @@
-"""Runs that only results decide: settings that a search suggests, and other seeds of the best ones.
+"""Runs that depend on results: settings that a search suggests, and the best ones on other seeds.
 
-Everything is also on the disk, so that the same command goes on after any kill. `search.jsonl` in
-the sweep's folder has a line for each setting that a search has suggested. A record of a run that
-fits a study is one of its trials, even if another command planned that run.
+Everything is also on the disk, so the same command can continue after it was killed at any time.
+The file `search.jsonl` in the sweep's folder has a line for each setting that a search has
+suggested. If a recorded run fits a study, it is one of the study's trials, even if another command
+planned it.
 """
 
 import json
@@ -22,6 +23,7 @@ from unlearnbench.base.hashing import json_ready
 from unlearnbench.config.plan import Plan
 from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import MethodSpec, ModelSettings
+from unlearnbench.config.search import SelectSettings
 from unlearnbench.config.search_space import Point, Space, entry_labels
 from unlearnbench.config.trial import Entry, Trials, add_trials, entries_of
 from unlearnbench.results.finalize import table_of
@@ -40,8 +42,20 @@ class Study:
     def __init__(
         self, plan: Plan, model: ModelSettings, fraction: SplitKey, space: Space, trials: int
     ) -> None:
-        self.plan, self.model, self.fraction = plan, model, fraction
-        self.space, self.trials = space, trials
+        """Begin without any suggestion.
+
+        Args:
+            plan: The plan of the sweep.
+            model: Settings of the model.
+            fraction: The split.
+            space: The settings of the method entry.
+            trials: Largest number of settings to suggest.
+        """
+        self.plan = plan
+        self.model = model
+        self.fraction = fraction
+        self.space = space
+        self.trials = trials
         self.points: list[Point] = []
         """Suggested settings, in the order in which they were suggested."""
 
@@ -57,14 +71,16 @@ class Study:
     def placeholders(self) -> list[RunSpec]:
         """Return stand-ins for the runs that are still to be suggested, with the same cost.
 
-        Their seeds are negative and different, so that no two of them have the same id.
+        Their seeds are -1, -2 and so on, so that no two of them have the same id, and none has that
+        of a run.
         """
-        typical = self.runs(next(self.space.draws(0)))
-        return [
-            run.model_copy(update={"seed": -1 - count * len(typical) - index})
-            for count in range(self.left)
-            for index, run in enumerate(typical)
-        ]
+        typical_runs = self.runs(next(self.space.draws(0)))
+        placeholders: list[RunSpec] = []
+        for _ in range(self.left):
+            for run in typical_runs:
+                seed = -1 - len(placeholders)
+                placeholders.append(run.model_copy(update={"seed": seed}))
+        return placeholders
 
     def add(self, point: Point) -> bool:
         """Add a setting, if it is new, lies in the space, and is not one trial too many.
@@ -85,23 +101,31 @@ def studies_of(plan: Plan) -> list[Study]:
     if config.search.kind != "optuna" or trials is None:
         return []
     spaces = [Space(grid, config) for grid in config.methods]
+    # A space with few settings is planned as a grid.
+    large_spaces = [space for space in spaces if space.count is None or space.count > trials]
+    # Splits with the longest runs come first.
+    splits = sorted(config.split_keys, key=split_order, reverse=True)
     return [
-        Study(plan, model, fraction, space, trials)
+        Study(plan, model, split, space, trials)
         for model in config.models
-        for fraction in sorted(config.split_keys, key=split_order, reverse=True)  # longest first
-        for space in spaces
-        if space.count is None or space.count > trials
+        for split in splits
+        for space in large_spaces
     ]
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A part of a sweep, as it is known before the first result."""
+    """A part of a sweep, as it is known before the first result.
+
+    Attributes:
+        title: What the runs are for.
+        runs: Number of runs.
+        at_most: Whether this number is a limit, because results decide the number.
+    """
 
     title: str
     runs: int
     at_most: bool
-    """Whether `runs` is a limit, because results decide the number."""
 
 
 def pending_runs(plan: Plan) -> list[RunSpec]:
@@ -111,43 +135,63 @@ def pending_runs(plan: Plan) -> list[RunSpec]:
 
 def stages_of(plan: Plan) -> list[Stage]:
     """Return the parts of a plan, in their order. A plain grid has one part."""
-    config = plan.config
+    stages = [_search_stage(plan)]
+    if plan.config.select is not None:
+        stages.append(_reporting_stage(plan, plan.config.select))
+    return stages
+
+
+def _search_stage(plan: Plan) -> Stage:
+    """Return the part in which settings are tried, on the seeds of the choice if there is one."""
+    search = plan.config.search
+    if search.trials is None:
+        title = f"{search.kind} search: all settings"
+    else:
+        title = f"{search.kind} search: {search.trials} settings of each method entry at most"
+    if plan.config.select is not None:
+        title += f", on seeds {', '.join(map(str, plan.config.select.seeds))}"
     pending = pending_runs(plan)
-    subject = "all settings" if config.search.trials is None else f"{config.search.trials} settings"
-    limit = "" if config.search.trials is None else " of each method entry at most"
-    select = config.select
-    on = "" if select is None else f", on seeds {', '.join(map(str, select.seeds))}"
-    first = Stage(
-        f"{config.search.kind} search: {subject}{limit}{on}",
-        len(plan.runs) + len(pending),
-        at_most=bool(pending),
-    )
-    if select is None:
-        return [first]
-    names = {name for names in entry_labels(config.methods) for name in names.values()}
-    labels = {spec.label for grid in config.methods for spec in grid.specs}
-    whose, count = "method", len(labels)
-    if config.search.trials is not None and len(names) > len(labels):
-        whose, count = "method entry", len(names)
-    evenly = config.search.kind == "quasi-random"
-    others = [seed for seed in config.seeds if seed not in select.seeds]
-    whole = config.epochs_as == "runs" and select.rule == "hypervolume"
-    counts = len(config.evaluate_at) if whole else 1
-    places = len(config.models) * len(config.split_keys)
-    listed = ", ".join(map(str, others))
-    subject = "the best and the defaults" if evenly else "the best"
-    title = f"{subject} of each {whose} by {select.rule}, on seeds {listed}"
-    most = count * places * len(others) * counts * (1 + evenly)
-    return [first, Stage(title, most, at_most=True)]
+    return Stage(title, len(plan.runs) + len(pending), at_most=bool(pending))
+
+
+def _reporting_stage(plan: Plan, select: SelectSettings) -> Stage:
+    """Return the part in which the best settings are run on the other seeds."""
+    config = plan.config
+    names_of_entries = {name for labels in entry_labels(config.methods) for name in labels.values()}
+    methods = {spec.label for grid in config.methods for spec in grid.specs}
+    chooser, choosers = "method", len(methods)
+    if config.search.trials is not None and len(names_of_entries) > len(methods):
+        chooser, choosers = "method entry", len(names_of_entries)
+
+    # A quasi-random search reports the defaults, too.
+    reports_defaults = config.search.kind == "quasi-random"
+    subject = "the best and the defaults" if reports_defaults else "the best"
+    seeds = [seed for seed in config.seeds if seed not in select.seeds]
+    title = f"{subject} of each {chooser} by {select.rule}, on seeds {', '.join(map(str, seeds))}"
+
+    settings = 2 if reports_defaults else 1
+    # By hypervolume, a setting with `epochs_as: runs` is chosen with its runs of all lengths.
+    is_chosen_with_lengths = config.epochs_as == "runs" and select.rule == "hypervolume"
+    lengths = len(config.evaluate_at) if is_chosen_with_lengths else 1
+    panels = len(config.models) * len(config.split_keys)
+    most = choosers * panels * len(seeds) * lengths * settings
+    return Stage(title, most, at_most=True)
 
 
 class FollowUpRuns:
     """The plan of a sweep, which results extend."""
 
     def __init__(self, plan: Plan, folder: Path) -> None:
+        """Take up the settings that earlier commands have suggested or recorded.
+
+        Args:
+            plan: The plan, as it was before the first result.
+            folder: The sweep's folder.
+        """
         self.folder = folder
+        self.config = plan.config
         self.studies = studies_of(plan)
-        self._initial, self.config = plan, plan.config
+        self._initial = plan
         self._reports: dict[str, tuple[list[str], RunSpec]] = {}
         """By id of a run that reports a choice: ids of the chosen trials, and the run."""
         self._written = time.monotonic()
@@ -175,9 +219,11 @@ class FollowUpRuns:
 
     def _candidates(self) -> dict[str, RunSpec]:
         """Return planned and suggested runs by id. The best are selected among them."""
-        points = [(study, point) for study in self.studies for point in study.points]
-        suggested = [run for study, point in points for run in study.runs(point)]
-        return {run.id: run for run in (*self._initial.runs, *suggested)}
+        runs = [*self._initial.runs]
+        for study in self.studies:
+            for point in study.points:
+                runs += study.runs(point)
+        return {run.id: run for run in runs}
 
     @cached_property
     def _entries(self) -> tuple[Entry, ...]:
@@ -213,7 +259,8 @@ class FollowUpRuns:
         if point is None:
             return
         current = self._studies_at(line["model"], line["forget_fraction"])
-        # Spaces of two entries may overlap: prefer the one whose search suggested the setting.
+        # Spaces of two entries may overlap. The entry whose search suggested the setting comes
+        # first.
         for study in sorted(current, key=lambda study: study.space.key != line["space"]):
             if study.add(point):
                 return
@@ -233,10 +280,15 @@ class FollowUpRuns:
                 return
 
     def _studies_at(self, model: str, fraction: SplitKey) -> list[Study]:
-        return [s for s in self.studies if (s.model.name, s.fraction) == (model, fraction)]
+        """Return the studies of a model and split."""
+        return [
+            study
+            for study in self.studies
+            if study.model.name == model and study.fraction == fraction
+        ]
 
     def add(self, study: Study, point: Point) -> list[RunSpec]:
-        """Add a suggested setting to a study, on the disk too.
+        """Add a suggested setting to a study, and write it to the disk.
 
         Returns:
             The runs of the setting. Some may have a record already.
@@ -292,8 +344,10 @@ class FollowUpRuns:
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Read the lines of a file of JSON. A line that a kill has cut is skipped."""
-    for text in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
+    """Yield the lines of a file of JSON, if there is one. A line that a kill has cut is skipped."""
+    if not path.is_file():
+        return
+    for text in path.read_text(encoding="utf-8").splitlines():
         try:
             line = json.loads(text)
         except ValueError:
