@@ -84,7 +84,7 @@ class Samples:
     """Sampled answers: s to each of a set's n questions.
 
     Attributes:
-        texts: [n][s] The answers.
+        texts: [n, s] The answers.
         rouge_l_recall: [n, s] ROUGE-L recall of the true answer. NaN if logits were not finite.
     """
 
@@ -124,7 +124,7 @@ class SetEvaluation:
         samples: Sampled answers. None except under an attack that samples answers.
         values: [n] Values by metric that a log states, because it lacks the observations to compute
             them from.
-        options: [n][k + 1] Options of each multiple choice, in their order. Empty in other sets.
+        options: [n, k + 1] Options of each multiple choice, in their order. Empty in other sets.
         answer_index: [n] Index of the right option. None in other sets.
         labels: [n] Labels of each question, see `Question.labels`. Empty if no question has any.
         word_rule: What counts as a word, by the evaluation's profile, see `stats/text_overlap`.
