@@ -1,4 +1,7 @@
-"""Files and folders written whole or not at all: beside their place, then renamed into it."""
+"""Write files and folders as a whole or not at all.
+
+They are written under another name in the same folder, and then renamed.
+"""
 
 import errno
 import os
@@ -10,16 +13,21 @@ from pathlib import Path
 from uuid import uuid4
 
 PART = ".part-"
-"""Beginning of the name of what is being written."""
+"""Beginning of the names of files and folders that are being written."""
 
 
 @contextmanager
 def atomic_path(path: Path, *, durable: bool = False) -> Generator[Path, None, None]:
-    """Yield a path beside `path`, with the same suffix, whose file replaces `path` at the end.
+    """Write a file that replaces `path` at the end of the context.
 
     Missing folders are made. After an error, `path` is as it was.
 
-    durable  survive a power cut too, which a rename alone does not
+    Args:
+        path: The file.
+        durable: Whether the file has to survive a power cut. A rename alone does not ensure that.
+
+    Yields:
+        A path in the same folder and with the same suffix, to write to.
     """
     part = path.with_name(f"{PART}{uuid4().hex[:8]}-{path.name}")
     try:
@@ -36,17 +44,27 @@ def atomic_path(path: Path, *, durable: bool = False) -> Generator[Path, None, N
 
 
 def write_text(path: Path, text: str, *, durable: bool = False) -> None:
-    """Replace `path` at once, as UTF-8, so that a reader never sees half of it."""
+    """Write a text as UTF-8, so that a reader never sees half of it.
+
+    Args:
+        path: The file, which is replaced.
+        text: Its content.
+        durable: Whether the file has to survive a power cut.
+    """
     with atomic_path(path, durable=durable) as part:
         part.write_text(text, encoding="utf-8", newline="\n")
 
 
 @contextmanager
 def atomic_folder(path: Path) -> Generator[Path, None, None]:
-    """Yield a new folder beside `path`, which is renamed to it unless another process was first.
+    """Write a folder that is renamed to `path` at the end of the context.
 
-    Its name begins with `PART`, host and process, by which leftovers are found. A folder that is
-    removed inside the `with` is not renamed.
+    If another process made `path` meanwhile, that folder stays and the new one is deleted. If the
+    new folder is removed inside the context, nothing is renamed.
+
+    Yields:
+        A new folder beside `path`. Its name begins with `PART`, by which leftovers of killed
+        processes are found, and states host and process.
     """
     part = path.with_name(f"{PART}{platform.node()}-{os.getpid()}-{uuid4().hex[:8]}")
     try:
@@ -57,7 +75,8 @@ def atomic_folder(path: Path) -> Generator[Path, None, None]:
             try:
                 part.rename(path)
             except OSError as error:
-                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                was_made_meanwhile = error.errno in (errno.ENOTEMPTY, errno.EEXIST)
+                if not was_made_meanwhile:
                     raise
             fsync(path.parent)
     finally:

@@ -1,7 +1,8 @@
 """Terminal output: notes and progress while a command runs, tables and JSON at its end.
 
-Results go to standard output, notes and progress to standard error, so that a pipe gets results
-only. Tables and sentences fit the terminal; bars are shown on a terminal only. Secrets are removed.
+Results go to standard output. Notes and progress go to standard error, so that a pipe gets only
+results. Tables and sentences fit the terminal, and bars are shown only on a terminal. Secrets are
+removed from everything that is printed.
 """
 
 from __future__ import annotations
@@ -26,41 +27,54 @@ WARNING_STYLE = "bold red"
 
 
 def format_duration(seconds: float) -> str:
-    """`45 s`, `3 min 20 s`, `2 h 05 min`."""
-    whole = max(0, round(seconds))
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    """Return a duration in words: `45 s`, `3 min 20 s`, `2 h 05 min`."""
+    total_seconds = max(0, round(seconds))
+    if total_seconds < 60:
+        return f"{total_seconds} s"
+    minutes, seconds_left = divmod(total_seconds, 60)
+    if minutes < 60:
+        return f"{minutes} min {seconds_left:02d} s"
+    hours, minutes_left = divmod(minutes, 60)
+    return f"{hours} h {minutes_left:02d} min"
 
 
 class _Results:
-    """The stream of results inside `results_only_on_stdout`."""
+    """Holds the stream of results while standard output is redirected."""
 
     stream: TextIO | None = None
+    """None outside `results_only_on_stdout`."""
 
 
 def results() -> TextIO:
-    """The stream of results: standard output, even inside `results_only_on_stdout`."""
+    """Return the stream of results: standard output, even inside `results_only_on_stdout`."""
     return _Results.stream or sys.stdout
 
 
 @contextmanager
 def results_only_on_stdout() -> Generator[None, None, None]:
-    """Send whatever is printed past a Console, as plug-ins do, to standard error."""
-    before, _Results.stream = _Results.stream, results()
+    """Send everything that is not printed by a Console to standard error.
+
+    Plug-ins may print, and a program that reads standard output must not see it.
+    """
+    earlier_stream = _Results.stream
+    _Results.stream = results()
     try:
         with redirect_stdout(sys.stderr):
             yield
     finally:
-        _Results.stream = before
+        _Results.stream = earlier_stream
 
 
 class Console:
-    """Standard output for results, standard error for notes; both without secrets."""
+    """Standard output for results and standard error for notes, both without secrets."""
 
     def __init__(self, out: TextIO | None = None, err: TextIO | None = None) -> None:
+        """Open a console.
+
+        Args:
+            out: Stream of results. None for standard output.
+            err: Stream of notes. None for standard error.
+        """
         self.out = out or results()
         self.err = err or sys.stderr
 
@@ -70,16 +84,17 @@ class Console:
         self.err.flush()
 
     def _broken(self, text: str) -> str:
-        """The text with its long lines broken at spaces, if a terminal shows it."""
+        """Break the long lines of a text at spaces, if a terminal shows it."""
         if not self.err.isatty():
             return text
         from unlearnbench.base.text_table import paragraph, width_of
 
         width = width_of(self.err)
-        lines = text.split("\n")
-        return "\n".join(
-            paragraph(line, width, "    ") if len(line) > width else line for line in lines
-        )
+        lines = [
+            line if len(line) <= width else paragraph(line, width, indent="    ")
+            for line in text.split("\n")
+        ]
+        return "\n".join(lines)
 
     def warn(self, text: str) -> None:
         """Print a line that must not be overlooked: red on a terminal."""
@@ -100,15 +115,15 @@ class Console:
         self.out.flush()
 
     def print_json(self, value: Any) -> None:
-        """Print the result for a program; `value` has finite floats only."""
+        """Print the result for a program. All floats in `value` have to be finite."""
         self.print(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
 
     def paragraph(self, text: str = "", indent: str = "") -> None:
         """Print a sentence of the result, broken at the terminal's width.
 
         Args:
-            text: Without line breaks.
-            indent: What all lines but the first begin with.
+            text: The sentence, without line breaks.
+            indent: Text before all lines except the first one.
         """
         from unlearnbench.base.text_table import paragraph, width_of
 
@@ -129,30 +144,34 @@ class Console:
         Names and numbers are never broken. Columns of numbers are aligned to the right.
 
         Args:
-            columns: Their headings.
-            rows: Their cells; None is printed as a hyphen.
+            columns: Headings of the columns.
+            rows: Cells of each row. None is printed as a hyphen.
             title: Line above the table.
             flowing: Headings of the columns with sentences or lists, which may be broken at spaces.
-            keys: Number of first columns that say what a row is.
+            keys: Number of columns at the left that say what a row is.
             is_wide: Whether each row takes one line, however long.
         """
         from unlearnbench.base.text_table import table_lines, width_of
 
         cells = [[_cell(value) for value in row] for row in rows]
-        numbers = [
-            place
-            for place in range(len(columns))
-            if all(isinstance(row[place], int | float | None) for row in rows)
+        number_columns = [
+            index
+            for index in range(len(columns))
+            if all(isinstance(row[index], int | float | None) for row in rows)
         ]
         width = None if is_wide else width_of(self.out)
-        lines = table_lines(columns, cells, numbers, flowing=flowing, keys=keys, width=width)
+        lines = table_lines(columns, cells, number_columns, flowing=flowing, keys=keys, width=width)
         if title:
             self.paragraph(title)
         for line in lines:
             self.print(line)
 
     def bar(self, note: str = "") -> Progress:
-        """A bar of rich, on a terminal only; `note`: format of what stands behind it."""
+        """Return a progress bar of rich, which is shown only on a terminal.
+
+        Args:
+            note: Format of the text at its right, in the fields of rich's tasks.
+        """
         from rich import progress
 
         columns = (
@@ -162,24 +181,34 @@ class Console:
             progress.TimeElapsedColumn(),
             progress.TextColumn(note),
         )
-        off = not self.err.isatty()
-        return progress.Progress(*columns, console=_terminal(self.err), transient=True, disable=off)
+        return progress.Progress(
+            *columns,
+            console=_terminal(self.err),
+            transient=True,
+            disable=not self.err.isatty(),
+        )
 
 
 def aligned(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str]:
-    """The lines of a table with at least one row; `right` marks columns aligned to the right."""
+    """Return the lines of a table, with its columns aligned.
+
+    Args:
+        rows: Cells of each row. There has to be at least one row.
+        right: For each column, whether it is aligned to the right.
+    """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.rjust(width) if is_number else cell.ljust(width)
-            for cell, width, is_number in zip(row, widths, right, strict=True)
-        ).rstrip()
-        for row in rows
-    ]
+    lines: list[str] = []
+    for row in rows:
+        cells = [
+            cell.rjust(width) if is_right else cell.ljust(width)
+            for cell, width, is_right in zip(row, widths, right, strict=True)
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return lines
 
 
 def append_log_line(text: str, path: Path) -> None:
-    """Append a line with the time to a log; errors of the disk are ignored."""
+    """Append a line with the time to a log. Errors of the disk are ignored."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     with suppress(OSError), path.open("a", encoding="utf-8") as file:
         file.write(f"{now}  {redact(text)}\n")
@@ -191,7 +220,11 @@ _shown_bars: list[Progress] = []
 
 @contextmanager
 def progress_bar(console: Console, title: str) -> Generator[Callable[[int, int], None], None, None]:
-    """A function that shows (done, total) as a bar on a terminal."""
+    """Show a progress bar on a terminal.
+
+    Yields:
+        A function to call with the numbers of things that are done, and of all things.
+    """
     from rich.markup import escape
 
     with console.bar() as bar:
@@ -204,13 +237,14 @@ def progress_bar(console: Console, title: str) -> Generator[Callable[[int, int],
 
 
 class DownloadBar:
-    """A bar of bytes, from the first byte on. Another bar gives way to it meanwhile.
+    """A bar of downloaded bytes, which appears with the first byte.
 
-    A terminal can show only one bar of rich at a time.
+    A terminal can show only one bar of rich at a time, so other bars pause until this one stops.
     """
 
     def __init__(self, console: Console, title: str) -> None:
-        self._console, self._title = console, title
+        self._console = console
+        self._title = title
         self._lock = threading.Lock()
         self._bar: Progress | None = None
         self._paused: list[Progress] = []
@@ -224,7 +258,7 @@ class DownloadBar:
             self._bar.update(task, completed=done, total=total)
 
     def stop(self) -> None:
-        """Remove the bar."""
+        """Remove the bar, and show the paused bars again."""
         with self._lock:
             if self._bar is not None:
                 self._bar.stop()
@@ -253,12 +287,15 @@ class DownloadBar:
 
 @contextmanager
 def download_bar(title: str) -> Generator[Callable[[int, int], None] | None, None, None]:
-    """A function that shows (done, total) bytes on a terminal; None if there is no terminal.
+    """Show a bar of downloaded bytes on a terminal.
 
-    Of several processes, only the first one of the machine shows them.
+    Yields:
+        A function to call with the bytes that are here, and with all bytes. None if there is no
+        terminal, or if another process of this machine shows the bar.
     """
     console = Console()
-    if not console.err.isatty() or os.environ.get("LOCAL_RANK", "0") != "0":
+    is_first_process = os.environ.get("LOCAL_RANK", "0") == "0"
+    if not console.err.isatty() or not is_first_process:
         yield None
         return
     bar = DownloadBar(console, title)
@@ -269,6 +306,7 @@ def download_bar(title: str) -> Generator[Callable[[int, int], None] | None, Non
 
 
 def _cell(value: Any) -> str:
+    """Return a value as the text of a cell, in one line."""
     if value is None:
         return "-"
     if isinstance(value, float):

@@ -1,12 +1,13 @@
 """Warnings that a process collects for its driver to print.
 
-The output of a worker goes nowhere, so its warnings wait here until they are sent back together
-with a result: of a trial's step, of a preparation, or of `unlearnbench run`.
+Nobody sees the output of a worker. Its warnings wait here until they are sent to the driver with
+the result of a trial's step, of a preparation, or of `unlearnbench run`.
 """
 
 _pending: list[str] = []
+"""Warnings that have not been sent."""
 _given: set[str] = set()
-"""Lines of `warn_once`."""
+"""All warnings of `warn_once` in this process."""
 
 
 def warn_later(text: str) -> None:

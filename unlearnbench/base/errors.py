@@ -1,4 +1,4 @@
-"""Errors that a user can correct; each is printed as one line without a traceback.
+"""Errors that a user can correct. Each is printed as one line without a traceback.
 
 A message names the place, the value, the rule and the fix.
 """
@@ -17,12 +17,12 @@ _SHORT.maxlevel = 3
 
 
 def shortened(value: object) -> str:
-    """`repr(value)`, its middle left out beyond 80 characters: what messages quote."""
+    """Return `repr(value)` as messages quote it: without its middle beyond 80 characters."""
     return _SHORT.repr(value)
 
 
 class UnlearnbenchError(Exception):
-    """Base of all errors that a user can correct; the command line exits with code 2."""
+    """Base of all errors that a user can correct. The command line exits with code 2."""
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,17 @@ class ConfigError(UnlearnbenchError):
     """All problems of a configuration, one per line."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
+        """Write the problems as a table with the columns place, key and message."""
         self.problems = tuple(problems)
-        location = max((len(p.place) for p in problems), default=0)
-        key = max((len(p.key) for p in problems), default=0)
-        lines = [
-            f"{p.place:<{location}}  {f'{p.key:<{key}}  ' if key else ''}{p.message}"
-            for p in problems
-        ]
+        place_width = max((len(problem.place) for problem in problems), default=0)
+        key_width = max((len(problem.key) for problem in problems), default=0)
+        lines: list[str] = []
+        for problem in problems:
+            cells = [problem.place.ljust(place_width)]
+            # There is no column of keys if no problem has one.
+            if key_width:
+                cells.append(problem.key.ljust(key_width))
+            lines.append("  ".join([*cells, problem.message]))
         count = f"{len(problems)} error{'s' if len(problems) != 1 else ''}; no run was started."
         super().__init__("\n".join([*lines, count]))
 
@@ -62,7 +66,7 @@ class PluginError(UnlearnbenchError):
 
 
 class UnavailableError(PluginError):
-    """A download or setting without which a plug-in works nowhere; the plug-in is not at fault."""
+    """A download or setting is missing that a plug-in needs. The plug-in is not at fault."""
 
 
 class TrainingError(UnlearnbenchError):
@@ -70,7 +74,7 @@ class TrainingError(UnlearnbenchError):
 
 
 class EvaluationError(UnlearnbenchError):
-    """Numbers that cannot be computed or must not be compared."""
+    """Numbers that cannot be computed, or must not be compared."""
 
 
 class RecordError(UnlearnbenchError):
@@ -78,7 +82,7 @@ class RecordError(UnlearnbenchError):
 
 
 class DamagedError(RecordError):
-    """A record whose content is damaged: its run can be repeated."""
+    """A record whose content is damaged, so that its run can be repeated."""
 
 
 class OutputError(UnlearnbenchError):
@@ -90,18 +94,35 @@ class StorageError(UnlearnbenchError):
 
 
 class StartOverError(UnlearnbenchError):
-    """Out of memory in one of a run's processes; the run restarts with a smaller size."""
+    """Out of memory in one of a run's processes. The run restarts with a smaller size."""
 
     def __init__(self, message: str, size: int = 0) -> None:
-        """`size` is the estimated number of rows of a micro-batch that fits."""
+        """State the message and the size.
+
+        Args:
+            message: Text of the error.
+            size: Estimated number of rows of a micro-batch that fits.
+        """
         super().__init__(message)
         self.size = size
 
 
 _DETERMINISTIC = (
-    *(ConfigError, DataError, PluginError, TrainingError, EvaluationError),
-    *(ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError),
-    *(NotImplementedError, SyntaxError, TypeError, ValueError),
+    ConfigError,
+    DataError,
+    PluginError,
+    TrainingError,
+    EvaluationError,
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    NameError,
+    NotImplementedError,
+    SyntaxError,
+    TypeError,
+    ValueError,
 )
 
 TRANSIENT = (OSError, RuntimeError, MemoryError, EOFError, ModelError, RecordError, StorageError)
@@ -109,19 +130,25 @@ TRANSIENT = (OSError, RuntimeError, MemoryError, EOFError, ModelError, RecordErr
 
 
 def is_deterministic(error: BaseException) -> bool:
-    """True if the same work would raise the same error: no disk, network or device is involved."""
+    """Whether the same work would raise the same error, because no disk or network is involved."""
     return isinstance(error, _DETERMINISTIC)
 
 
 def no_room(text: str, location: object = None) -> OutputError | None:
-    """The error that ends a command, where the text of an error says that a disk is full.
+    """Return the error that ends a command if a disk is full.
 
-    location  default: what the text names
+    Args:
+        text: Text of an error, such as `[Errno 28] No space left on device: 'a.json'`.
+        location: Place for the message. None for the beginning of `text`.
+
+    Returns:
+        None if the text does not say that a disk is full.
     """
     before, reason, _ = text.partition(os.strerror(errno.ENOSPC))
-    before = f"{location}: " if location else before
-    fix = "make room and run the same command again"
-    return OutputError(f"{before}{reason}; {fix}") if reason else None
+    if not reason:
+        return None
+    place = f"{location}: " if location else before
+    return OutputError(f"{place}{reason}; make room and run the same command again")
 
 
 NEAR = 0.65
@@ -138,26 +165,38 @@ def did_you_mean(name: str, known: Iterable[str], cutoff: float = NEAR) -> str:
     Args:
         name: What was written.
         known: What could have been meant.
-        cutoff: Least similarity of a misspelling, from 0 to 1.
+        cutoff: Smallest similarity of a misspelling, from 0 to 1.
     """
-    names = {item.lower(): item for item in known}
+    name_of_lower_case = {known_name.lower(): known_name for known_name in known}
+    candidates = list(name_of_lower_case)
     word = name.lower()
-    near = [item for item in names if "".join(part[:1] for part in _parts(item)) == word]
-    near = near or get_close_matches(word, names, n=1, cutoff=cutoff)
-    near = near or [item for item in names if _abbreviates(word, item)]
-    return f"; did you mean {names[near[0]]!r}?" if near else ""
+    # Initials are few letters, so a misspelling of another name may look more similar.
+    near = [candidate for candidate in candidates if _initials(candidate) == word]
+    if not near:
+        near = get_close_matches(word, candidates, n=1, cutoff=cutoff)
+    if not near:
+        near = [candidate for candidate in candidates if _abbreviates(word, candidate)]
+    return f"; did you mean {name_of_lower_case[near[0]]!r}?" if near else ""
 
 
 def _parts(name: str) -> list[str]:
     return re.split("[-_]", name)
 
 
+def _initials(name: str) -> str:
+    return "".join(part[:1] for part in _parts(name))
+
+
 def _abbreviates(word: str, name: str) -> bool:
+    """Whether a word has the first letters of a name's parts, or a name without middle letters."""
     if len(word) < 2:
         return False
-    parts, parts_of_name = _parts(word), _parts(name)
-    if len(parts) <= len(parts_of_name) and all(map(str.startswith, parts_of_name, parts)):
+    parts = _parts(word)
+    parts_of_name = _parts(name)
+    has_first_letters = all(map(str.startswith, parts_of_name, parts))
+    if has_first_letters and len(parts) <= len(parts_of_name):
         return True
-    letters = iter(name)
-    is_subsequence = all(letter in letters for letter in word)
+    # `in` takes letters from the iterator up to a match, so the next search begins after it.
+    remaining = iter(name)
+    is_subsequence = all(letter in remaining for letter in word)
     return is_subsequence and word[0] == name[0] and word[-1] == name[-1]

@@ -1,4 +1,8 @@
-"""SHA-256 of files and tensors, by which damage is found, and JSON in one form."""
+"""Hashes of files, tensors and JSON values.
+
+Hashes of files find damage. Hashes of JSON values are ids, so the same value has to have the same
+text everywhere: keys in order, no spaces, and text for floats that are not finite.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +24,17 @@ if TYPE_CHECKING:
 
 
 def file_hash(path: Path) -> str:
-    """SHA-256 of a file, hexadecimal."""
+    """Return the SHA-256 of a file in hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 BIG = 1 << 20
-"""Bytes from which the hash of a file is kept: 14 GB take ten seconds and more."""
+"""Bytes of a file from which on its hash is kept. To hash 14 GB takes ten seconds or more."""
 
 
 def content_of_files(paths: Iterable[Path]) -> str:
-    """16 hex digits of the SHA-256 of the files' names and contents, in the order of the names."""
+    """Return 16 hex digits of the SHA-256 of files' names and contents, in any order."""
     digest = hashlib.sha256()
     for path in sorted(paths):
         digest.update(path.name.encode() + bytes.fromhex(kept_hash(path)))
@@ -38,26 +42,37 @@ def content_of_files(paths: Iterable[Path]) -> str:
 
 
 def user_cache(kind: str) -> Path:
-    """The folder of the user's cache for a kind of files; it need not exist."""
-    cache = os.environ.get("XDG_CACHE_HOME") or f"{os.environ.get('HOME') or gettempdir()}/.cache"
+    """Return the folder of the user's cache for a kind of files. It need not exist."""
+    home = os.environ.get("HOME") or gettempdir()
+    cache = os.environ.get("XDG_CACHE_HOME") or f"{home}/.cache"
     return Path(cache, "unlearnbench", kind)
 
 
 def kept_hash(path: Path) -> str:
-    """As `file_hash`; that of a big file is kept in the user's cache until the file changes."""
-    now = path.stat()
-    if now.st_size < BIG:
+    """Return the hash of a file, as `file_hash` does.
+
+    The hash of a big file is kept in the user's cache until the file changes.
+    """
+    status = path.stat()
+    if status.st_size < BIG:
         return file_hash(path)
-    state = f"{now.st_size} {now.st_mtime_ns} {now.st_ctime_ns} {now.st_ino}"
+    state = f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {status.st_ino}"
     return _hash_of_state(path.resolve(), state)
 
 
-@lru_cache(maxsize=1024)  # there may be no cache that can be written
+# The process remembers hashes, too, because there may be no cache on disk that can be written.
+@lru_cache(maxsize=1024)
 def _hash_of_state(path: Path, state: str) -> str:
+    """Return the hash of a file in a state.
+
+    Args:
+        path: The file, with symbolic links resolved.
+        state: Its size, times and inode. If one of them has changed, it is hashed again.
+    """
     kept = user_cache("hashes") / hashlib.sha256(os.fsencode(path)).hexdigest()
     with suppress(OSError, ValueError):
-        digest, _, then = kept.read_text(encoding="utf-8").partition(" ")
-        if then == state:
+        digest, _, kept_state = kept.read_text(encoding="utf-8").partition(" ")
+        if kept_state == state:
             return digest
     digest = file_hash(path)
     with suppress(OSError):
@@ -66,7 +81,7 @@ def _hash_of_state(path: Path, state: str) -> str:
 
 
 def tensors_hash(tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 of names, types, shapes and values, hexadecimal."""
+    """Return the SHA-256 of tensors' names, types, shapes and values in hexadecimal digits."""
     import torch
 
     digest = hashlib.sha256()
@@ -78,30 +93,33 @@ def tensors_hash(tensors: Mapping[str, Tensor]) -> str:
 
 
 def json_ready(value: Any, encode: Callable[[float], Any] = str) -> Any:
-    """Return `value` with lists for tuples and text for keys.
+    """Return a value with lists for tuples and text for keys.
 
-    encode  makes a value of each float that is not finite; default: its text, `"nan"`
+    Args:
+        value: Tree of values.
+        encode: Makes a value of each float that is not finite. By default, this is its text: `nan`.
     """
-    if isinstance(value, str):  # most values are, so it comes first
+    # Most values are texts, so these are looked for first.
+    if isinstance(value, str):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else encode(value)
     if isinstance(value, Mapping):
-        return {str(key): json_ready(item, encode) for key, item in value.items()}
+        return {str(key): json_ready(child, encode) for key, child in value.items()}
     if isinstance(value, list | tuple):
-        return [json_ready(item, encode) for item in value]
+        return [json_ready(child, encode) for child in value]
     return value
 
 
 def content_hash(value: Any) -> str:
-    """First 16 hex digits of the SHA-256 of `value` as canonical JSON."""
+    """Return the first 16 hex digits of the SHA-256 of a value as canonical JSON."""
     return plain_hash(json_ready(value))
 
 
 def plain_hash(value: Any) -> str:
-    """Return `content_hash(value)` of a value whose keys are texts and whose numbers are finite.
+    """Return `content_hash(value)` if all keys are texts and all numbers are finite.
 
-    Nothing is converted before, which takes most of the time of a large value.
+    The value is not converted before, because for a large value that takes most of the time.
 
     Raises:
         ValueError: A number is not finite.
@@ -117,9 +135,9 @@ def plain_hash(value: Any) -> str:
 
 
 def sealed_json(document: Mapping[str, Any]) -> str:
-    """A JSON object with its own hash in `sha256`, to be read with `decode_floats`.
+    """Return a JSON object as text, with its own hash under the key `sha256`.
 
-    A float that is not finite is written as `{"$float": "nan"}`.
+    A float that is not finite is written as `{"$float": "nan"}`, see `decode_floats`.
     """
     ready = json_ready(document, lambda number: {"$float": repr(number)})
     ready["sha256"] = document_hash(ready)
@@ -127,15 +145,21 @@ def sealed_json(document: Mapping[str, Any]) -> str:
 
 
 def document_hash(document: Mapping[str, Any]) -> str:
-    """SHA-256 of a JSON object without its field `sha256`, whatever its order and spaces."""
-    rest = {key: value for key, value in document.items() if key != "sha256"}
-    text = json.dumps(rest, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    """Return the SHA-256 of a JSON object without its key `sha256`, whatever its order."""
+    content = {key: value for key, value in document.items() if key != "sha256"}
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def decode_floats(result: dict[str, Any]) -> Any:
-    """Read the floats that `sealed_json` wrote; an `object_hook`."""
-    return _NOT_FINITE[result["$float"]] if result.keys() == {"$float"} else result
+def decode_floats(decoded: dict[str, Any]) -> Any:
+    """Return the float that `sealed_json` wrote as an object, or any other object unchanged.
+
+    Args:
+        decoded: An object that `json` has decoded. This function is its `object_hook`.
+    """
+    is_float = decoded.keys() == {"$float"}
+    return _NOT_FINITE[decoded["$float"]] if is_float else decoded
 
 
 _NOT_FINITE = {repr(value): value for value in (math.nan, math.inf, -math.inf)}
+"""Floats that JSON has no text for, by their names: `nan`, `inf` and `-inf`."""

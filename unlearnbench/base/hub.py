@@ -1,7 +1,7 @@
 """Repositories of the hub: a name becomes a commit once, and every process reads that commit.
 
 The commits that a sweep was planned with are in its `plan.json` and travel to its workers. Files
-come from the hub's cache (`HF_HOME`) without a request, wherever it has them.
+that the hub's cache (`HF_HOME`) has are read from there without a request.
 """
 
 import logging
@@ -14,17 +14,18 @@ from typing import Any, Literal
 from unlearnbench.base.console import download_bar
 
 SMALL = ("*.json", "*.txt", "*.model", "*.tiktoken", "*.jinja", "*.py")
-"""Config and tokenizer of a model; the tables of a data set."""
+"""Config and tokenizer of a model, and the tables of a data set."""
 WEIGHTS = ("*.safetensors",)
+"""Weights of a model."""
 
 
 class HubError(Exception):
-    """A repository cannot be read from the hub or its cache; the text is the reason."""
+    """A repository cannot be read from the hub or its cache. The text is the reason."""
 
     def __init__(self, reason: str, *, answered: bool) -> None:
+        """State the reason, and whether the hub was reached and refused (`answered`)."""
         super().__init__(reason)
         self.answered = answered
-        """True if the hub was reached, and refused."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Repository:
     kind: Literal["model", "dataset"]
     name: str
     revision: str | None = None
-    """Branch, tag or commit; None is `main`."""
+    """Branch, tag or commit. None for `main`."""
 
     @property
     def label(self) -> str:
@@ -43,30 +44,43 @@ class Repository:
 
 
 _commits: dict[str, str] = {}
+"""Commits that this process reads, by the labels of their repositories."""
 
 
 def pin(commits: Mapping[str, str]) -> None:
-    """Read these commits in this process from now on, by the labels of their repositories."""
+    """Read certain commits in this process from now on.
+
+    Args:
+        commits: Commits by the labels of their repositories.
+    """
     _commits.update(commits)
 
 
 def pinned() -> dict[str, str]:
-    """The commits that this process reads, by label."""
+    """Return the commits that this process reads, by label."""
     return dict(_commits)
 
 
 def commits_of(repositories: Iterable[Repository]) -> dict[str, str]:
-    """The commits that this process reads of these, by label; unknown ones are left out."""
+    """Return the commits that this process reads of some repositories, by label.
+
+    Repositories that it has not read from are left out.
+    """
     labels = (repository.label for repository in repositories)
     return {label: _commits[label] for label in labels if label in _commits}
 
 
 def newest_commit(repository: Repository, *, cached: bool = False) -> str:
-    """The commit that the revision is at on the hub; without a hub, when it was last seen.
+    """Return the commit of a repository's revision on the hub.
 
-    cached   do not ask the hub
+    If the hub does not answer, this is the commit at which the revision was last seen.
 
-    Raises: HubError.
+    Args:
+        repository: Model or data set.
+        cached: Whether to return the commit last seen without asking the hub.
+
+    Raises:
+        HubError: The commit is not known.
     """
     from huggingface_hub import HfApi
 
@@ -78,8 +92,8 @@ def newest_commit(repository: Repository, *, cached: bool = False) -> str:
             revision=repository.revision,
             local_files_only=cached,
         )
-    except Exception as error:  # of the transport, the library or the disk: all become a HubError
-        raise _refusal(repository, error) from error
+    except Exception as error:  # The transport, the library and the disk raise many types.
+        raise _hub_error(repository, error) from error
     return revision.resolved
 
 
@@ -90,12 +104,12 @@ def snapshot(
 
     Args:
         repository: Model or data set.
-        patterns: Of paths inside the repository, as fnmatch takes them.
-        subfolders: Whether files of subfolders count, too. In a model's repository they are such
-            as the checkpoints of its training.
+        patterns: Patterns of paths inside the repository, as fnmatch takes them.
+        subfolders: Whether files of subfolders count, too. In a model's repository these are, for
+            example, the checkpoints of its training.
 
     Raises:
-        HubError: The files are neither in the cache nor to be had.
+        HubError: The files are not in the cache, and the hub does not send them.
     """
     if repository.label not in _commits:
         _commits[repository.label] = newest_commit(repository)
@@ -103,22 +117,29 @@ def snapshot(
 
 
 def licence(repository: Repository) -> str | None:
-    """The licence that the repository states; None where none is, or the hub does not answer."""
+    """Return the licence that a repository states.
+
+    Returns:
+        None if it states none, or if the hub does not answer.
+    """
     from huggingface_hub import HfApi
 
     _quiet()
     try:
-        card = (
-            HfApi().model_info(repository.name, revision=repository.revision, timeout=10).card_data
-        )
-    except Exception:  # of the transport or the library: all mean that it is not known
+        info = HfApi().model_info(repository.name, revision=repository.revision, timeout=10)
+        card = info.card_data
+    except Exception:  # The transport and the library raise many types.
         return None
-    result = None if card is None else card.get("license")
-    return result if isinstance(result, str) else None
+    stated = None if card is None else card.get("license")
+    return stated if isinstance(stated, str) else None
 
 
 def root_files(repository: Repository) -> list[str] | None:
-    """Names in the repository's root, once `snapshot` was called; None where only the hub knows."""
+    """Return the names of the files in a repository's root, after `snapshot` was called.
+
+    Returns:
+        None if the cache has no list of files, so that only the hub knows them.
+    """
     tree = _tree(repository)
     return None if tree is None else [path for path in tree if "/" not in path]
 
@@ -126,11 +147,11 @@ def root_files(repository: Repository) -> list[str] | None:
 def files(repository: Repository) -> list[str]:
     """Return the paths of all files of a repository, at the commit that is read.
 
-    The hub is not asked once `snapshot` was called. If the cache was filled by a version of the
+    After `snapshot` was called, the hub is not asked. If the cache was filled by a version of the
     hub's library that kept no list, the paths of the cached files are returned.
 
     Raises:
-        HubError: The repository is neither in the cache nor to be had.
+        HubError: The repository is not in the cache, and the hub does not send it.
     """
     folder = snapshot(repository, ("README.md",))
     tree = _tree(repository)
@@ -140,6 +161,7 @@ def files(repository: Repository) -> list[str]:
 
 
 def _tree(repository: Repository) -> list[str] | None:
+    """Return the paths of all files from the cache; None if it has no list of them."""
     from huggingface_hub import get_cached_repo_tree
     from huggingface_hub.errors import CachedRepoTreeNotFoundError
 
@@ -151,7 +173,8 @@ def _tree(repository: Repository) -> list[str] | None:
     return [file.path for file in tree]
 
 
-@lru_cache(maxsize=64)  # looking through the cache takes longer than some runs' set-up
+# To look through the cache takes longer than the set-up of some runs.
+@lru_cache(maxsize=64)
 def _snapshot(
     repository: Repository, commit: str, patterns: tuple[str, ...], subfolders: bool
 ) -> Path:
@@ -173,12 +196,13 @@ def _snapshot(
                 ignore_patterns=None if subfolders else ["*/*"],
                 **options,
             )
-    except Exception as error:  # of the transport, the library or the disk: all become a HubError
-        raise _refusal(repository, error) from error
+    except Exception as error:  # The transport, the library and the disk raise many types.
+        raise _hub_error(repository, error) from error
     return Path(download)
 
 
-def _refusal(repository: Repository, error: Exception) -> HubError:
+def _hub_error(repository: Repository, error: Exception) -> HubError:
+    """Return the error to raise in place of one of the hub's library."""
     from huggingface_hub.errors import (
         GatedRepoError,
         RepositoryNotFoundError,
@@ -215,7 +239,7 @@ def _address(repository: Repository) -> str:
 
 
 def _quiet() -> None:
-    """Turn off the hub's progress bars and retry messages; failures become errors of ours."""
+    """Turn off the hub's progress bars and retry messages. Its failures become our errors."""
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
     disable_progress_bars()

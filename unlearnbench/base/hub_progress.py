@@ -17,7 +17,8 @@ class ByteCount:
     def __init__(self, show: Show) -> None:
         self._show = show
         self._lock = threading.Lock()
-        self._done = self._total = 0
+        self._done = 0
+        self._total = 0
 
     def report(self, done: int, total: int) -> None:
         """Take the numbers of one bar, and show those of the bar that is farthest."""
@@ -31,14 +32,15 @@ class ByteCount:
 class CountingBar(tqdm):
     """A bar that shows nothing itself and passes on the numbers of bytes.
 
-    The library has further bars, such as one of files. They have other units.
+    The library makes bars of other units from the same class, such as a bar of files. Their numbers
+    are ignored.
     """
 
     def __init__(self, *args: Any, count: ByteCount, **options: Any) -> None:
         self._count = count
         self._counts_bytes = options.get("unit") == "B"
         self._done = int(options.get("initial") or 0)
-        parent: Any = super()  # untyped
+        parent: Any = super()  # The library's class has no types.
         parent.__init__(*args, **{**options, "disable": True})
 
     def update(self, n: float | None = 1) -> bool | None:

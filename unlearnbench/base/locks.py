@@ -1,4 +1,4 @@
-"""File locks of the kernel, which releases them when their process ends, however it ends."""
+"""File locks of the kernel, which releases a lock when its process ends, however it ends."""
 
 import fcntl
 import os
@@ -10,10 +10,16 @@ from unlearnbench.base.errors import OutputError
 
 
 def flock(handle: int, operation: int, folder: Path) -> None:
-    """Lock an open file in `folder`.
+    """Lock an open file.
 
-    Raises: BlockingIOError where another process has the lock and it has LOCK_NB,
-    OutputError where the file system has no locks, as Lustre by default.
+    Args:
+        handle: File descriptor.
+        operation: Flags of `fcntl.flock`.
+        folder: Folder of the file, for the message.
+
+    Raises:
+        BlockingIOError: If another process has the lock, and `operation` has LOCK_NB.
+        OutputError: If the file system has no locks. Lustre has none by default.
     """
     try:
         fcntl.flock(handle, operation)
@@ -28,9 +34,13 @@ def flock(handle: int, operation: int, folder: Path) -> None:
 
 @contextmanager
 def exclusive_lock(path: Path) -> Generator[None, None, None]:
-    """Wait for the lock on the file `path`, and hold it; the file stays.
+    """Wait for the lock on a file, and hold it inside the context.
 
-    Raises: OutputError where the file system has no locks.
+    Args:
+        path: The file, which is made if it is missing. It stays after the lock is released.
+
+    Raises:
+        OutputError: If the file system has no locks.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle = os.open(path, os.O_RDWR | os.O_CREAT)

@@ -11,6 +11,10 @@ from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 from unlearnbench.base.errors import did_you_mean, shortened
 
 Loc = tuple[str | int, ...]
+"""Path of keys and indices: `("methods", 0, "beta")`."""
+FaultKind = Literal["fault", "rule"]
+"""Type of the errors in `ValidationError`. Messages about a `rule` name the whole path of the
+value, even if the file ends above it."""
 
 
 @dataclass(frozen=True)
@@ -18,71 +22,84 @@ class Fault:
     """A mistake in a section of a configuration."""
 
     loc: Loc
-    """Path from the section."""
+    """Path of the value from the section."""
     text: str
+    """The message."""
 
 
 def fault(text: str, *loc: str | int) -> ValidationError:
-    """The error that has one mistake."""
+    """Return the error of one mistake.
+
+    Args:
+        text: The message.
+        loc: Path of the value from the section that is validated.
+    """
     return _errors([Fault(loc, text)])
 
 
-def raise_faults(faults: Iterable[Fault], kind: Literal["fault", "rule"] = "fault") -> None:
-    """Raise a ValidationError that has these faults, if there are any.
-
-    kind  `rule`: messages name the whole path, even where the file ends above it
-    """
-    if listed := [*faults]:
+def raise_faults(faults: Iterable[Fault], kind: FaultKind = "fault") -> None:
+    """Raise one ValidationError for all faults, if there are any."""
+    listed = list(faults)
+    if listed:
         raise _errors(listed, kind)
 
 
-def _errors(faults: Iterable[Fault], kind: Literal["fault", "rule"] = "fault") -> ValidationError:
-    errors = [
-        InitErrorDetails(
-            type=PydanticCustomError(kind, "{text}", {"text": mistake.text}),
-            loc=mistake.loc,
-            input=None,
-        )
-        for mistake in faults
-    ]
+def _errors(faults: Iterable[Fault], kind: FaultKind = "fault") -> ValidationError:
+    errors: list[InitErrorDetails] = []
+    for mistake in faults:
+        # The text stands in the context, because pydantic would read braces in a message.
+        error = PydanticCustomError(kind, "{text}", {"text": mistake.text})
+        errors.append(InitErrorDetails(type=error, loc=mistake.loc, input=None))
     return ValidationError.from_exception_data("configuration", errors)
 
 
 def errors_below(error: ValidationError, loc: Loc) -> ValidationError:
-    """The errors of a value that is at `loc` of the section that is validated."""
-    errors = [
-        InitErrorDetails(
-            type=PydanticCustomError(
-                details["type"],  # pyright: ignore[reportArgumentType]
-                "{text}",
-                {**details.get("ctx", {}), "text": details["msg"]},
-            ),
-            loc=(*loc, *details["loc"]),
-            input=details["input"],
+    """Return the errors of a part of a section as errors of the section.
+
+    Args:
+        error: Errors of the part, with paths from the part.
+        loc: Path of the part from the section.
+    """
+    errors: list[InitErrorDetails] = []
+    for details in error.errors(include_url=False):
+        part_error = PydanticCustomError(
+            details["type"],  # pyright: ignore[reportArgumentType]
+            "{text}",
+            {**details.get("ctx", {}), "text": details["msg"]},
         )
-        for details in error.errors(include_url=False)
-    ]
+        errors.append(
+            InitErrorDetails(type=part_error, loc=(*loc, *details["loc"]), input=details["input"])
+        )
     return ValidationError.from_exception_data(error.title, errors)
 
 
 def describe_error(error: ErrorDetails) -> str:
-    """One pydantic error, naming the rule and the value."""
-    kind, value, context = error["type"], error["input"], error.get("ctx", {})
+    """Describe one pydantic error by the rule, the value and, if one is known, the fix.
+
+    For example: `should be a valid number, got the text '1' (without the quotes it is a number)`.
+    """
+    kind = error["type"]
+    value = error["input"]
+    context = error.get("ctx", {})
     if kind in ("fault", "rule", "value_error"):
         return str(context.get("error", error["msg"]))
     if kind in _WHOLE:
         return _WHOLE[kind]
-    hint = _hint(kind, value)
-    if kind == "literal_error" and isinstance(value, str):
-        hint = did_you_mean(value, re.findall(r"'([^']*)'", context["expected"]))
-    rule = _YAML.get(kind, error["msg"].removeprefix("Input "))
+
     if kind == "string_pattern_mismatch":
         rule = _rule_of_pattern(context["pattern"])
+    else:
+        rule = _YAML.get(kind, error["msg"].removeprefix("Input "))
+    if kind == "literal_error" and isinstance(value, str):
+        allowed = re.findall(r"'([^']*)'", context["expected"])
+        hint = did_you_mean(value, allowed)
+    else:
+        hint = _hint(kind, value)
     return f"{rule}, got {describe_value(value)}{hint}"
 
 
 def _rule_of_pattern(pattern: str) -> str:
-    """The rule of a regular expression in words, if it is one of places or names."""
+    """Return the rule of a regular expression, in words if it is one of places or names."""
     schemes = re.match(r"\^\(\(([a-z0-9|]+)\)://", pattern)
     if schemes:
         *first, last = [f"{scheme}://" for scheme in schemes[1].split("|")]
@@ -93,15 +110,16 @@ def _rule_of_pattern(pattern: str) -> str:
 
 
 def describe_errors(error: ValidationError) -> str:
-    """All errors of the values of a plug-in's fields, on one line."""
-    return "; ".join(
-        f"{'.'.join(map(str, details['loc'])) or 'settings'}: {describe_error(details)}"
-        for details in error.errors(include_url=False)
-    )
+    """Describe all errors of the values of a plug-in's fields, on one line."""
+    described: list[str] = []
+    for details in error.errors(include_url=False):
+        place = ".".join(map(str, details["loc"])) or "settings"
+        described.append(f"{place}: {describe_error(details)}")
+    return "; ".join(described)
 
 
 def describe_value(value: Any) -> str:
-    """The kind and text of a YAML value."""
+    """Return the kind and the text of a YAML value: `the text 'npo'`, `a list`, `2.0`."""
     if value is None:
         return "nothing (null)"
     if isinstance(value, bool):
@@ -109,7 +127,8 @@ def describe_value(value: Any) -> str:
     if isinstance(value, str):
         return f"the text {shortened(value)}"
     if isinstance(value, float):
-        text = f"{value:g}"  # 2.0 stays a float to the reader
+        # 2.0 is shown with its point, because it is another value than 2.
+        text = f"{value:g}"
         return f"{text}.0" if text.lstrip("-").isdigit() else text
     if isinstance(value, int):
         return str(value)
@@ -121,9 +140,10 @@ def describe_value(value: Any) -> str:
 
 
 def _hint(kind: str, value: Any) -> str:
+    """Return how to correct a value of a wrong type; empty if that is not known."""
     if kind in ("float_type", "int_type") and isinstance(value, str):
-        number = re.fullmatch(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?", value.strip())
-        return " (without the quotes it is a number)" if number else ""
+        is_number = re.fullmatch(_NUMBER, value.strip()) is not None
+        return " (without the quotes it is a number)" if is_number else ""
     if kind in ("float_type", "int_type") and isinstance(value, tuple):
         return " (only hyperparameters and the sweep's own lists span a grid)"
     if kind == "tuple_type" and isinstance(value, str | int | float):
@@ -133,11 +153,13 @@ def _hint(kind: str, value: Any) -> str:
     return ""
 
 
+_NUMBER = r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?"
 _WHOLE = {
     "missing": "missing: this key is required",
     "too_short": "is empty, so there would be no run; give at least one",
     "extra_forbidden": "unknown key",
 }
+"""Messages that do not name the value, by pydantic's types of errors."""
 _SECTION = "should be a section of keys"
 _YAML = {
     "tuple_type": "should be a list",
@@ -145,4 +167,4 @@ _YAML = {
     "model_type": _SECTION,
     "model_attributes_type": _SECTION,
 }
-"""Python's types by the names that YAML has for them."""
+"""Rules about types in the words of YAML, by pydantic's types of errors."""

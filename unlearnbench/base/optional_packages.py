@@ -1,4 +1,4 @@
-"""Packages that only some runs need."""
+"""Import packages that only some runs need."""
 
 import logging
 import os
@@ -6,16 +6,18 @@ from importlib import import_module
 from typing import Any
 
 _UNCOMPILED = "TORCHDYNAMO_DISABLE"
-"""Variable under which `torch.compile` returns a function as it is."""
+"""Environment variable that makes `torch.compile` return a function as it is."""
 
 
 def import_optional(name: str) -> Any:
-    """Import an optional package. Raises: ImportError where it is not installed.
+    """Import an optional package, without warnings and without torch's compiler.
 
-    Without the warning of bitsandbytes, which peft imports where it is there: it misses a kernel
-    of 4-bit products on CPUs that nothing here calls. And without torch's compiler, for which it
-    wraps the functions that stand in for missing kernels: six sevenths of the time of peft's
-    import (1.8 s of a processor).
+    Peft imports bitsandbytes if it is installed. bitsandbytes warns that it misses a kernel of
+    4-bit products on CPUs, which nothing here calls. For missing kernels it also wraps functions
+    for torch's compiler, which takes six sevenths of the time of peft's import (1.8 s).
+
+    Raises:
+        ImportError: If the package is not installed.
     """
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     before = os.environ.get(_UNCOMPILED)

@@ -1,8 +1,8 @@
 """Retry work that ran out of memory in smaller portions, with the same numbers, and note it.
 
-A step is repeated from its beginning with half the rows at a time. Its sums divide by the counts of
-the whole step, so only rounding differs. A size that did not fit is not tried again, neither later
-in the run nor by a process that resumes it.
+A step is repeated from its beginning with half of the rows at a time. The sums of a step are
+divided by the counts of the whole step, so only rounding differs. A size that did not fit is not
+tried again, neither later in the run nor by a process that resumes the run.
 """
 
 import ctypes
@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import psutil
 import torch
@@ -21,6 +21,7 @@ from unlearnbench.base.distributed import all_gather, rank, world_size
 from unlearnbench.base.errors import EvaluationError, StartOverError, TrainingError
 
 FILE = "memory.json"
+"""File in which a run notes the sizes that fit."""
 FEWEST_TOKENS = 64
 """Smallest batch of an evaluation, as in the configuration."""
 
@@ -31,10 +32,10 @@ _SIGNS = (
     "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
     "DefaultCPUAllocator: can't allocate memory",
 )
-"""Messages of libraries below torch, whose errors have no type of their own."""
+"""Parts of messages of libraries below torch, whose errors have no type of their own."""
 
-_TRIMMED = 2**30
-"""Bytes of a process from which on freed memory is returned."""
+_LARGE_PROCESS = 2**30
+"""Bytes of a process from which on freed memory is returned to the system."""
 
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -45,38 +46,48 @@ class ShortMemoryError(TrainingError):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether memory ran out, on a device or the host."""
+    """Whether an error says that memory ran out, on a device or on the host."""
     if isinstance(error, torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _SIGNS)
 
 
 class OomRetry:
-    """Sizes that fit into memory, halved where they did not."""
+    """The sizes that fit into memory. They are halved each time that memory runs out."""
 
     def __init__(self, rows: int | None = None) -> None:
+        """Start with a size.
+
+        Args:
+            rows: Forget rows of a micro-batch. None for all rows of a step.
+        """
         self.rows = rows
-        """Forget rows of a micro-batch; None: all of a step."""
+        """Forget rows of a micro-batch. None for all rows of a step."""
         self.batch_tokens: int | None = None
-        """Tokens of an evaluation's batch; None: its own choice."""
+        """Tokens of an evaluation's batch. None for the evaluation's own choice."""
         self.seen: list[dict[str, Any]] = []
-        """Each time that a size was halved: step or epoch, size before and after."""
+        """Each time that a size was halved: `{"step": 3, "from": 8, "to": 4}`, or with `evaluation`
+        and its epoch in place of `step`."""
         self._file: Path | None = None
 
     def persist(self, folder: Path) -> None:
-        """Load what earlier processes noted in `folder`, and note there from now on.
+        """Load what earlier processes noted in a folder, and note there from now on.
 
-        Collective: each rank may have a folder of its own; all continue with the smallest sizes.
+        All ranks have to call it. Each may have a folder of its own, and all continue with the
+        smallest sizes.
         """
         self._file = folder / FILE
-        noted = [result for result in all_gather(_noted(self._file)) if result is not None]
-        if not noted:
+        notes = [note for note in all_gather(_read_note(self._file)) if note is not None]
+        if not notes:
             return
-        self.rows = min((rows for rows, _, _ in noted if rows), default=None)
-        self.batch_tokens = min((tokens for _, tokens, _ in noted if tokens), default=None)
-        for subject in (subject for _, _, seen in noted for subject in seen):
-            if subject not in self.seen:
-                self.seen.append(subject)
+        self.rows = min((note.rows for note in notes if note.rows), default=None)
+        self.batch_tokens = min(
+            (note.batch_tokens for note in notes if note.batch_tokens), default=None
+        )
+        for note in notes:
+            for event in note.seen:
+                if event not in self.seen:
+                    self.seen.append(event)
         if world_size() > 1:
             self._write()
 
@@ -89,14 +100,19 @@ class OomRetry:
         rows: int,
         alone: bool,
     ) -> T:
-        """Compute `work`, the gradient of step `number`; halve `self.rows` until it fits.
+        """Compute the gradient of a step. Halve `self.rows` until it fits.
 
-        undo   discard the result of a part of the step
-        rows   of this process in the step
-        alone  no other process takes part. Else the others may wait in a collective for this one,
-               so it cannot repeat its step: it notes the smaller size and ends the attempt.
+        Args:
+            work: Computes the gradient with micro-batches of `self.rows` rows.
+            undo: Discards the gradient of a part of the step.
+            number: Number of the step.
+            rows: Rows of this process in the step.
+            alone: Whether no other process takes part. If others do, they may wait for this one in
+                a collective, so it cannot repeat the step. It then notes the smaller size and ends.
 
-        Raises: ShortMemoryError where a single row does not fit; StartOverError unless `alone`.
+        Raises:
+            ShortMemoryError: If a single row does not fit.
+            StartOverError: If memory ran out and other processes take part.
         """
         while True:
             try:
@@ -107,56 +123,79 @@ class OomRetry:
                 before = max(min(self.rows or rows, rows), 1)
                 if before == 1:
                     raise ShortMemoryError(  # noqa: B904
-                        _TOO_LITTLE.format(number=number, error=_line(error))
+                        _TOO_LITTLE.format(number=number, error=_first_line(error))
                     )
                 self.rows = (before + 1) // 2
                 self._note({"step": number, "from": before, "to": self.rows})
                 if not alone:
                     raise StartOverError(  # noqa: B904
                         f"step {number}: out of memory with {before} rows at a time in a process "
-                        f"({_line(error)}); {self.rows} are noted: start the same command again",
+                        f"({_first_line(error)}); {self.rows} are noted: start the same command "
+                        "again",
                         self.rows,
                     )
-            # Outside the handler, since the error references the frames with the tensors.
+            # Memory is freed outside of the handler, because until its end the error refers to the
+            # frames of `work`, which refer to its tensors.
             undo()
             empty_cache()
 
     def evaluation(self, epoch: int, before: int | None, after: int | None) -> None:
-        """Note an evaluation that reduced its batches from `before` to `after` tokens."""
+        """Note the batch size of an evaluation, if it had to be reduced.
+
+        Args:
+            epoch: Epoch of the evaluation.
+            before: Tokens of a batch at its begin.
+            after: Tokens of a batch at its end.
+        """
         if after != before:
             self.batch_tokens = after
             self._note({"evaluation": epoch, "from": before, "to": after})
 
-    def _note(self, subject: dict[str, Any]) -> None:
-        self.seen.append(subject)
+    def _note(self, event: dict[str, Any]) -> None:
+        self.seen.append(event)
         self._write()
 
     def _write(self) -> None:
         if self._file is None:
             return
-        noted = {"rows": self.rows, "batch_tokens": self.batch_tokens, "seen": self.seen}
-        write_text(self._file, json.dumps(noted))
+        note = {"rows": self.rows, "batch_tokens": self.batch_tokens, "seen": self.seen}
+        write_text(self._file, json.dumps(note))
 
 
-def _noted(file: Path) -> tuple[int | None, int | None, list[dict[str, Any]]] | None:
-    """Read rows, tokens and what was seen; None if there is no file or it is damaged."""
+class _Note(NamedTuple):
+    """The content of the file of an `OomRetry`."""
+
+    rows: int | None
+    batch_tokens: int | None
+    seen: list[dict[str, Any]]
+
+
+def _read_note(file: Path) -> _Note | None:
+    """Read what was noted; None if there is no file, or if it is damaged."""
     try:
-        noted = json.loads(file.read_text())
-        return noted["rows"], noted["batch_tokens"], list(noted["seen"])
+        note = json.loads(file.read_text())
+        return _Note(note["rows"], note["batch_tokens"], list(note["seen"]))
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
 
 
 @contextmanager
 def optimizer_oom(number: int) -> Generator[None, None, None]:
-    """Raise a ShortMemoryError with a fix where the optimiser of step `number` is short of it."""
+    """Turn an out-of-memory error of the optimiser into a message with a fix.
+
+    Args:
+        number: Number of the step.
+
+    Raises:
+        ShortMemoryError: If memory runs out inside the context.
+    """
     try:
         yield
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
         raise ShortMemoryError(
-            f"step {number}: out of memory in the optimiser ({_line(error)}), whatever the "
+            f"step {number}: out of memory in the optimiser ({_first_line(error)}), whatever the "
             f"micro-batch; set {_REMEDIES}"
         ) from None
 
@@ -172,11 +211,20 @@ _TOO_LITTLE = (
 
 
 def retry_with_fewer_tokens(work: Callable[[int], T], tokens: int) -> tuple[T, int]:
-    """Call `work` with `tokens`, and with half of that each time it runs out of memory.
+    """Call a function, with half of the tokens each time that it runs out of memory.
 
-    In a group, it has to run out in all processes at once, see `raise_oom_everywhere`.
-    Returns the result of `work`, and the tokens that it was called with.
-    Raises: EvaluationError where `FEWEST_TOKENS` do not fit.
+    In a group of processes, memory has to run out in all of them at once, see
+    `raise_oom_everywhere`.
+
+    Args:
+        work: Function of the tokens of a batch.
+        tokens: Tokens to try first.
+
+    Returns:
+        The result of `work`, and the tokens that it was called with.
+
+    Raises:
+        EvaluationError: If not even `FEWEST_TOKENS` fit.
     """
     while True:
         try:
@@ -186,45 +234,58 @@ def retry_with_fewer_tokens(work: Callable[[int], T], tokens: int) -> tuple[T, i
                 raise
             if tokens // 2 < FEWEST_TOKENS:
                 raise EvaluationError(  # noqa: B904
-                    f"out of memory with batches of {tokens} tokens ({_line(error)}); evaluate on "
-                    "a device with more memory, or set dtype: bfloat16 for the model"
+                    f"out of memory with batches of {tokens} tokens ({_first_line(error)}); "
+                    "evaluate on a device with more memory, or set dtype: bfloat16 for the model"
                 )
         tokens //= 2
         empty_cache()
 
 
 def raise_oom_everywhere(work: Callable[[], T]) -> T:
-    """Call `work`; raise an out-of-memory error in all processes if one ran out. Collective.
+    """Call a function in all processes, and let all of them fail if one runs out of memory.
 
-    For work without collective operations, in which no other process waits.
+    Args:
+        work: Function without collective operations, so that no process waits for one that failed.
+
+    Returns:
+        The result of `work` in this process.
+
+    Raises:
+        OutOfMemoryError: In all processes, if memory runs out in one.
     """
-    done: list[T] = []
-    short: str | None = None
+    results: list[T] = []
+    own_failure: str | None = None
     try:
-        done.append(work())
+        results.append(work())
     except RuntimeError as error:
         if world_size() == 1 or not is_out_of_memory(error):
             raise
-        short = _line(error)
-    for line in all_gather(short):
-        if line is not None:
-            raise torch.OutOfMemoryError(line)
-    return done[0]
+        own_failure = _first_line(error)
+    for failure in all_gather(own_failure):
+        if failure is not None:
+            raise torch.OutOfMemoryError(failure)
+    return results[0]
 
 
 def map_over_ranks(work: Callable[[Item], T], items: Sequence[Item]) -> list[T]:
-    """`work` on every item, each in one process; returns all results, in order. Collective.
+    """Call a function on every item, each in one of the processes. All ranks have to call it.
 
-    Raises: OutOfMemoryError in all processes where memory runs out in one.
+    Returns:
+        The results of all items, in their order, in every process.
+
+    Raises:
+        OutOfMemoryError: In all processes, if memory runs out in one.
     """
-    mine = range(rank(), len(items), world_size())
-    subset = raise_oom_everywhere(lambda: {i: work(items[i]) for i in mine})
-    results = {i: result for part in all_gather(subset) for i, result in part.items()}
-    return [results[i] for i in range(len(items))]
+    own_indices = range(rank(), len(items), world_size())
+    own_results = raise_oom_everywhere(lambda: {i: work(items[i]) for i in own_indices})
+    result_of_index: dict[int, T] = {}
+    for results in all_gather(own_results):
+        result_of_index |= results
+    return [result_of_index[i] for i in range(len(items))]
 
 
 def empty_cache() -> None:
-    """Free unreferenced memory, on the device too."""
+    """Free unreferenced memory, on the device and on the host."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
@@ -232,12 +293,17 @@ def empty_cache() -> None:
 
 
 def trim_heap() -> None:
-    """Return freed memory to the system, where it is gigabytes: glibc keeps it, in pieces that are
-    too small for what comes next."""
-    if psutil.Process().memory_info().rss > _TRIMMED:
-        with suppress(OSError, AttributeError):  # another C library
+    """Return freed memory to the system, if the process is large.
+
+    glibc keeps freed memory in pieces that may be too small for what is needed next.
+    """
+    if psutil.Process().memory_info().rss > _LARGE_PROCESS:
+        with suppress(OSError, AttributeError):  # The process may use another C library.
             ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
-def _line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
+def _first_line(error: BaseException) -> str:
+    """Return the first line of an error, or its type if it has no text."""
+    lines = str(error).strip().splitlines()
+    first_line = lines[0] if lines else type(error).__name__
+    return first_line[:160]

@@ -1,4 +1,4 @@
-"""Places that a command writes to: checked before any work, written whole or not at all.
+"""Check the places that a command writes to before any work, and write them as a whole.
 
 A place is refused if nothing can be written there.
 """
@@ -12,23 +12,42 @@ from unlearnbench.base.atomic import atomic_path
 from unlearnbench.base.errors import OutputError
 
 SCHEMES = ("file", "local", "memory", "s3", "s3a", "gs", "gcs")
-"""Schemes of `storage`, by fsspec's names; a path has none."""
+"""Schemes that an address of `storage` may have, by fsspec's names. A path has none."""
 
 
 def check_file(path: str | Path, subject: str, suffixes: Sequence[str] = ()) -> None:
-    """Raise OutputError where no file can be written at `path`."""
+    """Check that a file can be written.
+
+    Args:
+        path: Path of the file.
+        subject: What is written, for the message: `the plan`.
+        suffixes: Suffixes that the name may have. Empty for any.
+
+    Raises:
+        OutputError: If the file cannot be written.
+    """
     path = Path(path)
     if suffixes and path.suffix.lower() not in suffixes:
         raise _refused(path, subject, f"its name must end in {' or '.join(suffixes)}")
-    if path.exists() and not path.is_file():  # a device would be replaced, and a folder cannot be
+    # A device such as /dev/null would be replaced by a file, and a folder cannot be replaced.
+    if path.exists() and not path.is_file():
         raise _refused(path, subject, "a folder" if path.is_dir() else "not a regular file")
     check_folder(path.parent, subject, path)
 
 
 def check_folder(path: str | Path, subject: str, shown: Path | None = None) -> None:
-    """Raise OutputError where no folder can be made, or written into."""
+    """Check that a folder can be made, and written into.
+
+    Args:
+        path: Path of the folder.
+        subject: What is written, for the message.
+        shown: Path that the message names. None for `path`.
+
+    Raises:
+        OutputError: If the folder cannot be made or written into.
+    """
     path = Path(path)
-    nearest = next(p for p in (path, *path.absolute().parents) if os.path.lexists(p))
+    nearest = next(folder for folder in (path, *path.absolute().parents) if os.path.lexists(folder))
     if not nearest.is_dir():
         raise _refused(shown or path, subject, f"{nearest} is not a folder")
     if not os.access(nearest, os.W_OK):
@@ -36,7 +55,11 @@ def check_folder(path: str | Path, subject: str, shown: Path | None = None) -> N
 
 
 def check_storage(url: str) -> None:
-    """Raise OutputError where `url` is a path that cannot be written; asks no server."""
+    """Check that a storage on this machine can be written. Servers are not asked.
+
+    Raises:
+        OutputError: If `url` is a path that cannot be written.
+    """
     scheme, is_url, rest = url.partition("://")
     if not is_url or scheme in ("file", "local"):
         check_folder(rest if is_url else url, "storage")
@@ -44,20 +67,30 @@ def check_storage(url: str) -> None:
 
 @contextmanager
 def writing(path: Path, subject: str, fix: str = "") -> Generator[Path, None, None]:
-    """Yield a path beside `path` to write to, which replaces it at the end; makes its folder.
+    """Write a file that replaces `path` at the end of the context. Its folder is made.
 
-    Raises: OutputError with `fix` where that cannot be done; the old file stays as it was.
+    Args:
+        path: Path of the file.
+        subject: What is written, for the message.
+        fix: Advice at the end of the message.
+
+    Yields:
+        A path in the same folder, to write to.
+
+    Raises:
+        OutputError: If the file cannot be written. The old file stays as it was.
     """
     try:
         with atomic_path(path) as part:
             yield part
     except OSError as error:
         reason = error.strerror or str(error)
-        raise _refused(path, subject, "; ".join(filter(None, [reason, fix]))) from error
+        text = f"{reason}; {fix}" if fix else reason
+        raise _refused(path, subject, text) from error
 
 
 def write_file(path: Path, text: str, subject: str, fix: str = "") -> None:
-    """Replace `path` by `text` at once, so that a reader never sees half of it; see `writing`."""
+    """Write a text as a file, so that a reader never sees half of it, see `writing`."""
     with writing(path, subject, fix) as part:
         part.write_text(text, encoding="utf-8", newline="\n")
 

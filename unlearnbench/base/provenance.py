@@ -1,7 +1,7 @@
-"""Provenance of a record: commit, versions, machine, times, and no path of the machine.
+"""Provenance of a record: commit, versions, machine and times, but no path of the machine.
 
-A commit is claimed only for code that git tracks: a package installed into an environment that
-happens to lie inside some repository is not that repository's code.
+A commit is claimed only for code that git tracks. If an environment happens to lie inside some
+repository, the packages in it are not that repository's code.
 """
 
 import os
@@ -18,12 +18,23 @@ from pathlib import Path
 from typing import Any
 
 PACKAGES = (
-    *("unlearnbench", "torch", "transformers", "tokenizers", "accelerate", "peft"),
-    *("numpy", "scipy", "rouge-score", "regex", "ray"),
+    "unlearnbench",
+    "torch",
+    "transformers",
+    "tokenizers",
+    "accelerate",
+    "peft",
+    "numpy",
+    "scipy",
+    "rouge-score",
+    "regex",
+    "ray",
 )
-"""Packages that a number can depend on; those that are not installed are left out."""
+"""Packages that a number can depend on. Packages that are not installed are left out."""
 GIT_SECONDS = 5.0
+"""Longest time that a call of git may take."""
 _DRIVER = Path("/proc/driver/nvidia/version")
+"""File of NVIDIA's driver on Linux, whose first line names the version."""
 
 
 def provenance(
@@ -35,10 +46,11 @@ def provenance(
 ) -> dict[str, Any]:
     """Describe how a record was made, ready for JSON.
 
-    data       hash of the benchmark's rows
-    weights    hash of the weights that the run started from, if it is a run
-    commits    of the hub's repositories that it read, by their labels
-    begin      when it began, in seconds since 1970; now, unless it is given
+    Args:
+        data: Hash of the benchmark's rows.
+        weights: Hash of the weights that a run started from. None if it is no run.
+        begin: Time at which the work began, in seconds since 1970. None for now.
+        commits: Commits of the hub's repositories that were read, by their labels.
     """
     now = time.time()
     return {
@@ -67,9 +79,10 @@ def _device() -> str:
 
 
 def _gpu() -> dict[str, str]:
-    """The GPU that this process has computed on; empty where it has computed on none.
+    """Describe the GPU that this process has computed on; empty if it has computed on none.
 
-    To look at a GPU through torch takes half a gigabyte of it, for as long as the process lives.
+    No other GPU is looked at, because torch would take half a gigabyte of its memory until the
+    process ends.
     """
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
@@ -95,7 +108,7 @@ def driver_version() -> str:
 
 @lru_cache(maxsize=1)
 def versions() -> dict[str, str]:
-    """Python's version, and that of each of `PACKAGES` that is installed."""
+    """Return the versions of Python and of each of `PACKAGES` that is installed."""
     installed = {"python": platform.python_version()}
     for package in PACKAGES:
         with suppress(PackageNotFoundError):
@@ -103,26 +116,44 @@ def versions() -> dict[str, str]:
     return installed
 
 
-_shipped: list[dict[str, Any]] = []
+_state_of_original: list[dict[str, Any]] = []
+"""At most one entry: `git_state` of the machine that this process has its code from."""
 
 
 def set_git_state(state: dict[str, Any]) -> None:
-    """This process runs a copy of code whose checkout is on another machine: `git_state` there."""
-    _shipped[:] = [state]
+    """Note that this process runs a copy of code whose checkout is on another machine.
+
+    Args:
+        state: `git_state` of the other machine.
+    """
+    _state_of_original[:] = [state]
 
 
 def git_state() -> dict[str, Any] | None:
-    """Commit and dirtiness of this package's checkout, else of the working folder's, else None."""
-    if _shipped:
-        return dict(_shipped[0])
+    """Return the commit of this package's checkout, or if it has none, of the working folder's.
+
+    Returns:
+        See `commit_of`. None if neither is a checkout.
+    """
+    if _state_of_original:
+        return dict(_state_of_original[0])
     code = Path(__file__)
-    if _git(code.parent, "ls-files", "--error-unmatch", code.name) is not None:
+    is_tracked = _git(code.parent, "ls-files", "--error-unmatch", code.name) is not None
+    if is_tracked:
         return commit_of(code.parent, "package")
     return commit_of(Path.cwd(), "working folder")
 
 
 def commit_of(folder: Path, of: str) -> dict[str, Any] | None:
-    """The commit that `folder` is at, and whether tracked files differ from it."""
+    """Return the commit that a folder is at, and whether tracked files differ from it.
+
+    Args:
+        folder: Folder inside a checkout.
+        of: What the folder is, for the record.
+
+    Returns:
+        `{"commit": "1a2b…", "dirty": False, "of": "package"}`. None without a checkout or git.
+    """
     commit = _git(folder, "rev-parse", "HEAD")
     if commit is None:
         return None
@@ -130,12 +161,13 @@ def commit_of(folder: Path, of: str) -> dict[str, Any] | None:
     return {"commit": commit, "dirty": bool(changes), "of": of}
 
 
-@lru_cache(maxsize=32)  # once in a process, not once a run: git takes 10 ms and more
+# A process may make many records, and each call of git takes 10 ms or more.
+@lru_cache(maxsize=32)
 def _git(folder: Path, *arguments: str) -> str | None:
-    """Run git; None without git, without a repository, or if it fails."""
+    """Return the output of a git command; None without git, without a checkout, or if it fails."""
     command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=GIT_SECONDS)
+        process = subprocess.run(command, capture_output=True, text=True, timeout=GIT_SECONDS)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    return process.stdout.strip() if process.returncode == 0 else None

@@ -1,6 +1,7 @@
-"""How messages quote the texts of rows: not at all if a sweep keeps no texts (`keep_texts: false`).
+"""Quote texts of rows in messages, except if a sweep keeps no texts (`keep_texts: false`).
 
-Whether texts are hidden holds for the process. The configuration decides it before any row is read.
+The configuration decides whether texts are hidden before any row is read. Its decision holds for
+the whole process.
 """
 
 from collections.abc import Sized

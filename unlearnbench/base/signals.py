@@ -1,8 +1,9 @@
-"""SIGTERM is raised as `Stopped` at once, as Ctrl-C is, except inside `defer_sigterm`.
+"""Stop the process on SIGTERM, as Ctrl-C does.
 
-A step or a write inside `defer_sigterm` is completed, and its caller looks at `sigterm_received`
-afterwards. Nothing is saved because of a signal: the epoch is the unit of restart. Python delivers
-signals to the main thread only; other threads install no handler.
+`Stopped` is raised at once, except inside `defer_sigterm`. There a step or a write is completed,
+and its caller looks at `sigterm_received` afterwards. Nothing is saved because of a signal, since a
+run restarts from its last epoch. Python delivers signals only to the main thread, so other threads
+install no handler.
 """
 
 import signal
@@ -15,10 +16,10 @@ EXIT_CODE = 128 + signal.SIGTERM
 
 
 class Stopped(SystemExit):
-    """SIGTERM was received. Not an Exception, so that no error handler catches it."""
+    """SIGTERM was received. This is no `Exception`, so that no error handler catches it."""
 
     def __init__(self, message: str = "stopped by SIGTERM; finished work is kept") -> None:
-        """`message`: what is lost, and what is kept."""
+        """State the message, which says what is lost and what is kept."""
         super().__init__(EXIT_CODE)
         self.message = message
 
@@ -30,11 +31,13 @@ class _State:
     """Signal state of the process."""
 
     received = False
+    """Whether SIGTERM was received."""
     deferring = 0
+    """Number of `defer_sigterm` contexts that are open, one inside the other."""
 
 
 def sigterm_received() -> bool:
-    """True if SIGTERM was received."""
+    """Whether SIGTERM was received."""
     return _State.received
 
 
@@ -46,7 +49,7 @@ def install_handler() -> None:
 
 @contextmanager
 def handle_sigterm() -> Generator[None, None, None]:
-    """Raise `Stopped` on SIGTERM inside the `with`."""
+    """Raise `Stopped` on SIGTERM inside the context, and restore the handler at its end."""
     before = signal.getsignal(signal.SIGTERM)
     _State.received = False
     install_handler()
@@ -59,7 +62,7 @@ def handle_sigterm() -> Generator[None, None, None]:
 
 @contextmanager
 def defer_sigterm() -> Generator[None, None, None]:
-    """Raise nothing on SIGTERM inside the `with`; the caller looks at `sigterm_received`."""
+    """Raise nothing on SIGTERM inside the context. The caller looks at `sigterm_received`."""
     _State.deferring += 1
     try:
         yield
@@ -74,7 +77,8 @@ def raise_if_stopped() -> None:
 
 
 def _handle(_number: int, _frame: FrameType | None) -> None:
-    first, _State.received = not _State.received, True
+    is_first = not _State.received
+    _State.received = True
     # A second signal must not interrupt what the first one waits for, such as a checkpoint.
-    if first and not _State.deferring:
+    if is_first and not _State.deferring:
         raise Stopped

@@ -1,8 +1,8 @@
 """Folders for Unix sockets, whose paths must be short.
 
-The path of a socket may have 107 bytes. Ray and multiprocessing put theirs below the temporary
-folder. Batch systems such as Slurm often set TMPDIR to a folder of the job, whose path leaves no
-room for their own part. A folder such as `/tmp` serves then.
+The path of a socket may have 107 bytes. Ray and multiprocessing put their sockets below the
+temporary folder. Batch systems such as Slurm often set TMPDIR to a folder of the job, whose path
+leaves too few bytes for the names below it. A folder such as `/tmp` is used then.
 """
 
 import os
@@ -16,31 +16,38 @@ from unlearnbench.base.errors import UnlearnbenchError
 MOST_BYTES = 107
 """Most bytes of the path of a Unix socket on Linux, without the zero byte at its end."""
 RAY_PART = "/ray/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store"
-"""Ray's part of its longest path: the time, and the largest process id of Linux."""
+"""The longest path that Ray adds to the temporary folder, with the largest process id of Linux."""
 PYTHON_PART = "/pymp-12345678/listener-12345678"
-"""The part of multiprocessing."""
+"""The path that multiprocessing adds to it."""
 SHORT_FOLDERS = ("/tmp", "/dev/shm", "/var/tmp")
+"""Folders to use if the temporary folder is too long, in order of preference."""
 _RAY_VARIABLE = "RAY_TMPDIR"
+"""Environment variable of Ray's temporary folder."""
 
 
 def short_folder(own_part: str, variable: str = "TMPDIR") -> str | None:
-    """Return a short folder for sockets; None if the temporary folder is short enough.
+    """Choose a folder for sockets.
 
     Args:
-        own_part: What the owner of a socket puts behind the folder.
+        own_part: Path that the owner of a socket adds to the folder.
         variable: Environment variable that names the folder. A folder in TMPDIR is replaced if it
             is too long, because a batch system may have set it. A folder in RAY_TMPDIR is never
             replaced, because the user has chosen it.
+
+    Returns:
+        A short folder, or None if the temporary folder is short enough.
 
     Raises:
         UnlearnbenchError: If no short folder can be written to, or the user's is too long.
     """
     chosen = os.environ.get(variable)
     parent = chosen or tempfile.gettempdir()
-    length, most = len(os.fsencode(parent.rstrip("/"))), MOST_BYTES - len(own_part)
+    length = len(os.fsencode(parent.rstrip("/")))
+    most = MOST_BYTES - len(own_part)
     if length <= most:
         return None
-    if variable == "TMPDIR" or not chosen:
+    may_be_replaced = variable == "TMPDIR" or not chosen
+    if may_be_replaced:
         for folder in SHORT_FOLDERS:
             if os.access(folder, os.W_OK | os.X_OK):
                 return folder
@@ -53,9 +60,9 @@ def short_folder(own_part: str, variable: str = "TMPDIR") -> str | None:
 
 @contextmanager
 def short_ray_sockets() -> Generator[None, None, None]:
-    """Let a Ray that is started inside have a short temporary folder.
+    """Give a Ray that is started inside the context a short temporary folder.
 
-    A folder that is made for it is deleted at the end.
+    If a folder is made for it, the folder is deleted at the end.
 
     Raises:
         UnlearnbenchError: See `short_folder`.
@@ -75,7 +82,7 @@ def short_ray_sockets() -> Generator[None, None, None]:
 
 @contextmanager
 def short_process_sockets() -> Generator[None, None, None]:
-    """Let a server of multiprocessing that is started inside have a short temporary folder.
+    """Give a server of multiprocessing that is started inside the context a short folder.
 
     Raises:
         UnlearnbenchError: See `short_folder`.

@@ -1,9 +1,9 @@
 """Which files hold the rows of a source: a file, a folder, or a repository of the hub.
 
-Splits and configurations are found by the rules of the package `datasets`: the `configs:` of a
-README.md, else the names of files. The rules are applied to a folder of empty files that have the
-names of the real ones. So a repository's files can be chosen before any of them is downloaded, and
-no code of a repository is ever seen. Only files that are tables take part.
+Splits and configurations are found by the rules of the package `datasets`: by the `configs:` of a
+README.md or, if it has none, by the names of files. The rules are applied to a folder of empty
+files that have the names of the real ones. A repository's files can therefore be chosen before any
+of them is downloaded, and code of a repository is never seen. Files that are no tables are ignored.
 """
 
 import os
@@ -16,28 +16,42 @@ from typing import Any
 
 from unlearnbench.base import hub
 from unlearnbench.base.errors import DataError, did_you_mean, shortened
-from unlearnbench.base.table_formats import FORMATS_TEXT, TableFile, format_of, quiet
+from unlearnbench.base.table_formats import FORMATS_TEXT, TableFile, format_of
+from unlearnbench.base.table_streams import quiet
 
 _CARDS = ("README.md", ".huggingface.yaml")
 """Files that say what a repository's configurations and splits are."""
 _SAVED_DATASET = "state.json"
+"""File that `Dataset.save_to_disk` writes."""
 _SAVED_DATASETS = "dataset_dict.json"
+"""File that `DatasetDict.save_to_disk` writes."""
+_MOST_LISTED = 20
 _ONLY_SPLIT = "train"
 """Name that `datasets` gives to the split of a single file."""
 
 
 @dataclass(frozen=True)
 class FilesOfSplits:
-    """The files of each split, by their paths inside the folder or repository."""
+    """The files of each split, and how to read them."""
 
     by_split: Mapping[str, tuple[str, ...]]
+    """Paths inside the folder or repository."""
     separator: str | None = None
     header: tuple[str, ...] | None = None
     member: str | None = None
-    """What `TableFile` says about these three; a README.md can state them."""
+    """See `TableFile` for these three, which a README.md can state."""
 
     def file(self, inside: str, path: Path, name: str) -> TableFile:
-        """Return a file as it is to be read."""
+        """Return a file as it is to be read.
+
+        Args:
+            inside: Path inside the folder or repository.
+            path: Path on this machine.
+            name: Name for messages.
+
+        Raises:
+            DataError: The file is no table.
+        """
         format = format_of(inside)
         if format is None:
             raise DataError(f"{name}: no table ({FORMATS_TEXT})")
@@ -50,7 +64,12 @@ def is_saved_dataset(folder: Path) -> bool:
 
 
 def single_file(path: Path, label: str) -> dict[str, tuple[TableFile, ...]]:
-    """Return the split of a source that is one file."""
+    """Return the files of each split of a source that is one file.
+
+    Args:
+        path: Path of the file.
+        label: Name for messages.
+    """
     format = format_of(path.name)
     if format is None:
         suffix = path.suffix or "no suffix"
@@ -61,7 +80,13 @@ def single_file(path: Path, label: str) -> dict[str, tuple[TableFile, ...]]:
 def files_of_folder(
     folder: Path, label: str, config: str | None
 ) -> dict[str, tuple[TableFile, ...]]:
-    """Return the files of each split of a folder on this machine."""
+    """Return the files of each split of a folder on this machine.
+
+    Args:
+        folder: The folder.
+        label: Name for messages.
+        config: Configuration. None for the only or default one.
+    """
     names = [
         (Path(parent) / name).relative_to(folder).as_posix()
         for parent, _, files in os.walk(folder)
@@ -77,11 +102,11 @@ def files_of_folder(
 def files_of_repository(
     repository: hub.Repository, config: str | None
 ) -> dict[str, tuple[str, ...]]:
-    """Return the files of each split of a repository, none of which need be here.
+    """Return the files of each split of a repository. They need not be on this machine.
 
     Raises:
         HubError: The hub cannot be asked.
-        DataError: There is no such configuration, or nothing to be read.
+        DataError: There is no such configuration, or no table.
     """
     return dict(_layout_of_repository(repository, config).by_split)
 
@@ -113,37 +138,65 @@ def _files_of_splits(
 
     Args:
         names: Paths of all files inside the folder or repository.
-        folder: Where its cards are.
+        folder: Folder that contains the cards.
         label: Name for messages.
-        config: Configuration, None for the only or default one.
+        config: Configuration. None for the only or default one.
+
+    Raises:
+        DataError: There is no table, or the card names something that cannot be read.
     """
     tables = sorted(name for name in names if format_of(name) is not None)
     if not tables:
         raise DataError(f"{label}: nothing to read; there is no file of {FORMATS_TEXT}")
     _refuse_files_elsewhere(folder, label)
     quiet()
-    with tempfile.TemporaryDirectory(prefix="unlearnbench-") as made:
-        root = Path(made).resolve() / "data"
-        for name in tables:
-            (root / name).parent.mkdir(parents=True, exist_ok=True)
-            (root / name).touch()
-        for card in _CARDS:
-            if (folder / card).is_file():
-                (root / card).write_bytes((folder / card).read_bytes())
-        chosen = _builder_config(root, Path(made) / "cache", label, config)
+    with tempfile.TemporaryDirectory(prefix="unlearnbench-") as temporary:
+        root = Path(temporary).resolve() / "data"
+        _make_empty_copy(tables, folder, root)
+        builder_config = _builder_config(root, Path(temporary) / "cache", label, config)
         by_split = {
             str(split): tuple(os.path.relpath(file, root) for file in files)
-            for split, files in chosen.data_files.items()
+            for split, files in builder_config.data_files.items()
         }
-    strange = sorted({name for names in by_split.values() for name in names} - {*tables})
+    named = {name for names in by_split.values() for name in names}
+    strange = sorted(named - {*tables})
     if strange:
         raise DataError(f"{label}: its README.md names {strange[0]}, which is no table in it")
     _refuse_several_formats(by_split, tables, label, folder)
-    return FilesOfSplits(by_split, **_stated_options(folder, chosen.name, label))
+    return FilesOfSplits(by_split, **_stated_options(folder, builder_config.name, label))
+
+
+def _make_empty_copy(names: Iterable[str], folder: Path, root: Path) -> None:
+    """Make a folder of empty files, with the cards of the original.
+
+    Args:
+        names: Paths of the files inside the folder.
+        folder: Folder that contains the cards.
+        root: Folder to make.
+    """
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).touch()
+    for card in _CARDS:
+        if (folder / card).is_file():
+            (root / card).write_bytes((folder / card).read_bytes())
 
 
 def _builder_config(root: Path, cache: Path, label: str, config: str | None) -> Any:
-    """Return what `datasets` would read: a BuilderConfig with `data_files` by split."""
+    """Return what `datasets` would read.
+
+    Args:
+        root: Folder of files.
+        cache: Folder for files of `datasets`.
+        label: Name for messages.
+        config: Configuration. None for the only or default one.
+
+    Returns:
+        A BuilderConfig of `datasets`, with the name of the configuration and `data_files` by split.
+
+    Raises:
+        DataError: There is no such configuration, or several and no default.
+    """
     import datasets
 
     try:
@@ -160,7 +213,7 @@ def _builder_config(root: Path, cache: Path, label: str, config: str | None) -> 
         return datasets.load_dataset_builder(str(root), config, cache_dir=str(cache)).config
     except DataError:
         raise
-    except Exception as error:  # of YAML, or of rules about names
+    except Exception as error:  # YAML and the rules about names raise errors of many types.
         reason = " ".join(str(error).replace(str(root), label).split())[:300]
         raise DataError(f"{label}: its files cannot be told apart ({reason})") from error
 
@@ -168,28 +221,31 @@ def _builder_config(root: Path, cache: Path, label: str, config: str | None) -> 
 def _refuse_several_formats(
     by_split: Mapping[str, tuple[str, ...]], tables: Sequence[str], label: str, folder: Path
 ) -> None:
-    """Refuse a folder of tables of several formats, of which `datasets` takes the most usual one.
+    """Refuse a folder with tables of several formats.
 
-    A card that names files is a choice, and the others are left out on purpose.
+    `datasets` would read only the format that most files have. If a card names files, the others
+    are left out on purpose, and nothing is refused.
+
+    Raises:
+        DataError: There are several formats.
     """
-    if any(
-        (folder / card).is_file() and b"data_files" in (folder / card).read_bytes()
-        for card in _CARDS
-    ):
+    cards = [folder / card for card in _CARDS if (folder / card).is_file()]
+    if any(b"data_files" in card.read_bytes() for card in cards):
         return
     read = {name for names in by_split.values() for name in names}
-    formats = {format_of(name) for name in read}
-    others = [name for name in tables if name not in read and format_of(name) not in formats]
+    formats_read = {format_of(name) for name in read}
+    others = [name for name in tables if name not in read and format_of(name) not in formats_read]
     if others:
-        known = sorted({format.value for name in tables if (format := format_of(name))})
+        formats = filter(None, map(format_of, tables))
+        listed = sorted({format.value for format in formats})
         raise DataError(
-            f"{label}: it has tables of several formats ({', '.join(known)}), such as "
+            f"{label}: it has tables of several formats ({', '.join(listed)}), such as "
             f"{min(read)} and {others[0]}; name one file"
         )
 
 
 def _refuse_files_elsewhere(folder: Path, label: str) -> None:
-    """Refuse a card that names addresses: their content belongs to no commit of the repository."""
+    """Refuse a card that names addresses, whose content belongs to no commit of the repository."""
     for keys in _configurations(folder, label):
         named = str(keys.get("data_files", ""))
         if "://" in named:
@@ -200,10 +256,14 @@ def _refuse_files_elsewhere(folder: Path, label: str) -> None:
 
 
 _GENERAL_KEYS = ("config_name", "data_files", "data_dir", "default", "version", "description")
+"""Keys of a card that say which files belong to a configuration, and not how to read them."""
 
 
 def _stated_options(folder: Path, config: str, label: str) -> dict[str, Any]:
     """Return how a card wants the files of a configuration to be read.
+
+    Returns:
+        Values of `FilesOfSplits.separator`, `header` and `member`.
 
     Raises:
         DataError: The card states something that would be left out.
@@ -225,7 +285,7 @@ def _stated_options(folder: Path, config: str, label: str) -> dict[str, Any]:
 
 
 def _keys_of_card(folder: Path, config: str, label: str) -> dict[str, Any]:
-    """Return what the cards state about a configuration."""
+    """Return what the cards state about a configuration, by key; empty if nothing."""
     for keys in _configurations(folder, label):
         if keys.get("config_name") == config:
             return keys
@@ -233,7 +293,7 @@ def _keys_of_card(folder: Path, config: str, label: str) -> dict[str, Any]:
 
 
 def _configurations(folder: Path, label: str) -> list[dict[str, Any]]:
-    """Return the `configs` of the cards. The later card goes before the first.
+    """Return the `configs` of the cards. If several cards state some, the last one counts.
 
     Raises:
         DataError: A card cannot be read.
@@ -260,6 +320,7 @@ def _configurations(folder: Path, label: str) -> list[dict[str, Any]]:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """`a, b, c`, of which at most twenty."""
-    more = f" and {len(names) - 20} more" if len(names) > 20 else ""
-    return ", ".join(names[:20]) + more
+    """List at most twenty names: `a, b, c and 5 more`."""
+    hidden = len(names) - _MOST_LISTED
+    more = f" and {hidden} more" if hidden > 0 else ""
+    return ", ".join(names[:_MOST_LISTED]) + more

@@ -2,7 +2,7 @@
 
 A `TableSource` says where a table is. `read_table` yields its rows, each with its place for
 messages, such as `forget.jsonl:12`. All tables are read by the package `datasets`, which is
-imported only when rows are read. `table_files` finds the files, `table_formats` reads one.
+imported only when rows are read. `table_files` finds the files, `file_rows` reads one.
 """
 
 from __future__ import annotations
@@ -20,18 +20,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from unlearnbench.base import hub, table_files
 from unlearnbench.base.errors import DataError, did_you_mean, shortened
+from unlearnbench.base.file_rows import columns_of_file, rows_of_file
 from unlearnbench.base.row_texts import row_text
-from unlearnbench.base.table_formats import (
-    BATCH,
-    Format,
-    TableFile,
-    columns_of_file,
-    format_of,
-    plain_columns,
-    quiet,
-    rows_of_batches,
-    rows_of_file,
-)
+from unlearnbench.base.table_formats import Format, TableFile, format_of
+from unlearnbench.base.table_streams import BATCH, plain_columns, quiet, rows_of_batches
 
 if TYPE_CHECKING:
     import datasets
@@ -54,18 +46,19 @@ class TableSource:
     path: str
     """A file, a folder of `save_to_disk` or of data files, or a hub id: `org/name`."""
     config: str | None = None
-    """Configuration of a data set. None: the only one, or its default."""
+    """Configuration of a data set. None for the only one, or for its default."""
     split: str | None = None
-    """`train`, or a part: `train[:2000]`, `train[10%:20%]`. None: the only split, else `train`."""
+    """`train`, or a part: `train[:2000]`, `train[10%:20%]`. None for the only split, or for `train`
+    if there are several."""
     revision: str | None = None
-    """Branch, tag or commit of a hub data set. None: `main`."""
+    """Branch, tag or commit of a hub data set. None for `main`."""
 
     @classmethod
     def parse(cls, text: str) -> TableSource:
         """Read the notation `org/name:config[train[:200]]@revision`.
 
-        All but the path is optional. A text that is the path of a file or folder is that path,
-        whatever characters it has.
+        Everything except the path is optional. A text that is the path of a file or folder is that
+        path, whatever characters it has.
         """
         whole = text.strip()
         if _exists(whole) or _DRIVE.match(whole):
@@ -105,7 +98,8 @@ class TableRow:
 
     values: Mapping[str, Any]
     place: str
-    """`forget.jsonl:12`: the line on which the row begins; of Parquet and the like, its number."""
+    """`forget.jsonl:12`: the file, and the line on which the row begins. In formats without lines,
+    such as Parquet, the number of the row."""
 
 
 def read_table(
@@ -148,7 +142,7 @@ def read_passages(path: str) -> Iterator[TableRow]:
     if not _exists(path):
         raise _not_found(TableSource(path))
     file = TableFile(Path(path).expanduser(), path, Format.TEXT)
-    rows = _FileSplit(partial(_as_they_are, [file])).rows()
+    rows = _FileSplit(partial(_local, [file])).rows()
     first = next(rows, None)
     if first is None:
         raise DataError(f"{path}: no rows; write passages with a blank line between them")
@@ -158,7 +152,7 @@ def read_passages(path: str) -> Iterator[TableRow]:
 def column_names(source: TableSource | datasets.Dataset) -> tuple[str, ...]:
     """Return the names of a table's columns, in the order in which they appear.
 
-    Of JSON, all rows are read, because a column that only some rows have counts, too.
+    All rows of JSON are read, because a column that only some rows have counts, too.
 
     Raises:
         DataError: The table is missing or wrong.
@@ -177,7 +171,7 @@ def _missing_column(label: str, column: str, columns: Sequence[str]) -> DataErro
 
 
 def header_hint(columns: Sequence[str]) -> str:
-    """Return what may be wrong with a CSV file of which these are the columns; empty if nothing."""
+    """Return what may be wrong with a CSV file that has these columns; empty if nothing."""
     if len(columns) == 1 and ";" in columns[0]:
         return "; its values seem to be separated by semicolons: save it with commas"
     if len(columns) == 1 and "\t" in columns[0]:
@@ -188,6 +182,7 @@ def header_hint(columns: Sequence[str]) -> str:
 
 
 def _checked(rows: Iterator[TableRow], text_columns: Collection[str]) -> Iterator[TableRow]:
+    """Yield the rows. Raise DataError at a row whose value in one of the columns is no text."""
     for row in rows:
         for column in text_columns:
             value = row.values.get(column)
@@ -199,7 +194,7 @@ def _checked(rows: Iterator[TableRow], text_columns: Collection[str]) -> Iterato
 
 
 def _described(value: object) -> str:
-    """`the number 42`, `a list`, or whatever else is no text."""
+    """Describe a value that is no text: `the number 42`, `a list [1, 2]`."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int | float):
@@ -230,7 +225,7 @@ class _FileSplit(_Split):
     """A split that is in files."""
 
     def __init__(self, files: Callable[[], Sequence[TableFile]]) -> None:
-        """`files` fetches them, if they are not on this machine."""
+        """`files` returns the files, and fetches them first if they are not on this machine."""
         self._files = files
 
     def columns(self) -> tuple[str, ...]:
@@ -340,10 +335,10 @@ def _splits(source: TableSource) -> Mapping[str, _Split]:
         return _saved_splits(path, source.path)
     else:
         local_files = table_files.single_file(path, source.path)
-    return {split: _FileSplit(partial(_as_they_are, files)) for split, files in local_files.items()}
+    return {split: _FileSplit(partial(_local, files)) for split, files in local_files.items()}
 
 
-def _as_they_are(files: Sequence[TableFile]) -> Sequence[TableFile]:
+def _local(files: Sequence[TableFile]) -> Sequence[TableFile]:
     return files
 
 
@@ -363,7 +358,7 @@ def _saved_splits(folder: Path, label: str) -> dict[str, _Split]:
 
     try:
         saved = datasets.load_from_disk(str(folder.absolute()))
-    except Exception as error:  # of the disk, JSON or Arrow
+    except Exception as error:  # The disk, JSON and Arrow raise errors of many types.
         reason = " ".join(str(error).split())[:200]
         raise DataError(f"{label}: is no whole folder of save_to_disk ({reason})") from error
     if isinstance(saved, datasets.Dataset):
@@ -376,9 +371,10 @@ def _saved_splits(folder: Path, label: str) -> dict[str, _Split]:
 # Parts of splits
 
 
-_COUNTED = re.compile(r"\[[^\]]*[-%]")
-"""Part of a split that depends on the number of its rows: `[10%:]`, `[-100:]`."""
+_DEPENDS_ON_ROW_COUNT = re.compile(r"\[[^\]]*[-%]")
+"""Matches a part that depends on the number of rows in the split: `[10%:]`, `[-100:]`."""
 _MORE_ROWS_THAN_THERE_ARE = 2**62
+"""Stands for the number of rows if the part does not depend on it."""
 
 
 def _parts(source: TableSource, splits: Mapping[str, _Split]) -> list[_Part]:
@@ -398,15 +394,16 @@ def _parts(source: TableSource, splits: Mapping[str, _Split]) -> list[_Part]:
         return [_Part(splits[name])]
     if source.split in splits:
         return [_Part(splits[source.split])]
-    return [
-        part
-        for term in re.split(r"\s*\+\s*", source.split)
-        for part in _slice(source, term, splits)
-    ]
+    terms = re.split(r"\s*\+\s*", source.split)
+    return [_part(source, term, splits) for term in terms]
 
 
-def _slice(source: TableSource, term: str, splits: Mapping[str, _Split]) -> list[_Part]:
-    """Return the part of a split that a term such as `train[:10%]` names."""
+def _part(source: TableSource, term: str, splits: Mapping[str, _Split]) -> _Part:
+    """Return the part of a split that a term such as `train[:10%]` names.
+
+    Raises:
+        DataError: There is no such split, or no such part of it.
+    """
     name = term.partition("[")[0].strip()
     if name not in splits:
         hint = did_you_mean(name, splits, cutoff=0.6)
@@ -415,7 +412,7 @@ def _slice(source: TableSource, term: str, splits: Mapping[str, _Split]) -> list
     import datasets
 
     count = _MORE_ROWS_THAN_THERE_ARE
-    if _COUNTED.search(term):
+    if _DEPENDS_ON_ROW_COUNT.search(term):
         count = sum(1 for _ in split.rows())
     try:
         # `datasets` allows only some characters in a name. The name does not matter here.
@@ -426,7 +423,7 @@ def _slice(source: TableSource, term: str, splits: Mapping[str, _Split]) -> list
             f"{source.label}: {term!r} is no part of a split ({error}); write {name}[:100], "
             f"{name}[100:200] or {name}[10%:20%]"
         ) from error
-    return [_Part(split, bounds.from_, bounds.to)]
+    return _Part(split, bounds.from_, bounds.to)
 
 
 # What is not there
@@ -435,11 +432,13 @@ def _slice(source: TableSource, term: str, splits: Mapping[str, _Split]) -> list
 def _exists(path: str) -> bool:
     try:
         return Path(path).expanduser().exists()
-    except (OSError, RuntimeError, ValueError):  # too long; no home; a null character
+    except (OSError, RuntimeError, ValueError):
+        # The path is too long, its user has no home, or it has a null character.
         return False
 
 
 def _not_found(source: TableSource) -> DataError:
+    """Return the error about a path that does not exist, with a file of a similar name."""
     path = Path(source.path).expanduser()
     names: list[str] = []
     if path.parent.is_dir():
@@ -452,6 +451,7 @@ def _not_found(source: TableSource) -> DataError:
 
 
 def _unreachable(source: TableSource, error: hub.HubError) -> DataError:
+    """Return the error about a table that is not here, and that the hub does not send."""
     fix = "" if error.answered else "; without a network, name a file or folder of this machine"
     return DataError(
         f"{source.label}: there is no such file or folder here, and from the hub it cannot be "

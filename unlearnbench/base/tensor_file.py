@@ -1,8 +1,11 @@
-"""A safetensors file written in one pass, tensor by tensor.
+"""Write a safetensors file in one pass, tensor by tensor.
 
-`safetensors.torch.save_file` wants all tensors in host memory at once. The format is small: eight
-bytes with the length of a JSON header, the header with each tensor's type, shape and place, then
-the values (github.com/huggingface/safetensors#format).
+`safetensors.torch.save_file` needs all tensors in host memory at once. The format is simple
+(github.com/huggingface/safetensors#format):
+
+1. eight bytes with the length of the header
+2. the header: JSON with each tensor's type, shape and place
+3. the values
 """
 
 import json
@@ -29,7 +32,7 @@ DTYPES = {
 
 
 def byte_size(tensor: Tensor) -> int:
-    """Bytes of a whole tensor, also where this process holds a part of it."""
+    """Return the bytes of a whole tensor, even if this process has only a part of it."""
     return tensor.numel() * tensor.element_size()
 
 
@@ -41,17 +44,26 @@ def write_tensors(
 ) -> None:
     """Write a safetensors file and force it onto the disk.
 
-    tensors  types and shapes, by name
-    whole    the values, in the same order; each is let go when it is written
+    Args:
+        path: The file.
+        tensors: Tensors with the types and shapes of the whole ones, by name.
+        whole: Names and values, in the same order. Only one of them is in memory at a time.
+        metadata: Texts by name, to be stored in the header.
     """
     header: dict[str, object] = {"__metadata__": dict(metadata)}
-    end = 0
+    begin = 0
     for name, tensor in tensors.items():
-        begin, end = end, end + byte_size(tensor)
-        shape = list(tensor.shape)
-        header[name] = {"dtype": DTYPES[tensor.dtype], "shape": shape, "data_offsets": [begin, end]}
+        end = begin + byte_size(tensor)
+        header[name] = {
+            "dtype": DTYPES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [begin, end],
+        }
+        begin = end
     text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)  # values begin at a multiple of eight
+    # The values begin at a multiple of eight bytes.
+    padding = -len(text) % 8
+    text += b" " * padding
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for _, tensor in whole:
