@@ -1,4 +1,4 @@
-"""Dropout of a model's own configuration, which a training can remove and put back.
+"""Dropout of a model's own configuration, which a trainer can remove and put back.
 
 A loss that compares the trained model with the frozen start model computes the start model without
 dropout. If the trained model keeps its dropout, the two differ before the first step: NPO's first
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 _NOISE = ("drop", "jitter")
 """Parts of the names that libraries give to rates of dropout, and of noise on a router's inputs."""
 _OF_OTHER_HEADS = ("classifier", "summary")
-"""Parts of the names of settings that are of other heads than the language model's."""
+"""Parts of the names of settings for other heads than the language model's."""
 _OF_ADAPTERS = "lora_dropout"
 """Name of an adapter's dropout, which the user sets (`models.lora.dropout`)."""
 
 
 def config_has_dropout(config: Any) -> bool:
     """Whether a configuration of transformers sets dropout for a language model."""
-    text: Any = config.get_text_config()
-    return any(_rates_of_config(text.to_dict()))
+    text_config: Any = config.get_text_config()
+    return any(_rates_of_config(text_config.to_dict()))
 
 
 def _rates_of_config(settings: Mapping[Any, Any]) -> Iterator[float]:
@@ -51,7 +51,7 @@ def _is_rate(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class _Rate:
-    """A rate above 0, and the attribute that has it."""
+    """A rate above 0, and the attribute that holds it."""
 
     owner: Any
     """A module, or a configuration from which modules read the rate in each forward pass."""
@@ -63,10 +63,11 @@ class ModelDropout:
     """The dropout of a model except that of its adapters."""
 
     def __init__(self, model: "nn.Module") -> None:
+        """Find the rates of a model. They are not changed yet."""
         self._rates = [*_rates_of_modules(model), *_rates_of_configurations(model)]
 
     def __bool__(self) -> bool:
-        """Whether the model has any."""
+        """Whether the model has any dropout."""
         return bool(self._rates)
 
     def remove(self) -> None:
@@ -102,18 +103,15 @@ def _rates_of_configurations(model: "nn.Module") -> Iterator[_Rate]:
 
     Persimmon's attention has no rate of its own, but reads the configuration.
     """
-    configurations = {id(found): found for found in map(_configuration, model.modules())}
+    from transformers import PretrainedConfig
+
+    # Most modules of a model have the same configuration, whose rates are yielded once.
+    configurations: dict[int, PretrainedConfig] = {}
+    for module in model.modules():
+        configuration = vars(module).get("config")
+        if isinstance(configuration, PretrainedConfig):
+            configurations[id(configuration)] = configuration
     for configuration in configurations.values():
-        if configuration is None:
-            continue
         for name, value in vars(configuration).items():
             if _sets_rate(name, value):
                 yield _Rate(configuration, name, value)
-
-
-def _configuration(module: "nn.Module") -> Any:
-    """The configuration of transformers that a module has; None if it has none."""
-    from transformers import PretrainedConfig
-
-    found = vars(module).get("config")
-    return found if isinstance(found, PretrainedConfig) else None

@@ -1,7 +1,8 @@
-"""Folders that trainers write and that no model is loaded from: what they hold, and what to do.
+"""Folders that trainers write and that no model can be loaded from.
 
-transformers reads a folder with `config.json` and whole weights. Distributed training writes parts
-of them instead, and a trainer's output folder holds one folder for each checkpoint.
+transformers reads a folder with `config.json` and whole weights. Distributed training writes shards
+of weights instead, and a trainer's output folder contains a folder for each checkpoint. The
+functions here recognise such folders, and say what they contain and what to do.
 """
 
 import json
@@ -10,7 +11,7 @@ import shlex
 from pathlib import Path
 
 _PREFIXES = re.compile(r"^(?:(?:_orig_mod|module)\.)+")
-"""What `torch.compile` and data parallelism put in front of the names of a model's weights."""
+"""Prefixes that `torch.compile` and data parallelism put in front of the names of weights."""
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)$")
 _FINISH = "copy config.json and the tokenizer of the trained model into OUT"
 _RENAME = (
@@ -20,16 +21,20 @@ _RENAME = (
     'b + f, metadata={"format": "pt"}) for f in glob.glob("*.safetensors", root_dir=a)]; '
     '[open(b + f, "w").write(r(open(a + f).read())) for f in glob.glob("*.index.json", root_dir=a)]'
 )
-"""Python that copies the folder `a` to `b` without the prefixes. transformers' `key_mapping` is no
-way: it puts them back when a model is saved."""
+"""Python that copies the folder `a` to `b` without the prefixes.
+
+transformers' `key_mapping` does not help, because it puts the prefixes back when a model is saved.
+"""
 
 
 def other_kind(folder: Path) -> str | None:
-    """What a folder holds that is no model, and what to do; None if it is not known.
+    """Return a line that says what a folder holds instead of a model, and what to do.
 
-    Such as "it holds checkpoints, not one model: give one of them, such as out/checkpoint-200".
+    For example, "it holds checkpoints, not one model: give one of them, such as
+    out/checkpoint-200". The result is None if the folder is of no known kind.
     """
-    if (zero := _zero_checkpoint(folder)) is not None:
+    zero = _zero_checkpoint(folder)
+    if zero is not None:
         place = shlex.quote(str(zero))
         return (
             "it holds shards of DeepSpeed ZeRO, not whole weights: put them together by "
@@ -37,12 +42,14 @@ def other_kind(folder: Path) -> str | None:
             f"`python {shlex.quote(str(zero / 'zero_to_fp32.py'))} {place} OUT`, {_FINISH}, and "
             "give OUT (which is pickled; the next message says how to convert it)"
         )
-    if (shards := _fsdp_shards(folder)) is not None:
+    shards = _fsdp_shards(folder)
+    if shards is not None:
         return (
             "it holds shards of FSDP, not whole weights: put them together by "
             f"`accelerate merge-weights {shlex.quote(str(shards))} OUT`, {_FINISH}, and give OUT"
         )
-    if checkpoints := _checkpoints(folder):
+    checkpoints = _checkpoints(folder)
+    if checkpoints:
         newest = checkpoints[-1]
         reason = None if _is_model(newest) else other_kind(newest)
         if reason is not None:
@@ -53,10 +60,12 @@ def other_kind(folder: Path) -> str | None:
             "it is the folder of a sweep, which holds no weights: `unlearnbench export METHOD --in "
             f"{shlex.quote(str(folder))} --to OUT` writes a run's model"
         )
-    if files := sorted(folder.glob("*.gguf")):
-        return f"its weights are in a GGUF file: give the file, such as {files[0]}"
-    if inside := [path for path in sorted(folder.iterdir()) if _is_model(path)]:
-        return f"the model is in a folder inside it: give {inside[0]}"
+    gguf_files = sorted(folder.glob("*.gguf"))
+    if gguf_files:
+        return f"its weights are in a GGUF file: give the file, such as {gguf_files[0]}"
+    models_inside = [path for path in sorted(folder.iterdir()) if _is_model(path)]
+    if models_inside:
+        return f"the model is in a folder inside it: give {models_inside[0]}"
     return None
 
 
@@ -68,18 +77,23 @@ def has_other_weights(folder: Path) -> bool:
 
 
 def prefixed_names(folder: Path) -> str | None:
-    """What to do about weights whose names all have a wrapper's prefix; None if they have none."""
+    """Return a line on what to do if all names of weights have the same prefix of a wrapper.
+
+    The result is None if they do not.
+    """
     from safetensors import safe_open
 
     names: set[str] = set()
     for path in folder.glob("*.safetensors"):
         with safe_open(path, framework="pt") as file:
             names.update(file.keys())
-    matches = [_PREFIXES.match(name) for name in names]
-    found = {match[0] for match in matches if match is not None}
-    if not names or len(found) != 1 or None in matches:
+    prefixes: set[str] = set()
+    for name in names:
+        match = _PREFIXES.match(name)
+        prefixes.add("" if match is None else match[0])
+    if len(prefixes) != 1 or "" in prefixes:
         return None
-    (prefix,) = found
+    (prefix,) = prefixes
     code = f'a, b = {json.dumps(str(folder) + "/")}, "OUT/"; {_RENAME}'
     return (
         f"the names of all weights begin with {prefix!r}, which torch.compile or data parallelism "
@@ -88,13 +102,13 @@ def prefixed_names(folder: Path) -> str | None:
 
 
 def _is_model(folder: Path) -> bool:
-    """Whether a folder has what a model or an adapter is loaded by."""
+    """Whether a folder has the files that a model or an adapter is loaded from."""
     has_config = (folder / "config.json").is_file() or (folder / "adapter_config.json").is_file()
     return has_config and any(folder.glob("*.safetensors"))
 
 
 def _zero_checkpoint(folder: Path) -> Path | None:
-    """The checkpoint of DeepSpeed ZeRO that a folder is, or is a part of."""
+    """Return the checkpoint of DeepSpeed ZeRO that a folder is, or is a part of."""
     if any(folder.glob("*_model_states.pt")):
         return folder.parent  # a folder such as `global_step100`
     has_states = any(folder.glob("*/*_model_states.pt"))
@@ -102,16 +116,16 @@ def _zero_checkpoint(folder: Path) -> Path | None:
 
 
 def _fsdp_shards(folder: Path) -> Path | None:
-    """The folder of shards of FSDP that a folder is, or has in it."""
+    """Return the folder of FSDP's shards that a folder is, or contains."""
     if any(folder.glob("*.distcp")):
         return folder
-    found = sorted({path.parent for path in folder.glob("*/*.distcp")})
-    models = [path for path in found if not path.name.startswith("optimizer")]
-    return models[0] if models else None
+    shard_folders = sorted({path.parent for path in folder.glob("*/*.distcp")})
+    of_models = [path for path in shard_folders if not path.name.startswith("optimizer")]
+    return of_models[0] if of_models else None
 
 
 def _checkpoints(folder: Path) -> list[Path]:
-    """The folders of checkpoints in a folder, the newest last."""
+    """Return the folders of checkpoints in a folder, the newest last."""
     numbered: list[tuple[int, Path]] = []
     for path in folder.iterdir():
         match = _CHECKPOINT.match(path.name)

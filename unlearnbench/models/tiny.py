@@ -1,6 +1,7 @@
-"""A small Llama and its tokenizer, built and trained here: no network, no files.
+"""A small Llama and its tokenizer, which are built here without network or files.
 
-The tokenizer is a byte-level BPE trained on the benchmark's own text, the weights are random.
+The tokenizer is a byte-level BPE that is trained on the benchmark's own text. The model's weights
+are random.
 """
 
 from __future__ import annotations
@@ -17,12 +18,18 @@ BOS, EOS, PAD = "<s>", "</s>", "<pad>"
 
 
 def build_tokenizer(text: Iterable[str], vocabulary: int) -> PreTrainedTokenizerFast:
-    """Train a byte-level BPE of at most `vocabulary` tokens on `text`; it adds BOS by itself."""
+    """Train a byte-level BPE tokenizer, which adds BOS to texts by itself.
+
+    Args:
+        text: The texts to train on.
+        vocabulary: Largest number of tokens.
+    """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
 
     tokenizer = Tokenizer(models.BPE())
-    # Digits one by one: dates are facts here, and a year as one token would be a single guess.
+    # Each digit is a token, because dates are facts here: a year as one token would be a single
+    # guess.
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Digits(individual_digits=True),
@@ -50,7 +57,12 @@ def build_tokenizer(text: Iterable[str], vocabulary: int) -> PreTrainedTokenizer
 
 
 def tiny_config(architecture: Architecture, **more: Any) -> LlamaConfig:
-    """The config of a model with tied embeddings."""
+    """Return the configuration of a model with tied embeddings.
+
+    Args:
+        architecture: Sizes of the model.
+        **more: Further fields of the configuration, such as another `vocab_size`.
+    """
     from transformers import LlamaConfig
 
     options: dict[str, Any] = {"vocab_size": architecture.vocabulary}
@@ -69,7 +81,7 @@ def tiny_config(architecture: Architecture, **more: Any) -> LlamaConfig:
 def build_model(
     architecture: Architecture, tokenizer: PreTrainedTokenizerFast, seed: int
 ) -> LlamaForCausalLM:
-    """A Llama of random weights from `seed`, with tied embeddings."""
+    """Build a Llama with tied embeddings and random weights from `seed`."""
     import torch
     from transformers import LlamaForCausalLM
 
@@ -77,7 +89,7 @@ def build_model(
         f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")
     }
     config = tiny_config(architecture, vocab_size=len(tokenizer), **special)
-    # transformers draws initial weights from the global generator; restore it afterwards.
+    # transformers draws initial weights from torch's global generator, which is restored.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return LlamaForCausalLM(config)

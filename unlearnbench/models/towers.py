@@ -16,13 +16,17 @@ from torch import Tensor, nn
 from unlearnbench.base.deferred_warnings import warn_once
 
 _TOKENS = 5
-"""Tokens of the text that is tried."""
+"""Number of tokens of the text that is tried."""
+_PEFT_PREFIX = "base_model.model."
 
 
 def text_decoder(model: nn.Module) -> nn.Module:
-    """The part of a causal language model that reads texts: the whole model in most families."""
-    find = getattr(model, "get_decoder", None)
-    decoder = None if find is None else find()
+    """Return the part of a causal language model that reads texts.
+
+    In most families that is the whole model.
+    """
+    get_decoder = getattr(model, "get_decoder", None)
+    decoder = None if get_decoder is None else get_decoder()
     return decoder if isinstance(decoder, nn.Module) else model
 
 
@@ -42,25 +46,33 @@ def freeze_unreached(model: nn.Module) -> None:
 
 
 def unreached_weights(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The trained weights that no text reaches, by name. Nothing is changed."""
-    output: Any = model
-    own = [text_decoder(model), output.get_output_embeddings()]
-    inside = {id(p) for part in own if part is not None for p in part.parameters()}
+    """Return the trained weights that no text reaches, by name. Nothing is changed."""
+    own_weights: set[int] = set()
+    for part in (text_decoder(model), _output_embeddings(model)):
+        if part is not None:
+            own_weights.update(id(parameter) for parameter in part.parameters())
     outside = {
         name: parameter
         for name, parameter in model.named_parameters()
-        if parameter.requires_grad and id(parameter) not in inside
+        if parameter.requires_grad and id(parameter) not in own_weights
     }
-    if not outside:  # of most families
+    if not outside:  # as in most families
         return {}
     gradients = _gradients(model, [*outside.values()])
-    reached = [gradient is not None for gradient in gradients]
-    pairs = zip(outside.items(), reached, strict=True)
-    return {name: parameter for (name, parameter), is_reached in pairs if not is_reached}
+    unreached: dict[str, nn.Parameter] = {}
+    for (name, parameter), gradient in zip(outside.items(), gradients, strict=True):
+        if gradient is None:
+            unreached[name] = parameter
+    return unreached
+
+
+def _output_embeddings(model: Any) -> nn.Module | None:
+    layer: nn.Module | None = model.get_output_embeddings()
+    return layer
 
 
 def _gradients(model: Any, parameters: Sequence[nn.Parameter]) -> Sequence[Tensor | None]:
-    """Gradients of the logits of a text; None for a weight that they do not depend on."""
+    """Return the gradients of a text's logits; None for a weight that they do not depend on."""
     embedding = model.get_input_embeddings().weight
     ids = torch.arange(1, 1 + _TOKENS, device=embedding.device).unsqueeze(0) % len(embedding)
     modes = {module: module.training for module in model.modules()}
@@ -76,14 +88,23 @@ def _gradients(model: Any, parameters: Sequence[nn.Parameter]) -> Sequence[Tenso
 
 
 def _modules(model: nn.Module, names: Collection[str]) -> Iterator[str]:
-    """The largest modules whose trained weights are all among `names`, without peft's prefix."""
-    others = [n for n, p in model.named_parameters() if p.requires_grad and n not in names]
-    found: dict[str, None] = {}
+    """Yield the names of the largest modules whose trained weights are all among `names`.
+
+    For example, the names of all weights in a vision tower give `model.vision_tower`. A prefix of
+    peft is left out.
+    """
+    others = [
+        name
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad and name not in names
+    ]
+    largest_modules: dict[str, None] = {}
     for name in names:
         parts = name.split(".")
-        for end in range(1, len(parts) + 1):
-            module = ".".join(parts[:end])
+        for depth in range(1, len(parts) + 1):
+            module = ".".join(parts[:depth])
             if not any(other == module or other.startswith(f"{module}.") for other in others):
-                found[module] = None
+                largest_modules[module] = None
                 break
-    yield from (module.removeprefix("base_model.model.") for module in found)
+    for module in largest_modules:
+        yield module.removeprefix(_PEFT_PREFIX)
