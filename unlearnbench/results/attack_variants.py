@@ -1,7 +1,7 @@
-"""Variants: evaluations under attacks, and what their names say.
+"""Read the names of variants, which are evaluations under attacks.
 
-`relearning@13` is the attack `relearning` at its point `13`, and `paraphrase` an attack with one
-point. What a point means is declared by the attack, which may not be installed here.
+`relearning@13` is the attack `relearning` at its point `13`. `paraphrase` is an attack with only
+one point. The class of an attack declares what its points mean, but it may not be installed here.
 """
 
 from collections.abc import Iterable
@@ -12,16 +12,16 @@ from unlearnbench.base.errors import PluginError
 from unlearnbench.results.table import TableRow
 
 START = "0"
-"""Point of an attack that trains, before its first step."""
+"""Point before the first step of an attack that trains."""
 
 
 def attack_of(variant: str) -> str:
-    """Return the attack, `relearning` of `relearning@13`."""
+    """Return the name of the attack: `relearning` for `relearning@13`."""
     return variant.partition("@")[0]
 
 
 def point_of(variant: str) -> str:
-    """Return the point, `13` of `relearning@13`; empty for an attack with one point."""
+    """Return the point: `13` for `relearning@13`. Empty for an attack with one point."""
     return variant.partition("@")[2]
 
 
@@ -35,10 +35,11 @@ def attack_class(name: str) -> type[Attack] | None:
 
 
 def step_of(variant: str) -> int | None:
-    """Return the optimiser step after which a variant is evaluated; None if its point is no step.
+    """Return the optimiser step after which a variant is evaluated.
 
-    Digits may also be the depth of a layer or the name of a text. Those of an attack that is not
-    installed here are not known to be steps.
+    Returns:
+        None if the point is not known to be a step. Digits may also be the number of a layer or the
+        name of a text, and an attack that is not installed does not say what its digits are.
     """
     point = point_of(variant)
     kind = attack_class(attack_of(variant))
@@ -80,10 +81,10 @@ def asks_all_models_alike(variant: str) -> bool:
 
 
 def leaves_greedy(variant: str, attacked: Iterable[TableRow]) -> bool:
-    """Whether greedy answers and losses of a variant are those of the plain evaluation.
+    """Whether the greedy answers and losses of a variant equal those of the plain evaluation.
 
-    An attack that is not installed here counts as one that only samples if it has numbers of
-    samples: they can move whatever else the attack does.
+    They do if the attack only samples answers. An attack that is not installed here counts as such
+    an attack if it has numbers of samples.
 
     Args:
         variant: Name of the variant.

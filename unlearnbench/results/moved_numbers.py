@@ -1,7 +1,7 @@
-"""Numbers that have changed since they were recorded or shown: which columns, and by how much.
+"""Report which numbers have changed since they were recorded or shown, and by how much.
 
-If metrics or their code change, the numbers of an old folder are computed again. Whoever has quoted
-them must learn that they have moved.
+If metrics or their code change, the numbers of an old folder are computed again. People who have
+quoted the old numbers must learn that they have moved.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 _RELATIVE = 1e-9
 """Largest relative difference that another machine or library may make."""
 _ABSOLUTE = 1e-12
+"""The same for numbers that should be zero."""
 _NAMED = 8
 """Most columns that a sentence names."""
 
@@ -23,7 +24,7 @@ class MovedColumn:
     """How the numbers of one column have moved."""
 
     rows: int = 0
-    """Number of rows whose number is another one now."""
+    """Number of rows whose number has changed."""
     largest: float = 0.0
     """Largest absolute difference."""
     undefined: int = 0
@@ -31,7 +32,7 @@ class MovedColumn:
 
     @property
     def text(self) -> str:
-        """`by up to 0.021 in 80 rows`."""
+        """The changes in words: `by up to 0.021 in 80 rows`."""
         parts: list[str] = []
         if self.rows:
             parts.append(f"by up to {self.largest:.2g} in {_rows(self.rows)}")
@@ -59,8 +60,8 @@ class MovedNumbers:
     ) -> None:
         """Compare the numbers of a row.
 
-        A number where there was none is no change: it is of a newer metric, or of a model that was
-        evaluated before the one that it is compared with.
+        A number that was undefined before has not moved: its metric is newer, or the model that it
+        is compared with was evaluated later.
 
         Args:
             before: Earlier numbers by column.
@@ -93,8 +94,8 @@ class MovedNumbers:
         """Return a sentence for the user; empty if nothing has moved.
 
         Args:
-            labels: What the page calls a column, by its name, in the order of the sentence. The
-                other columns follow by their names.
+            labels: The page's label of each column by its name, in the order of the sentence.
+                Columns without a label follow by their names.
         """
         if not self.columns:
             return ""
@@ -116,7 +117,7 @@ class MovedNumbers:
 
     @classmethod
     def from_json(cls, columns: Mapping[str, Any]) -> MovedNumbers:
-        """Return what `to_json` has written.
+        """Read what `to_json` has written.
 
         Raises:
             TypeError: If it has another form.
@@ -125,6 +126,6 @@ class MovedNumbers:
 
 
 def _is_equal(earlier: float, number: float | None) -> bool:
-    return number is not None and (
-        earlier == number or math.isclose(earlier, number, rel_tol=_RELATIVE, abs_tol=_ABSOLUTE)
-    )
+    if number is None:
+        return False
+    return math.isclose(earlier, number, rel_tol=_RELATIVE, abs_tol=_ABSOLUTE)

@@ -1,4 +1,4 @@
-"""Finished runs of a sweep's folder that have to be repeated, and why.
+"""Find the finished runs of a sweep's folder that have to be repeated, and the reasons.
 
 The id of a run is a hash of everything that its numbers depend on. If the same configuration is
 planned again and an id has changed, an input that the configuration does not spell out has changed:
@@ -7,6 +7,7 @@ stays in the folder, but no view counts it.
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +21,10 @@ from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.results.records import Record, read_records
 
 REASON_OF_FIELD = reasons_of(RunSpec)
-"""What has changed if a field differs that no configuration states. If another field differs, the
-runs are different settings, and neither repeats the other."""
+"""Reasons by the field that has changed, for fields that no configuration states. If a stated field
+differs, the runs are different settings, and neither repeats the other."""
 OTHER_REASON = "this version of unlearnbench computes them by other rules"
+"""Reason if no field has changed, but the id has."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +35,13 @@ class RepeatedRun:
     record_id: str
     """Id of the finished record."""
     reasons: tuple[str, ...]
-    """What has changed since, one sentence without a full stop each."""
+    """Everything that has changed since, as sentences without a full stop."""
 
 
 def repeated_runs(
     planned: Iterable[RunSpec], folder: Path, references: Iterable[str] | None = None
 ) -> tuple[RepeatedRun, ...]:
-    """Find the planned runs without a record whose setting has a finished record by other rules.
+    """Find the planned runs whose setting has a finished record, but under another id.
 
     Args:
         planned: All runs of the plan.
@@ -53,7 +55,8 @@ def repeated_runs(
         return ()
     try:
         records = read_records(folder)
-    except RecordError:  # a sweep sets damaged records aside, and says so
+    except RecordError:
+        # The sweep sets damaged records aside and says so. Nothing is to be added.
         return ()
 
     recorded_ids = {record.id for record in records if record.status == "finished"}
@@ -74,18 +77,16 @@ def repeated_runs(
 
 def repetition_lines(repeated: Iterable[RepeatedRun]) -> list[str]:
     """Return a line for each set of reasons: how many finished runs are repeated, and why."""
-    counts: dict[tuple[str, ...], int] = {}
-    for each in repeated:
-        counts[each.reasons] = counts.get(each.reasons, 0) + 1
+    count_of_reasons = Counter(run.reasons for run in repeated)
     lines: list[str] = []
-    for reasons, count in counts.items():
+    for reasons, count in count_of_reasons.items():
         runs = "1 finished run" if count == 1 else f"{count} finished runs"
         lines.append(f"{runs} will be repeated, because {' and '.join(reasons)}")
     return lines
 
 
 def _has_other_records(folder: Path, known_ids: set[str]) -> bool:
-    """Whether the folder has a record of another id; reads only names of folders."""
+    """Whether the folder has a record of another id. Only names of folders are read."""
     names = {path.parent.name for path in folder.glob("records/*/record.json")}
     # Names with a dot are of failed and stopped runs, and of damaged records.
     return any("." not in name for name in names - known_ids)

@@ -1,14 +1,14 @@
 """The setting of a run as a structured value.
 
-A setting is everything that a run depends on except its seed. It has the method with its fields,
-the retain term and the modifiers with theirs, the learning rate, and all other settings in which
-the runs of a table differ. Two of these may have one name, such as the `retain_weight` of a method
-and the weight of an added retain term. Each value therefore has a path, which says where it stands
-in the specification of a run: `("method", "hyperparameters", "retain_weight")` and
-`("method", "retain", "weight")`.
+A setting is everything that a run depends on except its seed. It consists of the method with its
+fields, the retain term and the modifiers with their settings, the learning rate, and all other
+values in which the runs of a table differ.
 
-CSV files, labels and trackers put values side by side under one name each. These names are made
-here, and only from the structured value.
+Two values may have the same name, such as the `retain_weight` of a method and the weight of an
+added retain term. Each value therefore has a path, which says where it stands in the specification
+of a run: `("method", "hyperparameters", "retain_weight")` and `("method", "retain", "weight")`.
+CSV files, labels and trackers need a name for each value instead. These names are made here, and
+only from the structured value.
 """
 
 from __future__ import annotations
@@ -76,7 +76,15 @@ class SettingValue:
         others: Mapping[Path, Any] | None = None,
         setting_id: str = "",
     ) -> SettingValue:
-        """Make the value from the specification of a method, which is ready for JSON."""
+        """Make the value from the specification of a run.
+
+        Args:
+            method: Specification of the method, ready for JSON. Names of modifiers' settings begin
+                with the modifier: `sam.rho`.
+            learning_rate: None for a method that trains nothing.
+            others: Other values in which runs differ.
+            setting_id: See `id`.
+        """
         modifiers: dict[str, dict[str, Any]] = {name: {} for name in method.get("modifiers") or {}}
         fields: dict[str, Any] = {}
         for key, value in (method.get("hyperparameters") or {}).items():
@@ -106,16 +114,17 @@ class SettingValue:
 
     @cached_property
     def values(self) -> dict[Path, Any]:
-        """All values but the learning rate, by path."""
+        """All values except the learning rate, by path."""
         values: dict[Path, Any] = {(*FIELDS, name): value for name, value in self.own.items()}
         values |= {(*RETAIN, name): value for name, value in (self.retain or {}).items()}
         return values | dict(self.others)
 
     @cached_property
     def text(self) -> str:
-        """Method and all values but the learning rate as text, equal only for equal values."""
-        parts = [[*path, "", value_text(value)] for path, value in sorted(self.values.items())]
-        return json.dumps([self.method, parts, sorted(self.modifiers), self.retain is None])
+        """Everything except the learning rate as text, which is equal only for equal settings."""
+        # The empty text ends a path, so that no path with its value looks like a longer path.
+        values = [[*path, "", value_text(value)] for path, value in sorted(self.values.items())]
+        return json.dumps([self.method, values, sorted(self.modifiers), self.retain is None])
 
     @cached_property
     def names(self) -> dict[Path, str]:
@@ -133,16 +142,22 @@ class SettingValue:
         for path, name in self.names.items():
             value = self.values[path]
             is_list = path in self.others and isinstance(value, list | tuple)
-            flat[name] = json.dumps(value) if is_list else value
             if value is UNSET:
                 flat[name] = str(UNSET)
+            elif is_list:
+                flat[name] = json.dumps(value)
+            else:
+                flat[name] = value
         return flat
 
     def to_json(self) -> dict[str, Any]:
-        """Return the value ready for JSON; a default that is left out has no `value`."""
+        """Return the setting ready for JSON. A default that ids leave out has no `value`."""
         others: list[dict[str, Any]] = []
         for path, value in self.others.items():
-            others.append({"path": path} | ({} if value is UNSET else {"value": value}))
+            entry: dict[str, Any] = {"path": path}
+            if value is not UNSET:
+                entry["value"] = value
+            others.append(entry)
         return {
             "id": self.id,
             "method": self.method,
@@ -156,8 +171,8 @@ class SettingValue:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, SettingValue):
             return NotImplemented
-        mine = self.id, self.text, value_text(self.learning_rate)
-        return mine == (other.id, other.text, value_text(other.learning_rate))
+        own = self.id, self.text, value_text(self.learning_rate)
+        return own == (other.id, other.text, value_text(other.learning_rate))
 
     def __hash__(self) -> int:
         return hash((self.id, self.text))
@@ -173,23 +188,30 @@ def value_text(value: Any) -> str:
 
 
 def free_name(name: str, taken: Collection[str], section: str, key: str | None = None) -> str:
-    """Return `name`, or its name within a section if another setting is called `name`.
+    """Return a name for a value that no other value has.
 
     Args:
-        name: `retain_weight`.
-        taken: Names of other settings.
-        section: Where the setting stands in the configuration: `retain`.
-        key: Its name there: `weight`, for `retain.weight`. Defaults to `name`.
+        name: The wanted name: `retain_weight`.
+        taken: Names of other values.
+        section: Section of the value in the configuration: `retain`.
+        key: Name of the value in its section: `weight`. None for `name`.
+
+    Returns:
+        `name`, or `retain.weight` if `name` is taken.
     """
     if name not in taken:
         return name
     qualified = f"{section}.{name if key is None else key}"
-    # Only a modifier that is called like the section has settings of such a name.
+    # This name is taken only if a modifier is called like the section, which is then repeated.
     return free_name(qualified, taken, section)
 
 
 def names_of(settings: Iterable[SettingValue]) -> dict[Path, str]:
-    """Return a name for each value of some settings, no two of which are the same."""
+    """Return a different name for each value of some settings, by path.
+
+    Fields of the method have their own names. Values of the retain term follow, as `retain` and
+    `retain_weight`, and then all others by their whole paths: `training.batch_size`.
+    """
     paths = dict.fromkeys(path for setting in settings for path in setting.values)
     fields = [path for path in paths if path[:2] == FIELDS]
     retain = [path for path in paths if path[:2] == RETAIN]
@@ -213,9 +235,9 @@ class Labels:
 
     def __init__(self) -> None:
         self._settings: dict[str, dict[str, SettingValue]] = {}
-        """By family and the setting as text."""
+        """By family, then by the setting as text."""
         self._labels: dict[str, dict[str, str]] = {}
-        """By the same keys; made when a label of the family is needed."""
+        """By the same keys. The labels of a family are made when one of them is needed."""
 
     def add(self, family: str, setting: SettingValue) -> None:
         """Take a setting into account.
@@ -235,40 +257,71 @@ class Labels:
 
 
 def _labels_of(family: str, settings: Mapping[str, SettingValue]) -> dict[str, str]:
-    """Return the label of each setting of a family; keys as in `settings`."""
+    """Return the label of each setting of a family.
+
+    Args:
+        family: The method with its retain term and modifiers.
+        settings: All of its settings, by their texts.
+
+    Returns:
+        Labels by the same texts.
+    """
     names = names_of(settings.values())
-    texts: dict[Path, set[str]] = {path: set() for path in names}
-    for setting in settings.values():
-        for path in names:
-            # A hyperparameter that was added later is stored only if it differs from its default.
-            is_there = path in setting.values
-            texts[path].add(value_text(setting.values[path]) if is_there else "")
-    differing = sorted((path for path in names if len(texts[path]) > 1), key=names.__getitem__)
+    differing = [path for path in names if _differ(settings.values(), path)]
+    name_of_path = {path: names[path] for path in sorted(differing, key=names.__getitem__)}
 
-    def label(setting: SettingValue, *, in_full: bool) -> str:
-        values = [
-            f"{names[path]}={_short(setting.values[path], in_full=in_full)}"
-            for path in differing
-            if path in setting.values
-        ]
-        return f"{family} ({', '.join(values)})" if values else family
-
-    labels = {key: label(setting, in_full=False) for key, setting in settings.items()}
+    labels = {
+        text: _label(family, setting, name_of_path, in_full=False)
+        for text, setting in settings.items()
+    }
     if not _look_different(labels.values()):
         # Values may look alike: 0.12345671 and 0.12345672, or the number 1 and the text "1".
-        labels = {key: label(setting, in_full=True) for key, setting in settings.items()}
+        labels = {
+            text: _label(family, setting, name_of_path, in_full=True)
+            for text, setting in settings.items()
+        }
     if not _look_different(labels.values()):
-        # Names and texts may have signs in them that a label has between values.
-        labels = {key: f"{text} #{content_hash(key)[:8]}" for key, text in labels.items()}
+        # Names and texts may contain the characters that separate values in a label.
+        labels = {text: f"{label} #{content_hash(text)[:8]}" for text, label in labels.items()}
     return labels
 
 
+def _differ(settings: Iterable[SettingValue], path: Path) -> bool:
+    """Whether some settings have different values at a path."""
+    texts: set[str] = set()
+    for setting in settings:
+        # A hyperparameter that was added later is stored only if it differs from its default.
+        is_stored = path in setting.values
+        texts.add(value_text(setting.values[path]) if is_stored else "")
+    return len(texts) > 1
+
+
+def _label(
+    family: str, setting: SettingValue, name_of_path: Mapping[Path, str], *, in_full: bool
+) -> str:
+    """Return the label of a setting: `npo+nll (beta=0.1)`.
+
+    Args:
+        family: The method with its retain term and modifiers.
+        setting: The setting.
+        name_of_path: Names of the values to show, in their order.
+        in_full: Whether values are written as JSON.
+    """
+    values = [
+        f"{name}={_short(setting.values[path], in_full=in_full)}"
+        for path, name in name_of_path.items()
+        if path in setting.values
+    ]
+    return f"{family} ({', '.join(values)})" if values else family
+
+
 def _look_different(labels: Collection[str]) -> bool:
-    """Whether no two labels look alike. A page shows several blanks as one."""
+    """Whether no two labels look alike. A page shows several spaces as one."""
     return len({" ".join(label.split()) for label in labels}) == len(labels)
 
 
 def _short(value: Any, *, in_full: bool) -> str:
+    """Return a value as text for a label."""
     breaks_line = isinstance(value, str) and not value.isprintable()
     if in_full or breaks_line:
         return value_text(value)

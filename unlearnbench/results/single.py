@@ -1,7 +1,8 @@
-"""Models that are evaluated by themselves, as the records of a sweep with one run.
+"""Make records of models that are evaluated without a sweep.
 
-`evaluate`, `score` and `attack` judge one model beside its retain and its start model. Their
-numbers are computed from these records as those of a sweep are. Nothing is stored.
+`evaluate`, `score` and `attack` judge one model, and compare it with its retain and start model.
+Their numbers are computed from the records that are made here, by the same code as for a sweep.
+Nothing is stored.
 """
 
 from __future__ import annotations
@@ -27,12 +28,14 @@ Variants = Mapping[str, Evaluation]
 
 
 class ModelRole(StrEnum):
-    """What a model is for when one model is judged."""
+    """Roles of models when one of them is judged."""
 
     MODEL = "model"
     """The model that is judged."""
     RETAIN = "retain"
+    """The retain model that it is compared with."""
     START = "start"
+    """The start model that it is compared with."""
 
     @property
     def kind(self) -> Literal["run", "retain", "fine-tuned"]:
@@ -49,11 +52,11 @@ class ModelRole(StrEnum):
 def records_of(
     models: Mapping[ModelRole, Variants], benchmark: Benchmark, split: SplitKey
 ) -> tuple[Record, ...]:
-    """Return the records of the model that is judged and of the models beside it.
+    """Make the records of a model, and of the retain and start model that it is compared with.
 
     Args:
-        models: Evaluations of the model, and those of its retain and start model if there are any.
-        benchmark: On whose sets all of them were evaluated.
+        models: Evaluations of each model. The retain and the start model may be missing.
+        benchmark: Benchmark with the sets that all of them were evaluated on.
         split: Division into forget and retain rows.
 
     Raises:
@@ -62,6 +65,7 @@ def records_of(
     check_comparable({role: variants[PLAIN] for role, variants in models.items()}, benchmark)
     spec: dict[str, Any] = {"data": benchmark.model_dump(mode="json")}
     if ModelRole.RETAIN not in models:
+        # A model without a base and without retain models, so that nobody expects a retain model.
         spec["model"] = {"base": None, "retain": {}}
     return tuple(
         _record(role, variants, benchmark, split, spec) for role, variants in models.items()
@@ -75,6 +79,7 @@ def _record(
     split: SplitKey,
     spec: Mapping[str, Any],
 ) -> Record:
+    """Make the record of one model. `spec` is the specification that all models share."""
     plain = variants[PLAIN]
     # Epoch 0 of a run is the start model.
     epoch = 1 if role is ModelRole.MODEL else 0
@@ -89,7 +94,7 @@ def _record(
         method="the model" if role is ModelRole.MODEL else role.kind,
         learning_rate=None,
         seed=0,
-        # There is no method, so that nobody takes the model for one that acts at inference time.
+        # The specification has no method, so that no method counts as one at inference time.
         spec=spec,
         status="finished",
         profile=plain.profile,
@@ -108,8 +113,8 @@ def check_comparable(models: Mapping[ModelRole, Evaluation], benchmark: Benchmar
 
     Args:
         models: Plain evaluations.
-        benchmark: On whose sets they were evaluated. A log may lack sets: that of a retain
-            model may have only the forget set.
+        benchmark: Benchmark with the sets that they were evaluated on. A log may lack sets. For
+            example, the log of a retain model may have only the forget set.
 
     Raises:
         EvaluationError: If profiles, precisions or rows differ.
@@ -137,8 +142,8 @@ def check_profile(place: str, evaluation: Evaluation, expected: str) -> None:
 
     Args:
         place: Option or file that names the evaluation.
-        evaluation: That of the retain or start model.
-        expected: Id of the profile.
+        evaluation: Evaluation of the retain or start model.
+        expected: Id of the profile of the model's evaluation.
     """
     if evaluation.profile != expected:
         raise EvaluationError(
@@ -149,7 +154,10 @@ def check_profile(place: str, evaluation: Evaluation, expected: str) -> None:
 
 
 def _check_same_rows(option: str, set_name: str, model: Evaluation, other: Evaluation) -> None:
-    """Raise EvaluationError if two evaluations of a set have other rows; a set may be missing."""
+    """Raise EvaluationError if two evaluations of a set have other rows.
+
+    Nothing is checked if one of them lacks the set.
+    """
     if set_name not in model.sets or set_name not in other.sets:
         return
     rows = model.sets[set_name]

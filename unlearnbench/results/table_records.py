@@ -1,7 +1,8 @@
-"""Records with the numbers of the table, for readers of records that need today's numbers.
+"""Replace the numbers of records by those of the table.
 
-A record keeps the numbers that its run saw when it was made, because the run took decisions by
-them. Settings or code of a metric may have changed since.
+A record keeps the numbers that its run saw when it was made, because the run decided by them when
+to stop. The settings or the code of a metric may have changed since, and the table has the numbers
+of today.
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,13 +23,13 @@ def with_numbers(records: Iterable[Record], table: Table) -> Iterator[Record]:
         (row.run_id, row.epoch, row.variant): row.metrics for row in (*table.rows, *table.attacked)
     }
 
-    def of_table(record: Record, results: Iterable[EpochResult]) -> tuple[EpochResult, ...]:
+    def updated(record: Record, results: Iterable[EpochResult]) -> tuple[EpochResult, ...]:
         return tuple(
             replace(result, metrics=metrics[record.id, result.epoch, result.variant])
             for result in results
         )
 
     for record in records:
-        epochs = of_table(record, record.epochs)
-        attacked = of_table(record, record.attacked)
+        epochs = updated(record, record.epochs)
+        attacked = updated(record, record.attacked)
         yield replace(record, epochs=epochs, attacked=attacked)
