@@ -1,8 +1,8 @@
 """The benchmark of records: its sets, metrics and headline, with and without its plug-in.
 
-A record names its benchmark in the `data` section of its spec; one without it has TOFU's schema.
-The plan of a sweep stores the columns as they are, so that tables and pages can be drawn where the
-plug-in is not installed. Plans of 0.2 do not have them, and need the plug-in.
+A record names its benchmark in the `data` section of its spec. A record that names none has TOFU's
+schema. The plan of a sweep stores the columns as they are, so that tables and pages can be drawn
+even if the plug-in is not installed. Plans of version 0.2 have no columns, and need the plug-in.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class BenchmarkSchema:
     name: str
     """Empty if the records do not name it."""
     roles: Mapping[str, Role]
-    """The evaluation sets in the order of a table, and what each is for."""
+    """The evaluation sets in the order of a table, and the role of each."""
     references: frozenset[Reference]
     """Models that exist besides those of the runs."""
     headline: Headline
     plan: MetricPlan
-    """Its columns, and how they are computed. If the plug-in is `missing`, the plan has only the
+    """The columns, and how they are computed. If the plug-in is `missing`, the plan has only the
     columns, and nothing can be computed."""
     missing: str = ""
     """Why the benchmark's plug-in cannot be used here; empty if it can."""
@@ -55,9 +55,9 @@ class BenchmarkSchema:
     could_have_retain: bool = False
     """Whether there is no retain model, and a base model would give one."""
     absent: frozenset[Role] = frozenset()
-    """Roles of sets that the benchmark can have, and that its settings give no rows."""
+    """Roles of sets that the benchmark can have, and for which its settings give no rows."""
     unit: Unit = Unit.EPOCH
-    """What the moments of the sweep's evaluations are counted in: the field `epoch` of records."""
+    """Unit of the moments at which the sweep evaluates, which are the field `epoch` of records."""
 
     @classmethod
     def of(
@@ -73,19 +73,22 @@ class BenchmarkSchema:
         """Return the schema of a benchmark under a profile.
 
         Args:
-            benchmark: Its plug-in.
+            benchmark: The benchmark's plug-in.
             profile: Evaluation rules.
-            chosen: Metrics that a configuration names.
+            chosen: Metrics that a configuration names, with their settings.
             references: Models that runs are compared with. Defaults to all that the benchmark has.
-            name: As the records name the benchmark. Defaults to the name of its plug-in.
-            unusable: Metrics that the configuration names besides, and that cannot be used.
+            name: Name of the benchmark in records. Defaults to the name of its plug-in.
+            unusable: Further metrics that the configuration names, which cannot be used.
+
+        Raises:
+            PluginError: A metric does not take its settings.
         """
         if references is None:
             references = benchmark.references
         plan = plan_of(profile, benchmark, chosen, references)
         if unusable:
-            # Such a metric may be on offer, with settings that it does not take any more. Its
-            # numbers by other settings would be wrong.
+            # Such a metric may be on offer with other settings than the configuration's, which it
+            # no longer takes. Numbers by other settings would be wrong.
             plan = plan.without(frozenset(unusable))
         return cls(
             benchmark.source if name is None else name,
@@ -105,39 +108,43 @@ class BenchmarkSchema:
 
     @property
     def warning(self) -> str:
-        """A line on what the plug-in's absence costs; empty if it can be used."""
-        line = f"{self.missing.rstrip('.;')}. Until then its numbers are shown as stored"
-        return line if self.missing else ""
+        """A line on what the missing plug-in prevents; empty if the plug-in can be used."""
+        if not self.missing:
+            return ""
+        return f"{self.missing.rstrip('.;')}. Until then its numbers are shown as stored"
 
     def column(self, name: str) -> MetricColumn:
-        """The column of a name; of one that is not in its plan, its name in words."""
+        """Return the column with a name. If the plan has none, its label is the name in words."""
         return self.columns.get(name) or unknown_column(name)
 
     @cached_property
     def columns(self) -> Mapping[str, MetricColumn]:
-        """All columns of its plan by name."""
+        """All columns of the plan by name."""
         return {column.name: column for column in (*self.plan.columns, *self.plan.under_attack)}
 
     @cached_property
     def computed(self) -> frozenset[str]:
         """Names of the columns that can be computed here."""
-        of_summaries = (
-            column.name for summary in self.plan.summaries.values() for column in summary.columns()
-        )
-        return frozenset(self.measures).union(of_summaries)
+        names = set(self.measures)
+        for summary in self.plan.summaries.values():
+            names.update(column.name for column in summary.columns())
+        return frozenset(names)
 
     @cached_property
     def measures(self) -> Mapping[str, tuple[Measure, str]]:
-        """By column the metric and the set behind it, of those that are of one set."""
-        return {
-            f"{measure.name}_{on}": (measure, on)
-            for measure in self.plan.measures
-            for on in measure.sets
-        }
+        """The metric and the set of each column, except for columns of summaries.
+
+        For example, `rouge_forget` has the metric `rouge` and the set `forget`.
+        """
+        by_column: dict[str, tuple[Measure, str]] = {}
+        for measure in self.plan.measures:
+            for set_name in measure.sets:
+                by_column[f"{measure.name}_{set_name}"] = (measure, set_name)
+        return by_column
 
     def sets(self, role: Role) -> tuple[str, ...]:
-        """The evaluation sets with a role."""
-        return tuple(name for name, its in self.roles.items() if its == role)
+        """Return the names of the evaluation sets with a role."""
+        return tuple(name for name, set_role in self.roles.items() if set_role == role)
 
     def to_json(self) -> dict[str, Any]:
         """Return what tables and pages need to know, for `plan.json` and `table.json`.
@@ -165,14 +172,14 @@ class BenchmarkSchema:
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> BenchmarkSchema:
-        """Return the schema in a file, without what computes its columns.
+        """Return the schema in a file. Its columns cannot be computed.
 
         Args:
-            entry: As `to_json` makes it, read with `decode_floats`.
+            entry: What `to_json` returned, read with `decode_floats`.
 
         Raises:
-            ValueError: If a part has another form.
-            KeyError: If a part is missing.
+            ValueError: A part has another form.
+            KeyError: A part is missing.
         """
         columns = _read_as(tuple[MetricColumn, ...], entry["columns"])
         under_attack = _read_as(tuple[MetricColumn, ...], entry["under_attack"])
@@ -204,7 +211,11 @@ def _reader(form: Any) -> TypeAdapter[Any]:
 
 
 def _read_as(form: Any, value: Any) -> Any:
-    """Return a value from a file in the form of a type. Raises: ValueError."""
+    """Return a value from a file in the form of a type.
+
+    Raises:
+        ValueError: The value has another form.
+    """
     return _reader(form).validate_python(value)
 
 
@@ -216,18 +227,18 @@ def recorded_schema(
     *,
     has_retain: bool = True,
 ) -> BenchmarkSchema:
-    """Return the benchmark of a record.
+    """Return the schema of a record's benchmark.
 
     Args:
-        section: The `data` of its spec.
+        section: The section `data` of the record's spec.
         profile: Id of its evaluation rules.
-        stored: The schema in the plan of its sweep.
+        stored: The schema in the plan of its sweep, if there is one.
         chosen: Metrics that a configuration names. Those that cannot be used here are named in
             `unusable`, and have no columns.
         has_retain: Whether there is a retain model, see `references_with`.
 
     Raises:
-        PluginError: If the benchmark's plug-in cannot be used, and nothing is stored.
+        PluginError: The benchmark's plug-in cannot be used, and no schema is stored.
     """
     rules = _profile(profile)
     name = str(section.get("source") or "")
@@ -239,11 +250,11 @@ def recorded_schema(
         return replace(stored, missing=str(error))
     references = references_with(benchmark, has_retain=has_retain)
     on_offer = {offer.name for offer in offers("metrics")}
-    not_given = chosen.keys() - on_offer
     try:
         schema = BenchmarkSchema.of(benchmark, rules, chosen, references=references, name=name)
-        return replace(schema, unusable=tuple(sorted(not_given)))
+        return replace(schema, unusable=tuple(sorted(chosen.keys() - on_offer)))
     except PluginError:
+        # At least one metric does not take its settings. Each is tried to find out which.
         usable = {
             metric: settings
             for metric, settings in chosen.items()
@@ -269,21 +280,21 @@ def benchmark_of_section(section: Mapping[str, Any]) -> Benchmark:
     """Return the benchmark with the settings of a record's `data`; TOFU if it names none.
 
     Raises:
-        PluginError: If it cannot be used here.
+        PluginError: The benchmark cannot be used here.
     """
     name = str(section.get("source") or "tofu")
-    return _made(name, json.dumps(json_ready(section)), offers("benchmarks"))
+    return _benchmark(name, json.dumps(json_ready(section)), offers("benchmarks"))
 
 
 def default_schema() -> BenchmarkSchema:
-    """TOFU's: of tables and records that name none."""
+    """Return TOFU's schema, for tables and records that name no benchmark."""
     return recorded_schema({}, TOFU.id)
 
 
 def _profile(identity: str) -> Profile:
-    """Return the rules with this id.
+    """Return the rules with an id.
 
-    If this version does not know them, TOFU's are returned, which give columns the same labels.
+    If this version does not know them, the result is TOFU's, by which columns have the same labels.
     """
     try:
         return profile_of_id(identity)
@@ -292,22 +303,27 @@ def _profile(identity: str) -> Profile:
 
 
 @lru_cache(maxsize=64)
-def _made(name: str, text: str, on_offer: tuple[Offer, ...]) -> Benchmark:
-    """Return the benchmark with the settings of a section, which is `text` as JSON.
+def _benchmark(name: str, section: str, on_offer: tuple[Offer, ...]) -> Benchmark:
+    """Return a benchmark with the settings of a record.
+
+    Args:
+        name: Name of the benchmark.
+        section: The section `data` as JSON, so that it can be a key of the cache.
+        on_offer: The benchmarks that can be loaded. If they change, nothing in the cache is valid.
 
     Raises:
-        PluginError: It cannot be used here.
+        PluginError: The benchmark cannot be used here.
     """
-    del on_offer  # a key of the cache
+    del on_offer  # only a key of the cache
     load("benchmarks", name)
     try:
-        return benchmark_of({**json.loads(text), "source": name}, stored=True)
+        return benchmark_of({**json.loads(section), "source": name}, stored=True)
     except ValidationError:
         raise PluginError(f"benchmark {name!r} does not take the settings of the records") from None
 
 
 def default_headline() -> Headline:
-    """TOFU's."""
+    """Return TOFU's headline, for tables that name no benchmark."""
     return benchmark_named("tofu").headline
 
 
@@ -331,12 +347,16 @@ def filled_columns(
     """
     plan = plan or plan_of(TOFU)
     rows = list(metrics) or [dict.fromkeys(plan.own)]
-    names = {name for keys in {tuple(row) for row in rows} for name in keys}
+    # Most rows of a table have the same columns, so distinct headings are few.
+    headings = {tuple(row) for row in rows}
+    names = {name for heading in headings for name in heading}
     shown = names & plan.own
-    empty = names - shown
+    without_number = names - shown
     for row in rows:
-        if filled := [name for name in empty if row.get(name) is not None]:
+        filled = [name for name in without_number if row.get(name) is not None]
+        if filled:
             shown.update(filled)
-            empty.difference_update(filled)
-    known = dict.fromkeys(column.name for column in (*plan.columns, *plan.under_attack))
-    return (*(name for name in known if name in shown), *sorted(shown - known.keys()))
+            without_number.difference_update(filled)
+    planned = dict.fromkeys(column.name for column in (*plan.columns, *plan.under_attack))
+    in_order = [name for name in planned if name in shown]
+    return (*in_order, *sorted(shown - planned.keys()))

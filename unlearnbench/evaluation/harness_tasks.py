@@ -23,31 +23,35 @@ class TaskScore(NamedTuple):
 
 
 TaskScores = Mapping[str, Mapping[str, TaskScore]]
-"""By task and metric."""
+"""Scores by task and metric."""
 _BATCH = 8
-"""Rows of a forward pass on a CPU; on a GPU the harness finds out how many fit."""
+"""Rows of a forward pass on a CPU. On a GPU the harness finds out how many fit."""
 
 
 def task_scores(
     model: Any, tokenizer: Any, tasks: Sequence[str], *, rows: int | None = None
 ) -> TaskScores:
-    """Metrics by task, as lm-evaluation-harness computes and names them, in the model's own dtype.
+    """Compute metrics by task, as lm-evaluation-harness computes and names them.
 
-    model      a causal LM in evaluation mode; each process of a group evaluates all of it
-    tasks      names of tasks, groups and tags, and YAML files of one's own tasks
-    rows       the first of each task; default: all
-
-    Text is not put into the chat template, and the number of examples is the task's. Where a task
-    reads an answer in several ways, a metric has the way in its name: `exact_match,strict-match`.
+    The model computes in its own dtype. Text is not put into the chat template, and the number of
+    examples is the task's. If a task filters an answer in several ways, the filter is part of the
+    metric's name: `exact_match,strict-match`.
 
     Source: EleutherAI/lm-evaluation-harness, package lm-eval.
 
-    Raises: EvaluationError without the package, for unknown tasks, for rows that cannot be read.
+    Args:
+        model: A causal LM in evaluation mode. Each process of a group evaluates all rows.
+        tokenizer: Its tokenizer.
+        tasks: Names of tasks, groups and tags, and YAML files of tasks of the user's own.
+        rows: How many of the first rows of each task are evaluated; None for all.
+
+    Raises:
+        EvaluationError: The package is missing, a task is unknown, or its rows cannot be read.
     """
     try:
-        harness, wrappers, managers = (
-            import_optional(f"lm_eval{part}") for part in ("", ".models.huggingface", ".tasks")
-        )
+        harness = import_optional("lm_eval")
+        wrappers = import_optional("lm_eval.models.huggingface")
+        managers = import_optional("lm_eval.tasks")
     except ImportError:
         raise EvaluationError("--task needs lm-eval: pip install 'unlearnbench[lm-eval]'") from None
     manager = managers.TaskManager()
@@ -55,32 +59,41 @@ def task_scores(
         if name not in manager.all_tasks and not Path(name).is_file():
             near = did_you_mean(name, manager.all_tasks)
             raise EvaluationError(f"--task {name}: no file, no task of lm-evaluation-harness{near}")
-    # It warns that a model in memory ignores its loading options, of which none is given here.
+    # The wrapper warns that a model in memory ignores loading options, although none is given.
     logging.getLogger(wrappers.__name__).setLevel(logging.ERROR)
     batch = "auto" if model.device.type == "cuda" else _BATCH
     wrapped = wrappers.HFLM(model, tokenizer=tokenizer, batch_size=batch)
     try:
-        result = harness.simple_evaluate(
+        evaluated = harness.simple_evaluate(
             wrapped, tasks=[*tasks], task_manager=manager, limit=rows, log_samples=False
         )
     except OSError as error:  # of its libraries: no such file, no such dataset, no network
         raise EvaluationError(f"--task {', '.join(tasks)}: {error}") from error
-    counts: Mapping[str, Mapping[str, int]] = result.get("n-samples", {})
+    counts: Mapping[str, Mapping[str, int]] = evaluated.get("n-samples", {})
     scores: dict[str, dict[str, TaskScore]] = {}
-    for name, values in result["results"].items():
-        # A group has the sum of its tasks' rows.
-        rows = values.get("sample_len") or counts.get(name, {}).get("effective")
-        scores[name] = _numbers(values, rows)
+    for name, values in evaluated["results"].items():
+        # A group of tasks has `sample_len`, the sum of its tasks' rows.
+        row_count = values.get("sample_len") or counts.get(name, {}).get("effective")
+        scores[name] = _scores_of_task(values, row_count)
     return scores
 
 
-def _numbers(values: Mapping[str, Any], rows: int | None) -> dict[str, TaskScore]:
-    numbers: dict[str, TaskScore] = {}
+def _scores_of_task(values: Mapping[str, Any], rows: int | None) -> dict[str, TaskScore]:
+    """Return the scores of a task by metric.
+
+    Args:
+        values: Numbers by metric and filter, such as `acc,none` with its error `acc_stderr,none`,
+            among other entries.
+        rows: Number of rows, if it is known.
+    """
+    scores: dict[str, TaskScore] = {}
     for key, value in values.items():
-        name, comma, way = key.partition(",")
-        if comma and not name.endswith("_stderr"):
-            error = values.get(f"{name}_stderr,{way}")  # a text where it is not computed
-            known = float(error) if isinstance(error, int | float) else None
-            interval = None if rows is None else interval_of_summary(float(value), known, rows)
-            numbers[key.removesuffix(",none")] = TaskScore(float(value), known, rows, interval)
-    return numbers
+        metric, comma, answer_filter = key.partition(",")
+        if not comma or metric.endswith("_stderr"):
+            continue
+        # The harness writes a text if there is no standard error.
+        stated_error = values.get(f"{metric}_stderr,{answer_filter}")
+        error = float(stated_error) if isinstance(stated_error, int | float) else None
+        interval = None if rows is None else interval_of_summary(float(value), error, rows)
+        scores[key.removesuffix(",none")] = TaskScore(float(value), error, rows, interval)
+    return scores

@@ -1,15 +1,21 @@
-"""Evaluation logs of others, read: TOFU's and open-unlearning's; our own observations, too.
+"""Read the evaluation logs of TOFU and open-unlearning, and our own observations.
 
-TOFU's `eval_log_aggregated.json` has four top-level keys, one per set, and in each set a table per
-metric, {"0": value, "1": value, …}. Of losses that it stores twice, as sum and mean, the means are
-read. Version 0.2 wrote such logs, too, with `question`, `profile` and `precision` inside the sets.
+**TOFU.** `eval_log_aggregated.json` has a key per set, and in each set a table per metric:
 
-open-unlearning's TOFU_EVAL.json has a key per metric, and in each `value_by_index`: {"0":
-{"avg_loss": …, "prob": …}, …}, where the perturbed answers have a list in place of each number. The
-losses that a truth ratio is made of are logged as metrics of their own: these are read, and no
-reduced value is. There are no token counts (0 here), no values by token and no questions. A set is
-read when its losses are complete; a log of the forget set alone serves as a retain model's.
-Memorization and membership inference are logged as one number per question.
+    {"eval_log.json": {"avg_gt_loss": {"0": 0.53, "1": 0.81, …}, …}, …}
+
+Losses are stored twice there, as sum and mean, and the means are read. Version 0.2 of unlearnbench
+wrote such logs, too, with `question`, `profile` and `precision` inside the sets.
+
+**open-unlearning.** TOFU_EVAL.json has a key per metric:
+
+    {"forget_Q_A_Prob": {"value_by_index": {"0": {"avg_loss": 0.53, "prob": 0.59}, …}, …}, …}
+
+Perturbed answers have a list in place of each number. The losses that a truth ratio consists of are
+logged as metrics of their own, and these are read instead of the reduced values. Memorization and
+membership inference are logged as one number per question. There are no token counts (0 here), no
+values by token and no questions. A set is read if its losses are complete. A log of only the forget
+set can serve as a retain model's.
 Source: locuslab/open-unlearning, src/evals/base.py, metrics/base.py, metrics/memorization.py.
 """
 
@@ -19,7 +25,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,24 +44,39 @@ FILES: dict[SetName, str] = {
 }
 """Names of the sets in TOFU's log, in the order of the published ones."""
 _TEMPLATES = (("[INST] ", " [/INST]"), ("Question: ", "\n"))
-"""Prompts of the published logs, as (before, after) the question."""
+"""The text before and after the question in prompts of the published logs."""
 
-_SETS: dict[SetName, tuple[str, str]] = {
-    "retain": ("retain", "Q_A_PARA_Prob"),
-    "forget": ("forget", "Q_A_PARA_Prob"),
-    "real_authors": ("ra", "Q_A_Prob"),
-    "world_facts": ("wf", "Q_A_Prob"),
+
+class _LoggedSet(NamedTuple):
+    """How open-unlearning names a set in its logs."""
+
+    prefix: str
+    """Beginning of the names of the set's metrics: `forget` in `forget_Q_A_ROUGE`."""
+    base: str
+    """Metric with the losses of the truth ratio's true answers, without the prefix."""
+
+
+_SETS: dict[SetName, _LoggedSet] = {
+    "retain": _LoggedSet("retain", "Q_A_PARA_Prob"),
+    "forget": _LoggedSet("forget", "Q_A_PARA_Prob"),
+    "real_authors": _LoggedSet("ra", "Q_A_Prob"),
+    "world_facts": _LoggedSet("wf", "Q_A_Prob"),
 }
-"""Prefix of a set's metrics in open-unlearning, and the one that its truth ratio is about."""
 _MEMORIZATION = {
     "exact_memorization": "exact_memorization",
     "extraction_strength_ou": "extraction_strength",
 }
 """Our metrics of the forget set, and their names in open-unlearning."""
 _ATTACK = "mia_"
+"""Beginning of the names of membership inference attacks."""
 _RENAMED = {"mia_gradnorm": "mia_grad_norm"}
-"""Attacks that have another name here."""
+"""Attacks of open-unlearning that have another name here."""
+_GZIP = b"\x1f\x8b"
+"""The first bytes of a gzipped file."""
+_TEXTS = 3
+"""Texts of a row in TOFU's logs: prompt, generated answer, true answer."""
 _DAMAGE = (OSError, EOFError, KeyError, TypeError, ValueError, AttributeError, zlib.error)
+"""Errors of reading a file that is missing, cut or something else."""
 
 
 def read_log(path: Path | str, *, profile: Profile = TOFU) -> Evaluation:
@@ -73,11 +94,11 @@ def read_log(path: Path | str, *, profile: Profile = TOFU) -> Evaluation:
         return read_observations(path)
     try:
         content = path.read_bytes()
-        is_gzip = content.startswith(b"\x1f\x8b")
+        is_gzip = content.startswith(_GZIP)
         document = json.loads(gzip.decompress(content) if is_gzip else content)
         if not isinstance(document, dict):
             raise ValueError("expected an object with a table for each metric or set")
-        tables = {k: t for k, t in document.items() if isinstance(t, dict)}
+        tables = {key: table for key, table in document.items() if isinstance(table, dict)}
         if any("value_by_index" in table for table in tables.values()):
             return _open_unlearning(tables)
         return _tofu(tables, profile)
@@ -89,16 +110,20 @@ def read_log(path: Path | str, *, profile: Profile = TOFU) -> Evaluation:
         ) from error
 
 
-_TEXTS = 3
-"""Texts of a row in TOFU's logs: prompt, generated answer, true answer."""
-
-
 class _Columns:
-    """Tables {index: value} by name, aligned by question; errors name the table."""
+    """Tables {index: value} by name, aligned by question. Errors name the table."""
 
-    def __init__(self, location: str, tables: Mapping[str, Any]) -> None:
-        self._place, self._tables = location, tables
+    def __init__(self, place: str, tables: Mapping[str, Any]) -> None:
+        """Take the tables of one part of a log.
+
+        Args:
+            place: What stands in front of a table's name in errors, such as `eval_log.json.`.
+            tables: Tables by name.
+        """
+        self._place = place
+        self._tables = tables
         self._order: list[str] = []
+        """The indices of the first table that was read, in order."""
 
     def __contains__(self, key: str) -> bool:
         return key in self._tables
@@ -146,36 +171,49 @@ class _Columns:
 
 
 def _tofu(document: Mapping[str, Any], profile: Profile) -> Evaluation:
-    """Return the evaluation in a log of TOFU. `profile` holds for sets that name none."""
-    rules = {
-        (str(document[file].get("profile", profile.id)), document[file].get("precision"))
-        for file in FILES.values()
-    }
+    """Return the evaluation in a log of TOFU.
+
+    Args:
+        document: The log's tables by set and metric.
+        profile: Evaluation rules of sets that name none.
+
+    Raises:
+        ValueError: The sets were evaluated by different rules.
+    """
+    rules: set[tuple[str, str | None]] = set()
+    for file in FILES.values():
+        tables = document[file]
+        rules.add((str(tables.get("profile", profile.id)), tables.get("precision")))
     if len(rules) > 1:
         listed = [
-            name if kind is None else f"{name} in {kind}" for name, kind in sorted(rules, key=str)
+            rule if precision is None else f"{rule} in {precision}"
+            for rule, precision in sorted(rules, key=str)
         ]
         raise ValueError(f"its sets were evaluated by different rules ({', '.join(listed)})")
-    ((name, precision),) = rules
+    ((profile_id, precision),) = rules
     sets: dict[SetName, SetEvaluation] = {}
     for set_name, file in FILES.items():
         evaluated = _tofu_set(_Columns(f"{file}.", document[file]))
         # A log has ROUGE by the rule `ascii`.
-        if name == profile.id and profile.words != "ascii":
+        if profile_id == profile.id and profile.words != "ascii":
             evaluated = _recounted(evaluated, profile.words)
         sets[set_name] = evaluated
-    return Evaluation(name, sets, precision=precision)
+    return Evaluation(profile_id, sets, precision=precision)
 
 
-def _recounted(seen: SetEvaluation, word_rule: WordRule) -> SetEvaluation:
+def _recounted(evaluated: SetEvaluation, word_rule: WordRule) -> SetEvaluation:
     """Compute ROUGE again by another rule than the log's; NaN if the log has no texts."""
-    rouge = np.full((2, len(seen.answer_loss)), np.nan)
-    if seen.generated:
-        rouge[:] = rouge_recall(seen.references, seen.generated, word_rule=word_rule)
-    return replace(seen, rouge1_recall=rouge[0], rouge_l_recall=rouge[1], word_rule=word_rule)
+    rouge_1 = np.full(len(evaluated.answer_loss), np.nan)
+    rouge_l = rouge_1
+    if evaluated.generated:
+        rouge_1, rouge_l = rouge_recall(
+            evaluated.references, evaluated.generated, word_rule=word_rule
+        )
+    return replace(evaluated, rouge1_recall=rouge_1, rouge_l_recall=rouge_l, word_rule=word_rule)
 
 
 def _tofu_set(tables: _Columns) -> SetEvaluation:
+    """Return one set of a log of TOFU."""
     questions: tuple[str, ...] = ()
     generated: tuple[str, ...] = ()
     references: tuple[str, ...] = ()
@@ -218,29 +256,36 @@ def _open_unlearning(document: Mapping[str, Any]) -> Evaluation:
     Raises:
         KeyError: The forget set lacks a metric.
     """
-    values = {k: t["value_by_index"] for k, t in document.items() if "value_by_index" in t}
-    tables = _Columns("", values)
+    tables_by_metric = {
+        metric: table["value_by_index"]
+        for metric, table in document.items()
+        if "value_by_index" in table
+    }
     sets: dict[SetName, SetEvaluation] = {}
-    for name, (prefix, base) in _SETS.items():
-        needed = {base, "Q_A_PERT_Prob"}
-        if name != "forget":
+    for set_name, logged in _SETS.items():
+        needed = {logged.base, "Q_A_PERT_Prob"}
+        if set_name != "forget":
             needed |= {"Q_A_Prob", "Q_A_ROUGE"}
-        keys = [f"{prefix}_{metric}" for metric in needed]
-        missing = sorted(key for key in keys if key not in tables)
-        if missing and name == "forget":
+        keys = [f"{logged.prefix}_{metric}" for metric in needed]
+        missing = sorted(key for key in keys if key not in tables_by_metric)
+        if missing and set_name == "forget":
             # open-unlearning logs these metrics together with forget_truth_ratio.
             raise KeyError(missing[0])
-        if missing:
-            continue
-        sets[name] = _open_unlearning_set(_Columns("", values), prefix, base)
+        if not missing:
+            # Each set has its own number of questions, so it gets its own columns.
+            sets[set_name] = _open_unlearning_set(_Columns("", tables_by_metric), logged)
+    forget_columns = _Columns("", tables_by_metric)
     memorized = {
-        name: tables.numbers(key, "score") for name, key in _MEMORIZATION.items() if key in tables
+        name: forget_columns.numbers(key, "score")
+        for name, key in _MEMORIZATION.items()
+        if key in forget_columns
     }
-    members, others = (_attack_scores(document, group) for group in ("forget", "holdout"))
-    known = {**sets["forget"].values, **memorized, **members}
-    sets["forget"] = replace(sets["forget"], values=known)
-    if others:
-        sets["holdout"] = _scores_alone(others)
+    forget_scores = _attack_scores(document, "forget")
+    holdout_scores = _attack_scores(document, "holdout")
+    forget = sets["forget"]
+    sets["forget"] = replace(forget, values={**forget.values, **memorized, **forget_scores})
+    if holdout_scores:
+        sets["holdout"] = _set_of_scores(holdout_scores)
     return Evaluation(OPEN_UNLEARNING.id, sets)
 
 
@@ -255,34 +300,35 @@ def _attack_scores(document: Mapping[str, Any], group: str) -> dict[str, FloatAr
     return {_RENAMED.get(key, key): columns.numbers(key, "score") for key in tables}
 
 
-def _scores_alone(values: Mapping[str, FloatArray]) -> SetEvaluation:
-    """Return a set of which only the scores of membership inference attacks are known."""
-    n = len(next(iter(values.values())))
-    unknown, none = np.full(n, np.nan), np.zeros(n, dtype=np.int64)
+def _set_of_scores(scores: Mapping[str, FloatArray]) -> SetEvaluation:
+    """Return a set of which only the scores [n] of membership inference attacks are known."""
+    question_count = len(next(iter(scores.values())))
+    unknown = np.full(question_count, np.nan)
+    no_tokens = np.zeros(question_count, dtype=np.int64)
     return SetEvaluation(
         questions=(),
         generated=(),
         references=(),
-        answer_loss=values.get("mia_loss", unknown),
-        answer_tokens=none,
+        answer_loss=scores.get("mia_loss", unknown),
+        answer_tokens=no_tokens,
         base_loss=unknown,
-        base_tokens=none,
-        perturbed_loss=np.empty((n, 0)),
-        perturbed_tokens=np.empty((n, 0), dtype=np.int64),
+        base_tokens=no_tokens,
+        perturbed_loss=np.empty((question_count, 0)),
+        perturbed_tokens=np.empty((question_count, 0), dtype=np.int64),
         rouge1_recall=unknown,
         rouge_l_recall=unknown,
-        values=values,
+        values=scores,
     )
 
 
-def _open_unlearning_set(columns: _Columns, prefix: str, base: str) -> SetEvaluation:
+def _open_unlearning_set(columns: _Columns, logged: _LoggedSet) -> SetEvaluation:
     """Return one evaluation set of a log of open-unlearning.
 
     Args:
         columns: The columns of the log.
-        prefix: Name of the set in the columns: `forget` in `forget_Q_A_ROUGE`.
-        base: Column of the truth ratio's true answer, after the prefix: `Q_A_PARA_Prob`.
+        logged: How the log names the set.
     """
+    prefix = logged.prefix
     answer_column = f"{prefix}_Q_A_Prob"
     rouge_column = f"{prefix}_Q_A_ROUGE"
     # The false answers are always there, so they say how many questions the set has.
@@ -301,7 +347,7 @@ def _open_unlearning_set(columns: _Columns, prefix: str, base: str) -> SetEvalua
         references=tuple(str(row["ground_truth"]) for row in texts),
         answer_loss=columns.numbers(answer_column, "avg_loss") if has_answers else unknown,
         answer_tokens=tokens,
-        base_loss=columns.numbers(f"{prefix}_{base}", "avg_loss"),
+        base_loss=columns.numbers(f"{prefix}_{logged.base}", "avg_loss"),
         base_tokens=tokens,
         perturbed_loss=perturbed,
         perturbed_tokens=np.zeros(perturbed.shape, dtype=np.int64),

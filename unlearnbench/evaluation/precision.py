@@ -1,20 +1,21 @@
-"""The precision of an evaluation, which numbers must share to be compared.
+"""The precision of an evaluation. Numbers can be compared only if they have the same precision.
 
-Greedy answers change with the last digits of a logit: float32 and bfloat16 differ by more than some
-methods do. So the start model, the retain model and each run's models are evaluated in one
-precision (`evaluation.precision`), in one process or several, and records and logs name it with the
-profile's id. None is unknown, as in published logs, and compares with all.
+Greedy answers change with the last digits of a logit, and float32 and bfloat16 differ by more than
+some methods do. That is why the start model, the retain model and each run's models are evaluated
+in one precision (`evaluation.precision`), in one process or several. Records and logs name it
+together with the profile's id. Published logs name none: their precision is None, and they are
+compared with all.
 
     float32                  products and sums of float32, without TF32: a CPU's numbers
     float32 under bfloat16   weights and sums between layers in float32, products in bfloat16
-    bfloat16                 all in bfloat16, as in TOFU and open-unlearning
-    float32 under float16    as above, for GPUs without bfloat16 (T4, V100)
-    float16                  all in float16; a sum between layers above 65,504 is infinite
+    bfloat16                 everything in bfloat16, as in TOFU and open-unlearning
+    float32 under float16    like float32 under bfloat16, for GPUs without bfloat16 (T4, V100)
+    float16                  everything in float16; a sum between layers above 65,504 is infinite
 
-The two of bfloat16 do not compare: in bfloat16 the sum that runs through the layers is rounded
-after each of them, and the two are as far apart as each is from float32 (1e-2 in a loss, at 16
-random layers). Log-probabilities are computed in float32 from the last hidden states, always.
-TF32 is left out: bf16 is there for speed, and fp32 to be exact.
+`bfloat16` and `float32 under bfloat16` cannot be compared. In bfloat16 the sum that runs through
+the layers is rounded after each layer, and the two are as far apart as each is from float32 (1e-2
+in a loss, with 16 random layers). Log-probabilities are always computed in float32 from the last
+hidden states. There is no TF32, because bf16 is there for speed and fp32 for exact numbers.
 """
 
 from collections.abc import Generator, Iterable
@@ -26,15 +27,23 @@ from unlearnbench.config.precision import DTYPES, Precision, products_dtype, res
 
 
 def needs_stored_weights(model: Any, precision: Precision | None, trained: Precision) -> bool:
-    """True if rounding the weights as training does would change an evaluation's numbers.
+    """Whether rounding the weights as training does would change an evaluation's numbers.
 
-    Under autocast to the same dtype every product rounds them anyway. Raises: EvaluationError.
+    Under autocast to the same dtype every product rounds the weights anyway.
+
+    Args:
+        model: The model.
+        precision: The setting of the evaluation, see `resolve_precision`.
+        trained: The precision of the training.
+
+    Raises:
+        EvaluationError: The model's weights cannot be evaluated in this precision.
     """
     return _products(model, precision) != DTYPES[trained]
 
 
 def _products(model: Any, precision: Precision | None) -> str | None:
-    """The dtype that autocast gives products; None if they have that of the weights."""
+    """Return the dtype that autocast gives products; None if they have the weights' dtype."""
     device = next(model.parameters()).device.type
     return products_dtype(resolve_precision(device, _weights(model), precision))
 
@@ -43,11 +52,15 @@ def _products(model: Any, precision: Precision | None) -> str | None:
 def computing_in_precision(
     model: Any, precision: Precision | None, *, gradients: bool = False
 ) -> Generator[None, None, None]:
-    """Compute in `precision`, as `resolve_precision` resolves it for `model`.
+    """Compute in a precision. An autocast around this context has no effect.
 
-    gradients  of the computation are wanted
+    Args:
+        model: The model that computes.
+        precision: The setting of the evaluation, see `resolve_precision`.
+        gradients: Whether gradients of the computation are wanted.
 
-    An autocast around it has no effect. Raises: EvaluationError.
+    Raises:
+        EvaluationError: The model's weights cannot be evaluated in this precision.
     """
     import torch
 
@@ -60,26 +73,26 @@ def computing_in_precision(
         return
     # Autocast caches its copies only of leaves that take a gradient, and not in inference mode.
     # Without the cache all weights would be cast again for every decoded token.
-    stored = [p for p in model.parameters() if p.dtype == torch.float32]
-    with all_trained(stored), torch.no_grad(), _autocast(device, products):
+    cast_weights = [weight for weight in model.parameters() if weight.dtype == torch.float32]
+    with all_trained(cast_weights), torch.no_grad(), _autocast(device, products):
         yield
 
 
 @contextmanager
 def all_trained(weights: Iterable[Any]) -> Generator[None, None, None]:
-    """Let all weights take gradients."""
+    """Let all weights take gradients inside the context."""
     frozen = [weight for weight in weights if not weight.requires_grad]
     try:
-        for item in frozen:
-            item.requires_grad_(True)
+        for weight in frozen:
+            weight.requires_grad_(True)
         yield
     finally:
-        for item in frozen:
-            item.requires_grad_(False)
+        for weight in frozen:
+            weight.requires_grad_(False)
 
 
 def _autocast(device: str, products: str | None) -> Any:
-    """Autocast to the dtype of that name; switched off without one."""
+    """Return a context of autocast to the dtype with this name. None: autocast is off."""
     from contextlib import nullcontext
 
     import torch
@@ -92,7 +105,10 @@ def _autocast(device: str, products: str | None) -> Any:
 
 
 def precision_of_model(model: Any) -> str:
-    """The dtype of most weights, `bfloat16`; with autocast on, `float32 under bfloat16`."""
+    """Return the precision in which a model computes now, such as `float32 under bfloat16`.
+
+    Without autocast it is the dtype of most weights, such as `bfloat16`.
+    """
     import torch
 
     device = next(model.parameters()).device.type
@@ -103,7 +119,7 @@ def precision_of_model(model: Any) -> str:
 
 
 def _weights(model: Any) -> str:
-    """The stored dtype of most weights; adapters and norms may have another."""
+    """Return the stored dtype of most weights. Adapters and norms may have another one."""
     from unlearnbench.base.fsdp import stored_dtypes
 
     return _name(stored_dtypes(model).most_common(1)[0][0])
@@ -114,7 +130,17 @@ def _name(dtype: Any) -> str:
 
 
 def check_precision(first: str, precision: str | None, second: str, other: str | None) -> None:
-    """Raise EvaluationError where two evaluations are known to be of different precisions."""
+    """Check that two evaluations are not known to have different precisions.
+
+    Args:
+        first: What was evaluated, for the message.
+        precision: Its precision; None if it is not known.
+        second: What else was evaluated.
+        other: The precision of the other evaluation.
+
+    Raises:
+        EvaluationError: The precisions differ.
+    """
     if precision and other and precision != other:
         raise EvaluationError(
             f"{first} is evaluated in {precision}, {second} in {other}: numbers of different "
@@ -124,6 +150,6 @@ def check_precision(first: str, precision: str | None, second: str, other: str |
 
 
 def distinct_precisions(precisions: Iterable[str | None]) -> list[str]:
-    """The known precisions, sorted, where there is more than one; else nothing."""
+    """Return the known precisions, sorted, if there are several; otherwise an empty list."""
     distinct = sorted({precision for precision in precisions if precision})
     return distinct if len(distinct) > 1 else []

@@ -9,28 +9,36 @@ from unlearnbench.api.profile import Profile
 from unlearnbench.evaluation.summary import plan_of
 
 LEAST_AREA = 0.6
-"""Area under the ROC curve that an attack must reach on the start model's retain rows: ½ and two
-standard errors of 400 retain rows against the 40 holdout rows of TOFU's forget01."""
+"""Area under the ROC curve that an attack must reach on the start model's retain rows.
+
+It is ½ and two standard errors for 400 retain rows and the 40 holdout rows of TOFU's forget01.
+"""
 
 
 def control_warning(start: Values, model: str, split: SplitKey) -> str | None:
-    """A line about the attacks that do not find the retain rows in the start model; None if all do.
+    """Return a line about the attacks that do not find the retain rows in the start model.
 
-    start         its metrics; attacks without a control pass
-    model, split  for the line
+    Args:
+        start: Metrics of the start model. Attacks without a control pass.
+        model: Name of the model, for the line.
+        split: The split, for the line.
+
+    Returns:
+        The line, or None if all attacks find the rows.
     """
     problem = failed_control(start)
     return f"{model}, {split_label(split)}: {problem}" if problem else None
 
 
 def failed_control(start: Values) -> str:
-    """The attacks that do not find the retain rows in the start model, as a sentence; else ""."""
-    areas = {
-        name.removesuffix(CONTROL): area
-        for name, area in start.items()
-        if name.endswith(CONTROL) and area is not None
-    }
-    failed = [f"{name} ({area:.2f})" for name, area in areas.items() if area < LEAST_AREA]
+    """Name in a sentence the attacks that do not find the retain rows in the start model.
+
+    The result is empty if all attacks find them.
+    """
+    failed: list[str] = []
+    for name, area in start.items():
+        if name.endswith(CONTROL) and area is not None and area < LEAST_AREA:
+            failed.append(f"{name.removesuffix(CONTROL)} ({area:.2f})")
     if not failed:
         return ""
     return (
@@ -41,21 +49,25 @@ def failed_control(start: Values) -> str:
 
 
 def holdout_notice(tables: Iterable[str], profile: Profile, benchmark: Benchmark) -> str | None:
-    """A line about holdout tables that the data lack, and the columns without values; None of none.
+    """Return a line about holdout tables that the data lack, and the columns without values.
 
-    tables   their names
+    Args:
+        tables: Names of the tables that are missing.
+        profile: Rules of the evaluation.
+        benchmark: The benchmark.
+
+    Returns:
+        The line, or None if no table is missing or the benchmark has no holdout rows.
     """
-    names = ", ".join(tables)
-    if not names or "holdout" not in benchmark.set_roles.values():
+    table_names = ", ".join(tables)
+    if not table_names or "holdout" not in benchmark.set_roles.values():
         return None
-    columns = [
-        column.name
-        for summary in plan_of(profile, benchmark).summaries.values()
-        if "holdout" in summary.roles
-        for column in summary.columns()
-    ]
+    columns: list[str] = []
+    for summary in plan_of(profile, benchmark).summaries.values():
+        if "holdout" in summary.roles:
+            columns += [column.name for column in summary.columns()]
     others = sorted(name for name in columns if not name.startswith("mia_"))
     return (
-        f"the data have no rows of {names} (TOFU has them on the hub only): mia_*, "
+        f"the data have no rows of {table_names} (TOFU has them on the hub only): mia_*, "
         f"{', '.join(others)} have no values"
     )

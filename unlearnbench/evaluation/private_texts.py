@@ -1,8 +1,9 @@
 """Evaluations without the texts that they were made from (`keep_texts: false`).
 
-What is left are numbers by row. A metric that reads texts cannot be computed from them later, so
-its values are computed first and stored beside the other columns. Each has the metric's settings in
-its name: if the settings change, the metric is undefined, and never that of the old settings.
+Only numbers by row are left. A metric that reads texts cannot be computed from them later, so its
+values are computed first and stored together with the other columns. The name of such a column
+contains the metric's settings. If the settings change later, there is no column for them: the
+metric is then undefined, and never shows values of the old settings.
 """
 
 import zlib
@@ -12,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from unlearnbench.api.metric import Measure
-from unlearnbench.api.observations import Evaluation, FloatArray, SetEvaluation
+from unlearnbench.api.observations import Evaluation, FloatArray, IntArray, SetEvaluation, SetName
 from unlearnbench.base.errors import PluginError
 
 
@@ -25,51 +26,65 @@ def without_texts(evaluation: Evaluation, measures: Iterable[Measure], rows: str
         rows: Fingerprint of the rows. It is part of what replaces a question, so that other rows
             are not taken for these.
     """
-    chosen = tuple(measures)
-    sets = {
-        name: seen
-        if seen.text_values is not None
-        else _set_without_texts(seen, [m for m in chosen if name in m.sets], rows)
-        for name, seen in evaluation.sets.items()
-    }
+    measures = tuple(measures)
+    sets: dict[SetName, SetEvaluation] = {}
+    for name, evaluated in evaluation.sets.items():
+        if evaluated.text_values is None:
+            of_set = [measure for measure in measures if name in measure.sets]
+            evaluated = _set_without_texts(evaluated, of_set, rows)
+        sets[name] = evaluated
     return replace(evaluation, sets=sets)
 
 
 def _set_without_texts(
-    seen: SetEvaluation, measures: Iterable[Measure], rows: str
+    evaluated: SetEvaluation, measures: Iterable[Measure], rows: str
 ) -> SetEvaluation:
-    count = len(seen.answer_loss)
-    places = range(count) if seen.places is None else seen.places.tolist()
-    samples = seen.samples
+    """Return a set without texts, see `without_texts`. Its metrics are `measures`."""
+    questions: tuple[str, ...] = ()
+    if evaluated.questions:
+        places = evaluated.places
+        indices = range(len(evaluated.answer_loss)) if places is None else places.tolist()
+        questions = tuple(f"row {index + 1} of {rows}" for index in indices)
+    samples = evaluated.samples
     if samples is not None:
+        # The numbers of answers are kept, because metrics of sampled answers read them.
         samples = replace(samples, texts=tuple(("",) * len(texts) for texts in samples.texts))
-    compressed = seen.compressed_bytes
-    if compressed is None and len(seen.references) == count:
-        sizes = [len(zlib.compress(t.encode(errors="surrogatepass"))) for t in seen.references]
-        compressed = np.array(sizes, dtype=np.int64)
-    plain = replace(
-        seen,
-        questions=tuple(f"row {place + 1} of {rows}" for place in places) if seen.questions else (),
+    bare = replace(
+        evaluated,
+        questions=questions,
         generated=(),
         references=(),
         options=(),
         samples=samples,
-        compressed_bytes=compressed,
+        compressed_bytes=_compressed_bytes(evaluated),
         text_values={},
     )
-    values: dict[str, FloatArray] = {}
+    # A metric reads texts if its values without them are other ones.
+    text_values: dict[str, FloatArray] = {}
     for measure in measures:
-        known = _values(measure, seen)
-        if known is not None and not _are_equal(known, _values(measure, plain)):
-            values[measure.key] = known
-    return replace(plain, text_values=values)
+        values = _values(measure, evaluated)
+        if values is not None and not _are_equal(values, _values(measure, bare)):
+            text_values[measure.key] = values
+    return replace(bare, text_values=text_values)
 
 
-def _values(measure: Measure, seen: SetEvaluation) -> FloatArray | None:
-    """The values of a metric; None if it cannot be computed, or fails without the texts."""
+def _compressed_bytes(evaluated: SetEvaluation) -> IntArray | None:
+    """Return the sizes [n] of the true answers after zlib; None if the texts are not known."""
+    known = evaluated.compressed_bytes
+    if known is not None or len(evaluated.references) != len(evaluated.answer_loss):
+        return known
+    sizes = [
+        len(zlib.compress(reference.encode(errors="surrogatepass")))
+        for reference in evaluated.references
+    ]
+    return np.array(sizes, dtype=np.int64)
+
+
+def _values(measure: Measure, evaluated: SetEvaluation) -> FloatArray | None:
+    """Return the values [n] of a metric; None if it cannot be computed, or fails."""
     try:
-        return measure.per_example(seen)
-    except PluginError:  # the summary says so, which computes the metric, too
+        return measure.per_example(evaluated)
+    except PluginError:  # the summary computes the metric, too, and reports the error
         return None
 
 

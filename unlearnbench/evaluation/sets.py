@@ -13,35 +13,56 @@ from unlearnbench.base.errors import EvaluationError
 def evaluation_sets(
     benchmark: Dataset, fraction: SplitKey, profile: Profile
 ) -> dict[SetName, tuple[Question, ...]]:
-    """The questions of each set: the profile's number of rows, from its column.
+    """Return the questions of each set: as many rows as the profile has, from its column.
 
-    Set `holdout` is there if there are such rows. Its questions are always the original ones, as in
-    open-unlearning.
+    The set `holdout` is there if there are such rows. Its questions are always the original ones,
+    as in open-unlearning.
 
-    Raises: EvaluationError for a row without that column.
+    Args:
+        benchmark: The rows of the benchmark.
+        fraction: The split.
+        profile: Rules of the evaluation.
+
+    Raises:
+        EvaluationError: A row has no question in the profile's column.
     """
     split = benchmark.splits[fraction]
-    chosen = {n: q[: profile.rows] for n, q in split.sets.items() if q or n != "holdout"}
+    sets = {
+        name: rows[: profile.rows] for name, rows in split.sets.items() if rows or name != "holdout"
+    }
     if profile.question_key == "question":
-        return chosen
+        return sets
     files: dict[SetName, str] = {"retain": "retain_perturbed", "forget": f"{split.name}_perturbed"}
-    for name, file in ((name, file) for name, file in files.items() if name in chosen):
-        chosen[name] = tuple(
-            _paraphrased(row, i, name, file) for i, row in enumerate(chosen[name], start=1)
-        )
-    return chosen
+    for name, file in files.items():
+        if name in sets:
+            sets[name] = tuple(
+                _paraphrased(row, number, name, file)
+                for number, row in enumerate(sets[name], start=1)
+            )
+    return sets
 
 
 def is_answered(rows: Sequence[Question], role: Role | None) -> bool:
-    """True if answers to a set are generated: a metric reads them, and the rows ask for them."""
+    """Whether answers to a set are generated: a metric reads them, and the rows ask for them."""
     return role not in SCORED_ONLY and not any(row.is_scored_only for row in rows)
 
 
 def _paraphrased(row: Question, number: int, name: str, file: str) -> Question:
+    """Return a row that asks the paraphrased question.
+
+    Args:
+        row: The row.
+        number: Its number in the set, from 1, for the message.
+        name: Name of the set.
+        file: Name of TOFU's file with the set.
+
+    Raises:
+        EvaluationError: The row has no paraphrased question.
+    """
     if not row.paraphrased_question:
         raise EvaluationError(
             f"set {name} ({file}): row {number} has no 'paraphrased_question', which question_key "
             "names; add the column to that file, or leave question_key out"
         )
-    # The other wording is the original then, which an attack can ask.
+    # An attack by a paraphrase then asks the original question.
     return replace(row, question=row.paraphrased_question, paraphrased_question=row.question)

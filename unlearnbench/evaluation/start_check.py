@@ -1,19 +1,18 @@
-"""What a start model knows of its rows before any unlearning, and whether runs from it can show
-anything.
+"""Check before the first run of a sweep that the start model knows its rows.
 
 A start model that has not learned the forget rows has nothing to forget, and one that cannot answer
-retain rows has nothing to keep. Every method would then look alike, or the one that damages most
+retain rows has nothing to keep. All methods would then look alike, or the method that damages most
 would look best. That is why a sweep measures two things before its first run, and stops if one of
-them fails:
+them is too low:
 
-- extraction strength on the forget rows, held against the retain model's question by question
+- extraction strength on the forget rows, compared with the retain model's question by question
 - ROUGE on the retain rows
 
 With very few forget rows no interval can exclude chance, whatever the models answer. Such a sweep
-goes on if the start model looks as if it has learned them, and says that this is not sure.
+goes on if the start model looks as if it has learned them, and says that this is not certain.
 
-The process that evaluates a start model measures both, and its record keeps them in the provenance.
-Sweep, page and terminal read them from there, so that all say the same.
+The process that evaluates a start model measures both numbers, and the model's record keeps them in
+its provenance. Sweep, page and terminal read them from there, so that all say the same.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ LOW_RATE = 3
 _STRENGTH = "extraction_strength"
 _ROUGE = "rouge"
 Ends = tuple[float, float]
-"""Low and high end of a 95 % interval."""
+"""Lower and upper end of a 95 % interval."""
 
 
 @dataclass(frozen=True)
@@ -59,12 +58,13 @@ class Memorized:
     start: float
     retain: float
     interval: Ends
-    """Of the start model's less the retain model's, over questions."""
+    """Interval over questions of the difference: the start model's less the retain model's."""
     rows: int
+    """Number of questions."""
 
     @classmethod
     def read(cls, entry: Mapping[str, Any]) -> Memorized:
-        """Read it from JSON."""
+        """Read the measurement from its JSON in a record."""
         low, high = entry["interval"]
         values: dict[str, Any] = {**entry, "interval": (low, high)}
         return cls(**values)
@@ -100,19 +100,20 @@ class Answered:
     set_name: str
     start: float
     interval: Ends | None
-    """None of a single row with nothing to judge its spread by."""
+    """Interval over questions of `start`; None for a single row, whose spread is not known."""
     rows: int
+    """Number of questions."""
 
     @classmethod
     def read(cls, entry: Mapping[str, Any]) -> Answered:
-        """Read it from JSON."""
+        """Read the measurement from its JSON in a record."""
         ends = entry["interval"]
         values: dict[str, Any] = {**entry, "interval": None if ends is None else tuple(ends)}
         return cls(**values)
 
     @property
     def is_enough(self) -> bool:
-        """Whether the answers have enough of the true ones for something to be kept."""
+        """Whether the answers have enough words of the true ones for something to be kept."""
         return self.start >= LEAST_ROUGE
 
     def __str__(self) -> str:
@@ -142,12 +143,17 @@ class Trained:
     def of(
         cls, settings: ModelSettings, rows: int, usual_rate: float | None = None
     ) -> Trained | None:
-        """Read the settings of a model; None if the configuration names a start model."""
+        """Return how a model is trained by its settings; None if they name a start model."""
         if settings.fine_tuned is not None:
             return None
         preparation = settings.preparation
-        rate, size = preparation.learning_rate, preparation.batch_size
-        return cls(preparation.epochs, rate, size, rows, usual_rate)
+        return cls(
+            epochs=preparation.epochs,
+            learning_rate=preparation.learning_rate,
+            batch_size=preparation.batch_size,
+            rows=rows,
+            usual_rate=usual_rate,
+        )
 
     @property
     def steps(self) -> int:
@@ -156,7 +162,7 @@ class Trained:
 
     @property
     def advice(self) -> str:
-        """What to change."""
+        """What was done, and what to change about it."""
         training = (
             f"Its preparation had {self.steps} optimiser step{'s' * (self.steps != 1)} "
             f"(epochs {self.epochs}, {self.rows} rows, batch_size {self.batch_size}) at "
@@ -218,7 +224,7 @@ class StartCheck:
 
         Args:
             start: The plain evaluation of the start model.
-            retain: That of the retain model, if there is one.
+            retain: The retain model's evaluation, if there is one.
             plan: Metrics of the benchmark.
             roles: Role of each set.
             trained: How the start model was made.
@@ -226,9 +232,9 @@ class StartCheck:
         """
         memorized: list[Memorized] = []
         for measure, set_name in _measures(plan, _STRENGTH, roles, "forget"):
-            found = None if retain is None else _memorized(measure, set_name, start, retain)
-            if found is not None:
-                memorized.append(found)
+            on_set = None if retain is None else _memorized(measure, set_name, start, retain)
+            if on_set is not None:
+                memorized.append(on_set)
         answered: list[Answered] = []
         for measure, set_name in _measures(plan, _ROUGE, roles, "retain"):
             values = _finite(_values(measure, set_name, start))
@@ -236,15 +242,15 @@ class StartCheck:
                 ends = mean_interval(values, measure.metric.bounds)
                 answered.append(Answered(set_name, float(values.mean()), ends, values.size))
         return cls(
-            max(memorized, key=lambda item: item.interval[0], default=None),
-            max(answered, key=lambda item: item.start, default=None),
-            trained,
-            has_base,
+            memorized=max(memorized, key=lambda on_set: on_set.interval[0], default=None),
+            answered=max(answered, key=lambda on_set: on_set.start, default=None),
+            trained=trained,
+            has_base=has_base,
         )
 
     @classmethod
     def read(cls, entry: Mapping[str, Any] | None) -> StartCheck | None:
-        """Read what `entry` has written; None for records of versions that measured nothing."""
+        """Read what `entry` wrote; None for records of versions that measured nothing."""
         if entry is None:
             return None
         memorized: Mapping[str, Any] | None = entry["memorized"]
@@ -259,14 +265,14 @@ class StartCheck:
 
     @property
     def entry(self) -> dict[str, Any]:
-        """The entry of a record's provenance."""
+        """The entry in the provenance of the start model's record."""
         return {KEY: asdict(self)}
 
     @property
     def has_learned(self) -> bool:
         """Whether the forget rows are learned, as far as that was measured and can be decided."""
-        seen = self.memorized
-        return seen is None or seen.is_above or seen.is_undecided
+        memorized = self.memorized
+        return memorized is None or memorized.is_above or memorized.is_undecided
 
     @property
     def has_answers(self) -> bool:
@@ -302,7 +308,7 @@ class StartCheck:
 
     @property
     def doubt(self) -> str:
-        """Why it cannot be decided if the forget rows are learned; empty if it can."""
+        """Why it cannot be decided whether the forget rows are learned; empty if it can."""
         if self.memorized is None or not self.memorized.is_undecided:
             return ""
         rows = self.memorized.rows
@@ -322,30 +328,34 @@ class StartCheck:
     @property
     def _few(self) -> str:
         """Advice if the start model may have learned the rows, and too few of them were asked."""
-        seen = self.memorized
-        if seen is None or self.has_learned or not seen.looks_above:
+        memorized = self.memorized
+        if memorized is None or self.has_learned or not memorized.looks_above:
             return ""
         return (
-            f". With n = {seen.rows} the difference may be chance: name or evaluate more forget "
-            "rows"
+            f". With n = {memorized.rows} the difference may be chance: name or evaluate more "
+            "forget rows"
         )
 
 
 def _measures(
     plan: MetricPlan, name: str, roles: Mapping[str, Role], role: Role
 ) -> Iterator[tuple[Measure, str]]:
-    """Yield the sets of a role on which a metric is reported."""
+    """Yield a metric with each of the sets of a role on which it is reported."""
     for measure in plan.measures:
-        if measure.name == name:
-            for set_name in measure.sets:
-                if roles[set_name] == role:
-                    yield measure, set_name
+        if measure.name != name:
+            continue
+        for set_name in measure.sets:
+            if roles[set_name] == role:
+                yield measure, set_name
 
 
 def _values(measure: Measure, set_name: str, evaluation: Evaluation) -> FloatArray | None:
-    """[n] the values by question; None without the set, or what the metric reads of it."""
-    seen = evaluation.sets.get(set_name)
-    return None if seen is None else measure.per_example(seen)
+    """Return the values [n] by question.
+
+    The result is None if the evaluation does not have the set, or what the metric reads of it.
+    """
+    evaluated = evaluation.sets.get(set_name)
+    return None if evaluated is None else measure.per_example(evaluated)
 
 
 def _finite(values: FloatArray | None) -> FloatArray:
@@ -361,8 +371,9 @@ def _memorized(
     if own is None or other is None or own.shape != other.shape:
         return None
     # An empty answer has no strength in either model.
-    known = np.isfinite(own) & np.isfinite(other)
-    own, other = own[known], other[known]
+    are_known = np.isfinite(own) & np.isfinite(other)
+    own = own[are_known]
+    other = other[are_known]
     ends = mean_interval(own - other, difference_bounds(measure.metric.bounds))
     if ends is None:
         return None

@@ -1,4 +1,4 @@
-"""All metrics of an evaluation, and what two evaluations need to have in common to compare."""
+"""All metrics of an evaluation, and what two evaluations must have in common to be compared."""
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -17,11 +17,14 @@ from unlearnbench.config.profiles import profile_of_id
 from unlearnbench.evaluation.precision import check_precision
 from unlearnbench.stats.truth_ratio import truth_ratios as ratios_of_losses
 
+_SHOWN = 60
+"""Largest number of characters of a question in a message."""
+
 
 def truth_ratios(evaluation: SetEvaluation, profile: Profile) -> FloatArray:
-    """[n] truth ratios R of a set under a profile, see `stats/truth_ratio.py`.
+    """Compute the truth ratios R [n] of a set under a profile, see `stats/truth_ratio.py`.
 
-    NaN without perturbed answers, as holdout rows are.
+    They are NaN for rows without perturbed answers, such as holdout rows.
     """
     if not evaluation.perturbed_loss.shape[1]:
         return np.full(len(evaluation.base_loss), np.nan)
@@ -35,9 +38,10 @@ def truth_ratios(evaluation: SetEvaluation, profile: Profile) -> FloatArray:
 
 
 def forget_ratios(evaluation: Evaluation) -> FloatArray:
-    """[n] truth ratios of the forget set, by the evaluation's own profile.
+    """Compute the truth ratios [n] of the set `forget`, by the evaluation's own profile.
 
-    Raises: EvaluationError where this version does not know the profile.
+    Raises:
+        EvaluationError: This version does not know the profile.
     """
     return truth_ratios(evaluation.sets["forget"], profile_of_id(evaluation.profile))
 
@@ -51,13 +55,25 @@ def summarize(
     chosen: MetricChoices = NO_CHOICES,
     references: frozenset[Reference] | None = None,
 ) -> dict[str, float | None]:
-    """All metrics of an evaluation, by the columns of `results.csv`.
+    """Compute all metrics of an evaluation.
 
-    Forget Quality and its companions need the retain model's evaluation, scores relative to where
-    runs begin the start model's; without them, and wherever a value is not a number, a metric is
-    None. The benchmark is TOFU where none is given; `chosen` are a configuration's metrics.
-    `references` are the models that there are to compare with, whether they are given here or not;
-    by default a benchmark that can do without a retain model has one if it is given.
+    Args:
+        evaluation: The evaluation.
+        retain: The retain model's evaluation. Without it, Forget Quality and its companions are
+            None.
+        profile: Rules of the evaluation.
+        start: The start model's plain evaluation. Without it, metrics relative to the start model
+            are None.
+        benchmark: The benchmark; None for TOFU.
+        chosen: Metrics that a configuration names, with their settings.
+        references: The models that exist for a comparison, whether they are given here or not.
+            None: a benchmark that can do without a retain model has one if `retain` is given.
+
+    Returns:
+        Numbers by the columns of `results.csv`; None if a value is not a number.
+
+    Raises:
+        EvaluationError: The evaluations are by different rules, or of different questions.
     """
     benchmark = benchmark or benchmark_named("tofu")
     _check_same_profile("the evaluation", evaluation.profile, "it is summarised by", profile.id)
@@ -77,10 +93,21 @@ def values_of(
     retain: Evaluation | None,
     start: Evaluation | None,
 ) -> dict[str, float | None]:
-    """The metrics of a plan, by column.
+    """Compute the metrics of a plan.
 
-    forget  sets whose questions are to be the retain model's
-    subject  name of the comparison, for the message
+    Args:
+        plan: The metrics.
+        forget: Names of the sets whose questions must be the same as the retain model's.
+        subject: Name of the number that compares with the retain model, for the message.
+        evaluation: The evaluation.
+        retain: The retain model's evaluation, if there is one.
+        start: The start model's evaluation, if there is one.
+
+    Returns:
+        Numbers by column.
+
+    Raises:
+        EvaluationError: The evaluations are by different rules, or of different questions.
     """
     if retain is not None:
         _check_same_profile(
@@ -88,8 +115,9 @@ def values_of(
         )
         check_precision("the model", evaluation.precision, "the retain model", retain.precision)
         check_same_questions(evaluation, retain, forget, subject)
-    others = (None if item is None else _known(plan, item) for item in (retain, start))
-    return plan.values(evaluation.sets, *others)
+    retain_model = None if retain is None else _evaluated_model(plan, retain)
+    start_model = None if start is None else _evaluated_model(plan, start)
+    return plan.values(evaluation.sets, retain_model, start_model)
 
 
 def plan_of(
@@ -98,16 +126,17 @@ def plan_of(
     chosen: MetricChoices = NO_CHOICES,
     references: frozenset[Reference] | None = None,
 ) -> MetricPlan:
-    """The metrics of a benchmark under a profile, see `benchmark_plan`.
+    """Return the metrics of a benchmark under a profile, see `benchmark_plan`.
 
-    Without a benchmark, those of TOFU's schema, which logs and records of earlier versions have.
+    Without a benchmark they are TOFU's, because logs and records of earlier versions name none.
     """
     return benchmark_plan(profile, benchmark or benchmark_named("tofu"), chosen, references)
 
 
+# All runs of a sweep are compared with the same few models.
 @lru_cache(maxsize=8)
-def _known(plan: MetricPlan, evaluation: Evaluation) -> EvaluatedModel:
-    """A model that others are compared with, and what is known of it by itself."""
+def _evaluated_model(plan: MetricPlan, evaluation: Evaluation) -> EvaluatedModel:
+    """Return a model that others are compared with, and its own metrics."""
     return EvaluatedModel(evaluation.sets, plan.values(evaluation.sets))
 
 
@@ -120,18 +149,24 @@ def _check_same_profile(first: str, profile: str, second: str, other: str) -> No
 
 
 def first_difference(questions: Sequence[str], others: Sequence[str]) -> int | None:
-    """Index of the first question that differs, up to the shorter list; None if none does.
+    """Return the index of the first question that differs; None if none does.
 
-    White space does not count: it may come from other tokenizers.
+    Only questions that both lists have a place for are compared. White space does not count,
+    because it may come from different tokenizers.
     """
-    pairs = enumerate(zip(questions, others, strict=False))
-    return next((i for i, (item, other) in pairs if item.split() != other.split()), None)
+    for index, (question, other) in enumerate(zip(questions, others, strict=False)):
+        if question.split() != other.split():
+            return index
+    return None
 
 
-def forget_sets(benchmark: Benchmark, *of: Evaluation) -> tuple[SetName, ...]:
-    """The sets of forget rows that all these evaluations have."""
-    names = (name for name, role in benchmark.set_roles.items() if role == "forget")
-    return tuple(name for name in names if all(name in item.sets for item in of))
+def forget_sets(benchmark: Benchmark, *evaluations: Evaluation) -> tuple[SetName, ...]:
+    """Return the names of the sets of forget rows that all these evaluations have."""
+    return tuple(
+        name
+        for name, role in benchmark.set_roles.items()
+        if role == "forget" and all(name in evaluation.sets for evaluation in evaluations)
+    )
 
 
 def check_same_questions(
@@ -153,12 +188,14 @@ def check_same_questions(
     for name in sets:
         if name not in model.sets or name not in retain.sets:
             continue
-        questions, others = (item.sets[name].questions for item in (model, retain))
-        i = first_difference(questions, others)
-        if i is not None:
+        questions = model.sets[name].questions
+        retain_questions = retain.sets[name].questions
+        index = first_difference(questions, retain_questions)
+        if index is not None:
             raise EvaluationError(
-                f"{subject}: {name} question {i} is "
-                f"{questions[i][:60]!r} for the model and {others[i][:60]!r} for the retain model; "
+                f"{subject}: {name} question {index} is "
+                f"{questions[index][:_SHOWN]!r} for the model and "
+                f"{retain_questions[index][:_SHOWN]!r} for the retain model; "
                 "what is relative to it needs the same questions on both sides: evaluate both on "
                 "the same forget split"
             )

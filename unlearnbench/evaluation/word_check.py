@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from unlearnbench.evaluation.evaluator import Evaluator
 
 KEY = "uncounted_words"
-"""Key in the provenance of a record: share of uncounted answers by set."""
+"""Key in the provenance of a record, for the shares of uncounted answers by set."""
 LEAST_SHARE = 0.01
 """Share of a set's answers from which a warning is worth its line."""
 MOST_ANSWERS = 0.5
@@ -64,7 +64,10 @@ def rouge_sets(plan: MetricPlan) -> tuple[str, ...]:
 def uncounted_notice(shares: Mapping[str, float], profile: Profile, fix: str) -> str | None:
     """Return a line about answers whose words are not counted; None if there are none.
 
-    fix  how the user names a profile, such as `set evaluation.profile to`
+    Args:
+        shares: Shares of uncounted answers by set, see `uncounted_shares`.
+        profile: Rules of the evaluation.
+        fix: How the user names a profile, such as `set evaluation.profile to`.
     """
     if not shares:
         return None
@@ -81,8 +84,9 @@ def evaluated_shares(evaluation: Evaluation, sets: Sequence[str]) -> dict[str, f
     """Return the shares of uncounted answers in an evaluation's sets, see `uncounted_shares`."""
     shares: dict[str, float] = {}
     for name in sets:
-        if seen := evaluation.sets.get(name):
-            shares |= uncounted_shares({name: seen.references}, seen.word_rule)
+        evaluated = evaluation.sets.get(name)
+        if evaluated is not None:
+            shares |= uncounted_shares({name: evaluated.references}, evaluated.word_rule)
     return shares
 
 
