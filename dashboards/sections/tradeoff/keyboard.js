@@ -38,11 +38,13 @@
     const { node } = plot;
     let position = null; // { line, point }: indices in `shownLines` and in the line's points
 
-    // The present point, or null: filters may have hidden its line.
+    // The present point. Filters may have hidden its line (then it is null), or may have left the line
+    // fewer points (then it is the last of them).
     const currentPoint = () => {
       const line = position === null ? undefined : shownLines(node)[position.line];
       if (!line) return null;
-      return { trace: line.trace, curve: line.curve, index: line.points[position.point] };
+      const place = Math.min(position.point, line.points.length - 1);
+      return { trace: line.trace, curve: line.curve, index: line.points[place] };
     };
 
     // Shows a point as if the pointer were on it, and says its text to screen readers.

@@ -364,6 +364,23 @@ def test_the_keyboard_reaches_points_and_tables(visit: Visit, path: Path) -> Non
     assert page.locator("#selected").is_visible()
 
 
+def test_the_keyboard_opens_a_point_that_filters_left(visit: Visit, path: Path) -> None:
+    page = visit(path)
+    page.locator('.plot[data-panel="0"]').focus()
+    for _ in range(4):
+        page.keyboard.press("ArrowRight")
+    # The line has now fewer points than the number of the present one.
+    page.evaluate(
+        """async () => {
+            page.filters.epoch = 1;
+            page.changed();
+            await Promise.all(page.panels.map(page.refresh));
+        }"""
+    )
+    page.keyboard.press("Enter")
+    expect(page.locator("#selected h3")).to_contain_text("epoch 1")
+
+
 def test_nothing_is_wider_than_the_screen_in_any_colours(visit: Visit, path: Path) -> None:
     page = visit(path, width=390, dark=True)
     for name in SECTIONS:
