@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +14,7 @@ from unlearnbench.cli.options import Json, Plugins, register_plugins, sweep_fold
 
 if TYPE_CHECKING:
     from unlearnbench.analysis.meta_evaluation import MetaEvaluation, MetricQuality
-
+    from unlearnbench.analysis.results import Results
 
 app = new_group("Analyse the records of sweeps.")
 
@@ -47,63 +48,88 @@ def meta(
     from unlearnbench.analysis.meta_evaluation import attacked_runs, chosen_variant, meta_evaluation
     from unlearnbench.analysis.results import Results
 
-    reports = [Results.read(sweep_folder(folder)) for folder in dict.fromkeys(folders)]
-    rules = {f"{r.profile}, {r.schema.name or 'tofu'}" for r in reports if r.rows}
-    if len(rules) > 1:
-        raise RecordError(
-            "sweeps of different evaluation rules or benchmarks do not compare: "
-            f"{'; '.join(sorted(rules))}; give those of one"
-        )
-    rows = [row for report in reports for row in report.rows]
-    runs = [run for report in reports for run in attacked_runs(report)]
+    # A folder that is named twice is read once.
+    sweeps = [Results.read(sweep_folder(folder)) for folder in dict.fromkeys(folders)]
+    _check_same_rules(sweeps)
+    rows = [row for sweep in sweeps for row in sweep.rows]
+    runs = [run for sweep in sweeps for run in attacked_runs(sweep)]
+    # Two sweeps may have recorded the same run.
     attacked = {(run.row.run_id, run.variant): run for run in runs}.values()
     variants = tuple(dict.fromkeys(run.variant for run in attacked))
-    results = meta_evaluation(
+    evaluations = meta_evaluation(
         rows,
         attacked,
         relearning=chosen_variant(relearning, "relearning", variants),
         quantization=chosen_variant(quantization, "quantization", variants),
     )
+
     console = Console()
     if as_json:
-        console.print_json({"splits": [_json(result) for result in results]})
+        console.print_json({"splits": [_document(evaluation) for evaluation in evaluations]})
     else:
-        for result in results:
-            _print(result, console)
-    for line in dict.fromkeys(line for result in results for line in result.warnings()):
+        for evaluation in evaluations:
+            _print(evaluation, console)
+    warnings = [line for evaluation in evaluations for line in evaluation.warnings()]
+    for line in dict.fromkeys(warnings):
         console.warn(line)
     if out:
         from unlearnbench.report.figures import meta_evaluation as draw
         from unlearnbench.report.figures import save
 
-        save(draw(results), Path(out))
+        save(draw(evaluations), Path(out))
         console.note(f"figure  {out}")
 
 
-def _print(result: MetaEvaluation, console: Console) -> None:
+def _check_same_rules(sweeps: Sequence[Results]) -> None:
+    """Check that all sweeps have the same evaluation rules and benchmark.
+
+    Raises:
+        RecordError: If they do not.
+    """
+    rules = {f"{sweep.profile}, {sweep.schema.name or 'tofu'}" for sweep in sweeps if sweep.rows}
+    if len(rules) > 1:
+        raise RecordError(
+            "sweeps of different evaluation rules or benchmarks do not compare: "
+            f"{'; '.join(sorted(rules))}; give those of one"
+        )
+
+
+def _print(evaluation: MetaEvaluation, console: Console) -> None:
+    """Print the metrics of one split as a table, and why numbers or metrics are missing."""
     from unlearnbench.api.benchmark import split_percent
 
-    counts = f"{len(result.known)} models that know the rows, {len(result.unknown)} that do not"
-    title = f"{split_percent(result.forget_fraction)}: {counts}; a control is about other rows"
-    columns = ("metric", "knows", "faithfulness", "95 % interval", "beyond chance", "threshold")
-    further = ("accuracy", "Q", "runs", "R", "runs", "overall")
-    lines = [_cells(metric) for metric in (*result.metrics, *result.controls)]
-    console.table((*columns, *further), lines, title)
-    for name, attack in (("Q", "quantization"), ("R", "relearning")):
-        reasons = {getattr(metric, attack).reason for metric in result.metrics}
-        for reason in sorted(reasons - {""}):
-            console.paragraph(f"No {name}: {reason}.")
+    known = f"{len(evaluation.known)} models that know the rows"
+    unknown = f"{len(evaluation.unknown)} that do not"
+    split = split_percent(evaluation.forget_fraction)
+    title = f"{split}: {known}, {unknown}; a control is about other rows"
+    columns = (
+        *("metric", "knows", "faithfulness", "95 % interval", "beyond chance", "threshold"),
+        *("accuracy", "Q", "runs", "R", "runs", "overall"),
+    )
+    lines = [_cells(metric) for metric in (*evaluation.metrics, *evaluation.controls)]
+    console.table(columns, lines, title)
+    _print_reasons("Q", {metric.quantization.reason for metric in evaluation.metrics}, console)
+    _print_reasons("R", {metric.relearning.reason for metric in evaluation.metrics}, console)
     console.print()
-    for reason in dict.fromkeys(reason for _, reason in result.left_out):
-        labels = "; ".join(label for label, its in result.left_out if its == reason)
-        console.paragraph(f"Left out, {reason}: {labels}.")
+    labels_of_reason: dict[str, list[str]] = {}
+    for label, reason in evaluation.left_out:
+        labels_of_reason.setdefault(reason, []).append(label)
+    for reason, labels in labels_of_reason.items():
+        console.paragraph(f"Left out, {reason}: {'; '.join(labels)}.")
+
+
+def _print_reasons(column: str, reasons: set[str], console: Console) -> None:
+    """Print why a column lacks numbers. The reason of a number that exists is empty."""
+    for reason in sorted(reasons - {""}):
+        console.paragraph(f"No {column}: {reason}.")
 
 
 def _cells(metric: MetricQuality) -> tuple[Any, ...]:
-    """The cells of a line: what the metric is worth, then under each of the two attacks."""
+    """Return a line of the table: how good a metric is, and its robustness to both attacks."""
     quantization, relearning = metric.quantization, metric.relearning
+    control = " (control)" if metric.control else ""
     return (
-        f"{metric.column.label}{' (control)' * metric.control}",
+        f"{metric.column.label}{control}",
         metric.knows,
         round(metric.faithfulness, 3),
         f"{metric.low:.2f} to {metric.high:.2f}",
@@ -122,16 +148,21 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 3)
 
 
-def _json(result: MetaEvaluation) -> dict[str, Any]:
-    derived = ("robustness", "overall", "separates")
+def _document(evaluation: MetaEvaluation) -> dict[str, Any]:
+    """Return the metrics of one split as JSON."""
+    metrics: list[dict[str, Any]] = []
+    for metric in (*evaluation.metrics, *evaluation.controls):
+        derived = {
+            "robustness": metric.robustness,
+            "overall": metric.overall,
+            "separates": metric.separates,
+        }
+        metrics.append({**asdict(metric), **derived})
     return {
-        "split": result.forget_fraction,
-        "known": [row.run_id for row in result.known],
-        "unknown": [row.run_id for row in result.unknown],
-        "metrics": [
-            asdict(metric) | {name: getattr(metric, name) for name in derived}
-            for metric in (*result.metrics, *result.controls)
-        ],
-        "left_out": dict(result.left_out),
-        "warnings": [*result.warnings()],
+        "split": evaluation.forget_fraction,
+        "known": [row.run_id for row in evaluation.known],
+        "unknown": [row.run_id for row in evaluation.unknown],
+        "metrics": metrics,
+        "left_out": dict(evaluation.left_out),
+        "warnings": list(evaluation.warnings()),
     }

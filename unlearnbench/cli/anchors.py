@@ -28,8 +28,10 @@ if TYPE_CHECKING:
 
 app = new_group("Compare with published numbers of reference models.")
 
-
 HEADINGS = {"tofu": "Models of TOFU", "muse": "Models of MUSE"}
+"""Headings of the groups of `list`."""
+_DIFFERS = 1
+"""Exit code if a number differs from the published one."""
 
 
 @command(app, "list")
@@ -42,7 +44,8 @@ def list_anchors(wide: Wide = False, as_json: Json = False) -> None:
     """
     from unlearnbench.analysis.anchors import load_anchors
 
-    console, anchors = Console(), load_anchors().values()
+    console = Console()
+    anchors = load_anchors().values()
     if as_json:
         console.print_json([asdict(anchor) for anchor in anchors])
         return
@@ -56,14 +59,11 @@ def list_anchors(wide: Wide = False, as_json: Json = False) -> None:
         return
     from unlearnbench.cli.catalogue import Entry, print_catalogue
 
-    entries = [
-        Entry(
-            anchor.id,
-            f"{len(anchor.numbers)} metrics on {anchor.split}",
-            "muse" if anchor.forget_rows is None else "tofu",
-        )
-        for anchor in anchors
-    ]
+    entries: list[Entry] = []
+    for anchor in anchors:
+        summary = f"{len(anchor.numbers)} metrics on {anchor.split}"
+        group = "muse" if anchor.forget_rows is None else "tofu"
+        entries.append(Entry(anchor.id, summary, group))
     hint = "unlearnbench anchors show ID has the checkpoint and its published numbers."
     print_catalogue(entries, HEADINGS, hint, console)
 
@@ -80,7 +80,8 @@ def show(
     """
     from unlearnbench.analysis.anchors import find_anchor
 
-    anchor, console = find_anchor(anchor_id), Console()
+    console = Console()
+    anchor = find_anchor(anchor_id)
     if as_json:
         console.print_json(asdict(anchor))
         return
@@ -132,8 +133,11 @@ def check(
     anchor = find_anchor(anchor_id)
     if anchor.forget_rows is None and (log or data == "tofu"):
         raise EvaluationError(f"{anchor.id} is of MUSE: give --data muse, and no --log")
-    retained = _published(retain, anchor) if retain and (log or is_log_file(retain)) else None
-    if retain and retained is None:
+    retain_evaluation: Evaluation | None = None
+    if retain and (log or is_log_file(retain)):
+        retain_evaluation = _read_log(retain, anchor)
+    elif retain:
+        # A missing model is an error before the evaluation of the other one, which takes long.
         Source(retain).check()
     quiet_transformers()
 
@@ -153,27 +157,33 @@ def check(
                 progress=progress,
             )
 
-    evaluation = _published(log, anchor) if log else evaluated(anchor.checkpoint)
-    if retain and retained is None:
-        retained = evaluated(retain)
-    benchmark = data_settings("tofu" if log else data)
+    evaluation = _read_log(log, anchor) if log else evaluated(anchor.checkpoint)
+    if retain and retain_evaluation is None:
+        retain_evaluation = evaluated(retain)
     models = {ModelRole.MODEL: {PLAIN: evaluation}}
-    if retained is not None:
-        models[ModelRole.RETAIN] = {PLAIN: retained}
+    if retain_evaluation is not None:
+        models[ModelRole.RETAIN] = {PLAIN: retain_evaluation}
+    # Logs are of TOFU.
+    benchmark = data_settings("tofu" if log else data)
     records = records_of(models, benchmark, anchor.key)
-    (row,) = (row for row in table_of(records).rows if row.kind == "run")
+    (row,) = (row for row in table_of(records).rows if row.kind == ModelRole.MODEL.kind)
     checks = check_anchor(anchor, row.metrics, LOG_TOLERANCE if log else None)
     return _print_checks(anchor, checks, as_json=as_json)
 
 
-def _published(log: str, anchor: Anchor) -> Evaluation:
-    """Read a log. Raises: EvaluationError where its rules or rows are not the anchor's."""
+def _read_log(log: str, anchor: Anchor) -> Evaluation:
+    """Read an evaluation log.
+
+    Raises:
+        EvaluationError: If its rules or rows are not those of the published numbers.
+    """
     from unlearnbench.config.profiles import get_profile
     from unlearnbench.evaluation.logs import read_log
 
     evaluation = read_log(log)
-    rows, expected = len(evaluation.sets["forget"].answer_loss), get_profile(anchor.profile).id
-    if (evaluation.profile, rows) != (expected, anchor.forget_rows):
+    rows = len(evaluation.sets["forget"].answer_loss)
+    expected = get_profile(anchor.profile).id
+    if evaluation.profile != expected or rows != anchor.forget_rows:
         raise EvaluationError(
             f"{log}: by profile {shortened(evaluation.profile)[1:-1]} on {rows} forget rows, and "
             f"the published numbers are by {expected} on {anchor.forget_rows}: "
@@ -184,22 +194,36 @@ def _published(log: str, anchor: Anchor) -> Evaluation:
 
 
 def _print_checks(anchor: Anchor, checks: Sequence[AnchorCheck], *, as_json: bool) -> int:
-    """Print each verdict; returns the exit code."""
+    """Print a verdict on each number, and return the exit code.
+
+    Raises:
+        EvaluationError: If no number was measured.
+    """
     measured = [check for check in checks if check.verdict != "not measured"]
     if not measured:
         raise EvaluationError(
             f"{anchor.id}: none of its {len(checks)} published metrics was measured; give a whole "
             "log, of all four sets"
         )
-    differ = [check.metric for check in measured if check.verdict == "differs"]
-    console, rows = Console(), [asdict(check) for check in checks]
+    outside = [check.metric for check in measured if check.verdict == "differs"]
+    console = Console()
+    rows = [asdict(check) for check in checks]
     if as_json:
-        about = {"id": anchor.id, "checkpoint": anchor.checkpoint, "profile": anchor.profile}
-        console.print_json(about | {"reproduced": not differ, "checks": rows})
+        console.print_json(
+            {
+                "id": anchor.id,
+                "checkpoint": anchor.checkpoint,
+                "profile": anchor.profile,
+                "reproduced": not outside,
+                "checks": rows,
+            }
+        )
     else:
         title = f"{anchor.id}: {anchor.checkpoint}, {anchor.split}, profile {anchor.profile}"
         columns = ("metric", "verdict", "published", "measured", "difference", "tolerance")
         console.table(columns, [[row[key] for key in columns] for row in rows], title)
-        within = f"{len(measured) - len(differ)} of {len(measured)} metrics within tolerance"
-        console.note(within + (f"; outside: {', '.join(differ)}" if differ else ""))
-    return 1 if differ else 0
+        line = f"{len(measured) - len(outside)} of {len(measured)} metrics within tolerance"
+        if outside:
+            line += f"; outside: {', '.join(outside)}"
+        console.note(line)
+    return _DIFFERS if outside else 0

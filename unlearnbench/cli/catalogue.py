@@ -13,30 +13,31 @@ _INDENT = "  "
 
 @dataclass(frozen=True)
 class Entry:
-    """A line of a list."""
+    """A name in a list."""
 
     name: str
     summary: str
     group: str = ""
+    """Empty if the list has no groups."""
 
 
 def print_catalogue(
     entries: Sequence[Entry], headings: Mapping[str, str], hint: str, console: Console
 ) -> None:
-    """Print names and summaries; names are never cut, and summaries continue below themselves.
+    """Print names and summaries. Names are never cut; long summaries are wrapped.
 
     Args:
-        entries: In the order of their group.
-        headings: Of groups, in the order in which they are printed. Other groups follow under
+        entries: In any order of groups. Within a group, their order stays.
+        headings: By group, in the order in which the groups are printed. Other groups follow, under
             their own name.
-        hint: Sentence on where the rest is, which does not go into a pipe.
+        hint: Sentence on where to find more. It goes to standard error, so not into a pipe.
         console: Where to print.
     """
     groups = dict.fromkeys((*headings, *(entry.group for entry in entries)))
     longest = max((len(entry.name) for entry in entries), default=0)
     is_first = True
     for group in groups:
-        # A summary is no sentence, but the first line of a docstring.
+        # A summary is the first line of a docstring, which may end with a full stop.
         rows = [
             (entry.name.ljust(longest), entry.summary.removesuffix("."))
             for entry in entries

@@ -17,17 +17,16 @@ if TYPE_CHECKING:
     from unlearnbench.config.config_sources import ConfigSource
 
 SCHEMA = "schema.json"
-"""Beside a new config, whose first line names it: by it editors find the schema."""
+"""File next to a new config. The config's first line names it, so that editors find it."""
 
 app = new_group("List the configs that are installed, show one, or begin one of your own.")
-
 
 HEADINGS = {
     "here": "Run here: data and a tiny model are made; no network and no GPU",
     "cpu": "Run on a CPU: data or a small model are downloaded",
     "gpu": "Need a GPU",
 }
-"""The groups of `list`, by what a configuration needs; what anyone can run stands first."""
+"""Headings of the groups of `list`, by what a config needs. What anyone can run comes first."""
 
 
 @command(app, "list")
@@ -41,7 +40,8 @@ def list_configs(wide: Wide = False, as_json: Json = False) -> None:
     from unlearnbench.cli.catalogue import Entry, print_catalogue
     from unlearnbench.config.config_sources import shipped_configs
 
-    configs, console = shipped_configs(), Console()
+    console = Console()
+    configs = shipped_configs()
     rows = [
         {"name": name, "purpose": source.purpose, "source": source.package}
         for name, source in configs.items()
@@ -63,18 +63,20 @@ def list_configs(wide: Wide = False, as_json: Json = False) -> None:
 
 
 def _needed_for(source: "ConfigSource") -> str:
-    """The group of a configuration."""
+    """Return the group of a configuration, one of `HEADINGS`."""
     from unlearnbench.api import registry
     from unlearnbench.config.loader import read_config
 
     values = read_config(source).values
     models: list[dict[str, Any]] = values.get("models", [])
-    resources = [values, *models]
-    if any((section.get("resources") or {}).get("gpu") for section in resources):
-        return "gpu"
-    is_made = all(model.get("base") == "tiny" for model in models)
-    fields = registry.load("benchmarks", values["data"].get("source", "synthetic")).model_fields
-    return "here" if is_made and not {"path", "hub_id"} & fields.keys() else "cpu"
+    # Resources are set for all runs, or for the runs of a model.
+    for section in (values, *models):
+        if (section.get("resources") or {}).get("gpu"):
+            return "gpu"
+    makes_models = all(model.get("base") == "tiny" for model in models)
+    benchmark = registry.load("benchmarks", values["data"].get("source", "synthetic"))
+    makes_rows = not {"path", "hub_id"} & benchmark.model_fields.keys()
+    return "here" if makes_models and makes_rows else "cpu"
 
 
 @command(app, "show")
@@ -161,17 +163,18 @@ def new_config(
     if file.exists():
         raise OutputError(f"{file} exists, and is not written over; choose another name")
     check_file(file, "the config")
+    # The name of a sweep is a folder's name, too.
     sweep = re.sub(r"[^A-Za-z0-9.-]+", "_", file.stem).strip("._-") or "my_sweep"
     console = Console()
     if own.is_given:
         from unlearnbench.base.deferred_warnings import drain
         from unlearnbench.cli.own_config import own_config
 
-        made = own_config(own, base, model, name=sweep, file=file)
+        config = own_config(own, base, model, name=sweep, file=file)
         for line in drain():
             console.note(f"warning: {line}")
-        text = made.text
-        console.print("\n".join(made.read))
+        text = config.text
+        console.print("\n".join(config.read))
     elif model is not None or base is not None:
         given = "--model" if model is not None else "--base"
         raise DataError(

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
+from typing import NamedTuple
 
 from unlearnbench.base.console import Console
 from unlearnbench.cli.command import command, new_group
@@ -15,11 +16,19 @@ from unlearnbench.cli.options import Json
 
 app = new_group()
 
+_FAULT = 1
+"""Exit code if something that is needed does not work."""
 _FIRST_WITH_BFLOAT16 = 8
 """Compute capability of Ampere (A100, RTX 30). Volta (V100) has 7.0, Turing (T4) 7.5."""
 
-Finding = tuple[str, str, bool]
-"""Topic, what was found, and whether it works."""
+
+class Finding(NamedTuple):
+    """Something that was looked at."""
+
+    topic: str
+    text: str
+    """What was found, and how to mend it."""
+    works: bool
 
 
 @command(app, "doctor")
@@ -33,38 +42,47 @@ def doctor(as_json: Json = False) -> int:
       unlearnbench doctor
       unlearnbench doctor --json > doctor.json
     """
-    findings, console = [*_packages(), *_device(), *_folders()], Console()
-    faults = [topic for topic, _, works in findings if not works]
+    console = Console()
+    findings = [*_packages(), *_device(), *_folders()]
+    faults = [finding.topic for finding in findings if not finding.works]
     if as_json:
-        listed = [dict(zip(("topic", "text", "works"), row, strict=True)) for row in findings]
+        listed = [finding._asdict() for finding in findings]
         console.print_json({"works": not faults, "findings": listed})
     else:
-        for topic, text, works in findings:
-            line = f"{'ok   ' if works else 'WRONG'}  {topic:16}  {text}"
+        for finding in findings:
+            verdict = "ok   " if finding.works else "WRONG"
+            line = f"{verdict}  {finding.topic:16}  {finding.text}"
             console.paragraph(line, indent=" " * 25)
-        last = f"will not work: {', '.join(faults)}" if faults else "everything needed works"
-        console.print(f"\n{last}")
-    return bool(faults)
+        summary = f"will not work: {', '.join(faults)}" if faults else "everything needed works"
+        console.print(f"\n{summary}")
+    return _FAULT if faults else 0
 
 
 def _packages() -> Iterator[Finding]:
+    """Yield the system, and the versions of Python and of all packages that are needed."""
     from packaging.requirements import Requirement
 
-    yield "system", f"{platform.platform()}, {os.cpu_count()} cores", True
-    yield "Python", f"{platform.python_version()}, {sys.prefix}", True
-    yield "unlearnbench", version("unlearnbench"), True
-    for need in map(Requirement, requires("unlearnbench") or ()):
-        if need.marker is None or need.marker.evaluate({"extra": ""}):
-            try:
-                installed = version(need.name)
-                works = need.specifier.contains(installed, prereleases=True)
-            except PackageNotFoundError:
-                installed, works = "not installed", False
-            fix = f" → pip install '{need.name}{need.specifier}'"
-            yield need.name, installed + fix * (not works), works
+    yield Finding("system", f"{platform.platform()}, {os.cpu_count()} cores", works=True)
+    yield Finding("Python", f"{platform.python_version()}, {sys.prefix}", works=True)
+    yield Finding("unlearnbench", version("unlearnbench"), works=True)
+    for text in requires("unlearnbench") or ():
+        need = Requirement(text)
+        # Packages of extras, and those for other systems, are not needed.
+        if need.marker is not None and not need.marker.evaluate({"extra": ""}):
+            continue
+        try:
+            found = version(need.name)
+            works = need.specifier.contains(found, prereleases=True)
+        except PackageNotFoundError:
+            found = "not installed"
+            works = False
+        if not works:
+            found += f" → pip install '{need.name}{need.specifier}'"
+        yield Finding(need.name, found, works)
 
 
 def _device() -> Iterator[Finding]:
+    """Yield the GPUs, each of which carries out an addition, or why torch cannot be used."""
     try:
         import torch
 
@@ -72,16 +90,21 @@ def _device() -> Iterator[Finding]:
             device = torch.cuda.get_device_properties(index)
             torch.zeros(1, device=f"cuda:{index}").add_(1).item()
             found = f"{device.name}, {device.total_memory / 1e9:.0f} GB"
-            yield "GPU", found + bfloat16_notice(device.major), True
+            yield Finding("GPU", found + bfloat16_notice(device.major), works=True)
         if not torch.cuda.is_available():
-            yield "GPU", "none that torch can use (see nvidia-smi): runs use the CPU", True
+            none = "none that torch can use (see nvidia-smi): runs use the CPU"
+            yield Finding("GPU", none, works=True)
     except (ImportError, OSError, RuntimeError) as error:
         fix = "install a torch for this machine and driver (pytorch.org)"
-        yield "torch in use", f"{error} → {fix}", False
+        yield Finding("torch in use", f"{error} → {fix}", works=False)
 
 
 def bfloat16_notice(major: int) -> str:
-    """What to set on a GPU of that compute capability, if it has no bfloat16."""
+    """Return which settings a GPU without bfloat16 needs; empty if the GPU has bfloat16.
+
+    Args:
+        major: First number of its compute capability.
+    """
     if torch_is_rocm() or major >= _FIRST_WITH_BFLOAT16:
         return ""
     return (
@@ -91,7 +114,7 @@ def bfloat16_notice(major: int) -> str:
 
 
 def torch_is_rocm() -> bool:
-    """Whether torch is built for GPUs of AMD, whose versions count otherwise."""
+    """Whether torch is built for GPUs of AMD, which have other compute capabilities."""
     import torch
 
     return torch.version.hip is not None
@@ -102,11 +125,14 @@ def _folders() -> Iterator[Finding]:
     from huggingface_hub import constants, get_token
 
     for topic, folder in (("results", Path("runs")), ("HF_HOME", Path(constants.HF_HUB_CACHE))):
+        # The folder itself may not exist yet.
         nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
         try:
             with tempfile.TemporaryFile(dir=nearest):
                 free = shutil.disk_usage(nearest).free
-            yield topic, f"{folder}: writable, {free / 1e9:.0f} GB free", True
+            yield Finding(topic, f"{folder}: writable, {free / 1e9:.0f} GB free", works=True)
         except OSError as error:
-            yield topic, f"{folder}: cannot be written: {error.strerror}; name another", False
-    yield "hub's token", "found" if get_token() else "none: gated models are out of reach", True
+            text = f"{folder}: cannot be written: {error.strerror}; name another"
+            yield Finding(topic, text, works=False)
+    token = "found" if get_token() else "none: gated models are out of reach"
+    yield Finding("hub's token", token, works=True)

@@ -59,7 +59,9 @@ def export(
     from unlearnbench.report.sweep_tracker import sweep_config
 
     register_plugins(plugins)
-    (sweep, name), target, console = named_in(run, folder), Path(to), Console()
+    console = Console()
+    sweep, name = named_in(run, folder)
+    target = Path(to)
     check_place(target)
     choice = choose(sweep, name, epoch, step)
     console.note(f"{choice.record.id}  {choice.title}")

@@ -1,6 +1,5 @@
 """`unlearnbench figures …`: draw one figure, and write it."""
 
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,21 +13,23 @@ Out = Annotated[str, option("FILE", "Figure to write: .svg, .png, .pdf or .html.
 app = new_group("Write a figure: SVG, PNG, PDF or HTML.")
 
 
-def _inches(text: str | float) -> str | float:
-    with suppress(ValueError):
+def _width(text: str | float) -> str | float:
+    """Parse a width: a number of inches, or a name such as `column`, which the figure checks."""
+    try:
         return float(text)
-    return text
+    except ValueError:
+        return text
 
 
 Split = Annotated[
-    Any,  # typer takes no union
+    Any,  # `SplitKey`; Typer takes no union
     option("SPLIT", "Fraction or split.", "--forget", parser=split_key, default="all"),
 ]
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """Parts of a sweep that are drawn."""
+    """Parts of a sweep that are drawn. None draws all."""
 
     methods: Annotated[
         list[str] | None, option("METHOD", "Method to draw (repeatable).", default="all")
@@ -38,8 +39,8 @@ class Chosen:
 
 
 Width = Annotated[
-    Any,  # typer takes no union
-    option("WIDTH", "column (3.25 in), text (6.75 in), or inches in print.", parser=_inches),
+    Any,  # `str | float`; Typer takes no union
+    option("WIDTH", "column (3.25 in), text (6.75 in), or inches in print.", parser=_width),
 ]
 
 
@@ -143,6 +144,7 @@ def draw_paper(out: Out) -> None:
 
 
 def _save(figure: Any, out: str) -> None:
+    """Write a figure in the format that the file's name ends with."""
     from unlearnbench.report.figures import save
 
     save(figure, Path(out))

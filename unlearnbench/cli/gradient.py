@@ -37,11 +37,13 @@ def gradient(
     from unlearnbench.testing import example
 
     chosen = [*names, *files] if names else registry.names("methods")
-    profiles = gradient_profiles({name: example(name) for name in chosen}, reference or None)
+    methods = {name: example(name) for name in chosen}
+    profiles = gradient_profiles(methods, reference or None)
     console = Console()
-    columns = [f"p = {name}" for name in ("1e-6", "0.001", "0.5", "0.999", "1 - 1e-6")]
-    curves = [(n, *(p.norm for p in points[::20])) for n, points in profiles.curves.items()]
-    console.table(("norm of the gradient", *columns), curves)
+    columns = [f"p = {p}" for p in ("1e-6", "0.001", "0.5", "0.999", "1 - 1e-6")]
+    # A curve has 81 points. Every 20th is at one of these probabilities.
+    lines = [(name, *(p.norm for p in points[::20])) for name, points in profiles.curves.items()]
+    console.table(("norm of the gradient", *columns), lines)
     for name, reason in profiles.without.items():
         console.print(f"{name}: {reason}")
     if csv:

@@ -1,4 +1,8 @@
-"""`leaderboard`: put records of several groups side by side."""
+"""`unlearnbench leaderboard …`: boards with the records of several research groups.
+
+A board is a file with a line of JSON for each record. Each line has a hash of its own, so that a
+damaged line is found.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +41,12 @@ def export(
     from unlearnbench.report.leaderboard import exported, merge
 
     register_plugins(plugins)
-    lines = ((f, exported(sweep_folder(f)).text.splitlines()) for f in folders)
-    return _write(merge((folder, line) for folder, several in lines for line in several), out)
+    board = merge(
+        (folder, line)
+        for folder in folders
+        for line in exported(sweep_folder(folder)).text.splitlines()
+    )
+    return _write(board, out)
 
 
 @command(app, "merge")
@@ -77,7 +85,8 @@ def show(
     register_plugins(plugins)
     if page:
         check_file(page, "the page", (".html",))
-    board, console = _read(files), Console()
+    console = Console()
+    board = _read(files)
     if page:
         from unlearnbench.analysis.results import Results
         from unlearnbench.report.report import write_views
@@ -88,22 +97,31 @@ def show(
             description="Records that several sweeps have put together.",
         )
         console.note(f"page  {write_views(report, Path(), Path(page))}")
-    lost = [outcome(record) for record in board.records if record.status in WITHOUT_RESULT]
-    by_profile = boards(board.records)
-    evaluated = {
+    without_result = [
+        outcome(record) for record in board.records if record.status in WITHOUT_RESULT
+    ]
+    results_by_profile = boards(board.records)
+    # A profile by which only start and retain models were evaluated has no methods to show.
+    with_runs = {
         profile: results
-        for profile, results in by_profile.items()
+        for profile, results in results_by_profile.items()
         if any(row.kind == "run" for row in results.rows)
     }
-    for profile, results in (evaluated or by_profile).items():
-        table = best_table(results, without_result=lost)
+    for profile, results in (with_runs or results_by_profile).items():
+        table = best_table(results, without_result=without_result)
         console.print(f"best of each method, by {profile}\n\n{table}")
-        if line := mixed_code(results.records):
-            console.warn(line)
+        warning = mixed_code(results.records)
+        if warning:
+            console.warn(warning)
     return SOME_FAILED if board.refused else 0
 
 
 def _read(files: list[str]) -> Board:
+    """Read boards, merge them, and name the lines that are refused.
+
+    Raises:
+        RecordError: If no line is left.
+    """
     from unlearnbench.report.leaderboard import merge, read_lines
 
     board = merge(line for file in files for line in read_lines(Path(file)))
@@ -115,9 +133,11 @@ def _read(files: list[str]) -> Board:
 
 
 def _write(board: Board, out: str | None) -> int:
+    """Write a board to a file, or print it if there is none, and return the exit code."""
     console = Console()
     if out:
-        check_file(out, "the leaderboard", (".jsonl",))  # not a record, which is .json
+        # The suffix protects records, which are .json, from being written over.
+        check_file(out, "the leaderboard", (".jsonl",))
         write_file(Path(out), board.text, "the leaderboard")
     else:
         console.out.write(board.text)

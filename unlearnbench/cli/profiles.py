@@ -32,11 +32,11 @@ def list_profiles(wide: Wide = False, as_json: Json = False) -> None:
         console.print_json([_profile_json(profile) for profile in PROFILES.values()])
         return
     if wide:
-        rows = [
-            (p.name, p.id, ", ".join(f"{c.key} {c.text}" for _, c in differences(TOFU, p)) or "-")
-            for p in PROFILES.values()
-        ]
-        console.table(("profile", "id", "where it differs from tofu"), rows, is_wide=True)
+        lines: list[tuple[str, ...]] = []
+        for profile in PROFILES.values():
+            changes = [f"{choice.key} {choice.text}" for _, choice in differences(TOFU, profile)]
+            lines.append((profile.name, profile.id, ", ".join(changes) or "-"))
+        console.table(("profile", "id", "where it differs from tofu"), lines, is_wide=True)
         return
     entries = [Entry(name, SUMMARIES[name]) for name in PROFILES]
     hint = "unlearnbench profiles show NAME has every rule; profiles diff A B, what differs."
@@ -53,7 +53,8 @@ def show_profile(name: Name, as_json: Json = False) -> None:
     """
     from unlearnbench.config.profiles import COMMON, SUMMARIES, profile_named
 
-    profile, console = profile_named(name), Console()
+    console = Console()
+    profile = profile_named(name)
     if as_json:
         console.print_json(_profile_json(profile) | {"common": COMMON})
         return
@@ -75,15 +76,25 @@ def diff_profiles(a: Name, b: Name) -> None:
     """
     from unlearnbench.config.profiles import differences, profile_named
 
-    first, second = profile_named(a), profile_named(b)
-    rows = [(x.key, x.text, y.text, x.meaning) for x, y in differences(first, second)]
+    first = profile_named(a)
+    second = profile_named(b)
+    lines = [
+        (choice.key, choice.text, other.text, choice.meaning)
+        for choice, other in differences(first, second)
+    ]
     console = Console()
     console.print(f"{first.id} against {second.id}")
-    of_first, of_second = (profile.id.partition("@")[0] for profile in (first, second))
-    columns = ("choice", of_first, of_second, "meaning")
-    console.table(columns, rows, flowing={of_first, of_second, "meaning"})
+    # The names without the hash: `tofu+rows=80` of `tofu+rows=80@cafd1a53`.
+    first_name = first.id.partition("@")[0]
+    second_name = second.id.partition("@")[0]
+    columns = ("choice", first_name, second_name, "meaning")
+    console.table(columns, lines, flowing={first_name, second_name, "meaning"})
 
 
 def _profile_json(profile: Profile) -> dict[str, Any]:
-    choices = [{"choice": c.key, "value": c.value, "meaning": c.meaning} for c in profile.choices()]
+    """Return a profile as JSON, with all of its choices."""
+    choices = [
+        {"choice": choice.key, "value": choice.value, "meaning": choice.meaning}
+        for choice in profile.choices()
+    ]
     return {"name": profile.name, "id": profile.id, "choices": choices}

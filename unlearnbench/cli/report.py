@@ -61,50 +61,63 @@ def report(
       unlearnbench report runs/quickstart --table best
       unlearnbench report runs/quickstart --table scorecard --format latex
     """
-    target, console = Path(out) if out else None, Console()
+    console = Console()
+    target = Path(out) if out else None
     if target:
-        check_file(target, "the page", (".html",))  # not results.csv, nor a record
-    wanted = _wanted_table(table, kind)
+        # The suffix protects results.csv and records from being written over.
+        check_file(target, "the page", (".html",))
+    table_to_print = _table_to_print(table, kind)
     register_plugins(plugins)
     from unlearnbench.analysis.results import Results
     from unlearnbench.report.best_table import best_table
     from unlearnbench.report.report import finish, write_across
     from unlearnbench.results.outcomes import outcome
 
-    several = not Path(folder, "records").is_dir() and any(Path(folder).glob("*/records"))
-    if several and not (wanted or latex):
+    has_several_sweeps = not Path(folder, "records").is_dir() and any(
+        Path(folder).glob("*/records")
+    )
+    wants_table = table_to_print is not None or bool(latex)
+    if has_several_sweeps and not wants_table:
         console.print(f"page  {write_across(Path(folder), target)}")
         return
     source = sweep_folder(folder)
-    made = Results.read(source)
-    if wanted is not None:
-        name, format_of_table = wanted
+    results = Results.read(source)
+    if table_to_print is not None:
+        name, format_of_table = table_to_print
         if name == "best":
-            lost = map(outcome, made.without_result)
-            console.out.write(best_table(made, format_of_table, lost))
+            without_result = map(outcome, results.without_result)
+            console.out.write(best_table(results, format_of_table, without_result))
         else:
-            text = load("dashboards", "scorecard")(made, format_of_table)
+            text = load("dashboards", "scorecard")(results, format_of_table)
             console.out.write(_checked_scorecard(text, source))
     if latex:
-        text = load("dashboards", "scorecard-latex")(made)
+        text = load("dashboards", "scorecard-latex")(results)
         write_file(Path(latex), _checked_scorecard(text, source), "the scorecard")
         console.print(f"LaTeX {latex}")
-    if (wanted or latex) and not (out or show):
+    wants_page = not wants_table or bool(out) or show
+    if not wants_page:
         return
-    page = finish(source, target, made).page
+    page = finish(source, target, results).page
     console.print(f"page  {page}")
-    for line in made.warnings:
-        console.warn(line)
+    for warning in results.warnings:
+        console.warn(warning)
     if show:
         webbrowser.open(page.resolve().as_uri())
 
 
-def _wanted_table(
+def _table_to_print(
     table: TableName | TableFormat | None, kind: TableFormat | None
 ) -> tuple[TableName, TableFormat] | None:
-    """Return name and format of the table to print; None without one.
+    """Return name and format of the table to print; None if no table is.
 
     Earlier versions had only the table of best settings, and `--table` named its format.
+
+    Args:
+        table: Value of `--table`.
+        kind: Value of `--format`.
+
+    Raises:
+        typer.BadParameter: If a format is given without a table, or twice.
     """
     if table is None:
         if kind is not None:
@@ -156,15 +169,16 @@ def track(
     from unlearnbench.report.sweep_tracker import replay
     from unlearnbench.results.sweep_folder import lock_folder
 
-    # A sweep at work logs its records by itself: two at a time would log one twice.
+    # A running sweep logs its records by itself. Two commands at a time would log a record twice.
     with lock_folder(source):
-        done = replay(source, uri)
-    console, total = Console(), len(done.ids)
-    already = f", {total - done.logged} were there already" if total > done.logged else ""
-    store = redact(done.settings.uri or done.settings.tracker)
-    console.print(f"{done.logged} of {total} records logged to {store}{already}")
-    if done.address and done.address.startswith("http"):
-        console.print(f"page  {done.address}")
+        log = replay(source, uri)
+    console = Console()
+    total = len(log.ids)
+    already = f", {total - log.logged} were there already" if total > log.logged else ""
+    store = redact(log.settings.uri or log.settings.tracker)
+    console.print(f"{log.logged} of {total} records logged to {store}{already}")
+    if log.address and log.address.startswith("http"):
+        console.print(f"page  {log.address}")
 
 
 @command(app, "ui")

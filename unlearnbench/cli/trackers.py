@@ -23,7 +23,8 @@ def list_trackers(wide: Wide = False, as_json: Json = False) -> None:
     """
     from unlearnbench.cli.catalogue import Entry, print_catalogue
 
-    rows, console = [_row(offer) for offer in registry.offers("trackers")], Console()
+    console = Console()
+    rows = [_row(offer) for offer in registry.offers("trackers")]
     if as_json:
         console.print_json(rows)
     elif wide:
@@ -44,7 +45,8 @@ def show(name: Annotated[str, argument("NAME")], as_json: Json = False) -> None:
     """
     from unlearnbench.config.resources import TrackingSettings
 
-    row, console = _row(registry.find("trackers", name)), Console()
+    console = Console()
+    row = _row(registry.find("trackers", name))
     settings = {
         key: {"default": info.get_default(), "meaning": info.description}
         for key, info in TrackingSettings.model_fields.items()
@@ -64,12 +66,14 @@ def show(name: Annotated[str, argument("NAME")], as_json: Json = False) -> None:
 
 
 def _row(offer: registry.Offer) -> dict[str, Any]:
+    """Return what is known about a tracker. The summary of a broken one is its fault."""
     row = {"name": offer.name, "source": offer.source, "target": offer.target}
     try:
         tracker = registry.load("trackers", offer.name)
     except PluginError as error:
         return row | {"summary": str(error), "description": ""}
     module = inspect.getmodule(tracker)
-    about = inspect.cleandoc((module.__doc__ if module else None) or tracker.__doc__ or "")
-    summary, _, rest = about.partition("\n")
+    docstring_of_module = module.__doc__ if module else None
+    docstring = inspect.cleandoc(docstring_of_module or tracker.__doc__ or "")
+    summary, _, rest = docstring.partition("\n")
     return row | {"summary": summary, "description": rest.strip()}
