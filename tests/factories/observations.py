@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from unlearnbench.api.benchmark import Question
-from unlearnbench.api.metric import GRADIENTS, MOMENTS, SCORED_ONLY, Reads, Role
+from unlearnbench.api.metric import EXTRA, GRADIENTS, MOMENTS, SCORED_ONLY, Reads, Role
 from unlearnbench.api.observations import (
     AnswerTokens,
     Evaluation,
@@ -101,7 +101,7 @@ def subset(seen: SetEvaluation, keep: Sequence[int]) -> SetEvaluation:
     }
     changed |= {
         name: None if (values := getattr(seen, name)) is None else values[index]
-        for name in ("grad_norm", "start_loss", "answer_index", "compressed_bytes")
+        for name in (*EXTRA, "answer_index", "compressed_bytes")
     }
     tokens = None if seen.token_columns is None else _token_subset(seen.token_columns, keep)
     sampled = None

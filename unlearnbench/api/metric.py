@@ -59,25 +59,64 @@ Reads = Literal[
     "start_loss",
     "samples",
 ]
-"""Observations that a metric may read. A metric is undefined for a set without them."""
-EXTRA: frozenset[Reads] = frozenset({"grad_norm", "start_loss"})
-"""Observations that take time, and are made only if a reported metric reads them."""
-UNDER_ATTACK: frozenset[Reads] = frozenset({"samples"})
-"""Observations that only an attack makes. A metric that reads them has no column in a plain
-evaluation."""
+"""Observations that a metric may read. A metric is undefined for a set without them.
 
-# The keys are the names in `Reads`.
-_HAS: Mapping[Reads, Callable[[SetEvaluation], bool]] = {
-    "tokens": lambda seen: seen.token_columns is not None,
-    "moments": lambda seen: seen.token_columns is not None and seen.tokens.mean_logprob is not None,
-    "paraphrase": lambda seen: not np.array_equal(seen.base_loss, seen.answer_loss),
-    "perturbed": lambda seen: seen.perturbed_loss.shape[1] > 0,
-    "generated": lambda seen: len(seen.generated) == len(seen.answer_loss) > 0,
-    "rouge": lambda seen: not np.isnan(seen.rouge_l_recall).all(),
-    "grad_norm": lambda seen: seen.grad_norm is not None,
-    "start_loss": lambda seen: seen.start_loss is not None,
-    "samples": lambda seen: seen.samples is not None,
+Each of them has an entry in `OBSERVATIONS`.
+"""
+
+
+@dataclass(frozen=True)
+class ObservationKind:
+    """What an evaluation has to know of an observation, apart from how it is made."""
+
+    is_in: Callable[[SetEvaluation], bool]
+    """Whether a set has the observation."""
+    only_if_read: bool = False
+    """Whether it is made only if a reported metric reads it, because it takes time."""
+    needs_whole_weights: bool = False
+    """Whether each process needs all weights of the model. Runs that shard them are refused."""
+    of_attacked_models: bool = True
+    """Whether it is made of a model under attack, too. If not, a metric that reads it has no value
+    in `attacks.csv`."""
+    only_under_attack: bool = False
+    """Whether only an attack makes it. A metric that reads it has no column in a plain
+    evaluation."""
+
+
+OBSERVATIONS: Mapping[Reads, ObservationKind] = {
+    "tokens": ObservationKind(lambda seen: seen.token_columns is not None),
+    "moments": ObservationKind(
+        lambda seen: seen.token_columns is not None and seen.tokens.mean_logprob is not None
+    ),
+    "paraphrase": ObservationKind(
+        lambda seen: not np.array_equal(seen.base_loss, seen.answer_loss)
+    ),
+    "perturbed": ObservationKind(lambda seen: seen.perturbed_loss.shape[1] > 0),
+    "generated": ObservationKind(lambda seen: len(seen.generated) == len(seen.answer_loss) > 0),
+    "rouge": ObservationKind(lambda seen: not np.isnan(seen.rouge_l_recall).all()),
+    "grad_norm": ObservationKind(
+        lambda seen: seen.grad_norm is not None,
+        only_if_read=True,
+        needs_whole_weights=True,
+        of_attacked_models=False,
+    ),
+    "start_loss": ObservationKind(
+        lambda seen: seen.start_loss is not None,
+        only_if_read=True,
+        needs_whole_weights=True,
+        of_attacked_models=False,
+    ),
+    "samples": ObservationKind(lambda seen: seen.samples is not None, only_under_attack=True),
 }
+EXTRA: frozenset[Reads] = frozenset(
+    name for name, kind in OBSERVATIONS.items() if kind.only_if_read
+)
+"""Observations that are made only if a reported metric reads them. Each is a field of
+`SetEvaluation` with its name, [n], which is None if it was not made."""
+UNDER_ATTACK: frozenset[Reads] = frozenset(
+    name for name, kind in OBSERVATIONS.items() if kind.only_under_attack
+)
+"""Observations that only an attack makes."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +132,11 @@ class MetricColumn:
     bounds: tuple[float, float] = (0.0, 1.0)
     """Lowest and highest possible value."""
     set: str = ""
-    """Evaluation set of whose examples the number is the mean; empty if there is no single set."""
+    """Evaluation set of whose examples the number is the mean; empty if there is no single set.
+
+    MLflow groups its charts by it: the column `rouge_forget` of the set `forget` is
+    `forget/rouge` there.
+    """
 
     def __post_init__(self) -> None:
         """Refuse a column that no table could show.
@@ -151,6 +194,11 @@ class Metric(HyperParameters, ABC):
     def value(self, per_example: FloatArray) -> float | None:
         """Return the number of a set, by default the mean over its examples.
 
+        An example without a number is not skipped, because a model whose outputs are NaN would then
+        be judged by the few answers that it has. An example may lack a number for another reason,
+        such as an answer without words. Let `per_example` give it the number that is right for it,
+        such as 0. If no number is right, write a `Summary`, which reads the set itself.
+
         Args:
             per_example: Numbers of the examples [n].
 
@@ -202,7 +250,9 @@ class Measure:
         """Return the observations that the metric reads and a set does not have, sorted."""
         known = {} if seen.token_columns is None else seen.token_columns.observed
         brought = {observation.name for observation in self.metric.observes} - known.keys()
-        return tuple(sorted(brought.union(r for r in self.metric.reads if not _HAS[r](seen))))
+        return tuple(
+            sorted(brought.union(r for r in self.metric.reads if not OBSERVATIONS[r].is_in(seen)))
+        )
 
     def per_example(self, seen: SetEvaluation) -> FloatArray | None:
         """Read or compute the values of a set [n].

@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from unlearnbench.api import registry
 from unlearnbench.api.attack import Attack, WeightAttack
 from unlearnbench.api.benchmark import split_name
+from unlearnbench.api.metric import OBSERVATIONS
 from unlearnbench.base.errors import EvaluationError, PluginError, did_you_mean
 from unlearnbench.base.messages import Fault, Loc
 from unlearnbench.config.method_entry import Axis
@@ -183,7 +184,8 @@ def _metrics_can_be_reported(config: SweepConfig) -> Iterator[Fault]:
                 "it compares with the retain model, which these models do not have; leave the "
                 "metric out, or give each model a base",
             )
-        if plan.extra and sharded:
+        needs_whole_weights = any(OBSERVATIONS[name].needs_whole_weights for name in plan.extra)
+        if needs_whole_weights and sharded:
             text = f"needs whole weights in each process, and runs of {sharded[0]} shard theirs"
             fix = "set resources.parallel: ddp, or leave the metric out"
             yield Fault(loc, f"{text}; {fix}")

@@ -23,7 +23,12 @@ COSINE_FLOOR = 0.02
 
 @dataclass(frozen=True)
 class Schedule(ABC):
-    """The optimiser steps of one training."""
+    """The optimiser steps of one training.
+
+    Trainer, plan and `results/effort.py` ask a schedule for steps and rows. Two estimates count by
+    themselves, and have to follow if a schedule leaves out rows: the sampled answers in
+    `effort.effort_of`, and `time_to_go.cost`, which orders runs before any row is read.
+    """
 
     rows: int
     """Number of forget rows, at least 1. Each epoch has all of them."""

@@ -21,7 +21,7 @@ import numpy as np
 from unlearnbench.api.attack import SamplingAttack
 from unlearnbench.api.benchmark import Question
 from unlearnbench.api.callbacks import ProgressCallback
-from unlearnbench.api.metric import GRADIENTS, MOMENTS, Reads, Role
+from unlearnbench.api.metric import GRADIENTS, MOMENTS, OBSERVATIONS, Reads, Role
 from unlearnbench.api.observation import Observation
 from unlearnbench.api.observations import (
     AnswerTokens,
@@ -218,7 +218,7 @@ class Evaluator:
         sets: Mapping[SetName, Sequence[Question]],
         plain: Mapping[SetName, Sequence[Question]],
     ) -> Evaluator:
-        """Return an evaluator of other rows by the same rules, without the `extra` observations.
+        """Return an evaluator of the rows as an attack asks them, by the same rules.
 
         Args:
             sets: The questions of each set.
@@ -233,6 +233,7 @@ class Evaluator:
             self.batch_tokens,
             self.precision,
             self.roles,
+            {name for name in self.extra if OBSERVATIONS[name].of_attacked_models},
             plain=plain,
             observations=self.observations,
             context=self.context,

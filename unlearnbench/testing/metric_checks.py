@@ -15,6 +15,8 @@ import numpy as np
 
 from unlearnbench.api.membership import MembershipInference
 from unlearnbench.api.metric import (
+    EXTRA,
+    UNDER_ATTACK,
     EvaluatedModel,
     Measure,
     Metric,
@@ -33,7 +35,7 @@ from unlearnbench.testing.extreme_sets import hopeless_set, perfect_set
 AnyMetric = Metric | Summary
 
 _CLOSE = 1e-9
-_OPTIONAL = ("grad_norm", "start_loss", "samples")
+_OPTIONAL = EXTRA | UNDER_ATTACK
 """Observations that are there only where a metric declares that it reads them."""
 _SETS = ("retain", "real_authors", "world_facts", "forget", "holdout")
 """The sets of a made-up model: one at least of each role."""

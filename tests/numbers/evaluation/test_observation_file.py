@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from unlearnbench.api.metric import EXTRA
 from unlearnbench.api.observations import AnswerTokens, Evaluation, Samples, SetEvaluation
 from unlearnbench.base.errors import EvaluationError
 from unlearnbench.config.profiles import TOFU
@@ -27,7 +28,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
-    less: Any = {"token_columns": None, "grad_norm": None, "start_loss": None, "samples": None}
+    less: Any = dict.fromkeys({"token_columns", "samples", *EXTRA})
     scores_only = replace(made_up_set(n=2), generated=(), questions=(), **less)
     odd = replace(made_up_set(n=3), generated=("ß\ud800 \u2028",) * 3)
     odd = replace(odd, values={"mia_loss": np.random.default_rng(1).random(3)})
