@@ -47,7 +47,7 @@ class Id(Enum):
     SETTING = auto()
     """The setting of a run: everything except its seed. Runs of one setting are averaged."""
     STATED = auto()
-    """What a configuration states of a run, without what is derived from files and versions."""
+    """The settings of a run that a configuration states, not values from files and versions."""
     PREPARED = auto()
     """A start or retain model that is trained here."""
     BASE = auto()
@@ -114,7 +114,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Rule:
-    """Whether a field counts in ids, and what stands there for it.
+    """Whether a field counts in ids, and which value stands there for it.
 
     Attributes:
         words: The rule for people, such as `only if set`.
@@ -175,7 +175,7 @@ def identity_of(value: BaseModel, kind: Id = Id.RUN, **beside: Any) -> dict[str,
 def stored_identity(
     model: type[BaseModel], values: Mapping[str, Any], kind: Id, **beside: Any
 ) -> dict[str, Any]:
-    """Return what `identity_of` returns, for settings that are stored as JSON.
+    """Return the same as `identity_of`, for settings that are stored as JSON.
 
     The settings are not read as objects, because settings of other versions, or of plug-ins that
     are not installed here, cannot be. A field that is missing has its default. A key that is no

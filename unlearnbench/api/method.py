@@ -57,70 +57,107 @@ class Sampling:
 
 
 @dataclass(frozen=True)
-class Needs:
+class _NeedsFields:
+    """The fields of `Needs` as they are stored.
+
+    The constructor of `Needs` first makes sets of what an author writes, and then stores them in
+    these fields. So nothing has to be written into a frozen value afterwards.
+    """
+
+    parts: frozenset[Part]
+    logprobs: frozenset[Part]
+    distributions: frozenset[Part]
+    states: frozenset[Part]
+    layers: frozenset[int]
+    statistics: frozenset[Part]
+    alternatives: Sampling | None
+    samples: Sampling | None
+    prompts: tuple[str, ...]
+    questions: tuple[str, ...]
+    text: str
+    logits: bool
+    scores: frozenset[Part]
+
+
+@dataclass(frozen=True, init=False)
+class Needs(_NeedsFields):
     """The inputs of a method's loss. Nothing else is computed or kept in memory.
 
     For example, NPO compares the forget rows with the start model:
     `Needs(parts={"forget"}, logprobs={"forget"})`. A single name or a list may stand for a set.
+
+    Attributes:
+        parts: Parts that the loss reads, which go through the model in every step.
+
+            - `forget`: the rows to forget.
+            - `whole`: the rows to forget, with a loss on their prompts, too.
+            - `retain`: as many retain rows, drawn again in each epoch.
+            - `refusal`: the forget rows' questions, each with a refusal as its answer.
+            - `retain_refusal`: the retain rows' questions, each with a refusal as its answer.
+            - `alternative`: the forget rows' questions, each with another answer of the start
+              model.
+            - `sample`: the forget rows' questions, each with several answers that the trained model
+              samples in the step.
+        logprobs: Parts whose token log-probabilities under the frozen start model are read.
+        distributions: Parts whose whole next-token distributions under the frozen start model are
+            read.
+        states: Parts whose hidden states in the frozen start model, after `layers`, are read.
+        layers: Decoder layers, from 1, whose hidden states are read. The states of the last layer
+            are those after the final norm.
+        statistics: Parts that `Method.statistics` reads, before the first backward pass of a step.
+        alternatives: Settings of the part `alternative`. None if the loss does not read it.
+        samples: Settings of the part `sample`. None if the loss does not read it.
+        prompts: Other prompts of the forget rows, with `{question}`. `References.prompted` has the
+            start model's distributions over the tokens of the answers after each prompt.
+        questions: Other questions. `Reference.direction` points from the start model's states at
+            the end of the forget rows' prompts to its states at the end of these questions, if
+            `states` has `forget`.
+        text: Text whose tokens `Predictions.text_labels` puts in the place of a row's own tokens.
+        logits: Whether the loss reads `Predictions.logits`. All logits are then in memory at once,
+            which the estimate of memory counts.
+        scores: Parts whose scores by token are read. The score of `forget` and `retain` rows is the
+            column `score` of the data. The score of `sample` is what `Method.token_rewards`
+            returns.
     """
 
-    parts: Set[Part]
-    """Parts that the loss reads, which go through the model in every step.
-
-    - `forget`: the rows to forget.
-    - `whole`: the rows to forget, with a loss on their prompts, too.
-    - `retain`: as many retain rows, drawn again in each epoch.
-    - `refusal`: the forget rows' questions, each with a refusal as its answer.
-    - `retain_refusal`: the retain rows' questions, each with a refusal as its answer.
-    - `alternative`: the forget rows' questions, each with another answer of the start model.
-    - `sample`: the forget rows' questions, each with several answers that the trained model samples
-      in the step.
-    """
-    logprobs: Set[Part] = field(default_factory=frozenset[Part])
-    """Parts whose token log-probabilities under the frozen start model are read."""
-    distributions: Set[Part] = field(default_factory=frozenset[Part])
-    """Parts whose whole next-token distributions under the frozen start model are read."""
-    states: Set[Part] = field(default_factory=frozenset[Part])
-    """Parts whose hidden states in the frozen start model, after `layers`, are read."""
-    layers: Set[int] = field(default_factory=frozenset[int])
-    """Decoder layers, from 1, whose hidden states are read. The states of the last layer are those
-    after the final norm."""
-    statistics: Set[Part] = field(default_factory=frozenset[Part])
-    """Parts that `Method.statistics` reads, before the first backward pass of a step."""
-    alternatives: Sampling | None = None
-    """Settings of the part `alternative`; None if the loss does not read it."""
-    samples: Sampling | None = None
-    """Settings of the part `sample`; None if the loss does not read it."""
-    prompts: tuple[str, ...] = ()
-    """Other prompts of the forget rows, with `{question}`. `References.prompted` has the start
-    model's distributions over the tokens of the answers after each prompt."""
-    questions: tuple[str, ...] = ()
-    """Other questions. `Reference.direction` points from the start model's states at the end of the
-    forget rows' prompts to its states at the end of these questions, if `states` has `forget`."""
-    text: str = ""
-    """Text whose tokens `Predictions.text_labels` puts in the place of a row's own tokens."""
-    logits: bool = False
-    """Whether the loss reads `Predictions.logits`. All logits are then in memory at once, which the
-    estimate of memory counts."""
-    scores: Set[Part] = field(default_factory=frozenset[Part])
-    """Parts whose scores by token are read. The score of `forget` and `retain` rows is the column
-    `score` of the data. The score of `sample` is what `Method.token_rewards` returns."""
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        parts: Set[Part],
+        logprobs: Set[Part] = frozenset(),
+        distributions: Set[Part] = frozenset(),
+        states: Set[Part] = frozenset(),
+        layers: Set[int] = frozenset(),
+        statistics: Set[Part] = frozenset(),
+        alternatives: Sampling | None = None,
+        samples: Sampling | None = None,
+        prompts: tuple[str, ...] = (),
+        questions: tuple[str, ...] = (),
+        text: str = "",
+        logits: bool = False,
+        scores: Set[Part] = frozenset(),
+    ) -> None:
         """Make sets of names, and refuse names that mean nothing.
+
+        For each set, a single name or a list will do, too.
 
         Raises:
             PluginError: A part or a layer is unknown, or nothing reads a part.
         """
-        # The one write to a frozen value, before anything else can have read it. It lets authors
-        # write a name or a list in place of a set.
-        for field_ in ("parts", "logprobs", "distributions", "states", "statistics", "scores"):
-            object.__setattr__(self, field_, _part_names(field_, getattr(self, field_)))
-        given: Any = self.layers
-        layers = [given] if isinstance(given, int) else [*given]
-        if min(layers, default=1) < 1:
-            raise PluginError(f"Needs(layers={layers!r}): decoder layers count from 1")
-        object.__setattr__(self, "layers", frozenset(layers))
+        super().__init__(
+            parts=_part_names("parts", parts),
+            logprobs=_part_names("logprobs", logprobs),
+            distributions=_part_names("distributions", distributions),
+            states=_part_names("states", states),
+            statistics=_part_names("statistics", statistics),
+            scores=_part_names("scores", scores),
+            layers=_layer_numbers(layers),
+            alternatives=alternatives,
+            samples=samples,
+            prompts=prompts,
+            questions=questions,
+            text=text,
+            logits=logits,
+        )
         unread = sorted(self.reference - self.parts - self.statistics)
         if unread:
             raise PluginError(
@@ -131,12 +168,12 @@ class Needs:
     @property
     def reference(self) -> Set[Part]:
         """Parts of which anything under the frozen start model is read."""
-        return frozenset(self.logprobs) | self.distributions | self.states
+        return self.logprobs | self.distributions | self.states
 
     @property
     def all_parts(self) -> Set[Part]:
         """Parts that the loss or the statistics read."""
-        return frozenset(self.parts) | self.statistics
+        return self.parts | self.statistics
 
     @property
     def rows_per_item(self) -> int:
@@ -181,6 +218,21 @@ def is_down_projection(parameter: str) -> bool:
     parts = parameter.split(".")
     # GPT-2 calls a matrix of its attention by the same name.
     return not _DOWN.isdisjoint(parts) and "attn" not in parts and parts[-1] != "bias"
+
+
+def _layer_numbers(value: Any) -> frozenset[int]:
+    """Return a layer, or several layers, as a set.
+
+    Args:
+        value: The number or numbers as the author has written them.
+
+    Raises:
+        PluginError: A number is below 1.
+    """
+    layers = [value] if isinstance(value, int) else [*value]
+    if min(layers, default=1) < 1:
+        raise PluginError(f"Needs(layers={layers!r}): decoder layers count from 1")
+    return frozenset(layers)
 
 
 def _part_names(field_: str, value: Any) -> frozenset[Part]:

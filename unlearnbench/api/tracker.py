@@ -177,7 +177,7 @@ class Tracker(ABC):
 
     @abstractmethod
     def log(self, run: TrackedRun) -> bool:
-        """Log a run that has ended, in place of what was logged of it before.
+        """Log a run that has ended. It replaces everything that was logged of the run before.
 
         Returns:
             False if nothing was logged, because the place has the run with the same digest.

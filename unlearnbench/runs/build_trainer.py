@@ -212,7 +212,7 @@ def _epochs_begun(spec: RunSpec, rows: TrainingRows, objective: Objective) -> in
 def _sampler(
     spec: RunSpec, space: Workspace, objective: Objective, encoder: Encoder
 ) -> Sampler | None:
-    """Return what samples answers in each step, or None if the loss reads no sampled answers."""
+    """Return the sampler of answers in each step. None: the loss reads no sampled answers."""
     method = objective.method
     needs = objective.needs
     if "sample" not in needs.parts:

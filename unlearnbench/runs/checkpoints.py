@@ -246,7 +246,7 @@ class RunState:
         Args:
             folder: The folder.
             stored: Keys of the evaluations that the folder has. New ones are added.
-            kept: Returns what is stored of an evaluation.
+            kept: Returns an evaluation without the parts that are not stored, such as texts.
 
         Raises:
             OSError: The disk is full. The folder then has the state from before.

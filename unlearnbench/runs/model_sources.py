@@ -284,7 +284,7 @@ class ModelSources:
         return known[source.place]
 
     def generation(self, target: str, profile: Profile) -> list[Any]:
-        """Return what an evaluation of a start or retain model scores, and where answers stop.
+        """Return which ends of answers an evaluation scores, and where it stops answers.
 
         Args:
             target: The model.
@@ -464,7 +464,7 @@ def _looks_like_control(row: Question) -> bool:
 
 
 def _trained_content(rows: Sequence[Question]) -> list[tuple[object, ...]]:
-    """Return what training reads of rows: question, answer, and settings of the prompt if set."""
+    """Return the parts of rows that training reads: question, answer, and settings if set."""
     content: list[tuple[object, ...]] = []
     for row in rows:
         settings = {

@@ -1,4 +1,4 @@
-"""Checks of a plan: what would fail, or would mean nothing, once runs have begun.
+"""Checks of a plan, for settings that would fail or mean nothing once runs have begun.
 
 Each check raises its errors before anything is written. Errors of several settings are raised
 together, so that a user can correct all of them at once.
@@ -211,7 +211,7 @@ def _questions_of_roles(
 
 
 def _sharding_problem(config: SweepConfig, attack: Attack) -> str | None:
-    """Return what is wrong if an attack trains a model whose weights are sharded, or None.
+    """Return the problem if an attack trains a model with sharded weights. None: no problem.
 
     The text is about the first such model.
     """

@@ -67,9 +67,7 @@ def plan_sweep(config: SweepConfig) -> tuple[Plan, Dataset]:
     check_outputs(config)
     metrics = _checked_metrics(config)
     benchmark, commits = _read_sources(config)
-    for split in benchmark.splits.values():
-        for fault in observation_faults(config.data, metrics, split):
-            raise DataError(fault)
+    _check_observations(config, metrics, benchmark)
     for model in config.models:
         check_weights(model)
     check_adapters(config)
@@ -114,8 +112,8 @@ def _checked_metrics(config: SweepConfig) -> MetricPlan:
 def _read_sources(config: SweepConfig) -> tuple[Dataset, dict[str, str]]:
     """Check the places of all models, pin the hub's commits, and read the rows.
 
-    Later steps are left out if an earlier one finds errors, because they would only repeat them:
-    local files come first, then the hub.
+    The hub is asked only if local files have no errors, so that a typo is reported at once. Rows
+    are read even if models have errors, unless a hub has the rows.
 
     Returns:
         The rows, and the commits by `Repository.label`.
@@ -140,7 +138,6 @@ def _read_sources(config: SweepConfig) -> tuple[Dataset, dict[str, str]]:
                 errors.append((("models", index, *loc), error))
 
     benchmark: Dataset | None = None
-    # Faults of local rows are reported together with those of the models.
     if not errors or not config.data.repositories:
         benchmark, row_errors = _load_rows(config.data, config.split_keys)
         errors += row_errors
@@ -226,6 +223,13 @@ def _load_rows(
         return None, errors
 
 
+def _check_observations(config: SweepConfig, metrics: MetricPlan, benchmark: Dataset) -> None:
+    """Raise DataError if rows lack a text that a metric needs. Only the first fault is named."""
+    for split in benchmark.splits.values():
+        for fault in observation_faults(config.data, metrics, split):
+            raise DataError(fault)
+
+
 def _planned(config: SweepConfig, benchmark: Dataset, models: Sequence[ModelSources]) -> Plan:
     """Make the plan from the hashes of rows and models. Collective."""
     fingerprints = split_fingerprints(benchmark)
@@ -267,7 +271,7 @@ def _point_sequence(config: SweepConfig) -> PointSequence:
 def _model_facts(
     sources: ModelSources, config: SweepConfig, profile: Profile, content: Mapping[str, str]
 ) -> ModelFacts:
-    """Read what the files of a model say.
+    """Read the facts about a model that its files contain.
 
     Args:
         sources: The places of the model.

@@ -69,7 +69,7 @@ def remake(
     attention: str | None = None,
     show: Callable[[str], None],
 ) -> Evaluation:
-    """Train a recorded run again, write its model and tokenizer, and evaluate what was written.
+    """Train a recorded run again, write its model and tokenizer, and evaluate the written model.
 
     Args:
         record: The record of the run.

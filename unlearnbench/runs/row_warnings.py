@@ -25,7 +25,7 @@ TOKENISED = 500
 
 
 def check_conversations(models: ModelSources) -> None:
-    """Check that a model's template has a place for what rows have in front of their questions.
+    """Check that a model's template has a place for system messages and earlier turns of rows.
 
     Raises:
         ModelError: Rows have system messages or earlier turns, and the template has none.
@@ -81,7 +81,7 @@ def _sequence_warnings(config: SweepConfig, benchmark: Dataset) -> Iterator[str]
 
 
 def _length_warnings(models: ModelSources, rows: Sequence[Question], most: int) -> Iterator[str]:
-    """Yield a line if rows are longer than what is trained on, or than the model's context.
+    """Yield a line if rows have more tokens than training reads.
 
     Args:
         models: The model.

@@ -1,8 +1,9 @@
 """Evaluation of a model under an attack, at each of the attack's points.
 
 An attack changes the weights (`WeightAttack`), asks other questions (`PromptAttack`) or samples
-several answers to each question (`SamplingAttack`). At each point the rows that the attack selects
-are evaluated. At the end, the weights are restored.
+several answers to each question (`SamplingAttack`). A *point* is one evaluation under the attack,
+such as a number of optimiser steps or a kind of prompt. At each point, the rows that the attack
+selects are evaluated. At the end, the weights are restored.
 """
 
 from collections.abc import Generator, Iterator, Mapping

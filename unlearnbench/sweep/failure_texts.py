@@ -1,4 +1,4 @@
-"""Why a process of a sweep failed, in one line, from what Ray says about it.
+"""The reason why a process of a sweep failed, in one line, from Ray's text about it.
 
 Ray describes a failure by a text. If the process raised an exception, the text is the traceback. It
 is reported by the exception's type and message. If the process ended without an exception, the text

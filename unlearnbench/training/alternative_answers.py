@@ -80,13 +80,12 @@ def _sample(
     pad: int,
 ) -> list[list[tuple[int, ...]]]:
     """Sample `sampling.count` answers to each prompt, as token ids."""
-    seeded = [
-        SeededPrompt(prompt, (seed, index, number, ALTERNATIVES))
-        for index, prompt in enumerate(prompts)
-        for number in range(sampling.count)
-    ]
-    sampled = sample(start, seeded, sampling, encoder, pad)
-    return [sampled[i : i + sampling.count] for i in range(0, len(sampled), sampling.count)]
+    seeded_prompts: list[SeededPrompt] = []
+    for index, prompt in enumerate(prompts):
+        for number in range(sampling.count):
+            seeded_prompts.append(SeededPrompt(prompt, (seed, index, number, ALTERNATIVES)))
+    answers = iter(sample(start, seeded_prompts, sampling, encoder, pad))
+    return [[next(answers) for _ in range(sampling.count)] for _ in prompts]
 
 
 def _rows(

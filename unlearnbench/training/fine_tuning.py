@@ -5,8 +5,8 @@ matrices for each linear layer, and a hook adds their product to the layer's out
 of the model stay what they are: linear layers, quantised layers, or those inside a run's adapters.
 
 Several processes with copies of the weights (`parallel: ddp`) share the rows of each step and stay
-equal, as in a run. Sharded weights are refused: an evaluation gathers them into copies, and what is
-trained into the copies would be lost when the weights are sharded again.
+equal, as in a run. Sharded weights are refused: an evaluation gathers them into copies, and a
+training would change only the copies, which are dropped when the weights are sharded again.
 """
 
 import math

@@ -86,7 +86,7 @@ class LossScale:
         return {_KEY: json.dumps(numbers)}
 
     def load(self, metadata: Mapping[str, str]) -> None:
-        """Restore what `metadata` returned."""
+        """Restore the state from the metadata of a checkpoint."""
         value, steps, overflows = json.loads(metadata[_KEY])
         self.value = value
         self.steps_without_overflow = steps

@@ -98,7 +98,7 @@ def _terms(method: Method, returned: Any) -> dict[str, Tensor]:
 
 
 def _fault_of_term(value: Any) -> str | None:
-    """Return what a value is if it is not a scalar of floating point. None for a valid term."""
+    """Describe a value that is no scalar of floating point. None: the value is a valid term."""
     if not isinstance(value, Tensor):
         return f"{value!r:.60}"
     is_scalar = value.ndim == 0
