@@ -266,6 +266,7 @@ class DownloadBar:
                 bar.start()
 
     def _start(self, total: int) -> Progress:
+        """Pause all other bars, and show a bar of `total` bytes."""
         from rich import progress
         from rich.markup import escape
 

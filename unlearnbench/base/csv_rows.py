@@ -72,7 +72,7 @@ def csv_columns(file: TableFile) -> tuple[str, ...]:
 def _separator(file: TableFile) -> str:
     if file.separator is not None:
         return file.separator
-    # The suffix may be followed by that of a compression: `forget.tsv.gz`.
+    # The suffix of a compression may follow: `forget.tsv.gz`.
     return "\t" if ".tsv" in PurePath(file.path.name.lower()).suffixes else ","
 
 

@@ -178,6 +178,7 @@ def _tree(repository: Repository) -> list[str] | None:
 def _snapshot(
     repository: Repository, commit: str, patterns: tuple[str, ...], subfolders: bool
 ) -> Path:
+    """Return the folder of the files that match at a commit, after a download if needed."""
     from huggingface_hub import snapshot_download
 
     _quiet()

@@ -178,6 +178,7 @@ def _row(file: TableFile, number: int, value: object, source: str) -> NumberedRo
 
 
 def _has_half_character(value: object) -> bool:
+    """Whether a JSON value contains a text that UTF-8 cannot encode."""
     try:
         json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError:

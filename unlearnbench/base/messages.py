@@ -45,6 +45,7 @@ def raise_faults(faults: Iterable[Fault], kind: FaultKind = "fault") -> None:
 
 
 def _errors(faults: Iterable[Fault], kind: FaultKind = "fault") -> ValidationError:
+    """Return one error for all faults."""
     errors: list[InitErrorDetails] = []
     for mistake in faults:
         # The text stands in the context, because pydantic would read braces in a message.

@@ -156,6 +156,7 @@ class OomRetry:
         self._write()
 
     def _write(self) -> None:
+        """Write the note of this process, if `persist` named a folder for it."""
         if self._file is None:
             return
         note = {"rows": self.rows, "batch_tokens": self.batch_tokens, "seen": self.seen}

@@ -77,6 +77,7 @@ def raise_if_stopped() -> None:
 
 
 def _handle(_number: int, _frame: FrameType | None) -> None:
+    """Note SIGTERM, and raise `Stopped` unless that is deferred."""
     is_first = not _State.received
     _State.received = True
     # A second signal must not interrupt what the first one waits for, such as a checkpoint.

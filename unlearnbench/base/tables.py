@@ -161,6 +161,7 @@ def column_names(source: TableSource | datasets.Dataset) -> tuple[str, ...]:
 
 
 def _missing_column(label: str, column: str, columns: Sequence[str]) -> DataError:
+    """Return the error about a column that a table lacks, with a column of a similar name."""
     lower_case = {name.lower(): name for name in columns}
     near = get_close_matches(column.lower(), lower_case, n=1, cutoff=0.6)
     hint = header_hint(columns)
@@ -296,7 +297,8 @@ def _table(source: TableSource | datasets.Dataset) -> _Table:
             raise _unreachable(source, error) from error
     import datasets
 
-    given = cast("object", source)  # from Python, where types are not enforced
+    # The value may come from Python, where nothing enforces its type.
+    given = cast("object", source)
     if isinstance(given, datasets.Dataset):
         return _Table(_DATASET, [_Part(_DatasetSplit(given, _DATASET))])
     raise DataError(f"expected a datasets.Dataset, got {type(source).__name__}; name one split")
@@ -345,6 +347,7 @@ def _local(files: Sequence[TableFile]) -> Sequence[TableFile]:
 def _fetched(
     source: TableSource, repository: hub.Repository, files: Sequence[str]
 ) -> Sequence[TableFile]:
+    """Download files of a repository. Raise DataError if the hub does not send them."""
     try:
         return table_files.fetched(repository, source.config, files)
     except hub.HubError as error:

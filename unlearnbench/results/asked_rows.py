@@ -107,6 +107,7 @@ class _VariantKind:
 
     @classmethod
     def of(cls, variant: str, attacked: Sequence[TableRow]) -> "_VariantKind":
+        """Look up the attack of a variant. `attacked` has all rows under attacks."""
         return cls(
             attack_of(variant),
             may_leave_rows_out(variant),

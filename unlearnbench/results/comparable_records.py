@@ -30,6 +30,7 @@ def check_comparable_records(records: Iterable[Record]) -> None:
 
 
 def _check_profiles(evaluated: Sequence[Record]) -> None:
+    """Raise RecordError if records were evaluated by different profiles."""
     first_ids: dict[str, str] = {}
     for record in evaluated:
         first_ids.setdefault(record.profile, record.id)
@@ -44,6 +45,7 @@ def _check_profiles(evaluated: Sequence[Record]) -> None:
 
 
 def _check_units(evaluated: Sequence[Record]) -> None:
+    """Raise RecordError if some runs count epochs and others steps."""
     first_ids: dict[Unit, str] = {}
     for record in evaluated:
         # A run that trains nothing has a single evaluation, and may be in sweeps of both units.
@@ -61,6 +63,7 @@ def _check_units(evaluated: Sequence[Record]) -> None:
 
 
 def _check_precisions(evaluated: Sequence[Record]) -> None:
+    """Raise RecordError if models of one panel were evaluated in different precisions."""
     ids_of_panel: dict[tuple[str, SplitKey], dict[str | None, str]] = defaultdict(dict)
     # From the last to the first, so that the first id of a precision is the one that stays.
     for record in reversed(evaluated):

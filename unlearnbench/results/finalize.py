@@ -218,6 +218,13 @@ def inputs_entry(rules_key: str, record: Record, references: Iterable[Record]) -
 
 
 def _inputs_hash(rules_key: str, record: Record, references: References) -> str:
+    """Hash the rules, and the observations of the start and retain models of a record.
+
+    Args:
+        rules_key: Key of the rules.
+        record: The record. Its own observations are not part of the hash.
+        references: Start and retain models by place.
+    """
     variants = sorted({result.variant for result in (*record.epochs, *record.attacked)})
     digests: list[str] = []
     for variant in variants:
@@ -479,6 +486,7 @@ class _Finalization:
         self._moved.add(before, numbers, asked_for)
 
     def _note_ambiguous_models(self) -> None:
+        """Note the panels that have several different start or retain models."""
         counts: dict[tuple[str, str, SplitKey], int] = defaultdict(int)
         for (kind, model, split, _), candidates in _candidates(self._records).items():
             # Nothing is computed from lines of a leaderboard, so nothing is left out.
@@ -494,6 +502,7 @@ class _Finalization:
                 )
 
     def _compare_observing_code(self, record: Record, rules: RecordRules) -> None:
+        """Note a record whose observations were made by other code of a plug-in than today's."""
         if not record.evaluations and not record.attacked_evaluations:
             return
         stored: Mapping[str, str] = record.provenance.get(OBSERVED_BY, {})

@@ -289,6 +289,7 @@ def _saved_bytes(model: Any, rows: int, key: _ShapeKey) -> int:
     """Storages by id. They are kept alive, so that no address is used twice."""
 
     def save(tensor: torch.Tensor) -> torch.Tensor:
+        # Tensors that share a storage are counted once.
         storage = tensor.untyped_storage()
         if storage_id(storage) not in weight_storages:
             saved[storage_id(storage)] = storage

@@ -448,14 +448,20 @@ def planned_records(
 
 
 def _places(folder: Path) -> list[Path]:
+    """Return the folders of all records that are not set aside as damaged, sorted.
+
+    Args:
+        folder: Folder of a sweep, or its folder `records`.
+    """
     inner = folder / "records"
-    path = folder if folder.name == "records" and not inner.is_dir() else inner
+    records = folder if folder.name == "records" and not inner.is_dir() else inner
     return sorted(
-        place for place in path.glob("[!.]*") if place.is_dir() and place.suffix != DAMAGED
+        place for place in records.glob("[!.]*") if place.is_dir() and place.suffix != DAMAGED
     )
 
 
 def _order(record: Record) -> tuple[Any, ...]:
+    """Return the sort key of a record: by model, split, kind, method, rate and seed."""
     kind = ("fine-tuned", "retain", "run").index(record.kind)
     rate = -math.inf if record.learning_rate is None else record.learning_rate
     split = split_order(record.forget_fraction)
@@ -471,6 +477,7 @@ def evaluation_name(epoch: int, variant: str = "") -> str:
 
 
 def _damaged(file: Path, subject: str) -> DamagedError:
+    """Return the error about a file of a record; `subject` says what is wrong with it."""
     return DamagedError(
         f"{file}: damaged: {subject}; delete the folder {file.parent} and start the sweep again: "
         "only this run is repeated"

@@ -170,6 +170,7 @@ class Storage:
 
     @cached_property
     def _file_system(self) -> _FileSystem:
+        """The storage, which is opened when it is needed first."""
         import fsspec
 
         url = str(self.url)

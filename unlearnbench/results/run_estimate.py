@@ -223,6 +223,7 @@ def hours_of(
 
 
 def _training_seconds(effort: Effort, shape: Shape, setup: Setup, rates: Rates) -> float:
+    """Estimate the seconds of all optimiser steps of a run."""
     world = setup.resources.world_size
     flop = setup.passes * training_flop(effort, shape, checkpointing=setup.checkpointing)
     computing = flop / _rate(rates, in_half=_trains_in_half(shape, setup)) / world

@@ -171,6 +171,13 @@ def _is_whole(text: str, document: Mapping[str, Any]) -> bool:
 
 
 def _stored_table(document: Mapping[str, Any]) -> StoredTable:
+    """Read a table from its JSON document.
+
+    Raises:
+        LookupError: If an entry is missing.
+        TypeError: If an entry has another type.
+        ValueError: If a row has more or fewer values than there are columns.
+    """
     columns: list[str] = document["columns"]
     run_id = _MODEL_FIELDS.index("run_id")
     ids = [model[run_id] for model in document["models"]]

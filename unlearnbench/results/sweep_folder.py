@@ -142,7 +142,7 @@ def _check_texts(plan: Plan, *, had_texts: bool) -> None:
             f"{folder} has records with texts, from before keep_texts: false was set; delete "
             f"the folder, or {FIX}"
         )
-    # Questions of later evaluations would not match those of the start and retain models.
+    # Later evaluations would have questions, and those of the start and retain models have none.
     raise RecordError(
         f"{folder} has records without texts, from when keep_texts: false was set; set it again, "
         f"delete the folder, or {FIX}"

@@ -5,11 +5,14 @@ to stop. The settings or the code of a metric may have changed since, and the ta
 of today.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from unlearnbench.results.records import EpochResult, Record
 from unlearnbench.results.table import Table
+
+_NumbersOfTable = dict[tuple[str, int, str], Mapping[str, float | None]]
+"""Numbers by column, of each record id, epoch and variant."""
 
 
 def with_numbers(records: Iterable[Record], table: Table) -> Iterator[Record]:
@@ -19,17 +22,20 @@ def with_numbers(records: Iterable[Record], table: Table) -> Iterator[Record]:
         records: Records of the table.
         table: All numbers of a sweep.
     """
-    metrics = {
-        (row.run_id, row.epoch, row.variant): row.metrics for row in (*table.rows, *table.attacked)
-    }
-
-    def updated(record: Record, results: Iterable[EpochResult]) -> tuple[EpochResult, ...]:
-        return tuple(
-            replace(result, metrics=metrics[record.id, result.epoch, result.variant])
-            for result in results
-        )
-
+    numbers: _NumbersOfTable = {}
+    for row in (*table.rows, *table.attacked):
+        numbers[row.run_id, row.epoch, row.variant] = row.metrics
     for record in records:
-        epochs = updated(record, record.epochs)
-        attacked = updated(record, record.attacked)
+        epochs = _updated(record.id, record.epochs, numbers)
+        attacked = _updated(record.id, record.attacked, numbers)
         yield replace(record, epochs=epochs, attacked=attacked)
+
+
+def _updated(
+    record_id: str, results: Iterable[EpochResult], numbers: _NumbersOfTable
+) -> tuple[EpochResult, ...]:
+    """Return the results of a record with the numbers of the table."""
+    return tuple(
+        replace(result, metrics=numbers[record_id, result.epoch, result.variant])
+        for result in results
+    )

@@ -1,9 +1,9 @@
 """The order in which the runs of a sweep begin, and the time until the last one ends.
 
 At first the work of a run is guessed from its rows (`cost`), without any measurement, so that it
-only orders runs. Once a run has ended an epoch, its seconds for this work are known. They predict
-the time of runs of the same kind best, and that of all other runs through the more general kinds
-(`_kinds`).
+only orders runs. Once a run has ended an epoch, its seconds for this work are known. Runs of the
+same kind will take about as many seconds for the same work. If nothing is known of a kind, a more
+general kind stands for it (`_kinds`).
 """
 
 import heapq
