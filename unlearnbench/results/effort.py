@@ -114,8 +114,9 @@ def rows_per_item(run: RunSpec) -> tuple[int, int]:
     if not isinstance(method, Method):
         return 0, 0
     needs = Objective(method, run.method.retain).needs
-    samples_answers = needs.samples is not None and "sample" in needs.parts
-    sampled = needs.samples.count if needs.samples is not None and samples_answers else 0
+    sampled = 0
+    if needs.samples is not None and "sample" in needs.parts:
+        sampled = needs.samples.count
     return needs.rows_per_item, sampled
 
 
@@ -134,6 +135,7 @@ def effort_of(run: RunSpec, benchmark: Dataset) -> Effort:
     )
 
     answered = _answered(sets, run)
+    # If neither the question nor the profile limits an answer, the length of the text does.
     default_limit = profile.max_new_tokens or max(profile.max_length - round(mean_prompt), 1)
     limits = [question.max_new_tokens or default_limit for question in answered] or NO_ANSWERS
     # Half of the answers are assumed to end like the true answers, the others at their limits.

@@ -70,7 +70,7 @@ class Shape:
     width: int
     cast_bytes: int
     """Bytes of weights that autocast copies for a forward pass."""
-    has_own_embeddings: bool = True
+    has_own_embeddings: bool
     """Whether the input embeddings are other weights than the output layer's."""
 
     @property
@@ -97,7 +97,8 @@ class _ShapeKey:
     """Everything that a shape depends on. It is the key of a cache."""
 
     text: str
-    """Config and model settings as text. They themselves cannot be compared."""
+    """Config and model settings as text, by which keys are compared. Empty if the key is in no
+    cache."""
     frozen: frozenset[str]
     """Names of the weights that are not trained."""
     autocast: bool
