@@ -1,4 +1,4 @@
-"""WMDP: forget hazardous knowledge, keep the knowledge that MMLU asks for.
+"""WMDP: forget hazardous knowledge, keep that of MMLU.
 
 The questions come from the hub's data sets cais/wmdp and cais/mmlu. The variants have questions of
 EleutherAI/wmdp_bio_robust_mcqa and EleutherAI/wmdp_bio_cloze. Without corpora to forget and to
