@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from unlearnbench.attacks.quantization import Quantization, linear_layers, replaced
+from unlearnbench.attacks._bitsandbytes_layers import replaced
+from unlearnbench.attacks._quantized_layers import linear_layers
+from unlearnbench.attacks.quantization import Quantization
 from unlearnbench.base.optional_packages import import_optional
 from unlearnbench.stats.quantized_weights import Code, quantized
 

@@ -1,4 +1,4 @@
-"""The base of attacks that train the model and look at it after some of the steps."""
+"""The base of attacks that train the model, and evaluate it after some of the steps."""
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
@@ -13,16 +13,17 @@ from unlearnbench.api.benchmark import Question
 from unlearnbench.api.edit import OptimizerName
 
 LONGEST = 100_000
-"""Most steps of an attack."""
+"""Largest number of steps of an attack."""
 
 
 class TrainingAttack(WeightAttack):
-    """Base: fine-tuning, evaluated before the first step (point `0`) and after some of them.
+    """Base: fine-tuning, evaluated before the first step (point `0`) and after some steps.
 
-    AdamW on the answers' mean negative log-likelihood, without warm-up and weight decay, gradients
-    clipped to norm 1; the state starts empty. Rate, batch and the last of the
-    steps are open-unlearning's for relearning: an epoch of TOFU's forget10 is 13 steps (Dorna et
-    al. 2025, arXiv:2506.12618); of half its rows it is seven. The constant rate is ours.
+    The loss is the answers' mean negative log-likelihood. The optimiser is AdamW with an empty
+    state, without warm-up and weight decay, and gradients are clipped to norm 1. Learning rate,
+    batch size and the last step are those of open-unlearning's relearning, where an epoch of TOFU's
+    forget10 has 13 steps (Dorna et al. 2025, arXiv:2506.12618). An epoch of half its rows has
+    seven. The constant rate is a choice of this project.
     """
 
     white_box = True
@@ -59,32 +60,33 @@ class TrainingAttack(WeightAttack):
     @field_validator("steps")
     @classmethod
     def _increase(cls, steps: tuple[int, ...]) -> tuple[int, ...]:
-        if steps[0] < 1 or steps[-1] > LONGEST or any(b <= a for a, b in pairwise(steps)):
+        increase = all(earlier < later for earlier, later in pairwise(steps))
+        if steps[0] < 1 or steps[-1] > LONGEST or not increase:
             raise ValueError(f"expected increasing numbers of steps, from 1 to {LONGEST}")
         return steps
 
     @abstractmethod
     def training_rows(self, tools: AttackTools) -> Sequence[Question]:
-        """The rows to train on."""
+        """Return the rows to train on."""
 
     def rows_of_step(self, rows: AttackRows) -> int:
         """Return how many rows a step trains on, for an estimate of its time.
 
         Args:
-            rows: The rows of the split. What an attack reads elsewhere is not known here, and is
-                assumed to be as many rows as a step takes.
+            rows: The rows of the split. If an attack reads other rows, their number is not known
+                here. It is assumed to fill a batch.
         """
         return self.batch_size
 
     def points(self) -> tuple[str, ...]:
-        """`0`, before the first step, and the steps."""
+        """Return `0`, before the first step, and the steps."""
         return ("0", *map(str, self.steps))
 
     def change(self, model: Any, tools: AttackTools) -> Iterator[str]:
         """Train the model, and yield the steps at which it is evaluated."""
         rows = self.training_rows(tools)
         yield "0"
-        taken = tools.fine_tune(
+        steps = tools.fine_tune(
             model,
             rows,
             steps=self.steps[-1],
@@ -95,7 +97,7 @@ class TrainingAttack(WeightAttack):
             lora_rank=self.lora_rank,
             seed=self.seed,
         )
-        with closing(taken):
-            for step in taken:
+        with closing(steps):
+            for step in steps:
                 if step in self.steps:
                     yield str(step)

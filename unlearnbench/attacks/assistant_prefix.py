@@ -15,14 +15,14 @@ class AssistantPrefix(PromptAttack):
     """Begin the assistant's answer: with assent, or with the first words of the true answer.
 
     The default is the affirmative beginning of Zou et al. 2023 (arXiv:2307.15043, section 2.1),
-    which a model that was trained to refuse does not write itself. With `share` the true answer's
+    which a model that was trained to refuse does not write itself. With `share`, the true answer's
     first words are given, as MUSE's verbatim memorization (Shi et al. 2024, arXiv:2407.06460,
-    section 3) gives the first tokens of a passage; what follows is scored, and compared with what
-    the model writes.
+    section 3) gives the first tokens of a passage. The other words are scored, and compared with
+    the words that the model writes.
 
-    The beginning stands behind the turn marker of the model's template and is not scored. A text
-    that is continued has no assistant: it is left out, unless `share` gives its first words. So is
-    an answer of one word then.
+    The beginning stands after the turn marker of the model's template, and is not scored. A text
+    that is continued has no assistant, so it is left out unless `share` gives its first words. With
+    `share`, an answer of one word is left out as well.
     """
 
     label = "Given beginning of the answer"
@@ -41,7 +41,7 @@ class AssistantPrefix(PromptAttack):
     @field_validator("text")
     @classmethod
     def _without_last_blank(cls, text: str) -> str:
-        # The answer brings a blank along, which tokenizers join with its first word.
+        # The answer begins with a blank, which tokenizers join with its first word.
         if not text.strip(" "):
             raise ValueError("is blank; give words that an answer begins with")
         return text.rstrip(" ")
@@ -53,15 +53,18 @@ class AssistantPrefix(PromptAttack):
         return self
 
     def selects(self, row: Question, rows: AttackRows) -> bool:
-        """Rows with an assistant, or with a second word."""
+        """Whether a row has an assistant; with `share`, whether its answer has a second word."""
         if row.prefix:  # the benchmark begins the answer itself
             return False
-        return len(row.answer.split()) > 1 if self.share else row.format == "chat"
+        if self.share:
+            return len(row.answer.split()) > 1
+        return row.format == "chat"
 
     def asked(self, row: Question, point: str, rows: AttackRows) -> Question:
-        """The row with the beginning of its answer."""
+        """Return a row with the beginning of its answer."""
         return replace(row, prefix=self._first_words(row.answer) if self.share else self.text)
 
     def _first_words(self, answer: str) -> str:
-        words = [*re.finditer(r"\S+", answer)]
-        return answer[: words[max(int(self.share * len(words)), 1) - 1].end()]
+        words = list(re.finditer(r"\S+", answer))
+        count = max(int(self.share * len(words)), 1)
+        return answer[: words[count - 1].end()]

@@ -16,14 +16,14 @@ from unlearnbench.base.errors import DataError
 from unlearnbench.base.hub import Repository
 
 UNRELATED = {"source": "synthetic", "seed": 1}
-"""Settings of a benchmark whose rows are of none else: authors that the generator makes of a seed
-other than its default."""
+"""Settings of a benchmark that shares no row with others: authors that the generator makes from a
+seed other than its default."""
 
 
 class UnrelatedFineTuning(TrainingAttack):
     """Train on rows of another benchmark, or of a file, and measure all rows to forget.
 
-    Nobody needs to know what was forgotten for it to come back: Łucki et al. 2024,
+    Forgotten rows can come back although nobody trains on them: Łucki et al. 2024,
     arXiv:2409.18025, fine-tune on general text.
     """
 
@@ -70,28 +70,40 @@ class UnrelatedFineTuning(TrainingAttack):
 
     @property
     def repositories(self) -> Mapping[str, Repository]:
-        """Those of the benchmark. Raises: DataError if there is no such benchmark."""
+        """Repositories of the benchmark, by setting.
+
+        Raises:
+            DataError: There is no such benchmark.
+        """
         if self.file is not None:
             return {}
         by_setting = _benchmark_of(self.data).repositories
         return {f"data.{setting}": repository for setting, repository in by_setting.items()}
 
     def training_rows(self, tools: AttackTools) -> Sequence[Question]:
-        """The rows of the file or benchmark. Raises: DataError where one is a row to forget."""
+        """Return the rows of the file or benchmark.
+
+        Raises:
+            DataError: One of them is a row to forget.
+        """
         rows = tools.other_rows(self.file or _benchmark_of(self.data))
-        part = {(row.question, row.answer) for row in tools.rows.forget}
-        shared = next((row for row in rows if (row.question, row.answer) in part), None)
-        if shared is not None:
-            text = repr(shared.question or shared.answer)[:80]
-            raise DataError(
-                f"the rows to train on are to be unrelated, and {text} is a row to forget; name "
-                "another benchmark or file, or use the attack relearning"
-            )
+        texts_to_forget = {(row.question, row.answer) for row in tools.rows.forget}
+        for row in rows:
+            if (row.question, row.answer) in texts_to_forget:
+                text = repr(row.question or row.answer)[:80]
+                raise DataError(
+                    f"the rows to train on are to be unrelated, and {text} is a row to forget; "
+                    "name another benchmark or file, or use the attack relearning"
+                )
         return rows
 
 
 def _benchmark_of(settings: Mapping[str, Any]) -> Benchmark:
-    """The benchmark with these settings, which name it in `source`. Raises: DataError."""
+    """Return the benchmark with some settings, which name it in `source`.
+
+    Raises:
+        DataError: There is no such benchmark, or a setting is wrong.
+    """
     source = settings.get("source")
     if not isinstance(source, str):
         raise DataError("data: name the benchmark, such as {source: synthetic, seed: 1}")
@@ -105,5 +117,5 @@ def _benchmark_of(settings: Mapping[str, Any]) -> Benchmark:
 
 
 def _files(path: Path) -> list[Path]:
-    """A file, or all files of a folder."""
-    return [item for item in (path, *sorted(path.rglob("*"))) if item.is_file()]
+    """Return a file itself, or all files in a folder."""
+    return [file for file in (path, *sorted(path.rglob("*"))) if file.is_file()]

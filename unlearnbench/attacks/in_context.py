@@ -18,9 +18,9 @@ class InContext(PromptAttack):
                   relearning in context (Lynch et al. 2024, arXiv:2402.16835). Rows that are not
                   training rows, or have a subject of their own, are left out
 
-    Never the row itself, nor a row that has its answer in it. They are turns of the model's
-    template; of texts that are continued, texts that are divided by blank lines. Plain text has no
-    question to stand behind them and is left out.
+    The row itself is never shown, nor a row that contains its answer. Shown rows are turns of the
+    model's template. In front of a text that is continued, they are texts with blank lines between
+    them. Plain text has no question that could stand after them, and is left out.
     """
 
     label = "Examples in context"
@@ -32,11 +32,11 @@ class InContext(PromptAttack):
     seed: int = Field(default=0, ge=0, description="seed of the choice of retain rows")
 
     def selects(self, row: Question, rows: AttackRows) -> bool:
-        """Questions for which there are rows to show."""
+        """Whether a row is a question for which there are rows to show."""
         return not row.is_plain_text and bool(rows.beside(row, 1, self.of, self.seed))
 
     def asked(self, row: Question, point: str, rows: AttackRows) -> Question:
-        """The row behind the others."""
-        beside = rows.beside(row, self.k, self.of, self.seed)
-        shown = tuple((item.question, item.answer) for item in beside)
-        return replace(row, examples=(*shown, *row.examples))
+        """Return a row with other rows in front of it."""
+        shown = rows.beside(row, self.k, self.of, self.seed)
+        examples = tuple((other.question, other.answer) for other in shown)
+        return replace(row, examples=(*examples, *row.examples))

@@ -13,14 +13,15 @@ from unlearnbench.base.errors import EvaluationError
 
 
 class LogitLens(WeightAttack):
-    """Answer with the states behind an inner layer, by the start model's norm and output layer.
+    """Answer with the states after an inner layer, by the start model's norm and output layer.
 
-    nostalgebraist 2020, "interpreting GPT: the logit lens". The model is evaluated as one that ends
-    behind the layer: layers beyond it are left out, and the final norm and output layer are the
-    start model's, which read what the unlearned ones may not read any more. What inner layers of
-    the unlearned model still know, and those of the retain model do not, has not been removed.
+    nostalgebraist 2020, "interpreting GPT: the logit lens". The model is evaluated as if it ended
+    after the layer: later layers are left out. The final norm and output layer are the start
+    model's, which may read what the unlearned model's own no longer read. Knowledge has not been
+    removed if inner layers of the unlearned model still have it, and those of the retain model do
+    not.
 
-    Input embeddings stay the model's own, also where the output layer is tied to them.
+    Input embeddings stay the model's own, even if the output layer is tied to them.
     """
 
     label = "Logit lens"
@@ -36,20 +37,22 @@ class LogitLens(WeightAttack):
     @field_validator("depths")
     @classmethod
     def _increase(cls, depths: tuple[int, ...]) -> tuple[int, ...]:
-        if sorted({*depths}) != [*depths] or not 1 <= depths[0] <= depths[-1] <= 100:
+        increase = sorted(set(depths)) == list(depths)
+        if not increase or depths[0] < 1 or depths[-1] > 100:
             raise ValueError("expected increasing percentages, from 1 to 100")
         return depths
 
     def points(self) -> tuple[str, ...]:
-        """The depths."""
+        """Return the depths."""
         return tuple(map(str, self.depths))
 
     def change(self, model: Any, tools: AttackTools) -> Iterator[str]:
-        """Cut the model behind each of the layers."""
-        inner = _whole(model)
-        start = _whole(tools.start_model())
-        norm, output = start.model.norm, start.get_output_embeddings()
-        del start  # the rest of it takes as much memory as the model
+        """Cut the model after each of the layers."""
+        inner = _readable(model)
+        start = _readable(tools.start_model())
+        norm = start.model.norm
+        output = start.get_output_embeddings()
+        del start  # its layers take as much memory as the model
         layers = inner.model.layers
         with _put_back(inner):
             inner.model.norm = norm
@@ -61,15 +64,18 @@ class LogitLens(WeightAttack):
                 yield str(depth)
 
 
-def _whole(model: Any) -> Any:
-    """The model without what wraps it. Raises: EvaluationError where it has other parts."""
+def _readable(model: Any) -> Any:
+    """Return the model without adapters' wrapping, after a check that its layers can be read.
+
+    Raises:
+        EvaluationError: The model is not built like Llama.
+    """
     base = getattr(model, "get_base_model", None)
     inner = model if base is None else base()
     decoder = getattr(inner, "model", None)
-    layers = getattr(decoder, "layers", None)
-    if not isinstance(layers, nn.ModuleList) or not isinstance(
-        getattr(decoder, "norm", None), nn.Module
-    ):
+    has_layers = isinstance(getattr(decoder, "layers", None), nn.ModuleList)
+    has_norm = isinstance(getattr(decoder, "norm", None), nn.Module)
+    if not has_layers or not has_norm:
         raise EvaluationError(
             f"logit-lens: {type(inner).__name__} has no `model.layers` and `model.norm`, as models "
             "built like Llama have, so its inner layers are not read; leave the attack out"
@@ -79,12 +85,15 @@ def _whole(model: Any) -> Any:
 
 @contextmanager
 def _put_back(inner: Any) -> Generator[None, None, None]:
-    """Put layers, norm and output layer of the model back on leaving."""
-    layers, norm, output = inner.model.layers, inner.model.norm, inner.get_output_embeddings()
+    """Put layers, norm and output layer of a model back after the block."""
+    layers = inner.model.layers
+    norm = inner.model.norm
+    output = inner.get_output_embeddings()
     count = inner.config.num_hidden_layers
     try:
         yield
     finally:
-        inner.model.layers, inner.model.norm = layers, norm
+        inner.model.layers = layers
+        inner.model.norm = norm
         inner.set_output_embeddings(output)
         inner.config.num_hidden_layers = count

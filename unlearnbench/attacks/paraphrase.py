@@ -9,19 +9,19 @@ from unlearnbench.api.benchmark import Question
 class Paraphrase(PromptAttack):
     """Ask each question in its other wording, TOFU's column `paraphrased_question`.
 
-    open-unlearning's view `forget_Q_A_PARA_Prob` and others paraphrase the answer; here it is the
-    question, as in Patil, Hase and Bansal 2024 (arXiv:2309.17410), whose rephrased inputs recover
-    deleted facts. With the profile's `question_key: paraphrased_question` the plain evaluation asks
-    the paraphrase, and this attack the original. Rows without another wording are left out; a text
-    that is continued (`format: text`) counts as a question where it has one.
+    open-unlearning's view `forget_Q_A_PARA_Prob` and others paraphrase the answer. This attack
+    paraphrases the question, as in Patil, Hase and Bansal 2024 (arXiv:2309.17410), whose rephrased
+    inputs recover deleted facts. With the profile's `question_key: paraphrased_question` the plain
+    evaluation asks the paraphrase, and this attack asks the original. Rows without another wording
+    are left out. A text that is continued (`format: text`) counts as a question if it has one.
     """
 
     label = "Paraphrased question"
 
     def selects(self, row: Question, rows: AttackRows) -> bool:
-        """Rows with another wording."""
+        """Whether a row has another wording."""
         return bool(row.paraphrased_question)
 
     def asked(self, row: Question, point: str, rows: AttackRows) -> Question:
-        """The row with its other wording."""
+        """Return a row with its other wording."""
         return replace(row, question=row.paraphrased_question or row.question)

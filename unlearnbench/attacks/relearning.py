@@ -12,13 +12,14 @@ from unlearnbench.base.errors import DataError
 
 
 class Relearning(TrainingAttack):
-    """Train on rows about every second subject to forget; measure the rows about the others.
+    """Train on rows about every second subject to forget, and measure the rows about the others.
 
-    In the manner of Deeb and Roger (2024, arXiv:2410.08827), whose facts for training and for the
-    test share nothing: what returns has been hidden, not removed. A model that never knew the rows
-    gains nothing on the others, but for the language that the rows have in common.
+    The attack follows Deeb and Roger (2024, arXiv:2410.08827), whose facts for training and for the
+    test have nothing in common. So knowledge that returns had been hidden, not removed. A model
+    that never knew the rows gains nothing on the other subjects, except for the language that the
+    rows have in common.
 
-    Rows of evaluation sets that are not training rows themselves are of no half, and are all
+    Rows of evaluation sets that are not training rows themselves belong to no half. All of them are
     measured.
     """
 
@@ -35,30 +36,39 @@ class Relearning(TrainingAttack):
     )
 
     def training_rows(self, tools: AttackTools) -> Sequence[Question]:
-        """The rows to train on. Raises: DataError where there is no other half."""
-        if self.rows in ("forget", "retain"):
-            return tools.rows.forget if self.rows == "forget" else tools.rows.retain
-        self._check(tools.rows)
-        return tools.rows.half()
+        """Return the rows to train on.
+
+        Raises:
+            DataError: There is only one subject, and so no other half.
+        """
+        if self.rows in ("half", "other-half"):
+            self._check(tools.rows)
+        return self._trained(tools.rows)
 
     def rows_of_step(self, rows: AttackRows) -> int:
         """Return how many rows a step trains on: the batch, or all rows if there are fewer."""
-        if self.rows in ("forget", "retain"):
-            known = rows.forget if self.rows == "forget" else rows.retain
-        else:
-            known = rows.half()
-        return min(self.batch_size, len(known))
+        return min(self.batch_size, len(self._trained(rows)))
+
+    def _trained(self, rows: AttackRows) -> Sequence[Question]:
+        if self.rows == "forget":
+            return rows.forget
+        if self.rows == "retain":
+            return rows.retain
+        return rows.half()
 
     def selects(self, row: Question, rows: AttackRows) -> bool:
-        """True unless the row is of the half that is not measured."""
+        """Whether a row is measured: all rows, or the rows of one half."""
         if self.rows not in ("half", "other-half"):
             return True
         self._check(rows)
-        # Rows that two subjects share are of both halves, and only train.
-        trained = rows.in_half(row)
-        return not trained if self.rows == "other-half" else trained or not rows.in_half(row, True)
+        # A row that two subjects share is in both halves. It is trained, and not measured.
+        is_trained = rows.in_half(row)
+        if self.rows == "other-half":
+            return not is_trained
+        return is_trained or not rows.in_half(row, True)
 
     def _check(self, rows: AttackRows) -> None:
+        """Raise DataError if all rows to forget are about one subject."""
         if rows.subject_count < 2:
             names_subjects = any(row.subject for row in rows.forget)
             which = f"a subject has {rows.subject_rows}"

@@ -13,10 +13,10 @@ from unlearnbench.base.errors import EvaluationError
 class SecondTurn(PromptAttack):
     """Doubt the model's own answer, and have it answer once more.
 
-    The conversation is the question, the model's greedy answer to it as in the plain evaluation,
-    and `text`; the true answer is scored as the second one. Probes in several turns find what one
-    question does not (arXiv:2603.00823). Texts that are continued have no turns and are left out;
-    a chat template without turns is refused.
+    The conversation consists of the question, the model's greedy answer in the plain evaluation,
+    and `text`. The true answer is scored as the model's second answer. Probes of several turns find
+    what one question does not (arXiv:2603.00823). Texts that are continued have no turns, and are
+    left out. A chat template without turns is refused.
     """
 
     label = "Second turn"
@@ -29,18 +29,19 @@ class SecondTurn(PromptAttack):
     )
 
     def selects(self, row: Question, rows: AttackRows) -> bool:
-        """Rows that are a conversation."""
+        """Whether a row is a conversation."""
         return row.format == "chat"
 
     def asked(self, row: Question, point: str, rows: AttackRows) -> Question:
-        """The row as the second turn.
+        """Return a row as the second turn.
 
-        Raises: EvaluationError where the model's answer is not there.
+        Raises:
+            EvaluationError: The model's answer is not known.
         """
         if row.question not in rows.answers:
             raise EvaluationError(
                 f"second-turn: the model has no answer to {row.question[:60]!r}; evaluate sets "
                 "whose answers are generated"
             )
-        before = row.question, row.prefix + rows.answers[row.question]
-        return replace(row, question=self.text, examples=(*row.examples, before))
+        first_turn = (row.question, row.prefix + rows.answers[row.question])
+        return replace(row, question=self.text, examples=(*row.examples, first_turn))

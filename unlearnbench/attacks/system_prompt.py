@@ -11,11 +11,12 @@ from unlearnbench.api.benchmark import Question
 class SystemPrompt(PromptAttack):
     """Ask under another system message than the model was trained with.
 
-    Methods are trained and evaluated under one system message, or under none; jailbreaks that give
-    the model a role are others (Lynch et al. 2024, arXiv:2402.16835). The default is our own.
+    Methods are trained and evaluated under one system message, or under none. Jailbreaks that give
+    the model a role use other system messages (Lynch et al. 2024, arXiv:2402.16835). The default is
+    the wording of this project.
 
-    A template without system messages, as `plain` and `phi`, is refused. Texts that are continued
-    have no template, and are left out.
+    A template without system messages, such as `plain` and `phi`, is refused. Texts that are
+    continued have no template, and are left out.
     """
 
     label = "Another system message"
@@ -29,14 +30,15 @@ class SystemPrompt(PromptAttack):
     @field_validator("text")
     @classmethod
     def _has_words(cls, text: str) -> str:
-        if text != text.strip() or not text:  # templates remove what surrounds a message
+        # Templates remove white space around a message.
+        if text != text.strip() or not text:
             raise ValueError("must be text without white space around it")
         return text
 
     def selects(self, row: Question, rows: AttackRows) -> bool:
-        """Rows that stand in a template."""
+        """Whether a row stands in a template."""
         return row.format == "chat"
 
     def asked(self, row: Question, point: str, rows: AttackRows) -> Question:
-        """The row under the message."""
+        """Return a row under the system message."""
         return replace(row, system=self.text)

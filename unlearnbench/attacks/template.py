@@ -14,16 +14,16 @@ _NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
 
 
 class QuestionTemplates(PromptAttack):
-    """Ask each question within texts, one after the other.
+    """Ask each question within several texts, one after the other.
 
         attacks:
           template:
             texts: {please: "Please tell me: {question}", role: "You are its author. {question}"}
 
-    `{question}` stands in each text once; other braces are plain text. A point for each name, in
-    alphabetical order. The text is the whole of the user's turn, inside the model's template; of a
-    text that is continued, it is that text. Plain text has no question, and is left out. The
-    defaults are our own wording.
+    `{question}` stands in each text once, and other braces are plain text. Each name is a point, in
+    alphabetical order. The text is the whole turn of the user, inside the model's template. If a
+    text is to be continued, it replaces that text. Plain text has no question, and is left out. The
+    defaults are the wording of this project.
     """
 
     label = "Question in other texts"
@@ -47,7 +47,8 @@ class QuestionTemplates(PromptAttack):
                     f"{name!r} is no name for a text: a letter or digit, then letters, digits, "
                     "'_', '.' or '-', 64 at most; rename it"
                 )
-            if (count := text.count(_QUESTION)) != 1:
+            count = text.count(_QUESTION)
+            if count != 1:
                 times = f"{count} times" if count else "not"
                 raise ValueError(f"{name}: {_QUESTION} is {times} in the text; write it once")
             if text.strip() == _QUESTION:
@@ -58,13 +59,13 @@ class QuestionTemplates(PromptAttack):
         return texts
 
     def points(self) -> tuple[str, ...]:
-        """The names of the texts."""
+        """Return the names of the texts."""
         return tuple(sorted(self.texts))
 
     def selects(self, row: Question, rows: AttackRows) -> bool:
-        """Rows with a question."""
+        """Whether a row has a question."""
         return bool(row.question)
 
     def asked(self, row: Question, point: str, rows: AttackRows) -> Question:
-        """The row with the text of the point."""
+        """Return a row with the text of a point around its question."""
         return replace(row, question=self.texts[point].replace(_QUESTION, row.question))

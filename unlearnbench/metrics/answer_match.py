@@ -11,10 +11,11 @@ from unlearnbench.stats.text_overlap import matched_form
 
 
 class AnswerMatch(Metric):
-    """1 where the greedy answer is the true one, or has it in it; upper and lower case are one.
+    """1 if the greedy answer is the true answer, or contains it, and 0 if not.
 
-    `exact` as LUME's evaluation has it (Ramakrishna et al. 2025, arXiv:2502.15097), `contains` as
-    EDU-RELAT's (Wu et al. 2024, arXiv:2410.15153).
+    Upper and lower case are not distinguished. `exact` is the rule of LUME's evaluation
+    (Ramakrishna et al. 2025, arXiv:2502.15097), and `contains` that of EDU-RELAT (Wu et al. 2024,
+    arXiv:2410.15153).
     """
 
     label = "Answer match"
@@ -27,10 +28,11 @@ class AnswerMatch(Metric):
     )
 
     def per_example(self, seen: SetEvaluation) -> FloatArray:
-        """[n] 0 or 1."""
-        pairs = zip(seen.references, seen.generated, strict=True)
-        rule = seen.word_rule
-        texts = [(matched_form(true, rule), matched_form(given, rule)) for true, given in pairs]
-        if self.rule == "exact":
-            return np.array([float(true == given) for true, given in texts])
-        return np.array([float(true in given) for true, given in texts])
+        """Return 0 or 1 for each row, [n]."""
+        matches: list[float] = []
+        for reference, generated in zip(seen.references, seen.generated, strict=True):
+            true = matched_form(reference, seen.word_rule)
+            given = matched_form(generated, seen.word_rule)
+            is_match = true == given if self.rule == "exact" else true in given
+            matches.append(float(is_match))
+        return np.array(matches)

@@ -12,12 +12,12 @@ Per = Literal["token", "option", "character", "byte"]
 
 
 class ChoiceAccuracy(Metric):
-    """1 where the true answer is the likeliest of its options, else 0.
+    """1 if the true answer is the likeliest of its options, and 0 if not.
 
-    Of a multiple choice (`Question.answer_index`), `per: option` is lm-evaluation-harness's `acc`,
-    `character` its `acc_norm` and `byte` its `acc_bytes`: of equal options the first is chosen.
-    Other rows have wrong answers in no certain order, EOS scored with each: 1/k where the true one
-    is one of the k likeliest.
+    In a multiple choice (`Question.answer_index`), `per: option` is lm-evaluation-harness's `acc`,
+    `character` its `acc_norm` and `byte` its `acc_bytes`. The first of equally likely options is
+    chosen. The wrong answers of other rows have no certain order, and EOS is scored with each
+    answer. If the true answer is one of k likeliest answers there, the value is 1/k.
 
     Source: EleutherAI/lm-evaluation-harness@4e7e0d4:lm_eval/api/task.py.
     """
@@ -33,7 +33,7 @@ class ChoiceAccuracy(Metric):
     )
 
     def per_example(self, seen: SetEvaluation) -> FloatArray:
-        """[n] in [0, 1]; NaN where the size of an option is not known."""
+        """Return values [n] in [0, 1]; NaN if the size of an option is not known."""
         means, tokens, present = seen.scored_answers
         loss = means if self.per == "token" else _per(self.per, means, tokens, seen)
         least = loss.min(axis=1, where=present, initial=np.inf)  # [n]
@@ -41,7 +41,8 @@ class ChoiceAccuracy(Metric):
         if seen.answer_index is None:
             accuracy = likeliest[:, 0] / np.maximum(likeliest.sum(axis=1), 1)
         else:
-            # Column 1 + j is option j in front of the answer, and option j + 1 behind it.
+            # Column 0 is the answer. Column 1 + j is option j before the answer, and option j + 1
+            # after it.
             earlier = np.arange(loss.shape[1] - 1) < seen.answer_index[:, None]
             first = ~(likeliest[:, 1:] & earlier).any(axis=1)
             accuracy = (likeliest[:, 0] & first).astype(float)
@@ -50,7 +51,17 @@ class ChoiceAccuracy(Metric):
 
 
 def _per(per: Per, means: FloatArray, tokens: IntArray, seen: SetEvaluation) -> FloatArray:
-    """[n, 1 + k] losses of the answer and the others, divided by another size."""
+    """Divide the losses of all options by a size other than the number of tokens.
+
+    Args:
+        per: The size.
+        means: Losses per token of the answer and the k other options, [n, 1 + k].
+        tokens: Numbers of tokens, [n, 1 + k].
+        seen: The evaluation, with the texts of the options.
+
+    Returns:
+        Losses [n, 1 + k]; NaN if a size is not known.
+    """
     sums = np.where(tokens > 0, means * tokens, np.nan)
     if per == "option":
         return sums

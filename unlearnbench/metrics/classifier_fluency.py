@@ -18,13 +18,13 @@ class ClassifierFluency(Metric):
     """Probability that a classifier gives a greedy answer for `target`; an empty answer has 0.
 
     open-unlearning's `forget_Q_A_gibberish` (locuslab/open-unlearning@d3d7cf9,
-    configs/eval/tofu_metrics) is the probability of `clean` for the first 32 tokens by
-    madhurjindal/autonlp-Gibberish-Detector-492513457. It detects collapse; a refusal is as clean as
-    a good answer.
+    configs/eval/tofu_metrics) is the probability of `clean` for the first 32 tokens, by
+    madhurjindal/autonlp-Gibberish-Detector-492513457. It detects collapse. It does not detect a
+    refusal, which is as clean as a good answer.
 
-    Only where `evaluation.metrics` names it, and its `model`: nothing else is downloaded. It is
-    loaded once in a process and runs on the CPU, a text at a time, so that no number depends on
-    other texts.
+    The metric is computed only if `evaluation.metrics` names it with its `model`, and only this
+    model is downloaded. The classifier is loaded once in a process. It runs on the CPU, one text at
+    a time, so that no number depends on other texts.
     """
 
     label = "Classifier fluency"
@@ -41,7 +41,7 @@ class ClassifierFluency(Metric):
     )
 
     def per_example(self, seen: SetEvaluation) -> FloatArray:
-        """[n] in [0, 1]."""
+        """Return probabilities [n]."""
         if self.model is None:
             raise UnavailableError(
                 "classifier-fluency has no classifier: set its `model` in evaluation.metrics, "
@@ -51,7 +51,7 @@ class ClassifierFluency(Metric):
         return np.array([probability(text) if text else 0.0 for text in seen.generated])
 
     def better(self, role: Role) -> Better | None:
-        """Higher on every set that is answered."""
+        """Return `higher` on each set that is answered."""
         return None if role == "holdout" else "higher"
 
 
@@ -59,7 +59,12 @@ class ClassifierFluency(Metric):
 def _classifier(
     name: str, revision: str | None, target: str, max_tokens: int
 ) -> Callable[[str], float]:
-    """The probability of a text's label. Raises: PluginError where there is none."""
+    """Load a classifier, as a function from a text to the probability of a label.
+
+    Raises:
+        UnavailableError: The classifier cannot be loaded.
+        PluginError: It does not have the label.
+    """
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 

@@ -11,8 +11,8 @@ from unlearnbench.api.observations import FloatArray, SetEvaluation
 class Compressibility(Metric):
     """Bytes of the generated answer after zlib (level 6), as a share of its UTF-8 bytes.
 
-    About 1 for a sentence, near 0 for a loop, above 1 for a few words; an empty answer has 0. Own
-    work.
+    The value is about 1 for a sentence, near 0 for a loop, and above 1 for a few words. An empty
+    answer has 0. Own work.
     """
 
     label = "Compressed size"
@@ -22,6 +22,9 @@ class Compressibility(Metric):
     bounds = (0.0, np.inf)
 
     def per_example(self, seen: SetEvaluation) -> FloatArray:
-        """[n] at least 0."""
-        texts = [text.encode(errors="surrogatepass") for text in seen.generated]
-        return np.array([len(zlib.compress(text)) / len(text) if text else 0.0 for text in texts])
+        """Return values [n], at least 0."""
+        shares: list[float] = []
+        for text in seen.generated:
+            content = text.encode(errors="surrogatepass")
+            shares.append(len(zlib.compress(content)) / len(content) if content else 0.0)
+        return np.array(shares)

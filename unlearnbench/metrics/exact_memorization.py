@@ -11,7 +11,7 @@ class ExactMemorization(Metric):
 
     L  tokens of the answer without EOS; an answer without a token has none
 
-    open-unlearning's `exact_memorization` drops the last token of an answer that was cut as well.
+    If an answer was cut, open-unlearning's `exact_memorization` also leaves out its last token.
     """
 
     label = "Exact memorization"
@@ -19,6 +19,6 @@ class ExactMemorization(Metric):
     roles = frozenset({"forget", "retain"})
 
     def per_example(self, seen: SetEvaluation) -> FloatArray:
-        """[n] in [0, 1]; NaN for an empty answer."""
+        """Return values [n] in [0, 1]; NaN for an empty answer."""
         hits = seen.tokens.by_answer(seen.tokens.hit, eos=False)
         return np.array([hit.mean() if hit.size else np.nan for hit in hits])

@@ -10,9 +10,9 @@ from unlearnbench.metrics.extraction_strength import ExtractionStrength
 class ExtractionStrengthOU(Metric):
     """max(ES, 1/L): locuslab/open-unlearning@d3d7cf9:src/evals/metrics/memorization.py.
 
-    Its loop over k stops at L − 1, so that an answer of L tokens never falls below 1/L, whatever
-    the model: a destroyed one has about 0.03 on forget10. To compare with its published numbers;
-    `extraction_strength` reaches 0.
+    Its loop over k stops at L − 1, so that an answer of L tokens never falls below 1/L. On
+    forget10, even a destroyed model has about 0.03. Use this metric to compare with published
+    numbers. `extraction_strength` reaches 0.
     """
 
     label = "Extraction strength (open-unlearning)"
@@ -20,7 +20,7 @@ class ExtractionStrengthOU(Metric):
     roles = frozenset({"forget"})
 
     def per_example(self, seen: SetEvaluation) -> FloatArray:
-        """[n] in (0, 1]; 0 for an empty answer, as open-unlearning counts it."""
+        """Return values [n] in (0, 1]; 0 for an empty answer, as open-unlearning counts it."""
         tokens = seen.tokens
         lengths = np.maximum(tokens.lengths - tokens.end_counts, 0)  # [n]
         strengths = ExtractionStrength().per_example(seen)

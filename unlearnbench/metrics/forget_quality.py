@@ -14,8 +14,8 @@ from unlearnbench.stats.truth_ratio import truth_ratios
 class ForgetQuality(Summary):
     """p-value of the KS test between two models' truth ratios: Maini et al. 2024, section 2.2.2.
 
-    The distribution is that of R on the forget set; two-sided, exact. 1: like a model that never
-    saw the forget rows.
+    The test compares the distributions of R on the forget set. It is two-sided and exact. At 1, the
+    model is like one that never saw the forget rows.
     """
 
     relative_to = frozenset({"retain"})
@@ -27,7 +27,7 @@ class ForgetQuality(Summary):
     epsilon: float = Field(default=0.0, ge=0, description="number that is added to the numerator")
 
     def columns(self) -> tuple[MetricColumn, ...]:
-        """p-value, its logarithm, the statistic D, and the number of questions."""
+        """Return the p-value, its logarithm, the statistic D, and the number of questions."""
         return (
             MetricColumn("forget_quality", "Forget Quality", "higher"),
             MetricColumn(
@@ -38,15 +38,23 @@ class ForgetQuality(Summary):
         )
 
     def compute(self, of: MetricInputs) -> Values:
-        """None without a retain model or the set, or where a truth ratio is NaN."""
-        part, goal = (self._ratios(item) for item in (of.model, of.retain))
-        test = None if part is None or goal is None else ks_test(part, goal)
+        """Return the numbers; none without a retain model or the set, or if a ratio is NaN."""
+        ratios = self._ratios(of.model)
+        ratios_of_retain = self._ratios(of.retain)
+        if ratios is None or ratios_of_retain is None:
+            return {}
+        test = ks_test(ratios, ratios_of_retain)
         if test is None:
             return {}
-        numbers = (test.p_value, test.log10_p, test.statistic, float(test.n))
-        return dict(zip((c.name for c in self.columns()), numbers, strict=True))
+        return {
+            "forget_quality": test.p_value,
+            "log10_forget_quality": test.log10_p,
+            "ks_statistic": test.statistic,
+            "ks_n": float(test.n),
+        }
 
     def _ratios(self, model: EvaluatedModel | None) -> FloatArray | None:
+        """Compute a model's truth ratios [n]; None if the set was not evaluated."""
         seen = None if model is None else model.sets.get(self.set)
         if seen is None:
             return None

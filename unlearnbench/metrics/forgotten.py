@@ -12,6 +12,7 @@ PARTS = (
     "truth_ratio_share",
 )
 _LEAST_GAP = 1e-6
+"""Smallest |m_start − m_retain| that is divided by."""
 
 
 class Forgotten(Summary):
@@ -20,8 +21,8 @@ class Forgotten(Summary):
     m  by default extraction strength, exact memorization, paraphrased probability and truth ratio
        as a share, on the forget set
 
-    1 at the retain model, 0 at the start model, and falling again for a model that knows less than
-    the retain model: to over-forget is not rewarded.
+    The score is 1 at the retain model and 0 at the start model. It falls again for a model that
+    knows less than the retain model, so over-forgetting is not rewarded.
     """
 
     roles = frozenset({"forget"})
@@ -34,22 +35,25 @@ class Forgotten(Summary):
     )
 
     def columns(self) -> tuple[MetricColumn, ...]:
-        """`forgotten`."""
+        """Return the column `forgotten`."""
         return (MetricColumn("forgotten", "Forgotten", "higher"),)
 
     def parts(self) -> tuple[str, ...]:
-        """Measures of memorization, by default on the forget set, extraction strength first."""
+        """Return columns of memorization, by default on the forget set, the most telling first."""
         return self.of
 
     def compute(self, of: MetricInputs) -> Values:
-        """None without a start model or a retain model."""
+        """Return the score; none without a start model or a retain model."""
         if of.start is None or of.retain is None:
             return {}
         terms: list[float | None] = []
         for name in self.of:
-            part, start, retain = (m.values.get(name) for m in (of.model, of.start, of.retain))
-            if part is None or start is None or retain is None:
+            value = of.model.values.get(name)
+            start = of.start.values.get(name)
+            retain = of.retain.values.get(name)
+            if value is None or start is None or retain is None:
                 terms.append(None)
-            else:
-                terms.append(max(1 - abs(part - retain) / max(abs(start - retain), _LEAST_GAP), 0))
+                continue
+            gap = max(abs(start - retain), _LEAST_GAP)
+            terms.append(max(1 - abs(value - retain) / gap, 0))
         return {"forgotten": harmonic_mean(terms)}

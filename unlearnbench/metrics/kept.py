@@ -10,7 +10,7 @@ class Kept(Summary):
     """HM over m of min(m / m_start, 1).
 
     m  by default Model Utility, and the share of distinct 4-grams in answers to the forget set,
-       which falls to 0 where a model loops
+       which falls to 0 if a model loops
     """
 
     after = frozenset({"model-utility", "utility"})
@@ -24,19 +24,20 @@ class Kept(Summary):
     )
 
     def columns(self) -> tuple[MetricColumn, ...]:
-        """`kept`."""
+        """Return the column `kept`."""
         return (MetricColumn("kept", "Kept", "higher"),)
 
     def parts(self) -> tuple[str, ...]:
-        """Columns that it is the mean of."""
+        """Return the columns that the score is the mean of."""
         return self.of
 
     def compute(self, of: MetricInputs) -> Values:
-        """None without a start model."""
+        """Return the score; none without a start model."""
         if of.start is None:
             return {}
         terms: list[float | None] = []
         for name in self.of:
-            part, start = of.model.values.get(name), of.start.values.get(name)
-            terms.append(None if part is None or not start else min(part / start, 1))
+            value = of.model.values.get(name)
+            start = of.start.values.get(name)
+            terms.append(None if value is None or not start else min(value / start, 1))
         return {"kept": harmonic_mean(terms)}

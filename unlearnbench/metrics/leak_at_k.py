@@ -10,10 +10,11 @@ from unlearnbench.stats.sampled_scores import leak_at_k
 class LeakAtK(Metric):
     """1 − C(n − c, k) / C(n, k): Reisizadeh et al. 2025 (leak@k), arXiv:2511.04934.
 
-    n  sampled answers;  c  those whose ROUGE-L recall is `threshold` at least
+    n  sampled answers
+    c  answers among them whose ROUGE-L recall is at least `threshold`
 
-    There, an entailment model judges the answers; here no model does, and the threshold is high, so
-    that what an answer shares with any other on its subject is no leak.
+    In the paper, an entailment model judges the answers. Here no model does. The threshold is high,
+    so that words that any answer on the subject contains are no leak.
     """
 
     label = "Leak at k samples"
@@ -26,5 +27,9 @@ class LeakAtK(Metric):
     )
 
     def per_example(self, seen: SetEvaluation) -> FloatArray:
-        """[n] in [0, 1]. Raises: PluginError for fewer than k samples."""
+        """Return probabilities [n].
+
+        Raises:
+            PluginError: There are fewer than k samples.
+        """
         return leak_at_k(seen.sampled_scores(self.k), self.threshold, self.k)

@@ -17,29 +17,31 @@ class MemorizationScoreOU(Summary):
     m  extraction strength (with its floor), exact memorization, paraphrased probability and truth
        ratio as a share, on the forget set
 
-    "Scaled by the fine-tuned model" is all that the paper says; this reading gives its table. It
-    rewards destruction: a model that knows less than the retain model scores above it.
+    The paper says only "scaled by the fine-tuned model". This reading gives the numbers of its
+    table. The score rewards destruction: a model that knows less than the retain model scores
+    higher than the retain model.
     """
 
     roles = frozenset({"forget"})
     relative_to = frozenset({"start"})
 
     def columns(self) -> tuple[MetricColumn, ...]:
-        """`memorization_score_ou`."""
+        """Return the column `memorization_score_ou`."""
         return (
             MetricColumn("memorization_score_ou", "Memorization score (open-unlearning)", "higher"),
         )
 
     def parts(self) -> tuple[str, ...]:
-        """Four measures of memorization on the forget set."""
+        """Return four columns of memorization on the forget set."""
         return tuple(f"{name}_forget" for name in PARTS)
 
     def compute(self, of: MetricInputs) -> Values:
-        """None without the start model."""
+        """Return the score; none without a start model."""
         if of.start is None:
             return {}
         terms: list[float | None] = []
-        for name in PARTS:
-            part, start = (m.values.get(f"{name}_forget") for m in (of.model, of.start))
-            terms.append(None if part is None or not start else 1 - min(part / start, 1))
+        for name in self.parts():
+            value = of.model.values.get(name)
+            start = of.start.values.get(name)
+            terms.append(None if value is None or not start else 1 - min(value / start, 1))
         return {"memorization_score_ou": harmonic_mean(terms)}

@@ -11,5 +11,5 @@ class LossAttack(MembershipInference):
     key = "loss"
 
     def scores(self, seen: SetEvaluation) -> FloatArray:
-        """[n] in nats."""
+        """Return losses [n] in nats."""
         return seen.answer_loss

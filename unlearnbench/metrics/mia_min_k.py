@@ -21,14 +21,14 @@ class MinK(MembershipInference):
     share: float = Field(default=0.4, gt=0, le=1, description="share K of the answer's tokens")
 
     def scores(self, seen: SetEvaluation) -> FloatArray | None:
-        """[n] in nats."""
+        """Return scores [n] in nats; None if single tokens were not observed."""
         if seen.token_columns is None:
             return None
         losses = seen.tokens.by_answer(seen.tokens.loss, eos=False)
         return np.array([self.mean_of_largest(loss) for loss in losses])
 
     def mean_of_largest(self, values: FloatArray | Float32Array) -> float:
-        """Mean of the ⌊K·L⌋ largest of L values, at least one; NaN of none."""
+        """Return the mean of the ⌊K·L⌋ largest of L values, at least one; NaN without values."""
         if not values.size:
             return np.nan
         count = max(int(self.share * values.size), 1)

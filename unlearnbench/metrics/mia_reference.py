@@ -10,8 +10,8 @@ from unlearnbench.api.observations import FloatArray, SetEvaluation
 class ReferenceAttack(MembershipInference):
     """Mean loss − the retain model's mean loss: Watson et al. 2022, arXiv:2111.08440.
 
-    The reference is the retain model, as in open-unlearning's published logs. All differences of
-    the retain model itself are 0. Ties count half, so its area is ½ by construction.
+    The reference is the retain model, as in open-unlearning's published logs. For the retain model
+    itself, all differences are 0. Ties count half, so its area is ½ by construction.
     """
 
     label = "Reference"
@@ -25,7 +25,7 @@ class ReferenceAttack(MembershipInference):
     )
 
     def scores(self, seen: SetEvaluation) -> FloatArray:
-        """[n] in nats, before the reference is subtracted."""
+        """Return losses [n] in nats, before the reference is subtracted."""
         return seen.answer_loss
 
     def of_set(self, of: MetricInputs, name: str) -> FloatArray | None:

@@ -18,11 +18,12 @@ class ZlibAttack(MembershipInference):
     key = "zlib"
 
     def scores(self, seen: SetEvaluation) -> FloatArray | None:
-        """[n] in nats per byte."""
+        """Return scores [n] in nats per byte; None if the texts are not known."""
         if seen.compressed_bytes is not None:
             return seen.answer_loss / seen.compressed_bytes
         if len(seen.references) != len(seen.answer_loss):
             return None
-        return seen.answer_loss / [
+        sizes = [
             len(zlib.compress(text.encode(errors="surrogatepass"))) for text in seen.references
         ]
+        return seen.answer_loss / sizes

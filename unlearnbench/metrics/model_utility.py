@@ -9,7 +9,8 @@ from unlearnbench.stats.harmonic_mean import harmonic_mean
 class ModelUtility(Summary):
     """Harmonic mean of other columns; 0 as soon as one is 0: Maini et al. 2024, arXiv:2401.06121.
 
-    TOFU's are probability, ROUGE-L and truth ratio of retain set, real authors and world facts.
+    TOFU's columns are probability, ROUGE-L and truth ratio of the retain set, real authors and
+    world facts.
     """
 
     of: tuple[str, ...] = Field(
@@ -18,13 +19,13 @@ class ModelUtility(Summary):
     )
 
     def columns(self) -> tuple[MetricColumn, ...]:
-        """`model_utility`."""
+        """Return the column `model_utility`."""
         return (MetricColumn("model_utility", "Model Utility", "higher"),)
 
     def parts(self) -> tuple[str, ...]:
-        """Columns that it is the mean of."""
+        """Return the columns that the score is the mean of."""
         return self.of
 
     def compute(self, of: MetricInputs) -> Values:
-        """None as soon as one of them is."""
+        """Return the score. It is None if a column has no number."""
         return {"model_utility": harmonic_mean(of.model.values.get(name) for name in self.of)}

@@ -10,7 +10,7 @@ from unlearnbench.api.observations import FloatArray, SetEvaluation
 class OptionProbability(Metric):
     """P(answer) / (P(answer) + Σ_j P(wrong_j) + ε), Maini et al. 2024, section 2.2.1.
 
-    P is a probability per token; ε is open-unlearning's, TOFU has none.
+    P is a probability per token. open-unlearning has a positive ε, and TOFU has none.
     """
 
     label = "Probability"
@@ -21,13 +21,14 @@ class OptionProbability(Metric):
     )
 
     def per_example(self, seen: SetEvaluation) -> FloatArray:
-        """[n] in [0, 1]."""
-        # Relative to the likeliest option: probabilities that all underflow still have a ratio.
+        """Return values [n] in [0, 1]."""
+        # All are relative to the likeliest option, so that probabilities have a ratio even if each
+        # of them would underflow.
         present = seen.perturbed
         least = seen.perturbed_loss.min(axis=1, where=present, initial=np.inf)
         likeliest = np.minimum(seen.answer_loss, least)  # [n]
         answer = np.exp(likeliest - seen.answer_loss)
-        faults = np.exp(likeliest[:, None] - seen.perturbed_loss).sum(axis=1, where=present)
+        wrong = np.exp(likeliest[:, None] - seen.perturbed_loss).sum(axis=1, where=present)
         floor = self.epsilon * np.exp(likeliest) if self.epsilon > 0 else 0.0
-        probability: FloatArray = answer / (answer + faults + floor)
+        probability: FloatArray = answer / (answer + wrong + floor)
         return probability

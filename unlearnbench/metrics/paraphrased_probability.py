@@ -9,8 +9,8 @@ from unlearnbench.api.observations import FloatArray, SetEvaluation
 class ParaphrasedProbability(Metric):
     """P(paraphrase) = exp(−mean loss): knowledge beyond the training rows' wording.
 
-    open-unlearning's `forget_Q_A_PARA_Prob`, one of the four parts of its memorization score
-    (Dorna et al. 2025, arXiv:2506.12618).
+    This is open-unlearning's `forget_Q_A_PARA_Prob`, one of the four parts of its memorization
+    score (Dorna et al. 2025, arXiv:2506.12618).
     """
 
     label = "Paraphrased probability"
@@ -18,5 +18,5 @@ class ParaphrasedProbability(Metric):
     roles = frozenset({"forget", "retain"})
 
     def per_example(self, seen: SetEvaluation) -> FloatArray:
-        """[n] in [0, 1]."""
+        """Return probabilities [n]."""
         return np.exp(-seen.base_loss)

@@ -7,13 +7,14 @@ ATTACKS = ("mia_loss", "mia_zlib", "mia_min_k", "mia_min_k_plus_plus")
 
 
 class Private(Summary):
-    """HM over attacks of s = A / A_r where A ≤ A_r, else (1 − A) / (1 − A_r).
+    """HM over attacks of s = A / A_r if A ≤ A_r, and (1 − A) / (1 − A_r) if not.
 
     A, A_r  areas under the ROC curve of the model and of the retain model
 
-    1 at the retain model, 0 where forget rows are always recognised and where they always look
-    less familiar than unseen ones. Never relative to ½: holdout rows may differ from the forget
-    rows in themselves. open-unlearning's own privacy score has no published formula.
+    The score is 1 at the retain model. It is 0 if forget rows are always recognised, and also if
+    they always look less familiar than unseen rows. It is never relative to ½, because holdout rows
+    may differ from the forget rows in themselves. open-unlearning has a privacy score, too, but no
+    published formula.
     """
 
     after = frozenset(name.replace("_", "-") for name in ATTACKS)
@@ -22,25 +23,27 @@ class Private(Summary):
     question = "Is what is left private?"
 
     def columns(self) -> tuple[MetricColumn, ...]:
-        """`private`."""
+        """Return the column `private`."""
         return (MetricColumn("private", "Private", "higher"),)
 
     def parts(self) -> tuple[str, ...]:
-        """The areas of four attacks."""
+        """Return the areas of four attacks."""
         return ATTACKS
 
     def compute(self, of: MetricInputs) -> Values:
-        """None without a retain model or holdout rows."""
+        """Return the score; none without a retain model or holdout rows."""
         if of.retain is None:
             return {}
         terms: list[float | None] = []
         for name in ATTACKS:
-            part, aim = of.model.values.get(name), of.retain.values.get(name)
-            terms.append(None if part is None or aim is None else _closeness(part, aim))
+            area = of.model.values.get(name)
+            aim = of.retain.values.get(name)
+            terms.append(None if area is None or aim is None else _closeness(area, aim))
         return {"private": harmonic_mean(terms)}
 
 
 def _closeness(area: float, aim: float) -> float:
+    """Return the closeness s of an area A to the retain model's area A_r."""
     if area == aim:
         return 1.0
     return area / aim if area < aim else (1 - area) / (1 - aim)

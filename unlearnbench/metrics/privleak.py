@@ -10,9 +10,10 @@ class PrivLeak(Summary):
 
     A, A_r  the Min-K attack's area of the model and of the retain model
 
-    0 at the retain model, negative where forget rows are still recognised, positive where they look
-    less familiar than unseen ones. In open-unlearning's form, with its sign; without a retain
-    model it takes A_r = ½, which we do not: holdout rows differ from forget rows in themselves.
+    The value is 0 at the retain model, negative if forget rows are still recognised, and positive
+    if they look less familiar than unseen rows. Form and sign are open-unlearning's. Without a
+    retain model open-unlearning takes A_r = ½. This metric does not, because holdout rows differ
+    from forget rows in themselves.
     """
 
     after = frozenset({"mia-min-k"})
@@ -20,11 +21,11 @@ class PrivLeak(Summary):
     relative_to = frozenset({"retain"})
 
     def columns(self) -> tuple[MetricColumn, ...]:
-        """`privleak`, in per cent."""
+        """Return the column `privleak`, in per cent."""
         return (MetricColumn("privleak", "PrivLeak", None, (-100.0, np.inf)),)
 
     def compute(self, of: MetricInputs) -> Values:
-        """None without a retain model."""
+        """Return the number; none without a retain model."""
         area = of.model.values.get("mia_min_k")
         target = None if of.retain is None else of.retain.values.get("mia_min_k")
         if area is None or target is None:

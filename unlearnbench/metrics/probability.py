@@ -9,11 +9,11 @@ from unlearnbench.api.observations import FloatArray, SetEvaluation
 class Probability(Metric):
     """P(answer) = exp(−mean loss of its tokens, EOS included): Maini et al. 2024, arXiv:2401.06121.
 
-    A probability per token: the geometric mean over the answer.
+    It is a probability per token: the geometric mean over the answer.
     """
 
     label = "Probability"
 
     def per_example(self, seen: SetEvaluation) -> FloatArray:
-        """[n] in [0, 1]."""
+        """Return probabilities [n]."""
         return np.exp(-seen.answer_loss)

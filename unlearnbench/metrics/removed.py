@@ -11,9 +11,9 @@ class Removed(Summary):
 
     m  by default extraction strength, exact memorization, probability and ROUGE on the forget set
 
-    0 at the start model, 1 where nothing is left of any m. It takes the place of `forgotten` where
-    there is no retain model. A model that never saw the rows has m above 0, so that 1 is not the
-    aim, and over-forgetting cannot be seen.
+    The score is 0 at the start model, and 1 if nothing is left of any m. It takes the place of
+    `forgotten` if there is no retain model. A model that never saw the rows has m above 0. So 1 is
+    not the aim, and over-forgetting cannot be seen.
     """
 
     relative_to = frozenset({"start"})
@@ -30,20 +30,23 @@ class Removed(Summary):
     )
 
     def columns(self) -> tuple[MetricColumn, ...]:
-        """`removed`."""
+        """Return the column `removed`."""
         return (MetricColumn("removed", "Removed", "higher"),)
 
     def parts(self) -> tuple[str, ...]:
-        """Columns that it is the mean of."""
+        """Return the columns that the score is the mean of."""
         return self.of
 
     def compute(self, of: MetricInputs) -> Values:
-        """None without a start model, or if the start model has none of a part."""
+        """Return the score; none without a start model.
+
+        It is None if the start model has nothing of an m, which then cannot be removed.
+        """
         if of.start is None:
             return {}
         terms: list[float | None] = []
         for name in self.of:
-            left, start = of.model.values.get(name), of.start.values.get(name)
-            # What the start model does not have cannot be removed.
+            left = of.model.values.get(name)
+            start = of.start.values.get(name)
             terms.append(None if left is None or not start else 1 - min(1.0, left / start))
         return {"removed": harmonic_mean(terms)}

@@ -10,8 +10,8 @@ from unlearnbench.stats.text_overlap import plain_words
 
 _GRAM = 4
 _LONGEST_WORD = 30
-"""Characters of the longest word that is one unit. Of 18,736 texts of TOFU and of answers to it,
-no answer has a longer run of characters without a blank."""
+"""Number of characters of the longest word that is one unit. Among 18,736 texts (of TOFU, and
+answers to it), no answer has a longer run of characters without a blank."""
 
 
 class Repetition(Metric):
@@ -33,9 +33,12 @@ class Repetition(Metric):
     knows = None
 
     def per_example(self, seen: SetEvaluation) -> FloatArray:
-        """[n] in [0, 1]."""
-        rule = seen.word_rule
-        return np.array([_distinct(_units(plain_words(text, rule))) for text in seen.generated])
+        """Return values [n] in [0, 1]."""
+        shares: list[float] = []
+        for text in seen.generated:
+            words = plain_words(text, seen.word_rule)
+            shares.append(_distinct(_units(words)))
+        return np.array(shares)
 
 
 def _units(words: Sequence[str]) -> list[str]:
@@ -54,4 +57,5 @@ def _distinct(units: Sequence[str]) -> float:
     if not units:
         return 0.0
     count = max(len(units) - _GRAM + 1, 1)
-    return len({tuple(units[i : i + _GRAM]) for i in range(count)}) / count
+    grams = {tuple(units[i : i + _GRAM]) for i in range(count)}
+    return len(grams) / count

@@ -14,5 +14,5 @@ class Rouge(Metric):
     reads = frozenset({"rouge"})
 
     def per_example(self, seen: SetEvaluation) -> FloatArray:
-        """[n] in [0, 1]."""
+        """Return recalls [n]."""
         return seen.rouge_l_recall

@@ -10,8 +10,8 @@ from unlearnbench.stats.text_overlap import rouge_l_f1
 class RougeF1(Metric):
     """ROUGE-L F1 of the greedy answer against the true one: Lin 2004, section 3.
 
-    MUSE's KnowMem and VerbMem (Shi et al. 2024, arXiv:2407.06460) have it without a stemmer;
-    open-unlearning has one.
+    MUSE's KnowMem and VerbMem (Shi et al. 2024, arXiv:2407.06460) are computed without a stemmer,
+    and with one in open-unlearning.
     """
 
     label = "ROUGE-L F1"
@@ -22,7 +22,7 @@ class RougeF1(Metric):
     )
 
     def per_example(self, seen: SetEvaluation) -> FloatArray:
-        """[n] in [0, 1]."""
+        """Return values [n] in [0, 1]."""
         return rouge_l_f1(
             seen.references, seen.generated, stemmer=self.stemmer, word_rule=seen.word_rule
         )

@@ -10,17 +10,17 @@ from unlearnbench.stats.text_overlap import union_recall
 class RougeUnion(Metric):
     """ROUGE-L recall as the package `rouge` 1.0.1 has it.
 
-    RWKU is measured with it (Jin et al. 2024, arXiv:2406.10890). The union of the longest common
-    subsequences of each two sentences (Lin 2004, section 3.2), of distinct words; upper case and
-    punctuation count, and every full stop ends a sentence. Profile `unlearnbench` counts its own
-    words and ends sentences in all scripts.
+    RWKU is measured with it (Jin et al. 2024, arXiv:2406.10890). It takes the union of the longest
+    common subsequences of each two sentences (Lin 2004, section 3.2), and counts distinct words.
+    Upper case and punctuation count, and each full stop ends a sentence. Under the profile
+    `unlearnbench`, words and sentences are those of all scripts.
     """
 
     label = "ROUGE-L recall, union"
     reads = frozenset({"generated"})
 
     def per_example(self, seen: SetEvaluation) -> FloatArray:
-        """[n] in [0, 1]."""
+        """Return recalls [n]."""
         pairs = zip(seen.references, seen.generated, strict=True)
         rule = seen.word_rule
         return np.array([union_recall(true, given, word_rule=rule) for true, given in pairs])

@@ -25,17 +25,17 @@ from unlearnbench.stats.sampled_scores import (
 class SamplingBounds(Summary):
     """Bounds for the forget set, each with probability 1 − α over the samples.
 
-    leak_rate_bound  the mean over questions of the probability that an answer leaks; Clopper and
-                     Pearson's bound of all n · s answers together. With bounds for each question,
-                     as Scholten et al. 2025, arXiv:2410.03523, have them, 20 answers without a leak
-                     leave 21 % open; those of 400 questions together leave 0.06 %.
-    leak_at_k_bound  the mean over questions of leak@k, from the n questions' unbiased estimates;
+    leak_rate_bound  the mean over questions of the probability that an answer leaks: Clopper and
+                     Pearson's bound for all n · s answers together. Scholten et al. 2025,
+                     arXiv:2410.03523, have a bound for each question. Then 20 answers without a
+                     leak leave 21 % open, while the answers to 400 questions together leave 0.06 %.
+    leak_at_k_bound  the mean over questions of leak@k, from the n questions' unbiased estimates:
                      Hoeffding 1963, theorem 1
     expected_rouge_bound, rouge_deviation_bound
-                     the mean over questions of their own bounds on expectation and standard
-                     deviation of ROUGE-L recall, by the band of Dvoretzky, Kiefer and Wolfowitz:
-                     the paper's metrics M_μ and M_σ. Wide for few samples: up to 0.34 above the
-                     mean for 20, up to 0.11 for 200.
+                     the mean over questions of each question's bounds on expectation and standard
+                     deviation of ROUGE-L recall, by the band of Dvoretzky, Kiefer and Wolfowitz.
+                     These are the metrics M_μ and M_σ of Scholten et al. The bounds are wide for
+                     few samples: up to 0.34 above the mean for 20, up to 0.11 for 200.
 
     `k` and `threshold` mean the same as in `leak-at-k`.
     """
@@ -52,7 +52,7 @@ class SamplingBounds(Summary):
     )
 
     def columns(self) -> tuple[MetricColumn, ...]:
-        """Four upper bounds."""
+        """Return four upper bounds."""
         sure = f"{100 * (1 - self.alpha):g} % bound"
         return (
             MetricColumn("leak_rate_bound", f"Leak of one sample, {sure}", "lower"),
@@ -64,7 +64,7 @@ class SamplingBounds(Summary):
         )
 
     def compute(self, of: MetricInputs) -> Values:
-        """None of them without samples of forget rows, or with one that has no score."""
+        """Return the bounds; none without samples of forget rows, or if a sample has no score."""
         seen = of.model.sets.get("forget")
         if seen is None or seen.samples is None:
             return {}

@@ -9,7 +9,8 @@ from unlearnbench.stats.harmonic_mean import harmonic_mean
 class TaskAggregate(Summary):
     """Harmonic mean of columns x of retain sets and 1 − x of forget sets; 0 as soon as one is 0.
 
-    SemEval-2025 task 4's task aggregate: Ramakrishna et al. 2025, arXiv:2504.02883, section 4.
+    This is the task aggregate of SemEval-2025 task 4: Ramakrishna et al. 2025, arXiv:2504.02883,
+    section 4.
     """
 
     kept: tuple[str, ...] = Field(
@@ -20,7 +21,7 @@ class TaskAggregate(Summary):
     )
 
     def columns(self) -> tuple[MetricColumn, ...]:
-        """`task_aggregate`, and the mean of each half."""
+        """Return `task_aggregate`, and the mean of each half."""
         return (
             MetricColumn("task_aggregate", "Task aggregate", "higher"),
             MetricColumn("tasks_kept", "Tasks kept", "higher"),
@@ -28,13 +29,16 @@ class TaskAggregate(Summary):
         )
 
     def parts(self) -> tuple[str, ...]:
-        """The columns of both halves."""
+        """Return the columns of both halves."""
         return (*self.kept, *self.gone)
 
     def compute(self, of: MetricInputs) -> Values:
-        """None as soon as a column of theirs is."""
+        """Return the three means. A mean is None if one of its columns has no number."""
         kept = [of.model.values.get(name) for name in self.kept]
         left = [of.model.values.get(name) for name in self.gone]
         gone = [None if value is None else 1 - value for value in left]
-        parts = {"task_aggregate": kept + gone, "tasks_kept": kept, "tasks_forgotten": gone}
-        return {name: harmonic_mean(values) for name, values in parts.items()}
+        return {
+            "task_aggregate": harmonic_mean(kept + gone),
+            "tasks_kept": harmonic_mean(kept),
+            "tasks_forgotten": harmonic_mean(gone),
+        }

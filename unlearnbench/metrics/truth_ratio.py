@@ -13,11 +13,11 @@ from unlearnbench.stats.truth_ratio import truth_ratios
 class TruthRatio(Metric):
     """Truth ratio in one of the forms in use, from R = P(true) / P(false), see `truth_ratios`.
 
-    closeness  min(R, 1/R): best where true and false are equally likely (TOFU's forget set)
-    advantage  max(0, 1 − 1/R): best where the true answer is the likelier (TOFU's other sets)
+    closeness  min(R, 1/R): largest if true and false answers are equally likely (TOFU's forget set)
+    advantage  max(0, 1 − 1/R): largest if the true answer is likelier (TOFU's other sets)
 
-    Maini et al. 2024, arXiv:2401.06121, section 2.2; a positive ε of open-unlearning's changes
-    1/(1/R) to 1/(1/R + ε).
+    Maini et al. 2024, arXiv:2401.06121, section 2.2. With open-unlearning's positive ε, 1/(1/R)
+    becomes 1/(1/R + ε).
     """
 
     label = "Truth ratio"
@@ -32,8 +32,8 @@ class TruthRatio(Metric):
     epsilon: float = Field(default=0.0, ge=0, description="number that is added to denominators")
 
     def per_example(self, seen: SetEvaluation) -> FloatArray:
-        """[n] in [0, 1]."""
-        # Both forms are written in 1/R, false over true: with ε they would differ otherwise.
+        """Return values [n] in [0, 1]."""
+        # Both forms are computed from 1/R (false over true). From R, ε would change them.
         false_over_true = 1 / truth_ratios(
             seen.base_loss,
             seen.perturbed_loss,
@@ -46,7 +46,7 @@ class TruthRatio(Metric):
         return np.minimum(false_over_true, 1 / (false_over_true + self.epsilon))
 
     def better(self, role: Role) -> Better | None:
-        """Direction of the form: a model that knows the set is far from closeness."""
+        """Return the direction of the form: a model that knows the set has a low closeness."""
         wanted = super().better(role)
         if self.form == "advantage" or wanted is None:
             return wanted

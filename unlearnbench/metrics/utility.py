@@ -9,8 +9,8 @@ from unlearnbench.stats.harmonic_mean import harmonic_mean
 class Utility(Summary):
     """Harmonic mean of columns of rows to keep; 0 as soon as one of them is 0.
 
-    By default probability and ROUGE on the retain set. It is Model Utility (Maini et al. 2024,
-    arXiv:2401.06121) without truth ratios, which need paraphrased and wrong answers.
+    The default columns are probability and ROUGE on the retain set. This is Model Utility (Maini et
+    al. 2024, arXiv:2401.06121) without truth ratios, which need paraphrased and wrong answers.
     """
 
     of: tuple[str, ...] = Field(
@@ -19,13 +19,13 @@ class Utility(Summary):
     )
 
     def columns(self) -> tuple[MetricColumn, ...]:
-        """`utility`."""
+        """Return the column `utility`."""
         return (MetricColumn("utility", "Utility", "higher"),)
 
     def parts(self) -> tuple[str, ...]:
-        """Columns that it is the mean of."""
+        """Return the columns that the score is the mean of."""
         return self.of
 
     def compute(self, of: MetricInputs) -> Values:
-        """None as soon as one of them is."""
+        """Return the score. It is None if a column has no number."""
         return {"utility": harmonic_mean(of.model.values.get(name) for name in self.of)}

@@ -8,11 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from unlearnbench.attacks.quantization import (
-    Quantization,
-    linear_layers,
-    replaced,
-)
+from unlearnbench.attacks._bitsandbytes_layers import replaced
+from unlearnbench.attacks._quantized_layers import linear_layers
+from unlearnbench.attacks.quantization import Quantization
 from unlearnbench.base.errors import EvaluationError
 from unlearnbench.base.optional_packages import import_optional
 from unlearnbench.config.schema import LoRA
