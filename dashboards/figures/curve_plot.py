@@ -36,7 +36,7 @@ from .palette import MUTED, Style, faded
 Groups = Mapping[str, Mapping[str, Mapping[str, str]]]
 """Figures that are shown together: kind of group → group → column → title of its figure.
 
-For example `by metric` → `ROUGE-L` → `rouge_forget` → `Forget`.
+For example `by metric` → `ROUGE-L` → `rouge_forget` → `Forget set`.
 """
 MAX_STEPS = 100
 """Most steps that are drawn of a run. Longer runs are thinned evenly."""
