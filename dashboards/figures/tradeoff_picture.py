@@ -336,6 +336,7 @@ def mark(symbol: str, x: float, y: float, size: float, colour: str, opacity: flo
         paint = f"fill='{colour}'"
     name = symbol.removesuffix("-open")
     radius = size / 2
+    corners: Sequence[Point]
     if name in _STARS:
         corners = _corners_of_star(_STARS[name])
     elif name in _CORNERS:
