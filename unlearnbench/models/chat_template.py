@@ -76,6 +76,7 @@ class _Renderer:
         return self._render(["user", "assistant"], opens_answer=False)
 
     def _render(self, roles: list[str], *, opens_answer: bool) -> str:
+        """Render a message of each role, after the system message if there is one."""
         content = f"{self.blank}{_MARKER}{self.blank}"
         messages = [{"role": role, "content": content} for role in roles]
         if self.system is not None:

@@ -6,7 +6,7 @@ of those (`sound_rows`). The conformance suite for benchmarks checks all rules.
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
 from unlearnbench.api.benchmark import Benchmark, Dataset, Format, Question, Split, SplitKey
 from unlearnbench.api.metric import MOMENTS, SCORED_ONLY, Reads, Role
@@ -62,7 +62,6 @@ def _fault(row: Question) -> str:
     """Return the first fault of a row by itself; empty if it has none."""
     scores = row.score if isinstance(row.score, tuple) else (row.score or 0,)
     variants = (row.paraphrased_answer, *row.perturbed_answers)
-    limit: Any = row.max_new_tokens
     if row.format not in _FORMATS:
         return f"format {row.format!r}: must be {' or '.join(_FORMATS)}"
     if not row.answer.strip():
@@ -76,8 +75,8 @@ def _fault(row: Question) -> str:
         return "examples in front of plain text, which has no question; put them into the text"
     if any(not text.strip() for example in row.examples for text in example):
         return "an example has an empty question or answer; leave it out"
-    if limit is not None and limit < 1:
-        return f"max_new_tokens {limit}: must be at least 1"
+    if row.max_new_tokens is not None and row.max_new_tokens < 1:
+        return f"max_new_tokens {row.max_new_tokens}: must be at least 1"
     if row.max_length is not None and row.max_length < 1:
         return f"max_length {row.max_length}: must be at least 1"
     if row.answer_index is not None and not 0 <= row.answer_index <= len(row.perturbed_answers):

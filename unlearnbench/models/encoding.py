@@ -39,7 +39,8 @@ class _Ending(NamedTuple):
 _NO_ENDING = _Ending("", ())
 
 
-# A question's prompt is encoded again with each of its answers.
+# A question's prompt is encoded again for each of its answers. The two entries are the prompt and
+# the prompt with the latest answer.
 @lru_cache(maxsize=2)
 def _encoded(tokenizer: Any, text: str, special_tokens: bool) -> tuple[int, ...]:
     return tuple(tokenizer(text, add_special_tokens=special_tokens)["input_ids"])
@@ -153,7 +154,7 @@ class Encoder:
     def _answer_row(
         self, question: Question, template: Template, prompt: tuple[int, ...], answer: str
     ) -> Row:
-        """Encode an answer with what ends it. A long row loses its end.
+        """Encode an answer with what ends it. A row that is too long loses its end.
 
         Args:
             question: The question.
@@ -181,18 +182,16 @@ class Encoder:
             without_ending = self._ids(template, question, answer)
             added = len(whole) + len(ending.token) - len(without_ending)
             end_tokens = max(added, 1)  # the text may merge with the answer's last token
-        return Row(
-            ids,
-            start,
-            masked=self._masked(ids),
-            cut=len(whole) + len(ending.token) > self.max_length,
-            end_tokens=end_tokens,
-        )
+        # An answer that ends at `Question.max_answer_tokens` is whole by the rules of its row.
+        is_cut = len(whole) + len(ending.token) > self.max_length
+        return Row(ids, start, masked=self._masked(ids), cut=is_cut, end_tokens=end_tokens)
 
     def _option_row(
         self, question: Question, template: Template, prompt: tuple[int, ...], option: str
     ) -> Row:
-        """Encode an option of a multiple choice. Nothing ends it. A long row loses its beginning.
+        """Encode an option of a multiple choice, which nothing ends.
+
+        A row that is too long loses its beginning.
 
         Args:
             question: The question.
@@ -274,6 +273,7 @@ class Encoder:
         return replace(row, label=self._label_tokens(row, label) if label else 0)
 
     def _label_tokens(self, row: Row, label: str) -> int:
+        """Return the number of tokens at the beginning of the answer that are a label's text."""
         count = 0
         for end in range(row.start + 1, len(row.ids) + 1):
             text = self.decode(row.ids[row.start : end])
@@ -289,7 +289,7 @@ class Encoder:
     def prompt(self, question: Question, reply: str = "") -> tuple[int, ...]:
         """Return the ids of the prompt for generation.
 
-        Ids that are masked are left out, because they do not change the positions of others either.
+        Masked ids are left out, because transformers' `generate` does not count them as positions.
 
         Args:
             question: The question.

@@ -1,8 +1,11 @@
-"""Forward passes that compute logits only where something is predicted.
+"""Forward passes that compute logits only at some positions.
 
-A hook in front of the output layer selects the positions. It works for every causal LM whose
-forward ends in `get_output_embeddings()`, also inside the wrappers of data parallelism, and no
-[batch, length, vocabulary] tensor is made.
+A hook in front of the output layer selects the positions, so that no tensor [batch, length,
+vocabulary] is made. It works for every causal LM whose forward pass ends in
+`get_output_embeddings()`, also inside the wrappers of data parallelism.
+
+Symbols: B texts of T tokens, N positions, H hidden size, D size of a decoder layer's states,
+V vocabulary entries.
 """
 
 import copy
@@ -20,7 +23,7 @@ from unlearnbench.models.device import is_half
 
 @contextmanager
 def _selecting(
-    model: nn.Module, where: Tensor, states: list[Tensor], logits: int | None = None
+    model: nn.Module, where: Tensor, states: list[Tensor], logit_count: int | None = None
 ) -> Generator[None, None, None]:
     """Give the output layer only the states of some positions.
 
@@ -28,13 +31,13 @@ def _selecting(
         model: The model, or a wrapper around it.
         where: The N positions, see `predict`.
         states: Gets the states [N, H] at these positions.
-        logits: How many of these states go to the output layer; None for all.
+        logit_count: How many of these states go to the output layer; None for all.
     """
     inner: Any = getattr(model, "module", model)
 
     def select(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         states.append(_states_at(inputs[0], where))
-        return (states[0][:logits], *inputs[1:])
+        return (states[0][:logit_count], *inputs[1:])
 
     handle = inner.get_output_embeddings().register_forward_pre_hook(select)
     try:
@@ -97,7 +100,7 @@ def hidden_states(
     """
     states: list[Tensor] = []
     # One position goes on to the output layer, so that it need not accept an empty input.
-    with _selecting(model, where, states, logits=1):
+    with _selecting(model, where, states, logit_count=1):
         output = model(**inputs, output_hidden_states=bool(layers))
     if layers and output.hidden_states is None:
         raise TrainingError(

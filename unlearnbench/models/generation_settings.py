@@ -9,8 +9,6 @@ profiles take the most probable token.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from unlearnbench.base.errors import EvaluationError
@@ -90,14 +88,20 @@ def _effective_settings(
     return settings
 
 
-@dataclass(frozen=True, eq=False)
 class LogitRules:
     """What `generate` does to logits before it takes the largest one."""
 
-    settings: Mapping[str, Any]
-    """Settings among `_NEUTRAL` that change something."""
-    stops: frozenset[int]
-    """Ids at which an answer stops."""
+    def __init__(self, settings: Mapping[str, Any], stops: frozenset[int]) -> None:
+        """Take the settings of a model.
+
+        Args:
+            settings: Settings among `_NEUTRAL` that change something.
+            stops: Ids at which an answer stops.
+        """
+        self.settings = settings
+        self.stops = stops
+        # Some processors are made for the number of tokens of the prompt and of the answer.
+        self._processors_by_shape: dict[tuple[int, int, Any], Any] = {}
 
     @classmethod
     def of(cls, config: Any) -> LogitRules | None:
@@ -119,27 +123,26 @@ class LogitRules:
             settings.pop("min_length", None)
         return cls(settings, stop_ids(config)) if settings else None
 
-    @cached_property
-    def _by_shape(self) -> dict[tuple[int, int, Any], Any]:
-        """Processors by tokens of the prompt, largest number of answer tokens, and device."""
-        return {}
-
     def __call__(self, ids: Sequence[int], prompt: int, limit: int, logits: Tensor) -> Tensor:
-        """Return the changed logits [V] in float32 of the token behind a text.
+        """Change the logits of the next token of a text.
 
         Args:
-            ids: The text: prompt, and answer so far.
+            ids: The text: the prompt, and the answer so far.
             prompt: Number of tokens of the prompt.
             limit: Largest number of tokens of the answer.
             logits: [V] the model's logits for the next token.
+
+        Returns:
+            Logits [V] in float32.
         """
         import torch
 
-        key = prompt, limit, logits.device
-        if key not in self._by_shape:
-            self._by_shape[key] = self._processors(*key)
+        shape = (prompt, limit, logits.device)
+        if shape not in self._processors_by_shape:
+            self._processors_by_shape[shape] = self._processors(*shape)
+        processors = self._processors_by_shape[shape]
         text = torch.tensor([list(ids)], device=logits.device)
-        changed: Tensor = self._by_shape[key](text, logits.float().unsqueeze(0))
+        changed: Tensor = processors(text, logits.float().unsqueeze(0))
         return changed[0]
 
     def _processors(self, prompt: int, limit: int, device: Any) -> Any:

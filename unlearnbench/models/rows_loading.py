@@ -53,6 +53,11 @@ def other_rows(source: Benchmark | str) -> tuple[Question, ...]:
 
 
 def _other_row(row: TableRow) -> Question:
+    """Return a row of a table, or a passage of a text, as a training row.
+
+    Raises:
+        DataError: The row has other columns than allowed, or a text is blank.
+    """
     texts: dict[str, Any] = {}
     for column in ("question", "answer", "text"):
         value = row.values.get(column)
@@ -176,6 +181,7 @@ def _hashed_rows(rows: Iterable[Question]) -> list[list[object]]:
 
 
 def _hashed_row(row: Question) -> list[object]:
+    """Return what the fingerprint covers of a row, see `_hashed_rows`."""
     entries: list[object] = [
         row.question,
         row.answer,
