@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from unlearnbench.api.identity import Id, identity_of, stored_identity
 from unlearnbench.base.errors import RecordError
 from unlearnbench.base.hashing import content_hash
 from unlearnbench.config.plan_file import PLAN_FILE, TRIAL, UNKNOWN_RUNS
@@ -110,7 +111,16 @@ class ChoicePlan:
     def id(self) -> str:
         """Hash of the rule and of the runs that it chooses from."""
         trial_ids = sorted(run.id for run in self.trials)
-        return content_hash([self.name, self.select.model_dump(mode="json"), trial_ids])
+        return content_hash([self.name, self.rule, trial_ids])
+
+    @cached_property
+    def rule(self) -> Mapping[str, Any]:
+        """The keys of `select` that belong to ids, as in `selection.json`."""
+        return identity_of(self.select, Id.CHOICE)
+
+    def has_rule(self, stored: Mapping[str, Any]) -> bool:
+        """Whether a rule in `selection.json`, also of another version, is the rule of this plan."""
+        return stored_identity(SelectSettings, stored, Id.CHOICE) == self.rule
 
     @cached_property
     def run_ids(self) -> frozenset[str]:

@@ -70,7 +70,7 @@ def _with_rule(
         {
             "schema": SCHEMA,
             "rule": describe_rule(plan.select, headline, owner_of_choices(reported), plan.unit),
-            "select": plan.select.model_dump(mode="json"),
+            "select": plan.rule,
             "chosen_on_seeds": plan.select.seeds,
             "reported_on_seeds": plan.reporting_seeds,
             "choices": reported,
@@ -207,7 +207,7 @@ def stored_choices(
         None if the file is of another rule, or of runs that the plan does not have. Then a choice
         is made for each method, since its trials cannot be told apart by entry.
     """
-    if stored is None or stored.get("select") != plan.select.model_dump(mode="json"):
+    if stored is None or "select" not in stored or not plan.has_rule(stored["select"]):
         return None
     choices: list[Mapping[str, Any]] = stored.get("choices", [])
     if any(not plan.run_ids.issuperset(choice["reported_runs"]) for choice in choices):

@@ -56,6 +56,8 @@ class Id(Enum):
     """The evaluation of a start or retain model, whose weights are named by their own hash."""
     ATTACK = auto()
     """The evaluation of a start or retain model under an attack."""
+    CHOICE = auto()
+    """What `select` or `tune` has chosen, which depends on the rule and on the trials."""
 
 
 RUNS: Final = (Id.RUN, Id.SETTING, Id.STATED)

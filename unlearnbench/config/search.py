@@ -6,10 +6,11 @@ A search decides which runs there are and how long they last. It never changes a
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from unlearnbench.api.identity import ALWAYS, NEVER
 from unlearnbench.config.section import Settings
 
 if TYPE_CHECKING:
@@ -211,25 +212,29 @@ class SelectSettings(Settings):
     runs that had no part in the choice.
     """
 
-    rule: Literal["forget-quality", "hypervolume"] = Field(
+    # The id of a choice is a hash of these settings, and the choices of earlier versions are kept
+    # only if they were made with equal settings. So each key declares its part in ids. Declare a
+    # new key as `IF_SET`, with a default under which the same settings are chosen as before: at its
+    # default it is then left out, and the ids of all choices stay as they are.
+    rule: Annotated[Literal["forget-quality", "hypervolume"], ALWAYS] = Field(
         default="forget-quality",
         description="forget-quality: the setting that forgets most (highest log10 Forget "
         "Quality) among those that keep `utility`; hypervolume: the setting whose "
         "epochs span the largest area over `reference`",
     )
-    utility: float = Field(
+    utility: Annotated[float, ALWAYS] = Field(
         default=0.8,
         gt=0,
         le=1,
         description="share of the start model's utility (Model Utility) that must be kept",
     )
-    reference: tuple[float, float] | None = Field(
+    reference: Annotated[tuple[float, float] | None, ALWAYS] = Field(
         default=None,
         description="with hypervolume, the corner of the area: a number for what is kept and one "
         "for what is forgotten (Model Utility, log10 Forget Quality); default: 0 "
         "and the start model's number",
     )
-    seeds: tuple[int, ...] = Field(
+    seeds: Annotated[tuple[int, ...], ALWAYS] = Field(
         default=(0,),
         min_length=1,
         description="seeds on which settings are chosen; the sweep must have others, too",
@@ -242,7 +247,10 @@ class TuneSettings(SelectSettings):
     It sets `search` (quasi-random) and `select`; learning rates without a range get one.
     """
 
-    trials: int = Field(default=24, ge=2, description="settings of each entry, the defaults first")
+    # The trials of a choice are hashed by their own ids.
+    trials: Annotated[int, NEVER] = Field(
+        default=24, ge=2, description="settings of each entry, the defaults first"
+    )
 
 
 RATES = Range(low=1e-6, high=2e-4, log=True)

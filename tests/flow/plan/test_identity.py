@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import pytest
 from pydantic import BaseModel, Field
 
+from unlearnbench.analysis.choice_plan import ChoicePlan, PlannedRun
 from unlearnbench.api.attack import AttackRows, PromptAttack
 from unlearnbench.api.benchmark import Question
 from unlearnbench.api.hyperparameters import HyperParameters
@@ -32,6 +33,7 @@ from unlearnbench.config.entries import AttackSpec, attack_spec, restored
 from unlearnbench.config.reference_spec import AttackedReferenceSpec, ReferenceSpec
 from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import EvaluationSettings, ModelSettings
+from unlearnbench.config.search import SelectSettings, TuneSettings
 from unlearnbench.config.section import Settings
 from unlearnbench.config.training_settings import TrainingSettings
 from unlearnbench.models.rows_loading import load_benchmark
@@ -56,7 +58,7 @@ def settings_in(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
 
 DECLARED = dict.fromkeys(
     settings
-    for whole in (RunSpec, ReferenceSpec, AttackedReferenceSpec)
+    for whole in (RunSpec, ReferenceSpec, AttackedReferenceSpec, TuneSettings)
     for settings in settings_in(whole)
 )
 
@@ -153,6 +155,55 @@ def test_a_field_that_is_added_to_a_model_counts_in_all_its_ids_if_it_is_set() -
     assert all(one != other for one, other in zip(changed, before, strict=True))
     named = identity_of(More(name="m", base="org/published", gates={"a": 1}), Id.EVALUATION)
     assert named == {"gates": {"a": 1}}
+
+
+CHOICES: tuple[tuple[dict[str, Any], str], ...] = (
+    ({}, "3dd740b3289738a2"),
+    ({"utility": 0.9}, "77ab37e8dcba0581"),
+    ({"utility": 1}, "d3494126227554c4"),
+    ({"rule": "hypervolume"}, "d6e03d47207417d0"),
+    ({"rule": "hypervolume", "reference": (0.3, -11)}, "fd16648143aada7e"),
+    ({"seeds": (0, 1), "utility": 0.5}, "0c6792a0875ac8d9"),
+)
+"""Settings of `select`, and the ids of their choices by version 8db71bf7, which hashed all keys."""
+
+
+def choice_plan(select: SelectSettings) -> ChoicePlan:
+    """Return a plan with one run on seed 0 and one run on seed 1."""
+    runs = (PlannedRun("5f0c", {"seed": 0}, {}), PlannedRun("0a1b", {"seed": 1}, {}))
+    return ChoicePlan(select, seeds=(0, 1, 2), runs=runs, name="tuned")
+
+
+@pytest.mark.parametrize(("stated", "expected"), CHOICES)
+def test_ids_of_choices_are_those_of_the_version_before(
+    stated: dict[str, Any], expected: str
+) -> None:
+    plan = choice_plan(SelectSettings(**stated))
+    assert plan.id == expected
+    assert plan.rule == plan.select.model_dump(mode="json"), "selection.json has the same keys"
+
+
+class LaterSelect(SelectSettings):
+    """Settings of `select` with a key of a later version."""
+
+    forgotten: Annotated[float | None, IF_SET] = None
+
+
+def test_a_key_that_is_added_to_select_leaves_the_ids_of_choices_as_they_are() -> None:
+    for stated, expected in CHOICES:
+        assert choice_plan(LaterSelect(**stated)).id == expected
+    set_here = choice_plan(LaterSelect(forgotten=-1.3))
+    assert set_here.id != choice_plan(LaterSelect()).id
+    assert set_here.rule["forgotten"] == -1.3
+
+
+def test_a_stored_choice_is_of_the_rule_that_it_was_made_by() -> None:
+    earlier = SelectSettings(utility=0.9).model_dump(mode="json")
+    assert choice_plan(LaterSelect(utility=0.9)).has_rule(earlier)
+    assert not choice_plan(LaterSelect(utility=0.9, forgotten=-1.3)).has_rule(earlier)
+    assert not choice_plan(SelectSettings(utility=0.9)).has_rule(earlier | {"forgotten": -1.3})
+    del earlier["reference"]
+    assert choice_plan(SelectSettings(utility=0.9)).has_rule(earlier), "a missing key is a default"
 
 
 @pytest.mark.parametrize("kind", RUNS)

@@ -193,12 +193,14 @@ def test_stored_choices_of_entries_are_kept_with_the_numbers_of_the_table() -> N
     assert [best.setting and best.setting.forgotten for best in panel.best] == reported
 
 
-@pytest.mark.parametrize("kind", ["none", "another rule", "other runs"])
+@pytest.mark.parametrize("kind", ["none", "no rule", "another rule", "other runs"])
 def test_without_stored_choices_each_method_has_one(kind: str) -> None:
     records = legacy_sweep()
     stored: dict[str, Any] | None = stored_selection()
     if kind == "none":
         stored = None
+    elif kind == "no rule":
+        stored = {key: value for key, value in stored_selection().items() if key != "select"}
     elif kind == "another rule":
         stored = stored_selection(select=FIRST.model_dump(mode="json") | {"utility": 0.1})
     else:
