@@ -87,16 +87,16 @@ def files_of_folder(
         label: Name for messages.
         config: Configuration. None for the only or default one.
     """
-    names = [
-        (Path(parent) / name).relative_to(folder).as_posix()
-        for parent, _, files in os.walk(folder)
-        for name in files
-    ]
-    found = _files_of_splits(names, folder, label, config)
-    return {
-        split: tuple(found.file(inside, folder / inside, f"{label}/{inside}") for inside in files)
-        for split, files in found.by_split.items()
-    }
+    names: list[str] = []
+    for parent, _, file_names in os.walk(folder):
+        inside = Path(parent).relative_to(folder)
+        names += [(inside / name).as_posix() for name in file_names]
+    layout = _files_of_splits(names, folder, label, config)
+    files_of_split: dict[str, tuple[TableFile, ...]] = {}
+    for split, paths in layout.by_split.items():
+        files = [layout.file(path, folder / path, f"{label}/{path}") for path in paths]
+        files_of_split[split] = tuple(files)
+    return files_of_split
 
 
 def files_of_repository(
@@ -120,13 +120,14 @@ def fetched(
         HubError: The hub cannot be asked.
     """
     layout = _layout_of_repository(repository, config)
-    folder = hub.snapshot(repository, tuple(map(escape, files)), subfolders=True)
-    return tuple(
-        layout.file(inside, folder / inside, f"{repository.name}/{inside}") for inside in files
-    )
+    # Brackets and stars in a name are no patterns.
+    patterns = tuple(escape(path) for path in files)
+    folder = hub.snapshot(repository, patterns, subfolders=True)
+    return tuple(layout.file(path, folder / path, f"{repository.name}/{path}") for path in files)
 
 
 def _layout_of_repository(repository: hub.Repository, config: str | None) -> FilesOfSplits:
+    """Find the files of each split of a repository. Only its cards are downloaded."""
     folder = hub.snapshot(repository, _CARDS)
     return _files_of_splits(hub.files(repository), folder, repository.name, config)
 

@@ -163,12 +163,12 @@ class _AttackedPanel:
         """The run and epoch that were attacked; None if there are several or none."""
 
     def comparisons(self, plain: TableRow) -> Iterator[_Comparison]:
-        """Yield what a model has to be compared with under each variant.
+        """Yield a comparison for each variant whose numbers before the attack have to be computed.
 
-        Variants whose numbers before the attack are those of the plain row are left out. The
-        numbers differ if the attack may leave rows out, or if it only samples answers and the plain
-        row lacks the greedy answers' metric that samples are compared with. An attack that trains
-        evaluates the model before its first step, so nothing has to be computed.
+        The plain row's numbers do not serve if the attack may leave rows out. They also do not
+        serve if it only samples answers, and the plain row lacks the greedy answers' metric that
+        samples are compared with. An attack that trains has evaluated the model before its first
+        step, so that nothing has to be computed for it.
         """
         for variant, asking in self._asking_rows(plain).items():
             kind = self._kinds[variant]
@@ -179,10 +179,10 @@ class _AttackedPanel:
                 yield _Comparison(plain, variant, kind, asking, counterparts)
 
     def _asking_rows(self, plain: TableRow) -> dict[str, TableRow]:
-        """Return, by variant, the row of an evaluation that asked what this model is asked.
+        """Return, by variant, a row of an evaluation that asked the rows that this model is asked.
 
-        For a run, these are its own rows under attacks. Retain and start models are compared with
-        even if they were not attacked themselves, so that rows of other models stand in.
+        For a run, these are its own rows under attacks. The numbers of retain and start models are
+        needed even if they were not attacked themselves. Rows of other models then stand in.
         """
         own = self._own_rows(plain)
         is_start = plain.kind == "fine-tuned"
