@@ -16,10 +16,13 @@
     const lengths = new Uint16Array((a.length + 1) * width); // [a.length + 1, b.length + 1], as one row
     for (let i = a.length - 1; i >= 0; i -= 1) {
       for (let j = b.length - 1; j >= 0; j -= 1) {
-        const withoutA = lengths[(i + 1) * width + j];
-        const withoutB = lengths[i * width + j + 1];
-        const withoutBoth = lengths[(i + 1) * width + j + 1];
-        lengths[i * width + j] = a[i] === b[j] ? withoutBoth + 1 : Math.max(withoutA, withoutB);
+        const here = i * width + j;
+        const nextOfA = here + width;
+        const nextOfB = here + 1;
+        const nextOfBoth = nextOfA + 1;
+        lengths[here] = a[i] === b[j]
+          ? lengths[nextOfBoth] + 1
+          : Math.max(lengths[nextOfA], lengths[nextOfB]);
       }
     }
     return (i, j) => lengths[i * width + j];
