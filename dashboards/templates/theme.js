@@ -1,7 +1,8 @@
 // How figures look: in the colours of the screen or of paper, and without what the filters hide.
 //
-// Figures arrive from Python without colours. Each trace has a `meta` that says what it shows: its
-// `role` ("trajectory", "front", "curve" …) and, if it belongs to a method, the method's `slot` in the palette.
+// Each trace of a figure has a `meta` that says what it shows: its `role` ("trajectory", "front",
+// "curve" …) and, if it belongs to a method, the method's `slot` in the palette. Python has drawn the
+// figure in the colours of a light page, and the page replaces them.
 
 // ---- Light, dark and paper ----
 
