@@ -159,9 +159,11 @@ def _reporting_stage(plan: Plan, select: SelectSettings) -> Stage:
     config = plan.config
     names_of_entries = {name for labels in entry_labels(config.methods) for name in labels.values()}
     methods = {spec.label for grid in config.methods for spec in grid.specs}
-    chooser, choosers = "method", len(methods)
-    if config.search.trials is not None and len(names_of_entries) > len(methods):
-        chooser, choosers = "method entry", len(names_of_entries)
+    has_trials = config.search.trials is not None
+    # A method may have several entries with trials of their own.
+    by_entry = has_trials and len(names_of_entries) > len(methods)
+    chooser = "method entry" if by_entry else "method"
+    choosers = len(names_of_entries) if by_entry else len(methods)
 
     # A quasi-random search reports the defaults, too.
     reports_defaults = config.search.kind == "quasi-random"
@@ -178,6 +180,19 @@ def _reporting_stage(plan: Plan, select: SelectSettings) -> Stage:
     return Stage(title, most, at_most=True)
 
 
+@dataclass
+class _Report:
+    """A run that reports a choice on a seed that the choice has not seen.
+
+    Attributes:
+        run: The run.
+        chosen: Ids of the runs that were chosen, and differ from it only in their seeds.
+    """
+
+    run: RunSpec
+    chosen: list[str]
+
+
 class FollowUpRuns:
     """The plan of a sweep, which results extend."""
 
@@ -192,8 +207,8 @@ class FollowUpRuns:
         self.config = plan.config
         self.studies = studies_of(plan)
         self._initial = plan
-        self._reports: dict[str, tuple[list[str], RunSpec]] = {}
-        """By id of a run that reports a choice: ids of the chosen trials, and the run."""
+        self._reports: dict[str, _Report] = {}
+        """By id of the run that reports a choice."""
         self._written = time.monotonic()
         if self.studies:
             for line in _lines(folder / SEARCH_FILE):
@@ -208,12 +223,13 @@ class FollowUpRuns:
 
     def current_plan(self) -> Plan:
         """Return the plan with the runs that results have added so far."""
-        reporting = {run_id: run for run_id, (_, run) in self._reports.items()}
+        reporting_runs = {run_id: report.run for run_id, report in self._reports.items()}
+        chosen_runs = {run_id: tuple(report.chosen) for run_id, report in self._reports.items()}
         return replace(
             self._initial,
-            runs=tuple((self._candidates() | reporting).values()),
+            runs=tuple((self._candidates() | reporting_runs).values()),
             trials=self.trials,
-            reports={run_id: tuple(chosen) for run_id, (chosen, _) in self._reports.items()},
+            reports=chosen_runs,
             unknown_runs=sum(study.left for study in self.studies),
         )
 
@@ -339,8 +355,8 @@ class FollowUpRuns:
             for seed in plan.reporting_seeds:
                 run = candidates[run_id].model_copy(update={"seed": seed})
                 # A setting that was tried on several seeds has one run for each other seed.
-                trials, _ = self._reports.setdefault(run.id, ([], run))
-                trials.append(run_id)
+                report = self._reports.setdefault(run.id, _Report(run, []))
+                report.chosen.append(run_id)
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
