@@ -59,7 +59,7 @@ def _set_without_texts(
         compressed_bytes=_compressed_bytes(evaluated),
         text_values={},
     )
-    # A metric reads texts if its values without them are other ones.
+    # A metric reads texts if its values change without them.
     text_values: dict[str, FloatArray] = {}
     for measure in measures:
         values = _values(measure, evaluated)

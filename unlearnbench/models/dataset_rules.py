@@ -128,7 +128,6 @@ def overlap_faults(split: Split) -> Iterator[str]:
 
 def holdout_faults(benchmark: Benchmark, rows: Dataset, split: Split) -> Iterator[str]:
     """Yield rows of holdout sets on which a model is trained."""
-    # A dictionary, because a split and its retain rows may have names such as "full".
     trained = {"full": rows.full, split.name: split.forget, split.retain_name: split.retain}
     trained |= {"pretraining": rows.pretraining, "facts": rows.facts}
     rule = "models are trained on it, and no model may have seen a holdout row, so remove this one"
