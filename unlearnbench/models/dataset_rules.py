@@ -128,13 +128,19 @@ def overlap_faults(split: Split) -> Iterator[str]:
 
 def holdout_faults(benchmark: Benchmark, rows: Dataset, split: Split) -> Iterator[str]:
     """Yield rows of holdout sets on which a model is trained."""
-    trained = {"full": rows.full, split.name: split.forget, split.retain_name: split.retain}
-    trained |= {"pretraining": rows.pretraining, "facts": rows.facts}
+    # A list, because a split may be called `full` or like other rows.
+    trained = [
+        _Part("full", rows.full),
+        _Part(split.name, split.forget),
+        _Part(split.retain_name, split.retain),
+        _Part("pretraining", rows.pretraining),
+        _Part("facts", rows.facts),
+    ]
     rule = "models are trained on it, and no model may have seen a holdout row, so remove this one"
     for name in sets_of(benchmark, "holdout"):
         holdout = _Part(f"set {name} of {split.name}", split.sets.get(name, ()))
-        for trained_name, trained_rows in trained.items():
-            yield from _shared_rows(_Part(trained_name, trained_rows), holdout, rule)
+        for part in trained:
+            yield from _shared_rows(part, holdout, rule)
 
 
 def whole_faults(benchmark: Benchmark, rows: Dataset, split: Split) -> Iterator[str]:
