@@ -277,7 +277,9 @@ def export_model(
         A sentence that compares the numbers of the written model with the record.
 
     Raises:
-        RecordError, ModelError or DataError: If the run cannot be trained again.
+        RecordError: If the record cannot be made again here.
+        ModelError: If a model cannot be read.
+        DataError: If the rows cannot be read.
     """
     with atomic_folder(to) as temporary:
         evaluation = remake(

@@ -27,12 +27,12 @@ from unlearnbench.results.rules import COMPUTED_BY, METRICS, record_schema, rule
 from unlearnbench.results.table_records import with_numbers
 
 _PRIVATE = ("host", "process", "interruptions", NUMBERS)
-"""Provenance that stays with its group, or that says nothing without the observations."""
+"""Provenance that is not exported. It names a machine, or means nothing without observations."""
 
 
 @dataclass(frozen=True)
 class Board:
-    """The merged records, one for each id, and what was refused."""
+    """The merged records, one for each id, and the reasons why lines were refused."""
 
     records: tuple[Record, ...]
     refused: tuple[str, ...] = ()
@@ -40,7 +40,7 @@ class Board:
 
     @property
     def text(self) -> str:
-        """A line of each record, in the order of their ids."""
+        """The board as JSON lines, in the order of its records."""
         return "".join(f"{_line(record)}\n" for record in self.records)
 
 
@@ -55,15 +55,15 @@ class _Line:
 
     @property
     def order(self) -> tuple[str, bool, str]:
-        """Sort key: of several lines of one run, the first stays.
+        """Sort key. The first of several lines of one run stays.
 
         A run that started earlier comes first. Of two exports of one record, the one that says by
-        what its numbers were computed comes first, and then the text decides, so that the order of
-        the files does not matter.
+        which code its numbers were computed comes first. If both do, the text decides, so that the
+        order of the files does not matter.
         """
-        made = self.record.provenance
-        # "~" sorts behind every date.
-        return str(made.get("started", "~")), COMPUTED_BY not in made, self.text
+        provenance = self.record.provenance
+        # "~" sorts after every date.
+        return str(provenance.get("started", "~")), COMPUTED_BY not in provenance, self.text
 
 
 def exported(folder: Path) -> Board:
@@ -102,26 +102,17 @@ def read_lines(path: Path) -> Iterator[tuple[str, str]]:
 def merge(lines: Iterable[tuple[str, str]]) -> Board:
     """Merge lines to one board. Their order does not matter.
 
-    - Of several lines of one id the run that started first stays. Others are refused unless their
-      numbers are the same.
-    - Records of one model and split need the same data, and runs the same start weights: those with
-      the most frequent value stay.
+    - Of several lines of one id, the run that started first stays. Other lines are refused unless
+      their numbers are the same.
+    - Records of one model and split need the same data, and runs also the same start weights. The
+      records with the most frequent value stay.
 
     Args:
-        lines: Place and text of each.
+        lines: Place and text of each line.
     """
-    refused: list[str] = []
-    read: list[_Line] = []
-    for location, text in lines:
-        try:
-            read.append(_Line(location, text, _read(text)))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            reason = f"{type(error).__name__}: {error}"
-            refused.append(
-                f"{location}: left out, because it is no line of a leaderboard ({reason})"
-            )
+    readable, refused = _readable(lines)
     kept: dict[str, _Line] = {}
-    for line in sorted(read, key=lambda line: line.order):
+    for line in sorted(readable, key=lambda line: line.order):
         first = kept.setdefault(line.record.id, line)
         if _numbers(line.record) == _numbers(first.record):
             # Sweeps may share runs, and each line states the choices of its own sweep.
@@ -131,17 +122,33 @@ def merge(lines: Iterable[tuple[str, str]]) -> Board:
             refused.append(
                 f"{line.location}: record {line.record.id}: left out: {_why_refused(line, first)}"
             )
-    ordered = [kept[id_] for id_ in sorted(kept)]
+    ordered = [kept[record_id] for record_id in sorted(kept)]
     for key in ("data", "weights"):
-        ordered, odd = _with_usual(ordered, key)
-        refused += odd
+        ordered, reasons = _with_usual(ordered, key)
+        refused += reasons
     return Board(tuple(line.record for line in ordered), tuple(refused))
 
 
+def _readable(lines: Iterable[tuple[str, str]]) -> tuple[list[_Line], list[str]]:
+    """Return the lines that can be read, and why all others are left out."""
+    readable: list[_Line] = []
+    refused: list[str] = []
+    for location, text in lines:
+        try:
+            readable.append(_Line(location, text, _read(text)))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            refused.append(
+                f"{location}: left out, because it is no line of a leaderboard ({reason})"
+            )
+    return readable, refused
+
+
 def _why_refused(line: _Line, first: _Line) -> str:
-    """Say why a line is refused whose record is there with other numbers."""
-    started = [one.record.provenance.get("started") for one in (line, first)]
-    if started[0] is not None and started[0] == started[1]:
+    """Say why a line is refused, whose record an earlier line has with other numbers."""
+    started = line.record.provenance.get("started")
+    is_same_run = started is not None and started == first.record.provenance.get("started")
+    if is_same_run:
         return (
             f"it is the run of {first.location}, whose numbers were computed by other code or "
             "settings; export both again by one version"
@@ -150,25 +157,36 @@ def _why_refused(line: _Line, first: _Line) -> str:
 
 
 def _with_usual(lines: list[_Line], key: str) -> tuple[list[_Line], list[str]]:
-    """Return the lines with the most frequent value of their group, and why others are left out."""
-    counts: dict[Any, Counter[str]] = defaultdict(Counter)
+    """Keep the lines that have the most frequent value of their group.
+
+    Args:
+        lines: Lines of a board.
+        key: Key of the provenance whose values have to be equal.
+
+    Returns:
+        The lines that are kept, and why all others are left out.
+    """
+    counts_of_group: dict[tuple[Any, ...], Counter[str]] = defaultdict(Counter)
     for line in lines:
-        counts[_group(line.record, key)][str(line.record.provenance.get(key))] += 1
-    usual = {
-        group: min(of_group, key=lambda value: (-of_group[value], value))
-        for group, of_group in counts.items()
-    }
+        value = str(line.record.provenance.get(key))
+        counts_of_group[_group(line.record, key)][value] += 1
+
     kept: list[_Line] = []
     refused: list[str] = []
     for line in lines:
         value = str(line.record.provenance.get(key))
-        most = usual[_group(line.record, key)]
-        if value == most:
+        usual = _most_frequent(counts_of_group[_group(line.record, key)])
+        if value == usual:
             kept.append(line)
         else:
-            reason = f"its {key} are {value}, and {most} of most of its model and split"
+            reason = f"its {key} are {value}, and {usual} of most of its model and split"
             refused.append(f"{line.location}: record {line.record.id}: left out: {reason}")
     return kept, refused
+
+
+def _most_frequent(counts: Counter[str]) -> str:
+    """Return the most frequent value. Of equally frequent ones, it is the first by the alphabet."""
+    return min(counts, key=lambda value: (-counts[value], value))
 
 
 def _stated(record: Record) -> Mapping[str, Any]:
@@ -185,35 +203,49 @@ def _stating(record: Record, choices: Mapping[str, Any]) -> Record:
 
 
 def _group(record: Record, key: str) -> tuple[Any, ...]:
-    """Records that need the same `key`; a retain model has weights of its own."""
-    return record.model, record.forget_fraction, key == "weights" and record.kind == "retain"
+    """Name the group of records that need the same value of `key`."""
+    # A retain model does not begin from the weights of the start model.
+    has_own_weights = key == "weights" and record.kind == "retain"
+    return record.model, record.forget_fraction, has_own_weights
 
 
 def boards(records: Iterable[Record]) -> dict[str, Results]:
-    """Return results for each profile: numbers by different evaluation rules do not compare.
+    """Return results for each profile, because numbers by different rules cannot be compared.
 
-    And for each pair of headline metrics that is not TOFU's: `a and b, tofu@1a2b3c4d`.
+    Records that are ranked by other metrics than TOFU's have results of their own. Their name
+    begins with the metrics: `a and b, tofu@1a2b3c4d`.
     """
     groups: dict[str, list[Record]] = defaultdict(list)
     for record in records:
         headline = record_schema(record, NO_CHOICES).headline
-        pair = "" if headline == default_headline() else f"{' and '.join(headline.columns)}, "
-        groups[pair + record.profile].append(record)
+        is_default = headline == default_headline()
+        metrics = "" if is_default else f"{' and '.join(headline.columns)}, "
+        groups[metrics + record.profile].append(record)
     return {name: Results.of(group, name=name) for name, group in sorted(groups.items())}
 
 
 def _line(record: Record) -> str:
-    provenance = {k: v for k, v in record.provenance.items() if k not in _PRIVATE}
-    short = {"provenance": provenance, "steps": [], "evaluations": {}, "attacked_evaluations": {}}
-    document = json.loads(sealed_json(record_document(record) | short))
-    return json.dumps(document, sort_keys=True, ensure_ascii=False)
+    """Write the line of a record, with the hash of its content."""
+    provenance = {name: value for name, value in record.provenance.items() if name not in _PRIVATE}
+    document = {
+        **record_document(record),
+        "provenance": provenance,
+        "steps": [],
+        "evaluations": {},
+        "attacked_evaluations": {},
+    }
+    sealed = json.loads(sealed_json(document))
+    return json.dumps(sealed, sort_keys=True, ensure_ascii=False)
 
 
 def _read(text: str) -> Record:
     """Return the record of a line.
 
     Raises:
-        ValueError: Or KeyError, TypeError or AttributeError, if the line is damaged.
+        ValueError: If the line is no JSON, or if its content was changed.
+        KeyError: If a key is missing.
+        TypeError: If a value has another type.
+        AttributeError: If a value has another type.
     """
     document = json.loads(text)
     if document["sha256"] != document_hash(document):
@@ -222,12 +254,9 @@ def _read(text: str) -> Record:
 
 
 def _numbers(record: Record) -> list[tuple[int, str, Mapping[str, float]]]:
-    """Return what is compared of two lines: numbers by epoch, variant and column."""
-    return [
-        (
-            result.epoch,
-            result.variant,
-            {name: value for name, value in result.metrics.items() if value is not None},
-        )
-        for result in (*record.epochs, *record.attacked)
-    ]
+    """Return the numbers by which two lines are compared: epoch, variant, and number by column."""
+    numbers: list[tuple[int, str, Mapping[str, float]]] = []
+    for result in (*record.epochs, *record.attacked):
+        defined = {name: value for name, value in result.metrics.items() if value is not None}
+        numbers.append((result.epoch, result.variant, defined))
+    return numbers

@@ -1,8 +1,9 @@
 """Logging of a sweep's records by a tracker, while it runs or from its folder.
 
 Both log the same numbers, because both take them from the table. While the sweep runs, a record is
-logged as soon as it exists, with the table of this record and of the start and retain models that
-it is compared with. If one of these is evaluated later, the records are logged again.
+logged as soon as it exists. Its numbers then come from a table of this record and of the start and
+retain models that it is compared with. If such a model is evaluated later, the records are logged
+again.
 """
 
 from __future__ import annotations
@@ -56,8 +57,14 @@ from unlearnbench.results.stored_table import NOTHING_STORED, read_table
 CLOSE_SECONDS = 60.0
 """Longest wait at the end of a sweep for records that are not logged yet."""
 FILES = (
-    *("report.html", PICTURE, INTERACTIVE, "results.csv", "attacks.csv", "sweep.log"),
-    *(SELECTION_FILE, CONCLUSION_FILE),
+    "report.html",
+    PICTURE,
+    INTERACTIVE,
+    "results.csv",
+    "attacks.csv",
+    "sweep.log",
+    SELECTION_FILE,
+    CONCLUSION_FILE,
 )
 """Files of a sweep's folder that are attached at its end."""
 
@@ -79,7 +86,7 @@ class SweepTracker:
         """Note what is logged, and where. Nothing is opened yet.
 
         Args:
-            settings: Of the tracker.
+            settings: Settings of the tracker.
             folder: The sweep's folder.
             config: The sweep's configuration.
             warn: Called once if tracking fails.
@@ -159,8 +166,12 @@ class SweepTracker:
         chosen = self.chosen
 
         def job(tracker: Tracker) -> None:
-            others = [r for r in references if r.panel == record.panel and r.id != record.id]
-            records = [*others, record]
+            compared = [
+                reference
+                for reference in references
+                if reference.panel == record.panel and reference.id != record.id
+            ]
+            records = [*compared, record]
             table = finalize(records, rules_of(records, self._metrics), self._known)
             self._log(tracker, record, RowsByRun(table, chosen).of(record), references)
 
@@ -190,83 +201,111 @@ class SweepTracker:
         self._wait()
 
     def log_files(self, files: Iterable[Path], *, complete: bool = True) -> None:
-        """Attach those files of the sweep that exist; `complete`: no run is missing."""
+        """Attach the files of the sweep that exist.
+
+        Args:
+            files: Paths. Missing files are left out.
+            complete: Whether every planned run has ended.
+        """
         self._complete = complete
-        for file in filter(Path.is_file, files):
-            self._put(methodcaller("artefact", file))
+        for file in files:
+            if file.is_file():
+                self._put(methodcaller("artefact", file))
 
     def _put(self, job: Callable[[Tracker], None]) -> None:
-        """Have a job done after those before it; the first that fails is the last."""
+        """Let the thread do a job after all earlier ones. After a failure, jobs are dropped."""
         tracker = self._tracker
         if tracker is None:
             return
 
         def guarded() -> None:
-            if self.trouble is None:
-                try:
-                    job(tracker)
-                except Exception as error:  # a tracker's, whose failure ends no run
-                    self._give_up(_reason(error))
+            if self.trouble is not None:
+                return
+            try:
+                job(tracker)
+            except Exception as error:
+                # A tracker may raise anything, and its failure must not end a run.
+                self._give_up(_reason(error))
 
         self._last = self._thread.submit(guarded)
 
     def _wait(self) -> None:
-        if self._last is not None and not wait([self._last], self._seconds).done:
+        """Wait until the last job is done, or give up."""
+        if self._last is None:
+            return
+        if not wait([self._last], self._seconds).done:
             self._give_up(f"not done after {self._seconds:g} s")
 
     def _give_up(self, reason: str) -> None:
-        if self.trouble is None:
-            uri = self.settings.uri or ""
-            at = f" at {redact(uri)}" if uri else ""
-            reason = redact(reason, uri).partition("\n")[0][:300]
-            self.trouble = f"tracking by {self.settings.tracker}{at}: {reason}"
-            command = f"unlearnbench track {shlex.quote(str(self.folder))}"
-            self._warn(
-                f"{self.trouble}; no run is lost: records are complete, and `{command}` logs them"
-            )
+        """End tracking with one warning. Further calls do nothing."""
+        if self.trouble is not None:
+            return
+        uri = self.settings.uri or ""
+        place = f" at {redact(uri)}" if uri else ""
+        first_line = redact(reason, uri).partition("\n")[0][:300]
+        self.trouble = f"tracking by {self.settings.tracker}{place}: {first_line}"
+        command = f"unlearnbench track {shlex.quote(str(self.folder))}"
+        self._warn(
+            f"{self.trouble}; no run is lost: records are complete, and `{command}` logs them"
+        )
 
     def _read_known(self, _: Tracker) -> None:
-        """Read the table of earlier commands, whose numbers need not be computed again."""
+        """Read the table that earlier commands stored, so that no number is computed again."""
         self._known = read_table(self.folder)
 
     def _log(
         self, tracker: Tracker, record: Record, rows: RowsOfRun, references: Iterable[Record]
     ) -> None:
+        """Log a record with its rows of a table."""
         run = tracked_run(record, rows, self._facts, references, self._answers)
-        self.logged += tracker.log(run)
+        is_new = tracker.log(run)
+        self.logged += is_new
         self._ids[record.id] = None
 
     def _link(self, tracker: Tracker) -> None:
+        """Write the addresses of the sweep and of its runs, if the tracker has any."""
         self.address = tracker.link()
-        if self.address is not None:
-            links = {"sweep": self.address, "runs": {name: tracker.link(name) for name in self.ids}}
-            write_text(self.folder / LINKS_FILE, json.dumps(links, indent=1) + "\n")
+        if self.address is None:
+            return
+        links = {
+            "sweep": self.address,
+            "runs": {run_id: tracker.link(run_id) for run_id in self.ids},
+        }
+        write_text(self.folder / LINKS_FILE, json.dumps(links, indent=1) + "\n")
 
 
 def _reason(error: BaseException) -> str:
-    """The error that a chain begins with: of a server's, `Connection refused`."""
-    while (earlier := error.__cause__ or error.__context__) is not None:
-        error = earlier
-    return str(error).strip() or type(error).__name__
+    """Return the message of the first error in a chain.
+
+    The last one of an unreachable server is about retries, and the first one says `Connection
+    refused`.
+    """
+    first = error
+    while True:
+        earlier = first.__cause__ or first.__context__
+        if earlier is None:
+            return str(first).strip() or type(first).__name__
+        first = earlier
 
 
 def _tracked_sweep(settings: TrackingSettings, folder: Path, config: SweepConfig) -> TrackedSweep:
-    """Describe a sweep for its tracker. Its plan, which has no secrets, is written by now."""
+    """Describe a sweep for its tracker.
+
+    The sweep's plan, which has no secrets, was written before.
+    """
     plan = _read_plan(folder)
-    tags = {"sweep": config.name, "kind": "sweep"}
-    if commit := (git_state() or {}).get("commit"):
-        tags["git_commit"] = commit
-    # A benchmark that is not installed has no headline to order the runs by.
-    headline: Headline | None = getattr(config, "headline", None)
-    best = [headline.forgotten.column, headline.kept.column] if headline else []
+    headline = _headline(config)
+    best = [
+        f"best/{column}" for column in (*_ranked_columns(headline), "utility_kept", config.unit)
+    ]
     return TrackedSweep(
         id=content_hash([config.name, earlier_section(config.data)]),
         name=config.name,
         experiment=settings.experiment or f"unlearnbench-{config.data.source}",
         folder=folder,
         uri=settings.uri,
-        tags=tags,
-        best=[f"best/{name}" for name in (*best, "utility_kept", config.unit)],
+        tags=_sweep_tags(config),
+        best=best,
         ascending=headline is not None and headline.forgotten.better == "lower",
         description=_description(config),
         configuration=_configuration(plan),
@@ -274,8 +313,28 @@ def _tracked_sweep(settings: TrackingSettings, folder: Path, config: SweepConfig
     )
 
 
+def _headline(config: SweepConfig) -> Headline | None:
+    """Return the headline that runs are ordered by; None if the benchmark is not installed."""
+    headline: Headline | None = getattr(config, "headline", None)
+    return headline
+
+
+def _ranked_columns(headline: Headline | None) -> list[str]:
+    """Return the columns of a headline, beginning with the one that tables are sorted by."""
+    return [] if headline is None else [headline.forgotten.column, headline.kept.column]
+
+
+def _sweep_tags(config: SweepConfig) -> dict[str, str]:
+    """Return the tags of the sweep's own run."""
+    tags = {"sweep": config.name, "kind": "sweep"}
+    commit = (git_state() or {}).get("commit")
+    if commit:
+        tags["git_commit"] = commit
+    return tags
+
+
 def _configuration(plan: Mapping[str, Any]) -> str:
-    """Write a plan's configuration as YAML, to be read: methods are resolved into settings."""
+    """Write a plan's configuration as YAML for readers, with all methods resolved into settings."""
     text = yaml.safe_dump(plan.get("config", {}), sort_keys=False, allow_unicode=True)
     return f"# The resolved configuration, with all defaults.\n{text}"
 
@@ -293,25 +352,31 @@ def _data_of(plan: Mapping[str, Any], config: SweepConfig, folder: Path) -> list
 
 def _description(config: SweepConfig) -> str:
     """Say what the sweep is about, and what is unknown without a retain model."""
-    if getattr(config, "headline", None) is None:  # its benchmark is not installed
+    if _headline(config) is None:
         return ""
-    rules, chosen = profile_of(config.evaluation), config.evaluation.metrics
     try:
-        schema = BenchmarkSchema.of(config.data, rules, chosen, references=config.references)
-    except PluginError:  # of a metric that is not given here
+        schema = BenchmarkSchema.of(
+            config.data,
+            profile_of(config.evaluation),
+            config.evaluation.metrics,
+            references=config.references,
+        )
+    except PluginError:
+        # The plug-in of a metric was given to the sweep, but not to this command.
         return config.description
-    return " ".join(filter(None, (config.description, without_retain_model(schema))))
+    sentences = [config.description, without_retain_model(schema)]
+    return " ".join(sentence for sentence in sentences if sentence)
 
 
 def replay(folder: Path, uri: str | None = None) -> SweepTracker:
     """Log every planned record of a sweep's folder whose numbers a store does not have.
 
-    Runs are replaced that an interrupted command logged in part, or that have other numbers in the
-    store than in the table. The sweep's own files are replaced as well.
+    A run in the store is replaced if an interrupted command logged only a part of it, or if its
+    numbers are not those of the table. The sweep's own files are replaced as well.
 
     Args:
         folder: The sweep's folder.
-        uri: Address of the store. Defaults to that in the sweep's configuration.
+        uri: Address of the store. Defaults to the address in the sweep's configuration.
 
     Raises:
         RecordError: If the folder is not a sweep's.
@@ -327,7 +392,8 @@ def replay(folder: Path, uri: str | None = None) -> SweepTracker:
         tracker.log_results(results)
         tracker.settle()
         tracker.summarize(results)
-        ended = sum(r.kind == "run" and r.status != "failed" for r in results.records)
+        runs = [record for record in results.records if record.kind == "run"]
+        ended = sum(record.status != "failed" for record in runs)
         complete = results.planned is not None and ended >= results.planned
         tracker.log_files([folder / name for name in FILES], complete=complete)
     if tracker.trouble:
@@ -343,7 +409,8 @@ def _read_plan(folder: Path) -> Mapping[str, Any]:
 def sweep_config(folder: Path) -> SweepConfig:
     """Read the configuration in `plan.json`.
 
-    Raises: RecordError.
+    Raises:
+        RecordError: If the folder has no plan, or if the plan cannot be read here.
     """
     path = folder / PLAN_FILE
     try:
