@@ -1,7 +1,7 @@
 """AltPO: prefer other answers of the start model to the true one."""
 
 import math
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import field_validator, model_validator
 from torch import Tensor
@@ -12,13 +12,26 @@ from unlearnbench.api.identity import IF_SET
 from unlearnbench.api.method import LossBatch, Method, Needs, Part, Sampling
 
 _PAIR: frozenset[Part] = frozenset({"forget", "alternative"})
-_AUTHORS = (
-    "Question: {question}\nAnswer:{answer}\nNow write another version of the answer with some "
-    "alternate plausible facts that change answer details.\n",
-    " Alternate Answer :",
-    ("Question:", "Q:"),  # theirs with a space behind end no other text
+
+
+class _Prompt(NamedTuple):
+    """How the start model is asked for an alternative."""
+
+    instruction: str
+    prefix: str
+    """Beginning of the reply."""
+    stop: tuple[str, ...]
+    """Texts that end the reply."""
+
+
+_AUTHORS = _Prompt(
+    instruction="Question: {question}\nAnswer:{answer}\nNow write another version of the answer "
+    "with some alternate plausible facts that change answer details.\n",
+    prefix=" Alternate Answer :",
+    # The authors also have both words with a space after them, which end no other text.
+    stop=("Question:", "Q:"),
 )
-"""Instruction for Llama-2, prefix of the reply and words that end it, as their runs had them:
+"""The authors' prompt for Llama-2, as in their runs:
 molereddy/Alternate-Preference-Optimization@c9b78bd generate.py, config/generate.yaml."""
 
 _CONFIG = "molereddy/Alternate-Preference-Optimization@c9b78bd config/generate.yaml"
@@ -111,11 +124,20 @@ class AltPO(Method):
         return self
 
     def needed(self) -> Needs:
-        """The sampling settings, with the configured number of alternatives."""
-        words = (self.instruction, self.prefix, tuple(filter(None, self.stop.split("|"))))
-        words = _AUTHORS if self.asked == "authors" else words
-        options = Sampling(self.alternatives, self.temperature, self.max_new_tokens, *words)
-        return Needs(parts=_PAIR, logprobs=_PAIR, alternatives=options)
+        """Return the needs with the configured sampling of alternatives."""
+        prompt = _AUTHORS
+        if self.asked != "authors":
+            stop = tuple(text for text in self.stop.split("|") if text)
+            prompt = _Prompt(self.instruction, self.prefix, stop)
+        sampling = Sampling(
+            self.alternatives,
+            self.temperature,
+            self.max_new_tokens,
+            prompt.instruction,
+            prompt.prefix,
+            prompt.stop,
+        )
+        return Needs(parts=_PAIR, logprobs=_PAIR, alternatives=sampling)
 
     def loss(self, batch: LossBatch) -> Tensor:
         """Scalar."""
@@ -125,7 +147,7 @@ class AltPO(Method):
         return batch.forget.mean_sequences(self._scale * softplus(-self.beta * (win - lose)))
 
     def value_at_reference(self) -> float:
-        """(2/β) log 2, or log 2 unscaled: softplus at a margin of 0."""
+        """Return softplus at a margin of 0: (2/β) log 2, or log 2 if it is not scaled."""
         return self._scale * math.log(2)
 
     @property

@@ -51,7 +51,7 @@ class BalDRO(Method):
     )
 
     def statistics(self, batch: LossBatch) -> Terms:
-        """The sum of the rows' weights before they are normalised."""
+        """Return the sum of the rows' weights before they are normalised."""
         return {"weights": self._weights(batch).sum()}
 
     def loss(self, batch: LossBatch) -> Tensor:
@@ -60,18 +60,20 @@ class BalDRO(Method):
         return (weights * self._losses(batch)).sum()
 
     def _losses(self, batch: LossBatch) -> Tensor:
-        """[B]"""
+        """Return the NPO losses ℓ [B]."""
         log_ratio = batch.forget.sequence_logprob - batch.reference.forget.sequence_logprob
         return 2 / self.beta * softplus(self.beta * log_ratio)
 
     def _weights(self, batch: LossBatch) -> Tensor:
-        """[B] exp((ℓ_ref − ℓ_b) / κ) in float64, where the start model's loss gives 1.
+        """Return exp((ℓ_ref − ℓ_b) / κ) [B] in float64.
 
-        Beyond e^±700 rows weigh alike, and never nothing all together.
+        The loss ℓ_ref of the start model has weight 1. Exponents are clamped to ±700, so that no
+        weight overflows, and the weights of all rows together are never 0.
         """
         losses = self._losses(batch).detach().double()
-        return ((self.value_at_reference() - losses) / self.temperature).clamp(-700, 700).exp()
+        exponents = (self.value_at_reference() - losses) / self.temperature
+        return exponents.clamp(-700, 700).exp()
 
     def value_at_reference(self) -> float:
-        """(2/β) log 2: all rows weigh the same."""
+        """Return (2/β) log 2: all rows have the same weight."""
         return 2 / self.beta * math.log(2)

@@ -12,6 +12,7 @@ from torch.nn.functional import cosine_similarity, normalize
 from unlearnbench.api.hyperparameters import setting
 from unlearnbench.api.method import LossBatch, Method, Needs, Part, Terms, layer_of
 from unlearnbench.losses.lm_head import at_least_fp32
+from unlearnbench.losses.predictions import Predictions, Reference
 
 _PAPER = "Zou et al. 2024, arXiv:2406.04313"
 _MOVE = 0.01
@@ -72,7 +73,8 @@ class CircuitBreakers(Method):
     @field_validator("layers")
     @classmethod
     def _check_layers(cls, text: str) -> str:
-        if not all(part.strip().isdigit() and int(part) for part in text.split(",")):
+        numbers = [number.strip() for number in text.split(",")]
+        if not all(number.isdigit() and int(number) > 0 for number in numbers):
             raise ValueError(f"layers must be numbers from 1 with commas, got {text!r}")
         return text
 
@@ -81,50 +83,46 @@ class CircuitBreakers(Method):
         return frozenset(map(int, self.layers.split(",")))
 
     def needed(self) -> Needs:
-        """The states after `layers`."""
+        """Return the needs with the states after `layers`."""
         return replace(self.needs, layers=self._layers)
 
     def trains(self, parameter: str, layers: int) -> bool:
-        """Weights of the layers up to the last of `layers`: no other is read."""
+        """Whether a weight is in a layer up to the last of `layers`. No later layer is read."""
         return 0 < layer_of(parameter) <= max(self._layers)
 
     def loss(self, batch: LossBatch) -> Terms:
-        """Two terms, `forget` and `retain`."""
-        turned: list[Tensor] = []
-        moved: list[Tensor] = []
+        """Return two terms, `forget` and `retain`."""
+        cosines: list[Tensor] = []  # [N] for each layer
+        distances: list[Tensor] = []
         for layer in sorted(self._layers):
-            h, start = _pair(batch, "forget", layer)
-            h = self._beside(h, start)
-            turned.append(cosine_similarity(h, start, dim=1).clamp(min=0))
-            h, start = _pair(batch, "retain", layer)
-            moved.append((h - start).norm(dim=1))
-        share = batch.progress / self.horizon
-        scale = self.weight / len(turned)
-        return {
-            "forget": scale
-            * (1 - share)
-            * batch.forget.mean_tokens(torch.stack(turned).sum(dim=0)),
-            "retain": scale * share * batch.retain.mean_tokens(torch.stack(moved).sum(dim=0)),
-        }
+            h = _states(batch.parts["forget"], layer)
+            h_ref = _states(batch.reference.parts["forget"], layer)
+            moved = self._moved_from_start(h, h_ref)
+            cosines.append(cosine_similarity(moved, h_ref, dim=1).clamp(min=0))
+            h = _states(batch.parts["retain"], layer)
+            h_ref = _states(batch.reference.parts["retain"], layer)
+            distances.append((h - h_ref).norm(dim=1))
+        tau = batch.progress / self.horizon
+        scale = self.weight / len(cosines)
+        forget = batch.forget.mean_tokens(torch.stack(cosines).sum(dim=0))
+        retain = batch.retain.mean_tokens(torch.stack(distances).sum(dim=0))
+        return {"forget": scale * (1 - tau) * forget, "retain": scale * tau * retain}
 
-    def _beside(self, h: Tensor, start: Tensor) -> Tensor:
-        """Return the states h [N, D], moved a little along u where they are those of the start."""
+    def _moved_from_start(self, h: Tensor, start: Tensor) -> Tensor:
+        """Return states h [N, D]. States that equal the start model's are moved along u."""
         is_start = (h == start).all(dim=1, keepdim=True)
         u = _direction(self.direction_seed, h.shape[1], h.dtype, h.device)
         return h + torch.where(is_start, _MOVE * start.norm(dim=1, keepdim=True) * u, 0.0)
 
 
-@lru_cache(maxsize=1)  # a GPU is sent it once, not with every micro-batch
+@lru_cache(maxsize=1)  # it is copied to a GPU once, and not for each micro-batch
 def _direction(seed: int, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A random direction [size] of length 1, the same in every process and on every device."""
+    """Return a random direction [size] of length 1, the same in all processes and devices."""
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.randn(size, generator=generator, dtype=torch.float64)
     return normalize(drawn, dim=0).to(device, dtype)
 
 
-def _pair(batch: LossBatch, part: Part, layer: int) -> tuple[Tensor, Tensor]:
-    """The hidden states [N, D] of policy and start."""
-    return (
-        at_least_fp32(batch.parts[part].hidden_states(layer)),
-        at_least_fp32(batch.reference.parts[part].hidden_states(layer)),
-    )
+def _states(rows: Predictions | Reference, layer: int) -> Tensor:
+    """Return the hidden states [N, D] after a layer, in float32 or more."""
+    return at_least_fp32(rows.hidden_states(layer))

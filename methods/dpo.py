@@ -19,9 +19,9 @@ class DPO(Method):
     b         pair of rows with the same forget question: w  a refusal, l  the true answer
     s, s_ref  summed answer log-probability [B], of the model and of the frozen start model
     k         1, as in equation 7, or 2/β with `scaled: true`, as in the code of NPO and AltPO and
-              in open-unlearning: 20 times as much at β 0.1. Rates and retain weights belong to
-              one of the two conventions. `altpo` scales by default, `dpo` does not; set both
-              alike to compare them.
+              in open-unlearning. At β 0.1, 2/β is 20. Learning rates and retain weights belong to
+              one of the two conventions. `altpo` scales by default, and `dpo` does not. Set
+              `scaled` in both to compare them.
 
     Literature: the authors of AltPO run this with 2/β, β 0.1 and a retain term,
     `{method: dpo, scaled: true, retain: {term: nll}}` at 2.0e-5 for 10 epochs.
@@ -52,7 +52,7 @@ class DPO(Method):
         return batch.forget.mean_sequences(self._scale * softplus(-self.beta * (win - lose)))
 
     def value_at_reference(self) -> float:
-        """Value at a margin of 0: log 2 times the scale."""
+        """Return the value at a margin of 0: log 2 times the scale."""
         return self._scale * math.log(2)
 
     @property

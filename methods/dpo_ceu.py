@@ -41,11 +41,13 @@ class DPOCEU(Method):
 
     def loss(self, batch: LossBatch) -> Tensor:
         """Scalar."""
-        forget, reference = batch.forget, batch.reference
+        forget = batch.forget
         win = batch.refusal.sequence_logprob  # [B]
-        lose = forget.sequence_logprob  # before CE-U, which then shares its pass over the logits
-        gap = win - reference.refusal.sequence_logprob
-        gap = gap - (lose - reference.forget.sequence_logprob)
-        weight = (self.beta * (-self.beta * gap).sigmoid()).detach()
+        # Read before CE-U, so that both share one pass over the logits.
+        lose = forget.sequence_logprob
+        gain_of_win = win - batch.reference.refusal.sequence_logprob
+        gain_of_lose = lose - batch.reference.forget.sequence_logprob
+        margin = gain_of_win - gain_of_lose  # Δ
+        weight = (self.beta * (-self.beta * margin).sigmoid()).detach()
         unlearned = forget.sum_rows(forget.unified_cross_entropy(self.score))  # [B]
         return forget.mean_sequences(weight * (unlearned - win))

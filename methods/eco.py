@@ -95,35 +95,47 @@ class ECO(Wrapper):
         return self
 
     def fit(self, model: Any, prompts: Prompts) -> Shift:
-        """Train the classifier; corrupt what it flags."""
-        forget, retain = map(prompts.mean_states, (prompts.forget, prompts.retain))
-        classify = _Classifier(forget, retain, self.penalty)
+        """Train the classifier, and return a function that corrupts the prompts that it flags."""
+        states_of_forget = prompts.mean_states(prompts.forget)
+        states_of_retain = prompts.mean_states(prompts.retain)
+        classify = _Classifier(states_of_forget, states_of_retain, self.penalty)
         layer = model.get_input_embeddings()
         table = layer.weight.detach()
-        size = float(torch.linalg.vector_norm(table, dtype=torch.float32)) / table.numel() ** 0.5
-        strength = self.sigma * (1.0 if self.absolute else size)
+        norm = float(torch.linalg.vector_norm(table, dtype=torch.float32))
+        root_mean_square = norm / table.numel() ** 0.5
+        strength = self.sigma * (1.0 if self.absolute else root_mean_square)
 
         @torch.no_grad()
         def shift(questions: Sequence[Prompt]) -> list[Tensor | None]:
-            flagged = classify(prompts.mean_states(questions)) > self.threshold
-            tensors: list[Tensor | None] = []
-            for prompt, chosen in zip(questions, flagged.tolist(), strict=True):
-                # The layer's output, not the table's rows: some models scale it.
+            is_flagged = classify(prompts.mean_states(questions)) > self.threshold
+            shifts: list[Tensor | None] = []
+            for prompt, is_forget in zip(questions, is_flagged.tolist(), strict=True):
+                if not is_forget:
+                    shifts.append(None)
+                    continue
+                # The layer's output, and not rows of the table, because some models scale it.
                 embedded = layer(torch.tensor(prompt, device=table.device)).float().cpu()
-                tensors.append(
-                    self._shift(prompt, embedded, strength, prompts.seed) if chosen else None
-                )
-            return tensors
+                shifts.append(self._shift(prompt, embedded, strength, prompts.seed))
+            return shifts
 
         return shift
 
     def _shift(self, prompt: Prompt, embedded: Tensor, strength: float, seed: int) -> Tensor:
-        """[T, d] what is added to the first d dimensions of `embedded` [T, H]; last token 0.
+        """Return what corrupts a prompt.
 
-        Adding −e or −2e is exact in every floating-point type.
+        Args:
+            prompt: Tokens of the prompt.
+            embedded: Embeddings of the tokens, [T, H].
+            strength: Standard deviation of noise.
+            seed: Seed of the run.
+
+        Returns:
+            A tensor [T, d] that is added to the first d dimensions of the embeddings. It is 0 for
+            the last token. Adding −e or −2e is exact in each floating-point type.
         """
         tokens, width = embedded.shape
         dims = min(self.dims, width)
+        # The draws depend only on the seed and the prompt.
         digest = hashlib.sha256(repr((seed, prompt)).encode()).digest()
         generator = torch.Generator().manual_seed(int.from_bytes(digest[:7]))
         added: Tensor | None = None
@@ -133,15 +145,15 @@ class ECO(Wrapper):
                 added[-1] = 0
                 return added
         if self.corruption.endswith("top_k"):
-            chosen = embedded.abs().topk(dims, dim=1).indices  # [T, D]
+            corrupted = embedded.abs().topk(dims, dim=1).indices  # [T, D]
         elif self.corruption.endswith("rand_n"):
-            chosen = torch.randperm(width, generator=generator)[:dims].expand(tokens, dims)
+            corrupted = torch.randperm(width, generator=generator)[:dims].expand(tokens, dims)
         else:
-            chosen = torch.arange(dims).expand(tokens, dims)
+            corrupted = torch.arange(dims).expand(tokens, dims)
         if added is None:
             factor = -1 if self.corruption.startswith("zero_out") else -2
-            added = factor * embedded.gather(1, chosen)
-        shift = torch.zeros_like(embedded).scatter(1, chosen, added)
+            added = factor * embedded.gather(1, corrupted)
+        shift = torch.zeros_like(embedded).scatter(1, corrupted, added)
         shift[-1] = 0
         return shift
 
@@ -150,11 +162,19 @@ class _Classifier:
     """Logistic regression by L-BFGS in float64."""
 
     def __init__(self, forget: Tensor, retain: Tensor, penalty: float) -> None:
-        """Fit on features [n, H] of the two classes."""
-        self.mean = torch.cat([forget, retain]).double().mean(0)
-        self.scale = torch.cat([forget, retain]).double().std(0).clamp(min=1e-12)
-        sides = [(x.double() - self.mean) / self.scale for x in (forget, retain)]
-        # [H + 1]; the last one is the bias
+        """Fit on features [n, H] of the two classes.
+
+        Args:
+            forget: Features of forget questions.
+            retain: Features of retain questions.
+            penalty: L2 penalty of the weights of standardised features.
+        """
+        features = torch.cat([forget, retain]).double()
+        self.mean = features.mean(0)
+        self.scale = features.std(0).clamp(min=1e-12)
+        standard_forget = (forget.double() - self.mean) / self.scale
+        standard_retain = (retain.double() - self.mean) / self.scale
+        # [H + 1], of which the last one is the bias
         self.weights = self.mean.new_zeros(len(self.mean) + 1).requires_grad_()
         optimizer = torch.optim.LBFGS(
             [self.weights],
@@ -166,9 +186,11 @@ class _Classifier:
 
         def loss() -> Tensor:
             optimizer.zero_grad()
-            logits = [side @ self.weights[:-1] + self.weights[-1] for side in sides]
-            faults = softplus(-logits[0]).mean() + softplus(logits[1]).mean()
-            value: Tensor = faults / 2 + penalty / 2 * self.weights[:-1].square().sum()
+            forget_logits = standard_forget @ self.weights[:-1] + self.weights[-1]
+            retain_logits = standard_retain @ self.weights[:-1] + self.weights[-1]
+            # Each class has the same weight, whatever its number of questions is.
+            errors = softplus(-forget_logits).mean() + softplus(retain_logits).mean()
+            value: Tensor = errors / 2 + penalty / 2 * self.weights[:-1].square().sum()
             value.backward()
             return value
 
@@ -177,6 +199,6 @@ class _Classifier:
         self.weights.requires_grad_(False)
 
     def __call__(self, features: Tensor) -> Tensor:
-        """[n] probabilities of `forget`."""
+        """Return the probabilities [n] that features are of forget questions."""
         logits = ((features.double() - self.mean) / self.scale) @ self.weights[:-1]
         return torch.sigmoid(logits + self.weights[-1])

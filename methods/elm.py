@@ -62,11 +62,11 @@ class ELM(Method):
         return text
 
     def needed(self) -> Needs:
-        """The start model behind both prompts, too."""
+        """Return the needs with the start model's predictions after both prompts."""
         return replace(self.needs, prompts=(self.expert, self.novice))
 
     def loss(self, batch: LossBatch) -> Terms:
-        """Two terms, `forget` and `retain`."""
+        """Return two terms, `forget` and `retain`."""
         divergence = batch.forget.kl_from(self._erased(batch))  # [N]
         return {
             "forget": batch.forget.mean_tokens(divergence),
@@ -74,14 +74,16 @@ class ELM(Method):
         }
 
     def _erased(self, batch: LossBatch) -> Reference:
-        """The start model's predictions of forget rows, moved from the expert to the novice."""
-
-        def states(reference: Reference) -> Tensor:
-            return at_least_fp32(reference.distributions[0])  # [N, H]
-
+        """Return the start model's predictions of forget rows, moved from expert to novice."""
         start = batch.reference.forget
-        expert, novice = map(states, batch.reference.prompted)
-        plain = states(start)
+        expert, novice = (_inputs(prompted) for prompted in batch.reference.prompted)
+        plain = _inputs(start)
         moved = plain + self.eta * (novice - expert)
-        moved = moved.where(~plain.isneginf(), plain)  # logits, of which some are masked
+        # Inputs may be logits. Masked logits are −∞ for both prompts, and their difference is NaN.
+        moved = moved.where(~plain.isneginf(), plain)
         return replace(start, hidden=moved.to(start.distributions[0].dtype))
+
+
+def _inputs(reference: Reference) -> Tensor:
+    """Return the inputs h of the output layer [N, H], in float32 or more."""
+    return at_least_fp32(reference.distributions[0])

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 
 from torch import Tensor
@@ -61,40 +62,53 @@ class FLAT(Method):
     )
 
     def loss(self, batch: LossBatch) -> Terms:
-        """Two terms, `refusal` and `forget`."""
-        forget, refusal = batch.forget, batch.refusal
-        activation, conjugate = _DIVERGENCES[self.divergence]
+        """Return two terms, `refusal` and `forget`."""
+        forget = batch.forget
+        refusal = batch.refusal
+        maps = _DIVERGENCES[self.divergence]
         learned = refusal.mean_rows(refusal.token_logprob.exp())  # [B]
         unlearned = forget.mean_rows(forget.token_logprob.exp())
         return {
-            "refusal": refusal.mean_sequences(-activation(learned)),
-            "forget": forget.mean_sequences(conjugate(unlearned)),
+            "refusal": refusal.mean_sequences(-maps.activation(learned)),
+            "forget": forget.mean_sequences(maps.conjugate(unlearned)),
         }
 
 
 def _jeffreys(t: Tensor) -> Tensor:
-    """f* of f(u) = (u − 1) log u: t u − f(u) at its maximum over u, where log u + 1 − 1/u = t."""
-    log_u = t.detach() / 2  # first order; Newton's steps from there double the digits
+    """Return f* of f(u) = (u − 1) log u.
+
+    It is t u − f(u) at its maximum over u, at which log u + 1 − 1/u = t.
+    """
+    # The solution to first order. Newton's steps from there double the digits.
+    log_u = t.detach() / 2
     for _ in range(5):
         inverse = (-log_u).exp()
         log_u = log_u - (log_u + 1 - inverse - t.detach()) / (1 + inverse)
-    u = log_u.exp()  # detached: the derivative of a maximum is that of t u alone
+    # u is detached. At a maximum over u, only the explicit t contributes to the derivative.
+    u = log_u.exp()
     return t * u - (u - 1) * log_u
 
 
-_Map = Callable[[Tensor], Tensor]
+@dataclass(frozen=True)
+class _Maps:
+    """The two functions of a divergence."""
 
-_DIVERGENCES: dict[Divergence, tuple[_Map, _Map]] = {
-    "jeffreys": (lambda v: v, _jeffreys),
-    "jensen-shannon": (
+    activation: Callable[[Tensor], Tensor]
+    """g(v)"""
+    conjugate: Callable[[Tensor], Tensor]
+    """f*(g(v)), simplified"""
+
+
+_DIVERGENCES: dict[Divergence, _Maps] = {
+    "jeffreys": _Maps(lambda v: v, _jeffreys),
+    "jensen-shannon": _Maps(
         lambda v: math.log(2) - softplus(-v),
         lambda v: softplus(v) - math.log(2),
     ),
-    "kl": (lambda v: v, lambda v: (v - 1).exp()),
-    "neyman": (lambda v: 1 - (-v).exp(), lambda v: 2 - 2 * (-v / 2).exp()),
-    "pearson": (lambda v: v, lambda v: v.square() / 4 + v),
-    "reverse-kl": (lambda v: -(-v).exp(), lambda v: v - 1),
-    "squared-hellinger": (lambda v: 1 - (-v).exp(), lambda v: v.exp() - 1),
-    "total-variation": (lambda v: v.tanh() / 2, lambda v: v.tanh() / 2),
+    "kl": _Maps(lambda v: v, lambda v: (v - 1).exp()),
+    "neyman": _Maps(lambda v: 1 - (-v).exp(), lambda v: 2 - 2 * (-v / 2).exp()),
+    "pearson": _Maps(lambda v: v, lambda v: v.square() / 4 + v),
+    "reverse-kl": _Maps(lambda v: -(-v).exp(), lambda v: v - 1),
+    "squared-hellinger": _Maps(lambda v: 1 - (-v).exp(), lambda v: v.exp() - 1),
+    "total-variation": _Maps(lambda v: v.tanh() / 2, lambda v: v.tanh() / 2),
 }
-"""By name: g(v), and f*(g(v)) simplified."""

@@ -109,27 +109,33 @@ class GeneralCEU(Method):
         return self
 
     def needed(self) -> Needs:
-        """The parts of the score's source; samples only with `scores: reward`."""
-        retained: frozenset[Part] = frozenset({"retain"} if self.retain_scores == "column" else ())
+        """Return the parts that scores come from; samples only with `scores: reward`."""
+        scored: set[Part] = set()
+        if self.retain_scores == "column":
+            scored.add("retain")
         if self.scores == "reward":
+            scored.add("sample")
             return Needs(
                 parts=frozenset({"sample", "retain"}),
                 samples=Sampling(self.samples, max_new_tokens=self.max_new_tokens),
-                scores=retained.union(("sample",)),
+                scores=frozenset(scored),
             )
-        forgotten: frozenset[Part] = frozenset({"forget"} if self.scores == "column" else ())
-        return Needs(parts=frozenset({"forget", "retain"}), scores=retained | forgotten)
+        if self.scores == "column":
+            scored.add("forget")
+        return Needs(parts=frozenset({"forget", "retain"}), scores=frozenset(scored))
 
     def reward(self, answer: str, truth: str) -> float:
-        """Score of a sampled answer, in [0, 1]."""
+        """Return the score of a sampled answer, in [0, 1]."""
         return withheld(answer, truth)
 
     def loss(self, batch: LossBatch) -> Tensor | Terms:
-        """Scalar, or the terms of both sides; with samples it reports their mean reward."""
-        retain, scored = batch.retain, batch.sample if self.scores == "reward" else batch.forget
+        """Return the loss, or the terms of both sides. The mean reward of samples is reported."""
+        retain = batch.retain
+        scored = batch.forget
         if self.scores == "reward":
             if batch.rewards is None:
                 raise LookupError(f"{type(self).__name__} needs the samples' rewards")
+            scored = batch.sample
             batch.report("reward", scored.mean_sequences(batch.rewards))
         r = self.forget_score if self.scores == "constant" else scored.token_scores
         retain_r = self.retain_score if self.retain_scores == "constant" else retain.token_scores

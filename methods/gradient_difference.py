@@ -28,7 +28,7 @@ class GradientDifference(Method):
     )
 
     def loss(self, batch: LossBatch) -> Terms:
-        """Two terms, `forget` and `retain`."""
+        """Return two terms, `forget` and `retain`."""
         return {
             "forget": -batch.forget.mean_tokens(batch.forget.cross_entropy()),
             "retain": self.retain_weight * retain_nll(batch),

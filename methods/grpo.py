@@ -10,9 +10,9 @@ from unlearnbench.stats.text_overlap import rouge_recall
 
 _SAMPLE: frozenset[Part] = frozenset({"sample"})
 _EQUAL = 1e-6
-"""Standard deviation of rewards that are equal but for rounding."""
+"""Largest standard deviation of rewards that count as equal, because of rounding."""
 _LARGEST = 60.0
-"""Largest d: e^d still is a number in fp32."""
+"""Largest d, so that e^d does not overflow in fp32."""
 
 
 class GRPO(Method):
@@ -62,17 +62,17 @@ class GRPO(Method):
     )
 
     def needed(self) -> Needs:
-        """The reference only where its KL counts."""
-        options = Sampling(self.samples, max_new_tokens=self.max_new_tokens)
-        known: frozenset[Part] = _SAMPLE if self.beta else frozenset()
-        return Needs(parts=_SAMPLE, logprobs=known, samples=options)
+        """Return the needs, with the reference only if its KL has a weight."""
+        sampling = Sampling(self.samples, max_new_tokens=self.max_new_tokens)
+        compared: frozenset[Part] = _SAMPLE if self.beta else frozenset()
+        return Needs(parts=_SAMPLE, logprobs=compared, samples=sampling)
 
     def reward(self, answer: str, truth: str) -> float:
-        """R, in [0, 1]."""
+        """Return the reward R of an answer, in [0, 1]."""
         return withheld(answer, truth)
 
     def loss(self, batch: LossBatch) -> Terms:
-        """`policy`, and `kl` where it has a weight; reports the mean reward."""
+        """Return `policy`, and `kl` if it has a weight. The mean reward is reported."""
         if batch.rewards is None:
             raise LookupError(f"{type(self).__name__} needs the samples' rewards")
         samples = batch.sample
@@ -85,23 +85,28 @@ class GRPO(Method):
         return {"policy": policy, "kl": self.beta * kl}
 
     def value_at_reference(self) -> Mapping[str, float] | None:
-        """No divergence; the policy term depends on the samples."""
+        """Return a divergence of 0. The policy term depends on the samples."""
         return {"kl": 0.0} if self.beta else None
 
     def policy(self, batch: LossBatch, advantage: Tensor) -> Tensor:
-        """The term that the advantages [B] weigh."""
+        """Return the term that the advantages [B] weigh."""
         log_p = batch.sample.token_logprob
         ratio = (log_p - log_p.detach()).exp()  # 1, with the gradient of log p
         return -batch.sample.mean_sequences(advantage * batch.sample.mean_rows(ratio))
 
 
 def withheld(answer: str, truth: str) -> float:
-    """1 − ROUGE-L recall of `answer` against `truth`: the share of its words not given away."""
+    """Return 1 − ROUGE-L recall of an answer: the share of the truth's words not given away."""
     return 1.0 - float(rouge_recall([truth], [answer])[1][0])
 
 
 def advantages(rewards: Tensor, count: int) -> Tensor:
-    """[B] A of rewards [B], of which each `count` in a row belong to one question."""
+    """Return the advantages A [B].
+
+    Args:
+        rewards: Rewards [B] of samples. The samples to one question follow each other.
+        count: Number G of samples to a question.
+    """
     if not len(rewards):
         return rewards
     groups = rewards.view(-1, count)

@@ -23,7 +23,7 @@ class GRPOCEU(GRPO):
     """
 
     def policy(self, batch: LossBatch, advantage: Tensor) -> Tensor:
-        """The term that the advantages [B] weigh."""
-        learned = (advantage > 0).to(advantage.dtype)  # [B]
-        towards = batch.sample.mean_rows(batch.sample.unified_cross_entropy(learned))
-        return batch.sample.mean_sequences(advantage.abs() * towards)
+        """Return the term that the advantages [B] weigh."""
+        score = (advantage > 0).to(advantage.dtype)  # [B]; 1 learns, 0 unlearns
+        losses = batch.sample.mean_rows(batch.sample.unified_cross_entropy(score))
+        return batch.sample.mean_sequences(advantage.abs() * losses)

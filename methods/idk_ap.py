@@ -34,11 +34,11 @@ class IDKAP(Method):
     )
 
     def loss(self, batch: LossBatch) -> Terms:
-        """Two terms, `forget` and `retain`."""
-        refused, kept = batch.retain_refusal, batch.retain
-        margin = refused.sequence_logprob - kept.sequence_logprob  # [B]
+        """Return two terms, `forget` and `retain`."""
+        retain = batch.retain
+        margin = batch.retain_refusal.sequence_logprob - retain.sequence_logprob  # [B]
+        preference = retain.mean_sequences(softplus(self.beta * margin) / self.beta)
         return {
             "forget": batch.refusal.mean_tokens(batch.refusal.cross_entropy()),
-            "retain": self.retain_weight
-            * kept.mean_sequences(softplus(self.beta * margin) / self.beta),
+            "retain": self.retain_weight * preference,
         }

@@ -43,12 +43,13 @@ class JensUn(Method):
     retain_weight: float = setting(1.0, "weight α of the retain rows", _CODE, ge=0)
 
     def needed(self) -> Needs:
-        """The tokens of `target`, too."""
+        """Return the needs with the tokens of `target`."""
         return self.needs | Needs(parts=frozenset(), text=self.target)
 
     def loss(self, batch: LossBatch) -> Terms:
-        """Two terms, `forget` and `retain`."""
-        forget, retain = batch.forget, batch.retain
+        """Return two terms, `forget` and `retain`."""
+        forget = batch.forget
+        retain = batch.retain
         divergence = one_hot_jsd(forget.logprob_of(forget.text_labels))  # [N]
         drift = retain.jsd_from(batch.reference.retain)
         return {
@@ -58,7 +59,7 @@ class JensUn(Method):
 
 
 def one_hot_jsd(logprob: Tensor) -> Tensor:
-    """[N] JSD(p, onehot(u)) of log p(u) [N]: exact, and finite for a p that rounds to 0."""
-    logprob = logprob.clamp(min=-700.0)  # of a token that is masked: −inf
+    """Compute JSD(p, onehot(u)) [N] from log p(u) [N], exactly even if p rounds to 0."""
+    logprob = logprob.clamp(min=-700.0)  # a masked token has −∞
     p = logprob.exp()
     return math.log(2) + (p * logprob - (1 + p) * p.log1p()) / 2

@@ -28,12 +28,12 @@ class KLMinimization(Method):
     )
 
     def loss(self, batch: LossBatch) -> Terms:
-        """Two terms, `forget` and `retain`."""
+        """Return two terms, `forget` and `retain`."""
         return {
             "forget": -batch.forget.mean_tokens(batch.forget.cross_entropy()),
             "retain": self.retain_weight * retain_kl(batch),
         }
 
     def value_at_reference(self) -> Mapping[str, float]:
-        """Nothing diverges from itself."""
+        """Return a divergence of 0."""
         return {"retain": 0.0}

@@ -62,20 +62,22 @@ class KTO(Method):
     )
 
     def statistics(self, batch: LossBatch) -> Terms:
-        """The mean log-ratio of the refusals."""
+        """Return the mean log-ratio of the refusals."""
         log_ratio = batch.refusal.sequence_logprob - batch.reference.refusal.sequence_logprob  # [B]
         return {"log_ratio": batch.refusal.mean_sequences(log_ratio)}
 
     def loss(self, batch: LossBatch) -> Tensor:
         """Scalar."""
         baseline = batch.statistics["log_ratio"]
-        baseline = baseline.clamp(min=0) if self.clamp else baseline
-        baseline = self.beta * baseline if self.scale_baseline else baseline
+        if self.clamp:
+            baseline = baseline.clamp(min=0)
+        if self.scale_baseline:
+            baseline = self.beta * baseline
         log_ratio = batch.forget.sequence_logprob - batch.reference.forget.sequence_logprob  # [B]
         gain = self.beta * log_ratio - baseline
         values = gain.sigmoid() if self.value == "sigmoid" else softplus(gain)
         return self.weight * batch.forget.mean_sequences(values)
 
     def value_at_reference(self) -> float:
-        """Value at a gain of 0."""
+        """Return the value at a gain of 0."""
         return self.weight * (0.5 if self.value == "sigmoid" else math.log(2))

@@ -74,24 +74,31 @@ class LUNAR(Method):
         return text
 
     def needed(self) -> Needs:
-        """The states after `layer`, and the questions."""
+        """Return the needs with the states after `layer`, and the questions."""
         questions = tuple(question.strip() for question in self.questions.split("|"))
         return replace(self.needs, layers=frozenset({self.layer}), questions=questions)
 
     def trains(self, parameter: str, layers: int) -> bool:
-        """The down-projection of `layer`."""
+        """Whether a weight is the down-projection of `layer`."""
         return layer_of(parameter) == self.layer and is_down_projection(parameter)
 
     def loss(self, batch: LossBatch) -> Terms:
-        """Two terms, `forget` and `retain`."""
+        """Return two terms, `forget` and `retain`."""
         target = self.steering * batch.reference.forget.direction(self.layer)
         return {
-            "forget": self._square(batch, "forget", target),
-            "retain": self.retain_weight * self._square(batch, "retain", 0.0),
+            "forget": self._square_distance(batch, "forget", target),
+            "retain": self.retain_weight * self._square_distance(batch, "retain", 0.0),
         }
 
-    def _square(self, batch: LossBatch, part: Part, target: Tensor | float) -> Tensor:
-        """Mean over tokens of the squared distance of moves from `target`."""
+    def _square_distance(self, batch: LossBatch, part: Part, target: Tensor | float) -> Tensor:
+        """Average over tokens the squared distance of a state's move from the target.
+
+        Args:
+            batch: The batch.
+            part: Rows whose states have moved.
+            target: The move that is wanted, relative to the start model, [D] or 0.
+        """
         start = at_least_fp32(batch.reference.parts[part].hidden_states(self.layer))
-        moved = at_least_fp32(batch.parts[part].hidden_states(self.layer)) - start - target
-        return batch.parts[part].mean_tokens(moved.square().mean(dim=1))
+        states = at_least_fp32(batch.parts[part].hidden_states(self.layer))
+        difference = states - start - target  # [N, D]
+        return batch.parts[part].mean_tokens(difference.square().mean(dim=1))

@@ -41,7 +41,7 @@ class MaximumEntropy(Method):
     )
 
     def needed(self) -> Needs:
-        """With `where: all` the whole rows."""
+        """Return the needs, with whole rows for `where: all`."""
         return Needs(parts=frozenset({"forget" if self.where == "answer" else "whole"}))
 
     def loss(self, batch: LossBatch) -> Tensor:

@@ -37,5 +37,5 @@ class NPO(Method):
         return batch.forget.mean_sequences(2 / self.beta * softplus(self.beta * log_ratio))
 
     def value_at_reference(self) -> float:
-        """Value at a log-ratio of 0: (2/β) log 2."""
+        """Return the value at a log-ratio of 0: (2/β) log 2."""
         return 2 / self.beta * math.log(2)

@@ -47,12 +47,13 @@ class PDU(Method):
     )
 
     def start(self) -> Mapping[str, float]:
-        """λ."""
+        """Return λ before the first step."""
         return {"dual": self.dual_start}
 
     def loss(self, batch: LossBatch) -> Terms:
-        """Two terms, `forget` and `retain`."""
-        forget, retain = batch.forget, batch.retain
+        """Return two terms, `forget` and `retain`."""
+        forget = batch.forget
+        retain = batch.retain
         violation = retain.mean_tokens(retain.cross_entropy() - self.epsilon)
         batch.report("violation", violation)
         return {
@@ -63,7 +64,7 @@ class PDU(Method):
     def advance(
         self, state: Mapping[str, float], reported: Mapping[str, float], epoch: int
     ) -> Mapping[str, float]:
-        """λ after a step, from how far the step's retain loss is above ε."""
+        """Return λ after a step, from how far the step's retain loss is above ε."""
         if epoch <= self.warmup_epochs:
             return state
         return {"dual": max(0.0, state["dual"] + self.dual_rate * reported["violation"])}

@@ -90,28 +90,33 @@ class RMU(Method):
     )
 
     def needed(self) -> Needs:
-        """The states after `layer`, those of the start model on forget rows where they count."""
+        """Return the needs with the states after `layer`.
+
+        The start model's states of forget rows are needed only if `adaptive` reads them.
+        """
         states: frozenset[Part] = frozenset({"forget", "retain"} if self.adaptive else {"retain"})
         return replace(self.needs, states=states, layers=frozenset({self.layer}))
 
     def trains(self, parameter: str, layers: int) -> bool:
-        """Weights of the last `trained_layers` layers up to `layer`."""
-        location = layer_of(parameter)
-        if not self.layer - self.trained_layers < location <= self.layer or location == 0:
+        """Whether a weight is in one of the `trained_layers` layers that end with `layer`."""
+        number = layer_of(parameter)
+        is_in_range = self.layer - self.trained_layers < number <= self.layer
+        if number == 0 or not is_in_range:
             return False
         return self.trained == "all" or is_down_projection(parameter)
 
     def direction(self, size: int) -> Tensor:
-        """u [size] in float64, the same in every process and on every device."""
+        """Return u [size] in float64, the same in all processes and on all devices."""
         generator = torch.Generator().manual_seed(self.direction_seed)
         drawn = torch.rand(size, generator=generator, dtype=torch.float64)
         return torch.nn.functional.normalize(drawn, dim=0)
 
     def loss(self, batch: LossBatch) -> Terms:
-        """Two terms, `forget` and `retain`."""
+        """Return two terms, `forget` and `retain`."""
         states = at_least_fp32(batch.forget.hidden_states(self.layer))  # [N, D]
-        part = cast("Hashable", self)  # pydantic gives what is frozen a hash
-        target = self.steering * _direction(part, states.shape[1], states.dtype, states.device)
+        method = cast("Hashable", self)  # pydantic makes frozen models hashable
+        u = _direction(method, states.shape[1], states.dtype, states.device)
+        target = self.steering * u
         if self.adaptive:
             norms = at_least_fp32(batch.reference.forget.hidden_states(self.layer)).norm(dim=1)
             target = batch.forget.mean_rows(norms)[batch.forget.rows].unsqueeze(1) * target
@@ -123,11 +128,11 @@ class RMU(Method):
         }
 
 
-@lru_cache(maxsize=1)  # a GPU is sent it once, not with every micro-batch
+@lru_cache(maxsize=1)  # it is copied to a GPU once, and not for each micro-batch
 def _direction(method: RMU, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     return method.direction(size).to(device, dtype)
 
 
 def _mean_square(rows: Predictions, difference: Tensor) -> Tensor:
-    """Mean over rows of the mean over tokens of ‖difference‖²."""
+    """Average ‖difference‖² over the tokens of each row, and then over rows."""
     return rows.mean_sequences(rows.mean_rows(difference.square().sum(dim=1)))

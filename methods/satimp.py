@@ -47,6 +47,7 @@ class SatImp(Method):
 
     def loss(self, batch: LossBatch) -> Tensor:
         """Scalar."""
-        logprob, rest = batch.forget.token_logprob, logsigmoid(-batch.forget.log_odds)  # [N]
-        weight = (self.beta1 * logprob + self.beta2 * rest).exp().detach()
+        logprob = batch.forget.token_logprob  # [N]
+        logprob_of_others = logsigmoid(-batch.forget.log_odds)  # log(1 − p)
+        weight = (self.beta1 * logprob + self.beta2 * logprob_of_others).exp().detach()
         return batch.forget.mean_tokens(weight * logprob)

@@ -42,5 +42,5 @@ class TaskVector(Method):
         return batch.forget.mean_tokens(batch.forget.cross_entropy())
 
     def update_scale(self) -> float:
-        """−α: the evaluated model lies on the other side of the start."""
+        """Return −α: the evaluated model lies on the other side of the start model."""
         return -self.alpha

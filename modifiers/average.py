@@ -12,7 +12,7 @@ class Average(WeightEdit):
     m = 1/n Σ_i θ(t_i),   t_i = t_1 + (i − 1) k
 
     m     the weights that are evaluated;  θ(t)  those that are trained, after step t
-    t_1   the first step behind the share `begin` of the run; before it, θ is evaluated
+    t_1   the first step after the share `begin` of the run; before it, θ is evaluated
     k     `every`
     """
 
@@ -33,18 +33,19 @@ class Average(WeightEdit):
     )
 
     def memory(self, weights: Gradients) -> Memory:
-        """The mean."""
+        """Return the mean, which begins as the weights."""
         return {"mean": weights.copy()}
 
     def after(self, weights: Gradients, memory: Memory, step: RunStep) -> None:
-        """Take an iterate into the mean."""
-        past = step.number - int(self.begin * step.steps) - 1
-        if past < 0:
+        """Add the weights of a step to the mean, if the step is one of t_i."""
+        steps_after_first = step.number - int(self.begin * step.steps) - 1  # t − t_1
+        if steps_after_first < 0:
             memory["mean"].set_(weights)
-        elif past % self.every == 0:
-            share = 1 / (past // self.every + 1)
+        elif steps_after_first % self.every == 0:
+            count = steps_after_first // self.every + 1  # i
+            share = 1 / count
             memory["mean"].scale_(1 - share).add_(weights, share)
 
     def evaluated(self, weights: Gradients, memory: Memory) -> Gradients:
-        """The mean."""
+        """Return the mean."""
         return memory["mean"]

@@ -10,13 +10,16 @@ class Bilevel(Combine):
 
     f, r   gradients of the forget and of the retain loss, each with its weight
 
-    Forgetting comes first: the retain gradient always loses its part along f, and not only where
-    the two gradients conflict. A weight γ of the forget term is the weight in the paper's rule.
+    Forgetting comes first: the retain gradient always loses its part along f, and not only if the
+    two gradients conflict. A weight γ of the forget term is the weight in the paper's rule.
     [source: OptimAI-Lab/BLURLLMUnlearning@075f00e MUSE/baselines/baselines/iterative.py]
     """
 
     def combine(self, gradients: ByRole, memory: Memory, step: RunStep) -> Gradients:
-        """The sum, without what the retain gradient has along the other."""
-        forget, retain = gradients["forget"], gradients["retain"]
-        product, size = forget.dot(retain), forget.dot(forget)
-        return forget.scale_(1 - product / size if size else 1.0).add_(retain)
+        """Return the sum, without the part of the retain gradient along the forget gradient."""
+        forget = gradients["forget"]
+        retain = gradients["retain"]
+        product = forget.dot(retain)
+        square_norm = forget.dot(forget)
+        share = 1 - product / square_norm if square_norm else 1.0
+        return forget.scale_(share).add_(retain)

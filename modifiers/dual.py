@@ -30,6 +30,6 @@ class Dual(OptimizerKind):
     def make(
         self, weights: Mapping[str, nn.Parameter], rate: float, decay: float
     ) -> torch.optim.Optimizer:
-        """AdamW, once for each role."""
+        """Return AdamW. It is made once for each role."""
         betas = (0.9, self.beta2)
         return torch.optim.AdamW(weights.values(), rate, betas=betas, weight_decay=decay)

@@ -37,14 +37,19 @@ class GRU(Combine):
     )
 
     def memory(self, weights: Gradients) -> Memory:
-        """The mean of retain gradients."""
+        """Return the mean of retain gradients, which begins at 0."""
         return {"mean": weights.map(torch.zeros_like)}
 
     def combine(self, gradients: ByRole, memory: Memory, step: RunStep) -> Gradients:
-        """The update without its part against the mean."""
-        update, retain, mean = gradients["forget"], gradients["retain"], memory["mean"]
+        """Return the update without its part against the mean."""
+        update = gradients["forget"]
+        retain = gradients["retain"]
+        mean = memory["mean"]
         mean.scale_(1 - self.new).add_(retain, self.new)
         if self.update == "sum":
             update.add_(retain)
-        conflict, size = min(update.dot(mean), 0.0), mean.dot(mean)
-        return update.add_(mean, -conflict / size) if size else update
+        conflict = min(update.dot(mean), 0.0)
+        square_norm = mean.dot(mean)
+        if not square_norm:
+            return update
+        return update.add_(mean, -conflict / square_norm)

@@ -17,5 +17,5 @@ class NGDiff(Combine):
     """
 
     def combine(self, gradients: ByRole, memory: Memory, step: RunStep) -> Gradients:
-        """The sum of both, each of norm 1."""
+        """Return the sum of both gradients, each of norm 1."""
         return gradients["forget"].unit().add_(gradients["retain"].unit())

@@ -25,14 +25,16 @@ class PCGrad(Combine):
     )
 
     def combine(self, gradients: ByRole, memory: Memory, step: RunStep) -> Gradients:
-        """The sum, after the projection."""
-        forget, retain = gradients["forget"], gradients["retain"]
-        products, sizes = forget.dots(retain), retain.dots(retain)
+        """Return the sum of the projected forget gradient and the retain gradient."""
+        forget = gradients["forget"]
+        retain = gradients["retain"]
+        products = forget.dots(retain)  # by weight
+        square_norms = retain.dots(retain)
         if self.per == "model":
             products = dict.fromkeys(products, sum(products.values()))
-            sizes = dict.fromkeys(sizes, sum(sizes.values()))
-        for name, size in sizes.items():
+            square_norms = dict.fromkeys(square_norms, sum(square_norms.values()))
+        for name, square_norm in square_norms.items():
             conflict = min(products[name], 0.0)
-            share = 1 - conflict / size if size else 1.0
+            share = 1 - conflict / square_norm if square_norm else 1.0
             forget.tensors[name].add_(retain.tensors[name], alpha=share)
         return forget

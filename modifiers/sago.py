@@ -24,10 +24,9 @@ class SAGO(Combine):
     )
 
     def combine(self, gradients: ByRole, memory: Memory, step: RunStep) -> Gradients:
-        """An element of one gradient or the other."""
+        """Return the retain gradient's elements where the signs differ, see `agree` elsewhere."""
+        return gradients["forget"].map_(self._by_sign, gradients["retain"])
 
-        def chosen(forget: Tensor, retain: Tensor) -> Tensor:
-            agreed = forget + retain if self.agree == "sum" else forget
-            return torch.where(forget.sign() * retain.sign() < 0, retain, agreed)
-
-        return gradients["forget"].map_(chosen, gradients["retain"])
+    def _by_sign(self, forget: Tensor, retain: Tensor) -> Tensor:
+        agreed = forget + retain if self.agree == "sum" else forget
+        return torch.where(forget.sign() * retain.sign() < 0, retain, agreed)

@@ -26,5 +26,5 @@ class SalUn(Filter):
     )
 
     def select(self, at: Evaluate) -> Gradients:
-        """The largest gradients of the forget loss."""
+        """Select the weights with the largest gradients of the forget loss."""
         return at({"forget"})["forget"].map_(torch.abs).largest(self.keep)

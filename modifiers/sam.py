@@ -25,8 +25,9 @@ class SAM(Perturb):
     )
 
     def gradients(self, at: Evaluate, memory: Memory, step: RunStep) -> ByRole:
-        """Two evaluations of the forget rows, one of the retain rows."""
+        """Evaluate the forget rows twice, and the retain rows once."""
         plain = at({"forget", "retain"})
         norm = plain["forget"].norm()
-        offset = plain["forget"].scale_(self.rho / norm if norm else 0.0)  # is read no more
+        # In place, because the plain forget gradient is not read again.
+        offset = plain["forget"].scale_(self.rho / norm if norm else 0.0)
         return {**plain, **at({"forget"}, offset)}

@@ -39,11 +39,17 @@ class Shrink(WeightEdit):
     )
 
     def before(self, at: Evaluate) -> None:
-        """Shrink all trained weights."""
+        """Shrink all trained weights, and add noise to matrices."""
         weights = at.weights
-        sizes, noise = weights.totals(torch.ones_like), at.noise(0).tensors if self.noise else {}
+        # Numbers of elements in all shards. A process may have only some rows of a matrix.
+        sizes = weights.totals(torch.ones_like)
+        noise = at.noise(0).tensors if self.noise else {}
         weights.scale_(1 - self.share)
+        if not noise:
+            return
         for name, tensor in weights.tensors.items():
-            if tensor.ndim == 2 and noise:
-                ends = tensor.shape[1] + sizes[name] / tensor.shape[1]  # of all shards
-                tensor.add_(noise[name], alpha=self.share * self.noise * (2 / ends) ** 0.5)
+            if tensor.ndim == 2:
+                inputs = tensor.shape[1]
+                outputs = sizes[name] / inputs
+                deviation = (2 / (inputs + outputs)) ** 0.5
+                tensor.add_(noise[name], alpha=self.share * self.noise * deviation)

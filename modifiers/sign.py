@@ -29,18 +29,20 @@ class Sign(OptimizerKind):
     def make(
         self, weights: Mapping[str, nn.Parameter], rate: float, decay: float
     ) -> torch.optim.Optimizer:
-        """One group of all weights."""
+        """Return the optimiser, with one group of all weights."""
         return _Signum(weights.values(), rate, decay, self.momentum)
 
 
 class _Signum(torch.optim.Optimizer):
+    """The optimiser of `Sign`."""
+
     def __init__(self, weights: Any, lr: float, weight_decay: float, momentum: float) -> None:
         super().__init__(weights, {"lr": lr, "weight_decay": weight_decay})
         self.momentum = momentum
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Move every weight that has a gradient."""
+        """Move each weight that has a gradient."""
         for group in self.param_groups:
             for weight in group["params"]:
                 if weight.grad is None:

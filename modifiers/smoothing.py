@@ -27,11 +27,11 @@ class Smoothing(Perturb):
 
     @property
     def evaluations(self) -> int:
-        """At each offset, and at the weights for the loss that is shown."""
+        """One evaluation for each offset, and one at the weights for the loss that is shown."""
         return self.draws + 1
 
     def gradients(self, at: Evaluate, memory: Memory, step: RunStep) -> ByRole:
-        """An evaluation of the forget rows for each offset, one of the retain rows."""
+        """Evaluate the forget rows at each offset, and the retain rows once."""
         gradient, *others = (
             at({"forget"}, at.noise(draw).scale_(self.sigma))["forget"]
             for draw in range(self.draws)

@@ -38,28 +38,31 @@ class Sophia(OptimizerKind):
     def make(
         self, weights: Mapping[str, nn.Parameter], rate: float, decay: float
     ) -> torch.optim.Optimizer:
-        """One group of all weights."""
+        """Return the optimiser, with one group of all weights."""
         return _Sophia(weights.values(), rate, decay, self)
 
 
 class _Sophia(torch.optim.Optimizer):
-    def __init__(self, weights: Any, lr: float, weight_decay: float, part: Sophia) -> None:
+    """The optimiser of `Sophia`."""
+
+    def __init__(self, weights: Any, lr: float, weight_decay: float, settings: Sophia) -> None:
         super().__init__(weights, {"lr": lr, "weight_decay": weight_decay})
-        self.part = part
+        self.settings = settings
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Move every weight that has a gradient."""
-        part = self.part
+        """Move each weight that has a gradient."""
+        settings = self.settings
         for group in self.param_groups:
             for weight in group["params"]:
                 if weight.grad is None:
                     continue
                 state = self.state[weight]
                 if not state:
-                    state |= {name: torch.zeros_like(weight) for name in ("mean", "square")}
-                mean = state["mean"].lerp_(weight.grad, 1 - part.beta1)
-                square = state["square"].lerp_(weight.grad.square(), 1 - part.beta2)
-                curvature = (part.rho * part.scale * square).clamp_(min=1e-15)
+                    state["mean"] = torch.zeros_like(weight)
+                    state["square"] = torch.zeros_like(weight)
+                mean = state["mean"].lerp_(weight.grad, 1 - settings.beta1)
+                square = state["square"].lerp_(weight.grad.square(), 1 - settings.beta2)
+                curvature = (settings.rho * settings.scale * square).clamp_(min=1e-15)
                 weight.mul_(1 - group["lr"] * group["weight_decay"])
                 weight.sub_((mean / curvature).clamp_(-1, 1), alpha=group["lr"])

@@ -33,13 +33,18 @@ class Spectral(Filter):
     )
 
     def apply(self, gradient: Gradients, memory: Memory, step: RunStep) -> Gradients:
-        """The gradient with other singular values."""
+        """Replace the singular values of each matrix, in place."""
         for name, matrix in gradient.tensors.items():
-            if matrix.ndim == 2:
-                squares, vectors = torch.linalg.eigh(gradient.gram(name))  # ascending
-                kept = squares > 1e-12 * squares[-1]  # what rounding leaves of nothing
-                squares, vectors = squares[kept], vectors[:, kept]
-                top, right = squares[-self.directions :], vectors[:, -self.directions :]
-                turned = (matrix.double() @ right) * (top[:1] / top - 1)
-                matrix.add_((turned @ right.T).to(matrix.dtype))
+            if matrix.ndim != 2:
+                continue
+            # Eigenvalues s² of GᵀG in ascending order, and the vectors v.
+            squares, vectors = torch.linalg.eigh(gradient.gram(name))
+            # Rounding gives directions with s = 0 a tiny value.
+            is_real = squares > 1e-12 * squares[-1]
+            top_squares = squares[is_real][-self.directions :]
+            top_vectors = vectors[:, is_real][:, -self.directions :]
+            smallest_square = top_squares[:1]  # s_k²
+            # G v_i = s_i u_i. Times s_k² / s_i² − 1, it is the change of s_i u_i.
+            change = (matrix.double() @ top_vectors) * (smallest_square / top_squares - 1)
+            matrix.add_((change @ top_vectors.T).to(matrix.dtype))
         return gradient

@@ -33,10 +33,14 @@ class SURE(Filter):
     )
 
     def select(self, at: Evaluate) -> Gradients:
-        """The rows with the largest gradients of the forget loss."""
+        """Select the rows with the largest gradients of the forget loss."""
+        return at({"forget"})["forget"].map_(_row_norms).largest(self.keep)
 
-        def of_row(gradient: Tensor) -> Tensor:
-            norms = gradient.flatten(1).norm(dim=1) if gradient.ndim > 1 else gradient.abs()
-            return norms.view(-1, *[1] * (gradient.ndim - 1)).expand_as(gradient)
 
-        return at({"forget"})["forget"].map_(of_row).largest(self.keep)
+def _row_norms(gradient: Tensor) -> Tensor:
+    """Replace each element by the norm of its row. A vector has one element in each row."""
+    if gradient.ndim <= 1:
+        return gradient.abs()
+    norms: Tensor = gradient.flatten(1).norm(dim=1)
+    shape = (-1, *[1] * (gradient.ndim - 1))
+    return norms.view(shape).expand_as(gradient)

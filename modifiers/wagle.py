@@ -29,11 +29,10 @@ class WAGLE(Filter):
     mu: float = setting(1e-6, "curvature μ of the retain loss", "OPTML-Group/WAGLE@31275e8", gt=0)
 
     def select(self, at: Evaluate) -> Gradients:
-        """The largest attributions."""
-
-        def attribution(forget: Tensor, retain: Tensor, weight: Tensor) -> Tensor:
-            return ((weight - retain / self.mu) * forget).abs()
-
+        """Select the weights with the largest attributions."""
         by_role = at({"forget", "retain"})
-        scores = by_role["forget"].map_(attribution, by_role["retain"], at.weights)
+        scores = by_role["forget"].map_(self._attribution, by_role["retain"], at.weights)
         return scores.largest(self.keep)
+
+    def _attribution(self, forget: Tensor, retain: Tensor, weight: Tensor) -> Tensor:
+        return ((weight - retain / self.mu) * forget).abs()

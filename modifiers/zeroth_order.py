@@ -1,5 +1,6 @@
 """Zeroth order: estimate the gradient from losses alone."""
 
+import math
 from typing import ClassVar
 
 from unlearnbench.api.hyperparameters import setting
@@ -29,11 +30,16 @@ class ZerothOrder(Perturb):
 
     @property
     def evaluations(self) -> int:
-        """Two losses for each offset, and one to be shown; three cost as much as a gradient."""
-        return -(-(2 * self.draws + 1) // 3)
+        """Cost of a step in gradients, rounded up.
+
+        Each offset takes two losses, and one more loss is shown. Three losses cost as much as a
+        gradient.
+        """
+        losses = 2 * self.draws + 1
+        return math.ceil(losses / 3)
 
     def gradients(self, at: Evaluate, memory: Memory, step: RunStep) -> ByRole:
-        """No backward pass, but in the steps between."""
+        """Estimate gradients without a backward pass, except in steps by the gradient itself."""
         if step.number % (self.gradient_steps + 1):
             return at({"forget", "retain"})
         estimates: dict[Role, Gradients] = {}
