@@ -1,10 +1,11 @@
 """What attacks bring back, one line for each method: the numbers of the figure *Does it last?*.
 
-Pure, except that intervals over questions read observations. A method stands with its best setting,
-from its number before the strongest attack to its number under it. All marks of a panel are of one
-column, so that they share an axis with the start and the retain model. An attack that is measured
-by another number (one that only samples) has no mark. Its share may still be the largest, and is
-named.
+The line of a method belongs to its best setting. It goes from the number before the strongest
+attack to the number under it. All marks of a panel are numbers of one column, so that they share an
+axis with the start and the retain model. An attack that is measured by another number (for example,
+one that only samples) has no mark. Its share may still be the largest. Then the line names it.
+
+Only intervals over questions read observations. Everything else is computed from table rows.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ class Recovery:
     """What attacks bring back of a method's best setting."""
 
     method: str
-    """Label of the setting, with hyperparameters; the method's without a setting."""
+    """Label of the setting, with hyperparameters. Without a setting, the label of the method."""
     family: str
     """The method, by which it is coloured and filtered."""
     setting: Setting | None
     """None if the method has no best setting."""
     before: float | None
-    """The number before the strongest attack that has a mark; without an attack, the plain one."""
+    """The number before the attack that is drawn; without one, that of the plain evaluation."""
     after: float | None
     """The number under that attack."""
     drawn: str
@@ -75,7 +76,7 @@ class PanelRecovery(OnPanel):
 
 def panel_recovery(panel: AttackedPanel) -> PanelRecovery:
     """Collect what attacks bring back of each method's best setting."""
-    lines = [_recovery(panel, item) for item in panel.best]
+    lines = [_recovery(panel, attacked) for attacked in panel.best]
     lines += [_without_setting(best) for best in panel.without_best]
     # Methods without a score stay in their order.
     lines.sort(key=lambda line: (line.share is None, line.share or 0.0))
@@ -88,21 +89,26 @@ def panel_recovery(panel: AttackedPanel) -> PanelRecovery:
     )
 
 
-def _recovery(panel: AttackedPanel, item: AttackedSetting) -> Recovery:
-    setting = item.setting
-    strongest = item.worst
-    on_axis = [under for under in item.under if _is_on_axis(panel, under)]
+def _recovery(panel: AttackedPanel, attacked: AttackedSetting) -> Recovery:
+    """Return the line of a method's best setting."""
+    setting = attacked.setting
+    strongest = attacked.worst
+    on_axis = [under for under in attacked.under if _is_on_axis(panel, under)]
     drawn = strongest if strongest in on_axis else _strongest_of(on_axis)
     others = tuple(
         (under.variant, under.after)
         for under in on_axis
         if under is not drawn and under.after is not None
     )
-    share, interval = _share(item)
-    reason, why_not = item.short_reason, item.why_not
-    if item.bypassed_by:
-        share, interval, strongest = None, None, None
-        reason = why_not = BYPASSED
+    share, interval = _share(attacked)
+    reason = attacked.short_reason
+    why_not = attacked.why_not
+    if attacked.bypassed_by:
+        share = None
+        interval = None
+        strongest = None
+        reason = BYPASSED
+        why_not = BYPASSED
     plain = setting.metrics.get(panel.column.name)
     return Recovery(
         method=setting.method,
@@ -121,25 +127,29 @@ def _recovery(panel: AttackedPanel, item: AttackedSetting) -> Recovery:
 
 
 def _is_on_axis(panel: AttackedPanel, under: UnderAttack) -> bool:
+    """Whether an attack is measured by the column of the panel's axis, before and after it."""
     measured = under.measured
     return measured is not None and measured.before == measured.after == panel.column
 
 
 def _strongest_of(under: Sequence[UnderAttack]) -> UnderAttack | None:
-    """Return the attack with the smallest lasting; without any, the one with the largest gain."""
-    scored = [item for item in under if item.lasting is not None]
+    """Return the attack with the smallest lasting.
+
+    If no attack has such a score, the attack with the largest gain is returned. None without gains.
+    """
+    scored = [attack for attack in under if attack.lasting is not None]
     if scored:
-        return min(scored, key=lambda item: item.lasting or 0.0)
-    known = [item for item in under if item.gain is not None]
-    return max(known, key=lambda item: item.sign * (item.gain or 0.0), default=None)
+        return min(scored, key=lambda attack: attack.lasting or 0.0)
+    measured = [attack for attack in under if attack.gain is not None]
+    return max(measured, key=lambda attack: attack.sign * (attack.gain or 0.0), default=None)
 
 
-def _share(item: AttackedSetting) -> tuple[float | None, Interval | None]:
-    """Return the share that comes back, and its interval."""
-    if item.lasting is None:
+def _share(attacked: AttackedSetting) -> tuple[float | None, Interval | None]:
+    """Return the share that comes back, 1 − lasting within 0 and 1, and its interval."""
+    if attacked.lasting is None:
         return None, None
-    share = min(1.0, max(0.0, 1 - item.lasting))
-    lasting = item.lasting_interval
+    share = min(1.0, max(0.0, 1 - attacked.lasting))
+    lasting = attacked.lasting_interval
     if lasting is None:
         return share, None
     low = max(0.0, 1 - lasting.high)
@@ -167,5 +177,5 @@ def _without_setting(best: Best) -> Recovery:
 
 
 def point_names(line: Recovery) -> str:
-    """Name the strongest attack of a method: `relearning, 13 steps`."""
+    """Name the strongest attack of a method: `relearning, 13 steps`; empty without a score."""
     return variant_label(line.strongest) if line.strongest else ""

@@ -1,4 +1,4 @@
-"""Curves of a memorisation number over the steps of an attack that trains. Pure."""
+"""Curves of a memorisation number over the steps of an attack that trains."""
 
 import math
 from collections.abc import Sequence
@@ -21,10 +21,11 @@ class RelearningCurve:
     steps: tuple[int, ...]
     """From 0, before the attack."""
     seeds: tuple[tuple[float | None, ...], ...]
-    """By seed, a number for each step."""
+    """A curve for each seed, with a number for each step."""
     retain: tuple[float | None, ...]
+    """Curve of the retain model under the same attack."""
     start: tuple[float | None, ...]
-    """The start model under the same attack."""
+    """Curve of the start model under the same attack."""
     sign: float = 1.0
     """−1 if a smaller number means that more is memorised."""
     bounds: tuple[float, float] = (-math.inf, math.inf)
@@ -44,20 +45,25 @@ class RelearningCurve:
     @property
     def area(self) -> float | None:
         """Area between the curves of the setting and the retain model, see `area_between`."""
-        model, retain, start = map(self._oriented, (self.mean, self.retain, self.start))
+        model = self._oriented(self.mean)
+        retain = self._oriented(self.retain)
+        start = self._oriented(self.start)
         return area_between(self.steps, model, retain, start[0])
 
     @property
     def steps_to_half(self) -> float | None:
         """Steps to half of the start model's number; infinity if it is not reached."""
-        model, start = self._oriented(self.mean), self._oriented(self.start)
+        model = self._oriented(self.mean)
+        start = self._oriented(self.start)
         return steps_to_half(self.steps, model, start[0])
 
     @property
     def symmetric_robustness(self) -> float | None:
         """The symmetric form of open-unlearning's R at the last step."""
-        model, retain = self._oriented(self.mean), self._oriented(self.retain)
+        model = self._oriented(self.mean)
+        retain = self._oriented(self.retain)
         return symmetric_relearning_robustness(model[0], model[-1], retain[0], retain[-1])
 
     def _oriented(self, values: Sequence[float | None]) -> list[float | None]:
+        """Turn numbers so that a larger one means that more is memorised."""
         return [None if value is None else self.sign * value for value in values]

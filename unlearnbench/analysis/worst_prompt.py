@@ -1,4 +1,4 @@
-"""The worst of several prompts: for each row the one under which a model knows most. Pure."""
+"""The worst of several prompts: for each row, the prompt under which a model knows most."""
 
 from collections.abc import Iterable, Mapping
 
@@ -21,13 +21,13 @@ def worst_prompt(
     Args:
         schema: Benchmark of the evaluations.
         column: Column that attacks are measured by.
-        variants: Names of variants. Those that are no prompts are left out.
+        variants: Names of variants. Variants that are no prompts are left out.
         by_variant: The model's evaluations under attacks.
         plain: The model's evaluation without an attack, which tells rows with one question apart.
 
     Returns:
-        None if there are fewer than two prompts, if one was not evaluated, or if it cannot be told
-        which rows were asked.
+        None if there are fewer than two prompts, if a prompt was not evaluated, or if it is not
+        known which rows were asked.
     """
     prompts = prompt_variants(variants)
     measured = schema.measures.get(column)

@@ -74,6 +74,7 @@ OF_PROFILE: Final = ALWAYS.of(*RUNS)
 
 
 def _by_content(place: Place) -> Any:
+    """Return the hash of a folder or log, or its path if the hash is not known."""
     # `content` has hashes by the setting that names a folder: `base`, or `retain.retain90`.
     contents: Mapping[str, str] = {}
     if place.kind is not Id.STATED:
@@ -90,11 +91,13 @@ BY_CONTENT: Final = Rule("by its content", _by_content, reads=("content",))
 
 
 def _if_not_digested(place: Place) -> Any:
-    # The digest of the rendered text represents chat templates and llama-2. A plain text has none.
+    # The digest of the rendered text stands for chat templates and llama-2. A plain text has no
+    # digest, and needs none.
     return place.value if place.value in LABELLED else LEFT_OUT
 
 
 IF_NOT_DIGESTED: Final = Rule("only if no digest represents the template", _if_not_digested)
+"""For the template in ids of evaluations."""
 
 
 def _if_trained(place: Place) -> Any:
@@ -121,6 +124,7 @@ one of them can end the run."""
 
 
 def _in_effect(place: Place) -> Any:
+    """Return the precision of evaluations that a run has, also if the configuration states none."""
     if place.value is not None:
         return place.value
     # Earlier versions evaluated under training's autocast, which gives other numbers.
@@ -130,6 +134,7 @@ def _in_effect(place: Place) -> Any:
 IN_EFFECT: Final = Rule(
     "if set; the weights' own if the run trains in bf16", _in_effect, reads=("model", "training")
 )
+"""For the precision of evaluations."""
 
 
 def _is_none(value: object) -> bool:
@@ -366,6 +371,7 @@ class ModelSettings(Settings):
 
     @model_validator(mode="after")
     def _has_weights(self) -> Self:
+        """Check that a model is named, and that `revision` has a model that it applies to."""
         if self.base is not None:
             return self
         if self.fine_tuned is None:
@@ -387,7 +393,7 @@ class ModelSettings(Settings):
     def _tiny_defaults(cls, values: Any, info: ValidationInfo) -> Any:
         """Complete a tiny model's preparation from `TINY_PREPARATION`."""
         if info.mode == "json":
-            # Fields are validated as Python's values from here on, where a list is no tuple.
+            # From here on, fields are validated as values of Python, and a list is no tuple there.
             values = with_tuples(values)
         if not isinstance(values, Mapping) or values.get("base") != "tiny":
             return values
@@ -395,7 +401,7 @@ class ModelSettings(Settings):
         if isinstance(stated, Preparation):
             stated = stated.model_dump(exclude_unset=True)
         if not isinstance(stated, Mapping):
-            return values  # it is wrong, and its own field reports that
+            return values  # the field `preparation` reports what is wrong
         return {**values, "preparation": TINY_PREPARATION.model_dump() | {**stated}}
 
 
@@ -438,7 +444,7 @@ class Patience(Settings):
     @field_validator("epochs")
     @classmethod
     def _one_of_two(cls, epochs: int | None, info: ValidationInfo) -> int | None:
-        # If `steps` is wrong, it is not in the data, and its own field reports it.
+        # If the stated `steps` are wrong, they are missing in the data, and their field reports it.
         if epochs is None and info.data.get("steps", 1) is None:
             raise PydanticKnownError("missing")
         return epochs
@@ -620,7 +626,7 @@ class MethodSpec(Settings):
             if value not in INFINITE:
                 continue
             modifier, _, setting = key.rpartition(".")
-            # A record may be of a plug-in that is not given here.
+            # A record may name a plug-in that is not available here.
             with suppress(PluginError, KeyError):
                 plugin = load("modifiers", modifier) if modifier else load_method(info.data["name"])
                 floats[key] = restored(plugin, {setting: value})[setting]
@@ -653,8 +659,10 @@ Rates = Annotated[
     | Annotated[Range, AfterValidator(_positive_floats), Tag("<range>")],
     Discriminator(_form_of_rates),
 ]
-"""A list of rates, or a range that a search draws from. The two are tagged, so that an error is
-only about the form that is stated."""
+"""Learning rates: a list, or a range that a search draws from.
+
+The two forms are tagged. An error is then only about the form that is stated, while an untagged
+union would report what is wrong by both forms."""
 
 
 class MethodGrid(Settings):
@@ -662,11 +670,11 @@ class MethodGrid(Settings):
 
     specs: tuple[MethodSpec, ...]
     learning_rates: Rates | None = None
-    """Rates of this entry; None: those of the sweep."""
+    """Rates of this entry. None if it has the sweep's rates."""
     training: TrainingSettings | None = None
-    """The sweep's training settings with the changes of this entry; None: it changes none."""
+    """The sweep's training settings with the changes of this entry. None if it changes none."""
     evaluation: EntryEvaluation | None = None
-    """When the runs of this entry are evaluated, if not as the sweep says."""
+    """When the runs of this entry are evaluated. None if the sweep's `evaluation` says it."""
     ranges: dict[str, Range] = Field(default_factory=dict)
     """Ranges that a search draws from, by hyperparameter or `retain.weight`. `specs` have the low
     ends of stated ranges, and the defaults in place of ranges that `tune` adds."""

@@ -8,8 +8,8 @@ A text is normalised first (`normalised`). Then it is read from left to right as
   marks, so that `น้ำ` is one;
 - runs of letters and digits with their marks (vowel signs, accents, points): each is a word.
 
-Everything else (spaces, punctuation, symbols) only separates words. That includes apostrophe,
-hyphen and decimal point, as in rouge-score, which finds the same words in ASCII text.
+All other characters (spaces, punctuation, symbols) only separate words. Apostrophe, hyphen and
+decimal point are among them, as in rouge-score, which finds the same words in ASCII text.
 """
 
 import unicodedata
@@ -18,25 +18,35 @@ from functools import lru_cache
 import regex
 
 _UNSPACED_SCRIPTS = (
-    *("Han", "Hiragana", "Katakana", "Bopomofo", "Yi"),
-    *("Thai", "Lao", "Khmer", "Myanmar"),
-    *("Tai_Le", "New_Tai_Lue", "Tai_Tham", "Tai_Viet"),
+    "Han",
+    "Hiragana",
+    "Katakana",
+    "Bopomofo",
+    "Yi",
+    "Thai",
+    "Lao",
+    "Khmer",
+    "Myanmar",
+    "Tai_Le",
+    "New_Tai_Lue",
+    "Tai_Tham",
+    "Tai_Viet",
 )
+"""Scripts that are written without spaces between words, by their names in Unicode."""
 _LETTER = r"[\p{L}\p{N}]"
 # Script extensions, because the prolonged sound mark of Kana (ー) has the script "Common".
 _UNSPACED = "[" + "".join(rf"\p{{scx={script}}}" for script in _UNSPACED_SCRIPTS) + "]"
 _MARK = r"[\p{M}\p{Default_Ignorable_Code_Point}]"
-# Behind \X, because some vowel signs of Myanmar do not belong to its character by UAX #29.
-_WORD = regex.compile(
-    rf"(?P<emoji>(?=[\p{{Extended_Pictographic}}\p{{Regional_Indicator}}])\X)"
-    rf"|(?=[{_LETTER}&&{_UNSPACED}])\X{_MARK}*"
-    rf"|(?:[{_LETTER}--{_UNSPACED}]{_MARK}*)+",
-    regex.V1,
-)
-# Joiners, soft hyphens and marks of direction change how a word is drawn and not which word it is,
-# and only some people type them.
+# \X is what a reader takes for one character. The three kinds of words, in their order above:
+_EMOJI = r"(?P<emoji>(?=[\p{Extended_Pictographic}\p{Regional_Indicator}])\X)"
+# Marks follow \X, because by UAX #29 some vowel signs of Myanmar are not part of its character.
+_UNSPACED_CHARACTER = rf"(?=[{_LETTER}&&{_UNSPACED}])\X{_MARK}*"
+_LETTERS = rf"(?:[{_LETTER}--{_UNSPACED}]{_MARK}*)+"
+_WORD = regex.compile(f"{_EMOJI}|{_UNSPACED_CHARACTER}|{_LETTERS}", regex.V1)
+# Joiners, soft hyphens and marks of direction change how a word is drawn, but not which word it is.
+# Only some people type them.
 _INVISIBLE = regex.compile(r"\p{Default_Ignorable_Code_Point}+", regex.V1)
-# Inside an emoji, a joiner is what holds it together. The selector of its style is optional.
+# Inside an emoji, a joiner holds its parts together. Only the selector of its style is optional.
 _EMOJI_STYLE = regex.compile(r"[\ufe0e\ufe0f]")
 _SENTENCE_END = regex.compile(r"[\p{Sentence_Terminal}\n]+", regex.V1)
 _SPELLINGS = {
