@@ -43,7 +43,7 @@ def answer_page(run: str, answers: AnswerTable) -> str:
 
     Args:
         run: Name of the run.
-        answers: Its table, with at least one row.
+        answers: Table of the run's answers, with at least one row.
     """
     rows = [AnswerRow._make(row) for row in answers.rows]
     sets: list[AnswerSet] = []
@@ -61,7 +61,11 @@ def answer_page(run: str, answers: AnswerTable) -> str:
 
 
 def _sorted(rows: Sequence[AnswerRow], is_forget: bool) -> list[AnswerRow]:
-    """Sort rows by score: what was not forgotten first, or what was damaged. Undefined is last."""
+    """Sort rows by score, so that the rows come first that a reviewer looks for.
+
+    These are forget rows with a high score, which were not forgotten, and other rows with a low
+    score, which unlearning damaged. Rows without a score come last.
+    """
 
     def key(row: AnswerRow) -> float:
         if row.score is None:

@@ -14,7 +14,13 @@ from unlearnbench.config.unit import Unit
 from unlearnbench.results.records import Record
 
 COLUMNS = (
-    *("question", "answer", "true answer", "start model", "retain model", "ROUGE-L", "set"),
+    "question",
+    "answer",
+    "true answer",
+    "start model",
+    "retain model",
+    "ROUGE-L",
+    "set",
     "when",
 )
 """Columns of a table of answers. `when` is the epoch or step of the run's model."""
@@ -30,7 +36,7 @@ _Answers = Mapping[tuple[str, str, str], str]
 
 
 class AnswerTables:
-    """Makes the tables of runs. What runs are compared with is read once."""
+    """Makes the tables of runs. The answers of start and retain models are read only once."""
 
     def __init__(self) -> None:
         self._answers_of: dict[str, _Answers] = {}
@@ -41,7 +47,7 @@ class AnswerTables:
         """Make the table of a run's model.
 
         Args:
-            record: Of the run. It may be the start or the retain model itself.
+            record: Record of the run. It may be the start or the retain model itself.
             epoch: One of its evaluated epochs or steps.
             references: The start and retain models of the same model and split.
             forget_sets: Names of the sets whose rows are to be forgotten. They come first.
@@ -59,24 +65,27 @@ class AnswerTables:
         for name in names:
             answered = sets[name]
             most = MOST_FORGET_ROWS if name in forget_sets else MOST_OTHER_ROWS
-            for row, (question, truth, answer) in enumerate(_answered(answered, most)):
+            for position, (question, truth, answer) in enumerate(_answered(answered, most)):
                 key = name, question, truth
-                score = _rounded(float(answered.rouge_l_recall[row]))
-                others = start.get(key), retain.get(key)
-                rows.append((question, answer, truth, *others, score, name, epoch))
+                score = _rounded(float(answered.rouge_l_recall[position]))
+                # In the order of COLUMNS.
+                rows.append(
+                    (question, answer, truth, start.get(key), retain.get(key), score, name, epoch)
+                )
         return AnswerTable(COLUMNS, rows, tuple(forget_sets), str(Unit.of_spec(record.spec)))
 
     def _answers(self, record: Record) -> _Answers:
         """Read the answers of a start or retain model."""
-        if record.id not in self._answers_of:
-            evaluation = _evaluation(record, last_epoch(record))
-            sets = {} if evaluation is None else evaluation.sets
-            self._answers_of[record.id] = {
-                (name, question, truth): answer
-                for name, answered in sets.items()
-                for question, truth, answer in _answered(answered, MOST_FORGET_ROWS)
-            }
-        return self._answers_of[record.id]
+        if record.id in self._answers_of:
+            return self._answers_of[record.id]
+        evaluation = _evaluation(record, last_epoch(record))
+        sets = {} if evaluation is None else evaluation.sets
+        answers: dict[tuple[str, str, str], str] = {}
+        for name, answered in sets.items():
+            for question, truth, answer in _answered(answered, MOST_FORGET_ROWS):
+                answers[name, question, truth] = answer
+        self._answers_of[record.id] = answers
+        return answers
 
 
 def last_epoch(record: Record) -> int | None:
@@ -87,7 +96,8 @@ def last_epoch(record: Record) -> int | None:
 def _evaluation(record: Record, epoch: int | None) -> Evaluation | None:
     """Read an evaluation; None if there is none, or if its file is damaged.
 
-    A damaged file ends no tracking: the report names it, and the next sweep makes it again.
+    A damaged file must not end tracking. The report names the file, and the next sweep makes it
+    again.
     """
     try:
         return None if epoch is None else record.evaluations.get(epoch)
@@ -96,12 +106,28 @@ def _evaluation(record: Record, epoch: int | None) -> Evaluation | None:
 
 
 def _answered(answered: SetEvaluation, most: int) -> list[tuple[str, str, str]]:
-    """List question, true answer and answer of a set's first rows; none if it was only scored."""
-    texts = answered.questions, answered.references, answered.generated
-    if not all(texts):
+    """List question, true answer and answer of a set's first rows.
+
+    Args:
+        answered: Observations of the set.
+        most: Most rows to list.
+
+    Returns:
+        An empty list if the set was only scored, so that no answer was generated.
+    """
+    has_texts = answered.questions and answered.references and answered.generated
+    if not has_texts:
         return []
-    return [*zip(*(column[:most] for column in texts), strict=False)]
+    return list(
+        zip(
+            answered.questions[:most],
+            answered.references[:most],
+            answered.generated[:most],
+            strict=False,
+        )
+    )
 
 
 def _rounded(score: float) -> float | None:
+    """Round a score. An undefined one becomes None."""
     return round(score, _DIGITS) if math.isfinite(score) else None

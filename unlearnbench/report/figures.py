@@ -11,9 +11,10 @@
     pairs("runs/quickstart", width="text")
     dataframe("runs/quickstart")  # all numbers, as a data frame of pandas
 
-A table is a sweep's folder, records, or rows: of a sweep, a part of one, or several sweeps that
-were evaluated by the same rules. `width` is that in print: `column` (3.25 inches), `text` (6.75)
-or inches; by default figures are for a screen. `figure.update_layout` changes title and legend.
+A table is a sweep's folder, records, or rows. Rows may be a part of a sweep, or come from several
+sweeps that were evaluated by the same rules. `width` is the width in print: `column` (3.25 inches),
+`text` (6.75) or a number of inches. By default, figures are for a screen. `figure.update_layout`
+changes title and legend.
 """
 
 import io
@@ -63,13 +64,13 @@ def rows_of(table: Table) -> tuple[TableRow, ...]:
 
 @dataclass(frozen=True)
 class _Drawn:
-    """What a figure is drawn from."""
+    """The rows of a figure, and what is known of them only from records."""
 
     rows: tuple[TableRow, ...]
     choices: tuple[Choice, ...] = ()
-    """What `select` or `tune` has chosen. Rows do not say it."""
+    """Settings that `select` or `tune` has chosen."""
     ends: tuple[EarlyEnd, ...] = ()
-    """Runs that ended early, which leave their settings without a mean. Rows do not say it."""
+    """Runs that ended early. Their settings have no mean after later epochs."""
 
 
 def _drawn(table: Table) -> _Drawn:
@@ -77,15 +78,16 @@ def _drawn(table: Table) -> _Drawn:
     if isinstance(table, str | Path):
         results = Results.read(table)
     else:
-        items: tuple[Any, ...] = tuple(table)
-        if not items or not isinstance(items[0], Record):
-            return _Drawn(items)
-        results = Results.of(items, name="")
+        entries: tuple[Any, ...] = tuple(table)
+        is_of_records = bool(entries) and isinstance(entries[0], Record)
+        if not is_of_records:
+            return _Drawn(entries)
+        results = Results.of(entries, name="")
     return _Drawn(results.rows, results.choices, results.ends)
 
 
 def dataframe(table: Table) -> Any:
-    """Make a data frame of pandas: the columns of `results.csv`, a line per run and epoch."""
+    """Make a pandas data frame with the columns of `results.csv`, and a line per run and epoch."""
     import pandas
 
     return pandas.read_csv(io.StringIO(to_csv(rows_of(table))))
@@ -99,41 +101,69 @@ def select(
 ) -> tuple[TableRow, ...]:
     """Select the runs of some methods, of one split and of one learning rate.
 
-    methods  as in the tables, with or without hyper-parameters; `npo` is also `npo+nll`, where it
-             ran in that form alone. Start and retain models stay, and runs without a rate.
+    Args:
+        rows: Rows of a table.
+        methods: Names as in the tables, with or without hyperparameters. `npo` also means `npo+nll`
+            if the method ran only in that form. Defaults to all.
+        fraction: A split. Defaults to all.
+        rate: A learning rate. Runs without a rate stay. Defaults to all.
 
-    Raises: RecordError for what the table does not have.
+    Returns:
+        The rows of these runs, and of the start and retain models.
+
+    Raises:
+        RecordError: For a method, a rate or a split that the table does not have.
     """
     runs = [row for row in rows if row.kind == "run"]
     if methods is not None:
-        families = sorted({row.family for row in runs})
-        names = [methods] if isinstance(methods, str) else methods
-        wanted = {with_retain_term(name, families) for name in names}
-        for name in sorted(wanted - {name for row in runs for name in (row.family, row.method)}):
-            raise RecordError(
-                f"no method {name!r} in this table{did_you_mean(name, families) or ';'} it has "
-                f"{', '.join(families)}"
-            )
-        runs = [row for row in runs if wanted & {row.family, row.method}]
+        runs = _of_methods(runs, [methods] if isinstance(methods, str) else methods)
     if rate is not None:
-        rates = sorted({row.learning_rate for row in runs if row.learning_rate is not None})
-        near = [item for item in rates if math.isclose(item, rate, rel_tol=1e-6)]
-        if rate in near:  # another rate may look like it
-            near = [rate]
-        if not near:
-            listed = ", ".join(map(float_text, rates))
-            raise RecordError(f"no learning rate {float_text(rate)} in this table; rates: {listed}")
-        runs = [row for row in runs if row.learning_rate in (None, *near)]
+        runs = _of_rate(runs, rate)
     if fraction is not None and not any(row.forget_fraction == fraction for row in rows):
         splits = dict.fromkeys(str(row.forget_fraction) for row in rows)
         raise RecordError(f"no split {fraction!r} in this table; splits: {', '.join(splits)}")
-    kept = {(row.run_id, row.epoch) for row in runs}
-    return tuple(
-        row
-        for row in rows
-        if (row.kind != "run" or (row.run_id, row.epoch) in kept)
-        and fraction in (None, row.forget_fraction)
-    )
+
+    selected_runs = {(row.run_id, row.epoch) for row in runs}
+    selected: list[TableRow] = []
+    for row in rows:
+        is_selected = row.kind != "run" or (row.run_id, row.epoch) in selected_runs
+        if is_selected and fraction in (None, row.forget_fraction):
+            selected.append(row)
+    return tuple(selected)
+
+
+def _of_methods(runs: Sequence[TableRow], names: Iterable[str]) -> list[TableRow]:
+    """Select the runs of methods or of labels with hyperparameters.
+
+    Raises:
+        RecordError: For a name that no run has.
+    """
+    families = sorted({row.family for row in runs})
+    wanted = {with_retain_term(name, families) for name in names}
+    known = {row.method for row in runs}.union(families)
+    for name in sorted(wanted - known):
+        raise RecordError(
+            f"no method {name!r} in this table{did_you_mean(name, families) or ';'} it has "
+            f"{', '.join(families)}"
+        )
+    return [row for row in runs if row.family in wanted or row.method in wanted]
+
+
+def _of_rate(runs: Sequence[TableRow], rate: float) -> list[TableRow]:
+    """Select the runs with a learning rate, and those without any.
+
+    Raises:
+        RecordError: If no run has the rate.
+    """
+    rates = sorted({row.learning_rate for row in runs if row.learning_rate is not None})
+    # A rate that was computed, such as 3 · 1e-5, may differ in its last digit.
+    near = [known for known in rates if math.isclose(known, rate, rel_tol=1e-6)]
+    if rate in near:
+        near = [rate]
+    if not near:
+        listed = ", ".join(float_text(known) for known in rates)
+        raise RecordError(f"no learning rate {float_text(rate)} in this table; rates: {listed}")
+    return [row for row in runs if row.learning_rate is None or row.learning_rate in near]
 
 
 def pareto(
@@ -144,14 +174,20 @@ def pareto(
     rate: float | None = None,
     width: Width = None,
 ) -> Any:
-    """Trade-off of what is kept against what is forgotten, as a `plotly` Figure.
+    """Draw what is kept against what is forgotten, as a `plotly` Figure.
 
-    One figure: a row of panels per model, a column per split; below each other in a column.
+    Models are rows of panels and splits are columns. A figure as wide as a column of a paper has
+    all panels below each other.
 
-    Each method's best setting is ringed. Of a folder it is the choice of `select` or `tune` if the
-    sweep has such a rule. Its records and rows do not say what was chosen.
+    Each method's best setting is ringed. If `table` is the folder of a sweep with `select` or
+    `tune`, the ring is around its choice. Records and rows do not say what was chosen.
 
-    methods, fraction, rate  what of the table is drawn, see `select`
+    Args:
+        table: See the module.
+        methods: Methods to draw, see `select`.
+        fraction: Split to draw, see `select`.
+        rate: Learning rate to draw, see `select`.
+        width: See the module.
     """
     drawn = _drawn(table)
     draw = registry.load("dashboards", "pareto")
@@ -173,11 +209,16 @@ def trajectories(
     rate: float | None = None,
     width: Width = None,
 ) -> Any:
-    """Metrics by epoch, as a `plotly` Figure: a row per model and fraction, a column per metric.
+    """Draw metrics by epoch, as a `plotly` Figure: a row per model and split, a column per metric.
 
-    metrics  columns of `results.csv` (default: the headline's two, and two of the forget set)
-
-    The other options are those of `pareto`.
+    Args:
+        table: See the module.
+        metrics: Columns of `results.csv`. Defaults to the two of the headline, and two of the
+            forget set.
+        methods: Methods to draw, see `select`.
+        fraction: Split to draw, see `select`.
+        rate: Learning rate to draw, see `select`.
+        width: See the module.
     """
     drawn = _drawn(table)
     draw = registry.load("dashboards", "trajectories")
@@ -193,7 +234,9 @@ def trajectories(
 def truth_ratios(
     folder: str | Path, run: str, epoch: int | None = None, *, width: Width = None
 ) -> Any:
-    """The two distributions that Forget Quality compares, with D marked, as a `plotly` Figure.
+    """Draw the two distributions that Forget Quality compares, as a `plotly` Figure.
+
+    Their largest gap D is marked.
 
     Args:
         folder: A sweep's folder.
@@ -217,11 +260,11 @@ def truth_ratios(
     chosen = evaluated_epoch(record, epoch)
     # The models that the table compares the run with.
     panel = next(panel for panel in results.panels if panel.panel == record.panel)
-    records = {other.id: other for other in results.records}
-    retain, start = (
-        None if row is None else records[row.run_id]
-        for row in (panel.row("retain"), panel.row("fine-tuned"))
-    )
+    records = {known.id: known for known in results.records}
+    retain_row = panel.row("retain")
+    start_row = panel.row("fine-tuned")
+    retain = None if retain_row is None else records[retain_row.run_id]
+    start = None if start_row is None else records[start_row.run_id]
     if retain is None or not retain.evaluations:
         raise RecordError(
             f"{folder}: no evaluated retain model of {record.model}, "
@@ -240,10 +283,10 @@ def lasting(
     fraction: SplitKey | None = None,
     width: Width = None,
 ) -> Any:
-    """What attacks bring back of each method's best setting, as a `plotly` Figure.
+    """Draw what attacks bring back of each method's best setting, as a `plotly` Figure.
 
-    A line for each method, from before to after the strongest attack, with the start and the retain
-    model, and a plot for each model and split.
+    There is a plot for each model and split, and a line for each method. The line goes from before
+    to after the strongest attack. Start and retain model are drawn, too.
 
     Args:
         table: A sweep's folder, or its records.
@@ -255,13 +298,13 @@ def lasting(
         RecordError: If nothing was attacked, or for a method or split that the table does not have.
     """
     results = _results(table)
-    chosen = _families(results, methods, fraction)
+    families = _families(results, methods, fraction)
     panels: list[PanelRecovery] = []
-    for panel in results.lasting:
-        found = panel_recovery(panel)
-        lines = tuple(line for line in found.methods if line.family in chosen)
-        if lines and fraction in (None, panel.forget_fraction):
-            panels.append(replace(found, methods=lines))
+    for attacked_panel in results.lasting:
+        recovery = panel_recovery(attacked_panel)
+        lines = tuple(line for line in recovery.methods if line.family in families)
+        if lines and fraction in (None, attacked_panel.forget_fraction):
+            panels.append(replace(recovery, methods=lines))
     if not panels:
         raise RecordError(
             "no run of these was attacked, so there is no figure of what lasts; name attacks in "
@@ -276,10 +319,11 @@ def pairs(
     fraction: SplitKey | None = None,
     width: Width = None,
 ) -> Any:
-    """Best settings with intervals, and which of every two methods is better, as a `plotly` Figure.
+    """Draw best settings with intervals, and which of two methods is better, as a `plotly` Figure.
 
     Args:
-        table: A sweep's folder, or its records. Comparisons read evaluations.
+        table: A sweep's folder, or its records. Rows are not enough, because a comparison reads the
+            answers to each question.
         fraction: Split to draw. Defaults to all.
         width: See the module.
 
@@ -287,8 +331,8 @@ def pairs(
         RecordError: If no method has a best setting, or for a split that the table does not have.
     """
     results = _results(table)
-    _families(results, None, fraction)
-    by_place = {panel.panel: panel for panel in results.panels}
+    _check_split(results, fraction)
+    panel_of_key = {panel.panel: panel for panel in results.panels}
     tables = [
         pair_table
         for pair_table in results.pairs
@@ -296,7 +340,7 @@ def pairs(
     ]
     if not tables:
         raise RecordError("no method has a best setting, so there is nothing to compare")
-    panels = [by_place[pair_table.panel] for pair_table in tables]
+    panels = [panel_of_key[pair_table.panel] for pair_table in tables]
     return registry.load("dashboards", "pairs")(panels, tables, every=results.rows, width=width)
 
 
@@ -310,20 +354,34 @@ def _results(table: str | Path | Iterable[Record]) -> Results:
 def _families(
     results: Results, methods: Iterable[str] | str | None, fraction: SplitKey | None
 ) -> set[str]:
-    """List the methods to draw; names and the split are checked as by `select`."""
+    """Return the methods to draw.
+
+    Raises:
+        RecordError: For a method or a split that the table does not have.
+    """
     rows = select(results.rows, methods, fraction)
     return {row.family for row in rows if row.kind == "run"}
 
 
+def _check_split(results: Results, fraction: SplitKey | None) -> None:
+    """Check that the table has a split.
+
+    Raises:
+        RecordError: If it does not.
+    """
+    select(results.rows, fraction=fraction)
+
+
 def paper() -> Any:
-    """The CE-U paper's figure of six panels, from its published points, as a `plotly` Figure."""
+    """Draw the six panels of the CE-U paper from its published points, as a `plotly` Figure."""
     return registry.load("dashboards", "paper")()
 
 
 def meta_evaluation(evaluations: Sequence[MetaEvaluation]) -> Any:
-    """Metrics as detectors of knowledge, as a `plotly` Figure: a row of panels per split.
+    """Draw metrics as detectors of knowledge, as a `plotly` Figure: a row of panels per split.
 
-    evaluations  of `unlearnbench.analysis.meta_evaluation.meta_evaluation`
+    Args:
+        evaluations: Made by `unlearnbench.analysis.meta_evaluation.meta_evaluation`.
     """
     return registry.load("dashboards", "meta-evaluation")(evaluations)
 

@@ -10,7 +10,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 STORE = "mlflow.db"
-"""MLflow's store in a sweep's folder, where no other is configured."""
+"""MLflow's store in a sweep's folder, which is used if no other is configured."""
 ARTIFACTS = "mlartifacts"
 """Folder of the artifacts beside the store."""
 _BUSY_SECONDS = 60.0
@@ -22,7 +22,13 @@ def folder_store(folder: Path) -> str:
 
 
 def store_uri(uri: str | None, folder: Path) -> str:
-    """Address of the store: the setting, MLFLOW_TRACKING_URI, or SQLite in the sweep's folder."""
+    """Return the address of the store.
+
+    Args:
+        uri: Address in the configuration. If it is None, the environment variable
+            MLFLOW_TRACKING_URI decides, and without one the store is in the sweep's folder.
+        folder: The sweep's folder.
+    """
     return uri or os.environ.get("MLFLOW_TRACKING_URI") or folder_store(folder)
 
 

@@ -27,7 +27,7 @@ INTERACTIVE = "tradeoff.html"
 FIGURES = {PICTURE: "tradeoff-picture", INTERACTIVE: "tradeoff-page"}
 """Figures of a sweep's folder, and the plug-ins that draw them."""
 REPEAT = "no record is lost: `unlearnbench report FOLDER` writes page and table again"
-"""Advice if either cannot be written."""
+"""Advice if a page or a table cannot be written."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,11 @@ def finish(folder: Path, out: Path | None = None, results: Results | None = None
 def write_across(folder: Path, out: Path | None = None) -> Path:
     """Write the page of several benchmarks, whose sweeps are folders in `folder`.
 
-    Raises: RecordError where there is no sweep.
+    Returns:
+        Path of the page.
+
+    Raises:
+        RecordError: If there is no sweep in the folder.
     """
     folders = [records.parent for records in sorted(folder.glob("*/records"))]
     sweeps = {sweep.name: Results.read(sweep) for sweep in folders}
@@ -107,18 +111,18 @@ def write_views(results: Results, folder: Path, out: Path | None = None) -> Path
 
 
 def _tables(results: Results) -> dict[str, str]:
-    """Return the CSV files by name; empty texts for those that this sweep does not have."""
+    """Return the CSV files by name. The text of a file that the sweep does not have is empty."""
+    attacks = to_csv(results.attacked) if results.attacked else ""
+    tuning = ""
     choices = tuned(results.selection)
-    columns = results.headline.kept.column, results.headline.forgotten.column
-    return {
-        TABLE: to_csv(results.rows),
-        ATTACKS: to_csv(results.attacked) if results.attacked else "",
-        TUNING: tuning_csv(choices, columns, results.unit) if choices else "",
-    }
+    if choices:
+        columns = results.headline.kept.column, results.headline.forgotten.column
+        tuning = tuning_csv(choices, columns, results.unit)
+    return {TABLE: to_csv(results.rows), ATTACKS: attacks, TUNING: tuning}
 
 
 def _replace(file: Path, text: str, subject: str) -> None:
-    """Write a file; without a text, remove it, because it is of an earlier plan."""
+    """Write a file. Without a text, remove the file of an earlier plan."""
     if text:
         write_file(file, text, subject, REPEAT)
     else:

@@ -1,6 +1,6 @@
-"""What a sweep has found, for its run in a tracker: the conclusion and the recommended setting.
+"""The summary of a sweep, for its run in a tracker: the conclusion and the recommended setting.
 
-Sentences and numbers are those of the page: nothing is computed here.
+All sentences and numbers come from the analysis. The page shows the same ones.
 """
 
 import math
@@ -20,15 +20,17 @@ def summary_of(results: Results, introduction: str = "") -> SweepSummary:
     """Summarize a sweep.
 
     Args:
-        results: All of them.
-        introduction: What a reader must know besides the conclusion; may be empty.
+        results: Results of the sweep.
+        introduction: Text that a reader needs besides the conclusion. It may be empty.
     """
     # The conclusion comes first, because MLflow shows only the first lines of a description.
     paragraphs: list[str] = []
     metrics: dict[str, float] = {}
     recommended: list[str] = []
     averaged = ""
-    conclusions = {(c.model, c.split): c for c in results.conclusions}
+    conclusions = {
+        (conclusion.model, conclusion.split): conclusion for conclusion in results.conclusions
+    }
     has_many_panels = len(results.panels) > 1
     for panel in results.panels:
         conclusion = conclusions.get(panel.panel)
@@ -61,10 +63,10 @@ def _recommended(results: Results, panel: Panel, conclusion: Conclusion) -> Sett
     """Return the setting that the conclusion is about; None if no method has forgotten."""
     if not conclusion.has_best:
         return None
-    orders = {order.panel: order for order in results.claims.panels}
-    order = orders.get(panel.panel)
-    leader = None if order is None else order.leader
-    return None if leader is None else leader.best
+    for order in results.claims.panels:
+        if order.panel == panel.panel:
+            return None if order.leader is None else order.leader.best
+    return None
 
 
 def _paragraphs(conclusion: Conclusion, setting: Setting | None) -> list[str]:
@@ -78,21 +80,25 @@ def _paragraphs(conclusion: Conclusion, setting: Setting | None) -> list[str]:
 
 
 def _title(setting: Setting) -> str:
-    """`npo+nll, learning rate 1e-3, epoch 8`."""
-    rate = setting.learning_rate
-    parts = [setting.method, None if rate is None else f"learning rate {short_rate(rate)}"]
-    return ", ".join(filter(None, [*parts, setting.when]))
+    """Name a setting in a sentence: `npo+nll, learning rate 1e-3, epoch 8`."""
+    words = [setting.method]
+    if setting.learning_rate is not None:
+        words.append(f"learning rate {short_rate(setting.learning_rate)}")
+    words.append(setting.when)
+    return ", ".join(words)
 
 
 def _short_title(setting: Setting) -> str:
-    """`npo+nll 1e-3 epoch 8`, which MLflow's list of tags does not cut."""
-    rate = setting.learning_rate
-    parts = [setting.method, None if rate is None else short_rate(rate), setting.when]
-    return " ".join(filter(None, parts))
+    """Name a setting so shortly that MLflow's list of tags shows all: `npo+nll 1e-3 epoch 8`."""
+    words = [setting.method]
+    if setting.learning_rate is not None:
+        words.append(short_rate(setting.learning_rate))
+    words.append(setting.when)
+    return " ".join(words)
 
 
 def _averaged(setting: Setting) -> str:
-    """`mean of 3 seeds`: what tells the numbers of a setting from those of a single run."""
+    """Say what the numbers of a setting are, beside those of single runs: `mean of 3 seeds`."""
     seeds = len(setting.rows)
     return f"mean of {seeds} seeds" if seeds > 1 else "the recommended run"
 
@@ -122,5 +128,10 @@ def _group(panel: Panel) -> str:
 
 
 def _metric(name: str, group: str) -> str:
-    """Put a panel into a metric's name if the sweep has several: `best/tiny-forget-20/epoch`."""
+    """Return the full name of a metric: `best/epoch`, or `best/tiny-forget-20/epoch`.
+
+    Args:
+        name: Name of the metric.
+        group: Name of the panel; empty if the sweep has only one.
+    """
     return f"{BEST}/{group}/{name}" if group else f"{BEST}/{name}"
