@@ -32,7 +32,7 @@ def places(bests: Sequence[Best]) -> dict[str, float]:
     """Return the place of each method on one panel, by its best setting.
 
     Methods that are equal share the mean of their places, and methods without a best setting share
-    the last places: of four methods of which two have none, these have 3.5.
+    the last places. For example, two methods without a setting among four share the place 3.5.
     """
 
     def worth(best: Best) -> tuple[float, ...]:

@@ -84,7 +84,7 @@ class Anchor:
 
 @dataclass(frozen=True)
 class AnchorCheck:
-    """A published number beside a measured one."""
+    """A published number, and the number that was measured."""
 
     metric: str
     published: float

@@ -50,10 +50,9 @@ def attack_to_add(learning_rate: float | None) -> str:
 
 
 def attack_sentences(panel: AttackedPanel) -> tuple[str, ...]:
-    """List what comes back: the setting of which most does, each best setting, and the baseline.
+    """List what comes back: of the least robust setting, of each best setting, of the baseline.
 
-    A method without a best setting, or whose best setting was not attacked, has a sentence that
-    says so.
+    If a method has no best setting, or its best setting was not attacked, a sentence says so.
     """
     listed = list(panel.best)
     most = panel.most
@@ -230,7 +229,7 @@ def _change(under: UnderAttack, points: int) -> str:
 
     Args:
         under: The model under a variant.
-        points: Number of points of which this one is the worst.
+        points: Number of points of the attack, among which this one is the worst.
     """
     level = worst_of_level(points)
     questions = under.questions

@@ -209,8 +209,8 @@ class Panel(OnPanel):
         that no longer produce text could be the best. Ties are decided as in `best_of`. If the
         start model has a fault, no setting is the best.
 
-        A choice that keeps less than that on the seeds that report it stands behind the choices
-        that keep enough.
+        A choice may keep less than that on the seeds that report it. Then it comes after the
+        choices that keep enough.
         """
         bests = [self._chosen(choice) for choice in self.choices]
         settings_of_method: dict[str, list[Setting]] = defaultdict(list)

@@ -294,9 +294,9 @@ class AttackedPanel(OnPanel):
 
     @cached_property
     def most(self) -> AttackedSetting | None:
-        """The attacked setting of which most comes back; None if nothing comes back of any.
+        """The least robust setting that was attacked; None if nothing comes back of any setting.
 
-        If `select` or `tune` has chosen a setting of a method, only that one counts.
+        If `select` or `tune` has chosen a method's setting, no other setting of the method counts.
         """
         best_settings = {attacked.setting for attacked in self.best}
         scored: list[AttackedSetting] = []

@@ -57,25 +57,26 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class Pair:
-    """A method beside another one."""
+    """A method compared with another one."""
 
     verdict: Verdict
     reason: str
-    """The numbers behind the verdict, or why there is none."""
+    """The numbers that the verdict follows from, or why there is no verdict."""
 
 
 @dataclass(frozen=True)
 class PairTable(OnPanel):
-    """Every pair of the methods of one model and split that keep their utility."""
+    """All pairs of methods of one model and split, as far as the methods keep their utility."""
 
     methods: tuple[Best, ...]
-    """Best first, by the headline; at most `MOST_METHODS`."""
+    """The best methods by the headline, the best one first; at most `MOST_METHODS`."""
     pairs: Mapping[tuple[str, str], Pair]
-    """By the names of two different methods: the verdict on the first."""
+    """The verdict on the first of two different methods, by the names of both."""
     left_out: int = 0
-    """Number of further methods that keep their utility, behind these."""
+    """Number of other methods that keep their utility. They come after `methods`."""
     of_leader: Mapping[str, Pair] = field(default_factory=dict[str, Pair])
-    """The verdicts on the first method beside every other one, those left out included."""
+    """The verdicts on the best method, by the name of the other method. Methods that are left out
+    of `pairs` are included."""
 
     def count(self, verdict: Verdict) -> int:
         """Count the pairs with a verdict, each once; better and worse are the same."""

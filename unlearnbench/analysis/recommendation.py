@@ -115,14 +115,14 @@ class ScoreFact:
 
 @dataclass(frozen=True)
 class ComparedMethod:
-    """Another method of the panel, beside the recommended setting."""
+    """Another method of the panel, compared with the recommended setting."""
 
     name: str
     family: str
     verdict: Verdict
     is_runner_up: bool = False
     reason: str = ""
-    """The numbers behind the verdict, or why there are none."""
+    """The numbers that the verdict follows from, or why there are none."""
     short_reason: str = ""
     """The same in a few words: `it has more utility (0.832)`."""
 

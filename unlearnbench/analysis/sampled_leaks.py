@@ -67,8 +67,8 @@ def mean_leaks(
         settings: Settings of the panel, with their plain rows.
 
     Returns:
-        Means by `Setting.key`, and by `fine-tuned` and `retain`. A setting of which a seed was not
-        sampled has none.
+        Means by `Setting.key`, and by `fine-tuned` and `retain`. A setting has no mean if one of
+        its seeds was not sampled.
     """
     column, bound = leak_columns(schema)
     with_samples = [row for row in attacked if row.metrics.get(column) is not None]

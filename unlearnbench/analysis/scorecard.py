@@ -1,4 +1,4 @@
-"""Scores of one setting by question, the numbers behind them, and why a score is no success.
+"""Scores of one setting by question, their parts, and why a score is no success.
 
 A score with its question, its parts and the models that it is relative to are declared by metrics
 (`Summary.question`). All numbers are those of the records; tests of them read the evaluations.
@@ -30,7 +30,7 @@ of this project: the number is a mean over answers, so that one endless loop in 
 
 @dataclass(frozen=True)
 class Part:
-    """A number behind a score."""
+    """A number that a score is made of."""
 
     column: MetricColumn
     value: float | None
@@ -38,7 +38,9 @@ class Part:
     interval: Ends | None
     """Bootstrap interval of `value` over questions, for an attack's area."""
     start: float | None
+    """The start model's number."""
     retain: float | None
+    """The retain model's number."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class Score:
 
 
 def lasting_score(attacked: AttackedSetting) -> Score:
-    """Return what lasts of a setting under its worst attack, as a score beside the others."""
+    """Return what lasts of a setting under its worst attack, in the form of the other scores."""
     by_seed: dict[int, float] = {}
     if attacked.worst is not None:
         for row, share in zip(attacked.setting.rows, attacked.worst.shares, strict=False):
@@ -184,7 +186,7 @@ class Scorer:
         return Score(column.label, mean, by_seed, interval, warnings, tuple(parts))
 
     def _part(self, name: str, rows: Sequence[TableRow]) -> Part:
-        """Return a number behind a score, with the other models' numbers."""
+        """Return a number that a score is made of, with the other models' numbers."""
         value = mean_of([row.metrics.get(name) for row in rows])
         return Part(
             self._schema.column(name),

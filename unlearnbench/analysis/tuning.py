@@ -56,7 +56,7 @@ def to_csv(
 
     Args:
         choices: From `tuned`.
-        columns: Columns of the headline, of which mean and deviation over seeds are given.
+        columns: Columns of the headline. Their mean and deviation over seeds are given.
         unit: Unit of the sweep, which names the column of the chosen epoch.
     """
     most_trials = max(len(choice["tuning"]["best_of"]) for choice in choices)

@@ -47,7 +47,7 @@ class Shift:
 
 
 class KnownNumbers(NamedTuple):
-    """The numbers behind lasting, when all of them are known."""
+    """The numbers that lasting is computed from, if all of them are known."""
 
     start: float
     """s₀, the start model before the attack."""
@@ -191,7 +191,7 @@ class UnderAttack:
 
     @property
     def _known_numbers(self) -> KnownNumbers | None:
-        """The numbers behind lasting; None if one is unknown, or if too little was removed."""
+        """The numbers of `lasting`; None if one is unknown, or if too little was removed."""
         start, taught = self.start.before, self.taught
         if start is None or taught is None or self.lacks_seeds:
             return None
@@ -264,8 +264,8 @@ class UnderAttack:
         """Return the interval of `lasting` over seeds; with one seed, over questions.
 
         Args:
-            points: Number of points of the attack, such as steps, of which this one gives back
-                most. An interval over questions allows for that choice by its level (Bonferroni).
+            points: Number of points of the attack, such as steps. This one gives back most among
+                them. An interval over questions allows for that choice by its level (Bonferroni).
                 An interval over seeds does not depend on it.
 
         Returns:

@@ -255,7 +255,7 @@ _StatedModifiers = tuple[str | dict[str, Any], ...]
 MODIFIERS = PlainValidator(
     partial(_modifiers, of_one_method=False), json_schema_input_type=_StatedModifiers
 )
-"""Reads the sweep's modifiers, each of which is tried by itself."""
+"""Reads the sweep's modifiers. Each of them is tried by itself."""
 _MODIFIERS_OF_ENTRY = PlainValidator(
     partial(_modifiers, of_one_method=True), json_schema_input_type=_StatedModifiers
 )

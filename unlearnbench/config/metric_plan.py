@@ -300,7 +300,16 @@ def _applies(name: str, kind: type[Metric | Summary], roles: Mapping[str, Role])
 
 
 def _check_words(source: str, words: Iterable[str], known: Sequence[str]) -> None:
-    """Raise PluginError if a word is not known. `source` is where it stands, for the message."""
+    """Check that words are known.
+
+    Args:
+        source: The place of the words, for the message: `metric 'rouge': reads`.
+        words: The words.
+        known: All words that are allowed.
+
+    Raises:
+        PluginError: A word is not known.
+    """
     for word in sorted({*words} - {*known}):
         near = did_you_mean(word, known) or ";"
         raise PluginError(f"{source} has {word!r}{near} known: {', '.join(known)}")

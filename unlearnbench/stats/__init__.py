@@ -1,4 +1,4 @@
-"""Statistics of arrays and texts: tests, intervals, Pareto fronts, ROUGE. Pure."""
+"""Statistics of arrays and texts: tests, intervals, Pareto fronts, ROUGE."""
 
 import numpy as np
 from numpy.typing import NDArray

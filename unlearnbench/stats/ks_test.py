@@ -1,6 +1,7 @@
-"""Exact p-value and power of the two-sample KS test behind Forget Quality. Pure.
+"""Exact p-value and power of the two-sample KS test, which Forget Quality is computed with.
 
-Own code: `scipy.stats.ks_2samp` underflows to 0 for the small p-values that are ranked here.
+The code is our own, because `scipy.stats.ks_2samp` underflows to 0 for the small p-values that are
+ranked here.
 """
 
 import math
@@ -26,8 +27,8 @@ class Sensitivity:
     distance: float | None
     """Least D with p ≤ `significance`; None if n is too small to reach it."""
     shift: float | None
-    """Shift of log10 truth ratio that is detected in `power` of all samples; None likewise, and if
-    the retain model's ratios are not all positive numbers."""
+    """Shift of log10 truth ratio that is detected in `power` of all samples. None if n is too
+    small, and if the retain model's ratios are not all positive numbers."""
     significance: float = SIGNIFICANCE
     power: float = POWER
 

@@ -85,7 +85,7 @@ def t_half_width(standard_error: float, n: int, *, level: float = LEVEL) -> floa
 def interval_of_summary(
     mean: float, standard_error: float | None, n: int, *, level: float = LEVEL
 ) -> Ends | None:
-    """Compute an interval of a mean of which only the standard error and the number are known.
+    """Compute an interval of a mean from its standard error and the number of values.
 
     A mean p between 0 and 1 is a proportion if its standard error is √(p(1 - p) / (n - 1)). Values
     that are all 0 or 1 have this standard error, and other values between 0 and 1 a smaller one.

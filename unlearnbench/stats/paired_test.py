@@ -1,7 +1,7 @@
 """Paired permutation test over the forget questions: does one method forget more than another?
 
 Forget Quality ranks by D, the distance between a model's truth ratios and the retain model's. Two
-models answer the same questions, so their Ds are compared question by question. Pure.
+models answer the same questions, so their Ds are compared question by question.
 
 Why not scipy: `scipy.stats.permutation_test` and `scipy.stats.bootstrap` cannot correct for
 settings that were chosen by their D. They are also slower, because they compute D of each swap from
@@ -47,7 +47,7 @@ class PairedTest:
     distance_a: float
     """D of A to the retain model's truth ratios, mean over seeds. A smaller D forgets more."""
     distance_b: float
-    """D of B, likewise."""
+    """D of B to the retain model's truth ratios, mean over seeds."""
     p_value: float
     """For the hypothesis that A and B are exchangeable at every question; two-sided."""
     exact: bool

@@ -28,7 +28,7 @@ NF4 = (
 FP4 = tuple(v / 12 for v in (-12, -8, -6, -4, -3, -2, -0.0625, 0, 0.0625, 2, 3, 4, 6, 8, 12))
 """In ascending order. These are 15 values, because two of the 16 codes are zero."""
 _BLOCKS = 1 << 18
-"""Blocks that are quantised at a time, which bounds the memory in fp32 beside a large layer."""
+"""Number of blocks that are quantised at a time. It bounds the fp32 memory for a large layer."""
 _127TH = 7.874015718698502e-3
 """1 / 127, rounded as in bitsandbytes."""
 

@@ -1,7 +1,7 @@
 """Numbers of an attack on a metric of memorisation: curves of relearning, and robustness.
 
-They expect a metric of which larger values mean that more is memorised, such as the probability of
-the answers. A value is undefined if it is None or not finite.
+They expect a metric whose larger values mean that more is memorised, such as the probability of the
+answers. A value is undefined if it is None or not finite.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""The worst of several prompts: for each question, the prompt under which most comes back. Pure."""
+"""The worst of several prompts: for each question, the prompt under which most comes back."""
 
 import math
 from collections.abc import Hashable, Mapping
