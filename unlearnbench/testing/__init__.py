@@ -39,17 +39,24 @@ from unlearnbench.testing.tiny_lab import TinyLab
 
 
 def _lab(method: Method | Wrapper, _: str) -> TinyLab | None:
-    return TinyLab(method) if isinstance(method, Method) and method.needed().parts else None
+    """Return a lab to run a method in; None for a method that trains nothing."""
+    if isinstance(method, Method) and method.needed().parts:
+        return TinyLab(method)
+    return None
+
+
+def _metric_itself(metric: Any, _: str) -> Any:
+    return metric
 
 
 _SUBJECTS: Mapping[Kind, Callable[[Any, str], Any]] = {
     "methods": _lab,
     "modifiers": TriedModifier,
-    "metrics": lambda metric, _: metric,
+    "metrics": _metric_itself,
     "benchmarks": TriedBenchmark,
     "attacks": TriedAttack,
 }
-"""Values of a plug-in and its name for the checks of each kind."""
+"""By kind, what the checks are run on: made from a plug-in with its settings, and its name."""
 # These modules are imported for the checks that they define, in this order.
 _ = loss_checks, metric_checks, needs_checks
 
@@ -57,14 +64,26 @@ _ = loss_checks, metric_checks, needs_checks
 def example(
     plugin: type[Any] | str, settings: Mapping[str, Any] | None = None, kind: Kind = "methods"
 ) -> Any:
-    """A plug-in with its defaults; required values come from a field's `examples`.
+    """Return a plug-in with its defaults. Required values come from a field's `examples`.
 
-    Raises: PluginError where a value is missing or refused.
+    Args:
+        plugin: A class, or the name of a registered plug-in.
+        settings: In place of the defaults.
+        kind: Of the plug-in.
+
+    Raises:
+        PluginError: If a value is missing or refused.
     """
-    made = registry.load(kind, plugin) if isinstance(plugin, str) else plugin
-    name = plugin if isinstance(plugin, str) else plugin.__name__
-    values = {"source": name, **(settings or {})} if kind == "benchmarks" else settings or {}
-    return example_of(made, values, name)
+    plugin_class = registry.load(kind, plugin) if isinstance(plugin, str) else plugin
+    name = _name_of(plugin)
+    values = dict(settings or {})
+    if kind == "benchmarks":
+        values = {"source": name, **values}
+    return example_of(plugin_class, values, name)
+
+
+def _name_of(plugin: type[Any] | str) -> str:
+    return plugin if isinstance(plugin, str) else plugin.__name__
 
 
 def check_plugin(
@@ -73,14 +92,22 @@ def check_plugin(
     settings: Mapping[str, Any] | None = None,
     only: Collection[str] = (),
 ) -> Sequence[Result]:
-    """Run all checks, or `only` those named, on a plug-in (a class, or a registered name).
+    """Run the checks of a plug-in.
 
-    Raises: PluginError for an unknown plug-in or check, or for refused values.
+    Args:
+        kind: Of the plug-in.
+        plugin: A class, or the name of a registered plug-in.
+        settings: In place of the defaults.
+        only: Names of the checks to run. Empty means all.
+
+    Raises:
+        PluginError: If there is no such plug-in or check, or if a value is refused.
     """
     instance: HyperParameters = example(plugin, settings, kind)
-    subject = _SUBJECTS[kind](instance, plugin if isinstance(plugin, str) else plugin.__name__)
-    is_tried = isinstance(subject, TinyLab) and (not only or "fresh-process" in only)
-    if is_tried and is_importable(type(instance)):
+    subject = _SUBJECTS[kind](instance, _name_of(plugin))
+    needs_fresh_process = not only or "fresh-process" in only
+    if isinstance(subject, TinyLab) and needs_fresh_process and is_importable(type(instance)):
+        # It starts now, so that it works while the other checks run here.
         subject.fresh = begin(step_numbers, instance)
     # On tensors this small, synchronising threads costs more than it saves.
     with set_torch_threads(1):
@@ -88,15 +115,16 @@ def check_plugin(
 
 
 class Conformance:
-    """Every check of a plug-in as a test: the base of the classes that authors derive theirs from.
+    """Base of the classes from which authors derive a test class for pytest.
 
-    The checks run once for all tests of a class.
+    A test class has a test for each check. The checks run once for all tests of a class.
     """
 
     kind: ClassVar[Kind]
     settings: ClassVar[Mapping[str, Any]] = {}
     """In place of the defaults."""
-    _found: ClassVar[Mapping[str, Outcome]]
+    _outcomes: ClassVar[Mapping[str, Outcome]]
+    """By name of the check. A class has it after its first test."""
 
     @classmethod
     def results(cls) -> Sequence[Result]:
@@ -104,7 +132,7 @@ class Conformance:
         return check_plugin(cls.kind, getattr(cls, cls.kind.removesuffix("s")), cls.settings)
 
     def pytest_generate_tests(self, metafunc: Any) -> None:
-        """One test per check."""
+        """Tell pytest to make a test for each check."""
         if "check" in metafunc.fixturenames:
             checks = SUITES[self.kind]
             metafunc.parametrize("check", checks, ids=[check.name for check in checks])
@@ -113,9 +141,11 @@ class Conformance:
         """Assert what the check claims."""
         import pytest
 
-        if "_found" not in vars(type(self)):
-            type(self)._found = {result.check.name: result.outcome for result in self.results()}
-        outcome = self._found[check.name]
+        # Not inherited, because a derived class may check another plug-in.
+        if "_outcomes" not in vars(type(self)):
+            outcomes = {result.check.name: result.outcome for result in self.results()}
+            type(self)._outcomes = outcomes
+        outcome = self._outcomes[check.name]
         if outcome.verdict == "fault":
             raise AssertionError(
                 f"{check.claim}\nseen  {outcome.seen}\nwhy   {check.why}\nfix   {check.fix}"

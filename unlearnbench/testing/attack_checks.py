@@ -54,67 +54,80 @@ _TEMPLATE = (
 _SHAPE = Architecture(
     vocabulary=400, hidden_size=32, layers=2, heads=2, intermediate_size=64, context=1024
 )
-_LENGTH, _ANSWER, _STEPS, _ROWS = 200, 6, 15, 4
-_UNSURE = "I am not sure."
+_LENGTH = 200
+"""Most tokens of prompt and answer."""
+_ANSWER_TOKENS = 6
+"""Most tokens of an answer that is generated."""
+_STEPS = 15
+"""Steps in which a model learns its rows."""
+_ROWS = 4
+"""Rows of each evaluation set."""
+_NOBODYS_ANSWER = "I am not sure."
+"""An answer that no row has."""
 
 
 @dataclass(frozen=True)
-class _Models:
-    """The models that all attacks are tried on; made once in a process, and only copied."""
+class _Lab:
+    """The models and rows that all attacks are tried on. Models are copied before an attack."""
 
     evaluator: Evaluator
     rows: AttackRows
     tuner: FineTuner
     models: Mapping[Target, Any]
     plain: Mapping[Target, Evaluation]
+    """Evaluations without an attack."""
 
 
 @cache
-def _prepared() -> _Models:
+def _lab() -> _Lab:
+    """Make the models and rows, once in a process."""
     data = Synthetic(authors=4, questions_per_author=3, pretraining_authors=0)
     benchmark = load_benchmark(data, (0.5,))
     rows = attack_rows(benchmark, 0.5)
     tokenizer = build_tokenizer((f"{q.question} {q.answer}" for q in benchmark.full), 400)
     tokenizer.chat_template = _TEMPLATE
-    template, pad = resolve_template("chat", tokenizer), pad_id(tokenizer)
-    # The holdout set is only scored, and no attack has its role.
-    sets = {
-        name: tuple(replace(q, max_new_tokens=_ANSWER) for q in rows_of[:_ROWS])
-        for name, rows_of in benchmark.splits[0.5].sets.items()
-        if data.set_roles[name] != "holdout"
-    }
+    template = resolve_template("chat", tokenizer)
+    pad = pad_id(tokenizer)
+    sets: dict[str, tuple[Question, ...]] = {}
+    for name, questions in benchmark.splits[0.5].sets.items():
+        # The holdout set is only scored, and no attack has its role.
+        if data.set_roles[name] != "holdout":
+            sets[name] = tuple(
+                replace(question, max_new_tokens=_ANSWER_TOKENS) for question in questions[:_ROWS]
+            )
     profile = get_profile("tofu", max_length=_LENGTH)
     evaluator = Evaluator(sets, tokenizer, template, profile, pad, roles=data.set_roles)
     tuner = FineTuner(Encoder(tokenizer, template, _LENGTH), pad)
+
     models: dict[Target, Any] = {}
-    knowledge: dict[Target, tuple[Question, ...]] = {
+    rows_of_model: dict[Target, tuple[Question, ...]] = {
         "start": (*rows.forget, *rows.retain),
         "retain": (*rows.retain,),
     }
-    for name, known in knowledge.items():
+    for name, learned in rows_of_model.items():
         models[name] = build_model(_SHAPE, tokenizer, seed=0).eval()
         for _ in tuner(
-            models[name], known, steps=_STEPS, learning_rate=1e-2, batch_size=len(known)
+            models[name], learned, steps=_STEPS, learning_rate=1e-2, batch_size=len(learned)
         ):
             pass
     models["model"] = copy.deepcopy(models["start"])
     perturb(models["model"], 0.1)
     plain: dict[Target, Evaluation] = {name: evaluator(model) for name, model in models.items()}
-    return _Models(evaluator, rows, tuner, models, plain)
+    return _Lab(evaluator, rows, tuner, models, plain)
 
 
 @dataclass
-class _Run:
-    """One model under the attack, up to a point or to its end."""
+class _Attacked:
+    """What happened to one model under the attack, up to a point or to its end."""
 
     evaluations: dict[str, Evaluation] = field(default_factory=dict[str, Evaluation])
     """By variant."""
-    unready: str = ""
-    """The first variant at which a module is in training mode."""
+    in_training_mode: str = ""
+    """The first variant at which a module is in training mode; empty if there is none."""
     changed: str = ""
-    """Name what changed in the model or the start model; empty if nothing did."""
+    """What has changed in the model or the start model; empty if nothing has."""
     draws: bool = False
-    """True if it used or seeded torch's global generator."""
+    """Whether the attack used or seeded torch's global generator."""
 
 
 class TriedAttack:
@@ -126,60 +139,80 @@ class TriedAttack:
     @property
     def plain(self) -> Evaluation:
         """The evaluation of the model without the attack."""
-        return _prepared().plain["model"]
+        return _lab().plain["model"]
 
     @cached_property
-    def whole(self) -> _Run:
+    def whole(self) -> _Attacked:
         """The model under the whole attack."""
         return self.run()
 
-    def run(self, of: Target = "model", *, closed: bool = False, seed: int = 0) -> _Run:
-        """Attack a copy of a model.
+    def run(self, target: Target = "model", *, closed: bool = False, seed: int = 0) -> _Attacked:
+        """Attack a copy of a model. Whatever the attack raises goes through.
 
-        closed  at the first point, as where an evaluation fails
-        seed    of the global generator of random numbers
-
-        Raises: whatever the attack raises.
+        Args:
+            target: The model that is attacked.
+            closed: Whether the attack is closed at its first point, as if an evaluation had failed.
+            seed: Of the global generator of random numbers.
         """
-        lab, run = _prepared(), _Run()
-        model, start = copy.deepcopy(lab.models[of]), copy.deepcopy(lab.models["start"])
+        lab = _lab()
+        attacked = _Attacked()
+        model = copy.deepcopy(lab.models[target])
+        start = copy.deepcopy(lab.models["start"])
+        model_before = _state(model)
+        start_before = _state(start)
         tools = Tools(lab.rows, lab.tuner, lambda: start)
-        before = _state(model), _state(start)
-        # Its own, because the shared one remembers the rows as an attack of this name asks them.
+        # A copy, because the evaluator remembers the rows as an attack of this name asks them.
         evaluator = copy.copy(lab.evaluator)
         evaluator.derived = {}
-        attacked: Any = evaluations_under(
-            self.name, self.attack, model, evaluator, tools, lab.plain[of]
+        generator: Any = evaluations_under(
+            self.name, self.attack, model, evaluator, tools, lab.plain[target]
         )
-        with torch.random.fork_rng(devices=[]), closing(attacked) as evaluations:
+        with torch.random.fork_rng(devices=[]), closing(generator) as evaluations:
             torch.manual_seed(seed)
             random_state = torch.get_rng_state()
-            for name, evaluation in evaluations:
-                run.evaluations[name] = evaluation
-                if any(module.training for module in model.modules()):
-                    run.unready = run.unready or name
+            for variant, evaluation in evaluations:
+                attacked.evaluations[variant] = evaluation
+                is_training = any(module.training for module in model.modules())
+                if is_training and not attacked.in_training_mode:
+                    attacked.in_training_mode = variant
                 if closed:
                     break
+            # The attack cleans up before its draws are looked at.
             evaluations.close()
-            run.draws = not torch.equal(random_state, torch.get_rng_state())
-        after = _state(model), _state(start)
-        for subject, old, new in zip(("", "of the start model: "), before, after, strict=True):
-            names = (name for name in old | new if old.get(name) != new.get(name))
-            run.changed = run.changed or subject * bool(name := next(names, "")) + name
-        return run
+            attacked.draws = not torch.equal(random_state, torch.get_rng_state())
+
+        change_of_model = _first_change(model_before, _state(model))
+        change_of_start = _first_change(start_before, _state(start))
+        if change_of_model:
+            attacked.changed = change_of_model
+        elif change_of_start:
+            attacked.changed = f"of the start model: {change_of_start}"
+        return attacked
 
 
 def _state(model: Any) -> dict[str, Any]:
-    """The parts of a model that are restored: weights and buffers bit for bit, modules, hooks."""
+    """Return what is restored in a model: weights and buffers bit for bit, modules, and hooks."""
     state: dict[str, Any] = {}
     for name, tensor in model.state_dict().items():
         state[f"values of {name!r}"] = tensor.flatten().view(torch.uint8).numpy().tobytes()
     for name, module in model.named_modules():
-        values = vars(module)
-        state[f"module {name!r}"] = module, values.get("forward")
-        hooks = {k: [*v] for k, v in values.items() if k.endswith("_hooks") and isinstance(v, dict)}
-        state[f"hooks of {name!r}"] = hooks
+        attributes = vars(module)
+        # An attack may put another `forward` into a module.
+        state[f"module {name!r}"] = module, attributes.get("forward")
+        state[f"hooks of {name!r}"] = {
+            key: list(hooks)
+            for key, hooks in attributes.items()
+            if key.endswith("_hooks") and isinstance(hooks, dict)
+        }
     return state
+
+
+def _first_change(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    """Return the first key whose value differs; empty if all values are the same."""
+    for key in {**before, **after}:
+        if before.get(key) != after.get(key):
+            return key
+    return ""
 
 
 @attack_check(first=True)
@@ -193,12 +226,15 @@ def restored(tried: TriedAttack) -> Outcome:
     back in a `finally` around the yields, change weights in place, and copy the start model's; call
     `model.eval()` before each yield.
     """
-    if tried.whole.unready:
-        return fault(f"{tried.whole.unready}: a module is in training mode")
+    if tried.whole.in_training_mode:
+        return fault(f"{tried.whole.in_training_mode}: a module is in training mode")
     if tried.whole.changed:
         return fault(tried.whole.changed)
-    if isinstance(tried.attack, WeightAttack) and (changed := tried.run(closed=True).changed):
-        return fault(f"closed at its first point: {changed}")
+    # Only an attack on weights has something to restore if it is interrupted.
+    if isinstance(tried.attack, WeightAttack):
+        interrupted = tried.run(closed=True)
+        if interrupted.changed:
+            return fault(f"closed at its first point: {interrupted.changed}")
     return passed("bit for bit, also where it is interrupted")
 
 
@@ -212,14 +248,16 @@ def points(tried: TriedAttack) -> Outcome:
     `points_are = "steps"` for an attack that trains and yields numbers of optimiser steps; leave it
     out, or `points_are = "kinds"`, for codes, depths, prompts and anything else.
     """
-    kind, names = type(tried.attack), tried.attack.points()
+    kind = type(tried.attack)
+    names = tried.attack.points()
     if kind.points_are not in (None, *get_args(PointsAre)):
         return fault(f"points_are is {kind.points_are!r}; it must be steps or kinds")
     if kind.points_are == "steps":
         if not issubclass(kind, WeightAttack):
             return fault("points_are is steps, and only a WeightAttack trains")
-        steps = [int(name) if name.isdecimal() else -1 for name in names]
-        if steps != sorted(set(steps)) or -1 in steps:
+        are_numbers = all(name.isdecimal() for name in names)
+        steps = [int(name) for name in names] if are_numbers else []
+        if not are_numbers or steps != sorted(set(steps)):
             return fault(f"points_are is steps, and its points are {', '.join(map(repr, names))}")
     return passed(f"{'steps' if has_steps(kind) else 'kinds'}: {', '.join(names) or 'one'}")
 
@@ -235,31 +273,57 @@ def answers(tried: TriedAttack) -> Outcome:
     `replace(row, question=…)`, or `examples`, `prefix`, `system`; `rows.beside` leaves out what has
     the answer.
     """
-    attack, evaluator, prompts = tried.attack, _prepared().evaluator, 0
-    sets = (items for n, items in evaluator.sets.items() if evaluator.roles[n] in attack.roles)
-    asked = [item.question for items in sets for item in items]
-    # With answers that are nobody's.
-    rows = replace(_prepared().rows, answers=dict.fromkeys((q.question for q in asked), _UNSURE))
-    unchanged = set(attack.points()) if isinstance(attack, PromptAttack) else set[str]()
-    for row in (row for row in asked if attack.selects(row, rows)):
+    attack = tried.attack
+    evaluator = _lab().evaluator
+    rows_of_roles: list[Question] = []
+    for name, items in evaluator.sets.items():
+        if evaluator.roles[name] in attack.roles:
+            rows_of_roles.extend(item.question for item in items)
+    # An attack may put the model's own answers into prompts. Here they are no row's answers.
+    answers_of_model = dict.fromkeys((row.question for row in rows_of_roles), _NOBODYS_ANSWER)
+    rows = replace(_lab().rows, answers=answers_of_model)
+
+    prompt_count = 0
+    unchanged_points = set(attack.points()) if isinstance(attack, PromptAttack) else set[str]()
+    for row in rows_of_roles:
+        if not attack.selects(row, rows):
+            continue
         for point in attack.points():
-            made, name = attack.asked(row, point, rows), f"{row.opening!r} at point {point!r}"
-            prompts += 1
-            if made != row:
-                unchanged.discard(point)
-            for kept in ("answer", "paraphrased_answer", "perturbed_answers", "score"):
-                if getattr(made, kept) != getattr(row, kept):
-                    return fault(f"{kept} of {name} is {getattr(made, kept)!r}")
-            shown = (made.system or "", *chain(*made.examples), made.question, made.prefix)
-            if any(f" {_words(row.answer)} " in f" {_words(text)} " for text in shown):
-                return fault(f"the prompt of {name} has its answer in it")
-    if prompts and unchanged:
-        point = min(unchanged)
+            asked = attack.asked(row, point, rows)
+            prompt_count += 1
+            if asked != row:
+                unchanged_points.discard(point)
+            problem = _problem_of_prompt(row, asked, f"{row.opening!r} at point {point!r}")
+            if problem:
+                return fault(problem)
+    if not prompt_count:
+        return fault("it selects no ordinary row")
+    if unchanged_points:
+        point = min(unchanged_points)
         return fault(f"at point {point!r} no prompt differs from the row's, so nothing can change")
-    return passed(f"{prompts} prompts") if prompts else fault("it selects no ordinary row")
+    return passed(f"{prompt_count} prompts")
+
+
+def _problem_of_prompt(row: Question, asked: Question, name: str) -> str:
+    """Say what is wrong with a prompt; empty if nothing is.
+
+    Args:
+        row: As it is in the evaluation set.
+        asked: As the attack asks it.
+        name: Of the prompt, for the message.
+    """
+    for kept in ("answer", "paraphrased_answer", "perturbed_answers", "score"):
+        if getattr(asked, kept) != getattr(row, kept):
+            return f"{kept} of {name} is {getattr(asked, kept)!r}"
+    texts = (asked.system or "", *chain(*asked.examples), asked.question, asked.prefix)
+    # Spaces around the words, so that an answer is not found within a longer word.
+    if any(f" {_words(row.answer)} " in f" {_words(text)} " for text in texts):
+        return f"the prompt of {name} has its answer in it"
+    return ""
 
 
 def _words(text: str) -> str:
+    """Return the words of a text in lower case, with one space between them."""
     return " ".join(re.findall(r"\w+", text.casefold()))
 
 
@@ -275,19 +339,25 @@ def repeatable(tried: TriedAttack) -> Outcome:
     """
     if tried.whole.draws:
         return fault("uses or seeds torch's global generator")
-    attack, equal = tried.attack, type(tried.attack).model_validate(dict(tried.attack))
-    if (content := attack.content()) != (other := equal.content()):
-        return fault(f"content() is {content!r}, and {other!r} of an equal attack")
+    attack = tried.attack
+    equal_attack = type(attack).model_validate(dict(attack))
+    content = attack.content()
+    other_content = equal_attack.content()
+    if content != other_content:
+        return fault(f"content() is {content!r}, and {other_content!r} of an equal attack")
     again = tried.run(seed=1).evaluations
-    for name, evaluation in tried.whole.evaluations.items():
-        for key, seen in evaluation.sets.items():
-            if _numbers(seen) != _numbers(again[name].sets[key]):
-                return fault(f"other values of {name} on set {key} when attacked again")
+    for variant, evaluation in tried.whole.evaluations.items():
+        for name, observations in evaluation.sets.items():
+            if _outputs(observations) != _outputs(again[variant].sets[name]):
+                return fault(f"other values of {variant} on set {name} when attacked again")
     return passed("the same")
 
 
-def _numbers(seen: SetEvaluation) -> tuple[Any, ...]:
-    return seen.answer_loss.tolist(), seen.generated, seen.samples and seen.samples.texts
+def _outputs(observations: SetEvaluation) -> tuple[Any, ...]:
+    """Return the losses, greedy answers and sampled answers of a set."""
+    samples = observations.samples
+    sampled = None if samples is None else samples.texts
+    return observations.answer_loss.tolist(), observations.generated, sampled
 
 
 @attack_check()
@@ -299,9 +369,10 @@ def null(tried: TriedAttack) -> Outcome:
 
     Keep nothing between models; compute everything in `change` from the model that it gets.
     """
-    last = [*tried.whole.evaluations][-1]
-    model, retain = tried.whole.evaluations[last], tried.run("retain").evaluations[last]
-    for name, seen in retain.sets.items():
-        if np.array_equal(seen.answer_loss, model.sets[name].answer_loss):
+    last = list(tried.whole.evaluations)[-1]
+    model = tried.whole.evaluations[last]
+    retain = tried.run("retain").evaluations[last]
+    for name, observations in retain.sets.items():
+        if np.array_equal(observations.answer_loss, model.sets[name].answer_loss):
             return fault(f"{last}: the retain model has the losses of another model on set {name}")
     return passed("the retain model has losses of its own")

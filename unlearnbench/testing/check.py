@@ -41,9 +41,17 @@ not_applicable = partial(Outcome, "not applicable")
 
 
 def unless(faults: Iterator[str], seen: str) -> Outcome:
-    """The first fault and the number of others; without one, the check has passed."""
-    first, others = next(faults, ""), sum(1 for _ in faults)
-    return fault(f"{first} (and {others} more)" if others else first) if first else passed(seen)
+    """Return a fault with the first text and the number of others, or a pass if there is none.
+
+    Args:
+        faults: Descriptions of faults.
+        seen: The numbers behind a pass.
+    """
+    first = next(faults, "")
+    if not first:
+        return passed(seen)
+    other_count = sum(1 for _ in faults)
+    return fault(f"{first} (and {other_count} more)" if other_count else first)
 
 
 @dataclass(frozen=True)
@@ -60,8 +68,11 @@ class Check:
     run: Callable[[Any], Outcome]
     """Takes what the plug-in is tried on, such as a `TinyLab`; the plug-in itself if `alone`."""
     alone: bool = False
+    """Whether it checks declarations, not computed values."""
     first: bool = False
+    """Whether other checks are not run if this one fails."""
     kind: Kind = "methods"
+    """Of the plug-ins that it checks."""
 
 
 @dataclass(frozen=True)
@@ -80,19 +91,35 @@ SUITES: defaultdict[Kind, list[Check]] = defaultdict(list)
 def check(
     *, name: str = "", alone: bool = False, first: bool = False, kind: Kind = "methods"
 ) -> Callable[[Callable[[Any], Outcome]], Check]:
-    """Turn a function into a check: the paragraphs of its docstring are claim, why and fix.
+    """Return a decorator that turns a function into a check.
 
-    name   if not the function's
-    alone  the function takes the plug-in itself: it checks declarations, not computed values
-    first  if this check fails, the others (except those `alone`) are not run
+    The docstring of the function has three paragraphs: claim, why and fix. They are printed if the
+    check fails.
+
+    Args:
+        name: Of the check. By default, it is the function's name with hyphens.
+        alone: Whether the function takes the plug-in itself, because it checks declarations and not
+            computed values.
+        first: Whether the other checks, except those that are `alone`, are not run if this check
+            fails.
+        kind: Of the plug-ins that it checks.
     """
 
     def decorate(function: Callable[[Any], Outcome]) -> Check:
-        text = inspect.cleandoc(function.__doc__ or "").split("\n\n")
-        claim, why, fix = (" ".join(paragraph.split()) for paragraph in text)
-        label = name or function.__name__.replace("_", "-")
-        SUITES[kind].append(Check(label, claim, why, fix, function, alone, first, kind))
-        return SUITES[kind][-1]
+        paragraphs = inspect.cleandoc(function.__doc__ or "").split("\n\n")
+        claim, why, fix = (" ".join(paragraph.split()) for paragraph in paragraphs)
+        declared = Check(
+            name=name or function.__name__.replace("_", "-"),
+            claim=claim,
+            why=why,
+            fix=fix,
+            run=function,
+            alone=alone,
+            first=first,
+            kind=kind,
+        )
+        SUITES[kind].append(declared)
+        return declared
 
     return decorate
 
@@ -100,14 +127,22 @@ def check(
 def run_checks(
     checks: Sequence[Check], plugin: HyperParameters, subject: Any, only: Collection[str]
 ) -> list[Result]:
-    """Run all checks, or `only` those named.
+    """Run the checks of a plug-in.
 
     If one of the first checks fails, those that build on it are not run, and its result is
     included even if it was not named.
 
-    subject  what checks that are not `alone` take; None: they do not apply to the plug-in
+    Args:
+        checks: All checks of the kind, in their order.
+        plugin: With settings.
+        subject: What the plug-in is tried on. None if only checks that are `alone` apply to it.
+        only: Names of the checks to run. Empty means all.
 
-    Raises: PluginError for an unknown check.
+    Returns:
+        The results of the checks that were to run.
+
+    Raises:
+        PluginError: If there is no check of a name.
     """
     names = [check.name for check in checks]
     for name in only:
@@ -116,32 +151,35 @@ def run_checks(
             raise PluginError(f"unknown check {name!r}{near} There are: {', '.join(names)}")
     results: list[Result] = []
     failed = ""
+    """Name of the first check that failed and that others build on."""
     for check in checks:
-        selected = not only or check.name in only
+        is_selected = not only or check.name in only
         begin = time.perf_counter()
         if failed and not check.alone:
             outcome = Outcome("not run", f"{failed!r} failed")
-        elif not (selected or check.first):
+        elif not (is_selected or check.first):
             continue
         elif subject is None and not check.alone:
             outcome = not_applicable("it trains nothing")
         else:
             outcome = _run(check, plugin, plugin if check.alone else subject)
             if check.first and outcome.verdict in ("fault", "not run"):
-                failed, selected = check.name, True
-        if selected:
+                failed = check.name
+                is_selected = True
+        if is_selected:
             results.append(Result(check, outcome, time.perf_counter() - begin))
     return results
 
 
 def _run(check: Check, plugin: HyperParameters, subject: Any) -> Outcome:
-    """The outcome of a check on its subject; whatever the plug-in raises is a fault."""
+    """Return the outcome of a check on its subject. Whatever the plug-in raises is a fault."""
     try:
         return check.run(subject)
     except UnavailableError as error:
         return not_applicable(str(error))
-    except UnlearnbenchError as error:  # its message names the plug-in and the place already
+    except UnlearnbenchError as error:
+        # Its message names the plug-in and the place already.
         text = str(error)
-    except Exception as error:  # a plug-in may raise anything; it becomes an outcome
+    except Exception as error:  # a plug-in may raise anything
         text = f"raised {describe(error, source_file(type(plugin)))}"
     return Outcome("fault", text, error=True)

@@ -35,10 +35,11 @@ from unlearnbench.testing.extreme_sets import hopeless_set, perfect_set
 AnyMetric = Metric | Summary
 
 _CLOSE = 1e-9
+"""Difference of two numbers that is rounding."""
 _OPTIONAL = EXTRA | UNDER_ATTACK
-"""Observations that are there only where a metric declares that it reads them."""
+"""Observations that exist only if a metric declares that it reads them."""
 _SETS = ("retain", "real_authors", "world_facts", "forget", "holdout")
-"""The sets of a made-up model: one at least of each role."""
+"""The sets of a made-up model. Each role has at least one."""
 _NEAR_END = 0.01
 """Share of the scale within which a perfect or hopeless model reaches its end."""
 
@@ -47,19 +48,25 @@ settings = metric_check(alone=True)(declarations.settings)
 
 
 def _values(metric: Metric, seen: SetEvaluation) -> FloatArray:
-    """[n] NaN where they are undefined; of what is declared alone.
+    """Compute the values [n] of a metric from only those observations that it declares.
 
-    Raises: PluginError where the metric fails.
+    Returns:
+        The values, which are NaN if they are undefined.
+
+    Raises:
+        PluginError: If the metric fails.
     """
-    by_token = bool(metric.observes or metric.reads & {"tokens", "moments"})
-    lacking: dict[str, Any] = {name: None for name in _OPTIONAL if name not in metric.reads}
-    seen = replace(seen, **lacking | ({} if by_token else {"token_columns": None}))
+    undeclared: dict[str, Any] = {name: None for name in _OPTIONAL if name not in metric.reads}
+    reads_tokens = bool(metric.observes or metric.reads & {"tokens", "moments"})
+    if not reads_tokens:
+        undeclared["token_columns"] = None
+    seen = replace(seen, **undeclared)
     values = Measure("", metric, ()).per_example(observed(seen, metric.observes))
     return np.full(len(seen.answer_loss), np.nan) if values is None else values
 
 
 def _apart(values: FloatArray, others: FloatArray) -> list[int]:
-    """The examples whose values differ."""
+    """Return the places of the examples whose values differ."""
     alike = np.isclose(values, others, rtol=_CLOSE, atol=1e-12, equal_nan=True)
     return np.flatnonzero(~alike).tolist()
 
@@ -97,10 +104,12 @@ def values(metric: AnyMetric) -> Outcome:
 def _value_faults(metric: Metric) -> Iterator[str]:
     low, high = metric.bounds
     sets = {"ordinary observations": made_up_set()}
-    for loss, false in product((0.0, 1e4), repeat=2):
-        sets[f"an answer at {loss:g} nats, false ones at {false:g}"] = _at(loss, false)
+    for loss, false_loss in product((0.0, 1e4), repeat=2):
+        name = f"an answer at {loss:g} nats, false ones at {false_loss:g}"
+        sets[name] = _set_with_losses(loss, false_loss)
     for name, seen in sets.items():
-        first, again = (_values(metric, frozen(seen)) for _ in range(2))
+        first = _values(metric, frozen(seen))
+        again = _values(metric, frozen(seen))
         if not np.array_equal(first, again, equal_nan=True):
             yield f"other values when computed again for {name}"
         for value in first:
@@ -111,25 +120,28 @@ def _value_faults(metric: Metric) -> Iterator[str]:
 
 
 def _summary_faults(summary: Summary) -> Iterator[str]:
-    first, again = (computed(summary, inputs()) for _ in range(2))
+    first = computed(summary, inputs())
+    again = computed(summary, inputs())
     if first != again:
         yield "other numbers when computed again"
     for column in columns_of(summary):
-        value, (low, high) = first.get(column.name), column.bounds
+        value = first.get(column.name)
+        low, high = column.bounds
         if value is not None and not low - _CLOSE <= value <= high + _CLOSE:
             yield f"{column.name} is {value:.6g}, out of its bounds {low:g} to {high:g}"
     if not any(value is not None for value in first.values()):
         yield "no column is a number, though every set and column is there"
 
 
-def _at(loss: float, false: float) -> SetEvaluation:
-    """A set whose answers all have the same `loss`, and their perturbed ones `false`."""
+def _set_with_losses(loss: float, false_loss: float) -> SetEvaluation:
+    """Return a set in which all true answers have one loss, and all false ones another one."""
     seen = hopeless_set(3, tokens=4) if loss else perfect_set(3, tokens=4)
     return replace(
         seen,
         answer_loss=np.full(3, loss),
-        base_loss=np.full(3, loss + 1e-9),  # it differs: there is a paraphrase
-        perturbed_loss=np.full((3, 2), false),
+        # Another loss than the answer's means that there is a paraphrase.
+        base_loss=np.full(3, loss + 1e-9),
+        perturbed_loss=np.full((3, 2), false_loss),
         perturbed_tokens=np.full((3, 2), 4),
         token_columns=replace(seen.tokens, loss=np.full_like(seen.tokens.loss, loss)),
     )
@@ -147,11 +159,12 @@ def order(metric: AnyMetric) -> Outcome:
     if isinstance(metric, Summary):
         return not_applicable("it has no values by example")
     seen = made_up_set(empty=True)
-    n = len(seen.answer_loss)
-    alone = [_values(metric, taken(seen, [i])) for i in range(n)]
-    if apart := _apart(_values(metric, seen), np.concatenate(alone)):
-        return fault(f"example {apart[0]} has another value when it is alone")
-    return passed(f"{n} examples, one of them without a token")
+    count = len(seen.answer_loss)
+    values_alone = [_values(metric, taken(seen, [place])) for place in range(count)]
+    differing = _apart(_values(metric, seen), np.concatenate(values_alone))
+    if differing:
+        return fault(f"example {differing[0]} has another value when it is alone")
+    return passed(f"{count} examples, one of them without a token")
 
 
 @metric_check()
@@ -166,15 +179,17 @@ def nan(metric: AnyMetric) -> Outcome:
     if isinstance(metric, Summary):
         return not_applicable("it has no values by example")
     seen = taken(made_up_set(), [2])
-    (whole,), (broken,) = _values(metric, seen), _values(metric, damaged(seen))
-    # Hits are no numbers, but a token without a loss is none: the misses may count.
-    missed = replace(seen, token_columns=replace(seen.tokens, hit=damaged(seen).tokens.hit))
-    if not math.isnan(broken) and broken not in (whole, *_values(metric, missed)):
-        return fault(f"{broken:.6g}, made of NaN")
+    (whole,) = _values(metric, seen)
+    (from_nan,) = _values(metric, damaged(seen))
+    # Hits are truth values, which cannot be NaN. Damaged tokens are no hits instead, so a metric of
+    # hits may have the value that it has without a hit.
+    without_hits = replace(seen, token_columns=replace(seen.tokens, hit=damaged(seen).tokens.hit))
+    if not math.isnan(from_nan) and from_nan not in (whole, *_values(metric, without_hits)):
+        return fault(f"{from_nan:.6g}, made of NaN")
     value = metric.value(np.array([whole, np.nan]))
     if value is not None and math.isfinite(value):
         return fault(f"the set's value is {value:.6g} where an example has none")
-    return passed("NaN" if math.isnan(broken) else "not read")
+    return passed("NaN" if math.isnan(from_nan) else "not read")
 
 
 @metric_check()
@@ -208,8 +223,12 @@ def ends(metric: AnyMetric) -> Outcome:
 
 
 def _recognised(attack: MembershipInference) -> Outcome:
-    """Members that the model knows, against others that it does not, and that retain has not."""
-    known, unknown = perfect_set(), hopeless_set()
+    """Check that a membership inference tells members from others if the difference is extreme.
+
+    The model knows all members and no others. The retain model knows neither.
+    """
+    known = perfect_set()
+    unknown = hopeless_set()
     model = EvaluatedModel({attack.members: known, attack.others: unknown})
     retain = EvaluatedModel({attack.members: unknown, attack.others: unknown})
     area = computed(attack, MetricInputs(model, retain, None)).get(attack.columns()[0].name)
@@ -218,38 +237,49 @@ def _recognised(attack: MembershipInference) -> Outcome:
 
 
 def taken(seen: SetEvaluation, order: list[int]) -> SetEvaluation:
-    """The examples `order` of a set, in this order."""
-    chosen = {column.name: _taken(getattr(seen, column.name), order) for column in fields(seen)}
-    return replace(seen, **chosen)
+    """Return a set with the examples at the places `order`, in this order."""
+    columns = {column.name: _taken(getattr(seen, column.name), order) for column in fields(seen)}
+    return replace(seen, **columns)
 
 
 def _taken(column: Any, order: list[int]) -> Any:
+    """Return the entries of a set's column at the places `order`."""
     if isinstance(column, np.ndarray):
         return column[order]
     if isinstance(column, tuple):
-        return tuple(column[i] for i in order) if column else ()
+        return tuple(column[place] for place in order) if column else ()
     if isinstance(column, Samples):
         return Samples(_taken(column.texts, order), _taken(column.rouge_l_recall, order))
     if isinstance(column, AnswerTokens):
-        chosen: dict[str, Any] = {
-            name: values[order]
-            if name in ("lengths", "ended", "end_lengths")
-            else np.concatenate([column.by_answer(values, eos=True)[i] for i in order])
-            for name, values in vars(column).items()
-            if isinstance(values, np.ndarray)
-        }
-        return replace(column, **chosen)
+        return _taken_tokens(column, order)
     return column
 
 
+def _taken_tokens(tokens: AnswerTokens, order: list[int]) -> AnswerTokens:
+    """Return the tokens of the answers at the places `order`."""
+    columns: dict[str, Any] = {}
+    for name, values in vars(tokens).items():
+        if not isinstance(values, np.ndarray):
+            continue
+        if name in ("lengths", "ended", "end_lengths"):
+            # One value for each answer. All other columns have one for each token.
+            columns[name] = values[order]
+        else:
+            values_of_answer = tokens.by_answer(values, eos=True)
+            columns[name] = np.concatenate([values_of_answer[place] for place in order])
+    return replace(tokens, **columns)
+
+
 def damaged(seen: SetEvaluation) -> SetEvaluation:
-    """A set in which every number is NaN, and no token is hit."""
-    tokens = replace(seen.tokens, **_spoilt(seen.tokens), hit=np.zeros_like(seen.tokens.hit))
-    samples = seen.samples and replace(seen.samples, **_spoilt(seen.samples))
-    return replace(seen, **_spoilt(seen), token_columns=tokens, samples=samples)
+    """Return a set in which every number is NaN, and no token is hit."""
+    no_hits = np.zeros_like(seen.tokens.hit)
+    tokens = replace(seen.tokens, **_as_nan(seen.tokens), hit=no_hits)
+    samples = None if seen.samples is None else replace(seen.samples, **_as_nan(seen.samples))
+    return replace(seen, **_as_nan(seen), token_columns=tokens, samples=samples)
 
 
-def _spoilt(columns: Any) -> dict[str, Any]:
+def _as_nan(columns: Any) -> dict[str, Any]:
+    """Return the columns of floats, with NaN for all values."""
     return {
         name: np.full_like(values, np.nan)
         for name, values in vars(columns).items()
@@ -258,7 +288,7 @@ def _spoilt(columns: Any) -> dict[str, Any]:
 
 
 def frozen(seen: SetEvaluation) -> SetEvaluation:
-    """The same set; a change of its arrays in place is an error."""
+    """Return the same set, whose arrays raise an error if they are changed in place."""
     for values in (*vars(seen).values(), *vars(seen.tokens).values()):
         if isinstance(values, np.ndarray):
             values.flags.writeable = False
@@ -267,7 +297,7 @@ def frozen(seen: SetEvaluation) -> SetEvaluation:
 
 @dataclass(frozen=True)
 class _Columns(Mapping[str, float | None]):
-    """Columns of a model, in which every name has the value `level`."""
+    """Columns of a made-up model, in which every name has the same value."""
 
     level: float
 
@@ -282,8 +312,9 @@ class _Columns(Mapping[str, float | None]):
 
 
 def inputs() -> MetricInputs:
-    """A run's model, its retain model and its start model: every set and every column."""
+    """Make up a run's model, its retain model and its start model, with all sets and columns."""
     models: list[EvaluatedModel] = []
+    # A model after unlearning lies between the retain model and the start model.
     for level in (0.5, 0.3, 0.9):
         sets = {
             name: frozen(made_up_set(level, seed=seed, n=12)) for seed, name in enumerate(_SETS)

@@ -34,9 +34,25 @@ from unlearnbench.training.objective import Objective, called
 from unlearnbench.training.reference_model import ReferenceParts, load_references
 
 VOCABULARY = 128
-"""More than 100, so that the label −100 is a valid index, and its misuse no error but a fault."""
-PAD, END, FIRST_WORD = 0, 2, 3
-_HIDDEN, _HEADS, _CONTEXT = 16, 2, 96
+"""More than 100, so that the label −100 is a valid index. A loss that uses it raises no error, but
+fails a check."""
+PAD = 0
+END = 2
+"""The token that ends every answer."""
+FIRST_WORD = 3
+"""The first of the tokens that rows are made of."""
+_HIDDEN = 16
+_HEADS = 2
+_CONTEXT = 96
+
+SEED = 7
+EPOCHS = 2
+LENGTHS = (4, 1, 7, 2, 5, 3)
+"""Answer tokens of the forget rows, including the one that ends an answer."""
+_REFUSALS = 3
+"""Refusals for each question."""
+_STATES = 12
+"""States that are tried. A method may read or use a part only after its warm-up."""
 
 
 class TinyLlama(LlamaForCausalLM):
@@ -68,13 +84,14 @@ class TinyLlama(LlamaForCausalLM):
 
 
 def _with_grad(tensor: Tensor) -> Tensor:
+    """Keep the gradient of a tensor that is not a leaf."""
     if tensor.requires_grad:
         tensor.retain_grad()
     return tensor
 
 
 def build(layers: int) -> TinyLlama:
-    """A model of random weights, in float64."""
+    """Build a model with random weights, in float64."""
     config = LlamaConfig(
         vocab_size=VOCABULARY,
         hidden_size=_HIDDEN,
@@ -83,25 +100,29 @@ def build(layers: int) -> TinyLlama:
         num_attention_heads=_HEADS,
         num_key_value_heads=_HEADS,
         max_position_embeddings=_CONTEXT,
-        initializer_range=0.3,  # wide: predictions are neither sure nor all alike
+        # So wide that predictions are neither sure nor all alike.
+        initializer_range=0.3,
         tie_word_embeddings=False,
-        pad_token_id=None,  # nothing is special to the embedding either
+        # No token is special to the embedding, either.
+        pad_token_id=None,
         bos_token_id=1,
         eos_token_id=END,
     )
-    # A Llama has no window; with one in its configuration its rows stay rows [B, T], and the checks
-    # can look at each of their positions.
+    # The forward pass packs the rows of a model without a window. With a window in the
+    # configuration, which a Llama ignores, rows stay rows [B, T], and checks can look at positions.
     config.update({"sliding_window": 1})
-    with torch.random.fork_rng(devices=[]):  # transformers draws from the global generator
+    # transformers draws from the global generator.
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = TinyLlama(config)
-    nn.Module.double(model)  # in place; transformers types neither this nor `eval`
+    # Both work in place. Those of transformers have no types.
+    nn.Module.double(model)
     nn.Module.eval(model)
     return model
 
 
 def memorise(model: TinyLlama, rows: Sequence[Row], steps: int) -> None:
-    """Train a model on the answers of `rows`, so that there is something to unlearn."""
+    """Train a model on the answers of rows, so that there is something to unlearn."""
     tokens = collate(rows, PAD, torch.device("cpu"))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     for _ in range(steps):
@@ -114,22 +135,20 @@ def memorise(model: TinyLlama, rows: Sequence[Row], steps: int) -> None:
 
 @torch.no_grad()
 def perturb(model: nn.Module, noise: float) -> None:
-    """Add relative `noise` to each weight, as of a few steps."""
+    """Add noise to all weights, as if the model had been trained for a few steps.
+
+    Args:
+        model: Changed in place.
+        noise: Relative to the mean absolute value of each tensor.
+    """
     generator = torch.Generator().manual_seed(1)
     for weight in model.parameters():
-        drawn = torch.randn(weight.shape, generator=generator, dtype=weight.dtype)
-        weight.add_(noise * weight.abs().mean() * drawn)
+        normal = torch.randn(weight.shape, generator=generator, dtype=weight.dtype)
+        weight.add_(noise * weight.abs().mean() * normal)
 
-
-SEED, EPOCHS = 7, 2
-LENGTHS = (4, 1, 7, 2, 5, 3)
-"""Answer tokens of the forget rows, including the one that ends an answer."""
-_REFUSALS = 3
-_STATES = 12
-"""A method with a state may read or use a part only once it has left its warm-up."""
 
 Cuts = Sequence[Sequence[Item]]
-"""The items of an optimiser step, by micro-batch."""
+"""How an optimiser step is divided: the items of each micro-batch."""
 
 
 @dataclass(frozen=True)
@@ -138,8 +157,9 @@ class Measured:
 
     loss: float
     terms: Mapping[str, float]
+    """The values of which the loss is the sum."""
     gradients: Mapping[str, Tensor]
-    """By parameter; zeros where there is none."""
+    """By name of the parameter. They are zeros for a parameter without a gradient."""
     state: Mapping[str, float]
     """After the step."""
 
@@ -164,18 +184,25 @@ class TinyLab:
         lengths: Sequence[int] = LENGTHS,
         dtype: torch.dtype = torch.float64,
     ) -> None:
-        """`model` has moved a little away from the start model, `start`.
+        """Make the model and the rows.
 
-        lengths  of the answers
+        Args:
+            method: With settings.
+            lengths: Answer tokens of each forget row.
+            dtype: Of the model's weights.
         """
-        self.method, self.objective, self.lengths = method, Objective(method), lengths
+        self.method = method
+        self.objective = Objective(method)
         self.needs = self.objective.needs
+        self.lengths = lengths
+        self.dtype = dtype
         self.fresh: Connection | None = None
         """Where a fresh process answers; None until one is started."""
-        self.dtype = dtype
         self.model = self._model(noise=0.1)
+        """The trained model, which has moved a little away from the start model."""
         self.rows, self.samples = _rows(self.needs, lengths, method.ignore_first_answer_tokens)
         self.draws = self.rows.items(self.needs, SEED, 1)
+        """The items of an optimiser step, which has all rows."""
 
         @cache
         def reader(model: TinyLlama) -> MicroBatches:
@@ -189,16 +216,19 @@ class TinyLab:
         return self._model(noise=0.0)
 
     def _model(self, noise: float) -> TinyLlama:
-        """The model that has learned the rows, moved by relative `noise`."""
-        model = learned(1 + max([1, *self.needs.layers])).copied()
+        """Return a copy of the model that has learned the rows, moved by relative noise."""
+        # It needs the layers that the loss reads, and two at least.
+        layers = 1 + max([1, *self.needs.layers])
+        model = learned(layers).copied()
         perturb(model, noise)
-        nn.Module.to(model, self.dtype)  # in place; that of transformers has no types
+        # It works in place. That of transformers has no types.
+        nn.Module.to(model, self.dtype)
         return model
 
     def like(self, **changes: Any) -> TinyLab:
-        """The same method in a lab with other settings."""
+        """Return a lab with the same method, and other lengths or another dtype."""
         settings: dict[str, Any] = {"lengths": self.lengths, "dtype": self.dtype}
-        return TinyLab(self.method, **settings | changes)
+        return TinyLab(self.method, **(settings | changes))
 
     @cached_property
     def references(self) -> ReferenceParts:
@@ -218,20 +248,24 @@ class TinyLab:
     @property
     def sequences(self) -> list[Row]:
         """The rows of a step in one micro-batch, in the order of the model's input."""
-        minibatches, step = self._minibatches(self.model, [self.draws], {})
-        named: list[Part] = [part for part in PARTS if part in self.needs.parts]
-        return [row for part in named for row in minibatches.rows_of(part, self.draws, step)]
+        micro_batches, step = self._micro_batches(self.model, [self.draws], {})
+        rows: list[Row] = []
+        for part in PARTS:
+            if part in self.needs.parts:
+                rows.extend(micro_batches.rows_of(part, self.draws, step))
+        return rows
 
-    def _minibatches(
+    def _micro_batches(
         self, model: TinyLlama, cuts: Cuts, state: Mapping[str, float]
     ) -> tuple[MicroBatches, StepContext]:
-        minibatches = self._reader(model)
-        draws = [*chain.from_iterable(cuts)]
-        counts = minibatches.counts(draws)
+        """Return what makes the micro-batches of a step, and the context of the step."""
+        micro_batches = self._reader(model)
+        draws = list(chain.from_iterable(cuts))
+        counts = micro_batches.counts(draws)
         if "sample" in self.needs.parts:
             rows = [row for draw in draws for row in self.samples[draw.index].rows]
             counts["sample"] = (sum(row.scored for row in rows), len(rows))
-        return minibatches, StepContext(counts, state, samples=self.samples, progress=0.5)
+        return micro_batches, StepContext(counts, state, samples=self.samples, progress=0.5)
 
     def batches(
         self,
@@ -240,28 +274,39 @@ class TinyLab:
         state: Mapping[str, float] | None = None,
         only: Iterable[Part] | None = None,
     ) -> Iterator[LossBatch]:
-        """The micro-batches of one optimiser step."""
+        """Yield the micro-batches of one optimiser step.
+
+        Args:
+            cuts: How the step is divided.
+            model: That makes the predictions. None means the trained model.
+            state: Of the method. None means its first state.
+            only: Parts that are predicted. None means those that the loss reads.
+        """
         model = self.model if model is None else model
         with called(self.method, "start"):
-            begin = self.method.start() if state is None else state
-        minibatches, step = self._minibatches(model, cuts, begin)
+            first_state = self.method.start() if state is None else state
+        micro_batches, step = self._micro_batches(model, cuts, first_state)
+
+        # Statistics are sums over the whole step, and come before the first loss.
         sums = Sums()
-        for cut in cuts if self.needs.statistics else ():
-            with torch.no_grad():
-                counted = minibatches.batch(model, cut, step, self.needs.statistics)
-            sums.add(self.statistics(counted))
+        if self.needs.statistics:
+            for cut in cuts:
+                with torch.no_grad():
+                    batch = micro_batches.batch(model, cut, step, self.needs.statistics)
+                sums.add(self.statistics(batch))
         step = replace(step, statistics=sums.values)
         for cut in cuts:
-            yield minibatches.batch(model, cut, step, only)
+            yield micro_batches.batch(model, cut, step, only)
 
     def statistics(self, batch: LossBatch) -> Terms:
-        """The method's statistics of a batch; none where it declares none."""
-        # Not in the batch that the loss reads: what predictions keep would have no gradient.
-        parts = {part: replace(values) for part, values in batch.parts.items()}
+        """Return the method's statistics of a batch; empty if it declares none."""
+        # Predictions keep what they compute. The loss reads other predictions, because values that
+        # were computed here have no gradient.
+        parts = {part: replace(predictions) for part, predictions in batch.parts.items()}
         with torch.no_grad(), called(self.method, "statistics"):
-            return (
-                self.method.statistics(replace(batch, parts=parts)) if self.needs.statistics else {}
-            )
+            if not self.needs.statistics:
+                return {}
+            return self.method.statistics(replace(batch, parts=parts))
 
     @cached_property
     def whole(self) -> Measured:
@@ -269,55 +314,72 @@ class TinyLab:
         return self.measure()
 
     def measure(self, cuts: Cuts | None = None, model: TinyLlama | None = None) -> Measured:
-        """Loss and gradient of one optimiser step; by default all of it is one micro-batch."""
+        """Measure loss and gradient of one optimiser step.
+
+        Args:
+            cuts: How the step is divided. None means that it is one micro-batch.
+            model: Whose gradients are measured. None means the trained model.
+        """
         model = self.model if model is None else model
         model.zero_grad(set_to_none=True)
-        terms, reported = Sums(), Sums()
+        sums_of_terms = Sums()
+        reported = Sums()
         for batch in self.batches([self.draws] if cuts is None else cuts, model):
-            result = self.objective.terms(batch)
-            torch.stack([*result.values()]).sum().backward()
-            terms.add(result)
+            terms = self.objective.terms(batch)
+            torch.stack([*terms.values()]).sum().backward()
+            sums_of_terms.add(terms)
             reported.add(batch.reported)
-        numbers = {name: value.item() for name, value in terms.values.items()}
-        gradients = {
-            name: torch.zeros_like(p) if p.grad is None else p.grad.clone()
-            for name, p in model.named_parameters()
-        }
-        state = self._advanced(self.method.start(), reported.values, 1)
-        return Measured(sum(numbers.values()), numbers, gradients, dict(state))
+        values = {name: value.item() for name, value in sums_of_terms.values.items()}
+        gradients: dict[str, Tensor] = {}
+        for name, parameter in model.named_parameters():
+            gradient = parameter.grad
+            gradients[name] = torch.zeros_like(parameter) if gradient is None else gradient.clone()
+        state = self._next_state(self.method.start(), reported.values, epoch=1)
+        return Measured(sum(values.values()), values, gradients, dict(state))
 
     def states(self) -> Iterator[Mapping[str, float]]:
-        """The states of the method's first epochs, of one step each; once where it has none."""
-        state: Mapping[str, float] = self.method.start()
-        for epoch in range(1, _STATES + 1 if state else 2):
-            yield state
-            if state:
-                batch = self.batch(state)
-                self.total(batch)
-                state = self._advanced(state, batch.reported, epoch)
+        """Yield the states of the method's first epochs, which have one step each.
 
-    def _advanced(
+        A method without a state has one, which is empty.
+        """
+        state: Mapping[str, float] = self.method.start()
+        if not state:
+            yield state
+            return
+        for epoch in range(1, _STATES + 1):
+            yield state
+            batch = self.batch(state)
+            # The loss reports the values that the next state is computed from.
+            self.total(batch)
+            state = self._next_state(state, batch.reported, epoch)
+
+    def _next_state(
         self, state: Mapping[str, float], reported: Mapping[str, Tensor], epoch: int
     ) -> Mapping[str, float]:
+        """Return the state after an epoch in which the loss has reported these values."""
         values = {name: value.item() for name, value in reported.items()}
         with called(self.method, "advance"):
             return self.method.advance(state, values, epoch)
 
     def batch(self, state: Mapping[str, float] | None = None) -> LossBatch:
-        """The whole step in one micro-batch, including the parts that statistics read."""
+        """Return the whole step in one micro-batch, including the parts that statistics read."""
         with torch.no_grad():
             return next(self.batches([self.draws], state=state, only=self.needs.all_parts))
 
     def total(self, batch: LossBatch) -> Tensor:
-        """The scalar to minimise, on any batch."""
+        """Return the scalar to minimise, on any batch."""
         batch = replace(batch, statistics=self.statistics(batch))
         return torch.stack([*self.objective.terms(batch).values()]).sum()
 
 
 @cache
 def learned(layers: int) -> TinyLlama:
-    """A model that has half learned the rows: sure of some tokens, not of others."""
-    model, (rows, _) = build(layers), _rows(Needs(parts=frozenset()), LENGTHS, 0)
+    """Return a model that has half learned the rows: it is sure of some tokens only.
+
+    Its weights must not be changed, because all labs of a process copy it.
+    """
+    model = build(layers)
+    rows, _ = _rows(Needs(parts=frozenset()), LENGTHS, skipped=0)
     memorise(model, [*rows.forget, *rows.retain], steps=40)
     return model
 
@@ -325,9 +387,18 @@ def learned(layers: int) -> TinyLlama:
 def _rows(
     needs: Needs, lengths: Sequence[int], skipped: int
 ) -> tuple[TrainingRows, Mapping[int, SampledAnswers]]:
-    """Random rows: prompts of random length, and answers that end with a token of their own.
+    """Draw random rows, whose answers end with the token `END`.
 
-    Samples and their rewards are drawn as well, by forget row, without a model.
+    Samples and their rewards are drawn as well, without a model. The order of the draws decides
+    what the rows are, and so all numbers of the checks.
+
+    Args:
+        needs: Of the method. Scores, texts and prompts are drawn only if they are needed.
+        lengths: Answer tokens of each forget row.
+        skipped: First answer tokens that are not scored.
+
+    Returns:
+        The rows, and samples by index of the forget row.
     """
     generator = torch.Generator().manual_seed(SEED)
 
@@ -360,11 +431,14 @@ def _rows(
     }
 
     def scored(part: Part, rows: Sequence[Row]) -> tuple[Row, ...]:
-        """Add random scores where they are read; drawn last, so that no other draw changes."""
+        """Add random scores if a part has them. They are drawn after all that most methods read."""
         if part not in needs.scores:
             return tuple(rows)
-        draws = (torch.rand(row.scored, generator=generator).tolist() for row in rows)
-        return tuple(replace(row, scores=tuple(d)) for row, d in zip(rows, draws, strict=True))
+        with_scores: list[Row] = []
+        for row in rows:
+            scores = torch.rand(row.scored, generator=generator).tolist()
+            with_scores.append(replace(row, scores=tuple(scores)))
+        return tuple(with_scores)
 
     forget, retain = scored("forget", rows.forget), scored("retain", rows.retain)
     samples = {
