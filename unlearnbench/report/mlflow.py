@@ -1,12 +1,12 @@
-"""MLflow as a tracker: a parent run per sweep, a child run per record.
+"""MLflow as a tracker: a parent run for each sweep, and a child run for each record.
 
-The store is the configured one, MLFLOW_TRACKING_URI's, or SQLite in the sweep's folder. A run that
-is logged in part, or with other numbers than the sweep's table has now, is deleted and logged anew:
-MLflow appends to the history of a metric, and removes no value from it.
+The store is the configured one, that of MLFLOW_TRACKING_URI, or SQLite in the sweep's folder. A run
+that was logged only in part, or with other numbers than the sweep's table has now, is deleted and
+logged again, because MLflow can only append to the history of a metric.
 
-A reviewer finds the answers of a run on its page `answers.html`, and beside those of other runs
-from its table `answers.json`. Its data set names the rows that it unlearns. The conclusion is the
-description of the sweep's run.
+A reviewer reads the answers of a run on its page `answers.html`, and compares them with those of
+other runs by its table `answers.json`. The data set of a run names the rows that it unlearns. The
+conclusion is the description of the sweep's run.
 """
 
 import getpass
@@ -58,23 +58,31 @@ ENVIRONMENT = {
 BATCH = 1000
 """Most metrics and parameters that MLflow accepts in one request."""
 _PAGE = "workflowType=machine_learning"
-"""Without it, MLflow 3 opens its pages for language model applications."""
+"""Query of links. Without it, MLflow 3 opens its pages for language model applications."""
 _EXISTS = "RESOURCE_ALREADY_EXISTS"
+"""Error code of MLflow if another process has created an experiment first."""
 _BUSY_MILLISECONDS = 60_000
-_STATUS = dict(finished="FINISHED", collapsed="FINISHED", failed="FAILED", stopped="KILLED")
+"""Longest wait for another process that writes to a SQLite store."""
+_STATUS = {
+    "finished": "FINISHED",
+    "collapsed": "FINISHED",
+    "failed": "FAILED",
+    "stopped": "KILLED",
+}
+"""MLflow's status of a run, by the record's status."""
 _DESCRIPTION = "mlflow.note.content"
 """Tag whose text MLflow shows as the description of a run."""
 _SUMMARY_TAGS = ("recommended",)
 """Tags of `SweepSummary`."""
 _DIGEST = "unlearnbench.numbers"
-"""Tag of a run: `TrackedRun.digest` of what was logged, by which outdated numbers are found."""
+"""Tag of a run: `TrackedRun.digest` of what was logged. Outdated runs are found by it."""
 _SWEEP = "unlearnbench.sweep_id"
-"""Tag of a sweep's run and of the runs below it, by which a view shows them together."""
+"""Tag of a sweep's run and of its child runs. A view shows them together by it."""
 _PARENT = "mlflow.parentRunId"
 ANSWERS = "answers.json"
-"""Artifact with the answers of a run, which MLflow puts beside those of other runs."""
+"""Artifact with the answers of a run as a table, which MLflow compares with those of other runs."""
 ANSWER_PAGE = "answers.html"
-"""Artifact with the same answers, to be read: MLflow cuts the cells of a table."""
+"""Artifact with the same answers as a page, because MLflow cuts the cells of a table."""
 _TABLES = "mlflow.loggedArtifacts"
 """Tag that lists the tables of a run for MLflow's comparison of tables."""
 CONFIGURATION = "config.yaml"
@@ -99,8 +107,8 @@ class MlflowTracker(Tracker):
         from sqlalchemy import event
         from sqlalchemy.engine import Engine
 
-        # These log each table and each attempt; a failure is reported once, by the caller. After
-        # the import, which sets the levels.
+        # These loggers report each table and each attempt, but the caller reports a failure once.
+        # The import of MLflow sets the levels, so they are changed after it.
         for name in ("alembic", "mlflow", "urllib3.connectionpool"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
         if not event.contains(Engine, "connect", _shared_by_processes):
@@ -130,13 +138,14 @@ class MlflowTracker(Tracker):
         from mlflow.entities import Metric, Param
 
         status = _STATUS[run.status]
-        known = self._runs.get(run.id)
-        if known is not None:
-            if (known.status, known.digest) == (status, run.digest):
+        logged = self._runs.get(run.id)
+        if logged is not None:
+            if (logged.status, logged.digest) == (status, run.digest):
                 return False
-            self._client.delete_run(known.run_id)
+            self._client.delete_run(logged.run_id)
         answers = None if run.answers is None else run.answers()
-        has_answers = answers is not None and bool(answers.rows)
+        if answers is not None and not answers.rows:
+            answers = None
         tags = {
             **run.tags,
             **_origin(run.tags.get("git_commit")),
@@ -144,18 +153,21 @@ class MlflowTracker(Tracker):
             _SWEEP: self._sweep.id,
             _PARENT: self._parent,
         }
-        if has_answers:
+        if answers is not None:
             tags[_TABLES] = json.dumps([{"path": ANSWERS, "type": "table"}])
         created = self._create(run.name, tags, run.started)
         parameters = [Param(name, value) for name, value in run.parameters.items()]
-        metrics = [Metric(p.name, p.value, p.moment, p.step) for p in run.points]
-        first = BATCH - len(parameters)
-        self._client.log_batch(created, metrics=metrics[:first], params=parameters)
-        for begin in range(first, len(metrics), BATCH):
+        metrics = [
+            Metric(point.name, point.value, point.moment, point.step) for point in run.points
+        ]
+        # The first request has the parameters, too.
+        first_count = BATCH - len(parameters)
+        self._client.log_batch(created, metrics=metrics[:first_count], params=parameters)
+        for begin in range(first_count, len(metrics), BATCH):
             self._client.log_batch(created, metrics=metrics[begin : begin + BATCH])
         for name, text in run.artefacts.items():
             self._client.log_text(created, text(), name)
-        if answers is not None and has_answers:
+        if answers is not None:
             self._client.log_text(created, _table(answers), ANSWERS)
             self._client.log_text(created, answer_page(run.name, answers), ANSWER_PAGE)
         if run.data is not None:
@@ -173,9 +185,13 @@ class MlflowTracker(Tracker):
 
         now = round(time.time() * 1000)
         metrics = [Metric(name, value, now, 0) for name, value in summary.metrics.items()]
-        texts = {_DESCRIPTION: summary.description, **summary.tags}
-        # An earlier command may have recommended a setting that is not the best one any more.
-        texts = dict.fromkeys(_SUMMARY_TAGS, "") | texts
+        # An earlier command may have recommended a setting that is not the best one any more, so
+        # tags that this summary lacks become empty.
+        texts = {
+            **dict.fromkeys(_SUMMARY_TAGS, ""),
+            _DESCRIPTION: summary.description,
+            **summary.tags,
+        }
         tags = [RunTag(name, text) for name, text in texts.items()]
         self._client.log_batch(self._parent, metrics=metrics, tags=tags)
         self._client.update_run(self._parent, name=self._sweep.title(summary.averaged))
@@ -190,36 +206,43 @@ class MlflowTracker(Tracker):
         self._client.set_terminated(self._parent, _STATUS[status])
 
     def _experiment_id(self, uri: str) -> str:
+        """Return the id of the sweep's experiment, which is created or restored if necessary."""
         from mlflow.exceptions import MlflowException
 
         name = self._sweep.experiment
         known = self._client.get_experiment_by_name(name)
         if known is None:
-            local = uri.startswith("sqlite:")
-            path = (self._sweep.folder / ARTIFACTS).resolve().as_uri() if local else None
-            # Without it, an experiment opens with pages for language model traces.
-            kind = {"mlflow.experimentKind": "custom_model_development"}
+            is_local = uri.startswith("sqlite:")
+            location = (self._sweep.folder / ARTIFACTS).resolve().as_uri() if is_local else None
+            # Without this tag, an experiment opens with pages for language model traces.
+            tags = {"mlflow.experimentKind": "custom_model_development"}
             try:
-                return str(self._client.create_experiment(name, artifact_location=path, tags=kind))
+                created = self._client.create_experiment(
+                    name, artifact_location=location, tags=tags
+                )
+                return str(created)
             except MlflowException as error:
                 if error.error_code != _EXISTS:
                     raise
-            # Another process has created it since, in a store that this one cannot lock.
+            # Another process created it in the meantime, in a store that this one cannot lock.
             known = self._client.get_experiment_by_name(name)
         if known.lifecycle_stage == "deleted":
             self._client.restore_experiment(known.experiment_id)
         return str(known.experiment_id)
 
     def _parent_run(self) -> str:
+        """Return the id of the sweep's own run, which is created if the store does not have it."""
         sweep = self._sweep
         known = self._search(f"tags.`{_SWEEP}` = '{sweep.id}' and tags.kind = 'sweep'")
-        note = {_DESCRIPTION: sweep.description} if sweep.description else {}
         if known:
             parent = str(known[0].info.run_id)
             self._client.update_run(parent, status="RUNNING")
         else:
-            origin = _origin(sweep.tags.get("git_commit"))
-            tags = {"kind": "sweep", **sweep.tags, **note, **origin, _SWEEP: sweep.id}
+            tags = {"kind": "sweep", **sweep.tags}
+            if sweep.description:
+                tags[_DESCRIPTION] = sweep.description
+            tags |= _origin(sweep.tags.get("git_commit"))
+            tags[_SWEEP] = sweep.id
             parent = self._create(sweep.title(), tags)
             self._log_data(parent, sweep.data)
         if sweep.configuration:
@@ -227,6 +250,7 @@ class MlflowTracker(Tracker):
         return parent
 
     def _create(self, name: str, tags: dict[str, str], started: int | None = None) -> str:
+        """Create a run, and return its id in MLflow."""
         created = self._client.create_run(
             self._experiment, run_name=name, tags=tags, start_time=started
         )
@@ -237,41 +261,44 @@ class MlflowTracker(Tracker):
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
         context = InputTag("mlflow.data.context", "unlearning")
-        inputs = [
-            DatasetInput(
-                Dataset(
-                    name=rows.name,
-                    digest=rows.digest,
-                    source_type="unlearnbench",
-                    source=json.dumps({"benchmark": rows.source}),
-                ),
-                [context],
+        inputs: list[Any] = []
+        for rows in data:
+            dataset = Dataset(
+                name=rows.name,
+                digest=rows.digest,
+                source_type="unlearnbench",
+                source=json.dumps({"benchmark": rows.source}),
             )
-            for rows in data
-        ]
+            inputs.append(DatasetInput(dataset, [context]))
         if inputs:
             self._client.log_inputs(run, inputs)
 
     def _search(self, condition: str) -> list[Any]:
+        """Find the runs of the experiment that fulfil a condition."""
         return [*self._client.search_runs([self._experiment], condition, max_results=50_000)]
 
     def _shared_view(self) -> str:
-        """Store the views of the sweep's runs; return the name of the one that its link opens."""
-        sweep, name = self._sweep, f"unlearnbench-{self._parent[:12]}"
+        """Store the views of the sweep's runs.
+
+        Returns:
+            Name of the view that the sweep's link opens.
+        """
+        sweep = self._sweep
+        name = f"unlearnbench-{self._parent[:12]}"
         best = Best(sweep.best, sweep.ascending)
         created = round(time.time() * 1000)
         views = {
             name: flat_view(sweep.id, best),
             f"{name}-by-method": grouped_view(sweep.name, sweep.id, best, created),
         }
-        for view, text in views.items():
+        for view, state in views.items():
             tag = f"mlflow.sharedViewState.{view}"
-            self._client.set_experiment_tag(self._experiment, tag, text)
+            self._client.set_experiment_tag(self._experiment, tag, state)
         return name
 
 
 def _origin(commit: str | None) -> dict[str, str]:
-    """Return MLflow's own tags of who ran something, and from which source."""
+    """Return MLflow's own tags for who ran something, and from which source."""
     tags = {"mlflow.source.name": "unlearnbench", "mlflow.source.type": "LOCAL"}
     # A container may run as a user who has no name.
     with suppress(OSError, KeyError, ImportError):
@@ -289,9 +316,9 @@ def _table(answers: AnswerTable) -> str:
 
 @contextmanager
 def _only_process_in(uri: str) -> Generator[None, None, None]:
-    """Let one process of this project at a time start with a SQLite store.
+    """Let only one process of this project at a time open a SQLite store.
 
-    A file system without locks is no reason to refuse, because most stores have one user.
+    If the file system has no locks, nothing is locked, because most stores have only one user.
     """
     _, is_sqlite, path = uri.partition("sqlite:///")
     store = Path(path.partition("?")[0])
@@ -303,7 +330,10 @@ def _only_process_in(uri: str) -> Generator[None, None, None]:
 
 
 def _base(uri: str, folder: Path) -> str:
-    """Part of a link before #: server, store, or nothing for the one in the folder."""
+    """Return the part of a link before the #: a server, a store, or nothing for the folder's store.
+
+    Passwords in the address are removed.
+    """
     if uri == folder_store(folder):
         return ""
     parts = urlsplit(redact(uri))
@@ -313,10 +343,11 @@ def _base(uri: str, folder: Path) -> str:
 
 
 def _shared_by_processes(connection: Any, _: Any) -> None:
-    """Do not let SQLite wait for the disk at each of the eight commits of a record.
+    """Let SQLite wait for other processes, but not for the disk.
 
-    After a power cut, runs can be logged again from the records. SQLite waits for other processes
-    instead, longer than its five seconds: several sweeps may write to one store.
+    A record needs eight commits. After a power cut, runs can be logged again from the records, so a
+    commit need not wait until the disk has it. Several sweeps may write to one store, and SQLite's
+    default of five seconds is too short for that.
     """
     if type(connection).__module__.startswith("sqlite3"):
         connection.execute("PRAGMA synchronous = OFF")
@@ -324,17 +355,30 @@ def _shared_by_processes(connection: Any, _: Any) -> None:
 
 
 def ui_command(folder: Path, *, tracked: bool = True) -> str:
-    """Command that shows a sweep in MLflow, where one that was not tracked is logged first."""
-    path, current = folder.resolve(), Path.cwd()
-    short = shlex.quote(str(path.relative_to(current) if path.is_relative_to(current) else path))
-    show = f"unlearnbench ui {short}"
-    return show if tracked else f"unlearnbench track {short} && {show}"
+    """Return the command that shows a sweep in MLflow.
+
+    Args:
+        folder: The sweep's folder.
+        tracked: Whether the sweep was logged. If not, the command logs it first.
+    """
+    path = folder.resolve()
+    if path.is_relative_to(Path.cwd()):
+        path = path.relative_to(Path.cwd())
+    quoted = shlex.quote(str(path))
+    show = f"unlearnbench ui {quoted}"
+    return show if tracked else f"unlearnbench track {quoted} && {show}"
 
 
 def show_in_mlflow(folder: Path, port: int, show: Callable[[str], None]) -> None:
-    """Show the address of a sweep's runs; serve a local store on loopback, until Ctrl-C.
+    """Show the address of a sweep's runs. A local store is served on loopback until Ctrl-C.
 
-    Raises: RecordError if the sweep is not logged.
+    Args:
+        folder: The sweep's folder.
+        port: Port of the server for a local store.
+        show: Prints a line.
+
+    Raises:
+        RecordError: If the sweep is not logged.
     """
     link = stored_links(folder).get("sweep")
     store, _, view = (link or "").partition("#")
@@ -348,7 +392,7 @@ def show_in_mlflow(folder: Path, port: int, show: Callable[[str], None]) -> None
     uri = store or folder_store(folder)
     if not store:
         correct_artifact_addresses(folder)
-    # Without ten worker processes for jobs that never come.
+    # MLflow would start ten worker processes for jobs that never come.
     environment = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", **os.environ}
     command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", uri]
     command += ["--host", HOST, "--port", str(port), "--workers", "1"]

@@ -15,9 +15,9 @@ from unlearnbench.api.tracker import SweepSummary, TrackedRun, TrackedSweep, Tra
 from unlearnbench.base.errors import PluginError
 
 _ID_LENGTH = 8
-"""Characters of the sweep's id in front of a run's: W&B ids are unique in a project."""
+"""Characters of the sweep's id that begin the id of a run. W&B ids must be unique in a project."""
 _STEP_GROUPS = ("train/", "at_a_glance/loss")
-"""Metrics whose axis is the optimizer step. The axis of all others is the epoch."""
+"""Beginnings of metrics whose axis is the optimizer step. The axis of all others is the epoch."""
 
 
 class WandbTracker(Tracker):
@@ -57,7 +57,7 @@ class WandbTracker(Tracker):
             self._log_answers(logged, run)
             logged.summary["status"] = run.status
             self._links[run.id] = logged.url
-        # What an account has of a run is not read back, so that each run is logged again.
+        # Whether an account has the run already is not known, so each run is logged again.
         return True
 
     def artefact(self, file: Path) -> None:
@@ -76,7 +76,14 @@ class WandbTracker(Tracker):
         self._whole.finish(exit_code=0 if status == "finished" else 1)
 
     def _run(self, name: str, title: str, kind: str, config: Mapping[str, Any]) -> Any:
-        """Begin a W&B run."""
+        """Begin a W&B run.
+
+        Args:
+            name: Id of the record, or `sweep`.
+            title: Name for people.
+            kind: `run`, `fine-tuned`, `retain` or `sweep`.
+            config: Settings and tags.
+        """
         return self._wandb.init(
             project=self._sweep.experiment,
             group=self._sweep.name,
@@ -101,9 +108,13 @@ class WandbTracker(Tracker):
 
 
 def _lines(run: TrackedRun) -> list[dict[str, float]]:
-    """Collect the points of a run at each epoch and at each optimizer step, with their axis."""
-    lines: defaultdict[tuple[str, int], dict[str, float]] = defaultdict(dict)
+    """Collect the points of a run at each epoch and at each optimizer step.
+
+    Returns:
+        A dictionary for each epoch and each step, such as `{"epoch": 3, "forget/rouge": 0.4}`.
+    """
+    values_at: defaultdict[tuple[str, int], dict[str, float]] = defaultdict(dict)
     for point in run.points:
         axis = "step" if point.name.startswith(_STEP_GROUPS) else "epoch"
-        lines[axis, point.step][point.name] = point.value
-    return [{axis: number, **values} for (axis, number), values in sorted(lines.items())]
+        values_at[axis, point.step][point.name] = point.value
+    return [{axis: number, **values} for (axis, number), values in sorted(values_at.items())]
