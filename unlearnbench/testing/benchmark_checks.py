@@ -3,9 +3,9 @@
 They need the rows, and so the files that a benchmark reads, but no model.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property, partial
-from itertools import chain
 from typing import Any
 
 from unlearnbench.api.benchmark import Benchmark, Dataset, references_with
@@ -34,7 +34,7 @@ class TriedBenchmark:
 
     @cached_property
     def rows(self) -> Dataset:
-        """The rows of every split that is tried."""
+        """The rows of all splits that are tried."""
         return load_benchmark(self.benchmark, self.keys)
 
 
@@ -48,17 +48,24 @@ def metrics(tried: TriedBenchmark) -> Outcome:
     `unlearnbench metrics list` has the names; `MetricUse(name, sets, settings)` the sets of
     `roles`; `references` the models; a headline's column is `<metric>_<set>`, with its direction.
     """
-    benchmark, plan = tried.benchmark, benchmark_plan(TOFU, tried.benchmark)
+    benchmark = tried.benchmark
+    plan = benchmark_plan(TOFU, benchmark)
     check_declarations(benchmark, plan)
-    without_retain = references_with(benchmark, has_retain=False)
-    if without_retain != benchmark.references:
-        fewer = benchmark_plan(TOFU, benchmark, references=without_retain)
-        check_declarations(benchmark, fewer, without_retain)
-    lacking = undefined_metrics(benchmark, plan, benchmark.references)
-    usable = {name: summary for name, summary in plan.summaries.items() if name not in lacking}
-    try_metrics(replace(plan, summaries=usable), benchmark.set_roles)
-    without = (f"metric {name!r} has none without {lack}" for name, lack in lacking.items())
-    return passed("; ".join((f"{len(plan.own)} columns", *without)))
+    # A sweep may have no retain model, and then other metrics and another headline.
+    models_without_retain = references_with(benchmark, has_retain=False)
+    if models_without_retain != benchmark.references:
+        plan_without_retain = benchmark_plan(TOFU, benchmark, references=models_without_retain)
+        check_declarations(benchmark, plan_without_retain, models_without_retain)
+
+    missing_of_metric = undefined_metrics(benchmark, plan, benchmark.references)
+    defined = {
+        name: summary for name, summary in plan.summaries.items() if name not in missing_of_metric
+    }
+    try_metrics(replace(plan, summaries=defined), benchmark.set_roles)
+    seen = [f"{len(plan.own)} columns"]
+    for name, missing in missing_of_metric.items():
+        seen.append(f"metric {name!r} has none without {missing}")
+    return passed("; ".join(seen))
 
 
 @benchmark_check(first=True)
@@ -80,23 +87,26 @@ def rows(tried: TriedBenchmark) -> Outcome:
     try:
         loaded = tried.rows
     except DataError as error:
+        # The hub cannot be reached now, which is no fault of the benchmark.
         if isinstance(error.__cause__, HubError):
             return Outcome("not run", str(error))
         raise
-    plan, first = benchmark_plan(TOFU, tried.benchmark), dict[object, Any]()
+    split_of_rows: dict[object, Any] = {}
     for key, split in loaded.splits.items():
-        other = first.setdefault(frozenset(map(rules.words, split.forget)), key)
-        if other != key:
-            return fault(f"splits {other} and {key} forget the same rows")
-    faults = (
-        chain(
-            rules.whole_faults(tried.benchmark, loaded, split),
-            rules.observation_faults(tried.benchmark, plan, split),
-        )
-        for split in loaded.splits.values()
-    )
-    counts = ", ".join(f"{s.name} {len(s.forget)}" for s in loaded.splits.values())
-    return unless(chain.from_iterable(faults), f"{len(loaded.full)} rows; {counts}")
+        forget_rows = frozenset(rules.words(row) for row in split.forget)
+        first_key = split_of_rows.setdefault(forget_rows, key)
+        if first_key != key:
+            return fault(f"splits {first_key} and {key} forget the same rows")
+    counts = ", ".join(f"{split.name} {len(split.forget)}" for split in loaded.splits.values())
+    return unless(_faults(tried.benchmark, loaded), f"{len(loaded.full)} rows; {counts}")
+
+
+def _faults(benchmark: Benchmark, loaded: Dataset) -> Iterator[str]:
+    """Yield what is wrong with the rows of each split."""
+    plan = benchmark_plan(TOFU, benchmark)
+    for split in loaded.splits.values():
+        yield from rules.whole_faults(benchmark, loaded, split)
+        yield from rules.observation_faults(benchmark, plan, split)
 
 
 @benchmark_check()
@@ -110,8 +120,9 @@ def fingerprint(tried: TriedBenchmark) -> Outcome:
     """
     if not declarations.is_importable(type(tried.benchmark)):
         return not_applicable("another process cannot import a class of a function")
-    loaded_again = partial(fingerprint_of_splits, tried.keys)
-    digest, elsewhere = tried.rows.fingerprint, end(begin(loaded_again, tried.benchmark))
+    digest = tried.rows.fingerprint
+    compute_there = partial(fingerprint_of_splits, tried.keys)
+    elsewhere = end(begin(compute_there, tried.benchmark))
     if digest != elsewhere:
         return fault(
             f"{digest}, and {elsewhere} in another process: random numbers, or a `set`'s order?"
@@ -120,5 +131,5 @@ def fingerprint(tried: TriedBenchmark) -> Outcome:
 
 
 def fingerprint_of_splits(keys: tuple[Any, ...], benchmark: Benchmark) -> str:
-    """The fingerprint of a benchmark's rows."""
+    """Return the fingerprint of a benchmark's rows in some of its splits."""
     return load_benchmark(benchmark, keys).fingerprint

@@ -31,15 +31,17 @@ def settings(plugin: HyperParameters) -> Outcome:
     `Field(default, ge=…, description=…)`: plain values and tuples of them, with bounds and a
     meaning; no `model_config`; a docstring that has the source.
     """
-    faults = [*_faults(plugin)]
-    names = ", ".join(type(plugin).model_fields) or "no settings"
-    return fault("; ".join(faults)) if faults else passed(names)
+    faults = list(_faults(plugin))
+    if faults:
+        return fault("; ".join(faults))
+    return passed(", ".join(type(plugin).model_fields) or "no settings")
 
 
 check(name="hyper-parameters", alone=True)(settings)
 
 
 def _faults(plugin: HyperParameters) -> Iterator[str]:
+    """Yield what is wrong with the settings of a plug-in."""
     kind = type(plugin)
     if not (vars(kind).get("__doc__") or "").strip():
         yield "no docstring, which has the source"
@@ -60,7 +62,10 @@ def _faults(plugin: HyperParameters) -> Iterator[str]:
 
 
 def is_importable(kind: type[Any]) -> bool:
-    """True if another process can import a class: it is of no function, and of no notebook."""
+    """Whether another process can import a class.
+
+    It cannot if the class is defined in a function, or in a notebook or script.
+    """
     return "<locals>" not in kind.__qualname__ and kind.__module__ != "__main__"
 
 

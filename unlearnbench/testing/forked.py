@@ -1,6 +1,6 @@
-"""Of each fork of the checks' server: the model that has learned its rows, which takes a second.
+"""Makes the model that has learned its rows, which takes a second, before the server forks.
 
-Import it in that server alone.
+Only the server of `fresh` imports this module. Each process that it forks has the model then.
 """
 
 from unlearnbench.testing.tiny_lab import learned

@@ -17,7 +17,7 @@ from unlearnbench.api.plugin_code import describe
 from unlearnbench.base.socket_paths import short_process_sockets
 
 ANSWER_SECONDS = 120.0
-"""Longest wait: the server's own imports, on a busy machine."""
+"""Longest wait for an answer. On a busy machine, the imports of the server take long."""
 _OTHER_SEED = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
 
 
@@ -25,8 +25,8 @@ _OTHER_SEED = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
 def _context() -> Any:
     context = get_context("forkserver")
     context.set_forkserver_preload(["unlearnbench.testing", "unlearnbench.testing.forked"])
-    # Other hash seeds, so that the order of a set is another one; threads that wait for one another
-    # only take time.
+    # With another hash seed, sets have another order. With several threads, small computations
+    # would only wait for one another.
     variables = patch.dict(os.environ, PYTHONHASHSEED=_OTHER_SEED, OMP_NUM_THREADS="1")
     with variables, short_process_sockets():
         forkserver.ensure_running()
@@ -34,7 +34,11 @@ def _context() -> Any:
 
 
 def begin(measure: Callable[[Any], Any], plugin: HyperParameters) -> Connection:
-    """Start `measure(plugin)` in a fresh process, while other checks run here."""
+    """Start `measure(plugin)` in a fresh process, while other checks run here.
+
+    Returns:
+        The connection that `end` reads the answer from.
+    """
     pipe: tuple[Connection, Connection] = _context().Pipe(duplex=False)
     answer, other_end = pipe
     arguments = (other_end, measure, pickle.dumps(plugin))
@@ -44,7 +48,9 @@ def begin(measure: Callable[[Any], Any], plugin: HyperParameters) -> Connection:
 
 
 def _serve(answer: Connection, measure: Callable[[Any], Any], plugin: bytes) -> None:
-    os.dup2(2, 1)  # a plug-in's own output must not mix with the results
+    """Answer a request in the fresh process; `plugin` is pickled."""
+    # A plug-in's own output must not mix with the results.
+    os.dup2(2, 1)
     try:
         answer.send(measure(pickle.loads(plugin)))
     except BaseException as error:  # a plug-in may raise anything; the answer names it
@@ -52,7 +58,7 @@ def _serve(answer: Connection, measure: Callable[[Any], Any], plugin: bytes) -> 
 
 
 def end(answer: Connection) -> Any:
-    """The result of `begin`, or a text that says why there is none."""
+    """Return the result of the function given to `begin`, or a text that says why there is none."""
     if not answer.poll(ANSWER_SECONDS):
         return f"no answer within {ANSWER_SECONDS:g} s"
     try:

@@ -4,7 +4,7 @@ The loss is gradient difference, whose two gradients conflict where a model know
 """
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -29,18 +29,19 @@ modifier_check = partial(check, kind="modifiers")
 settings = modifier_check(alone=True)(declarations.settings)
 docstring = modifier_check(alone=True)(declarations.docstring)
 _NEAR = 1e-7
-"""Relative; training in float64 rounds far below it."""
+"""Relative distance of weights up to which a difference is rounding. Training in float64 rounds far
+below it."""
 
 
 class _PassError(Exception):
-    """A pass that fails."""
+    """Raised by a backward pass that is to fail."""
 
 
 class Plain(Perturb):
-    """The gradients as they are: a step of modifiers that changes nothing."""
+    """A modifier that changes nothing. Training takes the same path as with others."""
 
     def gradients(self, at: Evaluate, memory: Memory, step: RunStep) -> ByRole:
-        """Those at the weights."""
+        """Return the gradients at the weights as they are."""
         return at({"forget", "retain"})
 
 
@@ -48,21 +49,33 @@ class TriedModifier:
     """A modifier with a lab to train in."""
 
     def __init__(self, modifier: Modifier, _: str) -> None:
-        tried = {k: v for k, v in modifier.tried.items() if k not in modifier.model_fields_set}
-        self.modifier = type(modifier).model_validate({**modifier.model_dump(), **tried})
+        # A modifier names settings that show an effect in a short training. Those that the user has
+        # set come first.
+        settings = modifier.model_dump()
+        for name, value in modifier.tried.items():
+            if name not in modifier.model_fields_set:
+                settings[name] = value
+        self.modifier = type(modifier).model_validate(settings)
         self.lab = TinyLab(registry.load("methods", "gradient-difference")())
 
     def trainer(
         self, modifier: Modifier | None = None, *, lora: bool = False, **changes: Any
     ) -> Trainer:
-        """A training of two epochs, with a modifier; default: the one that is tried."""
-        given: dict[str, Any] = {"weight_decay": 0.1, "learning_rate": 1e-2, "batch_size": 3}
+        """Prepare a training of two epochs.
+
+        Args:
+            modifier: In place of the one that is tried.
+            lora: Whether adapters are trained.
+            changes: Settings of the trainer.
+        """
+        settings: dict[str, Any] = {"weight_decay": 0.1, "learning_rate": 1e-2, "batch_size": 3}
+        settings |= changes
         model: Any = self.lab.model.copied()
         return Trainer(
             add_lora(model, LoRA(rank=2)) if lora else model,
             self.lab.objective,
             self.lab.rows,
-            TrainerSettings(epochs=2, seed=SEED, **(given | changes)),
+            TrainerSettings(epochs=2, seed=SEED, **settings),
             PAD,
             self.lab.references,
             None,
@@ -72,30 +85,30 @@ class TriedModifier:
     @cached_property
     def whole(self) -> Tensor:
         """The evaluated weights after an undisturbed training."""
-        return ended(self.trainer())
+        return train(self.trainer())
 
     @cached_property
     def plain(self) -> Tensor:
-        """The same without the modifier."""
-        return ended(self.trainer(Plain()))
+        """The evaluated weights after a training without the modifier."""
+        return train(self.trainer(Plain()))
 
 
 def weights_of(model: Any) -> Tensor:
-    """All weights as one vector."""
-    return torch.cat([p.detach().flatten() for p in model.parameters()])
+    """Return all weights as one vector."""
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 
-def ended(trainer: Trainer, *epochs: int) -> Tensor:
-    """The evaluated weights after `epochs`; default: both."""
-    for epoch in epochs or (1, 2):
+def train(trainer: Trainer, epochs: Sequence[int] = (1, 2)) -> Tensor:
+    """Train for epochs, and return the weights that would be evaluated."""
+    for epoch in epochs:
         for _ in trainer.epoch(epoch):
             pass
     with trainer.evaluation_model() as model:
         return weights_of(model)
 
 
-def gap(first: Tensor, second: Tensor) -> float:
-    """The distance of two models, relative to the length of one."""
+def relative_distance(first: Tensor, second: Tensor) -> float:
+    """Return the distance of two vectors of weights, relative to the length of the second one."""
     return float((first - second).norm() / second.norm())
 
 
@@ -108,10 +121,11 @@ def effect(tried: TriedModifier) -> Outcome:
 
     Return what is computed: gradients, a selection, an optimiser, or other weights to evaluate.
     """
-    changed = gap(tried.whole, tried.plain)
-    if not changed > _NEAR:
+    distance = relative_distance(tried.whole, tried.plain)
+    # Negated, so that NaN is a fault.
+    if not distance > _NEAR:
         return fault("the weights after two epochs are those of a training without it")
-    return passed(f"weights {changed:.2g} of their norm apart")
+    return passed(f"weights {distance:.2g} of their norm apart")
 
 
 @modifier_check(first=True)
@@ -123,7 +137,7 @@ def repeatable(tried: TriedModifier) -> Outcome:
 
     `at.noise(draw)` for random numbers; `memory` for what passes from step to step.
     """
-    if not torch.equal(ended(tried.trainer()), tried.whole):
+    if not torch.equal(train(tried.trainer()), tried.whole):
         return fault("the second training ends in other weights")
     return passed("bit for bit")
 
@@ -137,13 +151,15 @@ def neutral(tried: TriedModifier) -> Outcome:
 
     `neutral = {"rho": 0.0}`: a class attribute with such settings, where there are any.
     """
-    nothing: Mapping[str, Any] | None = tried.modifier.neutral
-    if nothing is None:
+    neutral_settings: Mapping[str, Any] | None = tried.modifier.neutral
+    if neutral_settings is None:
         return not_applicable("it declares no `neutral` settings")
-    other = type(tried.modifier).model_validate({**tried.modifier.model_dump(), **nothing})
-    if (changed := gap(ended(tried.trainer(other)), tried.plain)) > _NEAR:
-        return fault(f"with {nothing} the weights are {changed:.2g} of their norm apart")
-    return passed(f"with {nothing} as without it")
+    settings = {**tried.modifier.model_dump(), **neutral_settings}
+    neutral_modifier = type(tried.modifier).model_validate(settings)
+    distance = relative_distance(train(tried.trainer(neutral_modifier)), tried.plain)
+    if distance > _NEAR:
+        return fault(f"with {neutral_settings} the weights are {distance:.2g} of their norm apart")
+    return passed(f"with {neutral_settings} as without it")
 
 
 @modifier_check()
@@ -154,12 +170,14 @@ def resumed(tried: TriedModifier) -> Outcome:
 
     Keep tensors in what `memory` returns, and change them in place.
     """
-    first, second = tried.trainer(), tried.trainer()
+    stopped = tried.trainer()
+    resumed_trainer = tried.trainer()
     with tempfile.TemporaryDirectory() as folder:
-        ended(first, 1)
-        first.save(Path(folder) / "checkpoint")
-        second.load(Path(folder) / "checkpoint")
-    if not torch.equal(ended(second, 2), tried.whole):
+        checkpoint = Path(folder) / "checkpoint"
+        train(stopped, [1])
+        stopped.save(checkpoint)
+        resumed_trainer.load(checkpoint)
+    if not torch.equal(train(resumed_trainer, [2]), tried.whole):
         return fault("the resumed training ends in other weights")
     return passed("bit for bit")
 
@@ -172,27 +190,33 @@ def restored(tried: TriedModifier) -> Outcome:
 
     `at(roles, offset)` in place of a change of `at.weights`.
     """
-    trainer, backward, left = tried.trainer(), StepPasses.backward, 0
-    next(trainer.epoch(1))  # which also does what comes before the first step
+    trainer = tried.trainer()
+    # The first step also does what comes before it, such as a selection of weights.
+    next(trainer.epoch(1))
     before = weights_of(trainer.model)
+    backward = StepPasses.backward
+    passes_done = 0
+    failing_pass = 0
 
-    def failing(self: StepPasses, *given: Any, **named: Any) -> Any:
-        nonlocal left
-        values, left = backward(self, *given, **named), left - 1
-        if left == 0:
+    def counted_backward(self: StepPasses, *arguments: Any, **options: Any) -> Any:
+        nonlocal passes_done
+        values = backward(self, *arguments, **options)
+        passes_done += 1
+        if passes_done == failing_pass:
             raise _PassError
         return values
 
-    passes = 0
-    with patch.object(StepPasses, "backward", failing):
-        while left <= 0:  # the last pass that is to fail was there
-            left = passes = passes + 1
+    with patch.object(StepPasses, "backward", counted_backward):
+        # Each pass of a step fails once, until a step has fewer passes than that.
+        while passes_done >= failing_pass:
+            failing_pass += 1
+            passes_done = 0
             try:
                 next(trainer.epoch(1))
             except (_PassError, PluginError):
                 if not torch.equal(weights_of(trainer.model), before):
-                    return fault(f"other weights after a failure in pass {passes} of a step")
-    return passed(f"bit for bit, after each of {passes - 1} passes")
+                    return fault(f"other weights after a failure in pass {failing_pass} of a step")
+    return passed(f"bit for bit, after each of {failing_pass - 1} passes")
 
 
 @modifier_check()
@@ -206,21 +230,24 @@ def frozen(tried: TriedModifier) -> Outcome:
     """
     if not isinstance(tried.modifier, Filter):
         return not_applicable("it is no filter")
-    share = 0.0
+    fraction = 0.0
     for optimizer in ("adamw", "muon"):
         trainer = tried.trainer(optimizer=optimizer)
-        start = weights_of(trainer.model)
-        end = ended(trainer)
-        kept = trainer.modifiers and trainer.modifiers.all[0][1].get("selection")
-        if not kept:
+        before = weights_of(trainer.model)
+        after = train(trainer)
+        selection = trainer.modifiers and trainer.modifiers.all[0][1].get("selection")
+        if not selection:
             return not_applicable("it selects no weights")
-        still = torch.cat([t.flatten() == 0 for t in kept.tensors.values()])
-        share = float(still.double().mean())
-        if share in (0, 1):
-            return fault("it leaves out no weight" if share == 0 else "it leaves out all weights")
-        if not torch.equal(end[still], start[still]):
+        # A selection has 1 for weights that are trained, and 0 for those that are left out.
+        is_left_out = torch.cat([tensor.flatten() == 0 for tensor in selection.tensors.values()])
+        fraction = float(is_left_out.double().mean())
+        if fraction == 0:
+            return fault("it leaves out no weight")
+        if fraction == 1:
+            return fault("it leaves out all weights")
+        if not torch.equal(after[is_left_out], before[is_left_out]):
             return fault(f"{optimizer} moves weights that are left out")
-    return passed(f"{share:.0%} of the weights stay")
+    return passed(f"{fraction:.0%} of the weights stay")
 
 
 @modifier_check()
@@ -232,15 +259,17 @@ def adapters(tried: TriedModifier) -> Outcome:
     Read the weights' names from the gradients that are passed.
     """
     trainer = tried.trainer(lora=True)
-    base = {
-        n: p.detach().clone() for n, p in trainer.model.named_parameters() if not p.requires_grad
+    base_weights = {
+        name: weight.detach().clone()
+        for name, weight in trainer.model.named_parameters()
+        if not weight.requires_grad
     }
-    before = [p.detach().clone() for p in trainer.parameters]
+    adapter_weights = [weight.detach().clone() for weight in trainer.parameters]
     for _ in trainer.epoch(1):
         pass
     for name, weight in trainer.model.named_parameters():
-        if name in base and not torch.equal(weight, base[name]):
+        if name in base_weights and not torch.equal(weight, base_weights[name]):
             return fault(f"it changes {name}, which is no adapter's")
-    if all(map(torch.equal, before, trainer.parameters)):
+    if all(map(torch.equal, adapter_weights, trainer.parameters)):
         return fault("no weight of an adapter moves")
     return passed("only they move")

@@ -5,13 +5,14 @@ The first ones run first: if one of them fails, no other result means anything.
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 from torch.utils.benchmark import set_torch_threads
 
 from unlearnbench.api.method import LossBatch, Method
+from unlearnbench.models.epoch_order import Item
 from unlearnbench.testing.check import Outcome, check, fault, not_applicable, passed
 from unlearnbench.testing.declarations import is_importable
 from unlearnbench.testing.fresh import begin, end
@@ -20,20 +21,29 @@ from unlearnbench.testing.tiny_lab import Cuts, Measured, TinyLab
 from unlearnbench.training.objective import called
 
 NEAR = 1e-7
-"""Relative; float64 rounds at 1e-16, and sums over a step lose few of its digits."""
+"""Relative difference that is rounding. float64 rounds at 1e-16, and sums over a step lose few
+digits."""
 
 
 def difference(measured: Measured, other: Measured, first: str, second: str) -> str:
-    """Describe the first difference between two measurements of a step; empty if they agree."""
+    """Describe the first difference between two measurements of a step; empty if they agree.
+
+    Args:
+        measured: One measurement.
+        other: Another measurement.
+        first: How the one was made, for the description: "in one batch".
+        second: How the other one was made: "row by row".
+    """
     # A loss may be 0 up to rounding (GRPO's is), so the gradient's norm sets the scale.
     scale = max(measured.norm, other.norm)
     for name in measured.terms:
         a, b = measured.terms[name], other.terms[name]
         if apart(a, b, scale):
             return f"{name} is {a:.6g} {first}, {b:.6g} {second}"
-    gap = float((measured.flat - other.flat).norm())
-    if not gap <= NEAR * scale:
-        return f"the gradient differs by {gap / scale:.2g} of its norm: {first}, and {second}"
+    distance = float((measured.flat - other.flat).norm())
+    # Negated, so that NaN is a difference.
+    if not distance <= NEAR * scale:
+        return f"the gradient differs by {distance / scale:.2g} of its norm: {first}, and {second}"
     for key in measured.state.keys() | other.state.keys():
         a, b = measured.state.get(key, 0.0), other.state.get(key, 0.0)
         if apart(a, b):
@@ -42,8 +52,9 @@ def difference(measured: Measured, other: Measured, first: str, second: str) -> 
 
 
 def apart(a: float, b: float, scale: float = 0.0) -> bool:
-    """True if two numbers differ by more than rounding, relative to the largest or to `scale`."""
-    return not abs(a - b) <= NEAR * max(abs(a), abs(b), scale)  # `not`: nan is apart from all
+    """Whether two numbers differ by more than rounding, relative to the largest or to `scale`."""
+    # Negated, so that NaN is apart from all numbers.
+    return not abs(a - b) <= NEAR * max(abs(a), abs(b), scale)
 
 
 _IN_PLACE = re.compile(r"in-?place", re.IGNORECASE)
@@ -52,10 +63,18 @@ _CACHED = ("token_logprob", "sequence_logprob", "lengths", "entropy", "margin")
 
 
 def _alike(lab: TinyLab, divisions: Iterable[Cuts | None], first: str, second: str) -> Outcome:
-    """Compare the step with the same step divided otherwise."""
+    """Compare the step with the same step in other divisions.
+
+    Args:
+        lab: With the step.
+        divisions: How the step is divided. None means that it is one micro-batch.
+        first: What the undivided step is called in a fault: "in one batch".
+        second: What the divided step is called: "row by row".
+    """
     for cuts in divisions:
-        if result := difference(lab.whole, lab.measure(cuts), first, second):
-            return fault(result)
+        found = difference(lab.whole, lab.measure(cuts), first, second)
+        if found:
+            return fault(found)
     return passed(f"loss {lab.whole.loss:.6g} every time")
 
 
@@ -71,7 +90,7 @@ def loss(lab: TinyLab) -> Outcome:
     try:
         measured = lab.whole
         lab.total(freed(lab.batch()))
-    except Exception as error:  # only a change in place is recognised; the rest is raised
+    except Exception as error:  # a change in place is recognised; all others are raised again
         cause = error.__cause__ or error
         if isinstance(cause, RuntimeError) and _IN_PLACE.search(str(cause)):
             return fault(f"changes a tensor of the batch in place: {error}")
@@ -98,7 +117,9 @@ def read_only(lab: TinyLab) -> Outcome:
     first.
     """
     batch = next(lab.batches([lab.draws]))
-    state, parts = dict(batch.state), list(batch.parts)
+    state = dict(batch.state)
+    parts = list(batch.parts)
+    # Computed now, so that a change of what is shared is seen.
     for predictions in batch.parts.values():
         for name in _CACHED:
             getattr(predictions, name)
@@ -116,20 +137,20 @@ def read_only(lab: TinyLab) -> Outcome:
 
 
 def _tensors(batch: LossBatch) -> Iterator[tuple[str, Tensor]]:
-    """The tensors of a batch, named as a method's author writes them."""
+    """Yield the tensors of a batch, named as authors write them: `batch.forget.labels`."""
     owners: dict[str, Any] = {"batch": batch}
-    owners |= {f"batch.{part}": value for part, value in batch.parts.items()}
-    owners |= {f"batch.reference.{part}": v for part, v in batch.reference.parts.items()}
+    for part, predictions in batch.parts.items():
+        owners[f"batch.{part}"] = predictions
+    for part, reference in batch.reference.parts.items():
+        owners[f"batch.reference.{part}"] = reference
     for name, owner in owners.items():
-        for key, value in vars(owner).items():
+        for field, value in vars(owner).items():
             if isinstance(value, Tensor):
-                yield f"{name}.{key}", value
+                yield f"{name}.{field}", value
             elif isinstance(value, Mapping):
-                yield from (
-                    (f"{name}.{key}[{inner!r}]", tensor)
-                    for inner, tensor in value.items()
-                    if isinstance(tensor, Tensor)
-                )
+                for key, tensor in value.items():
+                    if isinstance(tensor, Tensor):
+                        yield f"{name}.{field}[{key!r}]", tensor
 
 
 @check(first=True)
@@ -155,11 +176,13 @@ def padding(lab: TinyLab) -> Outcome:
 
     Reduce with `mean_tokens`, `mean_rows` or `mean_sequences`; never reshape to [B, T].
     """
-    ordered = sorted(lab.draws, key=lambda draw: lab.lengths[draw.index])
-    like = lab.measure([ordered[i : i + 2] for i in range(0, len(ordered), 2)])
-    mixed = lab.measure([[ordered[i], ordered[-1 - i]] for i in range(len(ordered) // 2)])
-    result = difference(like, mixed, "in batches of equal lengths", "in batches of mixed lengths")
-    return fault(result) if result else passed(f"loss {lab.whole.loss:.6g} every time")
+    by_length = sorted(lab.draws, key=lambda draw: lab.lengths[draw.index])
+    # Rows of nearly the same length need little padding.
+    similar = lab.measure([by_length[i : i + 2] for i in range(0, len(by_length), 2)])
+    # The shortest with the longest row, and so on: these need much padding.
+    mixed = lab.measure([[by_length[i], by_length[-1 - i]] for i in range(len(by_length) // 2)])
+    found = difference(similar, mixed, "in batches of equal lengths", "in batches of mixed lengths")
+    return fault(found) if found else passed(f"loss {lab.whole.loss:.6g} every time")
 
 
 @check()
@@ -211,11 +234,16 @@ def processes(lab: TinyLab) -> Outcome:
 
     As for accumulation; and keep values that pass from step to step in `state`, not in the method.
     """
-    # Divided as the trainer does; each process takes two rows at a time. One row for each process
-    # is what `accumulation` does.
-    shares = [[lab.draws[rank::world] for rank in range(world)] for world in (2, 3)]
-    cuts = [[rows[i : i + 2] for rows in share for i in range(0, len(rows), 2)] for share in shares]
-    return _alike(lab, cuts, "in one process", "in several processes")
+    divisions: list[Cuts] = []
+    for world_size in (2, 3):
+        cuts: list[Sequence[Item]] = []
+        for rank in range(world_size):
+            # The trainer divides rows in this way. Each process takes two rows at a time, because
+            # one row at a time is what `accumulation` checks.
+            rows = lab.draws[rank::world_size]
+            cuts += [rows[i : i + 2] for i in range(0, len(rows), 2)]
+        divisions.append(cuts)
+    return _alike(lab, divisions, "in one process", "in several processes")
 
 
 @check(name="fresh-process")
@@ -234,18 +262,21 @@ def fresh(lab: TinyLab) -> Outcome:
     answer = end(lab.fresh)
     if isinstance(answer, str):
         return fault(f"in a fresh process: {answer}")
-    values = zip(("loss", "norm"), (lab.whole.loss, lab.whole.norm), answer, strict=True)
-    for subject, a, b in values:
-        if apart(a, b, lab.whole.norm):
+    loss_there, norm_there = answer
+    for name, here, there in (
+        ("loss", lab.whole.loss, loss_there),
+        ("norm", lab.whole.norm, norm_there),
+    ):
+        if apart(here, there, lab.whole.norm):
             return fault(
-                f"the {subject} is {a:.6g} here, {b:.6g} in a fresh process that has "
+                f"the {name} is {here:.6g} here, {there:.6g} in a fresh process that has "
                 "seen another row first: something is kept from an earlier call"
             )
     return passed(f"loss {lab.whole.loss:.6g} in both")
 
 
 def step_numbers(method: Method) -> tuple[float, float]:
-    """Loss and gradient norm of a step, after another row."""
+    """Return loss and gradient norm of a step, measured after a step with only its last row."""
     with set_torch_threads(1):
         lab = TinyLab(method)
         lab.measure([lab.draws[-1:]])
