@@ -20,7 +20,13 @@ from typing import Any, Literal
 from unlearnbench.analysis.best_settings import Choice
 from unlearnbench.analysis.choice_plan import ChoicePlan, PlannedRun
 from unlearnbench.analysis.ended_early import EarlyEnd, early_ends
-from unlearnbench.analysis.selection_rule import NO_NUMBERS, ChosenSetting, choose, describe_rule
+from unlearnbench.analysis.selection_rule import (
+    NO_NUMBERS,
+    ChosenSetting,
+    choose,
+    describe_rule,
+    rule_of,
+)
 from unlearnbench.analysis.settings import PanelKey, average_seeds, headline_of_rows, is_evidence
 from unlearnbench.analysis.tuning import summary
 from unlearnbench.analysis.wording import counted
@@ -310,7 +316,7 @@ def _choice(
         trials=frozenset(trial_ids or chosen["runs"]),
         chosen_on=plan.select.seeds,
         candidates=chosen["candidates"],
-        worth=_worth(chosen, headline),
+        worth=_worth(chosen, headline, plan),
         why_not=why_not,
         # The plan has runs on the reporting seeds, and none of this choice.
         has_moved=was_chosen and not is_reported and has_reporting_runs,
@@ -321,7 +327,7 @@ def _choice(
     )
 
 
-def _worth(chosen: Mapping[str, Any], headline: Headline) -> tuple[float, ...]:
+def _worth(chosen: Mapping[str, Any], headline: Headline, plan: ChoicePlan) -> tuple[float, ...]:
     """Return a sort key of the choices of one method, by their numbers on the seeds of the choice.
 
     Empty without numbers.
@@ -330,8 +336,7 @@ def _worth(chosen: Mapping[str, Any], headline: Headline) -> tuple[float, ...]:
     kept = chosen.get(headline.kept.column)
     if forgotten is None or kept is None:
         return ()
-    area = chosen.get("hypervolume") or 0.0
-    return area, headline.forgotten.oriented(forgotten), kept
+    return rule_of(plan.select, headline).worth(kept, forgotten, chosen.get("hypervolume"))
 
 
 def _without_choice(

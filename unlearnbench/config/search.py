@@ -205,6 +205,10 @@ class SearchSettings(Settings):
         return headline.kept.column, {forgotten.column: -1.0}
 
 
+RuleName = Literal["forget-quality", "hypervolume"]
+"""Names of the rules of `select`. `analysis/selection_rule.py` has a class for each of them."""
+
+
 class SelectSettings(Settings):
     """Choose each method's best setting on some seeds, and run only this setting on the others.
 
@@ -216,7 +220,7 @@ class SelectSettings(Settings):
     # only if they were made with equal settings. So each key declares its part in ids. Declare a
     # new key as `IF_SET`, with a default under which the same settings are chosen as before: at its
     # default it is then left out, and the ids of all choices stay as they are.
-    rule: Annotated[Literal["forget-quality", "hypervolume"], ALWAYS] = Field(
+    rule: Annotated[RuleName, ALWAYS] = Field(
         default="forget-quality",
         description="forget-quality: the setting that forgets most (highest log10 Forget "
         "Quality) among those that keep `utility`; hypervolume: the setting whose "

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from unlearnbench.analysis.choice_plan import ChoicePlan
 from unlearnbench.analysis.selection import chosen_settings
+from unlearnbench.analysis.selection_rule import RULES
 from unlearnbench.api.benchmark import SplitKey, split_order
 from unlearnbench.base.hashing import json_ready
 from unlearnbench.config.plan import Plan
@@ -172,8 +173,8 @@ def _reporting_stage(plan: Plan, select: SelectSettings) -> Stage:
     title = f"{subject} of each {chooser} by {select.rule}, on seeds {', '.join(map(str, seeds))}"
 
     settings = 2 if reports_defaults else 1
-    # By hypervolume, a setting with `epochs_as: runs` is chosen with its runs of all lengths.
-    is_chosen_with_lengths = config.epochs_as == "runs" and select.rule == "hypervolume"
+    # With `epochs_as: runs`, some rules choose a setting with its runs of all lengths.
+    is_chosen_with_lengths = config.epochs_as == "runs" and RULES[select.rule].spans_epochs
     lengths = len(config.evaluate_at) if is_chosen_with_lengths else 1
     panels = len(config.models) * len(config.split_keys)
     most = choosers * panels * len(seeds) * lengths * settings

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -17,7 +17,7 @@ from unlearnbench.analysis.choice_plan import ChoicePlan, PlannedRun
 from unlearnbench.analysis.ended_early import early_ends
 from unlearnbench.analysis.results import Results
 from unlearnbench.analysis.settings import average_seeds
-from unlearnbench.config.search import SelectSettings
+from unlearnbench.config.search import RuleName, SelectSettings
 from unlearnbench.results.finalize import table_of
 from unlearnbench.results.records import EpochResult, Record
 from unlearnbench.training.step_result import StepResult
@@ -84,12 +84,15 @@ class Sweep:
         )
 
 
+RULE_NAMES: tuple[RuleName, ...] = get_args(RuleName)
+
+
 def random_sweep(number: int) -> Sweep:
     """A sweep with failed, stopped and collapsed runs, missing numbers and missing seeds."""
     rng = random.Random(number)
     seeds = tuple(range(rng.randint(2, 5)))
     select = SelectSettings(
-        rule=rng.choice(["forget-quality", "hypervolume"]),
+        rule=rng.choice(RULE_NAMES),
         utility=rng.choice([0.5, 0.8, 0.95]),
         reference=rng.choice([None, None, (0.3, -11.0)]),
         seeds=tuple(rng.sample(seeds, rng.randint(1, len(seeds) - 1))),

@@ -2,16 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 
 from unlearnbench.analysis.choice_plan import ChoicePlan
 from unlearnbench.analysis.results import Results
 from unlearnbench.analysis.selection import report_chosen
-from unlearnbench.analysis.selection_rule import choose
+from unlearnbench.analysis.selection_rule import RULES, choose
 from unlearnbench.base.errors import RecordError
-from unlearnbench.config.search import SelectSettings
+from unlearnbench.config.search import RuleName, SelectSettings
 from unlearnbench.report.best_table import best_table
 from unlearnbench.results.records import Record
 from unlearnbench.results.table import TableRow
@@ -126,6 +127,23 @@ def test_reported_on_the_other_seeds_at_the_chosen_epoch() -> None:
     assert reported(rows[:2]) == ([], (None, None), (None, None))
     fallen = [*rows[:3], row("npo", 1e-5, 2, 1, (None, -8.0))]
     assert reported(fallen)[1] == (None, None), "collapse is not averaged away"
+
+
+def test_each_rule_is_a_class_and_a_value_of_select_and_explained() -> None:
+    assert {*RULES} == {*get_args(RuleName)}, "RuleName is in config/search.py"
+    keys = {key for rule in RULES.values() for key in rule.keys}
+    assert keys | {"rule", "seeds"} == {*SelectSettings.model_fields}
+    described = SelectSettings.model_fields["rule"].description or ""
+    for name in RULES:
+        assert f"{name}: " in described, "the schema explains each rule"
+
+
+def test_the_tutorial_explains_each_rule_with_its_keys() -> None:
+    page = Path(__file__).parents[3] / "docs" / "tutorials" / "tune-fairly.md"
+    lines = page.read_text(encoding="utf-8").splitlines()
+    for name, rule in RULES.items():
+        (line,) = [line for line in lines if line.startswith(f"| `{name}`")]
+        assert all(f"`{key}`" in line for key in rule.keys)
 
 
 # Plans of versions that did not say why their runs are there
