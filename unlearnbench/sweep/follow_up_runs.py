@@ -271,7 +271,14 @@ class FollowUpRuns:
         return next(iter(self.trials.get(run_id, ())), "")
 
     def _add_suggestion(self, line: Mapping[str, Any]) -> None:
-        """Add a setting that an earlier command's search suggested."""
+        """Add a setting that the search of an earlier command suggested.
+
+        Nothing is added if no study takes it: because its line cannot be read, because the
+        configuration has changed and no space contains it, or because all trials are taken.
+
+        Args:
+            line: Of the search file, as `add` writes it.
+        """
         point = _readable_point(line)
         if point is None:
             return
