@@ -91,7 +91,7 @@ class CircuitBreakers(Method):
         return 0 < layer_of(parameter) <= max(self._layers)
 
     def loss(self, batch: LossBatch) -> Terms:
-        """Return two terms, `forget` and `retain`."""
+        """Return the two terms of the loss. The second one is 0 at the beginning of a run."""
         cosines: list[Tensor] = []  # [N] for each layer
         distances: list[Tensor] = []
         for layer in sorted(self._layers):
@@ -102,7 +102,8 @@ class CircuitBreakers(Method):
             h = _states(batch.parts["retain"], layer)
             h_ref = _states(batch.reference.parts["retain"], layer)
             distances.append((h - h_ref).norm(dim=1))
-        tau = batch.progress / self.horizon
+        tau = batch.progress / self.horizon  # progress: 0 at the first step, 1 at the end
+        # The sum over layers below, divided by their number, is the mean over ℓ.
         scale = self.weight / len(cosines)
         forget = batch.forget.mean_tokens(torch.stack(cosines).sum(dim=0))
         retain = batch.retain.mean_tokens(torch.stack(distances).sum(dim=0))

@@ -129,7 +129,13 @@ def _missing_data(panel: Panel, schema: BenchmarkSchema, name: str) -> _Missing 
 
 
 def _missing_parts(score: Score) -> str:
-    """Return which numbers a score lacks: `no Distinct 4-grams, forget (and 2 more numbers)`."""
+    """Return which numbers a score without a value lacks.
+
+    Returns:
+        A text such as `no Distinct 4-grams (and 2 more numbers)`. If all numbers that the score is
+        made of have a value, one of them has no value on some seed, or the score itself divides by
+        0, and the text says only that.
+    """
     missing = [part.column.label for part in score.parts if part.value is None]
     if not missing:
         return "a number behind it is undefined"

@@ -121,12 +121,17 @@ class Gradients:
     ) -> dict[str, list[float]]:
         """Sum several numbers over the rows of each weight, in float64.
 
+        Reading the weights takes most of the time, so several sums of the same weights are made in
+        one pass: a step that logs how far two gradients disagree needs five. `totals` makes one.
+
         Args:
-            function: Called with some rows of a weight at a time. Returns scalars.
+            function: Called with some rows of a weight at a time. It returns scalars whose sums
+                over the rows make sense: a squared norm, but not a norm or a largest element.
             others: Tensors of the same weights, whose rows are further arguments.
 
         Returns:
-            By weight, the sum of each of the scalars.
+            By weight, the sum of each of the scalars. Under FSDP, all processes have to call this
+            function, and the sums are over all shards.
         """
         sums: dict[str, Tensor] = {}
         for name, piece in self._pieces(*others):

@@ -252,7 +252,8 @@ def raise_oom_everywhere(work: Callable[[], T]) -> T:
         The result of `work` in this process.
 
     Raises:
-        OutOfMemoryError: In all processes, if memory runs out in one.
+        OutOfMemoryError: In all processes, if memory runs out in one. Any other error is raised in
+            its own process only, and ends the run there.
     """
     results: list[T] = []
     own_failure: str | None = None

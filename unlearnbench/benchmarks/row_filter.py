@@ -86,7 +86,11 @@ class RowFilter:
         return True
 
     def _check_values(self, table: Table, rows: Sequence[TableRow]) -> None:
-        """Raise DataError if no row has a wanted value."""
+        """Check that each wanted value is in a row, because a misspelt one would forget nothing.
+
+        Raises:
+            DataError: A wanted value is in no row.
+        """
         for column, wanted in self.wanted.items():
             cells = [row.values.get(column) for row in rows]
             for value in wanted:

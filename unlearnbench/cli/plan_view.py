@@ -115,6 +115,11 @@ class PlanView:
             console.paragraph(time_here(plan_left, self.rows, self.models))
 
     def _print_runs(self, console: Console) -> None:
+        """Print how many runs there are, what they lack here, and the table of planned runs.
+
+        The table has only runs whose settings are known. If a search draws more of them later, or a
+        selection trains more seeds, a line for each stage explains the number in the headline.
+        """
         is_limit = any(stage.at_most for stage in self.stages)
         up_to = "up to " if is_limit else ""
         run_count = sum(stage.runs for stage in self.stages)

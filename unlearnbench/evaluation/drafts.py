@@ -42,7 +42,11 @@ class DraftLookup:
         self.append(answer)
 
     def append(self, tokens: Iterable[int]) -> None:
-        """Add `tokens` to the answer."""
+        """Add tokens to the answer, and learn from each how the answer may go on.
+
+        For each token, `predicted` counts whether the lookup would have drafted it, and the place
+        behind the two tokens before it is noted, so that a repetition is drafted later.
+        """
         # Local names, because this loop runs for every decoded token.
         answer = self.answer
         after = self._after

@@ -114,7 +114,10 @@ def sampled_answers(
     attack: SamplingAttack,
     eos: int | Stops,
 ) -> list[list[Answer]]:
-    """Sample `attack.samples` answers to each prompt. Collective.
+    """Sample `attack.samples` answers to each prompt.
+
+    The attack `sampling` asks whether a model that no longer says the forgotten answer as its most
+    probable one still says it in one of many random ones. All processes have to call this function.
 
     The random numbers of an answer are made from the attack's seed, the prompt's tokens and the
     answer's number. So an answer depends, except for rounding, neither on batches and processes nor
@@ -123,9 +126,13 @@ def sampled_answers(
 
     Args:
         predictor: The model, ready.
-        prompts: Prompts with the limits of greedy answers. Their `draft` is not used.
-        attack: Number of samples, distribution and seed.
+        prompts: The prompts. A sampled answer has the limit of the prompt's greedy answer. Their
+            `draft`, which is a guess of the greedy answer, is not used.
+        attack: Number of samples (at least 1), distribution and seed.
         eos: The token that ends an answer, or everything that ends one.
+
+    Returns:
+        By prompt, in the order of `prompts`: its answers, in the order of their numbers.
     """
     prompts_of_samples: list[Prompt] = []
     for prompt in prompts:

@@ -52,12 +52,16 @@ def _products(model: Any, precision: Precision | None) -> str | None:
 def computing_in_precision(
     model: Any, precision: Precision | None, *, gradients: bool = False
 ) -> Generator[None, None, None]:
-    """Compute in a precision. An autocast around this context has no effect.
+    """Compute in the precision of an evaluation. An autocast around this context has no effect.
+
+    Models are compared by their logits, which differ between precisions by more than some methods
+    change them. So all models of a comparison are evaluated in one precision.
 
     Args:
         model: The model that computes.
-        precision: The setting of the evaluation, see `resolve_precision`.
-        gradients: Whether gradients of the computation are wanted.
+        precision: `evaluation.precision` of the configuration. None: products have the dtype of the
+            weights. See `resolve_precision` for what each device and dtype allows.
+        gradients: Whether gradients are wanted, as for the observation `grad_norm`.
 
     Raises:
         EvaluationError: The model's weights cannot be evaluated in this precision.
@@ -71,8 +75,10 @@ def computing_in_precision(
         with mode, _autocast(device, products):
             yield
         return
-    # Autocast caches its copies only of leaves that take a gradient, and not in inference mode.
-    # Without the cache all weights would be cast again for every decoded token.
+    # Autocast rounds each weight to the dtype of the products. It keeps the rounded copy for the
+    # next product only if the weight takes a gradient, and never in inference mode. Without these
+    # copies, all weights would be rounded again for every decoded token. So the weights take
+    # gradients here, although `no_grad` computes none.
     cast_weights = [weight for weight in model.parameters() if weight.dtype == torch.float32]
     with all_trained(cast_weights), torch.no_grad(), _autocast(device, products):
         yield

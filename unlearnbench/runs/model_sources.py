@@ -352,21 +352,31 @@ class ModelSources:
     ) -> list[str | float]:
         """Return the list whose hash is the id of an evaluation of a start or retain model.
 
+        The list has everything that the numbers of the evaluation depend on. An evaluation with the
+        same id is not done again. `ReferenceSpec` says which entry is there when.
+
         Args:
-            target: The model.
+            target: The model: `full`, or the name of a retain model.
             fraction: The split.
             data: Hash of the rows of the split.
             settings: Rules of the evaluation.
+
+        Raises:
+            ModelError: Tokenizer, chat template or generation_config.json cannot be read.
         """
         model = self.settings
         source = self.target(target)
-        is_prepared = self.cache in Path(source.place).parents  # now or later
+        # True also before the preparation: the folder has its name before it has files.
+        is_prepared = self.cache in Path(source.place).parents
+        # The name of a prepared model's folder is a hash of all that the model was made from.
         weights = Path(source.place).name if is_prepared else source.identity()
         related = self._related_models(fraction, is_prepared=is_prepared)
         if related:
             weights = content_hash([weights, *related])
         profile = profile_of(settings)
         generation = self.generation(target, profile)
+        # Evaluations of some architectures were wrong in earlier versions, and are done again under
+        # another id. The folder's name of a prepared model changed with the correction already.
         is_corrected = not is_prepared and MASKS in self.corrections
         return ReferenceSpec(
             model=model.name,

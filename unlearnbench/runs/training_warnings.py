@@ -61,15 +61,17 @@ def weights_of(sources: ModelSources) -> int | None:
 
 
 def usual_preparation_rate(sources: ModelSources, weights: int) -> float | None:
-    """Return the learning rate at which models of this size learn rows.
+    """Return the learning rate at which models of this size learn rows in their preparation.
+
+    The preparation trains the start model on all rows, so that there is something to forget.
 
     Args:
         sources: The model.
         weights: Its number of weights.
 
     Returns:
-        The rate, or None if nothing is known about models of its kind. That is so for adapters, and
-        for Muon except in tiny models.
+        The rate, or None if no rate is known: if adapters are trained, or if the preparation has
+        another optimiser than the known value and the model is not tiny.
     """
     settings = sources.settings
     if settings.lora is not None:
@@ -80,8 +82,8 @@ def usual_preparation_rate(sources: ModelSources, weights: int) -> float | None:
     if settings.preparation.optimizer == known_optimizer:
         return float(value.settings["learning_rate"])
     if size is ModelSize.TINY:
-        # The known value of tiny models is for Muon. With AdamW they forget at this rate, and learn
-        # at it, too.
+        # The known value of tiny models is for Muon. With AdamW, tiny models learn rows at the rate
+        # at which NPO makes them forget rows.
         return starting_values("npo", size)[0].learning_rate
     return None
 
@@ -141,7 +143,12 @@ def _preparation_step_warnings(sources: ModelSources) -> Iterator[str]:
 
 
 def _rate_warnings(config: SweepConfig, sources: ModelSources, weights: int) -> Iterator[str]:
-    """Yield a line if all rates of a method are far from all that are known for this size."""
+    """Yield a line about the method entries whose rates are far from all known ones.
+
+    Known are the starting values of the entry's method for models of this size. An entry is named
+    if even its nearest rate differs from the nearest known rate by more than a factor of ten. It is
+    not an error, because somebody may want to show what happens there.
+    """
     size = ModelSize.of(weights)
     trains_adapters = sources.settings.lora is not None
     far_methods: dict[str, None] = {}
@@ -149,7 +156,7 @@ def _rate_warnings(config: SweepConfig, sources: ModelSources, weights: int) -> 
         rates = entry.learning_rates or config.learning_rates
         if not entry.specs or rates is None:
             continue
-        name = entry.specs[0].name
+        name = entry.specs[0].name  # all settings of an entry are of one method
         if not registry.trains(name):
             continue
         nearest = _nearest(rates, starting_values(name, size, adapters=trains_adapters))

@@ -70,12 +70,15 @@ class Study:
         return self.plan.runs_of(self.model, self.fraction, point)
 
     def placeholders(self) -> list[RunSpec]:
-        """Return stand-ins for the runs that are still to be suggested, with the same cost.
+        """Return stand-ins for the runs that are still to be suggested.
 
-        Their seeds are -1, -2 and so on, so that no two of them have the same id, and none has that
-        of a run.
+        The plan counts runs and estimates their work before the first suggestion. A stand-in has
+        the setting of a random point: what a run costs hardly depends on its hyperparameters.
+
+        The seeds are -1, -2 and so on, so that no two stand-ins of a study have the same id, and
+        none has the id of a run.
         """
-        typical_runs = self.runs(next(self.space.draws(0)))
+        typical_runs = self.runs(next(self.space.draws(seed=0)))
         placeholders: list[RunSpec] = []
         for _ in range(self.left):
             for run in typical_runs:
