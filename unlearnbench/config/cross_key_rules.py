@@ -17,18 +17,14 @@ from unlearnbench.api.benchmark import split_name
 from unlearnbench.api.metric import OBSERVATIONS
 from unlearnbench.base.errors import EvaluationError, PluginError, did_you_mean
 from unlearnbench.base.messages import Fault, Loc
+from unlearnbench.config.evaluation_settings import EntryEvaluation, Patience
 from unlearnbench.config.method_entry import Axis
+from unlearnbench.config.method_settings import Rates
 from unlearnbench.config.metric_plan import benchmark_plan
+from unlearnbench.config.model_settings import ModelSettings
 from unlearnbench.config.precision import FLOAT16_IS_NOT_TRAINED, resolve_precision
 from unlearnbench.config.profiles import TOFU
-from unlearnbench.config.schema import (
-    NO_BUDGET,
-    EntryEvaluation,
-    ModelSettings,
-    Patience,
-    Rates,
-    SweepConfig,
-)
+from unlearnbench.config.schema import NO_BUDGET, SweepConfig
 from unlearnbench.config.search import Metric, Range, Scheduler
 from unlearnbench.config.training_settings import EIGHT_BIT, ONE_PROCESS, TrainingSettings
 

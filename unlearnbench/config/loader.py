@@ -1,7 +1,7 @@
 """Load a configuration: YAML to frozen settings, all problems at once and with their lines.
 
 A configuration is a file, or the name of one that an installed package ships. It states only what
-differs from the defaults in `schema.py`, may extend one other configuration, and any key can be
+differs from the defaults (see `schema.py`), may extend one other configuration, and any key can be
 overridden from the command line. Relative paths in it are relative to the working directory, except
 those of `extends` and `plugins`: these are parts of the configuration, and relative to its folder.
 

@@ -37,13 +37,8 @@ from unlearnbench.api.registry import load_method, trains
 from unlearnbench.base.errors import PluginError
 from unlearnbench.base.messages import describe_value, errors_below
 from unlearnbench.config.entries import read_entries
-from unlearnbench.config.schema import (
-    EntryEvaluation,
-    Positive,
-    Rates,
-    RetainSpec,
-    RetainTermName,
-)
+from unlearnbench.config.evaluation_settings import EntryEvaluation
+from unlearnbench.config.method_settings import Positive, Rates, RetainSpec, RetainTermName
 from unlearnbench.config.search import Range
 from unlearnbench.config.section import Settings
 from unlearnbench.config.training_settings import TrainingSettings

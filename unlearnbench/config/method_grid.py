@@ -17,8 +17,9 @@ from unlearnbench.api.registry import load, load_method, trains
 from unlearnbench.base.errors import PluginError
 from unlearnbench.base.messages import Fault, describe_error, fault, raise_faults
 from unlearnbench.config.method_entry import Axis, entry_model
+from unlearnbench.config.method_settings import MethodGrid, MethodSpec, RetainSpec
 from unlearnbench.config.method_specs import method_spec
-from unlearnbench.config.schema import MethodGrid, MethodSpec, RetainSpec, SweepConfig
+from unlearnbench.config.schema import SweepConfig
 from unlearnbench.config.search import RETAIN_WEIGHT, Range
 
 WEIGHT = "retain.weight"

@@ -17,7 +17,7 @@ from unlearnbench.api.registry import broken, file_digest, find, load, load_meth
 from unlearnbench.base.errors import PluginError
 from unlearnbench.config.entries import made
 from unlearnbench.config.method_entry import default_of
-from unlearnbench.config.schema import MethodSpec, RetainSpec
+from unlearnbench.config.method_settings import MethodSpec, RetainSpec
 from unlearnbench.config.training_settings import TrainingSettings
 
 if TYPE_CHECKING:  # these import torch

@@ -18,11 +18,13 @@ from unlearnbench.api.benchmark import SplitKey, split_text
 from unlearnbench.base.errors import ConfigError, Problem
 from unlearnbench.base.hashing import json_ready
 from unlearnbench.base.redaction import redact, redact_tree
+from unlearnbench.config.method_settings import MethodSpec
 from unlearnbench.config.method_specs import removes_dropout, starts_exactly, takes_roles_apart
+from unlearnbench.config.model_settings import LABELLED, ModelSettings
 from unlearnbench.config.plan_file import SCHEMA, SEQUENCE, TRIAL, UNKNOWN_RUNS
 from unlearnbench.config.profiles import profile_of
 from unlearnbench.config.run_spec import RunSpec
-from unlearnbench.config.schema import LABELLED, MethodSpec, ModelSettings, SweepConfig
+from unlearnbench.config.schema import SweepConfig
 from unlearnbench.config.search_space import Point, PointSequence, points_of
 from unlearnbench.config.training_settings import TrainingSettings
 from unlearnbench.config.trial import Entry, Trial, Trials, add_trials, entries_of

@@ -18,7 +18,7 @@ from typing import Any, get_args
 
 from unlearnbench.api.profile import WHOLE_CONTEXT, Profile, ProfileRule, QuestionKey
 from unlearnbench.base.errors import EvaluationError, did_you_mean, shortened
-from unlearnbench.config.schema import EvaluationSettings
+from unlearnbench.config.evaluation_settings import EvaluationSettings
 
 COMMON = {
     "questions": "as written in the column that `question_key` names",

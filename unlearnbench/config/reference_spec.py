@@ -14,7 +14,8 @@ from unlearnbench.api.benchmark import SplitKey
 from unlearnbench.api.identity import ALWAYS, IF_SET, LEFT_OUT, Id, Place, Rule, identity_of
 from unlearnbench.base.hashing import content_hash
 from unlearnbench.config.entries import AttackSpec
-from unlearnbench.config.schema import EvaluationSettings, ModelSettings
+from unlearnbench.config.evaluation_settings import EvaluationSettings
+from unlearnbench.config.model_settings import ModelSettings
 from unlearnbench.config.section import Settings
 from unlearnbench.config.training_settings import TrainingSettings
 

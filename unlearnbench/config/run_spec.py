@@ -23,7 +23,9 @@ from unlearnbench.base.hashing import content_hash, json_ready
 from unlearnbench.base.number_text import float_text
 from unlearnbench.base.redaction import redact_tree
 from unlearnbench.config.entries import AttackSpec, BenchmarkSection
-from unlearnbench.config.schema import EvaluationSettings, MethodSpec, ModelSettings
+from unlearnbench.config.evaluation_settings import EvaluationSettings
+from unlearnbench.config.method_settings import MethodSpec
+from unlearnbench.config.model_settings import ModelSettings
 from unlearnbench.config.section import Settings
 from unlearnbench.config.step_schedule import Schedule
 from unlearnbench.config.training_settings import TrainingSettings, schedule_of
@@ -83,8 +85,8 @@ class RunSpec(Settings):
         NEVER.because("a model folder or a log that the configuration names has changed"),
     ] = Field(default_factory=dict)
     """Hashes of the folders and logs that `model` names, by setting (such as `retain.retain90`).
-    The hashes stand in the id in place of the paths, see `BY_CONTENT` in `config/schema.py`. Empty
-    in specs of versions that had the paths in the id."""
+    The hashes stand in the id in place of the paths, see `BY_CONTENT` in
+    `config/model_settings.py`. Empty in specs of versions that had the paths in the id."""
     forget_fraction: Annotated[SplitKey, ALWAYS]
     """The fraction of the rows to forget (`0.1`), or the name of the split (`forget10`)."""
     method: Annotated[MethodSpec, ALWAYS]

@@ -17,7 +17,8 @@ from unlearnbench.base.errors import UnlearnbenchError
 from unlearnbench.config import method_specs
 from unlearnbench.config.method_entry import Axis
 from unlearnbench.config.method_grid import WEIGHT, rates_of
-from unlearnbench.config.schema import MethodGrid, MethodSpec, RetainSpec, SweepConfig
+from unlearnbench.config.method_settings import MethodGrid, MethodSpec, RetainSpec
+from unlearnbench.config.schema import SweepConfig
 from unlearnbench.config.search import Range
 
 Point = tuple[MethodSpec, float | None]

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from unlearnbench.config.method_entry import Axis
-from unlearnbench.config.schema import MethodGrid, SweepConfig
+from unlearnbench.config.method_settings import MethodGrid
+from unlearnbench.config.schema import SweepConfig
 from unlearnbench.config.search import Range
 from unlearnbench.config.search_space import Point, Space, entry_labels
 

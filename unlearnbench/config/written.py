@@ -25,7 +25,9 @@ from unlearnbench.base.messages import Fault, errors_below, fault, raise_faults
 from unlearnbench.config.cross_key_rules import faults_across_keys
 from unlearnbench.config.method_entry import MODIFIERS, Axis
 from unlearnbench.config.method_grid import crossed, read_grid, tuned
-from unlearnbench.config.schema import MethodGrid, ModelSettings, SweepConfig
+from unlearnbench.config.method_settings import MethodGrid
+from unlearnbench.config.model_settings import ModelSettings
+from unlearnbench.config.schema import SweepConfig
 from unlearnbench.config.search import RATES, SearchSettings, SelectSettings, TuneSettings
 from unlearnbench.config.training_settings import TrainingSettings
 
