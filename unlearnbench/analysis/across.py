@@ -1,4 +1,8 @@
-"""Methods on several benchmarks: their places on each, and the mean place."""
+"""Methods on several panels: their places on each, and the mean place.
+
+A *panel* is one model and split. If a configuration names a method in several entries, and `select`
+or `tune` has chosen a setting for each entry, then each entry is ranked like a method of its own.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -40,8 +44,7 @@ def places(bests: Sequence[Best]) -> dict[str, float]:
         merit = None if best.ranked is None else merit_of(best.ranked)
         if merit is None:
             return ()
-        forgotten, kept, _ = merit
-        return forgotten, kept
+        return merit.forgotten, merit.kept
 
     ordered = sorted(bests, key=lambda best: (worth(best), best.name), reverse=True)
     place_of_method: dict[str, float] = {}

@@ -1,6 +1,12 @@
 """Comparison of two methods: does A forget more than B at equal utility, wherever both ran?
 
-On each model and split, both sides start from their best setting and epoch by the declared rule
+A *contender* is a side of the comparison: the runs of a method, or of one setting of it. Both sides
+are measured by the *headline*, which is the two numbers that a benchmark ranks methods by: what is
+kept (*utility*) and what is forgotten. If the number of what is forgotten comes from a statistical
+test, the test compares *truth ratios*: for each question, how probable wrong answers are compared
+with the right one. A *panel* is one model and split.
+
+On each panel, both sides start from their best setting and epoch by the declared rule
 (`best_settings.Panel.best`). The side whose best setting keeps more utility is the *keeper*, and
 its utility is the *level*. The other side, the *challenger*, takes part with the setting that
 forgets most among its settings that keep at least the level less `tolerance`. If that setting keeps
@@ -67,6 +73,7 @@ class Side:
     setting: str
     """Label with hyperparameters."""
     learning_rate: float | None
+    """None for a method at inference time."""
     epoch: int
     """Or the number of steps, see `when`."""
     utility: float
@@ -74,11 +81,13 @@ class Side:
     quality: float
     """The headline's number of what is forgotten."""
     seeds: tuple[int, ...]
+    """Seeds of `runs`, in the same order."""
     runs: tuple[str, ...]
+    """Ids of the compared runs. The i-th runs of both sides are a pair."""
     tried: int = 1
-    """As in `Pool`."""
+    """Number of settings that this one was chosen from."""
     chosen_on: tuple[int, ...] = ()
-    """As in `Pool`."""
+    """Seeds on which `select` or `tune` chose the setting; empty if none of them did."""
     unit: Unit = Unit.EPOCH
     """What `epoch` counts in its sweep."""
 
@@ -103,13 +112,16 @@ class PanelComparison(OnPanel):
     equal_utility: bool = False
     """False if one of them keeps more utility."""
     test: PairedTest | None = None
+    """Test of the difference over questions; None if the headline has no test."""
     p_adjusted: float | None = None
-    """Holm-adjusted over the panels."""
+    """Holm-adjusted p-value of `test` over the panels; None until all panels were compared."""
     over_seeds: Interval | None = None
-    """If the headline has no test: its number of A less that of B, over the pairs of runs."""
+    """If the headline has no test: what A has forgotten less what B has forgotten, over the pairs
+    of runs. None with a test, and with a single pair."""
     sensitivity: Sensitivity | None = None
+    """Which differences `test` can detect; None if that was not asked for."""
     unequal: tuple[str, ...] = ()
-    """Training settings, other than the compared ones, in which the two differ."""
+    """Clauses on training settings, other than the compared ones, in which the two differ."""
 
     @property
     def better(self) -> Side | None:
@@ -151,8 +163,11 @@ class Comparison:
     """A and B on all panels on which both ran."""
 
     a: str
+    """Name of side A."""
     b: str
+    """Name of side B."""
     tolerance: float
+    """Most that equal utilities differ."""
     headline: Headline
     panels: tuple[PanelComparison, ...]
     only_one: tuple[str, ...]
@@ -185,24 +200,33 @@ def compare(a: Contender, b: Contender, tolerance: float = TOLERANCE) -> Compari
             f"{a.name} ran on {_places(panels_of_a)}, {b.name} on {_places(panels_of_b)}"
         )
     compared = [_panel(a, b, key, tolerance) for key in sorted(common, key=panel_order)]
-    only_one = [
-        f"only {side.name} ran on {_places(panels)}"
-        for side, panels in ((a, panels_of_a - panels_of_b), (b, panels_of_b - panels_of_a))
-        if panels
-    ]
-    headline = headline_of_rows(a.rows)
-    panels = tuple(_with_adjusted_p(compared))
-    return Comparison(a.name, b.name, tolerance, headline, panels, tuple(only_one))
+    only_one: list[str] = []
+    if panels_of_a - common:
+        only_one.append(f"only {a.name} ran on {_places(panels_of_a - common)}")
+    if panels_of_b - common:
+        only_one.append(f"only {b.name} ran on {_places(panels_of_b - common)}")
+    return Comparison(
+        a=a.name,
+        b=b.name,
+        tolerance=tolerance,
+        headline=headline_of_rows(a.rows),
+        panels=tuple(_with_adjusted_p(compared)),
+        only_one=tuple(only_one),
+    )
 
 
 def _with_adjusted_p(compared: Sequence[PanelComparison]) -> list[PanelComparison]:
     """Adjust the p-values of the tested panels for their number (Holm)."""
     p_values = [panel.test.p_value for panel in compared if panel.test is not None]
+    # One adjusted value for each tested panel, in the order of the panels.
     adjusted = iter(holm(p_values))
-    return [
-        panel if panel.test is None else replace(panel, p_adjusted=next(adjusted))
-        for panel in compared
-    ]
+    panels: list[PanelComparison] = []
+    for panel in compared:
+        if panel.test is None:
+            panels.append(panel)
+        else:
+            panels.append(replace(panel, p_adjusted=next(adjusted)))
+    return panels
 
 
 def _places(panels: set[PanelKey]) -> str:
@@ -211,18 +235,24 @@ def _places(panels: set[PanelKey]) -> str:
 
 
 def _check_rules(a: Contender, b: Contender) -> None:
-    """Raise unless both sides are ranked by the same numbers, of one profile in one precision."""
-    columns_a, columns_b = (headline_of_rows(side.rows).columns[:2] for side in (a, b))
+    """Check that both sides are ranked by the same numbers, of one profile in one precision.
+
+    Raises:
+        EvaluationError: If they are not.
+    """
+    # The first two columns are the numbers of the headline. The columns of its test follow.
+    columns_a = headline_of_rows(a.rows).columns[:2]
+    columns_b = headline_of_rows(b.rows).columns[:2]
     if columns_a != columns_b:
         raise EvaluationError(
             f"{a.name} is ranked by {' and '.join(columns_a)}, {b.name} by "
             f"{' and '.join(columns_b)}: they do not compare; run both on the same benchmark, "
             "both with a retain model or both without"
         )
-    records_a, records_b = ([side.records[row.run_id] for row in side.rows] for side in (a, b))
-    profiles_a, profiles_b = (
-        sorted({record.profile for record in records}) for records in (records_a, records_b)
-    )
+    records_a = [a.records[row.run_id] for row in a.rows]
+    records_b = [b.records[row.run_id] for row in b.rows]
+    profiles_a = sorted({record.profile for record in records_a})
+    profiles_b = sorted({record.profile for record in records_b})
     if profiles_a != profiles_b:
         raise EvaluationError(
             f"{a.name} was evaluated by profile {', '.join(profiles_a)}, {b.name} by "
@@ -236,11 +266,14 @@ def _check_rules(a: Contender, b: Contender) -> None:
 
 
 def _panel(a: Contender, b: Contender, key: PanelKey, tolerance: float) -> PanelComparison:
+    """Compare two contenders on one panel. On a start model with a fault, nothing is compared."""
     start = a.sweep_panels[key].start
     if start.fault:
+        # The fault is a clause, and `why_not` is printed as a sentence.
         why_not = start.fault[0].upper() + start.fault[1:]
         return PanelComparison(*key, start.headline, why_not=why_not)
-    return compare_match(a, b, key, match(a, b, key, tolerance), tolerance)
+    matched = match(a, b, key, tolerance)
+    return compare_match(a, b, key, matched, tolerance)
 
 
 # Which settings are compared
@@ -257,18 +290,21 @@ class NoMatch:
     """Whether both have a usable setting, and only equal utility is missing."""
 
 
-Match = tuple[Setting, Setting]
-"""Settings of A and B to compare: of equal utility, or one keeps more and forgets at least as
-much."""
+class Match(NamedTuple):
+    """The settings to compare: of equal utility, or one keeps more and forgets at least as much."""
+
+    a: Setting
+    b: Setting
 
 
 class _Candidates(NamedTuple):
-    """The settings of one side that keep enough utility to take part."""
+    """The settings of one side that keep enough utility to be a best setting."""
 
     side: Contender
     best: Setting
-    able: Sequence[Setting]
-    """All of them."""
+    """The one that forgets most."""
+    usable: Sequence[Setting]
+    """All of them, `best` included."""
 
 
 def match(a: Contender, b: Contender, key: PanelKey, tolerance: float) -> Match | NoMatch:
@@ -283,19 +319,23 @@ def match(a: Contender, b: Contender, key: PanelKey, tolerance: float) -> Match 
     Returns:
         Why there are none, if there are none.
     """
-    of_a = _candidates(a, key)
-    if isinstance(of_a, NoMatch):
-        return of_a
-    of_b = _candidates(b, key)
-    if isinstance(of_b, NoMatch):
-        return of_b
+    candidates_a = _candidates(a, key)
+    if isinstance(candidates_a, NoMatch):
+        return candidates_a
+    candidates_b = _candidates(b, key)
+    if isinstance(candidates_b, NoMatch):
+        return candidates_b
 
-    a_is_keeper = (of_a.best.kept or 0.0) >= (of_b.best.kept or 0.0)
-    keeper, challenger = (of_a, of_b) if a_is_keeper else (of_b, of_a)
+    a_is_keeper = (candidates_a.best.kept or 0.0) >= (candidates_b.best.kept or 0.0)
+    keeper, challenger = candidates_b, candidates_a
+    if a_is_keeper:
+        keeper, challenger = candidates_a, candidates_b
     setting = _challenging_setting(keeper, challenger, tolerance)
     if setting is None:
         return _unequal_utility(keeper, challenger, key, tolerance)
-    return (keeper.best, setting) if a_is_keeper else (setting, keeper.best)
+    if a_is_keeper:
+        return Match(a=keeper.best, b=setting)
+    return Match(a=setting, b=keeper.best)
 
 
 def _candidates(side: Contender, key: PanelKey) -> _Candidates | NoMatch:
@@ -303,15 +343,18 @@ def _candidates(side: Contender, key: PanelKey) -> _Candidates | NoMatch:
     reason = side.why_no_choice(key)
     if reason:
         return NoMatch(reason)
+    # None if the start model was not evaluated. Then no setting is known to keep enough.
     least_kept = side.sweep_panels[key].least_kept
     settings = side.settings(key)
     best = None if least_kept is None else best_of(settings, least_kept)
     if least_kept is not None and best is not None:
-        merits = [(setting, merit_of(setting)) for setting in settings]
-        able = [
-            setting for setting, merit in merits if merit is not None and merit[1] >= least_kept
-        ]
-        return _Candidates(side, best, able)
+        usable: list[Setting] = []
+        for setting in settings:
+            merit = merit_of(setting)
+            if merit is not None and merit.kept >= least_kept:
+                usable.append(setting)
+        return _Candidates(side, best, usable)
+
     share = share_kept(side.sweep_panels[key].headline)
     choice = side.choice(key)
     if choice is not None and choice.setting is not None:
@@ -329,7 +372,7 @@ def _challenging_setting(
         None if no setting has equal utility, and no side is at least as good in both numbers.
     """
     level = keeper.best.kept or 0.0
-    candidate = best_of(challenger.able, level - tolerance - _ROUNDING)
+    candidate = best_of(challenger.usable, level - tolerance - _ROUNDING)
     if candidate is not None:
         has_equal_utility = (candidate.kept or 0.0) <= level + tolerance + _ROUNDING
         forgets_less = _forgotten(candidate) < _forgotten(keeper.best)
@@ -372,7 +415,10 @@ def _without_mean(settings: Iterable[Setting]) -> str:
 
 
 def _forgotten(setting: Setting) -> float:
-    """Return the number of what a setting of `best_of` has forgotten; larger is better."""
+    """Return what a setting has forgotten, by the headline, with the sign that larger is better.
+
+    The setting comes from `best_of`, so its number is known.
+    """
     return setting.headline.forgotten.oriented(setting.forgotten or 0.0)
 
 
@@ -399,7 +445,7 @@ def compare_match(
         tolerance: Most that equal utilities differ.
         only_a: Whether only "A is better" is of interest. B's other settings, which have no part in
             that, are not read then, and the sensitivity of the test is not computed.
-        swaps: As in `paired_test`.
+        swaps: Number of random swaps of the test. Defaults to that of `paired_test`.
 
     Raises:
         EvaluationError: As in `compare`.
@@ -407,14 +453,15 @@ def compare_match(
     headline = headline_of_rows(a.rows)
     if isinstance(matched, NoMatch):
         return PanelComparison(*key, headline, why_not=matched.reason, advice=matched.advice)
-    setting_a, setting_b = matched
-    rows_a, rows_b = paired_rows(setting_a, setting_b)
+    rows_a, rows_b = paired_rows(matched.a, matched.b)
     if rows_a == rows_b:
         why_not = "The best setting of both is the same one"
         return PanelComparison(*key, headline, why_not=why_not)
 
-    pool_a, pool_b = a.pool(setting_a), b.pool(setting_b)
-    side_a, side_b = side_of(a.name, rows_a, pool_a), side_of(b.name, rows_b, pool_b)
+    pool_a = a.pool(matched.a)
+    pool_b = b.pool(matched.b)
+    side_a = side_of(a.name, rows_a, pool_a)
+    side_b = side_of(b.name, rows_b, pool_b)
     # Settings were matched by means over all of their seeds. The common seeds may be fewer.
     utility_difference = abs(side_a.utility - side_b.utility)
     compared = PanelComparison(
@@ -436,8 +483,10 @@ def compare_match(
 
     retain = a.retain(key)
     retain_ratios = forget_ratios(retain)
-    ratios_a, ratios_b = _ratios(a, rows_a, retain), _ratios(b, rows_b, retain)
+    ratios_a = _ratios(a, rows_a, retain)
+    ratios_b = _ratios(b, rows_b, retain)
     _check_retain(retain_ratios, forget_ratios(b.retain(key)), a, b)
+    # A best setting profits from the choice among its rivals, for which the test corrects.
     rivals_b = () if only_a else pool_b.rivals
     test = paired_test(
         ratios_a,
@@ -481,7 +530,8 @@ def _row_of_seed(setting: Setting) -> dict[int, TableRow]:
 def rows_of(setting: Setting, chosen: Sequence[TableRow]) -> tuple[TableRow, ...]:
     """Return as many runs of a setting as `chosen` has, of the same seeds if possible.
 
-    Fewer runs are repeated in turn, which hardly changes the uncertainty of their mean D.
+    Fewer runs are repeated in turn, which hardly changes the uncertainty of their mean D, the
+    distance of their truth ratios from the retain model's.
     """
     row_of_seed = _row_of_seed(setting)
     of_same_seeds = [row_of_seed[row.seed] for row in chosen if row.seed in row_of_seed]
@@ -489,7 +539,13 @@ def rows_of(setting: Setting, chosen: Sequence[TableRow]) -> tuple[TableRow, ...
 
 
 def side_of(name: str, rows: tuple[TableRow, ...], pool: Pool) -> Side:
-    """Return the side that compares these runs of one setting."""
+    """Describe the compared runs of one setting.
+
+    Args:
+        name: Name of the side.
+        rows: Rows of the runs, all with a number of what is kept and of what is forgotten.
+        pool: What the setting was chosen from.
+    """
     first = rows[0]
     return Side(
         name=name,
@@ -528,10 +584,19 @@ def _ratios(side: Contender, rows: Sequence[TableRow], retain: Evaluation) -> Fl
 
 
 def _check_retain(ratios_a: FloatArray, ratios_b: FloatArray, a: Contender, b: Contender) -> None:
-    """Raise unless both sweeps have the same retain model, up to rounding of its evaluation."""
-    if ratios_a.shape != ratios_b.shape or not np.allclose(
-        ratios_a, ratios_b, rtol=1e-3, equal_nan=True
-    ):
+    """Check that both sweeps have the same retain model, up to rounding of its evaluation.
+
+    Args:
+        ratios_a: Truth ratios [n] of the retain model in A's sweep.
+        ratios_b: Truth ratios of the retain model in B's sweep.
+        a: One side.
+        b: The other side.
+
+    Raises:
+        EvaluationError: If the retain models differ.
+    """
+    has_same_shape = ratios_a.shape == ratios_b.shape
+    if not has_same_shape or not np.allclose(ratios_a, ratios_b, rtol=1e-3, equal_nan=True):
         raise EvaluationError(
             f"{a.name} and {b.name} are measured from different retain models: their distances do "
             "not compare; run both with the same models, as one sweep or with the same cache"
@@ -573,12 +638,16 @@ def training_differences(records: Mapping[str, Record]) -> tuple[str, ...]:
 
 
 def _hyperparameters(record: Record) -> dict[str, Any]:
+    """Return the hyperparameters of a run by name; empty if its record does not state them."""
     method: Any = record.spec.get("method") or {}
     return dict(method.get("hyperparameters") or {})
 
 
 def _training_settings(record: Record) -> dict[str, Any]:
-    """Return the settings of training by names such as `training.batch_size`; empty without one."""
+    """Return the settings of training by names such as `training.batch_size`.
+
+    Empty for a method at inference time, which trains nothing.
+    """
     if record.learning_rate is None:
         return {}
     training: Any = record.spec.get("training") or {}
@@ -586,12 +655,15 @@ def _training_settings(record: Record) -> dict[str, Any]:
 
 
 def _difference(setting: str, value_of_method: Mapping[str, str]) -> str:
-    """Return `x is 1 for a and 0 for b, c`; the most frequent value comes last."""
+    """Return `x is 1 for a and 0 for b, c`; the most frequent value comes last.
+
+    Args:
+        setting: Name of the setting.
+        value_of_method: Its value as text for each method; at least two different values.
+    """
     methods_of_value: dict[str, list[str]] = {}
     for method, value in value_of_method.items():
         methods_of_value.setdefault(value, []).append(method)
-    *first, last = (
-        f"{value} for {', '.join(methods)}"
-        for value, methods in sorted(methods_of_value.items(), key=lambda item: len(item[1]))
-    )
-    return f"{setting} is {'; '.join(first)} and {last}"
+    rarest_first = sorted(methods_of_value, key=lambda value: len(methods_of_value[value]))
+    phrases = [f"{value} for {', '.join(methods_of_value[value])}" for value in rarest_first]
+    return f"{setting} is {'; '.join(phrases[:-1])} and {phrases[-1]}"

@@ -1,5 +1,8 @@
 """One side of a comparison: some runs of a sweep, and what they may be compared by.
 
+D is the distance of a model's truth ratios from the retain model's (`stats/ks_test.py`). It is
+known only if the benchmark's headline has a test.
+
 If a sweep's `select` or `tune` rule chose a side's setting on some seeds, that setting alone takes
 part, with its runs on the other seeds. No other setting takes its place, also if it was not
 attacked.
@@ -175,8 +178,8 @@ class Contender:
             if merit is None:
                 continue
             tried += 1
-            _, kept, _ = merit
-            if other != setting and kept >= least_kept and _is_near(other, setting):
+            keeps_enough = merit.kept >= least_kept
+            if other != setting and keeps_enough and _is_near(other, setting):
                 rivals.append(other)
         return Pool(tried, tuple(rivals))
 

@@ -8,6 +8,9 @@
                     below τ, where a metric says that they have forgotten
     overall         HM(faithfulness, HM(R, Q))
 
+A *variant* is an evaluation under an attack at one of its points, for example `relearning@13`: the
+attack `relearning` after 13 steps. R and Q are each computed from one variant.
+
 The source is Dorna et al. 2025, arXiv:2506.12618, section 4, with R and Q in the symmetric form of
 arXiv:2605.24614. A metric is oriented so that higher values mean more knowledge. Metrics of rows to
 keep are *controls*: if one separates P from N, the models differ by more than the forget rows.
@@ -18,7 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -42,10 +45,12 @@ from unlearnbench.stats.relearning import (
 from unlearnbench.stats.roc import auc, auc_score_interval, best_cut
 
 FEWEST = 2
-"""Models of each pool without which there is no meta-evaluation."""
+"""Least number of models in each pool (P and N) for a meta-evaluation."""
 _LEVEL = 0.05
+"""Largest exact p-value at which a separation of the pools counts as more than chance."""
 
 Values = Mapping[str, float | None]
+"""Numbers of a model by column; None for a number that is undefined."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +63,13 @@ class AttackedRun:
     """The start model's number of what is kept, by the headline."""
     variant: str
     before: Values
+    """The run's numbers before the attack."""
     after: Values
+    """The run's numbers under the attack."""
     retain_before: Values
+    """The retain model's numbers before the attack."""
     retain_after: Values
+    """The retain model's numbers under it; both are empty if it was not attacked."""
 
 
 @dataclass(frozen=True)
@@ -68,13 +77,15 @@ class Robustness:
     """Mean robustness of a metric to one attack."""
 
     value: float | None
+    """From 0 to 1; None if it cannot be computed, see `reason`."""
     runs: int
     """Number of runs that keep their utility and have forgotten, by the metric."""
     reason: str = ""
-    """Why there is no value."""
+    """Why there is no value; empty if there is one."""
 
 
 _NOT_MEASURED = Robustness(None, 0)
+"""Robustness of a metric until it is computed."""
 
 
 @dataclass(frozen=True)
@@ -92,9 +103,11 @@ class MetricQuality:
     """Its value for each model that does not know them."""
     faithfulness: float
     low: float
+    """Low end of the 95 % score interval of the faithfulness."""
     high: float
-    """95 % score interval of the faithfulness."""
+    """High end of that interval."""
     threshold: float
+    """τ, in the metric's own unit and direction."""
     accuracy: float
     """Share of the models on their side of the threshold."""
     quantization: Robustness
@@ -102,12 +115,12 @@ class MetricQuality:
 
     @property
     def robustness(self) -> float | None:
-        """HM(R, Q)."""
+        """HM(R, Q); None if one of them is unknown."""
         return harmonic_mean((self.relearning.value, self.quantization.value))
 
     @property
     def overall(self) -> float | None:
-        """HM(faithfulness, robustness)."""
+        """HM(faithfulness, robustness); None if the robustness is unknown."""
         return harmonic_mean((self.faithfulness, self.robustness))
 
     @property
@@ -125,9 +138,11 @@ class MetaEvaluation:
     known: tuple[TableRow, ...]
     """The models that know the forget rows."""
     unknown: tuple[TableRow, ...]
+    """The models that do not know them."""
     metrics: tuple[MetricQuality, ...]
     """Best first: by overall score, then by faithfulness and the lower end of its interval."""
     controls: tuple[MetricQuality, ...]
+    """Metrics of rows to keep, in the same order."""
     left_out: tuple[tuple[str, str], ...]
     """(label, reason) of metrics with a direction that are not evaluated."""
 
@@ -175,20 +190,22 @@ def meta_evaluation(
     Raises:
         RecordError: If no split has enough models of both kinds.
     """
-    rows, attacked = tuple(rows), tuple(attacked)
+    rows = tuple(rows)
+    attacked = tuple(attacked)
     splits = sorted({row.forget_fraction for row in rows}, key=split_order)
     evaluations: list[MetaEvaluation] = []
-    few: list[str] = []
+    counts_of_small_pools: list[str] = []
     for split in splits:
-        current = [row for row in rows if row.forget_fraction == split]
-        known, unknown = (_distinct(current, kind) for kind in ("fine-tuned", "retain"))
+        rows_of_split = [row for row in rows if row.forget_fraction == split]
+        known = _distinct(rows_of_split, "fine-tuned")
+        unknown = _distinct(rows_of_split, "retain")
         if min(len(known), len(unknown)) < FEWEST:
-            few.append(f"{split_percent(split)}: {len(known)} and {len(unknown)}")
+            counts_of_small_pools.append(f"{split_percent(split)}: {len(known)} and {len(unknown)}")
             continue
         runs = [run for run in attacked if run.row.forget_fraction == split]
         evaluations.append(_evaluated(split, known, unknown, runs, relearning, quantization))
     if not evaluations:
-        counts = "; ".join(few) or "no evaluated model"
+        counts = "; ".join(counts_of_small_pools) or "no evaluated model"
         raise RecordError(
             f"a meta-evaluation needs at least {FEWEST} models that know the forget rows and "
             f"{FEWEST} that do not; here are, by split, {counts}: give `models` of several "
@@ -205,10 +222,12 @@ def _distinct(rows: Sequence[TableRow], kind: str) -> tuple[TableRow, ...]:
         kind: `fine-tuned` (start models) or `retain`.
     """
     ordered = sorted(rows, key=lambda row: (*row.place_of_setting, row.seed, row.epoch))
-    last = {row.run_id: row for row in ordered if row.kind == kind}
+    last_row_of_record = {row.run_id: row for row in ordered if row.kind == kind}
     # Two records of one model, for example from two sweeps, are equal in every number. The first
-    # one stays.
-    row_of_numbers = {tuple(sorted(row.metrics.items())): row for row in reversed(last.values())}
+    # one stays, so the rows are walked backwards: the last assignment to a key wins.
+    row_of_numbers: dict[tuple[Any, ...], TableRow] = {}
+    for row in reversed(last_row_of_record.values()):
+        row_of_numbers[tuple(sorted(row.metrics.items()))] = row
     return tuple(reversed(row_of_numbers.values()))
 
 
@@ -234,16 +253,19 @@ def _evaluated(
     relative = _relative(schema)
     metrics: list[MetricQuality] = []
     left_out: list[tuple[str, str]] = []
-    for column, knows, is_control in _oriented(schema):
+    for oriented in _oriented(schema):
+        column = oriented.column
         if column.name in relative:
             reason = "compares a model with the retain or start model, which are among those here"
             left_out.append((column.label, reason))
             continue
-        quality = _quality(column, knows, _values(known, column), _values(unknown, column))
+        values_of_known = _values(known, column)
+        values_of_unknown = _values(unknown, column)
+        quality = _quality(column, oriented.knows, values_of_known, values_of_unknown)
         if isinstance(quality, str):
             left_out.append((column.label, quality))
             continue
-        if is_control:
+        if oriented.is_control:
             not_measured = Robustness(None, 0, "a control")
             quality = replace(
                 quality, control=True, quantization=not_measured, relearning=not_measured
@@ -328,13 +350,18 @@ def _order(quality: MetricQuality) -> tuple[Any, ...]:
     )
 
 
-def _oriented(schema: BenchmarkSchema) -> Iterator[tuple[MetricColumn, Better, bool]]:
-    """Yield the columns with a direction.
+class _OrientedColumn(NamedTuple):
+    """A column with the direction in which it shows knowledge."""
 
-    Yields:
-        The column, the end of its scale at which a model knows the rows, and whether it is a
-        control.
-    """
+    column: MetricColumn
+    knows: Better
+    """The end of its scale at which a model knows the rows."""
+    is_control: bool
+    """Whether these rows are rows to keep."""
+
+
+def _oriented(schema: BenchmarkSchema) -> Iterator[_OrientedColumn]:
+    """Yield the columns with a direction, in the order of the schema."""
     forget_sets = schema.sets("forget")
     summary_of_column = {
         column.name: summary
@@ -345,16 +372,17 @@ def _oriented(schema: BenchmarkSchema) -> Iterator[tuple[MetricColumn, Better, b
         summary = summary_of_column.get(column.name)
         if isinstance(summary, MembershipInference):
             # An area of ½ is wanted, but a larger area means more knowledge.
-            yield column, "higher", column.name.endswith(CONTROL)
+            yield _OrientedColumn(column, "higher", is_control=column.name.endswith(CONTROL))
             continue
         if column.better is None:
             continue
         is_of_forget = column.set in forget_sets or "forget" in getattr(summary, "roles", ())
         if is_of_forget:
             # What is better for forgetting is the end at which a model does not know the rows.
-            yield column, "lower" if column.better == "higher" else "higher", False
+            knows: Better = "lower" if column.better == "higher" else "higher"
+            yield _OrientedColumn(column, knows, is_control=False)
         else:
-            yield column, column.better, True
+            yield _OrientedColumn(column, column.better, is_control=True)
 
 
 def _relative(schema: BenchmarkSchema) -> frozenset[str]:
@@ -388,7 +416,8 @@ def _robustness(
 
 def _has_forgotten(run: AttackedRun, quality: MetricQuality) -> bool:
     """Whether a run keeps its utility, and has forgotten by the metric's threshold."""
-    value, kept = run.row.metrics.get(quality.column.name), run.row.kept
+    value = run.row.metrics.get(quality.column.name)
+    kept = run.row.kept
     if value is None or kept is None or run.kept_at_start is None:
         return False
     sign = _sign(quality.knows)
@@ -397,11 +426,13 @@ def _has_forgotten(run: AttackedRun, quality: MetricQuality) -> bool:
 
 
 def _robustness_of_run(symbol: Literal["R", "Q"], run: AttackedRun, name: str) -> float | None:
-    """Compute R or Q of one run by a metric; None if a number is undefined."""
-    before, after = run.before.get(name), run.after.get(name)
+    """Compute R or Q of one run by the metric with column `name`; None if a number is undefined."""
+    before = run.before.get(name)
+    after = run.after.get(name)
     if symbol == "Q":
         return symmetric_quantization_robustness(before, after)
-    retain_before, retain_after = run.retain_before.get(name), run.retain_after.get(name)
+    retain_before = run.retain_before.get(name)
+    retain_after = run.retain_after.get(name)
     return symmetric_relearning_robustness(before, after, retain_before, retain_after)
 
 
@@ -409,8 +440,8 @@ def chosen_variant(chosen: str | None, attack: str, variants: Sequence[str]) -> 
     """Return the variant of an attack from which its robustness is computed.
 
     Args:
-        chosen: Name given by the user. Defaults to NF4 if it was evaluated, and else to the last
-            point.
+        chosen: Name given by the user. Defaults to NF4 (4-bit weights) if it was evaluated, and
+            otherwise to the attack's last point.
         attack: Name of the attack.
         variants: The variants that were evaluated, in the table's order.
 
@@ -422,9 +453,11 @@ def chosen_variant(chosen: str | None, attack: str, variants: Sequence[str]) -> 
     """
     if chosen is not None:
         return find_variant(chosen, variants)
-    of_attack = [variant for variant in variants if attack_of(variant) == attack]
-    preferred = [variant for variant in of_attack if point_of(variant) == "nf4"]
-    return (preferred or of_attack or [attack])[-1]
+    points = [variant for variant in variants if attack_of(variant) == attack]
+    for variant in reversed(points):
+        if point_of(variant) == "nf4":
+            return variant
+    return points[-1] if points else attack
 
 
 def attacked_runs(results: Results) -> tuple[AttackedRun, ...]:
@@ -438,40 +471,60 @@ def attacked_runs(results: Results) -> tuple[AttackedRun, ...]:
     retain_rows = {
         (row.panel, row.variant): row for row in results.attacked if row.kind == "retain"
     }
-    last = {
-        (row.run_id, row.variant): row
-        for row in sorted(results.attacked, key=lambda row: row.epoch)
-        if is_evidence(row) and (row.run_id, row.epoch) in plain
-    }
-    numbers_before = NumbersBefore.of(results.before)
-    first_points = {
-        (row.run_id, row.epoch, attack_of(row.variant)): row
-        for row in results.attacked
-        if is_before_attack(row.variant)
-    }
+    # Rows come by ascending epochs, so that the last one stays.
+    last_attacked_rows: dict[tuple[str, str], TableRow] = {}
+    for row in sorted(results.attacked, key=lambda row: row.epoch):
+        if is_evidence(row) and (row.run_id, row.epoch) in plain:
+            last_attacked_rows[row.run_id, row.variant] = row
 
-    def pair(before: TableRow | None, after: TableRow | None) -> tuple[Values, Values]:
-        if before is None or after is None:
-            return {}, {}
-        attack = attack_of(after.variant)
-        first = first_points.get((after.run_id, after.epoch, attack))
-        # A method at inference time is gone at the attack's first point already.
-        is_bypassed = before.at_inference and is_white_box(attack)
-        if first is not None and not is_bypassed:
-            return first.metrics, after.metrics
-        return numbers_before(before, after.variant), after.metrics
-
+    numbers_before = _NumbersBeforeAttack(results)
     attacked: list[AttackedRun] = []
-    for row in last.values():
-        before, panel = plain[row.run_id, row.epoch], panels[row.panel]
-        retain_after = retain_rows.get((row.panel, row.variant))
-        attacked.append(
-            AttackedRun(
-                before,
-                panel.start.utility,
-                row.variant,
-                *pair(before, row),
-                *pair(panel.row("retain"), retain_after),
-            )
+    for row in last_attacked_rows.values():
+        plain_row = plain[row.run_id, row.epoch]
+        panel = panels[row.panel]
+        run = AttackedRun(
+            plain_row,
+            kept_at_start=panel.start.utility,
+            variant=row.variant,
+            before=numbers_before(plain_row, row),
+            after=row.metrics,
+            retain_before={},
+            retain_after={},
         )
+        plain_retain = panel.row("retain")
+        attacked_retain = retain_rows.get((row.panel, row.variant))
+        if plain_retain is not None and attacked_retain is not None:
+            run = replace(
+                run,
+                retain_before=numbers_before(plain_retain, attacked_retain),
+                retain_after=attacked_retain.metrics,
+            )
+        attacked.append(run)
     return tuple(attacked)
+
+
+class _NumbersBeforeAttack:
+    """Finds the numbers with which a model's numbers under an attack are compared."""
+
+    def __init__(self, results: Results) -> None:
+        self._plain_numbers = NumbersBefore.of(results.before)
+        self._first_points: dict[tuple[str, int, str], TableRow] = {}
+        """Rows before the first step of an attack that trains, by run, epoch and attack."""
+        for row in results.attacked:
+            if is_before_attack(row.variant):
+                self._first_points[row.run_id, row.epoch, attack_of(row.variant)] = row
+
+    def __call__(self, plain: TableRow, attacked: TableRow) -> Values:
+        """Return a model's numbers before an attack, on the rows that the attack asked.
+
+        Args:
+            plain: The model without an attack.
+            attacked: The same model under the attack.
+        """
+        attack = attack_of(attacked.variant)
+        first = self._first_points.get((attacked.run_id, attacked.epoch, attack))
+        # A method at inference time is gone at the attack's first point already.
+        is_bypassed = plain.at_inference and is_white_box(attack)
+        if first is not None and not is_bypassed:
+            return first.metrics
+        return self._plain_numbers(plain, attacked.variant)

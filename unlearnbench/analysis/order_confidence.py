@@ -38,7 +38,9 @@ from unlearnbench.stats.pareto_front import hypervolume
 from unlearnbench.stats.t_interval import ENOUGH_SEEDS
 
 SWAPS = 999
-"""Swaps drawn per test; more if the adjustment for many tests needs a smaller least p."""
+"""Swaps drawn per test; more if the adjustment for many tests needs a smaller least p.
+
+A swap exchanges the answers of two models to some questions at random (`stats/paired_test.py`)."""
 
 
 def assess_order(panels: Sequence[Panel], records: Iterable[Record]) -> OrderConfidence:
@@ -54,6 +56,12 @@ def assess_order(panels: Sequence[Panel], records: Iterable[Record]) -> OrderCon
 
 
 def _order(panel: Panel, record_of_id: Mapping[str, Record]) -> PanelOrder:
+    """Order the methods of one panel, and test the leading one.
+
+    Args:
+        panel: A panel with runs.
+        record_of_id: All records of the sweep.
+    """
     methods = tuple(
         _ranked_method(panel, best, place)
         for best, place in zip(panel.best, panel.places, strict=True)
@@ -75,6 +83,13 @@ def _order(panel: Panel, record_of_id: Mapping[str, Record]) -> PanelOrder:
 
 
 def _ranked_method(panel: Panel, best: Best, place: int | None) -> RankedMethod:
+    """Describe one method in the order of a panel.
+
+    Args:
+        panel: The panel.
+        best: The method's best setting, or why it has none.
+        place: Place of the setting, see `RankedMethod.place`.
+    """
     corner = panel.start.corner
     return RankedMethod(
         best.name,
@@ -97,7 +112,7 @@ def _points(panel: Panel, best: Best) -> list[tuple[float, float]]:
         ends = (end for end in panel.ends if end.run_id in choice.runs)
         settings = list(average_seeds(rows, ends))
     merits = [merit_of(setting) for setting in settings]
-    return [(merit[1], merit[0]) for merit in merits if merit is not None]
+    return [(merit.kept, merit.forgotten) for merit in merits if merit is not None]
 
 
 def _sensitivity(panel: Panel, records: Iterable[Record]) -> Sensitivity | None:
