@@ -1,4 +1,10 @@
-"""What sampled answers leak: leak@k by the number of answers, and its bounds."""
+"""What sampled answers leak: leak@k by the number of answers, and its bounds.
+
+leak@k is the probability that at least one of k sampled answers to a forget question *leaks*: its
+ROUGE-L recall of the true answer reaches a threshold. The number is a mean over questions. Its
+upper bound holds with probability 1 − alpha over questions. Samples are made by attacks, so only
+rows under attacks have these numbers.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,14 +18,18 @@ from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
 from unlearnbench.results.table import TableRow
 from unlearnbench.stats.sampled_scores import leak_at_k, mean_bound
 
-LEAK, BOUND = "leak_at_k", "leak_at_k_bound"
-"""Name of the metric, and of the column of its bound."""
+LEAK = "leak_at_k"
+"""Name of the metric. Its column has the name of the set at the end: `leak_at_k_forget`."""
+BOUND = "leak_at_k_bound"
+"""Column of its upper bound."""
 BOUNDS = "sampling-bounds"
 """The metric that has the bound."""
 BOUNDED_SET = "forget"
 """Name of the set that `sampling-bounds` is about."""
-THRESHOLD, ALPHA = 0.8, 0.01
-"""Defaults of both metrics."""
+THRESHOLD = 0.8
+"""Default threshold of both metrics."""
+ALPHA = 0.01
+"""Default of `sampling-bounds`: probability with which a bound may be exceeded."""
 
 
 def leak_columns(schema: BenchmarkSchema) -> tuple[str, str]:
@@ -71,24 +81,30 @@ def mean_leaks(
         its seeds was not sampled.
     """
     column, bound = leak_columns(schema)
-    with_samples = [row for row in attacked if row.metrics.get(column) is not None]
-    sampling = {row.variant for row in with_samples}
-    first = next((variant for variant in variants if variant in sampling), None)
-    sampled = {(row.run_id, row.epoch): row for row in with_samples if row.variant == first}
+    rows_with_samples = [row for row in attacked if row.metrics.get(column) is not None]
+    sampling_variants = {row.variant for row in rows_with_samples}
+    first = next((variant for variant in variants if variant in sampling_variants), None)
+    # By run and epoch, which names a plain row and the row of the same model under the attack.
+    sampled = {(row.run_id, row.epoch): row for row in rows_with_samples if row.variant == first}
     means: dict[Any, MeanLeak] = {}
     for row in sampled.values():
         leak = row.metrics[column]
         if row.kind != "run" and leak is not None:
             means[row.kind] = MeanLeak(leak, row.metrics.get(bound))
     for setting in settings:
-        of_seeds = [sampled.get((row.run_id, row.epoch)) for row in setting.rows]
-        under = [row for row in of_seeds if row is not None]
-        if setting.why_not or len(under) < len(of_seeds):
+        sampled_rows: list[TableRow] = []
+        for row in setting.rows:
+            sampled_row = sampled.get((row.run_id, row.epoch))
+            if sampled_row is not None:
+                sampled_rows.append(sampled_row)
+        lacks_seeds = len(sampled_rows) < len(setting.rows)
+        if setting.why_not or lacks_seeds:
             continue
-        (mean,) = average_seeds(under)
-        leak = mean.metrics[column]
+        # The rows are seeds of one setting, so there is one average.
+        (average,) = average_seeds(sampled_rows)
+        leak = average.metrics[column]
         if leak is not None:
-            means[setting.key] = MeanLeak(leak, mean.metrics.get(bound))
+            means[setting.key] = MeanLeak(leak, average.metrics.get(bound))
     return means
 
 
@@ -97,11 +113,13 @@ class LeakCurve:
     """The probability that one of k sampled answers leaks, mean over questions."""
 
     variant: str
+    """The attack that sampled."""
     ks: tuple[int, ...]
-    """1, 2, 4 …"""
+    """1, 2, 4 …, up to `samples`."""
     leaks: tuple[float, ...]
+    """leak@k for each of `ks`; empty if no question has scores of all of its samples."""
     bounds: tuple[float, ...]
-    """Upper bounds, each with probability 1 − alpha."""
+    """Upper bounds of `leaks`, each with probability 1 − alpha."""
     samples: int
     """Sampled answers to each question."""
     threshold: float
@@ -129,9 +147,11 @@ def leak_curve(schema: BenchmarkSchema, by_variant: Mapping[str, Evaluation]) ->
         evaluated = evaluation.sets.get(forget_set)
         if evaluated is None or evaluated.samples is None:
             continue
-        scores = evaluated.sampled_scores()  # [n, s]
-        scores = scores[~np.isnan(scores).any(axis=1)]
+        scores = evaluated.sampled_scores()  # [n, s]: ROUGE-L recall by question and sample
+        is_complete = ~np.isnan(scores).any(axis=1)
+        scores = scores[is_complete]
         question_count, samples = scores.shape
+        # The powers of 2 up to the number of samples.
         ks = [2**i for i in range(samples.bit_length())]
         leaks: list[float] = []
         if question_count:

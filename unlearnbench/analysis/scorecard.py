@@ -1,10 +1,13 @@
 """Scores of one setting by question, their parts, and why a score is no success.
 
-A score with its question, its parts and the models that it is relative to are declared by metrics
-(`Summary.question`). All numbers are those of the records; tests of them read the evaluations.
+A *score* answers one question about a model, for example whether it has forgotten, by one number.
+It is a `Summary`: a metric that is computed from other numbers of the same model,
+the score's *parts*, and possibly *relative to* the retain or start model. The summary declares the
+question, the parts and the models. All numbers are taken from the table; tests of them read the
+evaluations.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
@@ -49,13 +52,16 @@ class Score:
 
     label: str
     mean: float | None
+    """Mean over seeds; None if a seed has no number."""
     by_seed: Mapping[int, float]
+    """The number of each seed that has one."""
     interval: Interval | None
     """The mean's t interval over seeds; None without one."""
     warnings: Mapping[str, str]
     """Why the number is no success, by kind: `over-forgotten`, `unfamiliar`, `repetitive`,
     `bypassed`."""
     parts: tuple[Part, ...] = ()
+    """Its own parts, then other numbers that are made of some of the same parts."""
     why_not: str = ""
     """Reason why there is no number; empty if there is one, and if no reason is known."""
 
@@ -95,9 +101,15 @@ def best_beyond_chance(scores: Sequence[Score]) -> int | None:
     Returns:
         None if no score is, or if fewer than two have a mean.
     """
-    known = {i: score.by_seed for i, score in enumerate(scores) if score.mean is not None}
-    for position, by_seed in known.items():
-        others = [other for i, other in known.items() if i != position]
+    by_seed_of_position = {
+        position: score.by_seed for position, score in enumerate(scores) if score.mean is not None
+    }
+    for position, by_seed in by_seed_of_position.items():
+        others = [
+            other
+            for other_position, other in by_seed_of_position.items()
+            if other_position != position
+        ]
         if others and all(is_above(by_seed, other) for other in others):
             return position
     return None
@@ -150,6 +162,7 @@ class Scorer:
         self._numbers_of_retain = {} if retain is None else retain.metrics
         self._numbers_of_start = {} if start is None else start.metrics
         self._scores_of_rows: dict[tuple[tuple[str, int], ...], tuple[Score, ...]] = {}
+        """Cache of `scores`, by the run and epoch of each row."""
 
     def scores(self, rows: Sequence[TableRow]) -> tuple[Score, ...]:
         """Score a setting, given as the rows of its seeds.
@@ -159,20 +172,22 @@ class Scorer:
         """
         key = tuple((row.run_id, row.epoch) for row in rows)
         if key not in self._scores_of_rows:
-            asked = questions(self._schema)
-            self._scores_of_rows[key] = tuple(self._score(question, rows) for question in asked)
+            summaries = questions(self._schema)
+            self._scores_of_rows[key] = tuple(self._score(summary, rows) for summary in summaries)
         return self._scores_of_rows[key]
 
     def _score(self, score: Summary, rows: Sequence[TableRow]) -> Score:
-        """Return the answer of a setting to one question."""
+        """Return the answer of a setting to the question of one score."""
+        # The first column of a summary is its number. Further columns explain it.
         column = score.columns()[0]
-        # Other numbers that are made of some of the same parts.
-        rivals = [
+        own_parts = {*score.parts()}
+        # Such a number may count as a success what the score does not, see `_over_forgotten`.
+        sharing_parts = [
             summary.columns()[0].name
             for summary in self._schema.plan.summaries.values()
-            if not summary.question and {*summary.parts()} & {*score.parts()}
+            if not summary.question and own_parts.intersection(summary.parts())
         ]
-        parts = [self._part(name, rows) for name in (*score.parts(), *rivals)]
+        parts = [self._part(name, rows) for name in (*score.parts(), *sharing_parts)]
         mean = mean_of([row.metrics.get(column.name) for row in rows])
         by_seed: dict[int, float] = {}
         for row in rows:
@@ -182,24 +197,27 @@ class Scorer:
         interval = None
         if mean is not None:
             interval = interval_of_all([*by_seed.values()], column.bounds)
-        warnings = dict(self._warnings({*score.parts()}, parts, rows))
+        warnings = self._warnings(own_parts, parts, rows)
         return Score(column.label, mean, by_seed, interval, warnings, tuple(parts))
 
     def _part(self, name: str, rows: Sequence[TableRow]) -> Part:
         """Return a number that a score is made of, with the other models' numbers."""
         value = mean_of([row.metrics.get(name) for row in rows])
+        interval = None if value is None else self._over_questions.area_interval(rows, name)
         return Part(
             self._schema.column(name),
             value,
-            None if value is None else self._over_questions.area_interval(rows, name),
-            self._numbers_of_start.get(name),
-            self._numbers_of_retain.get(name),
+            interval,
+            start=self._numbers_of_start.get(name),
+            retain=self._numbers_of_retain.get(name),
         )
+
+    # Warnings
 
     def _warnings(
         self, made_of: set[str], parts: Sequence[Part], rows: Sequence[TableRow]
-    ) -> Iterator[tuple[str, str]]:
-        """Yield the kind and the sentence of each reason why the number is no success.
+    ) -> dict[str, str]:
+        """Return a sentence for each reason why the number is no success, by kind of reason.
 
         Args:
             made_of: Columns that the score is made of.
@@ -207,67 +225,111 @@ class Scorer:
             rows: Rows of the setting's seeds.
         """
         own_parts = [part for part in parts if part.column.name in made_of]
+        other_numbers = [part for part in parts if part.column.name not in made_of]
+        sentences = {
+            OVER_FORGOTTEN: self._over_forgotten(own_parts, other_numbers, rows),
+            "unfamiliar": _unfamiliar(parts),
+            "repetitive": self._repetitive(parts, made_of),
+        }
+        return {kind: sentence for kind, sentence in sentences.items() if sentence}
+
+    def _over_forgotten(
+        self, own_parts: Sequence[Part], other_numbers: Sequence[Part], rows: Sequence[TableRow]
+    ) -> str:
+        """Say that a setting knows less than the retain model; empty if it does not.
+
+        Args:
+            own_parts: Parts of the score.
+            other_numbers: Numbers that are made of some of the same parts. Those that rate the
+                setting above the retain model are named.
+            rows: Rows of the setting's seeds.
+        """
         beyond = self._part_beyond_retain(own_parts, rows)
-        if beyond is not None:
-            measure, name = self._schema.measures[beyond.column.name]
-            sentences = [
-                "over-forgotten: it knows less of the forget rows than the retain model, which "
-                f"never saw them ({measure.metric.label.lower()} on the {set_title(name)} is "
-                f"{beyond.value:.3f}, the retain model's is {beyond.retain:.3f})"
-            ]
-            sentences += [
-                f"{part.column.label} counts this as a success: {part.value:.2f}, the retain "
-                f"model has {part.retain:.2f}"
-                for part in parts
-                if part.column.name not in made_of
-                and part.value is not None
-                and part.retain is not None
-                and part.value > part.retain
-            ]
-            yield OVER_FORGOTTEN, "; ".join(sentences)
-        below = [
-            f"{part.column.label} {part.value:.3f} (retain model {part.retain:.3f})"
-            for part in parts
-            if part.value is not None
-            and part.interval is not None
-            and part.retain is not None
-            and part.interval[1] < part.retain
+        if beyond is None:
+            return ""
+        measure, set_name = self._schema.measures[beyond.column.name]
+        clauses = [
+            "over-forgotten: it knows less of the forget rows than the retain model, which "
+            f"never saw them ({measure.metric.label.lower()} on the {set_title(set_name)} is "
+            f"{beyond.value:.3f}, the retain model's is {beyond.retain:.3f})"
         ]
-        if below:
-            yield (
-                "unfamiliar",
-                "the forget rows look less familiar than rows that no model has seen, which gives "
-                f"them away as well: {', '.join(below)}",
-            )
+        for number in other_numbers:
+            if number.value is None or number.retain is None:
+                continue
+            if number.value > number.retain:
+                clauses.append(
+                    f"{number.column.label} counts this as a success: {number.value:.2f}, the "
+                    f"retain model has {number.retain:.2f}"
+                )
+        return "; ".join(clauses)
+
+    def _repetitive(self, parts: Sequence[Part], made_of: Collection[str]) -> str:
+        """Say that answers repeat themselves; empty if they do not, or the score does not count it.
+
+        Args:
+            parts: The score's parts, then other numbers.
+            made_of: Columns that the score is made of.
+        """
         repetitive = next((part for part in parts if self._is_repetitive(part)), None)
-        if repetitive is not None and repetitive.column.name in made_of:
-            yield (
-                "repetitive",
-                f"repetitive answers: {repetitive.column.label.lower()} "
-                f"{repetitive.value:.3f} (start model {repetitive.start:.3f})",
-            )
+        if repetitive is None or repetitive.column.name not in made_of:
+            return ""
+        return (
+            f"repetitive answers: {repetitive.column.label.lower()} "
+            f"{repetitive.value:.3f} (start model {repetitive.start:.3f})"
+        )
 
     def _is_repetitive(self, part: Part) -> bool:
         """Whether a part shows that answers repeat themselves much more than the start model's."""
-        measure = self._schema.measures.get(part.column.name)
-        if measure is None or measure[0].name != REPETITION:
+        measure_and_set = self._schema.measures.get(part.column.name)
+        if measure_and_set is None:
+            return False
+        measure, _ = measure_and_set
+        if measure.name != REPETITION:
             return False
         if part.value is None or part.start is None:
             return False
         return part.value < REPETITIVE_SHARE * part.start
 
     def _part_beyond_retain(self, parts: Sequence[Part], rows: Sequence[TableRow]) -> Part | None:
-        """Return a part that is below the retain model's value beyond chance, if low is wanted.
+        """Return a part that is below the retain model's value beyond chance.
 
-        The most telling part comes first. The retain model may have next to nothing of it, so that
-        no model can be below. Then the other parts count, at a level that allows for their number
-        (Bonferroni).
+        Only parts for which lower is better count. The most telling part comes first. The retain
+        model may have next to nothing of it, so that no model can be below. Then the other parts
+        count, at a level that allows for their number (Bonferroni).
+
+        Args:
+            parts: Parts of the score, in the order in which it declares them.
+            rows: Rows of the setting's seeds.
+
+        Returns:
+            None if no part is below.
         """
-        for number, part in enumerate(parts):
+        for position, part in enumerate(parts):
             if part.column.better != "lower" or part.value is None or part.retain is None:
                 continue
-            level = LEVEL if number == 0 else 1 - (1 - LEVEL) / (len(parts) - 1)
+            level = LEVEL if position == 0 else 1 - (1 - LEVEL) / (len(parts) - 1)
             difference = self._over_questions.difference(rows, part.column.name, level=level)
             if difference is not None and difference.is_below:
                 return part
         return None
+
+
+def _unfamiliar(parts: Sequence[Part]) -> str:
+    """Say that the forget rows look less familiar than unseen rows; empty if they do not.
+
+    The upper end of a membership attack's interval is then below the retain model's area, so that
+    an attacker recognises the forget rows by the opposite sign.
+    """
+    below: list[str] = []
+    for part in parts:
+        if part.value is None or part.interval is None or part.retain is None:
+            continue
+        _, high = part.interval
+        if high < part.retain:
+            below.append(f"{part.column.label} {part.value:.3f} (retain model {part.retain:.3f})")
+    if not below:
+        return ""
+    return (
+        "the forget rows look less familiar than rows that no model has seen, which gives "
+        f"them away as well: {', '.join(below)}"
+    )

@@ -11,7 +11,7 @@ import io
 import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,9 +30,29 @@ EDGE = 0.05
 _CHOICE = ("method", "entry", "model", "forget_fraction", "setting", "learning_rate", "epoch")
 """Columns of `tuning.csv` on the choice."""
 _COST = ("tokens_read", "tokens_back")
-"""Values that every step reports."""
+"""Values that every step reports: tokens of forward passes, and tokens of backward passes."""
 _TRIALS = ("trials", "failed", *_COST)
 """Columns of `tuning.csv` on its trials."""
+
+
+class _ReportColumn(NamedTuple):
+    """A column of `tuning.csv` with a number of the choice, or of the untuned defaults.
+
+    The name of the column joins the three parts, for example `reported_model_utility_mean`.
+    """
+
+    subject: str
+    """`reported` for the choice, `untuned` for the defaults, both on the other seeds."""
+    metric: str
+    """Column of the headline."""
+    statistic: str
+    """`mean` or `standard_deviation`, over seeds."""
+
+    def number(self, choice: Mapping[str, Any]) -> float | None:
+        """Return the number of a choice; None if it is unknown, or the defaults were not tried."""
+        report = choice[self.subject] or {}
+        number: float | None = report.get(self.metric, {}).get(self.statistic)
+        return number
 
 
 def tuned(selection: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
@@ -60,10 +80,10 @@ def to_csv(
         unit: Unit of the sweep, which names the column of the chosen epoch.
     """
     most_trials = max(len(choice["tuning"]["best_of"]) for choice in choices)
-    numbers = [
-        (kind, column, statistic)
-        for kind in ("reported", "untuned")
-        for column in columns
+    report_columns = [
+        _ReportColumn(subject, metric, statistic)
+        for subject in ("reported", "untuned")
+        for metric in columns
         for statistic in ("mean", "standard_deviation")
     ]
     text = io.StringIO()
@@ -72,7 +92,7 @@ def to_csv(
         [
             *(unit.value if name == Unit.EPOCH else name for name in _CHOICE),
             *_TRIALS,
-            *("_".join(number) for number in numbers),
+            *("_".join(column) for column in report_columns),
             "edges",
             *(f"best_of_{count}" for count in range(1, most_trials + 1)),
         ]
@@ -85,19 +105,12 @@ def to_csv(
             [
                 *(values_of_choice.get(name) for name in _CHOICE),
                 *(tuning.get(name) for name in _TRIALS),
-                *(_number(choice, *number) for number in numbers),
+                *(column.number(choice) for column in report_columns),
                 json.dumps(tuning["edges"], sort_keys=True),
                 *tuning["best_of"],
             ]
         )
     return text.getvalue()
-
-
-def _number(choice: Mapping[str, Any], kind: str, column: str, statistic: str) -> float | None:
-    """Return a number of a choice; None if it is unknown, or the defaults were not tried."""
-    report = choice[kind] or {}
-    number: float | None = report.get(column, {}).get(statistic)
-    return number
 
 
 def summary(
@@ -168,6 +181,6 @@ def _expected_best(worths: Sequence[float], panel: Panel) -> list[float]:
 
 
 def _cost(records: Iterable[Record]) -> dict[str, int]:
-    """Add up what the steps of runs have read and gone back through, in tokens."""
+    """Add up the tokens of the forward and backward passes of runs, by `_COST`."""
     steps = [step for record in records for step in record.steps]
     return {name: int(sum(step.reported.get(name, 0.0) for step in steps)) for name in _COST}
