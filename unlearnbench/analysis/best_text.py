@@ -1,6 +1,12 @@
 """The best settings of a panel in words: for the terminal, and for the conclusion.
 
 `best_lines` is a table, and `best_found` is the first sentence of a conclusion.
+
+A *panel* is one model and split. Its *headline* is the two numbers that methods are ranked by: what
+is kept (utility) and what is forgotten (called quality here). If the latter comes from a
+statistical test, it is log₁₀ of the test's p-value, and the sentences show p. The *leader* is the
+method whose best setting has forgotten most. A *choice* is a setting that `select` or `tune` has
+chosen on some seeds; it is shown with its numbers on the other seeds.
 """
 
 import math
@@ -28,15 +34,19 @@ from unlearnbench.results.outcomes import RunOutcome
 
 
 def best_lines(panel: Panel, most: int) -> list[str]:
-    """Return the `most` best methods as a table, with the start and the retain model.
+    """Return the best methods as a table, with the start and the retain model.
 
-    Empty without a best setting.
+    Args:
+        panel: Model and split.
+        most: Largest number of methods.
+
+    Returns:
+        Lines of text. Empty without a best setting, and if the start model has a fault.
     """
-    settings_and_places = [
-        (best.setting, place)
-        for best, place in zip(panel.best, panel.places, strict=True)
-        if best.setting is not None
-    ]
+    settings_and_places: list[tuple[Setting, int | None]] = []
+    for best, place in zip(panel.best, panel.places, strict=True):
+        if best.setting is not None:
+            settings_and_places.append((best.setting, place))
     if panel.start.fault or not settings_and_places:
         return []
 
@@ -54,8 +64,9 @@ def best_lines(panel: Panel, most: int) -> list[str]:
         retain_numbers = _number_cells(panel, retain.kept, retain.forgotten)
         rows.append(["retain model", "-", "-", *retain_numbers, "-", "-"])
 
-    # With one seed there are no places, and the columns of seeds and places say nothing.
-    has_one_seed = all(row[-2] in ("1", "-") for row in rows[1:])
+    # With one seed there are no places, and the last two columns, seeds and places, say nothing.
+    shown_settings = [setting for setting, _ in settings_and_places[:most]]
+    has_one_seed = all(len(setting.rows) == 1 for setting in shown_settings)
     if has_one_seed:
         rows = [row[:-2] for row in rows]
     is_right_aligned = [False, *[True] * (len(rows[0]) - 1)]
@@ -217,11 +228,20 @@ def _none_forgot(panel: Panel, leader: RankedMethod, start_quality: float) -> st
 
 
 def _recommended(panel: Panel, leader: RankedMethod, best: Setting) -> list[str]:
-    """Return sentences on the leading method's best setting, or that it only comes closest."""
+    """Return sentences on the leading method's best setting, or that it only comes closest.
+
+    Args:
+        panel: Model and split.
+        leader: The leading method.
+        best: Its best setting, whose headline numbers are both known.
+    """
     headline = panel.headline
-    forgotten, kept = headline.forgotten, headline.kept.plain_short
-    quality, utility = best.forgotten or 0.0, best.kept or 0.0
+    forgotten = headline.forgotten
+    kept = headline.kept.plain_short
+    quality = best.forgotten or 0.0
+    utility = best.kept or 0.0
     test = forgotten.test
+    # The number of a test is log₁₀ of its p-value. A small p finds what is left.
     passes_test = test is None or quality > math.log10(test.level)
     value = quality_text(forgotten, quality)
 
@@ -250,7 +270,7 @@ def _recommended(panel: Panel, leader: RankedMethod, best: Setting) -> list[str]
             "saw the forget set."
         )
     elif ends is not None:
-        low, high = (p_value(end) if test else forgotten.text(end) for end in ends)
         name = "p" if test else forgotten.name
+        low, high = [p_value(end) if test else forgotten.text(end) for end in ends]
         sentences.append(f"Over its {leader.seeds} seeds, {name} is between {low} and {high}.")
     return sentences

@@ -60,8 +60,11 @@ def verdict(panel: PanelComparison, a: str, b: str, tests: int) -> tuple[str, ..
 
 def _claim(panel: PanelComparison, a: Side, b: Side) -> str:
     """Say which side forgets more, with the numbers of the test, or else of the headline."""
-    better, worse = (b, a) if panel.better is b else (a, b)
-    kept, forgotten = panel.headline.kept, panel.headline.forgotten
+    b_is_better = panel.better is b
+    # Without a better side, A is named first.
+    better, worse = (b, a) if b_is_better else (a, b)
+    kept = panel.headline.kept
+    forgotten = panel.headline.forgotten
     sentence = f"{better.name} forgets more than {worse.name}"
     if panel.better is None:
         sentence = f"these runs do not show whether {a.name} or {b.name} forgets more"
@@ -79,11 +82,11 @@ def _claim(panel: PanelComparison, a: Side, b: Side) -> str:
     if test is None:
         shown = f"{a.name} {forgotten.text(a.quality)}, {b.name} {forgotten.text(b.quality)}"
         return f"{sentence} {condition}. {forgotten.name}: {shown}; {forgotten.better} is better."
-    distances = test.distance_a, test.distance_b
-    of_better, of_worse = reversed(distances) if better is b else distances
+    distance_of_better = test.distance_b if b_is_better else test.distance_a
+    distance_of_worse = test.distance_a if b_is_better else test.distance_b
     return (
-        f"{sentence} {condition}. {better.name} is at D = {of_better:.3f}, "
-        f"{worse.name} at {of_worse:.3f}; D is the distance of a model's truth "
+        f"{sentence} {condition}. {better.name} is at D = {distance_of_better:.3f}, "
+        f"{worse.name} at {distance_of_worse:.3f}; D is the distance of a model's truth "
         "ratios from those of a model that never saw the forget set, 0 at best and 1 at worst."
     )
 

@@ -1,4 +1,9 @@
-"""One model in words: has it forgotten, is it private, and what does it keep?"""
+"""One model in words: has it forgotten, is it private, and what does it keep?
+
+Commands that judge one model print these sentences. Each begins with its question, for example
+"Private? No: …". A membership attack guesses whether a model was trained on a row. An area under
+its ROC curve (AUC) of ½ is chance.
+"""
 
 from collections.abc import Iterator, Mapping
 
@@ -31,6 +36,7 @@ def model_sentences(
 
 
 def _forgotten(row: TableRow, over_questions: OverQuestions) -> Iterator[str]:
+    """Yield what is known of whether the model has forgotten; nothing if nothing is known."""
     removed = _removed(row)
     if removed:
         yield removed
@@ -126,8 +132,9 @@ def _kept(row: TableRow, share: float | None, intervals: Mapping[str, Ends], pro
     ends = intervals.get(KEPT_SHARE)
     if ends is None or share is None:
         return f"{text}."
-    percent, low, high = (f"{100 * value:.0f}" for value in (share, *ends))
-    return f"{text}, which is {percent} % [{low}, {high} %] of the start model's."
+    low, high = ends
+    percents = f"{100 * share:.0f} % [{100 * low:.0f}, {100 * high:.0f} %]"
+    return f"{text}, which is {percents} of the start model's."
 
 
 def _lacking(over_questions: OverQuestions) -> str:

@@ -2,8 +2,11 @@
 
 Settings are compared after their last evaluated epoch, as someone sees them who trains with a
 setting and does not select an epoch. Collapsed settings take no part in ranges (`sensitivities`),
-because it is no robustness that their numbers hardly differ. A strip has every setting of a method,
-and says which ones collapsed (`strips`).
+because it is no robustness that their numbers hardly differ.
+
+A *strip* is a line of a figure with a mark for every setting of one method. It also shows which
+settings collapsed (`strips`). A setting is evaluated after several epochs, and has a `Setting` for
+each of them. Together they are its *trajectory*, for which `Setting.trajectory` is the key.
 """
 
 from collections import defaultdict
@@ -49,13 +52,14 @@ class MethodSensitivity(OnPanel):
     """The settings of one method on one model and split."""
 
     family: str
+    """Name of the method with its retain term, such as `npo+nll`, without hyperparameters."""
     settings: tuple[Setting, ...]
     """After their last epoch; at least two."""
     dependences: tuple[Dependence, ...]
     """The learning rate first; only those that have several values."""
 
     def span(self, column: str) -> Span | None:
-        """Return the span of a column's means over the settings; None below two numbers."""
+        """Return the span of a column's means over the settings; None for fewer than two means."""
         known = [setting.metrics.get(column) for setting in self.settings]
         means = [mean for mean in known if mean is not None]
         if len(means) < 2:
@@ -90,15 +94,20 @@ class Strip(OnPanel):
 
 def strips(panels: Iterable[Panel]) -> tuple[Strip, ...]:
     """List every method of each panel with all of its settings, by name."""
-    return tuple(strip for panel in panels for strip in _strips_of_panel(panel))
+    found: list[Strip] = []
+    for panel in panels:
+        found += _strips_of_panel(panel)
+    return tuple(found)
 
 
 def _strips_of_panel(panel: Panel) -> list[Strip]:
+    """Make the strip of each method of a panel, by name."""
     settings_of_trajectory: dict[Any, list[Setting]] = defaultdict(list)
     for setting in panel.settings:  # By ascending epochs.
         if setting.epoch > 0:
             settings_of_trajectory[setting.trajectory].append(setting)
     collapsed = _collapsed_trajectories(panel)
+    # All three by method.
     marks: dict[str, list[StripMark]] = defaultdict(list)
     without_number: dict[str, int] = defaultdict(int)
     families: set[str] = set()
@@ -123,7 +132,11 @@ def _strips_of_panel(panel: Panel) -> list[Strip]:
 
 
 def _last_with_number(settings: Sequence[Setting]) -> Setting | None:
-    """Return the last of a setting's epochs with a number of the headline."""
+    """Return the last epoch of a trajectory with a number of the headline; None without one.
+
+    Args:
+        settings: The epochs of one setting, ascending.
+    """
     for setting in reversed(settings):
         if setting.kept is not None or setting.forgotten is not None:
             return setting
@@ -136,7 +149,10 @@ def _by_rate(mark: StripMark) -> tuple[float, str]:
 
 
 def _collapsed_trajectories(panel: Panel) -> set[Any]:
-    """Return the trajectories with a run that collapsed. Its seed has no row at the last epoch."""
+    """Return the keys of trajectories with a run that collapsed.
+
+    A collapsed run has no row at the last epoch, so all epochs have to be searched for one.
+    """
     return {
         setting.trajectory
         for setting in panel.settings
@@ -181,10 +197,17 @@ def value_of(setting: Setting, path: Path) -> Any:
 
 def _dependences(settings: Sequence[Setting]) -> tuple[Dependence, ...]:
     """Find the settings that differ in one value: the learning rate first, then by name."""
-    names: dict[Path, str] = {(): RATE}
+    # All seeds of a setting have the same hyperparameters, so the first row stands for them.
     names_of_paths = names_of(setting.rows[0].setting for setting in settings)
-    names |= dict(sorted(names_of_paths.items(), key=lambda path_and_name: path_and_name[1]))
-    varied = [path for path in names if len({_text(setting, path) for setting in settings}) > 1]
+    names: dict[Path, str] = {(): RATE}
+    for path in sorted(names_of_paths, key=lambda path: names_of_paths[path]):
+        names[path] = names_of_paths[path]
+    varied: list[Path] = []
+    for path in names:
+        values = {_text(setting, path) for setting in settings}
+        if len(values) > 1:
+            varied.append(path)
+
     dependences: list[Dependence] = []
     for path in varied:
         others = [other for other in varied if other != path]
@@ -207,14 +230,16 @@ def _lines(
     Returns:
         The groups of two settings or more, each ordered by the value.
     """
-    settings_of_line: dict[tuple[str, ...], list[Setting]] = defaultdict(list)
+    settings_of_values: dict[tuple[str, ...], list[Setting]] = defaultdict(list)
     for setting in settings:
-        settings_of_line[tuple(_text(setting, other) for other in others)].append(setting)
-    return tuple(
-        tuple(sorted(line, key=lambda setting: _order(value_of(setting, path))))
-        for line in settings_of_line.values()
-        if len(line) > 1
-    )
+        other_values = tuple(_text(setting, other) for other in others)
+        settings_of_values[other_values].append(setting)
+    lines: list[tuple[Setting, ...]] = []
+    for line in settings_of_values.values():
+        if len(line) > 1:
+            line.sort(key=lambda setting: _order(value_of(setting, path)))
+            lines.append(tuple(line))
+    return tuple(lines)
 
 
 def _text(setting: Setting, path: Path) -> str:
