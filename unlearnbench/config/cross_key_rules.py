@@ -54,7 +54,10 @@ def faults_across_keys(
 
 
 def _one_unit_of_budget(config: SweepConfig) -> Iterator[Fault]:
-    """Refuse two budgets, and evaluations or patience in another unit than the budget's."""
+    """Refuse two budgets, and evaluations or a patience in another unit than the budget.
+
+    In a sweep by steps, a key in epochs is refused only if the configuration states it.
+    """
     evaluation = config.evaluation
     patience = evaluation.patience
     if config.steps is None:
@@ -107,7 +110,7 @@ def _entries_of_one_method_agree(config: SweepConfig) -> Iterator[Fault]:
 def _evaluation_of_entry(
     config: SweepConfig, index: int, evaluation: EntryEvaluation
 ) -> Iterator[Fault]:
-    """Refuse an entry's moments of evaluation in another unit, or where all have to be equal."""
+    """Refuse moments of an entry in another unit, or if all methods need the same moments."""
     place: Loc = ("methods", index, "evaluation")
     if config.steps is None and evaluation.every_steps is not None:
         yield Fault((*place, "every_steps"), f"{_COUNTS_STEPS}; write every")
@@ -147,6 +150,7 @@ def _no_ranges_in_a_grid(
 
 
 def _no_eight_bit_optimizer_with_several_processes(config: SweepConfig) -> Iterator[Fault]:
+    """Refuse 8-bit optimisers for runs that have several processes."""
     trainings: dict[Loc, TrainingSettings | None] = {("training",): config.training}
     for index, grid in enumerate(config.methods):
         trainings["methods", index, "training"] = grid.training
@@ -164,7 +168,7 @@ def _no_eight_bit_optimizer_with_several_processes(config: SweepConfig) -> Itera
 
 
 def _metrics_can_be_reported(config: SweepConfig) -> Iterator[Fault]:
-    """Refuse chosen metrics that this benchmark cannot report, or sharded weights do not allow."""
+    """Refuse chosen metrics that this benchmark cannot report, or that need unsharded weights."""
     sharded = _sharded_models(config)
     for name, settings in config.evaluation.metrics.items():
         loc = ("evaluation", "metrics", name)
@@ -252,7 +256,7 @@ def _float16_is_not_trained(config: SweepConfig) -> Iterator[Fault]:
 
 
 def _trainings_of_weights(config: SweepConfig, model: ModelSettings) -> Iterator[str]:
-    """Yield what trains weights of a model, except for adapters in float16."""
+    """Yield a sentence for each training of a model's weights, except of adapters in float16."""
     if model.fine_tuned is None:
         yield "the start model is trained here"
     retain_models = {split_name("retain", key) for key in config.split_keys}
@@ -267,7 +271,7 @@ def _trainings_of_weights(config: SweepConfig, model: ModelSettings) -> Iterator
 
 
 def _trainings_by_attacks(config: SweepConfig) -> Iterator[str]:
-    """Yield the attacks that train weights, except for adapters in float16."""
+    """Yield a sentence for each attack that trains weights, except of adapters in float16."""
     for spec in config.attacks:
         attack: type[Attack] = registry.load("attacks", spec.name)
         if not issubclass(attack, WeightAttack) or not attack.trains:
@@ -291,7 +295,7 @@ def _attacks_have_their_texts(config: SweepConfig) -> Iterator[Fault]:
 
 
 def _requests_can_follow_each_other(config: SweepConfig) -> Iterator[Fault]:
-    """Refuse what cannot be run request after request."""
+    """Refuse a search, untrained methods, and sharded weights, if requests run in sequence."""
     if config.requests == "apart":
         return
     loc: Loc = ("requests",)

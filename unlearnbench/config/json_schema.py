@@ -1,8 +1,8 @@
-"""The JSON schema of a configuration's YAML, for editors that complete and check while one types.
+"""The JSON schema of a configuration's YAML, for editors that complete keys and check them.
 
-Pydantic makes it of `WrittenConfig`, with the settings of every method, modifier, metric, benchmark
-and attack that is installed or was registered from a file. It has no rules across keys. Only the
-loader checks them.
+Pydantic generates it from `WrittenConfig`, with the settings of every method, modifier, metric,
+benchmark and attack that is installed or was registered from a file. It has no rules across keys.
+Only the loader checks them.
 """
 
 import json
@@ -48,12 +48,12 @@ def schema_text() -> str:
 
 
 def _like(model: type[BaseModel], key: str) -> Any:
-    """Make an optional field with the description of a field of a model."""
+    """Make an optional field that has the description of the model's own field `key`."""
     return Field(default_factory=tuple, description=model.model_fields[key].description)
 
 
 def _names(kind: Kind) -> Any:
-    """Make the type of the names of a kind of plug-ins."""
+    """Make the type of a plug-in's name, which is one of those that can be loaded."""
     return Literal[registry.names(kind)]
 
 
@@ -80,7 +80,7 @@ def _any_of(kind: Kind, key: str, **entries: Any) -> Any:
 
 
 def _entries(kind: Kind) -> Any:
-    """Make the type of a list of names and of sections of settings by name, or of one section."""
+    """Make the type of a key that lists plug-ins of a kind, see the examples in `entries.py`."""
     fields: dict[str, Any] = {
         name: (_settings(kind, name), Field({}, description="its settings"))
         for name in registry.names(kind)
@@ -91,7 +91,7 @@ def _entries(kind: Kind) -> Any:
 
 
 def _settings(kind: Kind, name: str) -> Any:
-    """Make the type of a plug-in's settings."""
+    """Make the type of a plug-in's settings. A setting of a modifier may have several values."""
     plugin = registry.load(kind, name)
     if kind == "modifiers":
         return axes_model(plugin)

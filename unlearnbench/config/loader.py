@@ -106,15 +106,18 @@ def _of_benchmark(whole: Document, name: str, keys: Any) -> Document:
         name: Name of the benchmark.
         keys: Its section, which is merged over the configuration.
     """
-    common = deepcopy(whole.values)
-    sweep = common.pop("name", "benchmarks")
-    output = common.get("output", "runs")
-    common |= {"name": name, "output": f"{output}/{sweep}"}
-    common.setdefault("cache", f"{output}/cache")
-    if storage := common.get("storage"):
-        common["storage"] = f"{storage}/{sweep}"
-    document = Document(common, dict(whole.places))
+    values = deepcopy(whole.values)
+    sweep = values.pop("name", "benchmarks")
+    output = values.get("output", "runs")
+    values["name"] = name
+    values["output"] = f"{output}/{sweep}"
+    # The benchmarks share the cache, which would otherwise be in the `output` of each.
+    values.setdefault("cache", f"{output}/cache")
+    if storage := values.get("storage"):
+        values["storage"] = f"{storage}/{sweep}"
+    document = Document(values, dict(whole.places))
 
+    # In the document of one benchmark, the path of a key no longer begins with these two steps.
     above = ("benchmarks", name)
     places_of_keys = {loc[2:]: place for loc, place in whole.places.items() if loc[:2] == above}
     document.merge(Document(deepcopy(keys), places_of_keys))
@@ -168,7 +171,10 @@ def read_config(source: ConfigSource) -> Document:
 
 
 def _resolve_plugin_paths(values: dict[str, Any], source: ConfigSource) -> None:
-    """Make the paths of `plugins`, which are relative to the file, relative to the directory."""
+    """Make the paths of `plugins` relative to the working directory.
+
+    In the file they are relative to the file's folder. A text without a folder is left as it is.
+    """
     plugins: Any = values.get("plugins")
     if source.folder is None or not isinstance(plugins, list):
         return
@@ -209,7 +215,7 @@ def _add_problem(document: Document, details: ErrorDetails) -> None:
     path = document.path(loc)
     match details["type"]:
         case "too_short" if details["input"]:
-            # It is short only because its items are wrong, and these are reported.
+            # The list is too short only because wrong items do not count, and these are reported.
             return
         case "extra_forbidden":
             document.problem(path, unknown_key_text(document.values, path))

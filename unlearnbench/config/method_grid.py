@@ -56,7 +56,7 @@ def read_grid(value: Any) -> MethodGrid:
         ranges[WEIGHT] = retain_weights
     if ranges:
         # A search may draw any combination, so each combination of the ends has to be valid.
-        axes.expand(ends=("low", "high"))
+        axes.expand(with_high_ends=True)
     fixed = set(hyperparameters)
     if any(entry and "weight" in entry.model_fields_set for entry in retain_entries):
         fixed.add(WEIGHT)
@@ -82,22 +82,23 @@ class _EntryAxes:
     """Range of the weight of all retain terms; None if each has its own."""
     modifiers: tuple[str, ...]
 
-    def expand(self, ends: Sequence[str] = ("low",)) -> tuple[MethodSpec, ...]:
+    def expand(self, *, with_high_ends: bool = False) -> tuple[MethodSpec, ...]:
         """Make a spec of every combination of values.
 
         Args:
-            ends: The ends of each range that stand for its values: `low`, `high`, or both.
+            with_high_ends: Whether specs have both ends of each range, and not only the low end.
 
         Raises:
             ValidationError: With the faults that the method finds, each fault once.
         """
-        choices: list[Sequence[Any]] = []
-        for axis in self.hyperparameters.values():
-            choices.append(_ends(axis, ends) if isinstance(axis, Range) else axis)
+        choices = [
+            _values_of(axis, with_high_end=with_high_ends) for axis in self.hyperparameters.values()
+        ]
+        retains = self._weighted_retains(with_high_end=with_high_ends)
 
         specs: list[MethodSpec] = []
         refused: dict[Fault, None] = {}  # an ordered set: many combinations have the same fault
-        for *values, retain in itertools.product(*choices, self._weighted_retains(ends)):
+        for *values, retain in itertools.product(*choices, retains):
             combination = dict(zip(self.hyperparameters, values, strict=True))
             try:
                 specs.append(method_spec(self.method, combination, retain, self.modifiers))
@@ -115,11 +116,11 @@ class _EntryAxes:
         raise_faults(refused)
         return tuple(specs)
 
-    def _weighted_retains(self, ends: Sequence[str]) -> list[RetainSpec | None]:
-        """List the retain terms, with each end of the range of weights if there is one."""
+    def _weighted_retains(self, *, with_high_end: bool) -> list[RetainSpec | None]:
+        """List the retain terms. If their weights have a range, list each term with its ends."""
         if self.retain_weights is None:
             return list(self.retains)
-        weights = _ends(self.retain_weights, ends)
+        weights = _values_of(self.retain_weights, with_high_end=with_high_end)
         weighted: list[RetainSpec | None] = []
         for retain in self.retains:
             if retain is not None:
@@ -127,11 +128,15 @@ class _EntryAxes:
         return weighted
 
 
-def _ends(values: Range, ends: Sequence[str]) -> list[int | float]:
-    return [getattr(values, end) for end in ends]
+def _values_of(axis: Axis, *, with_high_end: bool = False) -> Sequence[Any]:
+    """Return the values of an axis that stand in specs: those of a list, or the ends of a range."""
+    if not isinstance(axis, Range):
+        return axis
+    return (axis.low, axis.high) if with_high_end else (axis.low,)
 
 
 def _ranges(axes: Mapping[str, Axis]) -> dict[str, Range]:
+    """Select the axes that are ranges."""
     return {key: values for key, values in axes.items() if isinstance(values, Range)}
 
 
@@ -147,7 +152,10 @@ def _retains(entries: Sequence[Any]) -> tuple[tuple[RetainSpec | None, ...], Ran
         entries: `RetainEntry` values, or None for no term.
 
     Returns:
-        The terms, and the range of their weights if they have one.
+        The terms, and the range of their weights. None if each term has its own weight.
+
+    Raises:
+        ValidationError: One of several terms has a range of weights.
     """
     retains: list[RetainSpec | None] = []
     for index, entry in enumerate(entries):
@@ -168,6 +176,7 @@ def _retains(entries: Sequence[Any]) -> tuple[tuple[RetainSpec | None, ...], Ran
 def tuned(grid: MethodGrid) -> MethodGrid:
     """Add the ranges that plug-ins declare for the hyperparameters that an entry does not state."""
     spec = grid.specs[0]
+    # By what precedes the names of their hyperparameters: nothing, or `sam.` as in `sam.rho`.
     plugins = {"": load_method(spec.name)}
     for modifier in spec.modifiers:
         plugins[f"{modifier}."] = load("modifiers", modifier)
@@ -194,7 +203,7 @@ def crossed(grid: MethodGrid, name: str, settings: Mapping[str, Axis]) -> Method
     """
     modifier = load("modifiers", name)
     axes = _prefixed(name, settings)
-    choices = [_ends(axis, ["low"]) if isinstance(axis, Range) else axis for axis in axes.values()]
+    choices = [_values_of(axis) for axis in axes.values()]
     specs: list[MethodSpec] = []
     for spec in grid.specs:
         for other in spec.modifiers:

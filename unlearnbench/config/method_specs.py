@@ -27,10 +27,11 @@ if TYPE_CHECKING:  # these import torch
 
 
 def default_hyperparameters(name: str, modifiers: Iterable[str] = ()) -> dict[str, Any]:
-    """Return the defaults of a method's hyperparameters, and of its modifiers' as `sam.rho`.
+    """Return the defaults of the hyperparameters of a method and its modifiers.
 
-    Hyperparameters without a default are left out.
+    Those of modifiers have names such as `sam.rho`. Hyperparameters without a default are left out.
     """
+    # By what precedes the names of their hyperparameters: nothing, or `sam.` as in `sam.rho`.
     plugins = {"": load_method(name)}
     for modifier in modifiers:
         plugins[f"{modifier}."] = load("modifiers", modifier)
@@ -92,7 +93,13 @@ def method_spec(
 def _check_roles(
     name: str, method: Any, retain: RetainSpec | None, modifiers: Mapping[str, Modifier]
 ) -> None:
-    """Check the modifiers that need the gradients of forget and retain rows apart.
+    """Check the modifiers that need separate gradients of forget rows and of retain rows.
+
+    Args:
+        name: Name of the method, for messages.
+        method: The method.
+        retain: Retain term that is added to the method's loss.
+        modifiers: Modifiers by name.
 
     Raises:
         PluginError: The loss has only one of the two gradients, or two modifiers would both make
@@ -109,10 +116,10 @@ def _check_roles(
             "add retain: nll"
         )
     # A filter only reads the gradients of the roles. The other kinds make one gradient of them.
-    consuming = [key for key in by_role if modifiers[key].kind != "filter"]
-    if len(consuming) > 1:
+    merging = [key for key in by_role if modifiers[key].kind != "filter"]
+    if len(merging) > 1:
         raise PluginError(
-            f"modifiers: {' and '.join(consuming)} each take the gradients of the roles apart; "
+            f"modifiers: {' and '.join(merging)} each take the gradients of the roles apart; "
             "keep one"
         )
 
@@ -144,17 +151,20 @@ def _made_modifiers(
 ) -> dict[str, Modifier]:
     """Make modifiers from the hyperparameters of a spec.
 
+    Args:
+        names: Names of the modifiers.
+        hyperparameters: Those of a modifier have names such as `sam.rho`. Others are ignored.
+
     Returns:
         Modifiers by name, in the order in which they are applied: by kind, then by name.
     """
     modifiers: dict[str, Modifier] = {}
     for name in names:
         prefix = f"{name}."
-        settings = {
-            key.removeprefix(prefix): value
-            for key, value in hyperparameters.items()
-            if key.startswith(prefix)
-        }
+        settings: dict[str, Any] = {}
+        for key, value in hyperparameters.items():
+            if key.startswith(prefix):
+                settings[key.removeprefix(prefix)] = value
         with plugin_code(f"modifier {name!r}", passing=ValidationError):
             modifiers[name] = load("modifiers", name).model_validate(settings)
     return dict(sorted(modifiers.items(), key=lambda named: (named[1].kind, named[0])))

@@ -41,7 +41,9 @@ MetricChoices = Mapping[str, Mapping[str, Any]]
 NO_CHOICES: MetricChoices = {}
 
 COLUMN_NAME = re.compile(r"[a-z][a-z0-9_]*")
+"""Names that a column may have."""
 _NO_DEFAULT = "; give each field a default, or the metric no `roles`"
+"""Advice if a metric that every benchmark reports has a setting without a default."""
 
 
 def benchmark_plan(
@@ -78,6 +80,15 @@ def _benchmark_plan(
     references: frozenset[Reference],
     on_offer: tuple[Offer, ...],
 ) -> MetricPlan:
+    """Plan the metrics of a benchmark, see `benchmark_plan`.
+
+    Args:
+        profile: Evaluation rules.
+        benchmark: The benchmark.
+        chosen: Metrics that the configuration names, as JSON because a dict cannot be hashed.
+        references: Models that runs are compared with.
+        on_offer: All metrics that can be loaded now.
+    """
     for name, role in benchmark.set_roles.items():
         _check_words(
             f"benchmark {benchmark.source!r}: role of set {name!r}", {role}, get_args(Role)
@@ -152,7 +163,7 @@ def metric_plan(
     columns = own_columns + further.columns(roles)
     return MetricPlan(
         measures=(*own.measures_by_name(), *further.measures_by_name()),
-        summaries=dict(own.summaries + further.summaries),
+        summaries=own.summaries | further.summaries,
         columns=tuple(planned.column for planned in columns if not planned.needs_attack),
         own=frozenset(planned.column.name for planned in own_columns if not planned.needs_attack),
         faults=tuple(all_faults),
@@ -176,14 +187,14 @@ class _PlannedColumn(NamedTuple):
 class _MetricGroup:
     """Metrics whose columns stand together in a table."""
 
-    summaries: list[tuple[str, Summary]] = field(default_factory=list[tuple[str, Summary]])
-    """With their names."""
+    summaries: dict[str, Summary] = field(default_factory=dict[str, Summary])
+    """Summaries by the name of their plug-in."""
     measures: list[Measure] = field(default_factory=list[Measure])
 
     def add(self, name: str, metric: Summary | Measure) -> None:
         """Add a metric, with the name of its plug-in."""
         if isinstance(metric, Summary):
-            self.summaries.append((name, metric))
+            self.summaries[name] = metric
         else:
             self.measures.append(metric)
 
@@ -196,6 +207,7 @@ class _MetricGroup:
         return [measure for same_name in self._by_name().values() for measure in same_name]
 
     def _by_name(self) -> dict[str, list[Measure]]:
+        """Group the measures by name, in the order in which the names came first."""
         by_name: dict[str, list[Measure]] = {}
         for measure in self.measures:
             by_name.setdefault(measure.name, []).append(measure)
@@ -208,7 +220,7 @@ class _MetricGroup:
             roles: The role of each evaluation set, in the order of a table.
         """
         planned: list[_PlannedColumn] = []
-        for _, summary in self.summaries:
+        for summary in self.summaries.values():
             planned += [_PlannedColumn(column, summary.reads) for column in columns_of(summary)]
         for same_name in self._by_name().values():
             for set_name, role in roles.items():
@@ -220,12 +232,12 @@ class _MetricGroup:
 
 
 class _Planner:
-    """Makes one metric after the other, and sees to it that each column has one metric."""
+    """Makes one metric after the other, and refuses a metric whose column another one has."""
 
     def __init__(self, roles: Mapping[str, Role]) -> None:
         self.roles = roles
         self.taken: set[str] = set()
-        """Names of the columns so far."""
+        """Names of the columns of the metrics that were planned so far."""
 
     def planned(
         self, use: MetricUse, kind: type[Metric | Summary], *, is_chosen: bool = False
@@ -247,17 +259,23 @@ class _Planner:
             if isinstance(metric, Summary):
                 self._take_names(use.metric, columns_of(metric))
                 return metric
-            _check_words(
-                f"metric {use.metric!r}: sets (names of `roles`)", {*use.sets}, [*self.roles]
-            )
-            wanted_roles = metric.roles or ON_REQUEST
-            sets = use.sets or tuple(
-                name for name, role in self.roles.items() if role in wanted_roles
-            )
-            measure = Measure(use.name or use.metric.replace("-", "_"), metric, sets)
-            columns = [measure.column(name, self.roles[name]) for name in sets]
+            measure = self._measure(use, metric)
+            columns = [measure.column(name, self.roles[name]) for name in measure.sets]
             self._take_names(use.metric, columns)
             return measure
+
+    def _measure(self, use: MetricUse, metric: Metric) -> Measure:
+        """Return a metric with its sets: those that the use names, or all that have its roles.
+
+        Raises:
+            PluginError: The benchmark has no set of this name.
+        """
+        _check_words(f"metric {use.metric!r}: sets (names of `roles`)", {*use.sets}, [*self.roles])
+        sets = use.sets
+        if not sets:
+            wanted_roles = metric.roles or ON_REQUEST
+            sets = tuple(name for name, role in self.roles.items() if role in wanted_roles)
+        return Measure(use.name or use.metric.replace("-", "_"), metric, sets)
 
     def _take_names(self, metric: str, columns: Sequence[MetricColumn]) -> None:
         """Add columns to those that are taken.
@@ -300,11 +318,11 @@ def _applies(name: str, kind: type[Metric | Summary], roles: Mapping[str, Role])
 
 
 def _check_words(source: str, words: Iterable[str], known: Sequence[str]) -> None:
-    """Check that words are known.
+    """Check that a plug-in declares only words that exist.
 
     Args:
         source: The place of the words, for the message: `metric 'rouge': reads`.
-        words: The words.
+        words: The words, such as names of roles or of observations.
         known: All words that are allowed.
 
     Raises:
@@ -326,7 +344,11 @@ def _check_sets(name: str, metric: Metric | Summary, roles: Mapping[str, Role]) 
 
 
 def _missing_sets(metric: Metric | Summary, roles: Mapping[str, Role]) -> Set[str]:
-    """Return the names or roles of the sets that a metric needs and a benchmark lacks."""
+    """Return the names or roles of the sets that a metric needs and a benchmark lacks.
+
+    Membership inference names two sets. A summary needs sets of all its roles, and another metric
+    a set with one of its roles.
+    """
     present = {*roles.values()}
     if isinstance(metric, MembershipInference):
         return {metric.members, metric.others} - roles.keys()

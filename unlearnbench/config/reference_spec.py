@@ -1,4 +1,4 @@
-"""What the numbers of start and retain models depend on, for the ids of their evaluations.
+"""The values that the numbers of start and retain models depend on, and ids made from them.
 
 As in `RunSpec`, each field declares its part in ids, see `api/identity.py`. The ids are hashes of
 lists, because they were so in earlier versions. A list begins with the values that always count,
@@ -21,6 +21,7 @@ from unlearnbench.config.training_settings import TrainingSettings
 
 
 def _named_if_set(place: Place) -> Any:
+    """Return name and value of a field as one text, or leave out a field with its default."""
     is_set = place.value != place.default
     return f"{place.name} {place.value}" if is_set else LEFT_OUT
 

@@ -31,7 +31,8 @@ class Resources(Settings):
     )
 
     @model_validator(mode="after")
-    def _whole(self) -> Self:
+    def _gpus_suit_processes(self) -> Self:
+        """Check that a run has a part of one GPU, or one whole GPU for each process."""
         if self.gpu > 1 and self.gpu != int(self.gpu):
             raise ValueError(f"gpu must be a share of one or a whole number, got {self.gpu:g}")
         if self.processes and self.gpu and self.gpu != self.processes:
@@ -47,7 +48,7 @@ class Resources(Settings):
 
     @property
     def per_process(self) -> dict[str, float]:
-        """Resources of one process, by Ray's names."""
+        """Resources of one process, by Ray's names: `{"CPU": 1.0, "GPU": 0.5}`."""
         resources = {"CPU": self.cpu}
         if self.gpu:
             resources["GPU"] = self.gpu / self.world_size
@@ -76,7 +77,8 @@ class RaySettings(Settings):
 
     @field_validator("address")
     @classmethod
-    def _joinable(cls, address: str | None) -> str | None:
+    def _can_be_joined(cls, address: str | None) -> str | None:
+        """Refuse an address that is none, or from which a sweep cannot read its records."""
         if address is not None and address.startswith("ray://"):
             raise ValueError(
                 "through ray:// a sweep's loop would run inside the cluster, away from its "

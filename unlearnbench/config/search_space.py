@@ -1,14 +1,12 @@
 """The settings that a method entry allows, as a space to enumerate or to sample.
 
-Lists are choices, and ranges are sampled. The same command has the same runs anywhere: draws use
-only `random.Random.random`, whose sequence is the same in all versions of Python, and Sobol's
-sequence without scrambling, which is the same in all versions of SciPy.
+Lists are choices, and ranges are sampled. `point_sequences.py` draws the points.
 """
 
 import itertools
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -18,22 +16,25 @@ from unlearnbench.config import method_specs
 from unlearnbench.config.method_entry import Axis
 from unlearnbench.config.method_grid import WEIGHT, rates_of
 from unlearnbench.config.method_settings import MethodGrid, MethodSpec, RetainSpec
+from unlearnbench.config.point_sequences import PointSequence, even_points, independent_points
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.config.search import Range
 
-Point = tuple[MethodSpec, float | None]
-"""A setting: a method with all its hyperparameters, and a learning rate if it trains."""
 RATE = "learning_rate"
+"""Name of the axis of learning rates."""
 RETAIN = "retain"
-PointSequence = Literal["sobol", "recurrence"]
-"""Points of `search: {kind: quasi-random}` in a space of two axes or more.
-
-`recurrence`: an additive recurrence by powers of the root of x^(d+1) = x + 1 for d axes (Roberts
-2018), in sweeps that an earlier version began. Its powers may lie near fractions of small
-denominators. For example, one of three axes took three values in six trials.
-"""
+"""Name of the axis of retain terms."""
 DRAWS = 1000
 """Draws for each wanted setting after which a space counts as too small."""
+
+
+class Point(NamedTuple):
+    """One setting."""
+
+    spec: MethodSpec
+    """The method with all its hyperparameters."""
+    learning_rate: float | None
+    """None for a method that trains nothing."""
 
 
 class Space:
@@ -103,8 +104,8 @@ class Space:
         retain = values.get(RETAIN, self.base.retain)
         if retain is not None and WEIGHT in values:
             retain = RetainSpec(term=retain.term, weight=float(values[WEIGHT]))
-        own_axes = (RATE, RETAIN, WEIGHT)
-        hyperparameters = {key: value for key, value in values.items() if key not in own_axes}
+        not_of_method = (RATE, RETAIN, WEIGHT)
+        hyperparameters = {key: value for key, value in values.items() if key not in not_of_method}
         try:
             spec = method_specs.method_spec(
                 self.base.name,
@@ -119,30 +120,37 @@ class Space:
                 f"{error.errors(include_url=False)[0]['msg']}; narrow them"
             ) from None
         only_rate = None if isinstance(self.rates, Range) else self.rates[0]
-        return spec, values.get(RATE, only_rate)
+        return Point(spec, values.get(RATE, only_rate))
 
     def values(self, point: Point) -> dict[str, Any] | None:
         """Return the values of the axes at a setting; None if it is no point of this space."""
-        spec, rate = point
-        known: dict[str, Any] = self._defaults | spec.hyperparameters
-        known |= {RETAIN: spec.retain, RATE: rate}
-        if WEIGHT in self.axes:
-            known[WEIGHT] = self.grid.ranges[WEIGHT].low
-            if spec.retain is not None:
-                known[WEIGHT] = spec.retain.weight
-                # The axis of terms has each term with one weight, and the drawn weight replaces it.
-                by_term = {retain.term: retain for retain in self._retains if retain is not None}
-                known[RETAIN] = by_term.get(spec.retain.term, spec.retain)
-
+        all_values = self._all_values(point)
         values: dict[str, Any] = {}
         for name, axis in self.axes.items():
-            value = known.get(name)
-            is_inside = axis.contains(value) if isinstance(axis, Range) else value in axis
-            if not is_inside:
+            value = all_values.get(name)
+            is_on_axis = axis.contains(value) if isinstance(axis, Range) else value in axis
+            if not is_on_axis:
                 return None
             values[name] = value
-        # A setting that differs in what is no axis, such as its method, has the same values.
+        # A setting may also differ in something that is no axis, such as its method.
         return values if self.point(values) == point else None
+
+    def _all_values(self, point: Point) -> dict[str, Any]:
+        """Return what a setting has on every axis that its entry could have."""
+        retain = point.spec.retain
+        values: dict[str, Any] = self._defaults | point.spec.hyperparameters
+        values |= {RETAIN: retain, RATE: point.learning_rate}
+        if WEIGHT not in self.axes:
+            return values
+        if retain is None:
+            # Without a term every weight has the same setting. The low end stands for all of them.
+            values[WEIGHT] = self.grid.ranges[WEIGHT].low
+            return values
+        values[WEIGHT] = retain.weight
+        # The axis of terms has each term with one weight, and the drawn weight replaces it.
+        by_term = {listed.term: listed for listed in self._retains if listed is not None}
+        values[RETAIN] = by_term.get(retain.term, retain)
+        return values
 
     def everything(self) -> Iterator[Point]:
         """Yield all points of a space that is not a continuum."""
@@ -155,28 +163,21 @@ class Space:
         for values in itertools.product(*choices):
             yield self.point(dict(zip(self.axes, values, strict=True)))
 
-    def draws(
-        self, seed: int, *, evenly: bool = False, sequence: PointSequence = "sobol"
-    ) -> Iterator[Point]:
+    def draws(self, seed: int, sequence: PointSequence | None = None) -> Iterator[Point]:
         """Yield random points without end, the same points each time. Some may repeat.
 
         Args:
             seed: Seed of the points, or of the place at which an even sequence begins.
-            evenly: Whether the first point is the untuned one and the others fill the space. If
-                not, points are independent.
-            sequence: Sequence of the points that fill the space.
+            sequence: The first point is the untuned one, and the others fill the space evenly in
+                this sequence. None: points are independent.
         """
         source = random.Random(f"{seed} {self.key}")
-        if not evenly:
-            draws = _independent(len(self.axes), source)
+        if sequence is None:
+            drawn_shares = independent_points(len(self.axes), source)
         else:
             yield self.untuned
-            if sequence == "sobol" and len(self.axes) > 1:
-                draws = _sobol(len(self.axes), source)
-            else:
-                draws = _recurrence(len(self.axes), source)
-
-        for shares in draws:
+            drawn_shares = even_points(sequence, len(self.axes), source)
+        for shares in drawn_shares:
             values: dict[str, Any] = {}
             for (name, axis), share in zip(self.axes.items(), shares, strict=True):
                 if isinstance(axis, Range):
@@ -196,22 +197,21 @@ class Space:
             defaults[RATE] = load("methods", self.base.name).learning_rate
         values: dict[str, Any] = {}
         for name, axis in self.axes.items():
-            value = defaults.get(name)
-            if isinstance(axis, Range):
-                values[name] = value if axis.contains(value) else axis.value(0.5)
-            else:
+            default = defaults.get(name)
+            if not isinstance(axis, Range):
                 values[name] = axis[0]
+            elif axis.contains(default):
+                values[name] = default
+            else:
+                values[name] = axis.value(0.5)
         return self.point(values)
 
-    def sample(
-        self, trials: int, seed: int, *, evenly: bool = False, sequence: PointSequence = "sobol"
-    ) -> list[Point]:
+    def sample(self, trials: int, seed: int, sequence: PointSequence | None = None) -> list[Point]:
         """Draw different points. With more trials the first points stay the same.
 
         Args:
             trials: Number of points. If the space has no more points, all of them are returned.
             seed: See `draws`.
-            evenly: See `draws`.
             sequence: See `draws`.
 
         Raises:
@@ -220,8 +220,7 @@ class Space:
         if self.count is not None and self.count <= trials:
             return list(self.everything())
         points: dict[str, Point] = {}
-        draws = self.draws(seed, evenly=evenly, sequence=sequence)
-        for point in itertools.islice(draws, DRAWS * trials):
+        for point in itertools.islice(self.draws(seed, sequence), DRAWS * trials):
             points.setdefault(repr(point), point)
             if len(points) == trials:
                 return list(points.values())
@@ -231,134 +230,32 @@ class Space:
         )
 
 
-def _independent(axes: int, source: random.Random) -> Iterator[list[float]]:
-    """Yield independent uniform points in [0, 1)^axes."""
-    while True:
-        yield [source.random() for _ in range(axes)]
-
-
-_BITS = 30
-"""Binary digits of Sobol's points in SciPy."""
-_CHUNK = 64
-"""Points that are computed together. SciPy warns of numbers that are no power of two."""
-
-
-def _sobol(axes: int, source: random.Random) -> Iterator[list[float]]:
-    """Yield Sobol's points in [0, 1)^axes, with a random digital shift.
-
-    The directions are those of Joe and Kuo (2008). Of the first 2^k points, each axis has one point
-    in each of 2^k equal intervals. A digital shift (XOR of binary digits) keeps this property, but
-    an addition modulo 1 would not.
-    """
-    from scipy.stats.qmc import Sobol  # it takes a second to import
-
-    size = 2**_BITS
-    shifts = [int(source.random() * size) for _ in range(axes)]
-    points = Sobol(axes, scramble=False, bits=_BITS)
-    while True:
-        for point in points.random(_CHUNK):
-            pairs = zip(point, shifts, strict=True)
-            yield [(int(share * size) ^ shift) / size for share, shift in pairs]
-
-
-def _recurrence(axes: int, source: random.Random) -> Iterator[list[float]]:
-    """Yield an additive recurrence in [0, 1)^axes from a random start, see `PointSequence`."""
-    shares = [source.random() for _ in range(axes)]
-    root = 2.0
-    for _ in range(64):
-        root = (1 + root) ** (1 / (axes + 1))
-    while True:
-        yield list(shares)
-        for i, share in enumerate(shares):
-            shares[i] = (share + root ** -(i + 1)) % 1
-
-
 def points_of(
     grid: MethodGrid, config: SweepConfig, sequence: PointSequence = "sobol"
 ) -> list[Point]:
-    """Return the settings of a method entry that are known in advance; none if optuna chooses."""
-    search = config.search
-    if search.trials is None:  # a grid
-        points: list[Point] = []
-        for spec in grid.specs:
-            rates = rates_of(spec, grid, config)
-            if isinstance(rates, tuple):
-                points += [(spec, rate) for rate in rates]
-        return points
+    """Return the settings of a method entry that are known in advance; none if optuna chooses.
 
+    Args:
+        grid: The entry.
+        config: Its configuration.
+        sequence: Sequence of a quasi-random search. Other searches ignore it.
+    """
+    search = config.search
+    if search.trials is None:
+        return _points_of_grid(grid, config)
     space = Space(grid, config)
     tries_all_points = space.count is not None and space.count <= search.trials
     if search.kind == "optuna" and not tries_all_points:
         return []
-    evenly = search.kind == "quasi-random"
-    return space.sample(search.trials, search.seed, evenly=evenly, sequence=sequence)
+    sequence_drawn = sequence if search.kind == "quasi-random" else None
+    return space.sample(search.trials, search.seed, sequence_drawn)
 
 
-def entry_labels(methods: Sequence[MethodGrid]) -> tuple[Mapping[str, str], ...]:
-    """Return the names of each entry by label of its settings, such as `{npo: npo (beta=0.1)}`.
-
-    If several entries have a label, their names tell in what they differ. An entry with a list of
-    retain terms has settings of several labels.
-    """
-    texts_by_label: dict[str, list[Mapping[str, str]]] = {}
-    for grid in methods:
-        for label in dict.fromkeys(spec.label for spec in grid.specs):
-            texts_by_label.setdefault(label, []).append(_stated_texts(grid, label))
-
-    names: list[Mapping[str, str]] = []
-    named_so_far: dict[str, int] = {}
-    for grid in methods:
-        name_by_label: dict[str, str] = {}
-        for label in dict.fromkeys(spec.label for spec in grid.specs):
-            place = named_so_far.get(label, 0)
-            named_so_far[label] = place + 1
-            name_by_label[label] = _entry_name(label, place, texts_by_label[label])
-        names.append(name_by_label)
-    return tuple(names)
-
-
-def _entry_name(label: str, place: int, entries: Sequence[Mapping[str, str]]) -> str:
-    """Return the name of one of the entries of a label.
-
-    Args:
-        label: The label.
-        place: Place of the entry among these entries.
-        entries: Texts of the stated values of each entry, by hyperparameter.
-    """
-    if len(entries) == 1:
-        return label
-    own_texts = entries[place]
-    differences: list[str] = []
-    for key in sorted({key for texts in entries for key in texts}):
-        differs = len({texts.get(key) for texts in entries}) > 1
-        if differs and own_texts.get(key):
-            differences.append(f"{key}={own_texts[key]}")
-    has_equals = entries.count(own_texts) > 1
-    if has_equals or not differences:
-        differences.append(f"entry {place + 1}")
-    return f"{label} ({', '.join(differences)})"
-
-
-def _stated_texts(grid: MethodGrid, label: str) -> dict[str, str]:
-    """Return the values that an entry states for a label's settings, as text by hyperparameter."""
-    specs = [spec for spec in grid.specs if spec.label == label]
-    texts: dict[str, str] = {}
-    for name in dict.fromkeys(name for spec in specs for name in spec.hyperparameters):
-        values = dict.fromkeys(spec.hyperparameters.get(name) for spec in specs)
-        texts[name] = _axis_text(grid.ranges.get(name) or tuple(values))
-    weights = dict.fromkeys(spec.retain.weight for spec in specs if spec.retain is not None)
-    if weights:
-        texts[WEIGHT] = _axis_text(grid.ranges.get(WEIGHT) or tuple(weights))
-    if grid.learning_rates is not None:
-        texts[RATE] = _axis_text(grid.learning_rates)
-    return texts
-
-
-def _axis_text(axis: Axis) -> str:
-    """Return the text of an axis: `0.1`, `0.1 or 0.5`, `0.05 to 1`."""
-    if isinstance(axis, Range):
-        step = "" if axis.step is None else f" by {axis.step:.12g}"
-        log = " (log)" if axis.log else ""
-        return f"{axis.low:.12g} to {axis.high:.12g}{step}{log}"
-    texts = [f"{value:.12g}" if isinstance(value, float) else str(value) for value in axis]
-    return " or ".join(texts)
+def _points_of_grid(grid: MethodGrid, config: SweepConfig) -> list[Point]:
+    """Return every spec of an entry with every learning rate."""
+    points: list[Point] = []
+    for spec in grid.specs:
+        rates = rates_of(spec, grid, config)
+        if isinstance(rates, tuple):
+            points += [Point(spec, rate) for rate in rates]
+    return points

@@ -10,11 +10,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from unlearnbench.config.entry_labels import entry_labels
 from unlearnbench.config.method_entry import Axis
 from unlearnbench.config.method_settings import MethodGrid
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.config.search import Range
-from unlearnbench.config.search_space import Point, Space, entry_labels
+from unlearnbench.config.search_space import Point, Space
 
 
 @dataclass(frozen=True)
@@ -90,8 +91,7 @@ drawn its setting, and not if it only lies in the ranges of both."""
 
 def add_trials(trials: Trials, entry: Entry, point: Point, run_ids: Iterable[str]) -> None:
     """Note that an entry tries a setting by these runs."""
-    spec, _ = point
-    name = entry.name(spec.label)
+    name = entry.name(point.spec.label)
     trial = entry.trial(point)
     for run_id in run_ids:
         trials.setdefault(run_id, {})[name] = trial

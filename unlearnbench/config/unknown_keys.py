@@ -1,4 +1,4 @@
-"""What to say about a key that is unknown: the key that was probably meant, or those there are.
+"""The message about an unknown key: it names the key that was probably meant, or all known keys.
 
 The keys of a configuration form a tree of settings, in which plug-ins have their own sections.
 """
@@ -19,7 +19,7 @@ from unlearnbench.config.written import WrittenConfig
 
 LIKE_ENOUGH = 0.8
 """Least similarity to a key of the same section at which no other section is searched for the key.
-For example, `learning_rate` is as similar to `learning_rates`."""
+`learning_rate` and `learning_rates` are that similar."""
 
 
 def unknown_key_text(values: Any, path: Loc) -> str:
@@ -27,12 +27,13 @@ def unknown_key_text(values: Any, path: Loc) -> str:
 
     Args:
         values: The whole configuration.
-        path: Path of the unknown key.
+        path: Path of the unknown key, such as `("methods", 0, "btea")`.
     """
     *above, last = path
     key = str(last)
     fields = list(_section(values, tuple(above)).model_fields)
     near = did_you_mean(key, fields, LIKE_ENOUGH)
+    # In an entry of a method, an unknown key is a hyperparameter, which no other section has.
     if not near and "methods" not in above:
         near = _elsewhere(key)
     if not near:
@@ -40,6 +41,7 @@ def unknown_key_text(values: Any, path: Loc) -> str:
     if near:
         return f"unknown key{near}"
 
+    # The nearest name above the key, because a path also has the indices of lists.
     owner = next((step for step in reversed(above) if isinstance(step, str)), "")
     if owner == "methods":
         owner = values["methods"][above[-1]]["method"]
@@ -48,7 +50,12 @@ def unknown_key_text(values: Any, path: Loc) -> str:
 
 
 def _section(values: Any, path: Loc) -> type[BaseModel]:
-    """Return the settings whose fields are the keys of the section at a path."""
+    """Return the class whose fields are the keys of the section at a path.
+
+    Args:
+        values: The whole configuration, which names the plug-ins.
+        path: Path of the section, such as `("evaluation", "metrics", "mia-min-k")`.
+    """
     names = [step for step in path if isinstance(step, str)]
     model: Any
     match names:
@@ -64,6 +71,7 @@ def _section(values: Any, path: Loc) -> type[BaseModel]:
             model = registry.load("metrics", name)
         case below:
             model = WrittenConfig
+    # `below` is the rest of the path, from the plug-in's class or from the whole configuration.
     for name in below:
         model = _settings_in(model.model_fields[name].annotation) or model
     section: type[BaseModel] = model
@@ -71,7 +79,10 @@ def _section(values: Any, path: Loc) -> type[BaseModel]:
 
 
 def _elsewhere(key: str) -> str:
-    """Return a hint at the sections that have a key of this name, those nearest to the top."""
+    """Return a hint at the sections that have a key of this name, or "" if none has it.
+
+    If several sections have it, the hint names those nearest to the top.
+    """
     paths = list(_paths_to(WrittenConfig, key))
     if not paths:
         return ""

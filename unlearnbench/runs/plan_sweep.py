@@ -22,9 +22,10 @@ from unlearnbench.config.benchmark_rules import check_declarations
 from unlearnbench.config.entries import attack_from_spec
 from unlearnbench.config.plan import ModelFacts, Plan, make_plan
 from unlearnbench.config.plan_file import planned_commits, planned_sequence
+from unlearnbench.config.point_sequences import PointSequence
 from unlearnbench.config.profiles import profile_of
 from unlearnbench.config.schema import SweepConfig
-from unlearnbench.config.search_space import PointSequence, Space
+from unlearnbench.config.search_space import Space
 from unlearnbench.evaluation.made_up_sets import SAMPLES
 from unlearnbench.evaluation.metric_trial import try_metrics
 from unlearnbench.evaluation.privacy_control import holdout_notice

@@ -21,11 +21,12 @@ from unlearnbench.analysis.selection import chosen_settings
 from unlearnbench.analysis.selection_rule import RULES
 from unlearnbench.api.benchmark import SplitKey, split_order
 from unlearnbench.base.hashing import json_ready
+from unlearnbench.config.entry_labels import entry_labels
 from unlearnbench.config.plan import Plan
 from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import MethodSpec, ModelSettings
 from unlearnbench.config.search import SelectSettings
-from unlearnbench.config.search_space import Point, Space, entry_labels
+from unlearnbench.config.search_space import Point, Space
 from unlearnbench.config.trial import Entry, Trials, add_trials, entries_of
 from unlearnbench.results.finalize import table_of
 from unlearnbench.results.records import Record, planned_records, read_records
@@ -384,7 +385,7 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
 
 def stored_point(document: Mapping[str, Any]) -> Point:
     """Read the setting of a run from JSON."""
-    return MethodSpec.model_validate(document["method"]), document["learning_rate"]
+    return Point(MethodSpec.model_validate(document["method"]), document["learning_rate"])
 
 
 def _readable_point(document: Mapping[str, Any]) -> Point | None:

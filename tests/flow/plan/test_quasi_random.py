@@ -13,9 +13,10 @@ from unlearnbench.base.deferred_warnings import drain
 from unlearnbench.config.method_specs import method_spec
 from unlearnbench.config.plan import Plan, make_plan
 from unlearnbench.config.plan_file import planned_sequence
+from unlearnbench.config.point_sequences import PointSequence
 from unlearnbench.config.schema import MethodGrid, ModelSettings, SweepConfig
 from unlearnbench.config.search import Range, SearchSettings
-from unlearnbench.config.search_space import PointSequence, Space, points_of
+from unlearnbench.config.search_space import Space, points_of
 from unlearnbench.results.sweep_folder import claim_folder
 from unlearnbench.runs.plan_sweep import plan_sweep
 

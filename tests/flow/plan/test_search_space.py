@@ -14,7 +14,7 @@ from unlearnbench.config.loader import load_config
 from unlearnbench.config.plan import make_plan
 from unlearnbench.config.schema import RetainSpec, SweepConfig
 from unlearnbench.config.search import RETAIN_WEIGHT, Range, SearchSettings, SelectSettings
-from unlearnbench.config.search_space import Space, points_of
+from unlearnbench.config.search_space import Point, Space, points_of
 from unlearnbench.sweep.follow_up_runs import stages_of
 
 TEXT = """\
@@ -136,15 +136,17 @@ class TestSampling:
         spec, rate = points_of(config.methods[2], config)[0]
         other = {**spec.hyperparameters, "steering": 1.0}
         moved = spec.model_copy(update={"hyperparameters": other})
-        assert space.values((moved, rate)) is None, "what is fixed must be as it is"
+        assert space.values(Point(moved, rate)) is None, "what is fixed must be as it is"
         space = Space(config.methods[1], config)
         spec, rate = points_of(config.methods[1], config)[0]
         outside = {**spec.hyperparameters, "beta": 2.0}
-        assert space.values((spec.model_copy(update={"hyperparameters": outside}), rate)) is None
-        assert space.values((spec, 1.0)) is None
-        assert space.values((spec.model_copy(update={"retain": None}), rate)) is None
-        heavy = RetainSpec(term="kl", weight=2.5)
-        assert space.values((spec.model_copy(update={"retain": heavy}), rate)) is None
+        out_of_range = spec.model_copy(update={"hyperparameters": outside})
+        assert space.values(Point(out_of_range, rate)) is None
+        assert space.values(Point(spec, 1.0)) is None
+        without_retain = spec.model_copy(update={"retain": None})
+        assert space.values(Point(without_retain, rate)) is None
+        heavy = spec.model_copy(update={"retain": RetainSpec(term="kl", weight=2.5)})
+        assert space.values(Point(heavy, rate)) is None
 
 
 def test_how_many_runs_each_stage_has(load: Load) -> None:

@@ -13,12 +13,12 @@ import pytest
 
 from unlearnbench.analysis.named_contender import find_contender
 from unlearnbench.analysis.results import Results
+from unlearnbench.config.entry_labels import entry_labels
 from unlearnbench.config.loader import load_config
 from unlearnbench.config.plan import make_plan
 from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.config.search import Scheduler
-from unlearnbench.config.search_space import entry_labels
 from unlearnbench.results.records import EpochResult, Record, write_record
 from unlearnbench.sweep.follow_up_runs import FollowUpRuns, stages_of
 from unlearnbench.sweep.halving import HalvingByGroup, moments_of_halving

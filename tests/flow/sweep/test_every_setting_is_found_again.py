@@ -15,7 +15,7 @@ from unlearnbench.config.plan import make_plan
 from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.config.search import Range, SelectSettings
-from unlearnbench.config.search_space import Space
+from unlearnbench.config.search_space import Point, Space
 from unlearnbench.results.finalize import table_of
 from unlearnbench.results.records import planned_records, read_records, write_record
 from unlearnbench.sweep.follow_up_runs import FollowUpRuns, stored_point
@@ -156,7 +156,7 @@ def test_every_run_of_a_search_is_in_plan_table_and_choice(
 
     spaces = [Space(grid, config) for grid in config.methods]
     for run in trained:
-        point = run.method, run.learning_rate
+        point = Point(run.method, run.learning_rate)
         assert any(space.values(point) is not None for space in spaces), point
 
 
