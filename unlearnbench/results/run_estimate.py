@@ -3,6 +3,12 @@
 An estimate has three steps: count the work of a run (`Effort`), estimate its memory (`Footprint`),
 and divide the work by the rates of a device (`Rates`). The formulas are explained in
 docs/tutorials/run-on-a-cluster.md.
+
+A run has one or several *processes*, each with a device: a share of a GPU, a GPU, or a core. A
+model *scores* a given answer in one forward pass, and *decodes* (generates) an answer token by
+token. Decoding works in *slots*: a slot holds the keys and values of one answer at a time, and is
+filled again when the answer ends. "Half" is a precision of 2 bytes, bf16 or fp16. The sizes of a
+model are a `Shape`, and the batches, precisions and processes of a run a `Setup`.
 """
 
 from __future__ import annotations
@@ -15,7 +21,7 @@ from functools import lru_cache
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from unlearnbench.api.benchmark import Dataset
+from unlearnbench.api.benchmark import Dataset, SplitKey
 from unlearnbench.api.method import RETAIN_PARTS, LossBatch, Method, Needs, Terms
 from unlearnbench.api.modifier import Modifier, Perturb
 from unlearnbench.base.errors import ModelError, TrainingError
@@ -46,12 +52,18 @@ if TYPE_CHECKING:
 
 _GRID = 64
 """Widths of rows are rounded up to a multiple of this, so that few shapes have to be counted."""
-_UPDATED = 28
+_UPDATE_BYTES = 28
 """Bytes that an optimiser reads and writes for a weight in fp32."""
-_STARTED = 20.0
+_SWEEP_START = 20.0
 """Seconds to start Ray and its processes, and to write the page."""
 _SAMPLED_ALONE = 4
 """Cost of a token that is sampled outside a batch, in tokens that are scored in a batch."""
+_WEIGHT_BYTES_SENT = 2
+"""Bytes of a weight that processes exchange for a step."""
+_GRADIENT_BYTES_SENT = 4
+"""Bytes of a weight's gradient that processes exchange for a step."""
+_CHECKPOINT_INTERVAL = 10
+"""A checkpoint is saved once this many times the seconds have passed that saving takes."""
 
 
 @dataclass(frozen=True)
@@ -157,6 +169,7 @@ def training_flop(effort: Effort, shape: Shape, *, checkpointing: bool) -> float
 
 
 def _evaluates_in_half(shape: Shape, setup: Setup) -> bool:
+    """Whether matrix products of an evaluation are in half precision."""
     return setup.evaluated_in_half or shape.element_bytes == 2
 
 
@@ -166,14 +179,22 @@ def _rate(rates: Rates, *, in_half: bool) -> float:
 
 
 def _trains_in_half(shape: Shape, setup: Setup) -> bool:
+    """Whether matrix products of training are in half precision."""
     return setup.autocast or shape.element_bytes == 2
 
 
 def attack_seconds(work: AttackEffort, shape: Shape, setup: Setup, rates: Rates) -> float:
-    """Estimate the seconds of training by attacks, which train with a run's precision."""
+    """Estimate the seconds of training by attacks, which train with a run's precision.
+
+    Args:
+        work: Work of the attacks.
+        shape: Model that is attacked.
+        setup: Batches, precisions and processes of the run.
+        rates: Rates of the device of each process.
+    """
     world = setup.resources.world_size
     n = shape.matrices
-    # The forward pass and the gradients of activations. Checkpointing repeats the forward pass.
+    # As in `training_flop`, but an attack trains all weights or only its own small adapters.
     passes = (6 if setup.checkpointing else 4) * n
     weight_gradients = 2 * n
     flop = work.trained_tokens * (passes + weight_gradients) + work.adapted_tokens * passes
@@ -184,7 +205,7 @@ def attack_seconds(work: AttackEffort, shape: Shape, setup: Setup, rates: Rates)
     seconds = max(computing, launching)
     trains_all_weights = work.trained_tokens > 0
     if trains_all_weights:
-        seconds += work.steps * _UPDATED * shape.weights / rates.bandwidth
+        seconds += work.steps * _UPDATE_BYTES * shape.weights / rates.bandwidth
     return seconds
 
 
@@ -209,16 +230,18 @@ def hours_of(
     attacks = attack_seconds(effort.attacks, shape, setup, rates)
     loading = rates.started + 2 * shape.weights / rates.loaded
 
-    # A checkpoint is saved as soon as ten times the seconds that saving takes have passed.
-    save = (shape.trained_bytes + optimizer_bytes(shape, setup)) / rates.saved
-    save_count = int((training + scoring + decoding) / (10 * save)) if save else 0
+    seconds_of_save = (shape.trained_bytes + optimizer_bytes(shape, setup)) / rates.saved
+    save_count = 0
+    if seconds_of_save:
+        running = training + scoring + decoding
+        save_count = int(running / (_CHECKPOINT_INTERVAL * seconds_of_save))
     return Hours(
         training=training / 3600,
         scoring=scoring / 3600,
         decoding=decoding / 3600,
         attacks=attacks / 3600,
         loading=loading / 3600,
-        checkpoints=save_count * save / 3600,
+        checkpoints=save_count * seconds_of_save / 3600,
     )
 
 
@@ -230,10 +253,10 @@ def _training_seconds(effort: Effort, shape: Shape, setup: Setup, rates: Rates) 
     micro_batches = effort.steps * math.ceil(setup.batch_size / world / setup.items)
     # A GPU computes while its host launches the next operations, so the longer of both counts.
     seconds = max(computing, micro_batches * shape.layers * rates.launched)
-    seconds += effort.steps * _UPDATED * shape.trained / world / rates.bandwidth
+    seconds += effort.steps * _UPDATE_BYTES * shape.trained / world / rates.bandwidth
     if world > 1:
-        # Processes exchange weights in 2 bytes and gradients in 4 bytes.
-        seconds += effort.steps * (2 + 4) * shape.weights / rates.linked
+        bytes_sent = (_WEIGHT_BYTES_SENT + _GRADIENT_BYTES_SENT) * shape.weights
+        seconds += effort.steps * bytes_sent / rates.linked
     return seconds
 
 
@@ -247,30 +270,44 @@ def _decoding_seconds(
 ) -> float:
     """Estimate the seconds in which all evaluations of a run generate answers.
 
-    Answers are decoded in slots: as many at a time as their keys and values fit into memory.
+    Answers are decoded in slots: as many at a time as their keys and values fit into memory. A
+    *step* of decoding makes one token in each slot.
+
+    Args:
+        effort: Work of the run.
+        shape: Its model.
+        setup: Its batches, precisions and processes.
+        memory: Its estimated memory.
+        rates: Rates of the device of each process.
+        limit: Bytes that a process may use. None for no limit, so that each answer has a slot.
     """
     n = shape.matrices
+    # Answers of one evaluation in one process.
     answers = math.ceil(effort.answers / setup.resources.world_size)
     element_bytes = 2 if setup.evaluated_in_half else shape.element_bytes
     slots = answers
     if limit is not None:
         free = CACHE_SHARE * max(limit - memory.constant - memory.evaluation, 0)
-        cache = min(free, memory.keys)
+        bytes_of_slots = min(free, memory.keys)
         bytes_of_slot = effort.slot_tokens * shape.cache_width * element_bytes
-        slots = min(max(int(cache / bytes_of_slot), 1), answers)
+        slots = min(max(int(bytes_of_slots / bytes_of_slot), 1), answers)
     steps = 0.0
     if answers:
         # The slots empty and fill again until the end, which the longest answer may determine.
         steps = max(answers * effort.answer_tokens / slots, effort.longest_answer)
 
+    # A token takes 2n operations in the forward pass through n weights.
     # On a CPU most tokens are drafts that are verified, and cost as much as scored tokens.
     evaluation_rate = _rate(rates, in_half=_evaluates_in_half(shape, setup))
     computing = 2 * answers * effort.answer_tokens * n / evaluation_rate
-    # Each step reads all weights, and on average half of the columns of each slot.
+    # Each step reads all weights. Slots are half full on average, so half of their keys and values
+    # are read.
     elements = n + slots * effort.slot_tokens * shape.cache_width / 2
     reading = steps * element_bytes * elements / rates.bandwidth
+    # A GPU works while its host launches the next operations, so the longer of both counts.
     launching = steps * (shape.layers * rates.decoded + rates.interpreted)
-    return effort.whole_evaluations * (max(computing + reading, launching) + rates.summarised)
+    seconds_of_evaluation = max(computing + reading, launching) + rates.summarised
+    return effort.whole_evaluations * seconds_of_evaluation
 
 
 @dataclass(frozen=True)
@@ -280,6 +317,7 @@ class Estimate:
     run: RunSpec
     """The longest run with the largest forget set. Memory and effort are estimated for it."""
     runs: int
+    """Number of runs that the estimate is for."""
     resources: Resources
     shape: Shape
     setup: Setup
@@ -316,38 +354,69 @@ def estimate_plan(
         device: Bytes of a GPU's memory. None if they are not known.
 
     Returns:
-        The estimates, and a line for each model whose shape is not known.
+        The estimates, in the order of the plan, and a line for each model whose shape is not known.
     """
-    groups: dict[tuple[str, str], list[RunSpec]] = {}
+    runs_of_group: dict[tuple[str, str], list[RunSpec]] = {}
     for run in plan.runs:
-        groups.setdefault((run.model.name, run.method.model_dump_json()), []).append(run)
+        model_and_method = (run.model.name, run.method.model_dump_json())
+        runs_of_group.setdefault(model_and_method, []).append(run)
     estimates: list[Estimate] = []
     # Several methods of a model may give the same line. A dict keeps one, in order.
     unknown: dict[str, None] = {}
-    for (name, _), runs in groups.items():
-        resources = plan.config.resources_of(name)
-        # Runs that differ only in seed or learning rate do the same work.
-        run_of_work = {_work_of(run): run for run in runs}
+    for (model_name, _), runs in runs_of_group.items():
+        resources = plan.config.resources_of(model_name)
         try:
-            estimate_of_work = {
-                work: estimate_run(run, resources, benchmark, rates, device)
-                for work, run in run_of_work.items()
-            }
+            estimates.append(_estimate_runs(runs, resources, benchmark, rates, device))
         except ModelError as error:
-            unknown[f"{name}: {error}"] = None
-            continue
-        longest = max(
-            estimate_of_work.values(),
-            key=lambda estimate: (estimate.effort.rows, estimate.hours.total),
-        )
-        all_hours = sum(estimate_of_work[_work_of(run)].hours.total for run in runs)
-        estimates.append(replace(longest, runs=len(runs), all_hours=all_hours))
+            unknown[f"{model_name}: {error}"] = None
     return estimates, list(unknown)
 
 
-def _work_of(run: RunSpec) -> tuple[Any, ...]:
-    """Return what the work of a run depends on, among runs of one model and method."""
-    return run.forget_fraction, run.evaluate_at, run.budget
+def _estimate_runs(
+    runs: Sequence[RunSpec],
+    resources: Resources,
+    benchmark: Dataset,
+    rates: Rates | None,
+    device: int | None,
+) -> Estimate:
+    """Estimate the runs of one model and method together.
+
+    Args:
+        runs: The runs.
+        resources: Processes and GPUs of each run.
+        benchmark: As in `estimate_plan`.
+        rates: As in `estimate_plan`.
+        device: As in `estimate_plan`.
+
+    Raises:
+        ModelError: If the shape of the model is not known.
+    """
+    # Runs that differ only in seed or learning rate do the same work, and are estimated once.
+    run_of_work = {_work_of(run): run for run in runs}
+    estimate_of_work: dict[_Work, Estimate] = {}
+    for work, run in run_of_work.items():
+        estimate_of_work[work] = estimate_run(run, resources, benchmark, rates, device)
+    longest = max(
+        estimate_of_work.values(),
+        key=lambda estimate: (estimate.effort.rows, estimate.hours.total),
+    )
+    all_hours = sum(estimate_of_work[_work_of(run)].hours.total for run in runs)
+    return replace(longest, runs=len(runs), all_hours=all_hours)
+
+
+class _Work(NamedTuple):
+    """What the work of a run depends on, among runs of one model and method."""
+
+    forget_fraction: SplitKey
+    evaluate_at: tuple[int, ...]
+    """Epochs, or steps in a sweep by steps."""
+    budget: int
+    """Number of epochs of the run, or of steps."""
+
+
+def _work_of(run: RunSpec) -> _Work:
+    """Return the key by which equal work of several runs is found."""
+    return _Work(run.forget_fraction, run.evaluate_at, run.budget)
 
 
 def estimate_run(
@@ -365,6 +434,7 @@ def estimate_run(
     model = spec.model
     named_method = method_from_spec(spec.method)
     method = named_method if isinstance(named_method, Method) else _NoTraining()
+    # The shape depends on lengths and precision, and the micro-batch that fits memory on the shape.
     lengths = Lengths.of(row_lengths(spec, benchmark))
     needs = Objective(method, spec.method.retain).needs
     setup = _setup(spec, needs, lengths, resources, on_gpu=rates is not None)
@@ -427,8 +497,8 @@ def sweep_seconds(
     seconds = sum(estimate.all_hours for estimate in estimates) * 3600 / slots
     if slots > 1:
         # At the end some slots are idle while others work: for half of a run, on average.
-        longest = max((estimate.hours.total for estimate in estimates), default=0)
-        seconds += 1800 * longest
+        longest_hours = max((estimate.hours.total for estimate in estimates), default=0)
+        seconds += 3600 / 2 * longest_hours
 
     # The last estimate of a model stands for all of its methods, which differ little here.
     by_model = {estimate.run.model.name: estimate for estimate in estimates}
@@ -447,7 +517,7 @@ def sweep_seconds(
         hours_of_evaluation = evaluating / estimate.effort.whole_evaluations
         seconds += 2 * (1 + attacks.evaluations) * hours_of_evaluation * 3600
         seconds += 2 * attack_seconds(attacks, estimate.shape, estimate.setup, estimate.rates)
-    return _STARTED + seconds
+    return _SWEEP_START + seconds
 
 
 def _preparation_seconds(model: ModelToPrepare, estimate: Estimate) -> float:
@@ -464,7 +534,7 @@ def _preparation_seconds(model: ModelToPrepare, estimate: Estimate) -> float:
     flop *= 1 if is_in_half else rates.slower
     steps = model.rows / preparation.batch_size
     launching = steps * shape.layers * rates.launched
-    updating = steps * _UPDATED * shape.weights / rates.bandwidth
+    updating = steps * _UPDATE_BYTES * shape.weights / rates.bandwidth
     return rates.started + max(flop / rates.flops, launching) + updating
 
 
@@ -487,8 +557,8 @@ def budget_of(spec: RunSpec, trainer: Trainer, limit: int | None) -> Budget | No
     """Estimate the largest micro-batch that fits into memory.
 
     Args:
-        spec: Of the run.
-        trainer: With the run's own rows and processes.
+        spec: Specification of the run.
+        trainer: Its trainer, which knows the run's own rows and processes.
         limit: Bytes that a process may use. None for no limit.
 
     Returns:
@@ -598,7 +668,8 @@ def check_plan(plan: Plan, benchmark: Dataset, device: int | None) -> list[str]:
     Args:
         plan: With all runs.
         benchmark: Its rows are counted.
-        device: Bytes of a GPU's memory. None if there is no GPU, or its memory is not known.
+        device: Bytes of a GPU's memory. None if there is no GPU, or its memory is not known. Then
+            nothing is checked.
 
     Returns:
         A line for each model whose shape is not known, so that it could not be checked.
