@@ -1,8 +1,10 @@
 """Every number of every record, computed in one place: records in, one table out.
 
 The numbers of a row depend on the observations of its model, on the observations of the panel's
-retain and start model, and on the rules (`rules.py`). An attacked model is compared with the retain
-and start model under the same attack at the same point.
+retain and start model, and on the rules (`rules.py`). *Observations* are what a model's outputs
+were for each row of data. A *panel* is one model and split. A *variant* is an evaluation under an
+attack at one point, such as `relearning@13`, and is empty for a plain evaluation. An attacked model
+is compared with the retain and start model of the same variant.
 
 The key of a row is a hash of all these inputs. If the stored table has a row with this key, its
 numbers are taken. If not, all numbers of the row are computed. Therefore the table depends neither
@@ -26,7 +28,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -62,11 +64,16 @@ NUMBERS = "numbers"
 observations."""
 Observations = StoredFile | Evaluation
 """Observations of a model, in a file of a record or in memory."""
-Place = tuple[str, str, SplitKey, str]
-"""Kind, model, split and variant of a start or retain model.
 
-For example `("retain", "tiny", 0.1, "relearning@13")`. The variant of a plain evaluation is empty.
-"""
+
+class ReferenceKey(NamedTuple):
+    """What a start or retain model is found by, when a model is compared with it."""
+
+    kind: str
+    """`fine-tuned` for a start model, or `retain`."""
+    model: str
+    split: SplitKey
+    variant: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,13 +91,16 @@ class EvaluatedResult:
         return self.record.id, self.result.epoch, self.result.variant
 
 
-References = Mapping[Place, EvaluatedResult]
+References = Mapping[ReferenceKey, EvaluatedResult]
 """Start and retain models, plain and under attacks."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Inputs:
-    """What the numbers of a row are computed from."""
+    """What the numbers of a row are computed from.
+
+    None stands for a model that was not evaluated, or whose observations are not stored.
+    """
 
     own: Observations | None
     retain: Observations | None
@@ -102,13 +112,17 @@ class _Inputs:
 
         The retain model and the start model are also compared with themselves.
         """
-        others: dict[str, Observations | None] = {}
         record = evaluated.record
+        observations_of_kind: dict[str, Observations | None] = {}
         for kind in ("retain", "fine-tuned"):
-            place = kind, *record.panel, evaluated.result.variant
-            other = evaluated if record.kind == kind else references.get(place)
-            others[kind] = None if other is None else other.observations
-        return cls(evaluated.observations, others["retain"], others["fine-tuned"])
+            key = ReferenceKey(kind, *record.panel, evaluated.result.variant)
+            reference = evaluated if record.kind == kind else references.get(key)
+            observations_of_kind[kind] = None if reference is None else reference.observations
+        return cls(
+            own=evaluated.observations,
+            retain=observations_of_kind["retain"],
+            start=observations_of_kind["fine-tuned"],
+        )
 
     def key(self, rules: RecordRules) -> str:
         """Return the key of the row; empty if the numbers cannot be computed from files alone."""
@@ -121,7 +135,7 @@ class _Inputs:
 
 
 def _digest(observations: Observations | None) -> str:
-    """Return the hash of a file; `-` if there is no model."""
+    """Return the hash of a file; `-` if there is no model, `in memory` without a file."""
     if observations is None:
         return "-"
     return observations.digest if isinstance(observations, StoredFile) else "in memory"
@@ -158,24 +172,25 @@ def finalize(records: Iterable[Record], rules: Rules, known: StoredTable = NOTHI
 def references_of(records: Iterable[Record]) -> References:
     """Return the start and retain models among some records.
 
-    A place is left out if it has several different models, because nothing says which one counts.
+    A key is left out if it has several different models, because nothing says which one counts.
     """
     return {
-        place: candidates[0]
-        for place, candidates in _candidates(records).items()
+        key: candidates[0]
+        for key, candidates in _candidates(records).items()
         if _count_different(candidates) == 1
     }
 
 
-def _candidates(records: Iterable[Record]) -> dict[Place, list[EvaluatedResult]]:
-    """Return all start and retain models by their place."""
-    found: dict[Place, list[EvaluatedResult]] = defaultdict(list)
+def _candidates(records: Iterable[Record]) -> dict[ReferenceKey, list[EvaluatedResult]]:
+    """Return all start and retain models by their key."""
+    candidates: dict[ReferenceKey, list[EvaluatedResult]] = defaultdict(list)
     for record in records:
         if record.kind == "run":
             continue
         for evaluated in results_of(record):
-            found[record.kind, *record.panel, evaluated.result.variant].append(evaluated)
-    return found
+            key = ReferenceKey(record.kind, *record.panel, evaluated.result.variant)
+            candidates[key].append(evaluated)
+    return candidates
 
 
 def _count_different(candidates: Iterable[EvaluatedResult]) -> int:
@@ -201,6 +216,15 @@ def results_of(record: Record) -> Iterator[EvaluatedResult]:
 
 
 def _observations(evaluations: Mapping[Any, Evaluation], key: Any) -> Observations | None:
+    """Return the observations of one evaluation, without reading them if they are in a file.
+
+    Args:
+        evaluations: `Record.evaluations`, or `Record.attacked_evaluations`.
+        key: Epoch, or epoch and variant.
+
+    Returns:
+        None if they are not stored.
+    """
     if isinstance(evaluations, StoredEvaluations):
         return evaluations.files.get(key)
     return evaluations.get(key)
@@ -223,14 +247,14 @@ def _inputs_hash(rules_key: str, record: Record, references: References) -> str:
     Args:
         rules_key: Key of the rules.
         record: The record. Its own observations are not part of the hash.
-        references: Start and retain models by place.
+        references: Start and retain models by key.
     """
     variants = sorted({result.variant for result in (*record.epochs, *record.attacked)})
     digests: list[str] = []
     for variant in variants:
         for kind in ("retain", "fine-tuned"):
             if kind != record.kind:
-                reference = references.get((kind, *record.panel, variant))
+                reference = references.get(ReferenceKey(kind, *record.panel, variant))
                 digests.append("-" if reference is None else _digest(reference.observations))
     return content_hash([rules_key, variants, digests])
 
@@ -243,6 +267,7 @@ class _Row:
     rules: RecordRules
     inputs: _Inputs
     key: str
+    """See `_Inputs.key`."""
     numbers: Numbers | None = None
     """None until they are computed."""
 
@@ -295,15 +320,16 @@ class _Row:
         names = before.keys() | now.keys()
         changed = {name for name in names if before.get(name, {}) != now.get(name, {})}
         affected = self.rules.schema.plan.affected(changed)
+        # A metric `my-metric` has columns such as `my_metric` and `my_metric_forget`. The last
+        # underscore keeps `my_metric2` out.
+        prefixes = tuple(name.replace("-", "_") + "_" for name in changed)
         computed = self.rules.schema.computed
-        unknown = [column for column in columns if column not in computed]
-        prefixes = [name.replace("-", "_") for name in changed]
-        by_name = {
+        affected_by_name = {
             column
-            for column in unknown
-            if any(f"{column}_".startswith(f"{prefix}_") for prefix in prefixes)
+            for column in columns
+            if column not in computed and f"{column}_".startswith(prefixes)
         }
-        return affected | by_name
+        return affected | affected_by_name
 
 
 class _Finalization:
@@ -314,10 +340,12 @@ class _Finalization:
         self._rules = rules
         self._known = known
         self._moved = MovedNumbers()
+        """Numbers that differ from the ones shown before, filled by `_note_changes`."""
         self._notes = FinalizationNotes()
         self._rules_keys: set[str] = set()
+        """Keys of the rules of all records."""
         self._evaluated: dict[tuple[str, int, str], EvaluatedResult] = {}
-        """Results by their place."""
+        """Results by `EvaluatedResult.place`."""
 
     def table(self) -> Table:
         """Compute what is not known, and make the table."""
@@ -382,7 +410,13 @@ class _Finalization:
         return rows
 
     def _taken(self, row: _Row, *, is_current: bool) -> Numbers | None:
-        """Return the numbers of a row that need no computation; None if they need one."""
+        """Return the numbers of a row that need no computation; None if they need one.
+
+        Args:
+            row: The row.
+            is_current: Whether the numbers were recorded from the same inputs as today's, see
+                `inputs_entry`.
+        """
         if row.key in self._known.by_key:
             return self._known.by_key[row.key]
         if is_current:
@@ -487,12 +521,13 @@ class _Finalization:
 
     def _note_ambiguous_models(self) -> None:
         """Note the panels that have several different start or retain models."""
+        # The largest count over all variants, by kind, model and split.
         counts: dict[tuple[str, str, SplitKey], int] = defaultdict(int)
-        for (kind, model, split, _), candidates in _candidates(self._records).items():
+        for key, candidates in _candidates(self._records).items():
             # Nothing is computed from lines of a leaderboard, so nothing is left out.
             observed = [candidate for candidate in candidates if candidate.observations is not None]
-            count = _count_different(observed)
-            counts[kind, model, split] = max(counts[kind, model, split], count)
+            model_of_kind = (key.kind, key.model, key.split)
+            counts[model_of_kind] = max(counts[model_of_kind], _count_different(observed))
         for (kind, model, split), count in counts.items():
             if count > 1:
                 name = "start" if kind == "fine-tuned" else kind
@@ -517,12 +552,15 @@ A sweep makes a table whenever a run ends, and each table has the same start and
 
 
 def _read_own(observations: Observations | None) -> Evaluation:
+    """Read the observations of a model, which the caller knows to exist."""
     assert observations is not None, "rows without observations are as recorded"
     return observations.read() if isinstance(observations, StoredFile) else observations
 
 
+# Rows with the same retain and start model follow each other, so few files are in use at a time.
 @lru_cache(maxsize=4)
 def _read_file(file: StoredFile) -> Evaluation:
+    """Read a file of observations, or return the object that was read from it lately."""
     return file.read()
 
 

@@ -27,7 +27,7 @@ from unlearnbench.models.lora import load_any_model
 from unlearnbench.models.quiet_libraries import quiet_transformers
 from unlearnbench.models.rows_loading import fingerprint
 from unlearnbench.models.source import Source
-from unlearnbench.results.finalize import references_of
+from unlearnbench.results.finalize import ReferenceKey, references_of
 from unlearnbench.results.records import Record, read_record
 from unlearnbench.runs.baselines import START
 from unlearnbench.runs.build_trainer import build_trainer
@@ -178,7 +178,7 @@ def _start_evaluation(
     if own_folder.is_dir():
         record = read_record(own_folder)
     else:
-        only = references_of(records).get(("fine-tuned", name, split, ""))
+        only = references_of(records).get(ReferenceKey("fine-tuned", name, split, ""))
         if only is None:
             return None
         record = only.record

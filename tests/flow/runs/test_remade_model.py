@@ -23,7 +23,7 @@ from unlearnbench.models.rows_loading import fingerprint, load_benchmark
 from unlearnbench.models.source import Source
 from unlearnbench.report.exported_model import choose, export_model, numbers_of
 from unlearnbench.report.sweep_tracker import sweep_config
-from unlearnbench.results.finalize import references_of
+from unlearnbench.results.finalize import ReferenceKey, references_of
 from unlearnbench.results.records import Record, read_records
 from unlearnbench.results.sweep_folder import claim_folder
 from unlearnbench.results.table import TableRow
@@ -100,7 +100,8 @@ def test_an_exported_model_is_loaded_by_plain_transformers_and_has_the_recorded_
     found = evaluate_model(model, tokenizer=tokenizer, **given)
     references = references_of(read_records(folder))
     retain, start = (
-        references[kind, "tiny", 0.5, ""].record.evaluations[0] for kind in ("retain", "fine-tuned")
+        references[ReferenceKey(kind, "tiny", 0.5, "")].record.evaluations[0]
+        for kind in ("retain", "fine-tuned")
     )
     metrics = summarize(found, retain, profile, start, config.data)
     assert {name: metrics[name] for name in recorded} == recorded
