@@ -1,4 +1,9 @@
-"""Attacks in words: what comes back of each method, and what the attack teaches any model."""
+"""Attacks in words: what comes back of each method, and what the attack teaches any model.
+
+What comes back is 1 − *lasting*, a share of what the method removed (see `lasting.py`). A *gain* is
+a model's number under the attack less its number before it. The *baseline* is the gain of the
+retain model, which never saw the forget rows.
+"""
 
 from unlearnbench.analysis.lasting import AttackedPanel, AttackedSetting
 from unlearnbench.analysis.settings import Setting

@@ -4,6 +4,11 @@ For each panel (a model and split), numbers under each variant are paired with n
 attack: of every setting by seed, of the retain model and of the start model. `under_attack` and
 `lasting` compute from these pairs what comes back. Observations are read only for intervals over
 questions, and only when such an interval is asked for.
+
+A *variant* is an attack at one of its points: `relearning@13` is the attack `relearning` after 13
+steps. An attack that trains also has a *first point*, `relearning@0`, at which nothing was trained
+yet. It is no variant here: it only gives numbers before the attack. A white-box attack runs the
+bare weights, so a method that works at inference time is *bypassed*.
 """
 
 import math
@@ -88,6 +93,16 @@ class _PanelUnderAttack:
         numbers_before: NumbersBefore,
         observed: Observed,
     ) -> None:
+        """Order the rows of one panel.
+
+        Args:
+            panel: Model and split, with the rows of plain evaluations.
+            attacked: Rows of the panel under attacks, with first points; at least one.
+            white_box: As in `attacked_panels`.
+            column: Memorisation number.
+            numbers_before: Finds a model's plain number on the rows that an attack asked.
+            observed: As in `attacked_panels`.
+        """
         self.panel = panel
         self.white_box = white_box
         self.column = column
@@ -95,21 +110,26 @@ class _PanelUnderAttack:
         self.observed = observed
         self.schema = attacked[0].schema
 
-        # The order is that of the runs. Start and retain models have a record for each attack, so
-        # their order says nothing.
+        # Variants are shown in the order in which runs have them. Start and retain models have a
+        # record for each attack, so their order says nothing, and their rows come last.
         runs_first = sorted(attacked, key=lambda row: row.kind != "run")
         names = dict.fromkeys(row.variant for row in runs_first)
         self.first_points = {attack_of(name): name for name in names if is_before_attack(name)}
+        """The variant before the first step, by attack."""
         first_points = set(self.first_points.values())
         self.variants = tuple(name for name in names if name not in first_points)
+        """All variants without first points."""
         variants_of_runs = {row.variant for row in attacked if row.kind == "run"}
         self.variants_of_runs = tuple(name for name in self.variants if name in variants_of_runs)
+        """The variants under which a run was evaluated, not only the start or retain model."""
 
         # Looking up what an attack declares takes too long to repeat it for each setting.
         self.steps = {variant: step_of(variant) for variant in self.variants}
+        """The optimiser step of each variant; None for a point that is not a step."""
         self.measured = {
             variant: yardstick(self.schema, column, variant, attacked) for variant in self.variants
         }
+        """What each variant is measured by; None if it can move no number."""
 
         self.gains_of_retain: dict[str, GainsOfModel | None] = {}
         """The retain model's gains by question, by variant. Filled when they are asked for."""
@@ -133,7 +153,7 @@ class _PanelUnderAttack:
         if self.panel.choices:
             # A choice is shown on its reporting seeds in every view.
             on_reporting_seeds = {attacked.setting: attacked for attacked in best}
-            settings = [on_reporting_seeds.get(item.setting, item) for item in settings]
+            settings = [on_reporting_seeds.get(attacked.setting, attacked) for attacked in settings]
         return AttackedPanel(
             *self.panel.panel,
             column=self.schema.column(self.column),
@@ -220,7 +240,14 @@ class _PanelUnderAttack:
     # Settings
 
     def _best(self, family: str, setting: Setting) -> AttackedSetting:
-        """Return a method's best setting under attacks, on the seeds that its numbers are of."""
+        """Return a method's best setting under attacks, on the seeds that its numbers are of.
+
+        If it was not attacked, the result has no variants, and a reason.
+
+        Args:
+            family: The method with its retain term, without hyperparameters.
+            setting: Its best setting.
+        """
         attacked = self._attacked(setting)
         if attacked.under:
             return attacked
@@ -229,14 +256,14 @@ class _PanelUnderAttack:
             for other in self.panel.settings
             if other.family == family and self._was_attacked(other)
         ]
-        epochs = {other.epoch for other in attacked_settings}
+        attacked_epochs = {other.epoch for other in attacked_settings}
         reason = f"it was not attacked at {setting.when}"
         if setting in attacked_settings:
             reason += " (only other seeds of it were)"
-        elif setting.epoch in epochs:
+        elif setting.epoch in attacked_epochs:
             reason += f" (only other settings of {family} were)"
-        elif epochs:
-            listed = ", ".join(map(str, sorted(epochs)))
+        elif attacked_epochs:
+            listed = ", ".join(map(str, sorted(attacked_epochs)))
             reason += f" (settings of {family} were attacked at {setting.unit.at(listed)})"
         return replace(attacked, not_attacked=reason)
 
@@ -255,7 +282,8 @@ class _PanelUnderAttack:
             for variant in self.variants
             if variant in evaluated
         ]
-        kept, least_kept = setting.kept, self.panel.least_kept
+        kept = setting.kept
+        least_kept = self.panel.least_kept
         keeps_utility = kept is not None and least_kept is not None and kept >= least_kept
         # A mean over the other seeds would hide the seed that ended early.
         curves = [] if setting.why_not else _relearning_curves(under, self.steps)
@@ -346,7 +374,14 @@ class _PanelUnderAttack:
         attacked_of_seed: Sequence[_RowsByVariant],
         shifts: Sequence[Shift],
     ) -> str:
-        """Return the reason why a setting has no number under a variant; empty if none is known."""
+        """Return the reason why a setting has no number under a variant; empty if none is known.
+
+        Args:
+            variant: Name of the variant.
+            setting: The setting.
+            attacked_of_seed: For each of its rows, the rows of the same run and epoch under attack.
+            shifts: The setting's numbers before and under the variant, by seed.
+        """
         attack = attack_of(variant)
         measured = self.measured[variant]
         if measured is None:
@@ -383,8 +418,9 @@ class _PanelUnderAttack:
         Returns:
             None if they are unknown.
         """
-        columns = measured.before.name, measured.after.name
-        own = gains_of(*columns, rows, self.observed)
+        before = measured.before.name
+        after = measured.after.name
+        own = gains_of(before, after, rows, self.observed)
         if own is None:
             return None
         if self._floor(measured) is not None:
@@ -394,12 +430,12 @@ class _PanelUnderAttack:
             retain_rows = self._rows(
                 self.panel.row("retain"), self.rows_of_kind["retain"], variant, bypassed=False
             )
-            self.gains_of_retain[variant] = gains_of(*columns, retain_rows, self.observed)
+            self.gains_of_retain[variant] = gains_of(before, after, retain_rows, self.observed)
         return question_gains(own, self.gains_of_retain[variant], measured.sign)
 
 
 def _no_questions() -> None:
-    """Return no gains by question."""
+    """Return no gains by question, as `UnderAttack.read_questions` of a setting without them."""
     return
 
 
@@ -425,6 +461,12 @@ def _relearning_curves(
 
 
 def _relearning_curve(attack: str, by_step: Mapping[int, UnderAttack]) -> RelearningCurve:
+    """Return a setting's curve under one attack, from before it to its last step.
+
+    Args:
+        attack: Name of the attack.
+        by_step: The setting under the attack, by optimiser step of the attack; at least two.
+    """
     steps = sorted(by_step)
     points = [by_step[step] for step in steps]
     seed_count = len(points[0].shifts)
@@ -433,7 +475,9 @@ def _relearning_curve(attack: str, by_step: Mapping[int, UnderAttack]) -> Relear
     return RelearningCurve(
         attack,
         steps=(0, *steps),
-        seeds=tuple(_along([point.shifts[i] for point in points]) for i in range(seed_count)),
+        seeds=tuple(
+            _along([point.shifts[position] for point in points]) for position in range(seed_count)
+        ),
         retain=_along([point.retain for point in points]),
         start=_along([point.start for point in points]),
         sign=points[0].sign,

@@ -1,11 +1,14 @@
 """How long forgetting lasts: settings and panels under attacks.
 
 A setting is compared with the start model, which has learned the rows to forget, and with the
-retain model, which never saw them and is attacked in the same way. What the retain model gains
-under an attack is the null: an attack that teaches, or a question that helps, raises both models
-alike. If a sweep has no retain model, the whole gain counts as given back, so that lasting is a
-lower limit: part of the gain may be what the attack teaches any model. What could be removed is
-then all that the start model knows.
+retain model, which never saw them and is attacked in the same way. *Lasting* is the share of what a
+method removed that does not come back under an attack: 1 if nothing comes back, 0 if everything
+does. A *gain* is a model's number under the attack less its number before.
+
+What the retain model gains under an attack is the null: an attack that teaches, or a question that
+helps, raises both models alike. If a sweep has no retain model, the whole gain counts as given
+back, so that lasting is a lower limit: part of the gain may be what the attack teaches any model.
+What could be removed is then all that the start model knows.
 
 The modules build on each other: `yardstick` says which numbers measure an attack, `under_attack`
 computes *lasting* of a setting under one variant (`relearning@13`), this module takes the worst of
@@ -32,7 +35,7 @@ from functools import cached_property
 
 from unlearnbench.analysis.best_settings import UTILITY_SHARE, Best
 from unlearnbench.analysis.relearning_curve import RelearningCurve
-from unlearnbench.analysis.setting_order import merit_of
+from unlearnbench.analysis.setting_order import Merit, merit_of
 from unlearnbench.analysis.settings import OnPanel, Setting
 from unlearnbench.analysis.under_attack import Shift, UnderAttack
 from unlearnbench.analysis.yardstick import Yardstick
@@ -315,8 +318,13 @@ def _run_ids(setting: Setting) -> set[str]:
 
 
 def _rank(attacked: AttackedSetting) -> tuple[bool, float, float, float]:
-    """Return a sort key of a method's settings, largest for the best one."""
-    forgotten, kept, minus_epoch = merit_of(attacked.setting) or (-math.inf, -1.0, 0)
+    """Return a sort key of a method's settings, largest for the best one.
+
+    Settings that keep utility come first, by what they have forgotten. The others follow by what
+    they keep.
+    """
+    without_numbers = Merit(-math.inf, -1.0, 0)
+    merit = merit_of(attacked.setting) or without_numbers
     if attacked.keeps_utility:
-        return True, forgotten, kept, minus_epoch
-    return False, kept, minus_epoch, 0.0
+        return True, merit.forgotten, merit.kept, merit.minus_epoch
+    return False, merit.kept, merit.minus_epoch, 0.0
