@@ -4,6 +4,11 @@ A record stores observations. The numbers that are computed from them also depen
 evaluation profile, on the benchmark and its settings (`data`), on the metrics and their settings
 (`evaluation.metrics`), and on the code of all three. `RecordRules.key` is a hash of all these. It
 covers only the metrics that the table reports, so that installing another plug-in changes no key.
+
+A *profile* is a named set of rules of evaluation, and its id contains a hash: `tofu@1a2b`. A
+*schema* (`BenchmarkSchema`) says which columns a benchmark has, and which two of them rank methods
+(the *headline*). A *section* is the section `data` of a configuration, which names the benchmark
+and has its settings. A *summary* is a metric that is computed from other metrics.
 """
 
 import json
@@ -178,22 +183,33 @@ class Rules:
     metrics: MetricChoices | None
     """Metrics that the configuration names now. If None, each record is computed by the metrics
     that its configuration named when it was made."""
-    _by_sections: dict[tuple[str, str, str, bool], RecordRules] = field(
-        default_factory=dict[tuple[str, str, str, bool], RecordRules], init=False, repr=False
+    _cache: dict["_RulesKey", RecordRules] = field(
+        default_factory=dict["_RulesKey", RecordRules], init=False, repr=False
     )
-    """Cache by profile, `data` and metrics as JSON, and whether there is a retain model."""
+    """Rules of the records that were asked for."""
 
     def of(self, record: Record) -> RecordRules:
         """Return the rules of a record, see `record_rules`."""
         metrics = recorded_metrics(record) if self.metrics is None else self.metrics
         section = record.spec.get("data", {})
         has_retain = has_retain_model(record.spec)
-        key = record.profile, _as_json(section), _as_json(metrics), has_retain
-        if key not in self._by_sections:
-            self._by_sections[key] = record_rules(
+        key = _RulesKey(record.profile, _as_json(section), _as_json(metrics), has_retain)
+        if key not in self._cache:
+            self._cache[key] = record_rules(
                 section, record.profile, metrics, record.benchmark, has_retain=has_retain
             )
-        return self._by_sections[key]
+        return self._cache[key]
+
+
+class _RulesKey(NamedTuple):
+    """What tells the rules of two records of one table apart."""
+
+    profile: str
+    data: str
+    """Section `data` of the record's spec, as JSON."""
+    metrics: str
+    """Metrics with their settings, as JSON."""
+    has_retain: bool
 
 
 def rules_of(records: Sequence[Record], metrics: MetricChoices | None = None) -> Rules:
@@ -229,11 +245,14 @@ def _schema_of(records: Sequence[Record], metrics: MetricChoices | None) -> Benc
         by_section[_Section(data, has_retain_model(record.spec))].append(record)
 
     schema_of_section: dict[_Section, BenchmarkSchema] = {}
-    for section, of_section in by_section.items():
-        first = of_section[0]
+    schema_of_first_record: dict[str, BenchmarkSchema] = {}
+    for section, records_of_section in by_section.items():
+        first = records_of_section[0]
         chosen = recorded_metrics(first) if metrics is None else metrics
-        schema_of_section[section] = record_schema(first, chosen)
-    _check_headlines({by_section[key][0].id: schema for key, schema in schema_of_section.items()})
+        schema = record_schema(first, chosen)
+        schema_of_section[section] = schema
+        schema_of_first_record[first.id] = schema
+    _check_headlines(schema_of_first_record)
 
     # Records without a section `data` decide only if no other record has one.
     most_frequent = max(
@@ -266,7 +285,7 @@ def _check_headlines(schemas: Mapping[str, BenchmarkSchema]) -> None:
 
 
 def _metrics_of(plan: MetricPlan) -> list[list[Any]]:
-    """Return name, version, code and sets of every metric of a plan."""
+    """Return name, version, code and sets of every metric of a plan, as input of a hash."""
     metrics: list[list[Any]] = []
     for measure in plan.measures:
         metric = measure.metric
@@ -277,10 +296,12 @@ def _metrics_of(plan: MetricPlan) -> list[list[Any]]:
 
 
 def _code_of(metric: Metric | Summary) -> str:
+    """Return a digest of the source code of a metric's class."""
     return plugin_code_digest(type(metric))
 
 
 def _as_json(value: Any) -> str:
+    """Return a text that is equal for equal settings, whatever the order of their keys."""
     return json.dumps(json_ready(value), sort_keys=True)
 
 

@@ -36,6 +36,7 @@ TABLE_FILE = "table.json"
 _FIX = "no record is lost: `unlearnbench report FOLDER` computes the table again"
 """Advice if the file cannot be written."""
 _FORMAT = 1
+"""Version of the layout. A file of another version is not read."""
 _MODEL_FIELDS = (
     "run_id",
     "kind",
@@ -179,20 +180,21 @@ def _stored_table(document: Mapping[str, Any]) -> StoredTable:
         ValueError: If a row has more or fewer values than there are columns.
     """
     columns: list[str] = document["columns"]
-    run_id = _MODEL_FIELDS.index("run_id")
-    ids = [model[run_id] for model in document["models"]]
+    index_of_id = _MODEL_FIELDS.index("run_id")
+    record_ids = [model[index_of_id] for model in document["models"]]
     plain_count, attacked_count, _ = document["counts"]
     by_key: dict[str, Numbers] = {}
     by_place: dict[tuple[str, int, str], Numbers] = {}
     for index, row in enumerate(document["rows"]):
-        model, epoch, variant, key, *values = row
+        index_of_model, epoch, variant, key, *values = row
         numbers = Numbers(zip(columns, values, strict=True))
         # Rows before attacks come last. They have the same record, epoch and variant as the rows
         # under attacks, and must not replace them.
         if index < plain_count + attacked_count:
-            by_place[ids[model], epoch, variant] = numbers
+            by_place[record_ids[index_of_model], epoch, variant] = numbers
         if key:
             by_key[key] = numbers
+    # Settings of metrics may be floats that JSON lacks, stored as `{"$float": "inf"}`.
     metrics = json.loads(json.dumps(document["metrics"]), object_hook=decode_floats)
     return StoredTable(
         by_key,
