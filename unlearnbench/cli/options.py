@@ -242,7 +242,7 @@ def dotted_values(texts: Sequence[str]) -> dict[str, Any]:
         ConfigError: If a text has no `=`, or its value is no YAML.
     """
     from unlearnbench.base.errors import ConfigError
-    from unlearnbench.config.entries import with_tuples
+    from unlearnbench.config.stored_values import with_tuples
     from unlearnbench.config.yaml_document import COMMAND_LINE, Document
 
     document = Document({}, {(): COMMAND_LINE})

@@ -11,13 +11,11 @@ earlier version, or with a plug-in that is not installed here.
 """
 
 import json
-import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import (
-    BaseModel,
     PlainSerializer,
     PlainValidator,
     SerializeAsAny,
@@ -25,7 +23,6 @@ from pydantic import (
     ValidationError,
     ValidationInfo,
 )
-from pydantic.fields import FieldInfo
 from pydantic_core import PydanticKnownError
 
 from unlearnbench.api.attack import Attack
@@ -44,11 +41,12 @@ from unlearnbench.base.messages import (
     fault,
 )
 from unlearnbench.config.section import Settings
+from unlearnbench.config.stored_values import has_infinite_text, restored, with_tuples
 
 _T = TypeVar("_T")
 _P = TypeVar("_P", bound=HyperParameters)
 Read = Callable[[str, type[Any], Mapping[str, Any]], _T]
-"""Makes something of an entry's name, plug-in and stated settings."""
+"""Makes something from the name of an entry, its plug-in's class, and its stated settings."""
 
 
 def read_entries(value: Any, kind: Kind, read: Read[_T]) -> list[_T]:
@@ -99,7 +97,11 @@ def read_entries(value: Any, kind: Kind, read: Read[_T]) -> list[_T]:
 
 
 def _name_and_settings(entry: Any) -> tuple[Any, Any]:
-    """Split an entry: `rouge` has no settings, and `{mia-min-k: {share: 0.2}}` has one."""
+    """Split an entry into a name and settings.
+
+    `rouge` has no settings, and `{mia-min-k: {share: 0.2}}` has one. Anything else is returned as
+    a name, and the caller refuses it.
+    """
     if isinstance(entry, Mapping) and len(entry) == 1:
         ((name, settings),) = entry.items()
         return name, settings
@@ -128,7 +130,7 @@ def made(kind: type[_P], settings: Mapping[str, Any], name: str, *, if_missing: 
 
 
 def example(kind: type[_P], settings: Mapping[str, Any], name: str) -> _P:
-    """Make a plug-in for a trial of it.
+    """Make a plug-in with example settings, for commands that try a plug-in out.
 
     Args:
         kind: Its class.
@@ -147,65 +149,6 @@ def example(kind: type[_P], settings: Mapping[str, Any], name: str) -> _P:
     return made(kind, {**known, **settings}, name, if_missing=hint)
 
 
-def with_tuples(value: Any) -> Any:
-    """Return a value of JSON or YAML with tuples in place of lists, as settings have them."""
-    if isinstance(value, Mapping):
-        return {key: with_tuples(below) for key, below in value.items()}
-    if isinstance(value, list | tuple):
-        return tuple(with_tuples(below) for below in value)
-    return value
-
-
-INFINITE = {"inf": math.inf, "-inf": -math.inf}
-"""Floats by the text that `json_ready` writes for them."""
-
-
-def restored(kind: type[BaseModel], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a plug-in's settings as they were before they were stored as JSON.
-
-    JSON has lists for tuples, and text for infinite floats (`inf`). The text stays a text if the
-    plug-in's field takes it.
-    """
-    values: dict[str, Any] = {}
-    for key, stored in settings.items():
-        value = with_tuples(stored)
-        info = kind.model_fields.get(key)
-        if info is not None and _has_infinite_text(value) and not _admits(info, value):
-            value = _with_infinite_floats(value)
-        values[key] = value
-    return values
-
-
-def _admits(info: FieldInfo, value: Any) -> bool:
-    """Whether a value is of a field's type."""
-    declared: Any = info.annotation
-    if info.metadata:
-        declared = Annotated[info.annotation, *info.metadata]
-    try:
-        TypeAdapter(declared).validate_python(value, strict=True)
-    except ValidationError:
-        return False
-    return True
-
-
-def _has_infinite_text(value: Any) -> bool:
-    """Whether a value is, or contains, a text that stands for an infinite float."""
-    if isinstance(value, Mapping):
-        return any(map(_has_infinite_text, value.values()))
-    if isinstance(value, tuple):
-        return any(map(_has_infinite_text, value))
-    return isinstance(value, str) and value in INFINITE
-
-
-def _with_infinite_floats(value: Any) -> Any:
-    """Return a value with floats in place of the texts that stand for infinite ones."""
-    if isinstance(value, Mapping):
-        return {key: _with_infinite_floats(below) for key, below in value.items()}
-    if isinstance(value, tuple):
-        return tuple(map(_with_infinite_floats, value))
-    return INFINITE.get(value, value) if isinstance(value, str) else value
-
-
 def _read_metrics(value: Any, info: ValidationInfo) -> Mapping[str, Mapping[str, Any]]:
     """Read the settings of metrics, from YAML or as they were stored."""
     if info.mode == "json":
@@ -216,7 +159,7 @@ def _read_metrics(value: Any, info: ValidationInfo) -> Mapping[str, Mapping[str,
 def _restored_metric(name: str, settings: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a metric's stored settings. The metric itself may not be installed here."""
     values = with_tuples(settings)
-    if _has_infinite_text(values):
+    if has_infinite_text(values):
         # Only the metric's fields can tell an infinite float from a text.
         with suppress(PluginError):
             return restored(load("metrics", name), settings)
@@ -226,6 +169,7 @@ def _restored_metric(name: str, settings: Mapping[str, Any]) -> Mapping[str, Any
 def _metric(
     name: str, plugin: type[HyperParameters], settings: Mapping[str, Any]
 ) -> tuple[str, Mapping[str, Any]]:
+    """Check the settings of one metric, and return its name and settings."""
     try:
         plugin.model_validate(settings)
     except ValidationError as error:
@@ -240,6 +184,7 @@ MetricEntries = Annotated[Mapping[str, Mapping[str, Any]], PlainValidator(_read_
 
 
 def _without_epochs(place: Place) -> Any:
+    """Return an attack's settings without `at`, the epochs at which runs are attacked."""
     return {name: value for name, value in place.value.items() if name != "at"}
 
 
@@ -314,10 +259,12 @@ def _read_attacks(value: Any, info: ValidationInfo) -> tuple[AttackSpec, ...]:
 
 
 def _attack(name: str, kind: type[Attack], settings: Mapping[str, Any]) -> AttackSpec:
+    """Check the settings of one attack, and return its spec."""
     return attack_spec(name, kind.model_validate(with_tuples(settings)))
 
 
 def _stored(specs: tuple[AttackSpec, ...]) -> list[dict[str, Any]]:
+    """Return specs as they are stored in plans and records."""
     return [spec.model_dump(mode="json") for spec in specs]
 
 
@@ -349,6 +296,8 @@ def attack_specs(settings: Mapping[str, Mapping[str, Any]]) -> tuple[AttackSpec,
 
 DEFAULT = "synthetic"
 """The benchmark of a configuration that names none."""
+_SHARING = ("synthetic", "tofu")
+"""Two benchmarks that shared one section in earlier versions, whatever the benchmark was."""
 _SHARED_SECTION = {
     "source": DEFAULT,
     "path": None,
@@ -360,10 +309,9 @@ _SHARED_SECTION = {
     "seed": 0,
     "refusals": None,
 }
-"""The `data:` section of versions in which two benchmarks shared one, with its defaults."""
-_SHARING = ("synthetic", "tofu")
-"""The two benchmarks."""
+"""That section with its defaults: the fields of both benchmarks."""
 _HUB = ("hub_id", "revision")
+"""Fields that say from which repository of the hub the rows are read."""
 _LATER = {
     "muse": _HUB,
     "muse-scalability": _HUB,
@@ -381,7 +329,7 @@ def benchmark_of(section: Mapping[str, Any], *, stored: bool = False) -> Benchma
 
     Args:
         section: The `data:` section.
-        stored: Whether it was read from JSON, perhaps of an earlier version.
+        stored: Whether it was read from stored JSON, which an earlier version may have written.
 
     Raises:
         ValidationError: The section is wrong.
@@ -424,6 +372,7 @@ def earlier_section(benchmark: Benchmark) -> dict[str, Any]:
 
 
 def _read_benchmark(value: Any, info: ValidationInfo) -> Benchmark:
+    """Read a benchmark from a section, from YAML or as it was stored."""
     if isinstance(value, Benchmark):
         return value
     if not isinstance(value, Mapping):

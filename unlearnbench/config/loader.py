@@ -25,8 +25,8 @@ from unlearnbench.base.errors import ConfigError, PluginError, Problem, shortene
 from unlearnbench.base.messages import describe_error
 from unlearnbench.base.row_texts import hide_row_texts
 from unlearnbench.config.config_sources import ConfigSource, find_config
-from unlearnbench.config.entries import with_tuples
 from unlearnbench.config.schema import SweepConfig
+from unlearnbench.config.stored_values import with_tuples
 from unlearnbench.config.unknown_keys import unknown_key_text
 from unlearnbench.config.written import WrittenConfig
 from unlearnbench.config.yaml_document import Document, read_yaml

@@ -176,6 +176,7 @@ def _entry_model(name: str, method: type[BaseModel]) -> type[BaseModel]:
 
 @cache
 def _unknown_method_model() -> type[BaseModel]:
+    """Generate the model of an entry without a known method, which ignores all other keys."""
     fields: dict[str, Any] = {"method": _METHOD}
     any_keys = ConfigDict(extra="ignore")
     model: type[BaseModel] = create_model("MethodEntry", __config__=any_keys, **fields)
@@ -199,7 +200,7 @@ def _axes_of(plugin: type[BaseModel]) -> dict[str, Any]:
 
 
 def default_of(info: FieldInfo) -> Any:
-    """Return the default of a field."""
+    """Return the default of a field, which may have a factory in place of a value."""
     return info.get_default(call_default_factory=True, validated_data={})
 
 

@@ -21,10 +21,10 @@ from unlearnbench.api.identity import ALWAYS, IF_SET
 from unlearnbench.api.registry import load, load_method
 from unlearnbench.base.errors import PluginError
 from unlearnbench.base.messages import fault
-from unlearnbench.config.entries import INFINITE, restored
 from unlearnbench.config.evaluation_settings import EntryEvaluation
 from unlearnbench.config.search import Range
 from unlearnbench.config.section import Settings
+from unlearnbench.config.stored_values import INFINITE, restored
 from unlearnbench.config.training_settings import TrainingSettings
 
 RetainTermName = Literal["nll", "kl"]

@@ -34,7 +34,8 @@ from unlearnbench.api.profile import Profile
 from unlearnbench.api.registry import Offer, load, offers
 from unlearnbench.base.deferred_warnings import warn_later
 from unlearnbench.base.errors import PluginError, did_you_mean
-from unlearnbench.config.entries import made, restored
+from unlearnbench.config.entries import made
+from unlearnbench.config.stored_values import restored
 
 MetricChoices = Mapping[str, Mapping[str, Any]]
 """Metrics that a configuration names (`evaluation.metrics`), and their settings, as JSON."""

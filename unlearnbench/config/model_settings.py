@@ -12,11 +12,11 @@ from pydantic import Field, ValidationInfo, model_validator
 
 from unlearnbench.api.identity import ALWAYS, IF_SET, LEFT_OUT, NEVER, RUNS, Id, Place, Rule
 from unlearnbench.base.messages import fault
-from unlearnbench.config.entries import with_tuples
 from unlearnbench.config.precision import Attention, Dtype, Precision, Template
 from unlearnbench.config.resources import Resources
 from unlearnbench.config.section import LARGEST_SIZE, MOST_EPOCHS, Settings
 from unlearnbench.config.step_schedule import ScheduleName
+from unlearnbench.config.stored_values import with_tuples
 from unlearnbench.config.training_settings import IF_WEIGHTS_DECAY, MAX_LENGTH
 
 LABELLED = frozenset({"phi"})

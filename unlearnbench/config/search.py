@@ -34,7 +34,8 @@ class Range(Settings):
     step: Number | None = Field(default=None, gt=0, description="low, low + step, …")
 
     @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def _has_values(self) -> Self:
+        """Refuse a range without values, and a logarithm that does not exist or has steps."""
         if self.low >= self.high:
             raise ValueError(f"low must be below high, got {self.low:g} and {self.high:g}")
         if self.log and self.low <= 0:
@@ -51,7 +52,7 @@ class Range(Settings):
 
     @property
     def whole(self) -> bool:
-        """Whether its values are whole numbers: 10 to 20, but not with a step of 0.125."""
+        """Whether all values are whole numbers: 10 to 20, but not with a step of 0.125."""
         return all(isinstance(number, int | None) for number in (self.low, self.high, self.step))
 
     @property
@@ -182,7 +183,8 @@ class SearchSettings(Settings):
     )
 
     @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def _trials_suit_kind(self) -> Self:
+        """Check that a search has a number of trials, and a grid has none."""
         if self.kind == "grid" and self.trials is not None:
             raise ValueError("kind grid runs all settings: leave trials out, or use kind random")
         if self.kind != "grid" and self.trials is None:
@@ -265,7 +267,12 @@ RETAIN_WEIGHT = Range(low=0.5, high=10.0, log=True)
 
 
 def weighted(metric: Metric, metrics: dict[str, float | None]) -> float | None:
-    """Return the value of a metric; None if one of its columns is undefined or not finite."""
+    """Return the value of a metric; None if one of its columns is undefined or not finite.
+
+    Args:
+        metric: A column, or weights by column: `{"model_utility": 1.0, "forget_loss": -0.5}`.
+        metrics: Values of one evaluation, by column.
+    """
     weights = {metric: 1.0} if isinstance(metric, str) else metric
     total = 0.0
     for name, weight in weights.items():

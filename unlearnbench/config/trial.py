@@ -51,7 +51,7 @@ class Entry:
         """
         self.grid = grid
         self._names = names
-        # Without a number of trials, entries are only another way to write a list.
+        # In a grid, two entries of a method are only another way to write one list of settings.
         self._is_searched = config.search.trials is not None
         self._space = Space(grid, config) if self._is_searched else None
         self._has_defaults = config.search.kind == "quasi-random"
@@ -61,7 +61,7 @@ class Entry:
         return self._names[label] if self._is_searched else label
 
     def trial(self, point: Point) -> Trial:
-        """Return the trial that a setting is to this entry."""
+        """Return where in the entry's ranges a setting is, and whether it is the untuned one."""
         if self._space is None:
             return Trial()
         values = self._space.values(point) or {}
@@ -76,7 +76,7 @@ def entries_of(config: SweepConfig) -> tuple[Entry, ...]:
 
 
 def position_in(values: Mapping[str, Any], axes: Mapping[str, Axis]) -> dict[str, float]:
-    """Return where values are in their ranges, from 0 to 1 by axis, without axes that are lists."""
+    """Return where values are in their ranges, from 0 to 1 by axis. Lists are left out."""
     return {
         name: axis.share(float(values[name]))
         for name, axis in axes.items()

@@ -121,7 +121,10 @@ class WrittenConfig(SweepConfig):
         return values
 
     def _crossed(self, methods: Sequence[MethodGrid]) -> Iterator[MethodGrid]:
-        """Yield every entry with each of the sweep's modifiers that applies to it."""
+        """Yield every entry with each of the sweep's modifiers.
+
+        A modifier that does not go together with an entry is left out there, with a warning.
+        """
         for name, settings in self.modifiers.items():
             for grid in methods:
                 try:
@@ -131,10 +134,10 @@ class WrittenConfig(SweepConfig):
 
     @field_validator("models")
     @classmethod
-    def _models(
+    def _models_suit_benchmark(
         cls, models: tuple[ModelSettings, ...], info: ValidationInfo
     ) -> tuple[ModelSettings, ...]:
-        """Refuse models with the same name, with unknown retain models, or without a base."""
+        """Refuse two models of one name, unknown retain models, and a base that is missing."""
         names = [model.name for model in models]
         raise_faults(
             Fault(
@@ -152,7 +155,7 @@ class WrittenConfig(SweepConfig):
 
     @field_validator("forget_fractions", "splits")
     @classmethod
-    def _splits(cls, keys: tuple[Any, ...] | None, info: ValidationInfo) -> Any:
+    def _splits_exist(cls, keys: tuple[Any, ...] | None, info: ValidationInfo) -> Any:
         """Refuse splits that the benchmark does not have.
 
         A benchmark has splits by fraction (`forget_fractions`) or by name (`splits`), and a
@@ -179,8 +182,10 @@ class WrittenConfig(SweepConfig):
 
     @field_validator("select", "tune")
     @classmethod
-    def _select(cls, select: SelectSettings | None, info: ValidationInfo) -> SelectSettings | None:
-        """Refuse seeds of the choice that the sweep does not have, or that are all it has."""
+    def _seeds_are_left_to_report_on(
+        cls, select: SelectSettings | None, info: ValidationInfo
+    ) -> SelectSettings | None:
+        """Refuse a choice on seeds that the sweep does not have, or on all of its seeds."""
         seeds: tuple[int, ...] | None = info.data.get("seeds")
         if select is None or seeds is None:
             return select
@@ -197,10 +202,10 @@ class WrittenConfig(SweepConfig):
 def _faults_of_retain_models(
     data: Benchmark | None, models: Sequence[ModelSettings]
 ) -> Iterator[Fault]:
-    """Yield retain models of splits that there are not.
+    """Yield the retain models whose split does not exist.
 
     Args:
-        data: The benchmark; None if it is wrong itself.
+        data: The benchmark. None if it is wrong itself, and then any fraction may be a split.
         models: The models.
     """
     known = [split_name("retain", name) for name in data.split_names] if data else []
@@ -208,7 +213,8 @@ def _faults_of_retain_models(
     for index, model in enumerate(models):
         for split in model.retain:
             is_known = split in known
-            if not known:  # splits by fraction
+            if not known:
+                # The benchmark has splits by fraction, so any `retain90` or `retain99.5` will do.
                 is_known = re.fullmatch(r"retain\d\d(\.\d+)?", split) is not None
             if not is_known:
                 yield Fault((index, "retain", split), rule)

@@ -1,8 +1,9 @@
 """A YAML text as values, with the place of each: `bench.yaml:7`, or `--set` for the command line.
 
-A `Document` has plain values (sections are dicts, lists are lists) and, beside them, the place of
-each path. A path is a tuple of keys and indices: `("methods", 0, "beta")`. So the values can be
-merged, overridden and checked, and a message about any of them can still name its line.
+A `Document` has plain values (sections are dicts, lists are lists) and the place of each path. A
+path is a tuple of keys and indices: `("methods", 0, "beta")`. Places are apart from the values, so
+that the values can be merged, overridden and checked like any others, and a message about one of
+them can still name its line.
 """
 
 from __future__ import annotations
@@ -95,6 +96,7 @@ class Document:
         if stated.problems:
             return
 
+        # Go down to the section of the last key, and make sections that are missing on the way.
         section = self.values
         for depth, step in enumerate(loc):
             if not (isinstance(section, dict) or _is_index(step, section)):
@@ -121,7 +123,10 @@ def _path_of(key: str) -> Loc:
 
 
 def _merged(value: Any, over: Any) -> Any:
-    """Return a value with another one over it, as `Document.merge` merges."""
+    """Return a value with another one over it, as `Document.merge` merges.
+
+    A key that only `over` has is merged over None, which `over` replaces.
+    """
     if not (isinstance(value, dict) and isinstance(over, dict)):
         return over
     return value | {key: _merged(value.get(key), below) for key, below in over.items()}
@@ -159,7 +164,10 @@ class _Reader:
         self._document = Document(None, {})
 
     def read(self, above: Loc) -> Document:
-        """Read the whole text, whose value is at the path `above`."""
+        """Read the whole text, whose value is at the path `above`.
+
+        If the text is not YAML, the document has no values, and this as its problem.
+        """
         document = self._document
         try:
             self._loader = _Loader(self._text)

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from unlearnbench.api.benchmark import Benchmark
 from unlearnbench.api.hyperparameters import HyperParameters
-from unlearnbench.config.entries import with_tuples
+from unlearnbench.config.stored_values import with_tuples
 from unlearnbench.testing.check import Outcome, check, fault, passed, warning
 
 _FORMULA = re.compile(r"^\s*\S.{0,40}?\s(=|←|≤|:=)\s.+", re.MULTILINE)

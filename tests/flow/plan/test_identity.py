@@ -29,12 +29,13 @@ from unlearnbench.api.identity import (
 from unlearnbench.base.errors import PluginError
 from unlearnbench.base.hashing import content_hash
 from unlearnbench.benchmarks.synthetic import Synthetic
-from unlearnbench.config.entries import AttackSpec, attack_spec, restored
+from unlearnbench.config.entries import AttackSpec, attack_spec
 from unlearnbench.config.reference_spec import AttackedReferenceSpec, ReferenceSpec
 from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import EvaluationSettings, ModelSettings
 from unlearnbench.config.search import SelectSettings, TuneSettings
 from unlearnbench.config.section import Settings
+from unlearnbench.config.stored_values import restored
 from unlearnbench.config.training_settings import TrainingSettings
 from unlearnbench.models.rows_loading import load_benchmark
 from unlearnbench.runs.model_sources import ModelSources
