@@ -116,14 +116,19 @@ def _points(panel: Panel, best: Best) -> list[tuple[float, float]]:
 
 
 def _sensitivity(panel: Panel, records: Iterable[Record]) -> Sensitivity | None:
-    """Return the sensitivity by the retain model's truth ratios, or else by their number."""
+    """Return which differences from the retain model the test of Forget Quality could find.
+
+    Without it, "not significant" would read as "equal", even if there are too few questions to find
+    anything. It is computed from the retain model's truth ratios if they are stored, or else only
+    from the number of questions. None if the benchmark has no such test, or neither is known.
+    """
     if panel.headline.forgotten.test is None:
         return None
     # A retain model that was evaluated only under an attack has no plain evaluation.
     retains = [record for record in records if record.kind == "retain" and record.evaluations]
     retain = next((record for record in retains if record.panel == panel.panel), None)
     if retain is not None:
-        evaluation = retain.evaluations[min(retain.evaluations)]
+        evaluation = retain.evaluations[min(retain.evaluations)]  # it has one, at epoch 0
         sensitivity = sensitivity_of_test(panel.headline, evaluation)
         if sensitivity is not None:
             return sensitivity

@@ -725,7 +725,15 @@ def _compressed_bytes(items: Sequence[_Item]) -> IntArray | None:
 
 
 def _of_questions(rows: Sequence[Question]) -> dict[str, Any]:
-    """Return the columns of a set that come from its rows: labels, and options with the answer."""
+    """Return the columns of a set that come from its rows and not from the model.
+
+    Records have them, so that metrics need the rows no more: options and the index of the right one
+    for multiple choice, and `Question.labels`, such as the subject of a question, by which metrics
+    give a number for each group.
+
+    Returns:
+        Fields of `SetEvaluation`. A column is left out if no row has it.
+    """
     columns: dict[str, Any] = {}
     if any(row.labels for row in rows):
         columns["labels"] = tuple(row.labels for row in rows)

@@ -107,6 +107,9 @@ def score(
 def _batches(trees: Sequence[Tree], budget: int) -> Iterator[list[int]]:
     """Yield indices of trees of similar size, largest first.
 
+    Trees of one size need little padding. If the largest batch does not fit into memory, that shows
+    at once and not at the end, and processes that take turns end at nearly the same time.
+
     A batch has at most `budget` tokens, except if a single tree has more.
     """
     batch: list[int] = []

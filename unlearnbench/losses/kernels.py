@@ -264,6 +264,8 @@ class FromUniform(LogitKernel):
 class Lead(LogitKernel):
     """Lead p_y − p_m of the label over m, the most likely other token.
 
+    The inverted hinge loss (method `ihl`) lowers it, and so raises exactly one other token.
+
     Gradient: ∂/∂z = p_y · onehot(y) − p_m · onehot(m) − (p_y − p_m) · p.
     """
 

@@ -80,7 +80,10 @@ def _stream(seed: int, epoch: int, purpose: _Purpose) -> np.random.Generator:
 def _without_replacement(
     stream: np.random.Generator, count: int, population: int
 ) -> NDArray[np.int64]:
-    """Draw `count` indices. No index comes a second time before all have come once."""
+    """Draw `count` indices. No index comes a second time before all have come once.
+
+    Without a population, all indices are 0, and nobody reads them.
+    """
     if population == 0:
         return np.zeros(count, dtype=np.int64)
     rounds = -(-count // population)

@@ -65,7 +65,8 @@ def records_of(
     check_comparable({role: variants[PLAIN] for role, variants in models.items()}, benchmark)
     spec: dict[str, Any] = {"data": benchmark.model_dump(mode="json")}
     if ModelRole.RETAIN not in models:
-        # A model without a base and without retain models, so that nobody expects a retain model.
+        # A specification with neither a base nor retain models says that there is no retain model.
+        # Otherwise, the analysis would report that it is missing.
         spec["model"] = {"base": None, "retain": {}}
     return tuple(
         _record(role, variants, benchmark, split, spec) for role, variants in models.items()

@@ -185,7 +185,10 @@ def _local_ray(config: SweepConfig) -> dict[str, Any]:
 def lacking_resources(config: SweepConfig, gpus: int, cores: int) -> list[str]:
     """Return a sentence for each model whose runs need more than this machine has.
 
-    Empty if the runs go to a cluster, which may have other machines.
+    Ray would wait for ever for what is not there. `resources.gpu` is the number of GPUs of a run,
+    and `resources.cpu` the number of cores of each of its processes.
+
+    The list is empty if the runs go to a cluster, which may have other machines.
 
     Args:
         config: The sweep.

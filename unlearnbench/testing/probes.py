@@ -119,6 +119,7 @@ class FixedDetached(TorchFunctionMode):
         self._replay: Iterator[Tensor] | None = None
         """The recorded values that the current call has not used yet; None in the first call."""
         self._statistics: Mapping[str, Tensor] | None = None
+        """`LossBatch.statistics` of the first call, sums over the step that are constants, too."""
 
     def terms(self, batch: LossBatch) -> Terms:
         """Compute the terms of the loss on a batch."""
@@ -126,6 +127,7 @@ class FixedDetached(TorchFunctionMode):
             self._statistics = batch.statistics
         else:
             self._replay = iter(self._recorded)
+        # `vars` of a copy has the fields alone. The original also has cached properties there.
         parts: dict[Part, Predictions] = {
             part: _FixedPredictions(**vars(replace(predictions)), fixed=self.fixed)
             for part, predictions in batch.parts.items()

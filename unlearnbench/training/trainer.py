@@ -199,7 +199,12 @@ class Trainer:
         return items
 
     def _draw_epoch(self, epochs_before: int, first_epoch: int) -> None:
-        """Draw the items of an epoch, and forget the epochs that no later step has rows of."""
+        """Draw the items of an epoch, and forget the epochs that no later step has rows of.
+
+        Args:
+            epochs_before: Number of epochs before this one.
+            first_epoch: Number of epochs before the first one that steps still have rows of.
+        """
         kept = {
             epoch: items for epoch, items in self._items_by_epoch.items() if epoch >= first_epoch
         }

@@ -107,7 +107,11 @@ def _number_tried(panel: TradeOffPanel, best: Best) -> int:
 
 
 def _unevaluated(context: PageContext) -> list[SettingsLine]:
-    """Make the lines of methods without a number that counts, for example because of a NaN loss."""
+    """Make the lines of methods that have no best setting, because none of their runs has numbers.
+
+    That is so if all runs failed or ended in a NaN loss. Without a line, they would look untried.
+    """
+    # A family is a method with its retain term, as `record.method` names it: `npo+kl`.
     evaluated = {(*panel.panel, best.family) for panel in context.panels for best in panel.best}
     # Several records of a method have one line, which gives the reason of the last record.
     lines: dict[Any, SettingsLine] = {}
