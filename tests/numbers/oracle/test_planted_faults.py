@@ -392,30 +392,57 @@ def numbers_with(features: frozenset[str]) -> list[int]:
     return list(itertools.islice(found, TRIES))
 
 
-def found_with(fault: Plant | None, number: int, root: Path) -> list[Disagreement]:
-    """Return what the comparison finds in a folder, with or without a fault."""
-    made = write(draw(number), root)
-    with np.errstate(invalid="ignore"):
-        claims = Claims.of(made.folder)
-    if fault is None:
-        views = views_of(made.folder)
-    else:
-        # Its own, since `undo` takes back what other fixtures have set.
+class Folders:
+    """Random folders, each written and recomputed once. Faults change only what views say."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._written: dict[int, tuple[Path, Claims]] = {}
+        self._agrees: dict[int, list[Disagreement]] = {}
+
+    def found_with(self, fault: Plant, number: int) -> list[Disagreement]:
+        """Return what the comparison finds in a folder with a fault."""
+        # A MonkeyPatch of its own, because `undo` takes back what other fixtures have set.
         with planted(pytest.MonkeyPatch(), fault):
-            views = views_of(made.folder)
-    shutil.rmtree(made.folder)
-    return disagreements(views, claims)
+            return self._found(number)
+
+    def found_without(self, number: int) -> list[Disagreement]:
+        """Return what the comparison finds in a folder without a fault."""
+        if number not in self._agrees:
+            self._agrees[number] = self._found(number)
+        return self._agrees[number]
+
+    def _found(self, number: int) -> list[Disagreement]:
+        written, claims = self._written_folder(number)
+        # Views are written into the folder.
+        folder = self.root / "viewed" / written.name
+        shutil.copytree(written, folder)
+        views = views_of(folder)
+        shutil.rmtree(folder)
+        return disagreements(views, claims)
+
+    def _written_folder(self, number: int) -> tuple[Path, Claims]:
+        if number not in self._written:
+            made = write(draw(number), self.root / str(number))
+            with np.errstate(invalid="ignore"):
+                self._written[number] = made.folder, Claims.of(made.folder)
+        return self._written[number]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
+    return Folders(tmp_path_factory.mktemp("folders"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", PLANTS, ids=lambda fault: fault.name)
-def test_a_fault_that_is_put_back_is_found(fault: Plant, tmp_path: Path) -> None:
+def test_a_fault_that_is_put_back_is_found(fault: Plant, folders: Folders) -> None:
     numbers = numbers_with(fault.features)
     assert numbers, "no folder has the features of this fault"
-    showing = (number for number in numbers if found_with(fault, number, tmp_path))
+    showing = (number for number in numbers if folders.found_with(fault, number))
     number = next(showing, None)
     assert number is not None, f"not found in folders {numbers}"
-    assert found_with(None, number, tmp_path) == []
+    assert folders.found_without(number) == []
 
 
 def test_each_entry_is_put_back() -> None:
