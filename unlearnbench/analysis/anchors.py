@@ -1,5 +1,9 @@
 """Published numbers of reference models, and how far measured numbers are from them.
 
+Here a *reference model* is a start or retain model that others have published with its numbers, and
+an *anchor* is such a model with these numbers. An anchor shows whether an evaluation on this
+machine gives the numbers of the literature.
+
 `anchors.csv` contains the metrics that open-unlearning logged of the start and retain models of
 TOFU and MUSE, under the names of our columns. A *tolerance* is the most by which an evaluation of
 the same checkpoint on another machine may differ. It was observed on 400 rows. For a mean of n rows
@@ -44,6 +48,7 @@ class PublishedNumber:
     tolerance: float
     """Largest difference of an evaluation of the checkpoint, in the metric's unit."""
     source: str
+    """Where the number was published."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,7 @@ class Anchor:
     split: str
     """`forget10`; `all` of MUSE."""
     profile: str
+    """Name of the rules of evaluation that the numbers follow."""
     numbers: tuple[PublishedNumber, ...]
 
     @property
@@ -65,7 +71,7 @@ class Anchor:
 
     @property
     def forget_rows(self) -> int | None:
-        """Questions in TOFU's forget set."""
+        """Questions in TOFU's forget set; None for MUSE."""
         return None if isinstance(self.key, str) else round(_TOFU_ROWS * self.key)
 
     @property
@@ -89,9 +95,11 @@ class AnchorCheck:
     metric: str
     published: float
     measured: float | None
+    """None if it was not measured, or is undefined."""
     difference: float | None
-    """Measured − published."""
+    """Measured − published; None without a measured number."""
     tolerance: float
+    """Largest difference for the verdict `ok`."""
     verdict: Verdict
 
 
@@ -102,6 +110,7 @@ def load_anchors() -> Mapping[str, Anchor]:
     anchors: dict[str, Anchor] = {}
     keys = ("id", "checkpoint", "split", "profile")
     lines = csv.DictReader(table.splitlines())
+    # Lines of one model follow each other, and differ only in the metric.
     for model, lines_of_model in groupby(lines, key=lambda line: [line[key] for key in keys]):
         numbers = tuple(
             PublishedNumber(

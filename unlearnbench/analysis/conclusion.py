@@ -25,6 +25,7 @@ from unlearnbench.results.outcomes import RunOutcome
 
 CONCLUSION_FILE = "conclusion.json"
 SCHEMA = 1
+"""Version of the file's layout."""
 
 
 @dataclass(frozen=True)
@@ -92,8 +93,9 @@ def conclude(
 
 
 def conclusions_json(conclusions: Iterable[Conclusion]) -> str:
-    """Content of `conclusion.json`."""
-    document = {"schema": SCHEMA, "panels": [asdict(item) for item in conclusions]}
+    """Return the content of `conclusion.json`."""
+    panels = [asdict(conclusion) for conclusion in conclusions]
+    document = {"schema": SCHEMA, "panels": panels}
     return json.dumps(document, indent=1, ensure_ascii=False)
 
 

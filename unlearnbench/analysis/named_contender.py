@@ -32,10 +32,12 @@ def find_contender(name: str, label: str, results: Results, variant: str = "") -
     """
     name = " ".join(name.split())
     runs_by_name = _runs_by_name(results)
-    matching_ids = _ids_that_begin_with(name, results)
-    run_ids = runs_by_name.get(name) or (matching_ids if len(matching_ids) == 1 else None)
-    if run_ids is None:
-        raise _not_found(name, label, results, runs_by_name)
+    run_ids = runs_by_name.get(name)
+    if not run_ids:
+        run_ids = _ids_that_begin_with(name, results)
+        is_ambiguous_or_unknown = len(run_ids) != 1
+        if is_ambiguous_or_unknown:
+            raise _not_found(name, label, results, runs_by_name)
 
     rows = _under(results, variant) if variant else results.rows
     own_rows = tuple(row for row in rows if row.kind == "run" and row.run_id in run_ids)
@@ -81,6 +83,7 @@ def _rate_suffix(learning_rate: float | None) -> str:
 
 
 def _ids_that_begin_with(name: str, results: Results) -> set[str]:
+    """Return the ids of evaluated runs that begin with a name; none for an empty name."""
     if not name:
         return set()
     return {row.run_id for row in results.rows if row.kind == "run" and row.run_id.startswith(name)}

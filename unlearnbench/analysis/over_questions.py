@@ -6,6 +6,10 @@ computes the interval of a mean. Other numbers get theirs by resampling the ques
 
 Rows of several seeds are averaged question by question first. The intervals are then about other
 questions for these seeds, not about other seeds.
+
+A column of the table is either a *measure* on one set (a metric whose number is computed from a
+value for each question, such as `probability_forget`) or belongs to a *summary* (a metric that is
+computed from other numbers, such as model utility, or from two sets, such as a membership attack).
 """
 
 from __future__ import annotations
@@ -157,7 +161,7 @@ class OverQuestions:
         Args:
             rows: Rows of the seeds of one setting.
             column: Name of a metric of one set.
-            level: Of the interval.
+            level: Probability with which the interval contains the difference over all questions.
 
         Returns:
             None if the column is of no set, if a value by question is unknown or not finite, and if
@@ -182,7 +186,11 @@ class OverQuestions:
         return Difference(label, float(means.mean()), float(aim.mean()), ends)
 
     def memorization(self, row: TableRow) -> Difference | None:
-        """Compare the most telling metric of a forget set with the retain model's."""
+        """Compare the most telling metric of a forget set with the retain model's.
+
+        Returns:
+            None if no metric of `_MOST_TELLING` can be compared, see `difference`.
+        """
         for column in self._columns_of_memorization():
             difference = self.difference([row], column)
             if difference is not None:
@@ -259,6 +267,7 @@ class OverQuestions:
         return EvaluatedModel(evaluation.sets, row.metrics)
 
     def _columns_of_memorization(self) -> Iterator[str]:
+        """Yield the columns of `_MOST_TELLING` on forget sets, the most telling one first."""
         forget_sets = self._schema.sets("forget")
         for name in _MOST_TELLING:
             for measure in self._schema.plan.measures:

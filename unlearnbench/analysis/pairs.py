@@ -102,8 +102,10 @@ def pair_table(panel: Panel, records: Iterable[Record], rivals: Rivals | None) -
     of_leader: dict[str, Pair] = {}
     for number, side in enumerate(sides[:MOST_METHODS]):
         is_leader = number == 0
-        # The page says of every method how the first one compares with it.
-        behind = sides[number + 1 : None if is_leader else MOST_METHODS]
+        # The page says of every method how the first one compares with it, so the leading method is
+        # compared with methods beyond `MOST_METHODS`, too.
+        last = None if is_leader else MOST_METHODS
+        behind = sides[number + 1 : last]
         for other, pair in zip(behind, _family(side, behind, panel, swaps), strict=True):
             if is_leader and rivals is not None:
                 pair = _as_rivals(pair, other.name, rivals)
@@ -176,7 +178,8 @@ def _judged(compared: PanelComparison) -> Pair:
     forgotten = compared.headline.forgotten
     number = "D" if compared.test else forgotten.name
     digits = 3 if compared.test else forgotten.digits
-    low, high = (f"{end:.{digits}f}" for end in (ends.low, ends.high))
+    low = f"{ends.low:.{digits}f}"
+    high = f"{ends.high:.{digits}f}"
     reason = f"{utilities}; difference of {number} between {low} and {high}"
     if compared.p_adjusted is not None:
         reason += f", p = {compared.p_adjusted:.2g}"
@@ -187,9 +190,16 @@ def _judged(compared: PanelComparison) -> Pair:
 
 
 def _as_rivals(pair: Pair, name: str, rivals: Rivals) -> Pair:
-    """Return the leading method's pair as the sentences have it.
+    """Return the leading method's pair so that it claims no more than the sentences on the order.
 
-    They test only whether the leader is better. Whether a rival is, at equal utility, adds to them.
+    The sentences test only whether the leader is better, with p-values that are adjusted for all
+    methods of the panel. A verdict that the other method is better, at equal utility, is left as it
+    is, because the sentences do not speak of it.
+
+    Args:
+        pair: Verdict on the leading method.
+        name: Name of the other method.
+        rivals: Tests of the leading method, from which the sentences are made.
     """
     claims_better = pair.verdict is Verdict.BETTER
     if claims_better and name not in rivals.apart:

@@ -3,6 +3,9 @@
 An interval over questions needs a gain for each question, which no table contains. The gains are
 computed from the observations before the attack and under it (`gains_of`), for the run and for the
 retain model. Then both are combined (`question_gains`) and give intervals (`QuestionGains`).
+
+A *gain* is the number under the attack less the number before it. The retain model's gain is the
+*null*: what the attack teaches a model that never saw the rows. The *excess* is the gain beyond it.
 """
 
 from collections.abc import Callable

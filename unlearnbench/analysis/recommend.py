@@ -115,6 +115,11 @@ def _recommended(panel: Panel, best: Best, setting: Setting) -> RecommendedSetti
 
     A setting may keep too little if the interval of its utility reaches below the least utility
     that a best setting has to keep.
+
+    Args:
+        panel: Model and split.
+        best: The method that comes first, with its choice if `select` or `tune` made one.
+        setting: The recommended setting of this method.
     """
     interval = setting.interval(panel.headline.kept.column)
     least = panel.least_kept

@@ -2,6 +2,12 @@
 
 Page, terminal, CSV, LaTeX, tracker, `compare` and `export` read a `Results` and derive nothing
 again. Each value is computed at its first use, because some of them read evaluations from disk.
+
+A *record* has the stored observations of one run, or of a start or retain model. The *table* has
+all numbers, a row for each model, epoch and attack. The *plan* lists the runs that a sweep is to
+make. A *panel* is one model and split. A panel is *valid* if its start model knows the forget rows,
+so that forgetting can be seen (`Start.fault` says why not). `select` and `tune` are rules in YAML
+that choose a setting of each method on some seeds, and report it on others.
 """
 
 from __future__ import annotations
@@ -60,10 +66,13 @@ class Results:
     """Everything that is shown of a sweep."""
 
     name: str
+    """Name of the sweep."""
     records: tuple[Record, ...]
+    """By ascending id."""
     table: Table
     """All numbers."""
     description: str = ""
+    """Text from the configuration; empty without one."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """The resolved configuration."""
     planned: int | None = None
@@ -95,11 +104,13 @@ class Results:
             records: The records.
             name: Name of the sweep.
             known: An earlier table of the records.
-            config: The resolved configuration.
-            planned: Ids of the runs in the plan. Records of other runs are left out.
-            references: Ids of the models that the planned runs are compared with, as in
-                `planned_records`.
-            more: Other fields.
+            config: The resolved configuration. None if it is unknown; then each record is computed
+                by the metrics that its own configuration names.
+            planned: Ids of the runs in the plan. Records of other runs are left out. None without a
+                plan, for all records.
+            references: Ids of the start and retain models that the planned runs are compared with.
+                None if the plan does not list them, see `planned_records`.
+            more: Further fields of `Results` by name.
         """
         records = tuple(records)
         planned_ids = None if planned is None else frozenset(planned)
@@ -213,7 +224,7 @@ class Results:
         """Return what was observed for a row of `rows` or `attacked`, read from its file.
 
         Returns:
-            None if nothing is stored, as of a failed run or a line of a leaderboard.
+            None if nothing is stored, for example of a failed run or a line of a leaderboard.
 
         Raises:
             DamagedError: If the file is not as it was written.
@@ -229,7 +240,8 @@ class Results:
     def selection(self) -> Mapping[str, Any] | None:
         """What `select` or `tune` has chosen: the content of `selection.json`.
 
-        None without such a rule, and as long as trials have not ended.
+        None without such a rule, and until all trials have ended. A *trial* is a run on the seeds
+        of the choice.
         """
         plan = self.choice_plan
         if plan is None or plan.missing(self.records):
@@ -284,12 +296,13 @@ class Results:
     @cached_property
     def pairs(self) -> tuple[PairTable, ...]:
         """Every two methods of a panel, for the panels of `claims`; reads evaluations."""
-        rivals = {order.panel: order.rivals for order in self.claims.panels}
-        return tuple(
-            pair_table(panel, self.records, rivals[panel.panel])
-            for panel in self.valid_panels
-            if panel.panel in rivals
-        )
+        rivals_of_panel = {order.panel: order.rivals for order in self.claims.panels}
+        tables: list[PairTable] = []
+        for panel in self.valid_panels:
+            if panel.panel in rivals_of_panel:
+                rivals = rivals_of_panel[panel.panel]
+                tables.append(pair_table(panel, self.records, rivals))
+        return tuple(tables)
 
     @cached_property
     def lasting(self) -> tuple[AttackedPanel, ...]:
@@ -342,40 +355,50 @@ class Results:
     @cached_property
     def warnings(self) -> tuple[str, ...]:
         """Lines on what the numbers do not show: of the benchmark, its metrics and its attacks."""
+        doubts = [
+            f"{panel.place}: {panel.start.doubt}" for panel in self.panels if panel.start.doubt
+        ]
         lines = (
             self.schema.warning,
             mixed_code(self.records),
             *self.table.notes,
             *moved_choices(self.choices),
             *self._control_warnings(),
-            *(f"{panel.place}: {panel.start.doubt}" for panel in self.panels if panel.start.doubt),
+            *doubts,
             *self.unobserved(),
         )
+        # Some of these are empty or None, and several records may give the same line.
         return tuple(dict.fromkeys(line for line in lines if line))
 
-    def _control_warnings(self) -> Iterator[str | None]:
-        """Yield a warning for a start model on which membership attacks fail, otherwise None."""
+    def _control_warnings(self) -> Iterator[str]:
+        """Yield a warning for each start model on which membership attacks fail.
+
+        The start model was trained on the retain rows, so an attack that does not find them there
+        says nothing about other models.
+        """
         for record in self.records:
             if record.kind == "fine-tuned" and record.epochs:
                 metrics = record.epochs[0].metrics
-                yield control_warning(metrics, record.model, record.forget_fraction)
+                warning = control_warning(metrics, record.model, record.forget_fraction)
+                if warning:
+                    yield warning
 
     def unobserved(self) -> Iterator[str]:
         """Yield a line for each chosen metric that reads observations which records do not have."""
         run_ids = {row.run_id for row in self.rows}
         for name, settings in named_metrics(self.config).items():
             try:
+                # Only `extra` of this plan is used: the observations that the metric reads.
                 plan = plan_of(TOFU, None, {name: settings})
             except PluginError:  # The metric is not installed here.
                 continue
             if not plan.extra:
                 continue
             columns = self.schema.plan.affected({name})
-            known = {
-                row.run_id
-                for row in self.rows
-                if any(row.metrics.get(column) is not None for column in columns)
-            }
+            known: set[str] = set()
+            for row in self.rows:
+                if any(row.metrics.get(column) is not None for column in columns):
+                    known.add(row.run_id)
             unknown = run_ids - known
             if unknown:
                 yield (
