@@ -2,6 +2,10 @@
 
 `order_confidence` computes these values. They stand here with their sentences, so that modules
 which only read an order need not import the tests behind it.
+
+Methods of one *panel*, which is a model and split, are ordered by what their best setting has
+forgotten, among the settings that keep enough utility. The first method is the *leader*, and the
+second one the *runner-up*. A *place* is a rank that methods share if seeds do not tell them apart.
 """
 
 from collections import Counter, defaultdict
@@ -222,9 +226,10 @@ def _against_rivals(rivals: Rivals, ahead: Sequence[str]) -> Iterator[str]:
 
     def marked(names: Iterable[str]) -> str:
         """List methods, and say which of them is the runner-up."""
-        return listed_names(
-            [f"{name} (the runner-up)" if name == runner_up else name for name in names]
-        )
+        labels: list[str] = []
+        for name in names:
+            labels.append(f"{name} (the runner-up)" if name == runner_up else name)
+        return listed_names(labels)
 
     undecided = [name for name in rivals.same if name not in ahead]
     if undecided:
@@ -232,7 +237,7 @@ def _against_rivals(rivals: Rivals, ahead: Sequence[str]) -> Iterator[str]:
             f"Undecided against {marked(undecided)}: at equal utility, the difference may be "
             "chance."
         )
-    # Their test is over questions. Whether other seeds give the same, no test can say.
+    # These methods were tested over questions only, so it is open what other seeds would give.
     unknown_over_seeds = [name for name in rivals.apart if name in rivals.few_seeds]
     if unknown_over_seeds:
         yield (
@@ -259,11 +264,12 @@ def _within_a_sentence(reason: str) -> str:
 def _tied(order: PanelOrder) -> list[str]:
     """List the methods that share a place, for example `["npo and simnpo"]`."""
     counts = Counter(method.place for method in order.methods if method.place is not None)
-    return [
-        " and ".join(method.method for method in order.methods if method.place == place)
-        for place, count in counts.items()
-        if count > 1
-    ]
+    tied: list[str] = []
+    for place, count in counts.items():
+        if count > 1:
+            names = [method.method for method in order.methods if method.place == place]
+            tied.append(" and ".join(names))
+    return tied
 
 
 def _without_order(order: PanelOrder) -> Iterator[str]:

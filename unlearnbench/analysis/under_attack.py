@@ -5,6 +5,9 @@ after 13 steps. A model's number *before* the attack is the one at point `0` of 
 trains. For other attacks it is the plain number on the rows that the attack asked
 (`results/asked_rows.py`).
 
+Symbols: m is the setting, s the start model and r the retain model, all under the attack. m₀, s₀
+and r₀ are their numbers before it. A *gain* is the former less the latter.
+
 `KnownNumbers.lasting_by_seed` has the formula. `UnderAttack` says for which settings it is defined.
 """
 
@@ -96,9 +99,11 @@ class UnderAttack:
 
     variant: str
     shifts: tuple[Shift, ...]
-    """One per seed."""
+    """The setting's numbers, one pair for each seed."""
     retain: Shift
+    """The retain model's numbers; both None if it was not attacked."""
     start: Shift
+    """The start model's numbers. Only the one before the attack is needed for lasting."""
     bypassed: bool = False
     """Whether the method works at inference time and the attack runs the model without it."""
     sign: float = 1.0

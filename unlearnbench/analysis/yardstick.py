@@ -1,5 +1,8 @@
 """The numbers that attacks are measured by: before an attack and under it.
 
+A *variant* is an attack at one of its points, for example `relearning@13`. A *greedy* answer takes
+the most probable token at each place; a *sampled* answer draws its tokens.
+
 An attack that trains changes greedy answers, so the same metric measures both: extraction strength,
 for example. An attack that only samples leaves greedy answers and losses as they are, so that their
 metrics cannot move. It is measured by a metric of its samples, and before the attack by the metric
@@ -34,15 +37,17 @@ class Yardstick:
     """The numbers that a variant is measured by: before the attack, and under it."""
 
     before: MetricColumn
+    """Column of the number without an attack, or at the attack's first point."""
     after: MetricColumn
-    """The same as `before`, unless the attack only samples."""
+    """Column of the number under the attack. The same as `before`, unless the attack only
+    samples."""
 
     @property
     def sign(self) -> float:
         """−1 if a smaller number means that more is memorised, otherwise 1.
 
-        Columns are those of a forget set: where "higher is better", a model that has memorised more
-        has a smaller number.
+        The columns are of a forget set. If higher is better there, it is better because less is
+        memorised, so a model that has memorised more has a smaller number.
         """
         return -1.0 if self.after.better == "higher" else 1.0
 
