@@ -401,9 +401,10 @@ class Results:
                     known.add(row.run_id)
             unknown = run_ids - known
             if unknown:
+                observations = ", ".join(sorted(plan.extra))
                 yield (
                     f"{name}: not known of {len(unknown)} of {len(run_ids)} records "
-                    f"({min(unknown)} for one), which lack {', '.join(plan.extra)}; to make it, "
+                    f"({min(unknown)} for one), which lack {observations}; to make it, "
                     "delete their folders in records/ and start the sweep again, or give the sweep "
                     "another name"
                 )

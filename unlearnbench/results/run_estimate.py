@@ -22,7 +22,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from unlearnbench.api.benchmark import Dataset, SplitKey
-from unlearnbench.api.method import RETAIN_PARTS, LossBatch, Method, Needs, Terms
+from unlearnbench.api.method import RETAIN_PARTS, LossBatch, Method, Needs, Part, Terms
 from unlearnbench.api.modifier import Modifier, Perturb
 from unlearnbench.base.errors import ModelError, TrainingError
 from unlearnbench.base.fsdp import is_sharded
@@ -580,7 +580,8 @@ def budget_of(spec: RunSpec, trainer: Trainer, limit: int | None) -> Budget | No
 def _measured(spec: RunSpec, trainer: Trainer) -> tuple[Shape, Setup]:
     """Return the shape and set-up of a run that has begun, from its own rows and processes."""
     rows, needs = trainer.rows, trainer.objective.needs
-    known = [*rows.forget, *rows.retain] if needs.parts != {"forget"} else rows.forget
+    reads_only_forget_rows = needs.parts == frozenset[Part]({"forget"})
+    known = rows.forget if reads_only_forget_rows else [*rows.forget, *rows.retain]
     lengths = Lengths.of([(len(row.ids), row.scored) for row in known])
     accelerator: Any = trainer.accelerator
     parallel: Any = "fsdp" if is_sharded(trainer.model) else "ddp"
