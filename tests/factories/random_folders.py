@@ -7,7 +7,9 @@ of features can be counted over thousands of folders.
 
     folder = write(draw(17), tmp_path).folder
 
-Features are switched on at random and combine, as far as a configuration may have both.
+Features are switched on at random and combine, as far as a configuration may have both. A new
+feature is switched on by the folder's number (see `EVERY_OWN`). A further draw of random numbers
+would change all that is drawn after it, and so most folders.
 """
 
 from __future__ import annotations

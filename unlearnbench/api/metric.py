@@ -135,7 +135,8 @@ class MetricColumn:
     """Evaluation set of whose examples the number is the mean; empty if there is no single set.
 
     MLflow groups its charts by it: the column `rouge_forget` of the set `forget` is
-    `forget/rouge` there.
+    `forget/rouge` there. The oracle of the tests has to know it of a `Summary`
+    (`Benchmark.columns_by_set`).
     """
 
     def __post_init__(self) -> None:
