@@ -18,6 +18,7 @@ from unlearnbench.cli.own_config import (
     Budget,
     batch_size_of,
 )
+from unlearnbench.config import json_schema
 from unlearnbench.config.loader import load_config
 from unlearnbench.config.schema import Architecture
 from unlearnbench.config.starting_values import ModelSize, starting_values
@@ -61,6 +62,18 @@ def tables(tmp_path: Path) -> None:
     """Two tables of questions in the folder in which commands run."""
     write(tmp_path / "forget.jsonl", FORGET)
     write(tmp_path / "retain.jsonl", RETAIN)
+
+
+@pytest.fixture(scope="module")
+def schema() -> str:
+    """The JSON schema of configurations, which takes longer than the rest of `configs new`."""
+    return json_schema.schema_text()
+
+
+@pytest.fixture(autouse=True)
+def _one_schema(schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write the same schema beside each new configuration. `test_json_schema.py` is about it."""
+    monkeypatch.setattr(json_schema, "schema_text", lambda: schema)
 
 
 @pytest.fixture

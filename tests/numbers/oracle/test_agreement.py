@@ -18,7 +18,7 @@ import pytest
 
 from tests.factories.random_folders import draw, write
 from tests.numbers.oracle.agreement import Disagreement, disagreements
-from tests.numbers.oracle.written_views import views_of
+from tests.numbers.oracle.written_views import Views, views_of
 from tests.oracle.claims import Claims, EntryClaim
 from tests.oracle.comparison import Comparison, PanelComparer
 
@@ -35,14 +35,28 @@ FIRST_OF_MANY = range(FIRST, FIRST + MANY, GROUP)
 runs all tests of a file."""
 
 
-def found_in(number: int, root: Path) -> list[Disagreement]:
-    """Write the folder with a number, and compare its views."""
+KEPT_FOLDERS = range(20)
+"""Numbers of folders that more than one test reads."""
+_KEPT: dict[int, tuple[Views, Claims]] = {}
+
+
+def views_and_claims(number: int, root: Path) -> tuple[Views, Claims]:
+    """Write the folder with a number; return its views, and what they have to say."""
+    if number in _KEPT:
+        return _KEPT[number]
     made = write(draw(number), root)
     views = views_of(made.folder)
     with np.errstate(invalid="ignore"):
         claims = Claims.of(made.folder)
     shutil.rmtree(made.folder)
-    return disagreements(views, claims)
+    if number in KEPT_FOLDERS:
+        _KEPT[number] = views, claims
+    return views, claims
+
+
+def found_in(number: int, root: Path) -> list[Disagreement]:
+    """Compare the views of the folder with a number."""
+    return disagreements(*views_and_claims(number, root))
 
 
 def assert_agreement(first: int, root: Path) -> None:
@@ -137,12 +151,9 @@ def other_claims(claims: Claims) -> list[Claims]:
 def test_every_view_contradicts_other_claims(tmp_path: Path) -> None:
     missing = set(VIEWS)
     for number in SHOWING_ALL_VIEWS:
-        made = write(draw(number), tmp_path)
-        views = views_of(made.folder)
+        views, claims = views_and_claims(number, tmp_path)
         with np.errstate(invalid="ignore"):
-            claims = Claims.of(made.folder)
             found = [one for other in other_claims(claims) for one in disagreements(views, other)]
-        shutil.rmtree(made.folder)
         missing -= {" ".join(one.view.split()[:2]) for one in found if "--under" in one.view}
         missing -= {one.view for one in found}
         if not missing:
