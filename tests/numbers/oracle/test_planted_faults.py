@@ -2,7 +2,8 @@
 
 Each fault is put back by itself, as close to its old behaviour as today's code allows, and must be
 found in one of the first random folders that have the features in which it showed. Without it, the
-same folders agree (`test_agreement.py`).
+same folders agree (`test_agreement.py`). Every third fault is in `make test`, and all are in
+`make test-long`.
 
 The names are those of an audit. R1: two settings of one label were averaged. R4: a row of the LaTeX
 scorecard had the lasting of another setting. R5: the conclusion ignored `select` and `tune`. R6: a
@@ -435,7 +436,13 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", PLANTS, ids=lambda fault: fault.name)
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(fault, id=fault.name, marks=[] if i % 3 == 0 else pytest.mark.long)
+        for i, fault in enumerate(PLANTS)
+    ],
+)
 def test_a_fault_that_is_put_back_is_found(fault: Plant, folders: Folders) -> None:
     numbers = numbers_with(fault.features)
     assert numbers, "no folder has the features of this fault"
