@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 
 from tests.factories.marks import WITH_MLFLOW
+from tests.flow.sweep.shown_sweep import sweep
 from unlearnbench.analysis.results import Results
 from unlearnbench.base.errors import UnlearnbenchError
 from unlearnbench.config.plan import Plan, make_plan
@@ -34,8 +35,6 @@ from unlearnbench.results.records import (
 )
 from unlearnbench.sweep.pipeline import Pipeline
 from unlearnbench.sweep.sweep_state import SweepResult
-
-from .shown_sweep import sweep
 
 pytestmark = [pytest.mark.long, *WITH_MLFLOW]
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.flow.sweep.shown_sweep import sweep
 from unlearnbench.api import registry
 from unlearnbench.base.errors import UnlearnbenchError
 from unlearnbench.config.resources import RaySettings
@@ -21,7 +22,6 @@ from unlearnbench.results.records import read_records
 from unlearnbench.sweep import trial_messages, trials
 from unlearnbench.sweep.failure_texts import reason_in
 
-from .shown_sweep import sweep
 from .test_driver import a_config, fake_pipeline
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.flow.sweep.shown_sweep import sweep
 from unlearnbench.config.method_specs import method_spec
 from unlearnbench.config.plan import Plan, make_plan
 from unlearnbench.config.profiles import get_profile
@@ -22,8 +23,6 @@ from unlearnbench.results.records import EpochResult, Record, read_records, run_
 from unlearnbench.sweep.follow_up_runs import FollowUpRuns
 from unlearnbench.sweep.optuna_search import OptunaStudy
 from unlearnbench.sweep.pipeline import Pipeline
-
-from .shown_sweep import sweep
 
 pytestmark = pytest.mark.long
 

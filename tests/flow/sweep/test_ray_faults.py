@@ -26,7 +26,7 @@ from pathlib import Path
 for name in [*os.environ]:  # those of a Ray in the process of the tests
     if name.startswith(("RAY_", "TUNE_")):
         del os.environ[name]
-from unlearnbench.sweep import ray_cluster
+from unlearnbench.sweep import ray_cluster, run_sweep
 def start(config, start=ray_cluster.start):
     from ray._private import ray_constants
     ray_constants.SETUP_WORKER_FILENAME = sys.argv[1]
@@ -35,7 +35,7 @@ ray_cluster.start = start
 names, place = runpy.run_path(sys.argv[2]), Path(sys.argv[3])
 ray = names["RaySettings"](concurrent=1, retries=1)
 config = names["a_config"](place / "out", names["SIX_RATES"], ray=ray)
-names["run_sweep"](config, None, names["fake_pipeline"](place / "marks", seconds=0.5))
+run_sweep(config, None, names["fake_pipeline"](place / "marks", seconds=0.5))
 """
 FAKES = Path(__file__).with_name("test_driver.py")
 RUNS = 12

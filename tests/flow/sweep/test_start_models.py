@@ -10,6 +10,7 @@ import pytest
 
 from tests.factories.marks import WITH_MLFLOW
 from tests.factories.small_sweep import SMALL_MODEL
+from tests.flow.sweep.shown_sweep import sweep
 from unlearnbench.base.errors import UnlearnbenchError
 from unlearnbench.cli.main import main
 from unlearnbench.config.entries import AttackSpec
@@ -29,8 +30,6 @@ from unlearnbench.results.records import (
     write_record,
 )
 from unlearnbench.sweep.pipeline import Pipeline
-
-from .shown_sweep import sweep
 
 pytestmark = [pytest.mark.long, *WITH_MLFLOW]
 KNOWS = StartCheck(Memorized("forget", 0.9, 0.1, (0.7, 0.9), 40), Answered("retain", 0.9, None, 40))
