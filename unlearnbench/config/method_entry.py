@@ -220,11 +220,15 @@ def _modifiers(value: Any, *, of_one_method: bool) -> dict[str, dict[str, Axis]]
 
     Args:
         value: Names, or sections such as `{sam: {rho: [0.01, 0.1]}}`.
-        of_one_method: Whether all of them change the same method. Then two of a kind may exclude
-            each other.
+        of_one_method: Whether all of them change the same method. Then a method takes at most one
+            modifier of each kind, except of kinds that allow `several`.
 
     Returns:
-        The settings that are stated, by modifier.
+        The settings that are stated, by modifier. A modifier without settings has an empty mapping.
+
+    Raises:
+        ValidationError: With the errors of all entries: an unknown name, a name that is there
+            twice or is a key of an entry, a wrong setting, two modifiers of one kind.
     """
     name_of_kind: dict[str, str] = {}
 

@@ -129,6 +129,11 @@ def metric_plan(
         faults: Why further metrics on offer cannot be imported.
         chosen: Metrics that the configuration names.
 
+    Returns:
+        Metrics and columns in the order of all tables: the benchmark's own ones first. Columns that
+        need an attack are apart. A chosen name that is not among `metrics` is left out here; the
+        configuration refuses it before.
+
     Raises:
         PluginError: One of the benchmark's own metrics, or of the chosen ones, cannot be used.
     """

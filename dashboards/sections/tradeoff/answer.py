@@ -267,11 +267,11 @@ def usable_methods(standings: Sequence[MethodStanding], headline: Headline) -> s
         has = "has a" if usable else "has no"
         return f"The only method {has} usable setting {rule}."
     if usable == count:
-        methods_have = f"All {count} methods have"
+        methods_have = "Both methods have" if count == 2 else f"All {count} methods have"
     elif usable == 0:
         methods_have = "No method has"
     else:
-        methods_have = f"{usable} of {count} methods have"
+        methods_have = f"{usable} of {count} methods {'has' if usable == 1 else 'have'}"
     return f"{methods_have} a usable setting {rule}."
 
 

@@ -189,7 +189,14 @@ def test_methods_of_one_place_are_explained(fabric: Fabric) -> None:
     assert "Places: by Forget Quality. Methods that share a place differ by less than seeds" in text
     recommended = lines[0][1].partition(" ")[0]
     assert f"Last column: does {recommended} forget more at equal utility?" in text
-    assert "All 2 methods have a usable setting" in text
+    assert "Both methods have a usable setting" in text
+
+
+def test_one_method_of_two_has_a_usable_setting(fabric: Fabric) -> None:
+    usable = fabric.run("npo", points=((0.85, -1.0),))
+    too_little = fabric.run("dpo", points=((0.5, -1.0),))
+    text = aside(*references(fabric), usable, too_little)
+    assert "1 of 2 methods has a usable setting" in text
 
 
 def test_a_utility_whose_interval_reaches_below_the_minimum_says_so(fabric: Fabric) -> None:
