@@ -9,6 +9,9 @@ A *variant* is an attack at one of its points: `relearning@13` is the attack `re
 steps. An attack that trains also has a *first point*, `relearning@0`, at which nothing was trained
 yet. It is no variant here: it only gives numbers before the attack. A white-box attack runs the
 bare weights, so a method that works at inference time is *bypassed*.
+
+An attack that searches for the strongest attacker has one variant here, `relearning@tuned`. The
+module `attacker_choice` describes how its attacker is chosen for each setting.
 """
 
 import math
@@ -17,6 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 
+from unlearnbench.analysis.attacker_choice import AttackedModel, Search, seeds_of_choice
 from unlearnbench.analysis.best_settings import Panel
 from unlearnbench.analysis.lasting import AttackedPanel, AttackedSetting
 from unlearnbench.analysis.question_gains import (
@@ -28,17 +32,23 @@ from unlearnbench.analysis.question_gains import (
 )
 from unlearnbench.analysis.relearning_curve import RelearningCurve
 from unlearnbench.analysis.settings import Setting, is_evidence
+from unlearnbench.analysis.tuned_attacker import TunedAttacker, tuned_variant
 from unlearnbench.analysis.under_attack import Shift, UnderAttack
 from unlearnbench.analysis.yardstick import Yardstick, memorization_column, yardstick
+from unlearnbench.api.attack import Attack
 from unlearnbench.results.asked_rows import NumbersBefore, Observed
 from unlearnbench.results.attack_variants import (
+    asked_part,
     attack_of,
     is_before_attack,
+    is_choice,
     point_of,
     step_of,
+    trial_of,
 )
 from unlearnbench.results.table import TableRow
 
+NO_PLUGINS: Mapping[str, Attack] = {}
 _RowsByVariant = Mapping[str, TableRow]
 """Rows of one model under attacks, by variant, with points before the first step."""
 
@@ -50,6 +60,7 @@ def attacked_panels(
     column: str | None = None,
     before: Iterable[TableRow] = (),
     observed: Observed = lambda _: None,
+    plugins: Mapping[str, Attack] = NO_PLUGINS,
 ) -> tuple[AttackedPanel, ...]:
     """Compare every attacked setting with the start and the retain model, by panel.
 
@@ -61,6 +72,7 @@ def attacked_panels(
         column: Memorisation number; defaults to `memorization_column`.
         before: `Table.before`.
         observed: Reads the observations behind a row, for intervals over questions.
+        plugins: The attacks with their settings, by name, as far as they are known.
 
     Returns:
         One value for each panel that has an attacked setting.
@@ -76,7 +88,9 @@ def attacked_panels(
     for panel in panels:
         rows = [row for row in attacked if row.panel == panel.panel]
         if any(row.kind == "run" for row in rows):
-            comparison = _PanelUnderAttack(panel, rows, white_box, column, numbers_before, observed)
+            comparison = _PanelUnderAttack(
+                panel, rows, white_box, column, numbers_before, observed, plugins
+            )
             compared.append(comparison.result())
     return tuple(panel for panel in compared if panel.settings)
 
@@ -92,6 +106,7 @@ class _PanelUnderAttack:
         column: str,
         numbers_before: NumbersBefore,
         observed: Observed,
+        plugins: Mapping[str, Attack],
     ) -> None:
         """Order the rows of one panel.
 
@@ -102,6 +117,7 @@ class _PanelUnderAttack:
             column: Memorisation number.
             numbers_before: Finds a model's plain number on the rows that an attack asked.
             observed: As in `attacked_panels`.
+            plugins: As in `attacked_panels`.
         """
         self.panel = panel
         self.white_box = white_box
@@ -114,22 +130,37 @@ class _PanelUnderAttack:
         # record for each attack, so their order says nothing, and their rows come last.
         runs_first = sorted(attacked, key=lambda row: row.kind != "run")
         names = dict.fromkeys(row.variant for row in runs_first)
-        self.first_points = {attack_of(name): name for name in names if is_before_attack(name)}
-        """The variant before the first step, by attack."""
+        self.first_points = {asked_part(name): name for name in names if is_before_attack(name)}
+        """The variant before the first step, by attack and part of the rows, see `asked_part`."""
         first_points = set(self.first_points.values())
-        self.variants = tuple(name for name in names if name not in first_points)
-        """All variants without first points."""
+        others = [name for name in names if name not in first_points]
+        self.trial_points: dict[str, tuple[str, ...]] = defaultdict(tuple)
+        """By attack that searches, the points of its attackers on the rows of the report."""
+        for name in others:
+            if trial_of(name) is not None and not is_choice(name):
+                self.trial_points[attack_of(name)] += (name,)
+        untuned = [name for name in others if trial_of(name) is None]
+        self.variants = (*untuned, *map(tuned_variant, self.trial_points))
+        """All variants without first points. A search has one variant."""
         variants_of_runs = {row.variant for row in attacked if row.kind == "run"}
-        self.variants_of_runs = tuple(name for name in self.variants if name in variants_of_runs)
-        """The variants under which a run was evaluated, not only the start or retain model."""
+        self.variants_of_runs = tuple(name for name in untuned if name in variants_of_runs)
+        """The variants without a search under which a run was evaluated, not only the start or
+        retain model."""
 
         # Looking up what an attack declares takes too long to repeat it for each setting.
         self.steps = {variant: step_of(variant) for variant in self.variants}
         """The optimiser step of each variant; None for a point that is not a step."""
         self.measured = {
-            variant: yardstick(self.schema, column, variant, attacked) for variant in self.variants
+            variant: yardstick(self.schema, column, variant, attacked) for variant in others
         }
         """What each variant is measured by; None if it can move no number."""
+        self.searches: dict[str, Search] = {}
+        """The searches, by the variant that stands for each."""
+        for attack, points in self.trial_points.items():
+            measured = self.measured[points[0]]
+            self.measured[tuned_variant(attack)] = measured
+            search = Search(attack, plugins.get(attack), points, measured)
+            self.searches[tuned_variant(attack)] = search
 
         self.gains_of_retain: dict[str, GainsOfModel | None] = {}
         """The retain model's gains by question, by variant. Filled when they are asked for."""
@@ -140,6 +171,16 @@ class _PanelUnderAttack:
         for row in attacked:
             self.rows_of_kind[row.kind][row.variant] = row
             self.rows_of_run[row.run_id, row.epoch][row.variant] = row
+
+        self.attackers_of: dict[str, dict[str, TunedAttacker]] = {"retain": {}, "fine-tuned": {}}
+        """By kind of model and by variant of a search, the strongest attacker of the retain and of
+        the start model."""
+        for variant, search in self.searches.items():
+            for kind, attackers in self.attackers_of.items():
+                model = self._reference(kind, search)
+                strongest = None if model is None else search.strongest([model])
+                if strongest is not None:
+                    attackers[variant] = search.describe(strongest)
 
     def result(self) -> AttackedPanel:
         """Compare all settings."""
@@ -161,9 +202,10 @@ class _PanelUnderAttack:
             settings=tuple(attacked for attacked in settings if attacked.under),
             best=tuple(best),
             without_best=tuple(best for best in self.panel.best if best.setting is None),
-            retain=self.retain,
-            start=self.start,
-            measured=self.measured,
+            retain={variant: self.retain[variant] for variant in self.variants},
+            start={variant: self.start[variant] for variant in self.variants},
+            measured={variant: self.measured[variant] for variant in self.variants},
+            attackers_of_retain=self.attackers_of["retain"],
             retain_plain=None if retain_row is None else retain_row.metrics.get(self.column),
             start_plain=self.panel.at_start(self.column),
             chosen_families=frozenset(choice.family for choice in self.panel.choices),
@@ -174,23 +216,60 @@ class _PanelUnderAttack:
 
     @cached_property
     def retain(self) -> dict[str, Shift]:
-        """The retain model by variant."""
-        plain = self.panel.row("retain")
-        rows = self.rows_of_kind["retain"]
-        return {variant: self._shift(plain, rows, variant) for variant in self.variants}
+        """The retain model by variant; under a search, by its own strongest attacker."""
+        return self._of_reference("retain")
 
     @cached_property
     def start(self) -> dict[str, Shift]:
-        """The start model by variant."""
-        rows = self.rows_of_kind["fine-tuned"]
+        """The start model by variant; under a search, by its own strongest attacker."""
+        return self._of_reference("fine-tuned")
+
+    def _of_reference(self, kind: str) -> dict[str, Shift]:
+        """Return the shifts of the retain model or the start model by variant, in all orders."""
         shifts: dict[str, Shift] = {}
-        for variant, measured in self.measured.items():
-            plain = self.panel.row("fine-tuned")
-            if measured is not None:
-                # A sweep may have the start model's numbers only in epoch 0 of a run.
-                plain = self.panel.start_row(measured.before.name) or plain
-            shifts[variant] = self._shift(plain, rows, variant)
+        for variant in self.measured:
+            if variant not in self.searches:
+                shifts[variant] = self._shift_of_reference(kind, variant)
+        for variant in self.searches:
+            attacker = self.attackers_of[kind].get(variant)
+            shifts[variant] = Shift(None, None) if attacker is None else shifts[attacker.variant]
         return shifts
+
+    def _shift_of_reference(self, kind: str, variant: str) -> Shift:
+        """Return the numbers of the retain model or the start model before and under a variant."""
+        plain = self.panel.row(kind)
+        measured = self.measured[variant]
+        if kind == "fine-tuned" and measured is not None:
+            # A sweep may have the start model's numbers only in epoch 0 of a run.
+            plain = self.panel.start_row(measured.before.name) or plain
+        return self._shift(plain, self.rows_of_kind[kind], variant)
+
+    def _reference(self, kind: str, search: Search) -> AttackedModel | None:
+        """Return the retain or the start model as a search sees it; None if it was not attacked."""
+        rows = self.rows_of_kind.get(kind, {})
+        if self.first_points.get(search.attack, "") not in rows:
+            return None
+        return self._searched_model(search, rows, partial(self._shift_of_reference, kind))
+
+    def _searched_model(
+        self, search: Search, rows: _RowsByVariant, shift: Callable[[str], Shift]
+    ) -> AttackedModel:
+        """Return one model as a search sees it.
+
+        Args:
+            search: The search.
+            rows: The model's rows under attacks.
+            shift: Returns its numbers before and under a variant.
+        """
+        kept = self.panel.headline.kept.column
+        before = rows.get(self.first_points.get(search.attack, ""))
+        return AttackedModel(
+            utility_before=None if before is None else before.metrics.get(kept),
+            utility_after={
+                point: rows[point].metrics.get(kept) for point in search.points if point in rows
+            },
+            shift=shift,
+        )
 
     def _shift(
         self,
@@ -231,7 +310,7 @@ class _PanelUnderAttack:
         bypassed: bool,
     ) -> BeforeAndAfter:
         """Find a model's rows before an attack and under it, as in `_shift`."""
-        first_point = self.first_points.get(attack_of(variant), "")
+        first_point = self.first_points.get(asked_part(variant), "")
         at_first_point = attacked.get(first_point)
         # A method at inference time is gone at the attack's first point already.
         before = plain if at_first_point is None or bypassed else at_first_point
@@ -282,6 +361,11 @@ class _PanelUnderAttack:
             for variant in self.variants
             if variant in evaluated
         ]
+        under += [
+            self._under_search(setting, attacked_of_seed, variant)
+            for variant, search in self.searches.items()
+            if self.first_points.get(search.attack) in evaluated
+        ]
         kept = setting.kept
         least_kept = self.panel.least_kept
         keeps_utility = kept is not None and least_kept is not None and kept >= least_kept
@@ -315,6 +399,9 @@ class _PanelUnderAttack:
         """
         attacks = {attack_of(variant) for variant in evaluated}
         reasons: list[str] = []
+        for variant, search in self.searches.items():
+            if attack_of(variant) not in attacks and self._was_made_on_runs(search):
+                reasons.append(f"{search.attack} did not attack it at {setting.when}")
         for variant in self.variants_of_runs:
             if variant in evaluated:
                 continue
@@ -324,6 +411,55 @@ class _PanelUnderAttack:
             else:
                 reasons.append(f"{attack} did not attack it at {setting.when}")
         return "; ".join(dict.fromkeys(reasons))
+
+    def _was_made_on_runs(self, search: Search) -> bool:
+        """Whether any run was attacked by a search."""
+        first_point = self.first_points.get(search.attack)
+        return any(first_point in rows for rows in self.rows_of_run.values())
+
+    def _under_search(
+        self, setting: Setting, attacked_of_seed: Sequence[_RowsByVariant], variant: str
+    ) -> UnderAttack:
+        """Return a setting under its strongest attacker, on the rows and seeds of the report.
+
+        Args:
+            setting: The setting.
+            attacked_of_seed: For each of its rows, the rows of the same run and epoch under attack.
+            variant: The variant that stands for the search.
+        """
+        search = self.searches[variant]
+        choice_count = seeds_of_choice(len(setting.rows))
+        first_reported = choice_count if len(setting.rows) > 1 else 0
+        choosing = slice(None, choice_count)
+        reporting = slice(first_reported, None)
+
+        bypassed = setting.rows[0].at_inference and self.white_box(search.attack)
+        models: list[AttackedModel] = []
+        for row, rows in zip(setting.rows[choosing], attacked_of_seed[choosing], strict=True):
+            shift = partial(self._shift, row, rows, bypassed=bypassed)
+            models.append(self._searched_model(search, rows, shift))
+        references = {kind: self._reference(kind, search) for kind in self.attackers_of}
+        others = [model for model in references.values() if model is not None]
+        missing = search.problem(models, others)
+        strongest = search.strongest(models, references["retain"])
+        # Without an attacker, the numbers before the attack are known, and none under it.
+        point = strongest or search.points[-1]
+        reported = replace(setting, rows=setting.rows[reporting])
+        under = self._under(reported, attacked_of_seed[reporting], point)
+        if missing:
+            shifts = tuple(Shift(shift.before, None) for shift in under.shifts)
+            under = replace(under, shifts=shifts)
+        attacker = search.describe(
+            point,
+            (row.seed for row in setting.rows[choosing]),
+            (row.seed for row in reported.rows),
+        )
+        return replace(
+            under,
+            variant=variant,
+            missing=missing or under.missing,
+            tuned=attacker,
+        )
 
     def _under(
         self, setting: Setting, attacked_of_seed: Sequence[_RowsByVariant], variant: str
@@ -450,7 +586,7 @@ def _relearning_curves(
     """
     by_attack: dict[str, dict[int, UnderAttack]] = defaultdict(dict)
     for at_point in under:
-        step = steps[at_point.variant]
+        step = steps.get(at_point.variant)
         if step is not None:
             by_attack[attack_of(at_point.variant)][step] = at_point
     return [

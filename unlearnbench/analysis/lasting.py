@@ -30,13 +30,14 @@ The module computes from values in memory, except that intervals over questions 
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from unlearnbench.analysis.best_settings import UTILITY_SHARE, Best
 from unlearnbench.analysis.relearning_curve import RelearningCurve
 from unlearnbench.analysis.setting_order import Merit, merit_of
 from unlearnbench.analysis.settings import OnPanel, Setting
+from unlearnbench.analysis.tuned_attacker import TunedAttacker
 from unlearnbench.analysis.under_attack import Shift, UnderAttack
 from unlearnbench.analysis.yardstick import Yardstick
 from unlearnbench.api.metric import MetricColumn
@@ -252,6 +253,10 @@ class AttackedPanel(OnPanel):
     """The start model by variant."""
     measured: Mapping[str, Yardstick | None]
     """What each variant is measured by; None if the attack can move no number."""
+    attackers_of_retain: Mapping[str, TunedAttacker] = field(
+        default_factory=dict[str, TunedAttacker]
+    )
+    """The retain model's own strongest attacker, by the variant of a search."""
     retain_plain: float | None = None
     """The retain model's number without an attack, over all rows."""
     start_plain: float | None = None

@@ -35,7 +35,15 @@ from unlearnbench.api.metric import Better, MetricColumn
 from unlearnbench.base.errors import RecordError
 from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
 from unlearnbench.results.asked_rows import NumbersBefore
-from unlearnbench.results.attack_variants import attack_of, is_before_attack, is_white_box, point_of
+from unlearnbench.results.attack_variants import (
+    asked_part,
+    attack_of,
+    is_before_attack,
+    is_choice,
+    is_white_box,
+    point_of,
+    trial_of,
+)
 from unlearnbench.results.table import TableRow
 from unlearnbench.stats.harmonic_mean import harmonic_mean
 from unlearnbench.stats.relearning import (
@@ -454,10 +462,18 @@ def chosen_variant(chosen: str | None, attack: str, variants: Sequence[str]) -> 
     if chosen is not None:
         return find_variant(chosen, variants)
     points = [variant for variant in variants if attack_of(variant) == attack]
+    # Of a search, the first attacker is the attack as it is stated.
+    points = [variant for variant in points if _is_stated_attacker(variant)]
     for variant in reversed(points):
         if point_of(variant) == "nf4":
             return variant
     return points[-1] if points else attack
+
+
+def _is_stated_attacker(variant: str) -> bool:
+    """Whether a variant is of an attack without a search, or of a search's first attacker."""
+    trial = trial_of(variant)
+    return not is_choice(variant) and (trial is None or trial.number == 1)
 
 
 def attacked_runs(results: Results) -> tuple[AttackedRun, ...]:
@@ -512,7 +528,7 @@ class _NumbersBeforeAttack:
         """Rows before the first step of an attack that trains, by run, epoch and attack."""
         for row in results.attacked:
             if is_before_attack(row.variant):
-                self._first_points[row.run_id, row.epoch, attack_of(row.variant)] = row
+                self._first_points[row.run_id, row.epoch, asked_part(row.variant)] = row
 
     def __call__(self, plain: TableRow, attacked: TableRow) -> Values:
         """Return a model's numbers before an attack, on the rows that the attack asked.
@@ -521,10 +537,10 @@ class _NumbersBeforeAttack:
             plain: The model without an attack.
             attacked: The same model under the attack.
         """
-        attack = attack_of(attacked.variant)
-        first = self._first_points.get((attacked.run_id, attacked.epoch, attack))
+        part = asked_part(attacked.variant)
+        first = self._first_points.get((attacked.run_id, attacked.epoch, part))
         # A method at inference time is gone at the attack's first point already.
-        is_bypassed = plain.at_inference and is_white_box(attack)
+        is_bypassed = plain.at_inference and is_white_box(attack_of(attacked.variant))
         if first is not None and not is_bypassed:
             return first.metrics
         return self._plain_numbers(plain, attacked.variant)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -39,10 +40,12 @@ from unlearnbench.analysis.selection import (
     stored_choices,
 )
 from unlearnbench.analysis.settings import PanelKey
+from unlearnbench.api.attack import Attack
 from unlearnbench.api.benchmark import Headline
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.base.errors import PluginError, RecordError
 from unlearnbench.base.redaction import redact_tree
+from unlearnbench.config.entries import AttackSpec, attack_from_spec
 from unlearnbench.config.plan_file import PLAN_FILE
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.config.unit import Unit
@@ -313,7 +316,21 @@ class Results:
             is_white_box,
             before=self.before,
             observed=self.observed,
+            plugins=self.attack_plugins,
         )
+
+    @cached_property
+    def attack_plugins(self) -> Mapping[str, Attack]:
+        """The attacks of the runs with their settings, by name, as far as they are installed."""
+        plugins: dict[str, Attack] = {}
+        for record in self.records:
+            for document in record.spec.get("attacks", ()):
+                if document["name"] in plugins:
+                    continue
+                with suppress(PluginError):
+                    spec = AttackSpec.model_validate(document)
+                    plugins[spec.name] = attack_from_spec(spec)
+        return plugins
 
     @cached_property
     def scorers(self) -> Mapping[PanelKey, Scorer]:

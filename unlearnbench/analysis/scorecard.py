@@ -75,9 +75,13 @@ def lasting_score(attacked: AttackedSetting) -> Score:
     """Return what lasts of a setting under its worst attack, in the form of the other scores."""
     by_seed: dict[int, float] = {}
     if attacked.worst is not None:
-        for row, share in zip(attacked.setting.rows, attacked.worst.shares, strict=False):
+        seeds = [row.seed for row in attacked.setting.rows]
+        if attacked.worst.tuned is not None:
+            # The other seeds have chosen the attacker.
+            seeds = list(attacked.worst.tuned.reporting_seeds)
+        for seed, share in zip(seeds, attacked.worst.shares, strict=False):
             if share is not None:
-                by_seed[row.seed] = share
+                by_seed[seed] = share
     warnings: dict[str, str] = {}
     if attacked.bypassed_by:
         names = " and ".join(attacked.bypassed_by)

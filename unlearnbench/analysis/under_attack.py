@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from unlearnbench.analysis.question_gains import QuestionGains
 from unlearnbench.analysis.settings import mean_of
+from unlearnbench.analysis.tuned_attacker import TunedAttacker
 from unlearnbench.analysis.yardstick import Yardstick
 from unlearnbench.results.attack_variants import attack_of
 from unlearnbench.stats.t_interval import LEVEL, Interval, interval_of_all
@@ -118,6 +119,9 @@ class UnderAttack:
     is missing."""
     lacks_seeds: bool = False
     """Whether other seeds ended before this epoch, so that no mean is defined."""
+    tuned: TunedAttacker | None = None
+    """How the attacker was chosen, if the attack searches for the strongest one. Then all numbers
+    are of the seeds and rows of the report."""
     read_questions: Callable[[], QuestionGains | None] = field(
         default=lambda: None, compare=False, repr=False
     )

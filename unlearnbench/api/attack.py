@@ -17,7 +17,7 @@ the forget rows.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field
 
@@ -70,6 +70,30 @@ class Attack(HyperParameters, ABC):
         a single evaluation, whose point is "".
         """
         return ("",)
+
+    @property
+    def evaluated_roles(self) -> frozenset[Role]:
+        """Roles of the evaluation sets that are evaluated under the attack as it is set."""
+        return self.roles
+
+    def attackers(self) -> Mapping[str, Self]:
+        """Return the attackers that are tried, by the name of the trial.
+
+        An attack without a search has one attacker, which is itself. Its name is "". A search
+        returns several, and the model is restored before each of them. Their points are named
+        `t<trial>.<point>`, except for the point before the first step, which all of them share.
+        `points` has the points of all attackers. Each point is evaluated on two parts of the rows:
+        attackers are chosen on the part whose name ends with `CHOICE`.
+        """
+        return {"": self}
+
+    @property
+    def least_utility(self) -> float | None:
+        """Least share of its own utility that an attacked model keeps, for an attacker to count.
+
+        None without a search. Then the attack counts whatever it does to the model.
+        """
+        return None
 
     def content(self) -> str:
         """Return a hash of the files that the attack reads; empty if it reads none.
@@ -154,6 +178,17 @@ def only_samples(kind: type[Attack]) -> bool:
     """
     same_model = not issubclass(kind, WeightAttack)
     return issubclass(kind, SamplingAttack) and same_model and kind.asked is Attack.asked
+
+
+def searches(attack: Attack) -> bool:
+    """Whether an attack tries several attackers, of which the strongest one is reported."""
+    return len(attack.attackers()) > 1
+
+
+FIRST_POINT = "0"
+"""Point before the first step of an attack that trains."""
+CHOICE = ".choice"
+"""End of the names of points at which attackers of a search are chosen: `t3.13.choice`."""
 
 
 def variant(name: str, point: str) -> str:

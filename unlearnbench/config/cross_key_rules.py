@@ -17,6 +17,7 @@ from unlearnbench.api.benchmark import split_name
 from unlearnbench.api.metric import OBSERVATIONS
 from unlearnbench.base.errors import EvaluationError, PluginError, did_you_mean
 from unlearnbench.base.messages import Fault, Loc
+from unlearnbench.config.entries import attack_from_spec
 from unlearnbench.config.evaluation_settings import EntryEvaluation, Patience
 from unlearnbench.config.method_entry import Axis
 from unlearnbench.config.method_settings import Rates
@@ -276,7 +277,9 @@ def _trainings_by_attacks(config: SweepConfig) -> Iterator[str]:
         attack: type[Attack] = registry.load("attacks", spec.name)
         if not issubclass(attack, WeightAttack) or not attack.trains:
             continue
-        trains_adapters = spec.settings.get("lora_rank") and config.training.precision == "fp16"
+        attackers = attack_from_spec(spec).attackers().values()
+        only_adapters = all(getattr(attacker, "lora_rank", None) for attacker in attackers)
+        trains_adapters = only_adapters and config.training.precision == "fp16"
         if not trains_adapters:
             yield f"the attack {spec.name} trains this model (with lora_rank, adapters)"
 

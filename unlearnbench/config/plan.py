@@ -22,7 +22,6 @@ from unlearnbench.config.method_settings import MethodSpec
 from unlearnbench.config.method_specs import removes_dropout, starts_exactly, takes_roles_apart
 from unlearnbench.config.model_settings import LABELLED, ModelSettings
 from unlearnbench.config.plan_file import SCHEMA, SEQUENCE, TRIAL, UNKNOWN_RUNS
-from unlearnbench.config.point_sequences import PointSequence
 from unlearnbench.config.profiles import profile_of
 from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import SweepConfig
@@ -30,6 +29,7 @@ from unlearnbench.config.search_space import Point, points_of
 from unlearnbench.config.training_settings import TrainingSettings
 from unlearnbench.config.trial import Entry, Trial, Trials, add_trials, entries_of
 from unlearnbench.config.unit import Unit
+from unlearnbench.stats.point_sequences import PointSequence
 
 _MOMENTS_WITHOUT_TRAINING: tuple[int, ...] = (1,)
 """Moments of evaluation of a model that is not trained. Moment 0 is the start model."""

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from unlearnbench.config.point_sequences import PointSequence
+from unlearnbench.stats.point_sequences import PointSequence
 
 SCHEMA = 1
 PLAN_FILE = "plan.json"

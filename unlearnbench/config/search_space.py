@@ -16,9 +16,9 @@ from unlearnbench.config import method_specs
 from unlearnbench.config.method_entry import Axis
 from unlearnbench.config.method_grid import WEIGHT, rates_of
 from unlearnbench.config.method_settings import MethodGrid, MethodSpec, RetainSpec
-from unlearnbench.config.point_sequences import PointSequence, even_points, independent_points
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.config.search import Range
+from unlearnbench.stats.point_sequences import PointSequence, even_points, independent_points
 
 RATE = "learning_rate"
 """Name of the axis of learning rates."""

@@ -28,8 +28,8 @@ from unlearnbench.api.observations import Evaluation, IntArray
 from unlearnbench.base.errors import PluginError
 from unlearnbench.results.asked_places import asked_places, row_count
 from unlearnbench.results.attack_variants import (
+    asked_part,
     asks_all_models_alike,
-    attack_of,
     is_before_attack,
     leaves_greedy,
     may_leave_rows_out,
@@ -101,6 +101,7 @@ class _VariantKind:
     """What the attack of a variant declares. To look it up for each row would take long."""
 
     attack: str
+    """Its name, see `asked_part`."""
     may_leave_rows_out: bool
     asks_all_models_alike: bool
     leaves_greedy: bool
@@ -109,7 +110,7 @@ class _VariantKind:
     def of(cls, variant: str, attacked: Sequence[TableRow]) -> "_VariantKind":
         """Look up the attack of a variant. `attacked` has all rows under attacks."""
         return cls(
-            attack_of(variant),
+            asked_part(variant),
             may_leave_rows_out(variant),
             asks_all_models_alike(variant),
             leaves_greedy(variant, attacked),
@@ -145,7 +146,7 @@ class _AttackedPanel:
         variants = dict.fromkeys(row.variant for row in rows)
         self._kinds = {variant: _VariantKind.of(variant, rows) for variant in variants}
         self._first_points = {
-            attack_of(variant): variant for variant in variants if is_before_attack(variant)
+            asked_part(variant): variant for variant in variants if is_before_attack(variant)
         }
         """By attack that trains, the variant before its first step: `relearning@0`."""
 

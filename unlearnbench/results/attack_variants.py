@@ -2,17 +2,37 @@
 
 `relearning@13` is the attack `relearning` at its point `13`. `paraphrase` is an attack with only
 one point. The class of an attack declares what its points mean, but it may not be installed here.
+
+If an attack searches, `relearning@t3.13` is its third attacker after 13 steps, on the rows that are
+reported. `relearning@t3.13.choice` is the same model on the rows on which the attacker is chosen.
 """
 
+import re
 from collections.abc import Iterable
+from typing import NamedTuple
 
-from unlearnbench.api.attack import Attack, PromptAttack, has_steps, only_samples
+from unlearnbench.api.attack import (
+    CHOICE,
+    FIRST_POINT,
+    Attack,
+    PromptAttack,
+    has_steps,
+    only_samples,
+)
 from unlearnbench.api.registry import load
 from unlearnbench.base.errors import PluginError
 from unlearnbench.results.table import TableRow
 
-START = "0"
-"""Point before the first step of an attack that trains."""
+_TRIAL = re.compile(r"t(\d+)\.(\d+)")
+
+
+class Trial(NamedTuple):
+    """A point of one attacker of a search."""
+
+    number: int
+    """Number of the attacker, from 1."""
+    step: int
+    """Optimiser steps that it has done."""
 
 
 def attack_of(variant: str) -> str:
@@ -42,14 +62,39 @@ def step_of(variant: str) -> int | None:
         name of a text, and an attack that is not installed does not say what its digits are.
     """
     point = point_of(variant)
-    kind = attack_class(attack_of(variant))
-    is_step = kind is not None and has_steps(kind) and point.isdecimal()
-    return int(point) if is_step else None
+    return int(point) if point.isdecimal() and _has_steps(variant) else None
+
+
+def trial_of(variant: str) -> Trial | None:
+    """Return the attacker and step of a point of a search; None for any other variant."""
+    match = _TRIAL.fullmatch(point_of(variant).removesuffix(CHOICE))
+    if match is None or not _has_steps(variant):
+        return None
+    return Trial(int(match[1]), int(match[2]))
+
+
+def is_choice(variant: str) -> bool:
+    """Whether a variant is on the rows on which a search chooses its attacker."""
+    return variant.endswith(CHOICE) and _has_steps(variant)
+
+
+def asked_part(variant: str) -> str:
+    """Return the part of a variant's name that says which rows are asked.
+
+    All points of an attack ask the same rows, except that a search has two parts of them.
+    """
+    return attack_of(variant) + (CHOICE if is_choice(variant) else "")
 
 
 def is_before_attack(variant: str) -> bool:
     """Whether a variant is the model before the first step of an attack that trains."""
-    return point_of(variant) == START and step_of(variant) == 0
+    return point_of(variant).removesuffix(CHOICE) == FIRST_POINT and _has_steps(variant)
+
+
+def _has_steps(variant: str) -> bool:
+    """Whether the points of a variant's attack are known to be steps."""
+    kind = attack_class(attack_of(variant))
+    return kind is not None and has_steps(kind)
 
 
 def is_white_box(attack: str) -> bool:

@@ -219,7 +219,9 @@ def _attacks_of(
     for attack in map(attack_from_spec, run.attacks):
         epochs = 1 if attack.at == "last" else len(run.evaluate_at)
         asked = sum(
-            len(questions) for name, questions in sets.items() if roles[name] in attack.roles
+            len(questions)
+            for name, questions in sets.items()
+            if roles[name] in attack.evaluated_roles
         )
         work = _attack_effort(attack, asked / question_count, rows, row_tokens)
         evaluation_count += len(attack.points()) * epochs
@@ -243,12 +245,20 @@ def _attack_effort(
     evaluations = len(attack.points()) * evaluations_of_point * asked_fraction
     if not isinstance(attack, TrainingAttack):
         return AttackEffort(evaluations)
-    steps = attack.steps[-1]
-    trained_rows = steps * attack.rows_of_step(rows)
+    whole = AttackEffort(evaluations)
+    for attacker in attack.attackers().values():
+        whole += _training_effort(attacker, rows, row_tokens)
+    return whole
+
+
+def _training_effort(attacker: TrainingAttack, rows: AttackRows, row_tokens: float) -> AttackEffort:
+    """Count the work of the training of one attacker."""
+    steps = attacker.steps[-1]
+    trained_rows = steps * attacker.rows_of_step(rows)
     tokens = trained_rows * row_tokens
-    if attack.lora_rank is None:
-        return AttackEffort(evaluations, steps, trained_rows, trained_tokens=tokens)
-    return AttackEffort(evaluations, steps, trained_rows, adapted_tokens=tokens)
+    if attacker.lora_rank is None:
+        return AttackEffort(0, steps, trained_rows, trained_tokens=tokens)
+    return AttackEffort(0, steps, trained_rows, adapted_tokens=tokens)
 
 
 def efforts_of(runs: Iterable[RunSpec], benchmark: Dataset) -> list[Effort]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from unlearnbench.api.attack import AttackRows, FineTune, variant
+from unlearnbench.api.attack import CHOICE, AttackRows, FineTune, searches, variant
 from unlearnbench.api.benchmark import Benchmark, Question, SplitKey
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.config.entries import AttackSpec, attack_from_spec
@@ -42,7 +42,9 @@ class Tools:
 
 def variants_of(spec: AttackSpec) -> tuple[str, ...]:
     """Return the names of a model's evaluations under an attack, such as `relearning@13`."""
-    return tuple(variant(spec.name, point) for point in attack_from_spec(spec).points())
+    attack = attack_from_spec(spec)
+    parts = ("", CHOICE) if searches(attack) else ("",)
+    return tuple(variant(spec.name, point) + part for point in attack.points() for part in parts)
 
 
 def results_under(

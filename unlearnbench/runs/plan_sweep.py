@@ -22,7 +22,6 @@ from unlearnbench.config.benchmark_rules import check_declarations
 from unlearnbench.config.entries import attack_from_spec
 from unlearnbench.config.plan import ModelFacts, Plan, make_plan
 from unlearnbench.config.plan_file import planned_commits, planned_sequence
-from unlearnbench.config.point_sequences import PointSequence
 from unlearnbench.config.profiles import profile_of
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.config.search_space import Space
@@ -51,6 +50,7 @@ from unlearnbench.runs.plan_checks import (
 )
 from unlearnbench.runs.row_warnings import check_conversations, row_warnings
 from unlearnbench.runs.training_warnings import training_warnings
+from unlearnbench.stats.point_sequences import PointSequence
 
 
 def plan_sweep(config: SweepConfig) -> tuple[Plan, Dataset]:

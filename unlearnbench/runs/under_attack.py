@@ -15,11 +15,14 @@ import numpy as np
 import torch
 
 from unlearnbench.api.attack import (
+    CHOICE,
+    FIRST_POINT,
     Attack,
     AttackRows,
     AttackTools,
     SamplingAttack,
     WeightAttack,
+    searches,
     variant,
 )
 from unlearnbench.api.benchmark import Dataset, Question, SplitKey
@@ -88,19 +91,32 @@ def evaluations_under(
             raise EvaluationError(f"attack {name!r} reads the model's own answers: evaluate first")
         rows = replace(rows, answers=own_answers(plain))
     asked = _asked_rows(named, evaluator, rows)
+    parts = {"": asked}
+    if searches(attack):
+        parts = _parts(named, evaluator, asked)
 
     inner = model.model if isinstance(model, ShiftedModel) else model
     evaluated = inner if attack.white_box else model
-    restores = restored(inner) if isinstance(attack, WeightAttack) else nullcontext()
-    with restores, closing(_points(named, inner, tools)) as points:
-        for point in points:
-            attacked = _attacked_evaluator(named, point, evaluator, asked, rows)
-            evaluation = attacked(evaluated, plain)
-            if isinstance(attack, SamplingAttack):
-                evaluation = attacked.with_samples(evaluation, evaluated, attack)
-            # If memory was short, batches stay smaller for all later evaluations.
-            evaluator.batch_tokens = attacked.batch_tokens
-            yield variant(name, point), _with_original_rows(evaluation, asked)
+    is_begun = False
+    for trial, attacker in attack.attackers().items():
+        of_trial = replace(named, plugin=attacker, trial=trial)
+        restores = restored(inner) if isinstance(attack, WeightAttack) else nullcontext()
+        with restores, closing(_points(of_trial, inner, tools)) as points:
+            for point in points:
+                if trial and point == FIRST_POINT:
+                    # Before its first step, each attacker has the same model.
+                    if is_begun:
+                        continue
+                    is_begun = True
+                for part, of_part in parts.items():
+                    attacked = _attacked_evaluator(named, point, part, evaluator, of_part, rows)
+                    evaluation = attacked(evaluated, plain)
+                    if isinstance(attack, SamplingAttack):
+                        evaluation = attacked.with_samples(evaluation, evaluated, attack)
+                    # If memory was short, batches stay smaller for all later evaluations.
+                    evaluator.batch_tokens = attacked.batch_tokens
+                    complete = _with_original_rows(evaluation, of_part)
+                    yield of_trial.variant(point) + part, complete
 
 
 @dataclass(frozen=True)
@@ -109,6 +125,14 @@ class _NamedAttack:
 
     name: str
     plugin: Attack
+    trial: str = ""
+    """Number of the attacker, if the attack searches for the strongest one."""
+
+    def variant(self, point: str) -> str:
+        """Return the name of the evaluation at a point of this attacker."""
+        if self.trial and point != FIRST_POINT:
+            point = f"t{self.trial}.{point}"
+        return variant(self.name, point)
 
     def calls(self, function: str) -> AbstractContextManager[None]:
         """Turn an exception in a function of the attack into a PluginError that names both."""
@@ -125,6 +149,11 @@ class _AskedRows:
     places: IntArray | None
     """Their indices in the set. None: all rows of the set."""
 
+    def every_second(self, first: int) -> "_AskedRows":
+        """Return every second row, beginning with row 0 or row 1."""
+        places = np.arange(len(self.questions)) if self.places is None else self.places
+        return _AskedRows(self.questions[first::2], places[first::2])
+
 
 def _asked_rows(
     attack: _NamedAttack, evaluator: Evaluator, rows: AttackRows
@@ -136,7 +165,7 @@ def _asked_rows(
     """
     asked: dict[str, _AskedRows] = {}
     for set_name, items in evaluator.sets.items():
-        if evaluator.roles.get(set_name) not in attack.plugin.roles:
+        if evaluator.roles.get(set_name) not in attack.plugin.evaluated_roles:
             continue
         questions = [item.question for item in items]
         with attack.calls("selects"):
@@ -151,12 +180,39 @@ def _asked_rows(
             None if are_all else np.array(places, np.int64),
         )
     if not asked:
-        roles = ", ".join(sorted(attack.plugin.roles))
+        roles = ", ".join(sorted(attack.plugin.evaluated_roles))
         raise EvaluationError(
             f"attack {attack.name!r}: there is no row to evaluate in sets of role {roles}; leave "
             "it out"
         )
     return asked
+
+
+def _parts(
+    attack: _NamedAttack, evaluator: Evaluator, asked: Mapping[str, _AskedRows]
+) -> dict[str, dict[str, _AskedRows]]:
+    """Divide the rows of a search: those that are reported, and those on which it chooses.
+
+    The part `CHOICE` has every second row of each set with a role of the attack's. The other part
+    has the remaining rows, and all rows of the sets that show what is left of the model's utility.
+
+    Raises:
+        EvaluationError: A set has only one row.
+    """
+    reported: dict[str, _AskedRows] = {}
+    choosing: dict[str, _AskedRows] = {}
+    for set_name, of_set in asked.items():
+        if evaluator.roles.get(set_name) not in attack.plugin.roles:
+            reported[set_name] = of_set
+            continue
+        if len(of_set.questions) < 2:
+            raise EvaluationError(
+                f"attack {attack.name!r}: search needs two rows of {set_name} or more, one to "
+                "choose an attacker and one to report it, and there is one; leave `search` out"
+            )
+        reported[set_name] = of_set.every_second(0)
+        choosing[set_name] = of_set.every_second(1)
+    return {"": reported, CHOICE: choosing}
 
 
 def _points(attack: _NamedAttack, model: Any, tools: AttackTools) -> Generator[str, None, None]:
@@ -181,7 +237,7 @@ def _points(attack: _NamedAttack, model: Any, tools: AttackTools) -> Generator[s
         # for this one, so all have to end.
         if isinstance(error, ShortMemoryError) and world_size() > 1:
             raise
-        missing = ", ".join(variant(attack.name, point) for point in points[reached:])
+        missing = ", ".join(attack.variant(point) for point in points[reached:])
         first_line, _, _ = str(error).partition("\n")
         warn_later(f"no results for {missing}: {first_line}")
 
@@ -231,6 +287,7 @@ def _is_finite(model: Any) -> bool:
 def _attacked_evaluator(
     attack: _NamedAttack,
     point: str,
+    part: str,
     evaluator: Evaluator,
     asked: Mapping[str, _AskedRows],
     rows: AttackRows,
@@ -242,11 +299,15 @@ def _attacked_evaluator(
     Args:
         attack: The attack.
         point: One of its points.
+        part: Which part of the rows is asked, see `_parts`.
         evaluator: The evaluator of the plain rows.
         asked: The rows to ask, by set.
         rows: Rows that the attack may use.
     """
-    key = attack.name, attack.plugin.model_dump_json(), point
+    if type(attack.plugin).asked is Attack.asked:
+        # The questions stay as they are, so that all points can share one evaluator.
+        point = ""
+    key = attack.name, attack.plugin.model_dump_json(), point + part
     attacked = evaluator.derived.get(key)
     if attacked is None:
         plain_questions = {set_name: of_set.questions for set_name, of_set in asked.items()}

@@ -13,12 +13,12 @@ from unlearnbench.base.deferred_warnings import drain
 from unlearnbench.config.method_specs import method_spec
 from unlearnbench.config.plan import Plan, make_plan
 from unlearnbench.config.plan_file import planned_sequence
-from unlearnbench.config.point_sequences import PointSequence
 from unlearnbench.config.schema import MethodGrid, ModelSettings, SweepConfig
 from unlearnbench.config.search import Range, SearchSettings
 from unlearnbench.config.search_space import Space, points_of
 from unlearnbench.results.sweep_folder import claim_folder
 from unlearnbench.runs.plan_sweep import plan_sweep
+from unlearnbench.stats.point_sequences import PointSequence
 
 RATES = Range(low=1e-6, high=1e-3, log=True)
 AXES = {
