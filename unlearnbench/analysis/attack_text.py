@@ -113,9 +113,14 @@ def _lasts(attacked: AttackedSetting, *, is_leader: bool = False) -> str:
         return f"{name} is not scored: {attacked.why_not}."
     who = "it" if is_leader else name
     return (
-        f"Under {variant_label(worst.variant)}, {share_given_back(attacked)} of what {who} removed "
-        f"comes back{_how_sure(attacked)}: {_numbers_of(worst)}."
+        f"Under {worst.label}{_attacker(worst)}, {share_given_back(attacked)} of what {who} "
+        f"removed comes back{_how_sure(attacked)}: {_numbers_of(worst)}."
     )
+
+
+def _attacker(under: UnderAttack) -> str:
+    """Return the settings of the attacker that a search chose, in brackets; empty without one."""
+    return f" ({under.tuned.settings})" if under.tuned is not None else ""
 
 
 def _how_sure(attacked: AttackedSetting) -> str:
@@ -135,6 +140,9 @@ def _numbers_of(under: UnderAttack) -> str:
     if under.floor is None:
         link = "and" if is_of_samples else "to"
         retain = f"{_number(under.retain.before)} {link} {_number(under.retain.after)}"
+        if under.tuned is not None:
+            own = _number(under.tuned.retain_after)
+            retain += f", and to {own} under its own strongest attacker"
         models = f"retain model, which never saw these rows: {retain}; {models}"
     if measured is not None and is_of_samples:
         # Sampling changes no model, so no number goes from one value to another.
@@ -213,7 +221,7 @@ def single_attack_sentences(panel: AttackedPanel, attack: str) -> tuple[str, ...
 
     points = sum(point.gain is not None for point in attacked.under)
     which = f", the worst of {points} points" if points > 1 else ""
-    label = f"{variant_label(under.variant)}{which}"
+    label = f"{under.label}{_attacker(under)}{which}"
     if attacked.worst is None:
         verdict = f"{label}: not scored: {reason}."
     elif attacked.comes_back:

@@ -31,8 +31,8 @@ from unlearnbench.analysis.question_gains import (
     question_gains,
 )
 from unlearnbench.analysis.relearning_curve import RelearningCurve
-from unlearnbench.analysis.settings import Setting, is_evidence
-from unlearnbench.analysis.tuned_attacker import TunedAttacker, tuned_variant
+from unlearnbench.analysis.settings import Setting, is_evidence, mean_of
+from unlearnbench.analysis.tuned_attacker import TunedAttacker
 from unlearnbench.analysis.under_attack import Shift, UnderAttack
 from unlearnbench.analysis.yardstick import Yardstick, memorization_column, yardstick
 from unlearnbench.api.attack import Attack
@@ -45,6 +45,7 @@ from unlearnbench.results.attack_variants import (
     point_of,
     step_of,
     trial_of,
+    tuned_variant,
 )
 from unlearnbench.results.table import TableRow
 
@@ -178,9 +179,11 @@ class _PanelUnderAttack:
         for variant, search in self.searches.items():
             for kind, attackers in self.attackers_of.items():
                 model = self._reference(kind, search)
-                strongest = None if model is None else search.strongest([model])
+                if model is None:
+                    continue
+                strongest = search.strongest([model])
                 if strongest is not None:
-                    attackers[variant] = search.describe(strongest)
+                    attackers[variant] = search.describe(strongest, [model])
 
     def result(self) -> AttackedPanel:
         """Compare all settings."""
@@ -434,10 +437,11 @@ class _PanelUnderAttack:
         reporting = slice(first_reported, None)
 
         bypassed = setting.rows[0].at_inference and self.white_box(search.attack)
-        models: list[AttackedModel] = []
-        for row, rows in zip(setting.rows[choosing], attacked_of_seed[choosing], strict=True):
+        seeds: list[AttackedModel] = []
+        for row, rows in zip(setting.rows, attacked_of_seed, strict=True):
             shift = partial(self._shift, row, rows, bypassed=bypassed)
-            models.append(self._searched_model(search, rows, shift))
+            seeds.append(self._searched_model(search, rows, shift))
+        models = seeds[choosing]
         references = {kind: self._reference(kind, search) for kind in self.attackers_of}
         others = [model for model in references.values() if model is not None]
         missing = search.problem(models, others)
@@ -449,17 +453,14 @@ class _PanelUnderAttack:
         if missing:
             shifts = tuple(Shift(shift.before, None) for shift in under.shifts)
             under = replace(under, shifts=shifts)
-        attacker = search.describe(
-            point,
-            (row.seed for row in setting.rows[choosing]),
-            (row.seed for row in reported.rows),
+        attacker = replace(
+            search.describe(point, models),
+            choosing_seeds=tuple(row.seed for row in setting.rows[choosing]),
+            reporting_seeds=tuple(row.seed for row in reported.rows),
+            utility_kept=mean_of([model.keeps(point) for model in seeds[reporting]]),
+            retain_after=self.retain[variant].after,
         )
-        return replace(
-            under,
-            variant=variant,
-            missing=missing or under.missing,
-            tuned=attacker,
-        )
+        return replace(under, variant=variant, missing=missing or under.missing, tuned=attacker)
 
     def _under(
         self, setting: Setting, attacked_of_seed: Sequence[_RowsByVariant], variant: str

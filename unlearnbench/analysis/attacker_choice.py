@@ -164,17 +164,10 @@ class Search:
                     return True
         return False
 
-    def describe(
-        self, point: str, choosing_seeds: Iterable[int] = (), reporting_seeds: Iterable[int] = ()
-    ) -> TunedAttacker:
-        """Describe the attacker of a trial point."""
-        return TunedAttacker(
-            point,
-            self._settings(point),
-            self.trials,
-            tuple(choosing_seeds),
-            tuple(reporting_seeds),
-        )
+    def describe(self, point: str, models: Sequence[AttackedModel]) -> TunedAttacker:
+        """Describe the attacker of a trial point, which was chosen for the seeds of a model."""
+        counting = len(self.counting(models))
+        return TunedAttacker(point, self._settings(point), self.trials, counting)
 
     def _settings(self, point: str) -> str:
         """Return the searched settings of an attacker, and its steps, for people."""

@@ -17,7 +17,6 @@ from unlearnbench.analysis.best_settings import Best
 from unlearnbench.analysis.lasting import AttackedPanel, AttackedSetting
 from unlearnbench.analysis.settings import OnPanel, Setting
 from unlearnbench.analysis.under_attack import UnderAttack
-from unlearnbench.analysis.wording import variant_label
 from unlearnbench.api.metric import MetricColumn
 from unlearnbench.stats.t_interval import Interval
 
@@ -49,6 +48,10 @@ class Recovery:
     """Interval of `share`, from 0 to 1."""
     strongest: str
     """Variant that `share` is of; empty without a score."""
+    strongest_label: str
+    """Its name for people; empty without a score."""
+    evaluated: str
+    """The variant whose evaluations `share` is of, see `UnderAttack.evaluated`."""
     reason: str
     """Short reason why there is no score; empty if there is one."""
     why_not: str
@@ -121,6 +124,8 @@ def _recovery(panel: AttackedPanel, attacked: AttackedSetting) -> Recovery:
         share=share,
         interval=interval,
         strongest="" if strongest is None else strongest.variant,
+        strongest_label="" if strongest is None else strongest.label,
+        evaluated="" if strongest is None else strongest.evaluated,
         reason=reason,
         why_not=why_not,
     )
@@ -171,11 +176,8 @@ def _without_setting(best: Best) -> Recovery:
         share=None,
         interval=None,
         strongest="",
+        strongest_label="",
+        evaluated="",
         reason=NO_BEST if is_by_rule else "no setting to judge",
         why_not=best.why_not,
     )
-
-
-def point_names(line: Recovery) -> str:
-    """Name the strongest attack of a method: `relearning, 13 steps`; empty without a score."""
-    return variant_label(line.strongest) if line.strongest else ""

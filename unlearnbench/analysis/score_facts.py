@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from unlearnbench.analysis.attack_text import attack_to_add, share_given_back
 from unlearnbench.analysis.recommendation import ScoreFact
 from unlearnbench.analysis.scorecard import LASTING, Score, Scorer, lasting_score, questions
-from unlearnbench.analysis.wording import variant_label
 
 if TYPE_CHECKING:
     from unlearnbench.analysis.best_settings import Panel
@@ -165,7 +164,7 @@ def _lasting(setting: Setting, attacked: AttackedPanel | None) -> ScoreFact:
             not_scored=of_setting.why_not.removeprefix("it "),
             to_add=_attack_each_epoch(attacked) if of_setting.not_attacked else "",
         )
-    return _scored_under_attack(of_setting, variant_label(of_setting.worst.variant))
+    return _scored_under_attack(of_setting, of_setting.worst.label)
 
 
 def _scored_under_attack(of_setting: AttackedSetting, worst_label: str) -> ScoreFact:

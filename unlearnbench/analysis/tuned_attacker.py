@@ -4,14 +4,6 @@ from dataclasses import dataclass
 
 from unlearnbench.analysis.wording import counted
 
-TUNED = "tuned"
-"""Point of the variant that stands for all attackers of a search."""
-
-
-def tuned_variant(attack: str) -> str:
-    """Return the name of the variant that stands for all trial points: `relearning@tuned`."""
-    return f"{attack}@{TUNED}"
-
 
 @dataclass(frozen=True)
 class TunedAttacker:
@@ -23,8 +15,16 @@ class TunedAttacker:
     """For people: `learning rate 0.0004, LoRA rank 8, 13 steps`."""
     trials: int
     """Number of attackers that were tried."""
-    choosing_seeds: tuple[int, ...]
-    reporting_seeds: tuple[int, ...]
+    counting: int
+    """Number of trial points that left enough utility. The attacker is the strongest of them."""
+    choosing_seeds: tuple[int, ...] = ()
+    """Seeds of the setting that chose the attacker."""
+    reporting_seeds: tuple[int, ...] = ()
+    """Seeds of the setting that its numbers are of."""
+    utility_kept: float | None = None
+    """Share of its own utility that the attacked model keeps, as a mean over the reported seeds."""
+    retain_after: float | None = None
+    """The retain model's number under its own strongest attacker; None if it is not known."""
 
     @property
     def count_text(self) -> str:

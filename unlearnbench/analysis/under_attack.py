@@ -20,6 +20,7 @@ from typing import NamedTuple
 from unlearnbench.analysis.question_gains import QuestionGains
 from unlearnbench.analysis.settings import mean_of
 from unlearnbench.analysis.tuned_attacker import TunedAttacker
+from unlearnbench.analysis.wording import variant_label
 from unlearnbench.analysis.yardstick import Yardstick
 from unlearnbench.results.attack_variants import attack_of
 from unlearnbench.stats.t_interval import LEVEL, Interval, interval_of_all
@@ -126,6 +127,18 @@ class UnderAttack:
         default=lambda: None, compare=False, repr=False
     )
     """Reads the gains by question; gives None if there are several seeds, or no observations."""
+
+    @property
+    def label(self) -> str:
+        """Name for people: `relearning, 13 steps`; with a search, that it is the strongest."""
+        if self.tuned is None:
+            return variant_label(self.variant)
+        return f"{attack_of(self.variant)}, {self.tuned.count_text}"
+
+    @property
+    def evaluated(self) -> str:
+        """The variant whose evaluations the numbers are of: of a search, the attacker's."""
+        return self.variant if self.tuned is None else self.tuned.variant
 
     @property
     def before(self) -> float | None:

@@ -13,7 +13,7 @@ from unlearnbench.analysis.start_model import p_value
 from unlearnbench.api.benchmark import Headline, HeadlineMetric
 from unlearnbench.base.number_text import float_text
 from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
-from unlearnbench.results.attack_variants import step_of
+from unlearnbench.results.attack_variants import is_choice, is_tuned, step_of, trial_of
 
 NAMED = 4
 """Most methods that a sentence names."""
@@ -65,11 +65,21 @@ def setting_name(setting: Setting) -> str:
 
 
 def variant_label(variant: str) -> str:
-    """Return `relearning, 13 steps` for `relearning@13`; `logit-lens, 50` for `logit-lens@50`."""
+    """Return `relearning, 13 steps` for `relearning@13`; `logit-lens, 50` for `logit-lens@50`.
+
+    Of an attack that searches, `relearning@t3.13` is `relearning, attacker 3, 13 steps`, and
+    `relearning@tuned` is `relearning, strongest attacker`.
+    """
     attack, _, point = variant.partition("@")
     step = step_of(variant)
     if step is not None:
         return f"{attack}, {counted(step, 'step')}"
+    trial = trial_of(variant)
+    if trial is not None:
+        part = ", rows of the choice" if is_choice(variant) else ""
+        return f"{attack}, attacker {trial.number}, {counted(trial.step, 'step')}{part}"
+    if is_tuned(variant):
+        return f"{attack}, strongest attacker"
     return f"{attack}, {point}" if point else attack
 
 

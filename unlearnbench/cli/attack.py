@@ -95,7 +95,7 @@ def attack(
         _write_evaluations(models, Path(out))
 
     console = Console()
-    results = results_of(models, options.forget, benchmark)
+    results = results_of(models, options.forget, benchmark, specs)
     attacked = [AttackedModel(results, spec) for spec in specs]
     document = attack_document(results, attacked)
     if out:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from unlearnbench.base.console import Console
 from unlearnbench.base.hashing import json_ready
 from unlearnbench.cli.model_verdict import numbers_of, question_counts, rounded, rules_line
-from unlearnbench.results.attack_variants import attack_of, is_before_attack
+from unlearnbench.results.attack_variants import (
+    attack_of,
+    is_before_attack,
+    is_choice,
+    trial_of,
+)
 from unlearnbench.results.single import ModelRole
 
 if TYPE_CHECKING:
@@ -90,6 +96,19 @@ class AttackedModel:
             if ModelRole.MODEL in rows and rows[ModelRole.MODEL].metrics.get(column) is not None:
                 return True
         return False
+
+    @property
+    def shown(self) -> dict[str, dict[ModelRole, TableRow]]:
+        """The variants that the table shows. Of a search, that of the attacker that was chosen."""
+        if not any(map(trial_of, self.rows)):
+            return self.rows
+        under = None if self.setting is None else self.setting.worst or self.setting.most_gained
+        chosen = "" if under is None else under.evaluated
+        return {
+            variant: rows
+            for variant, rows in self.rows.items()
+            if variant == chosen or (is_before_attack(variant) and not is_choice(variant))
+        }
 
     def document(self) -> dict[str, Any]:
         """Return the numbers under the attack, and what comes back, as JSON."""
@@ -179,6 +198,7 @@ def _lasting_document(setting: AttackedSetting) -> dict[str, Any] | None:
         "lasting_interval": None if interval is None else (interval.low, interval.high),
         "comes_back": None if setting.lasting is None else setting.comes_back,
         "why_not": setting.why_not or None,
+        "attacker": None if under.tuned is None else asdict(under.tuned),
     }
 
 
@@ -212,11 +232,12 @@ def print_attacks(
 def _print_attack(attacked: AttackedModel, console: Console) -> None:
     """Print a table of one attack and its verdict."""
     name = attacked.spec.name
+    shown = attacked.shown
     lines: list[tuple[Any, ...]] = []
     for column in attacked.columns():
         for role in attacked.plain:
             cells = [rounded(attacked.before(role, column.name))]
-            for rows in attacked.rows.values():
+            for rows in shown.values():
                 row = rows.get(role)
                 cells.append(None if row is None else rounded(row.metrics.get(column.name)))
             if role is ModelRole.MODEL:
@@ -225,7 +246,7 @@ def _print_attack(attacked: AttackedModel, console: Console) -> None:
                 # The metric's name stands above, in the line of the model.
                 lines.append(("", f"{role} model", *cells))
     # The table's title names the attack: `@13` is left of `relearning@13`.
-    points = [variant.removeprefix(name) or variant for variant in attacked.rows]
+    points = [variant.removeprefix(name) or variant for variant in shown]
     console.print()
     console.table(("metric", "of", "plain", *points), lines, title=name, keys=2)
     console.print()

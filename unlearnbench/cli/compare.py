@@ -91,6 +91,7 @@ def _contender(text: str, folder: str, under: str | None) -> Contender:
     from unlearnbench.analysis.lasting import find_variant
     from unlearnbench.analysis.named_contender import find_contender, with_retain_term
     from unlearnbench.analysis.results import Results
+    from unlearnbench.results.attack_variants import is_choice
 
     path, query = named_in(text, folder)
     results = Results.read(path)
@@ -101,7 +102,9 @@ def _contender(text: str, folder: str, under: str | None) -> Contender:
         Console().note(f"{text}: taken as {label} (only variant in this sweep)")
     variant = ""
     if under is not None:
-        variants = list(dict.fromkeys(row.variant for row in results.attacked))
+        names = dict.fromkeys(row.variant for row in results.attacked)
+        # On the rows of a choice, no method is compared.
+        variants = [name for name in names if not is_choice(name)]
         variant = find_variant(under, variants)
         label += f" under {variant}"
     return find_contender(full_query, label, results, variant)

@@ -6,7 +6,7 @@ its evaluation log, unless it is to be attacked.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from unlearnbench.base.console import Console, progress_bar
@@ -146,7 +146,10 @@ def _evaluations(
 
 
 def results_of(
-    models: Mapping[ModelRole, Variants], split: SplitKey, benchmark: Benchmark
+    models: Mapping[ModelRole, Variants],
+    split: SplitKey,
+    benchmark: Benchmark,
+    attacks: Iterable[AttackSpec] = (),
 ) -> Results:
     """Compute all numbers of the models, as if they were those of a sweep with one run.
 
@@ -154,7 +157,8 @@ def results_of(
         models: Evaluations by role and variant.
         split: Division into forget and retain rows.
         benchmark: On whose sets the models were evaluated.
+        attacks: The attacks that they were evaluated under.
     """
     from unlearnbench.analysis.results import Results
 
-    return Results.of(records_of(models, benchmark, split), name="model")
+    return Results.of(records_of(models, benchmark, split, attacks), name="model")

@@ -27,6 +27,7 @@ from unlearnbench.base.redaction import redact
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.config.unit import Unit
 from unlearnbench.report.answer_table import AnswerTables, last_epoch
+from unlearnbench.results.attack_variants import is_choice
 from unlearnbench.results.records import Record
 from unlearnbench.results.setting_value import SettingValue, free_name
 from unlearnbench.results.table import Table, TableRow
@@ -425,8 +426,14 @@ def _by_epoch(rows: Iterable[TableRow]) -> Iterator[_Point]:
 
 
 def _under_attacks(rows: Iterable[TableRow]) -> Iterator[_Point]:
-    """Yield numbers under attacks, such as `under.relearning.13/rouge_forget`."""
+    """Yield numbers under attacks, such as `under.relearning.13/rouge_forget`.
+
+    Numbers of the rows on which a search chooses its attacker are left out. They are in
+    `attacks.csv`.
+    """
     for row in rows:
+        if is_choice(row.variant):
+            continue
         for column, value in row.metrics.items():
             yield _Point(f"{variant_group(row.variant)}/{column}", value, row.epoch)
 

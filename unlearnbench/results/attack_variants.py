@@ -23,6 +23,8 @@ from unlearnbench.api.registry import load
 from unlearnbench.base.errors import PluginError
 from unlearnbench.results.table import TableRow
 
+TUNED = "tuned"
+"""Point of the variant that stands for all attackers of a search: `relearning@tuned`."""
 _TRIAL = re.compile(r"t(\d+)\.(\d+)")
 
 
@@ -76,6 +78,16 @@ def trial_of(variant: str) -> Trial | None:
 def is_choice(variant: str) -> bool:
     """Whether a variant is on the rows on which a search chooses its attacker."""
     return variant.endswith(CHOICE) and _has_steps(variant)
+
+
+def tuned_variant(attack: str) -> str:
+    """Return the name of the variant that stands for all attackers of a search."""
+    return f"{attack}@{TUNED}"
+
+
+def is_tuned(variant: str) -> bool:
+    """Whether a variant stands for all attackers of a search."""
+    return point_of(variant) == TUNED and _has_steps(variant)
 
 
 def asked_part(variant: str) -> str:

@@ -7,13 +7,14 @@ Nothing is stored.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any, Literal
 
 from unlearnbench.api.benchmark import Benchmark, SplitKey
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.base.errors import EvaluationError, shortened
+from unlearnbench.config.entries import AttackSpec
 from unlearnbench.config.profiles import profile_of_id
 from unlearnbench.evaluation.precision import check_precision
 from unlearnbench.evaluation.summary import check_same_questions, first_difference, plan_of
@@ -50,7 +51,10 @@ class ModelRole(StrEnum):
 
 
 def records_of(
-    models: Mapping[ModelRole, Variants], benchmark: Benchmark, split: SplitKey
+    models: Mapping[ModelRole, Variants],
+    benchmark: Benchmark,
+    split: SplitKey,
+    attacks: Iterable[AttackSpec] = (),
 ) -> tuple[Record, ...]:
     """Make the records of a model, and of the retain and start model that it is compared with.
 
@@ -58,12 +62,16 @@ def records_of(
         models: Evaluations of each model. The retain and the start model may be missing.
         benchmark: Benchmark with the sets that all of them were evaluated on.
         split: Division into forget and retain rows.
+        attacks: The attacks that the models were evaluated under.
 
     Raises:
         EvaluationError: If the models were not evaluated by the same rules on the same rows.
     """
     check_comparable({role: variants[PLAIN] for role, variants in models.items()}, benchmark)
     spec: dict[str, Any] = {"data": benchmark.model_dump(mode="json")}
+    specs = [attack.model_dump(mode="json") for attack in attacks]
+    if specs:
+        spec["attacks"] = specs
     if ModelRole.RETAIN not in models:
         # A specification with neither a base nor retain models says that there is no retain model.
         # Otherwise, the analysis would report that it is missing.

@@ -255,10 +255,13 @@ def points(tried: TriedAttack) -> Outcome:
     if kind.points_are == "steps":
         if not issubclass(kind, WeightAttack):
             return fault("points_are is steps, and only a WeightAttack trains")
-        are_numbers = all(name.isdecimal() for name in names)
-        steps = [int(name) for name in names] if are_numbers else []
-        if not are_numbers or steps != sorted(set(steps)):
-            return fault(f"points_are is steps, and its points are {', '.join(map(repr, names))}")
+        for attacker in tried.attack.attackers().values():
+            of_attacker = attacker.points()
+            are_numbers = all(name.isdecimal() for name in of_attacker)
+            steps = [int(name) for name in of_attacker] if are_numbers else []
+            if not are_numbers or steps != sorted(set(steps)):
+                listed = ", ".join(map(repr, of_attacker))
+                return fault(f"points_are is steps, and its points are {listed}")
     return passed(f"{'steps' if has_steps(kind) else 'kinds'}: {', '.join(names) or 'one'}")
 
 

@@ -152,6 +152,14 @@ def variant_answers(context: PageContext) -> Variants:
             for variant in panel.variants
             if step_of(variant) is None or variant == last_of_attack[attack_of(variant)]
         }
+        # Of a search, the evaluations are those of the attackers that were chosen.
+        wanted_variants |= {
+            under.tuned.variant
+            for shown in panel.shown
+            for under in shown.under
+            if under.tuned is not None
+        }
+        wanted_variants |= {tuned.variant for tuned in panel.attackers_of_retain.values()}
         first_rows = [shown.setting.rows[0] for shown in panel.shown if shown.setting.rows]
         wanted_runs = {(row.run_id, row.epoch) for row in first_rows}
         plain_ids = {row.kind: row.run_id for row in context.rows_of(panel) if row.kind != "run"}
@@ -274,6 +282,7 @@ class Lasting(Section):
             "curves": [column.label for column in columns(first_panel) if column.attack in stepped],
             "stepped": stepped,
             "has_retain": schema.has_retain,
+            "searched": _least_utility(context),
             "interval": _interval,
             "brackets": interval_names(lasting_intervals),
             "change": _change,
@@ -289,6 +298,16 @@ class Lasting(Section):
             attacked = panel_of(context, panel)
             figures_of_panels.append({} if attacked is None else _figures(context, attacked))
         return figures_of_panels
+
+
+def _least_utility(context: PageContext) -> str:
+    """Return the share of utility that an attacked model keeps, `90 %`; empty without a search."""
+    shares = [
+        attack.least_utility
+        for attack in context.report.attack_plugins.values()
+        if attack.least_utility is not None
+    ]
+    return " or ".join(dict.fromkeys(map(_percent, shares)))
 
 
 class TabulatedPanel(NamedTuple):

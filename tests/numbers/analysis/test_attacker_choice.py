@@ -1,0 +1,194 @@
+"""Attackers are chosen on some rows and seeds, and reported on others."""
+
+from collections.abc import Mapping
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import pytest
+
+from unlearnbench.analysis.attack_text import attack_sentences
+from unlearnbench.analysis.attacked_panels import attacked_panels
+from unlearnbench.analysis.attacker_choice import AttackedModel, Search, seeds_of_choice
+from unlearnbench.analysis.best_settings import panels
+from unlearnbench.analysis.lasting import AttackedPanel
+from unlearnbench.analysis.scorecard import lasting_score
+from unlearnbench.analysis.under_attack import Shift
+from unlearnbench.api.attack import CHOICE
+from unlearnbench.attacks.relearning import Relearning
+from unlearnbench.results.table import TableRow
+
+from .test_lasting import COLUMN, PLAIN, row
+
+RATES = {"low": 1e-6, "high": 1e-3, "log": True}
+ATTACK = Relearning.model_validate({"search": {"learning_rate": RATES}, "trials": 3, "steps": (5,)})
+POINTS = ("relearning@t1.5", "relearning@t2.5", "relearning@t3.5")
+
+
+def search(points: tuple[str, ...] = POINTS) -> Search:
+    return Search("relearning", ATTACK, points, None)
+
+
+def model(gains: Mapping[str, float], kept: Mapping[str, float] | None = None) -> AttackedModel:
+    """A model with these gains on the rows of the choice, and this utility after each attacker."""
+    utility = dict.fromkeys(gains, 1.0) | dict(kept or {})
+    return AttackedModel(
+        utility_before=1.0,
+        utility_after=utility,
+        shift=lambda variant: Shift(0.1, 0.1 + gains[variant.removesuffix(CHOICE)]),
+    )
+
+
+def of_points(*values: float) -> dict[str, float]:
+    return dict(zip(POINTS, values, strict=True))
+
+
+def test_the_strongest_attacker_has_the_largest_gain_beyond_the_retain_models() -> None:
+    setting = [model(of_points(0.1, 0.5, 0.4))]
+    assert search().strongest(setting) == POINTS[1]
+    # The retain model learns most of it from the same attacker.
+    assert search().strongest(setting, model(of_points(0.0, 0.3, 0.0))) == POINTS[2]
+    # A retain model that loses subtracts nothing.
+    assert search().strongest(setting, model(of_points(0.0, -0.5, -1.0))) == POINTS[1]
+    # The mean over the seeds of the choice counts.
+    assert search().strongest([*setting, model(of_points(0.9, 0.0, 0.4))]) == POINTS[0]
+
+
+def test_an_attacker_that_breaks_the_model_does_not_count() -> None:
+    broken = model(of_points(0.1, 0.5, 0.4), {POINTS[1]: 0.89})
+    assert search().counting([broken]) == [POINTS[0], POINTS[2]]
+    assert search().strongest([broken]) == POINTS[2]
+    whole = model(of_points(0.1, 0.5, 0.4))
+    assert search().counting([broken, whole]) == [*POINTS], "the mean keeps 94.5 %"
+
+
+def test_an_attacker_that_did_not_end_with_every_seed_does_not_count() -> None:
+    whole = model(of_points(0.1, 0.2, 0.9))
+    ended = AttackedModel(1.0, {POINTS[0]: 1.0, POINTS[1]: 1.0}, whole.shift)
+    assert search().strongest([whole, ended]) == POINTS[1]
+
+
+def test_problems_of_a_search_are_named() -> None:
+    still = model(of_points(0.0, 0.0002, 0.0))
+    assert "none of the 3 attackers of relearning moved a model" in search().problem([still], [])
+    assert search().problem([still], [model(of_points(0.0, 0.0, 0.2))]) == "", "the other one moves"
+    broken = model(of_points(0.5, 0.5, 0.5), dict.fromkeys(POINTS, 0.4) | {POINTS[2]: 0.71})
+    problem = search().problem([broken], [])
+    assert "no attacker of relearning left 90 %" in problem
+    assert "the gentlest left 71 %" in problem
+
+
+def test_half_of_the_rows_and_a_third_of_the_seeds_choose() -> None:
+    assert [seeds_of_choice(n) for n in (1, 2, 3, 4, 6, 10)] == [1, 1, 1, 1, 2, 3]
+
+
+def test_the_worst_of_many_is_not_reported_as_an_effect() -> None:
+    """Forty attackers without any effect: the largest gain is noise, and the report shows none."""
+    generator = np.random.default_rng(0)
+    points = tuple(f"relearning@t{i}.5" for i in range(40))
+    largest: list[float] = []
+    reported: list[float] = []
+    for _ in range(200):
+        on_choice = dict(zip(points, generator.normal(0, 0.1, 40), strict=True))
+        on_report = dict(zip(points, generator.normal(0, 0.1, 40), strict=True))
+        strongest = search(points).strongest([model(on_choice)])
+        assert strongest is not None
+        largest.append(on_choice[strongest])
+        reported.append(on_report[strongest])
+    assert fmean(largest) > 0.15
+    assert abs(fmean(reported)) < 0.03
+
+
+# From the rows of a table
+
+
+def rows_of(kind: str, at: Mapping[str, tuple[float, float]], **more: Any) -> list[TableRow]:
+    """Rows under the search: by point, the numbers on the rows of the report and of the choice."""
+    rows: list[TableRow] = []
+    for point, (reported, choosing) in at.items():
+        utility = {"model_utility": more.get("kept", {}).get(point, 0.8)}
+        fields = {name: value for name, value in more.items() if name != "kept"}
+        rows.append(row(kind, reported, f"relearning@{point}", **utility, **fields))
+        rows.append(row(kind, choosing, f"relearning@{point}{CHOICE}", **fields))
+    return rows
+
+
+REFERENCES = [
+    *rows_of("retain", {"0": (0.1, 0.1), "t1.5": (0.1, 0.1), "t2.5": (0.2, 0.3)}),
+    *rows_of("fine-tuned", {"0": (0.9, 0.9), "t1.5": (0.9, 0.9), "t2.5": (0.9, 0.9)}),
+]
+
+
+def panel(attacked: list[TableRow], seeds: int) -> AttackedPanel:
+    plain = [row("run", 0.1, seed=seed) for seed in range(seeds)]
+    (found,) = attacked_panels(
+        panels([*PLAIN, *plain]), [*REFERENCES, *attacked], plugins={"relearning": ATTACK}
+    )
+    return found
+
+
+def test_lasting_of_a_search_by_hand() -> None:
+    """Seed 0 chooses attacker 2 on its rows; seeds 1 and 2 are reported on the other rows."""
+    attacked: list[TableRow] = []
+    for seed, reported in enumerate((0.9, 0.5, 0.6)):
+        points = {"0": (0.1, 0.1), "t1.5": (0.8, 0.15), "t2.5": (reported, 0.7)}
+        attacked += rows_of("run", points, seed=seed)
+    found = panel(attacked, seeds=3)
+    assert found.variants == ("relearning@tuned",)
+    (setting,) = found.settings
+    under = setting.worst
+    assert under is not None
+    assert under.tuned is not None
+    assert under.evaluated == "relearning@t2.5"
+    assert under.tuned.choosing_seeds == (0,)
+    assert under.tuned.reporting_seeds == (1, 2)
+    assert under.tuned.trials == 2
+    rate = ATTACK.attackers()["2"].learning_rate
+    assert under.tuned.settings == f"learning rate {rate:.4g}, 5 steps"
+    # 1 − ((m − m₀) − max(0, r − r₀)) / (s₀ − m₀), with the retain model under the same attacker
+    expected = [1 - ((after - 0.1) - 0.1) / 0.8 for after in (0.5, 0.6)]
+    assert under.shares == pytest.approx(expected)
+    assert lasting_score(setting).by_seed == pytest.approx({1: expected[0], 2: expected[1]})
+    assert under.tuned.retain_after == pytest.approx(0.2), "the retain model's own strongest one"
+    assert found.attackers_of_retain["relearning@tuned"].variant == "relearning@t2.5"
+    assert under.label == "relearning, the strongest of 2 attackers"
+    first, *_ = attack_sentences(found)
+    assert "the strongest of 2 attackers (learning rate" in first
+    assert "and to 0.200 under its own strongest attacker" in first
+
+
+def test_one_seed_chooses_on_some_rows_and_reports_the_others() -> None:
+    attacked = rows_of("run", {"0": (0.1, 0.1), "t1.5": (0.3, 0.6), "t2.5": (0.9, 0.4)})
+    (setting,) = panel(attacked, seeds=1).settings
+    assert setting.worst is not None
+    assert setting.worst.evaluated == "relearning@t1.5", "0.5 more on the rows of the choice"
+    assert setting.lasting == pytest.approx(1 - 0.2 / 0.8)
+
+
+def test_a_setting_without_a_counting_attacker_has_no_score_and_a_reason() -> None:
+    attacked = rows_of(
+        "run",
+        {"0": (0.1, 0.1), "t1.5": (0.9, 0.9), "t2.5": (0.9, 0.9)},
+        kept={"t1.5": 0.3, "t2.5": 0.4},
+    )
+    (setting,) = panel(attacked, seeds=1).settings
+    assert setting.worst is None
+    assert setting.why_not.startswith("no attacker of relearning left 90 % of the model's own")
+    assert "the gentlest left 50 %" in setting.why_not
+
+
+def test_a_setting_that_the_search_did_not_attack_has_no_score() -> None:
+    attacked = rows_of("run", {"0": (0.1, 0.1), "t1.5": (0.3, 0.6), "t2.5": (0.9, 0.4)})
+    plain = [row("run", 0.1), row("run", 0.2, method="simnpo")]
+    attacked.append(row("run", 0.3, "paraphrase", method="simnpo"))
+    attacked.append(row("run", 0.3, "paraphrase"))
+    references = [row("retain", 0.1, "paraphrase"), row("fine-tuned", 0.9, "paraphrase")]
+    (found,) = attacked_panels(
+        panels([*PLAIN, *plain]),
+        [*REFERENCES, *references, *attacked],
+        plugins={"relearning": ATTACK},
+    )
+    reasons = {one.setting.family: one.why_not for one in found.settings}
+    assert reasons["npo"] == ""
+    assert reasons["simnpo"] == "relearning did not attack it at epoch 1"
+    assert found.column.name == COLUMN
