@@ -1,16 +1,17 @@
 """unlearnbench: compare methods that make a language model forget.
 
 The public names, each loaded at its first use, so that `import unlearnbench` is fast.
-Methods: `Method`, `Wrapper`, `Needs`, `LossBatch`, `Predictions`, `Terms`, `mean_over_union`; more
-in `unlearnbench.api`. Evaluation: `evaluate_model`, `summarize`, `get_profile`. Results: `Record`,
-`read_records`, `read_log`. Sweeps: `load_config`, `run_sweep`. Errors: `UnlearnbenchError`.
+Methods: `Method`, `Wrapper`, `PromptWrapper`, `Needs`, `LossBatch`, `Predictions`, `Terms`,
+`mean_over_union`; more in `unlearnbench.api`. Evaluation: `evaluate_model`, `summarize`,
+`get_profile`. Results: `Record`, `read_records`, `read_log`. Sweeps: `load_config`, `run_sweep`.
+Errors: `UnlearnbenchError`.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from unlearnbench.api.inference_method import Wrapper
+    from unlearnbench.api.inference_method import PromptWrapper, Wrapper
     from unlearnbench.api.method import LossBatch, Method, Needs, Terms
     from unlearnbench.base.errors import UnlearnbenchError
     from unlearnbench.config.loader import load_config
@@ -27,6 +28,7 @@ __all__ = [
     "Method",
     "Needs",
     "Predictions",
+    "PromptWrapper",
     "Record",
     "Terms",
     "UnlearnbenchError",
@@ -46,6 +48,7 @@ _HOME = {
     "Method": "api.method",
     "Needs": "api.method",
     "Predictions": "losses.predictions",
+    "PromptWrapper": "api.inference_method",
     "Record": "results.records",
     "Terms": "api.method",
     "UnlearnbenchError": "base.errors",

@@ -64,6 +64,8 @@ PARTS: Mapping[str, str] = {
     "alternative": "the forget rows' questions, each with another answer that the start model gave",
     "sample": "the forget rows' questions, with answers that the model generates in each step",
     "questions (trains nothing)": "only the questions, at inference time. No weight is trained",
+    "training rows (trains nothing)": "the rows to forget and to keep, at inference time. "
+    "No weight is trained",
 }
 
 

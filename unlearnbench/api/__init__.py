@@ -24,7 +24,8 @@ if TYPE_CHECKING:
         Question,
         Split,
     )
-    from unlearnbench.api.inference_method import Prompt, Prompts, Shift, Wrapper
+    from unlearnbench.api.defender_rows import DefenderRows
+    from unlearnbench.api.inference_method import Prompt, Prompts, PromptWrapper, Shift, Wrapper
     from unlearnbench.api.membership import MembershipInference
     from unlearnbench.api.method import LossBatch, Method, Needs, Part, References, Sampling, Terms
     from unlearnbench.api.metric import Metric, MetricColumn, MetricInputs, Summary
@@ -39,6 +40,7 @@ __all__ = [
     "AttackTools",
     "Benchmark",
     "Dataset",
+    "DefenderRows",
     "Headline",
     "HeadlineMetric",
     "LossBatch",
@@ -53,6 +55,7 @@ __all__ = [
     "Part",
     "Prompt",
     "PromptAttack",
+    "PromptWrapper",
     "Prompts",
     "Question",
     "References",
@@ -69,7 +72,7 @@ __all__ = [
     "retain_nll",
 ]
 
-_TORCH_FREE = ("attack", "benchmark", "membership", "metric", "observations")
+_TORCH_FREE = ("attack", "benchmark", "defender_rows", "membership", "metric", "observations")
 _WITH_TORCH = ("inference_method", "method", "retain_terms")
 
 

@@ -1,4 +1,14 @@
-"""The contract of a method that trains nothing and changes the model's input."""
+"""The contracts of methods that train nothing and change the model's input.
+
+A `Wrapper` shifts the embeddings of a prompt's tokens. A `PromptWrapper` writes another prompt: it
+puts earlier turns, a system message or text around the question. In both cases the harness scores
+and generates the same answers as for a model without the method. A prompt attack asks its question
+first, and the method wraps what is asked. An attack with the weights bypasses the method.
+
+    class Polite(PromptWrapper):
+        def asked(self, row: Question, rows: DefenderRows) -> Question:
+            return replace(row, question=f"Please be careful. {row.question}")
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -7,6 +17,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from unlearnbench.api.benchmark import Question
+from unlearnbench.api.defender_rows import DefenderRows as DefenderRows
 from unlearnbench.api.hyperparameters import HyperParameters
 
 Prompt = tuple[int, ...]
@@ -40,6 +52,8 @@ class Wrapper(HyperParameters, ABC):
 
     family: ClassVar[str] = "other"
     """Kind of method, which overviews group by."""
+    needs_questions: ClassVar[bool] = True
+    """Whether the method needs training rows with questions. If so, plain text is refused."""
 
     @abstractmethod
     def fit(self, model: Any, prompts: Prompts) -> Shift:
@@ -52,3 +66,33 @@ class Wrapper(HyperParameters, ABC):
         Returns:
             The shift, which is applied to every prompt of the evaluation.
         """
+
+
+def no_shift(prompts: Sequence[Prompt]) -> list[Tensor | None]:
+    """Leave the embeddings of all prompts as they are. This is a `Shift`."""
+    return [None] * len(prompts)
+
+
+class PromptWrapper(Wrapper):
+    """Base of methods that put text around the question, and train no weight.
+
+    The text is rendered by the model's template. Its tokens do not count against `max_length`.
+    """
+
+    @abstractmethod
+    def asked(self, row: Question, rows: DefenderRows) -> Question:
+        """Return a row as the model is asked it.
+
+        Args:
+            row: A row of an evaluation set, or what an attack has made of it. Its answers must not
+                be read, because the method does not have them.
+            rows: Rows that the method may use.
+
+        Returns:
+            The row with another question, system message (`Question.system`) or earlier turns
+            (`Question.examples`). Its answers must stay as they are.
+        """
+
+    def fit(self, model: Any, prompts: Prompts) -> Shift:
+        """Fit the shift of prompts as `asked` writes them. By default, no embedding is shifted."""
+        return no_shift

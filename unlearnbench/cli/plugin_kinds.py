@@ -59,9 +59,11 @@ def _facts_of_method(_: str, method: Any) -> Facts:
 
     Parts that are read of the start model are named in brackets: `reference(forget)`.
     """
-    from unlearnbench.api.inference_method import Wrapper
+    from unlearnbench.api.inference_method import PromptWrapper, Wrapper
     from unlearnbench.api.method import PARTS
 
+    if issubclass(method, PromptWrapper):
+        return {"needs": ["training rows (trains nothing)"], "family": method.family}
     if issubclass(method, Wrapper):
         return {"needs": ["questions (trains nothing)"], "family": method.family}
     needs = method.needs

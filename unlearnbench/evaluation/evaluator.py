@@ -69,6 +69,7 @@ from unlearnbench.models.generation_settings import (
 )
 from unlearnbench.models.limits import max_context
 from unlearnbench.models.prompt_shift import ShiftedModel, Shifts
+from unlearnbench.models.prompted_model import PromptedModel, bare_model
 from unlearnbench.models.templates import Template
 from unlearnbench.models.token_row import Row
 from unlearnbench.stats.text_overlap import rouge_recall
@@ -100,6 +101,8 @@ class _Item:
     """Whether the moments of log-probabilities are computed for its true answer."""
     most: int
     """Largest number of tokens of its rows."""
+    added: int
+    """Number of tokens by which its prompt is longer than the plain row's."""
 
     @property
     def prompt(self) -> tuple[int, ...]:
@@ -158,8 +161,9 @@ class Evaluator:
                 `precision.py`.
             roles: What each set is for. A set without a role is answered, and has no moments.
             extra: Further observations to make, see `metric.EXTRA`.
-            plain: The rows as they are asked without an attack. `max_length` holds for these. A row
-                whose prompt is longer than its plain one may have as many more tokens.
+            plain: The rows as they are asked without an attack, and without a method that changes
+                prompts. `max_length` holds for these. A row whose prompt is longer than its plain
+                one may have as many more tokens.
             observations: Columns by token that metrics bring along.
             context: Tokens that the models can read, for profiles that leave `max_length` to the
                 model. Defaults to no bound.
@@ -185,33 +189,37 @@ class Evaluator:
         self.derived: dict[Hashable, Evaluator] = {}
         """Evaluators of the same rules that ask other questions, see `under_attack.py`."""
         self.control = ControlText.of(tokenizer)
+        self.plain_rows: Mapping[SetName, Sequence[Question]] = sets if plain is None else plain
+        """The rows as they are asked without an attack."""
         self.sets: dict[SetName, list[_Item]] = {}
         for name, rows in sets.items():
             for row in rows:
                 self.control.check_answers(row)
             role = self.roles.get(name)
             answered = is_answered(rows, role)
-            plain_rows = rows if plain is None else plain[name]
             self.sets[name] = [
                 self._item(question, plain_question, answered=answered, moments=role in MOMENTS)
-                for question, plain_question in zip(rows, plain_rows, strict=True)
+                for question, plain_question in zip(rows, self.plain_rows[name], strict=True)
             ]
 
     def _item(self, question: Question, plain: Question, *, answered: bool, moments: bool) -> _Item:
         """Encode a question. `plain` is the question as it is asked without an attack."""
         prompt = self.encoder.prompt(question)
         most = question.max_length or self.max_length
+        added = 0
+        if question != plain:
+            added = max(len(prompt) - len(self.encoder.prompt(plain)), 0)
         if self.profile.reads_whole_context:
             # A benchmark's own length may be longer than the context.
             most = min(most, self.max_length)
-        elif question != plain:
-            most += max(len(prompt) - len(self.encoder.prompt(plain)), 0)
+        else:
+            most += added
         encoder = replace(self.encoder, max_length=most)
         rows = tuple(encoder.row(question, answer) for answer in question.scored_answers)
         reference = encoder.reference(rows[0], question)
         scored_text = encoder.scored_text(rows[0], question)
         tree = build_tree(rows, prompt)
-        return _Item(question, rows, tree, reference, scored_text, answered, moments, most)
+        return _Item(question, rows, tree, reference, scored_text, answered, moments, most, added)
 
     def with_sets(
         self,
@@ -224,6 +232,16 @@ class Evaluator:
             sets: The questions of each set.
             plain: The same questions as this evaluator asks them.
         """
+        extra: set[Reads] = {name for name in self.extra if OBSERVATIONS[name].of_attacked_models}
+        return self._with_sets(sets, plain, extra)
+
+    def _with_sets(
+        self,
+        sets: Mapping[SetName, Sequence[Question]],
+        plain: Mapping[SetName, Sequence[Question]],
+        extra: Collection[Reads],
+    ) -> Evaluator:
+        """Return an evaluator of other rows that makes the observations `extra`."""
         return Evaluator(
             sets,
             self.encoder.tokenizer,
@@ -233,7 +251,7 @@ class Evaluator:
             self.batch_tokens,
             self.precision,
             self.roles,
-            {name for name in self.extra if OBSERVATIONS[name].of_attacked_models},
+            extra,
             plain=plain,
             observations=self.observations,
             context=self.context,
@@ -269,20 +287,51 @@ class Evaluator:
         split, and every process returns the same evaluation.
 
         Args:
-            model: In evaluation mode. It may be a `ShiftedModel`.
+            model: In evaluation mode. It may be a `ShiftedModel` or a `PromptedModel`. The
+                evaluation has the questions of this evaluator, whatever the model is asked.
             previous: An evaluation whose answers may be like this model's, such as that of the
                 epoch before or of the start model. It saves time and changes no number.
             progress: Counts each question of this process when it is scored, and again when it is
                 answered. A question that is only scored counts twice then.
         """
+        if isinstance(model, PromptedModel):
+            asking = self._asking(model)
+            evaluation = asking(model.model, previous, progress)
+            self.batch_tokens = asking.batch_tokens
+            return self._with_own_questions(evaluation, asking)
         evaluation = self._retried(
             model, lambda tokens: self._evaluated(model, previous, progress, tokens)
         )
         return self._with_gradients(evaluation, model) if "grad_norm" in self.extra else evaluation
 
+    def _asking(self, model: PromptedModel) -> Evaluator:
+        """Return an evaluator of the same rows as a model is asked them."""
+        asked: dict[SetName, tuple[Question, ...]] = {}
+        for name, items in self.sets.items():
+            asked[name] = model.asked([item.question for item in items])
+        return self._with_sets(asked, self.plain_rows, self.extra)
+
+    def _with_own_questions(self, evaluation: Evaluation, asking: Evaluator) -> Evaluation:
+        """Return an evaluation of the rows as `asking` asks them, with this evaluator's questions.
+
+        Results are compared by question with those of models that are asked the plain rows.
+        """
+        sets: dict[SetName, SetEvaluation] = {}
+        own_question: dict[str, str] = {}
+        for name, items in self.sets.items():
+            questions = tuple(item.question.question for item in items)
+            sets[name] = replace(evaluation.sets[name], questions=questions)
+            asked = (item.question.question for item in asking.sets[name])
+            own_question |= zip(asked, questions, strict=True)
+        statistics = evaluation.statistics
+        if statistics is not None:
+            ties = tuple(own_question[question] for question in statistics.ties)
+            statistics = replace(statistics, ties=ties)
+        return replace(evaluation, sets=sets, statistics=statistics)
+
     def _retried(self, model: Any, work: Callable[[int], _T]) -> _T:
         """Call `work` with the number of tokens of a batch, and with fewer until they fit."""
-        inner = model.model if isinstance(model, ShiftedModel) else model
+        inner = bare_model(model)
         tokens = self.batch_tokens or fast_batch_tokens(next(inner.parameters()).device)
         outcome, fitting = retry_with_fewer_tokens(work, tokens)
         if fitting != tokens:
@@ -363,9 +412,14 @@ class Evaluator:
         Args:
             evaluation: An evaluation of this evaluator and the same model. Its greedy answers serve
                 as drafts.
-            model: In evaluation mode. It may be a `ShiftedModel`.
+            model: In evaluation mode. It may be a `ShiftedModel` or a `PromptedModel`.
             attack: Number of samples, distribution and seed.
         """
+        if isinstance(model, PromptedModel):
+            asking = self._asking(model)
+            sampled_evaluation = asking.with_samples(evaluation, model.model, attack)
+            self.batch_tokens = asking.batch_tokens
+            return sampled_evaluation
         names: list[SetName] = []
         for name, items in self.sets.items():
             is_meant = self.roles.get(name) in attack.roles
@@ -784,13 +838,19 @@ def _checked_context(model: Any, items: Sequence[_Item]) -> int | None:
     """
     context = max_context(model)
     for item in items:
-        if context is not None and item.longest > context:
-            where = item.question.place or f"question {row_text(item.question.opening)}"
-            raise EvaluationError(
-                f"{where}: {len(item.prompt)} tokens as a prompt, {item.longest} with its longest "
-                f"answer, but the model's context is {context}; set max_length to {context} or "
-                "less, or leave the question out"
+        if context is None or item.longest <= context:
+            continue
+        where = item.question.place or f"question {row_text(item.question.opening)}"
+        fix = f"set max_length to {context} or less, or leave the question out"
+        if item.added:
+            fix = (
+                f"{item.added} of them are text that the method or the attack puts around the "
+                "question; let it show less, or set a smaller max_length"
             )
+        raise EvaluationError(
+            f"{where}: {len(item.prompt)} tokens as a prompt, {item.longest} with its longest "
+            f"answer, but the model's context is {context}; {fix}"
+        )
     return context
 
 

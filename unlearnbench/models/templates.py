@@ -186,7 +186,8 @@ class Template:
         if self.turn is None:
             raise ModelError(
                 "the tokenizer's chat template renders no conversation of several turns, which "
-                "rows with few-shot examples and attacks by several turns need; set the model's "
+                "rows with few-shot examples, attacks by several turns and the method `icul` need; "
+                "set the model's "
                 "`template` to plain, llama-2 or phi, or use rows in the format `text`"
             )
         return Turn(*self.turn)

@@ -12,6 +12,7 @@ from pathlib import Path
 from unlearnbench.api import registry
 from unlearnbench.api.attack import Attack, WeightAttack
 from unlearnbench.api.benchmark import Dataset, Question, Split, SplitKey, split_label
+from unlearnbench.api.defender_rows import DefenderRows
 from unlearnbench.api.plugin_code import plugin_code
 from unlearnbench.base.errors import (
     ConfigError,
@@ -33,6 +34,7 @@ from unlearnbench.evaluation.sets import evaluation_sets
 from unlearnbench.models.encoding import check_scored
 from unlearnbench.models.lora_check import check_targets
 from unlearnbench.models.source import UnreachableError
+from unlearnbench.runs.model_sources import ModelSources
 from unlearnbench.runs.under_attack import attack_rows
 
 PlacedError = tuple[Loc, UnlearnbenchError]
@@ -127,14 +129,59 @@ def _asked_rows(spec: MethodSpec, split: Split) -> Sequence[Question]:
 
     method = method_from_spec(spec)
     if isinstance(method, Wrapper):
-        # It is fitted to the questions of forget and retain rows.
-        return (*split.forget, *split.retain)
+        # It is fitted to the questions of forget and retain rows, or shows them.
+        return (*split.forget, *split.retain) if method.needs_questions else ()
     needs = method.needed()
     if "retain_refusal" in needs.all_parts:
         return (*split.forget, *split.retain)
     if needs.questions or needs.all_parts & _ANSWERING_PARTS:
         return split.forget
     return ()
+
+
+def check_prompt_wrappers(plan: Plan, benchmark: Dataset, models: Sequence[ModelSources]) -> None:
+    """Raise ConfigError if a method that changes prompts cannot ask a question.
+
+    It asks the first question of each evaluation set, as it would in a run. The template of a model
+    of a hub that does not answer is not tried.
+    """
+    sources_of_model = {sources.settings.name: sources for sources in models}
+    run_of_case: dict[tuple[str, SplitKey, str], RunSpec] = {}
+    for run in plan.runs:
+        run_of_case[repr(run.method), run.forget_fraction, run.model.name] = run
+
+    problem_of_method: dict[str, Problem] = {}
+    for run in run_of_case.values():
+        name = run.method.name
+        try:
+            _ask_first_questions(run, plan, benchmark, sources_of_model[run.model.name])
+        except UnreachableError:
+            continue
+        except UnlearnbenchError as error:
+            problem_of_method[name] = Problem(plan.config.name, "methods", str(error))
+    if problem_of_method:
+        raise ConfigError([*problem_of_method.values()])
+
+
+def _ask_first_questions(
+    run: RunSpec, plan: Plan, benchmark: Dataset, sources: ModelSources
+) -> None:
+    """Render the first question of each set as a method that changes prompts asks it."""
+    from unlearnbench.api.inference_method import PromptWrapper  # it imports torch
+
+    method = method_from_spec(run.method)
+    if not isinstance(method, PromptWrapper):
+        return
+    split = run.forget_fraction
+    template = sources.template
+    rows = DefenderRows.of(
+        benchmark, split, run.seed, has_system_message=template.system is not None
+    )
+    for questions in evaluation_sets(benchmark, split, profile_of(plan.config.evaluation)).values():
+        with plugin_code(f"`asked` of method {run.method.name!r}"):
+            asked = method.asked(questions[0], rows)
+        if asked.format == "chat":
+            template.of(asked).prompt(asked.question, asked.examples)
 
 
 def check_scores(plan: Plan, benchmark: Dataset) -> None:

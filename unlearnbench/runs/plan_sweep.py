@@ -43,6 +43,7 @@ from unlearnbench.runs.plan_checks import (
     check_adapters,
     check_attacks,
     check_outputs,
+    check_prompt_wrappers,
     check_prompts,
     check_scores,
     check_steps,
@@ -89,6 +90,7 @@ def plan_sweep(config: SweepConfig) -> tuple[Plan, Dataset]:
     rows = {key: benchmark.sizes(key) for key in benchmark.splits}
     plan = replace(plan, rows=rows, commits=commits)
     check_prompts(plan, benchmark)
+    check_prompt_wrappers(plan, benchmark, models)
     check_scores(plan, benchmark)
     check_attacks(config, benchmark)
     _warn_of_missing_holdouts(config, benchmark)

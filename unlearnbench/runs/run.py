@@ -55,6 +55,7 @@ from unlearnbench.evaluation.word_check import uncounted_entry
 from unlearnbench.models.device import cuda_variables, deterministic, use_device
 from unlearnbench.models.named_models import local_contents
 from unlearnbench.models.prompt_shift import ShiftedModel
+from unlearnbench.models.prompted_model import PromptedModel
 from unlearnbench.models.quiet_libraries import quiet_transformers
 from unlearnbench.results.records import EpochResult, Record, read_record, run_record, write_record
 from unlearnbench.results.run_estimate import check_run, estimated_peak
@@ -254,10 +255,10 @@ class Run:
         self._stored: set[tuple[int, str]] = set()
         """Keys of the evaluations that are in `_folder`."""
 
-        # A method either trains, or is fitted to the start model, which it then shifts.
+        # A method either trains, or is fitted to the start model and put around it.
         self._method = method_from_spec(spec.method)
         self._trainer: Trainer | None = None
-        self._shifted: ShiftedModel | None = None
+        self._wrapped: ShiftedModel | PromptedModel | None = None
 
     def carry_out(self) -> Iterator[EpochResult]:
         """Train, evaluate and attack the epochs that are left, then write the record.
@@ -372,7 +373,7 @@ class Run:
         """Train up to a moment, or fit the method if it trains nothing. Collective."""
         begin = time.monotonic()
         if isinstance(self._method, Wrapper):
-            self._shifted = fitted_model(self.spec, self.space, self._method)
+            self._wrapped = fitted_model(self.spec, self.space, self._method)
         elif self._trainer is not None:
             self._take_steps(self._trainer, moment)
         seconds = {**self.state.seconds, moment: time.monotonic() - begin}
@@ -405,7 +406,7 @@ class Run:
                 would round them itself.
         """
         if self._trainer is None:
-            yield self._shifted
+            yield self._wrapped
             return
         exact |= needs_stored_weights(
             self._trainer.model, self.spec.evaluation.precision, self.spec.training.precision

@@ -34,7 +34,7 @@ from unlearnbench.base.errors import EvaluationError, PluginError
 from unlearnbench.base.fsdp import local_part
 from unlearnbench.base.out_of_memory import ShortMemoryError
 from unlearnbench.evaluation.evaluator import Evaluator
-from unlearnbench.models.prompt_shift import ShiftedModel
+from unlearnbench.models.prompted_model import bare_model
 from unlearnbench.training.trainer import NonFiniteError
 
 
@@ -69,8 +69,8 @@ def evaluations_under(
     Args:
         name: Name of the attack in the configuration.
         attack: The attack.
-        model: The model, in evaluation mode. It may be a `ShiftedModel`, whose shift is bypassed by
-            an attack on weights with `white_box`.
+        model: The model, in evaluation mode. It may be a `ShiftedModel` or a `PromptedModel`, whose
+            method is bypassed by an attack on weights with `white_box`.
         evaluator: The evaluator of the plain rows.
         tools: What attacks on weights may use.
         plain: The model's evaluation without the attack. Its answers serve as drafts, and an attack
@@ -95,7 +95,7 @@ def evaluations_under(
     if searches(attack):
         parts = _parts(named, evaluator, asked)
 
-    inner = model.model if isinstance(model, ShiftedModel) else model
+    inner = bare_model(model)
     evaluated = inner if attack.white_box else model
     is_begun = False
     for trial, attacker in attack.attackers().items():
