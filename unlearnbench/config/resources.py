@@ -29,6 +29,12 @@ class Resources(Settings):
         description="how several processes share the model: fsdp shards weights and optimiser "
         "states, ddp copies them",
     )
+    cuda_graphs: bool = Field(
+        default=True,
+        description="whether a GPU records passes whose shapes come again, and replays them: when "
+        "it decodes, and in training steps of small models; false: no recording takes "
+        "memory, and the numbers are the same",
+    )
 
     @model_validator(mode="after")
     def _gpus_suit_processes(self) -> Self:

@@ -11,6 +11,7 @@ from torch import Tensor
 from unlearnbench.base.errors import TrainingError, UnlearnbenchError
 from unlearnbench.base.provenance import driver_version
 from unlearnbench.config.resources import Resources
+from unlearnbench.models.replays import permit_recording
 
 USABLE_SHARE = 0.94
 """Share of a GPU's memory that a run can use. torch's context and gaps between tensors take the
@@ -47,6 +48,7 @@ def use_device(resources: Resources) -> None:
         # Other runs on the same GPU have the rest of its memory. The fraction is set even if it is
         # 1, because this process may have served a run with a smaller one.
         torch.cuda.set_per_process_memory_fraction(min(resources.gpu, 1.0))
+    permit_recording(resources.cuda_graphs)
     disable_cudnn_attention()
 
 

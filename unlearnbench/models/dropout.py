@@ -59,6 +59,16 @@ class _Rate:
     value: float
 
 
+def draws_random_numbers(model: "nn.Module") -> bool:
+    """Whether a model draws random numbers when it trains, for its own dropout or an adapter's."""
+    from torch import nn
+
+    is_in_adapters = any(
+        isinstance(module, nn.Dropout) and module.p > 0 for module in model.modules()
+    )
+    return is_in_adapters or bool(ModelDropout(model))
+
+
 class ModelDropout:
     """The dropout of a model except that of its adapters."""
 

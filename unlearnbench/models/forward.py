@@ -23,13 +23,13 @@ from unlearnbench.models.device import is_half
 
 @contextmanager
 def _selecting(
-    model: nn.Module, where: Tensor, states: list[Tensor], logit_count: int | None = None
+    model: nn.Module, where: Tensor | None, states: list[Tensor], logit_count: int | None = None
 ) -> Generator[None, None, None]:
     """Give the output layer only the states of some positions.
 
     Args:
         model: The model, or a wrapper around it.
-        where: The N positions, see `predict`.
+        where: The N positions, see `hidden_states`.
         states: Gets the states [N, H] at these positions.
         logit_count: How many of these states go to the output layer; None for all.
     """
@@ -46,8 +46,10 @@ def _selecting(
         handle.remove()
 
 
-def _states_at(states: Tensor, where: Tensor) -> Tensor:
-    """Return the states [N, ·] at some positions of states [B, T, ·], see `predict`."""
+def _states_at(states: Tensor, where: Tensor | None) -> Tensor:
+    """Return the states [N, ·] at some positions of states [B, T, ·], see `hidden_states`."""
+    if where is None:
+        return states.flatten(0, 1)
     # Indices are better than a mask on a GPU: nothing waits for it to count the mask.
     if where.dtype == torch.bool:
         where = where.flatten().nonzero().squeeze(1)
@@ -81,13 +83,13 @@ def predict(model: nn.Module, where: Tensor, **inputs: Any) -> tuple[Tensor, Ten
 
 
 def hidden_states(
-    model: nn.Module, where: Tensor, layers: Collection[int] = (), **inputs: Any
+    model: nn.Module, where: Tensor | None, layers: Collection[int] = (), **inputs: Any
 ) -> tuple[Tensor, dict[int, Tensor]]:
     """Run the model up to its output layer.
 
     Args:
         model: The model.
-        where: The N positions, see `predict`.
+        where: The N positions, see `predict`. None: all B · T tokens.
         layers: Decoder layers, counted from 1, whose states are wanted.
         **inputs: Keyword arguments of the model.
 

@@ -31,6 +31,30 @@ _MOST = 24
 """Largest number of recordings."""
 
 
+@dataclass
+class _Permission:
+    """Whether this process may record. It serves runs whose configurations may differ."""
+
+    is_given: bool = True
+
+
+_PERMISSION = _Permission()
+
+
+def permit_recording(is_given: bool) -> None:
+    """Let this process record passes, or forbid it, as `resources.cuda_graphs` says."""
+    _PERMISSION.is_given = is_given
+
+
+def can_record(device: torch.device) -> bool:
+    """Whether work on a device may be recorded.
+
+    It is not if the device is no GPU, or if processes share a model: these would have to agree on
+    when to record.
+    """
+    return _PERMISSION.is_given and device.type == "cuda" and world_size() == 1
+
+
 @dataclass(frozen=True, eq=False)
 class Recorded:
     """A recorded graph, with the tensors that it reads and writes."""
@@ -53,8 +77,7 @@ class Replays:
             recording: Whether anything is recorded. False if kernels depend on more than shapes.
         """
         self.device = device
-        # Processes that share a model would have to agree on when to record.
-        self.recording = recording and device.type == "cuda" and world_size() == 1
+        self.recording = recording and can_record(device)
         self.recorded: dict[Shapes, Recorded] = {}
         self._calls: Counter[Shapes] = Counter()
 
@@ -89,7 +112,7 @@ class Replays:
             if pool is None:
                 # Tried first without a recording, because one that fails at a wait for the GPU
                 # would leave torch's random numbers unusable.
-                with _never_waiting():
+                with never_waiting():
                     work(arrays)
             with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
                 result = work(arrays)
@@ -102,7 +125,7 @@ class Replays:
 
 
 @contextmanager
-def _never_waiting() -> Generator[None, None, None]:
+def never_waiting() -> Generator[None, None, None]:
     """Raise RuntimeError if the host waits for the GPU."""
     before: Any = torch.cuda.get_sync_debug_mode()
     try:

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from unlearnbench.base.errors import ModelError
 from unlearnbench.losses.lm_head import Projection
 from unlearnbench.models.batching import collate, send
-from unlearnbench.models.forward import OutputLayer, projected
+from unlearnbench.models.filler_rows import filler_rows, round_width
+from unlearnbench.models.forward import OutputLayer, hidden_states, projected
 from unlearnbench.models.packed_attention import (
     AttentionKernel,
     can_pack,
@@ -67,6 +68,12 @@ class ModelRows:
     """[N] row of each token."""
     packed: bool
     """Whether the inputs are one packed row, which needs `packing`."""
+    read: Sequence[Tensor] = ()
+    """The tensors in `inputs` of a packed row. If other values are written into them, the inputs
+    are other rows of the same shape."""
+    shape: tuple[int, ...] = ()
+    """What the kernels of a pass over a packed row depend on: its tokens, and the rows and the
+    width of its attention. Empty for padded rows."""
 
 
 class _RowAttention(Enum):
@@ -89,7 +96,7 @@ class CausalRows:
     bounds: Tensor | None
     """[rows + 1] where each row begins, and the end of the last. None: attention is padded."""
     longest: int
-    """Tokens of the longest row."""
+    """Tokens of the longest row, or more."""
 
     def __call__(
         self, _: nn.Module, kernel: AttentionKernel, query: Tensor, key: Tensor, value: Tensor
@@ -148,14 +155,21 @@ class RowReader:
             return False
         return can_pack(model, max(len(row.ids) for row in rows))
 
-    def prepared(self, model: Any, rows: Sequence[Row]) -> ModelRows:
-        """Return rows as inputs on the model's device."""
+    def prepared(self, model: Any, rows: Sequence[Row], *, filled: bool = False) -> ModelRows:
+        """Return rows as inputs on the model's device.
+
+        Args:
+            model: The model.
+            rows: At least one row.
+            filled: Whether rows without scored tokens are packed, too, so that few shapes are
+                different, see `filler_rows.py`.
+        """
         # Tried before any row is padded, so that processes that share a model agree.
         unpadded = self._packable and self._takes_unpadded_rows(model)
         if not self.packs(model, rows):
             return self._padded(model, rows)
         attention = _RowAttention.UNPADDED if unpadded else _RowAttention.PADDED
-        return self._packed(model, rows, attention)
+        return self._packed(model, rows, attention, filled=filled)
 
     def run(self, model: Any, rows: ModelRows, layers: Collection[int] = ()) -> RowStates:
         """Run a forward pass over prepared rows, see `__call__`."""
@@ -165,9 +179,35 @@ class RowReader:
             )
         return RowStates(hidden, inner, projection, rows.labels, rows.rows)
 
-    def _packed(self, model: Any, rows: Sequence[Row], attention: _RowAttention) -> ModelRows:
+    def states_of_all_tokens(
+        self, model: Any, rows: ModelRows, layers: Sequence[int] = ()
+    ) -> list[Tensor]:
+        """Run a forward pass over a packed row without selecting the scored tokens.
+
+        Returns:
+            The final hidden states [T, H] of its T tokens, and [T, D] for each of the layers.
+        """
+        with packing(model):
+            hidden, inner = hidden_states(model, None, layers, **rows.inputs)
+        return [hidden, *(inner[layer] for layer in layers)]
+
+    def _packed(
+        self,
+        model: Any,
+        rows: Sequence[Row],
+        attention: _RowAttention,
+        *,
+        filled: bool = False,
+    ) -> ModelRows:
         """Pack rows into one."""
         device = next(model.parameters()).device
+        longest = max(len(row.ids) for row in rows)
+        step = 1 if device.type == "cpu" else _WIDTHS
+        width = -(-longest // step) * step
+        if filled:
+            width = round_width(longest)
+            rows = [*rows, *filler_rows(rows)]
+            longest = width
         lengths = np.array([len(row.ids) for row in rows])
         ends = np.cumsum(lengths)
         begins = ends - lengths
@@ -180,9 +220,6 @@ class RowReader:
         predicting = np.concatenate([np.arange(begin, end) for begin, end in spans])
         row_of_scored = np.repeat(np.arange(len(rows)), [row.scored for row in rows])
 
-        longest = int(lengths.max())
-        step = 1 if device.type == "cpu" else _WIDTHS
-        width = -(-longest // step) * step
         places = np.flatnonzero(np.arange(width) < lengths[:, None])
         bounds = np.array([0, *ends], dtype=np.int32)
 
@@ -198,15 +235,21 @@ class RowReader:
         ids, position_ids, where, labels, scored_rows, places_there, bounds_there = send(
             [torch.from_numpy(array) for array in arrays], device
         )
+        is_padded = attention is _RowAttention.PADDED
         layout = CausalRows(
-            (len(rows), width),
-            places_there,
-            bounds_there if attention is _RowAttention.UNPADDED else None,
-            longest,
+            (len(rows), width), places_there, None if is_padded else bounds_there, longest
         )
         inputs = {"input_ids": ids[None], "position_ids": position_ids[None], "use_cache": False}
         inputs |= layout_argument(layout)
-        return ModelRows(inputs, where, labels, scored_rows, packed=True)
+        return ModelRows(
+            inputs,
+            where,
+            labels,
+            scored_rows,
+            packed=True,
+            read=(ids, position_ids, places_there, bounds_there),
+            shape=(int(token_count), len(rows), width, int(is_padded)),
+        )
 
     def _padded(self, model: Any, rows: Sequence[Row]) -> ModelRows:
         """Pad rows on the right."""

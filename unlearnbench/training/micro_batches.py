@@ -5,7 +5,7 @@ drawn for it. The rows of all parts of all items of a micro-batch go through the
 are then cut into the predictions of each part.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,6 +25,8 @@ from unlearnbench.training.reference_model import ReferenceParts, ReferenceRows
 
 Counts = Mapping[Part, tuple[int, int]]
 """By part, the number of scored tokens and of rows in a whole optimiser step."""
+ReadRows = Callable[[Sequence[Row], Collection[int]], RowStates]
+"""Runs a forward pass over rows, and returns also the states of some decoder layers."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,7 @@ class MicroBatches:
         context: StepContext,
         only: Iterable[Part] | None = None,
         group: Collection[Part] = PARTS,
+        read: ReadRows | None = None,
     ) -> LossBatch:
         """Run one forward pass and return the predictions of each part.
 
@@ -132,6 +135,7 @@ class MicroBatches:
             context: Values of the whole step.
             only: Parts of the batch; None for the parts that the loss needs.
             group: Parts that have rows. The other parts of the batch are empty.
+            read: Runs the forward pass in place of `reader`.
         """
         included = self.needs.parts if only is None else set(only)
         rows: dict[Part, list[Row]] = {}
@@ -140,7 +144,10 @@ class MicroBatches:
                 rows[part] = self.rows_of(part, items if part in group else (), context)
 
         rows_of_all_parts = [row for part_rows in rows.values() for row in part_rows]
-        states = self.reader(model, rows_of_all_parts, self.needs.layers)
+        if read is None:
+            states = self.reader(model, rows_of_all_parts, self.needs.layers)
+        else:
+            states = read(rows_of_all_parts, self.needs.layers)
         scores: dict[Part, Tensor] = {}
         for part, part_rows in rows.items():
             if part in self.needs.scores:

@@ -18,12 +18,20 @@ from torch import Tensor
 from unlearnbench.api.method import PARTS, LossBatch, Part, Terms
 from unlearnbench.base.distributed import all_gather
 from unlearnbench.base.fsdp import reshard
-from unlearnbench.base.out_of_memory import OomRetry
+from unlearnbench.base.out_of_memory import OomRetry, empty_cache, is_out_of_memory
 from unlearnbench.models.epoch_order import Item
 from unlearnbench.training.loss_scale import LossScale
-from unlearnbench.training.micro_batches import Budget, MicroBatches, StepContext, StepRows, Sums
+from unlearnbench.training.micro_batches import (
+    Budget,
+    MicroBatches,
+    ReadRows,
+    StepContext,
+    StepRows,
+    Sums,
+)
 from unlearnbench.training.objective import Objective, called
 from unlearnbench.training.optimizers import TrainerSettings, reseed
+from unlearnbench.training.step_replays import StepReplays
 from unlearnbench.training.step_result import TOKENS
 from unlearnbench.training.trained_model import TrainedModel
 
@@ -81,6 +89,7 @@ class StepPasses:
         self.seed = settings.seed
         self.scale = LossScale() if settings.precision == "fp16" else None
         """Scale of the loss; None in precisions whose range is that of float32."""
+        self.replays = StepReplays(model, batches.reader)
         self.oom_retry = OomRetry(settings.micro_batch_size)
         self.budget: Budget | None = None
         """Largest micro-batch; None for the rows that `oom_retry` states, or all of a step."""
@@ -106,12 +115,25 @@ class StepPasses:
         rank = self.accelerator.process_index
         world = self.accelerator.num_processes
         return self.oom_retry.step(
-            work,
+            lambda: self._with_or_without_replays(work),
             self.model.discard_gradient,
             number=step + 1,
             rows=len(items[rank::world]),
             alone=world == 1,
         )
+
+    def _with_or_without_replays(self, work: Callable[[], T]) -> T:
+        """Do `work`, again without recorded passes if memory runs out: they take some."""
+        try:
+            return work()
+        except RuntimeError as error:
+            if not (self.replays.passes and is_out_of_memory(error)):
+                raise
+        # Outside of the handler the error no longer refers to tensors of `work`.
+        self.replays.stop()
+        self.model.discard_gradient()
+        empty_cache()
+        return work()
 
     def backward(self, rows: StepRows, groups: Sequence[Collection[Part]] = (PARTS,)) -> LossValues:
         """Compute the loss of a step and add its gradient to that of the weights, which has none.
@@ -139,7 +161,7 @@ class StepPasses:
         item = _MicroBatch((rows.mine or rows.items)[:1], weight=1)
         context = replace(rows.context, statistics=self._statistics([item], rows.context))
         with self.accelerator.no_sync(self.model.model):
-            batch, terms = self._forward(item.items, context, PARTS)
+            batch, terms = self._forward(item.items, context, PARTS, read=None)
         # FSDP frees the root module's weights in the backward pass.
         reshard(self.model.module)
         return batch, terms
@@ -173,7 +195,8 @@ class StepPasses:
             # Replicas sum their gradients once, in the last backward pass.
             is_last = each is passes[-1]
             with nullcontext() if is_last else self.accelerator.no_sync(self.model.model):
-                batch, terms = self._forward(each.micro_batch.items, context, each.group)
+                items = each.micro_batch.items
+                batch, terms = self._forward(items, context, each.group, self.replays.read)
                 if torch.is_grad_enabled():
                     self._backward(terms, each.micro_batch.weight)
             term_sums.add(terms, each.micro_batch.weight)
@@ -186,11 +209,15 @@ class StepPasses:
         return LossValues(term_sums.floats(self.accelerator), reported)
 
     def _forward(
-        self, items: Sequence[Item], context: StepContext, group: Collection[Part]
+        self,
+        items: Sequence[Item],
+        context: StepContext,
+        group: Collection[Part],
+        read: ReadRows | None,
     ) -> tuple[LossBatch, Terms]:
         """Compute the predictions of a micro-batch, and the terms of its loss."""
         with self.model.autocast():
-            batch = self.batches.batch(self.model.model, items, context, group=group)
+            batch = self.batches.batch(self.model.model, items, context, group=group, read=read)
             return batch, self.objective.terms(batch)
 
     def _backward(self, terms: Terms, weight: int) -> None:
@@ -199,7 +226,8 @@ class StepPasses:
         processes = self.accelerator.num_processes
         loss = torch.stack([*terms.values()]).sum() * processes * weight
         scaled = loss if self.scale is None else loss * self.scale.value
-        self.accelerator.backward(scaled)
+        if not self.replays.backward(scaled):
+            self.accelerator.backward(scaled)
 
     def _micro_batches(self, rows: StepRows) -> list[_MicroBatch]:
         """Divide this process's items into micro-batches, as many as each other process has.

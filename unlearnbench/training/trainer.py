@@ -357,7 +357,8 @@ class Trainer:
         return has_dropout or (self.modifiers is not None and self.modifiers.edits_start)
 
     def free_states(self) -> None:
-        """Discard the optimisers' states, after the last step."""
+        """Discard the optimisers' states and recorded passes, after the last step."""
+        self.passes.replays.stop()
         for optimizer in self.optimizers:
             optimizer.state.clear()
 

@@ -104,15 +104,13 @@ def test_a_budget_of_tokens_changes_nothing(
     parts.passes.budget = Budget(rows=2, tokens=most)
     seen, made = list[list[int]](), parts.batches.batch
 
-    def batch(
-        model: Any, items: Any, context: Any, only: Any = None, group: Any = None
-    ) -> LossBatch:
+    def batch(model: Any, items: Any, context: Any, only: Any = None, **how: Any) -> LossBatch:
         if only is None:
             needed = parts.objective.needs.parts
             seen.append([parts.batches.tokens([item], context, needed) for item in items])
-        return made(model, items, context, only, group)
+        return made(model, items, context, only, **how)
 
-    parts.batches.batch = batch  # type: ignore[method-assign]
+    parts.batches.batch = batch  # type: ignore[method-assign,assignment]
     assert losses(whole, 2) == pytest.approx(losses(parts, 2), rel=1e-9)
     torch.testing.assert_close(weights(whole), weights(parts), rtol=1e-7, atol=1e-9)
     assert len(seen) > whole.step, "no step was divided"
