@@ -19,6 +19,7 @@ import torch
 from unlearnbench.base.atomic import write_text
 from unlearnbench.base.distributed import all_gather, rank, world_size
 from unlearnbench.base.errors import EvaluationError, StartOverError, TrainingError
+from unlearnbench.base.gpu_share import WHOLE, gpu_share
 
 FILE = "memory.json"
 """File in which a run notes the sizes that fit."""
@@ -50,6 +51,16 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _SIGNS)
+
+
+def can_repeat_smaller(error: BaseException) -> bool:
+    """Whether work ended because memory ran out, and is to be repeated in smaller portions.
+
+    If the process shares its GPU by measurement, no work is repeated here. The sweep runs the whole
+    run again, alone. Otherwise a run's portions, and so the last digits of its numbers, would
+    depend on the runs beside it.
+    """
+    return gpu_share() == WHOLE and is_out_of_memory(error)
 
 
 class OomRetry:
@@ -118,7 +129,7 @@ class OomRetry:
             try:
                 return work()
             except RuntimeError as error:
-                if not is_out_of_memory(error):
+                if not can_repeat_smaller(error):
                     raise
                 before = max(min(self.rows or rows, rows), 1)
                 if before == 1:
@@ -193,7 +204,7 @@ def optimizer_oom(number: int) -> Generator[None, None, None]:
     try:
         yield
     except RuntimeError as error:
-        if not is_out_of_memory(error):
+        if not can_repeat_smaller(error):
             raise
         raise ShortMemoryError(
             f"step {number}: out of memory in the optimiser ({_first_line(error)}), whatever the "
@@ -231,7 +242,7 @@ def retry_with_fewer_tokens(work: Callable[[int], T], tokens: int) -> tuple[T, i
         try:
             return work(tokens), tokens
         except RuntimeError as error:
-            if not is_out_of_memory(error):
+            if not can_repeat_smaller(error):
                 raise
             if tokens // 2 < FEWEST_TOKENS:
                 raise EvaluationError(  # noqa: B904

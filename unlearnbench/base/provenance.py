@@ -33,6 +33,8 @@ PACKAGES = (
 """Packages that a number can depend on. Packages that are not installed are left out."""
 GIT_SECONDS = 5.0
 """Longest time that a call of git may take."""
+NO_DRIVER = "no NVIDIA driver"
+"""What `driver_version` returns on a machine without NVIDIA's driver."""
 _DRIVER = Path("/proc/driver/nvidia/version")
 """File of NVIDIA's driver on Linux, whose first line names the version."""
 
@@ -101,7 +103,7 @@ def driver_version() -> str:
     try:
         words = _DRIVER.read_text(encoding="utf-8").partition("\n")[0].split()
     except OSError:
-        return "no NVIDIA driver"
+        return NO_DRIVER
     number = next((word for word in words if word[0].isdigit() and "." in word), "unknown")
     return f"NVIDIA driver {number}"
 

@@ -119,7 +119,7 @@ class GpuCosts:
             device_memory = int(memory_of_this_machine() or DEVICE_MEMORY)
         estimates, unknown = estimate_plan(plan, rows, Rates(flops), device_memory)
 
-        gpus_of_run = max((estimate.resources.gpu or 1 for estimate in estimates), default=1)
+        gpus_of_run = max((estimate.resources.gpus or 1 for estimate in estimates), default=1)
         sweep_gpus = math.ceil(gpus_of_run) if gpus is None else gpus
         all_fit = all(estimate.fits for estimate in estimates)
         wall_time: WallTime | None = None
@@ -183,7 +183,7 @@ def _kind_document(estimate: Estimate) -> dict[str, Any]:
         "model": estimate.run.model.name,
         "method": estimate.run.method.label,
         "runs": estimate.runs,
-        "gpus": estimate.resources.gpu,
+        "gpus": estimate.resources.gpus,
         "processes": estimate.resources.world_size,
         "rows_at_a_time": estimate.setup.items,
         "memory_mib": estimate.memory.to_json(),
@@ -210,7 +210,7 @@ def _print_table(estimates: Sequence[Estimate], console: Console) -> None:
                 estimate.run.model.name,
                 estimate.run.method.label,
                 estimate.runs,
-                estimate.resources.gpu,
+                estimate.resources.gpus,
                 estimate.setup.items,
                 *gibibytes,
                 *hours,
@@ -245,7 +245,7 @@ def time_here(plan: Plan, rows: Dataset, models: Sequence[PlannedModel]) -> str:
     from unlearnbench.config.resources import LOCAL_RUNS
 
     config = plan.config
-    needs_gpu = any(config.resources_of(model.name).gpu for model in config.models)
+    needs_gpu = any(config.resources_of(model.name).gpus for model in config.models)
     if config.ray.address or needs_gpu:
         return "estimated time: not known for GPUs and clusters; --memory estimates hours"
     estimates, unknown = estimate_plan(plan, rows, None, None)

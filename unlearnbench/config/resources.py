@@ -1,7 +1,8 @@
 """Settings of resources, Ray and tracking. None of them changes a number or a run's identity."""
 
+import math
 import re
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -14,11 +15,11 @@ LOCAL_RUNS = 2
 class Resources(Settings):
     """GPUs, cores and processes of one run."""
 
-    gpu: float = Field(
+    gpu: Annotated[float, Field(ge=0)] | Literal["auto"] = Field(
         default=0.0,
-        ge=0,
         description="number of GPUs of a run: a part of one GPU (0.25), or whole GPUs with one "
-        "process each",
+        "process each; auto: the sweep measures its first runs, and then lets as many runs share a "
+        "GPU as fit",
     )
     cpu: float = Field(default=1.0, gt=0, description="number of CPU cores of each process")
     processes: int | None = Field(
@@ -36,9 +37,27 @@ class Resources(Settings):
         "memory, and the numbers are the same",
     )
 
+    @field_validator("gpu", mode="before")
+    @classmethod
+    def _is_number_or_auto(cls, gpu: object) -> object:
+        """Refuse other values here, because a union has an error for each of its members."""
+        if gpu == "auto":
+            return gpu
+        is_number = isinstance(gpu, int | float) and not isinstance(gpu, bool)
+        if is_number and 0 <= float(gpu) < math.inf:  # type: ignore[arg-type]
+            return gpu
+        raise ValueError(f"expected auto or a number of GPUs, such as 0, 0.5 or 1, got {gpu!r}")
+
     @model_validator(mode="after")
     def _gpus_suit_processes(self) -> Self:
         """Check that a run has a part of one GPU, or one whole GPU for each process."""
+        if self.gpu == "auto":
+            if self.world_size > 1:
+                raise ValueError(
+                    f"gpu: auto is for runs of one process, and a run has {self.processes}; state "
+                    f"gpu: {self.processes}, or leave `processes` out"
+                )
+            return self
         if self.gpu > 1 and self.gpu != int(self.gpu):
             raise ValueError(f"gpu must be a share of one or a whole number, got {self.gpu:g}")
         if self.processes and self.gpu and self.gpu != self.processes:
@@ -48,16 +67,35 @@ class Resources(Settings):
         return self
 
     @property
+    def gpus(self) -> float:
+        """Number of GPUs for which a run is planned.
+
+        It is 1 for `gpu: auto`. A run that shares a GPU because of a measurement still computes as
+        if it were alone, so that no number depends on the other runs.
+        """
+        return 1.0 if self.gpu == "auto" else self.gpu
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether the sweep measures how many runs share a GPU."""
+        return self.gpu == "auto"
+
+    @property
+    def gpu_text(self) -> str:
+        """The setting `gpu` as it is written: `auto`, `0.5`, `2`."""
+        return "auto" if self.gpu == "auto" else f"{self.gpu:g}"
+
+    @property
     def world_size(self) -> int:
         """Number of processes of a run."""
-        return self.processes or max(1, int(self.gpu))
+        return self.processes or max(1, int(self.gpus))
 
     @property
     def per_process(self) -> dict[str, float]:
         """Resources of one process, by Ray's names: `{"CPU": 1.0, "GPU": 0.5}`."""
         resources = {"CPU": self.cpu}
-        if self.gpu:
-            resources["GPU"] = self.gpu / self.world_size
+        if self.gpus:
+            resources["GPU"] = self.gpus / self.world_size
         return resources
 
 

@@ -38,8 +38,8 @@ from unlearnbench.base.deferred_warnings import warn_later
 from unlearnbench.base.distributed import all_gather, world_size
 from unlearnbench.base.errors import EvaluationError
 from unlearnbench.base.out_of_memory import (
+    can_repeat_smaller,
     empty_cache,
-    is_out_of_memory,
     raise_oom_everywhere,
     retry_with_fewer_tokens,
 )
@@ -351,7 +351,7 @@ class Evaluator:
         try:
             norms = gradient_norms(model, rows, self.precision, shifts)
         except RuntimeError as error:
-            if not is_out_of_memory(error):
+            if not can_repeat_smaller(error):
                 raise
             empty_cache()
             warn_later(

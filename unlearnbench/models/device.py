@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from unlearnbench.base.errors import TrainingError, UnlearnbenchError
+from unlearnbench.base.gpu_share import CACHE_SHARE, gpu_share
 from unlearnbench.base.provenance import driver_version
 from unlearnbench.config.resources import Resources
 from unlearnbench.models.replays import permit_recording
@@ -16,8 +17,6 @@ from unlearnbench.models.replays import permit_recording
 USABLE_SHARE = 0.94
 """Share of a GPU's memory that a run can use. torch's context and gaps between tensors take the
 rest."""
-CACHE_SHARE = 0.7
-"""Share of a GPU's free memory for keys and values. The rest is for activations."""
 KEPT_BYTES = 2**30
 """Size of the keys and values that an evaluation keeps from scoring for decoding."""
 _FLASH = "FLASH_ATTENTION_DETERMINISTIC"
@@ -33,13 +32,13 @@ def use_device(resources: Resources) -> None:
         UnlearnbenchError: The run was given a GPU that torch cannot use. It would run on the CPU,
             while the GPU is idle.
     """
-    if not resources.gpu:
+    if not resources.gpus:
         # Ray hides GPUs from processes that request none, and without Ray nothing else does.
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     elif not torch.cuda.is_available():
         build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPUs alone"
         raise UnlearnbenchError(
-            f"resources.gpu: {resources.gpu:g}, but torch finds no GPU to use: torch "
+            f"resources.gpu: {resources.gpu_text}, but torch finds no GPU to use: torch "
             f"{torch.__version__} is built for {build}, and the machine has "
             f"{driver_version()}; install a torch that is built for a CUDA version which the "
             "driver supports, or run on the CPU with --set resources.gpu=0"
@@ -47,7 +46,8 @@ def use_device(resources: Resources) -> None:
     else:
         # Other runs on the same GPU have the rest of its memory. The fraction is set even if it is
         # 1, because this process may have served a run with a smaller one.
-        torch.cuda.set_per_process_memory_fraction(min(resources.gpu, 1.0))
+        share = gpu_share() if resources.is_measured else min(resources.gpus, 1.0)
+        torch.cuda.set_per_process_memory_fraction(share)
     permit_recording(resources.cuda_graphs)
     disable_cudnn_attention()
 
@@ -143,9 +143,9 @@ def usable_memory(total: int | None, resources: Resources) -> int | None:
         total: Memory of the GPU in bytes; None if it is not known.
         resources: Resources of the run.
     """
-    if total is None or not resources.gpu:
+    if total is None or not resources.gpus:
         return None
-    return int(total * USABLE_SHARE * min(resources.gpu, 1.0))
+    return int(total * USABLE_SHARE * min(resources.gpus, 1.0))
 
 
 def disable_cudnn_attention() -> None:

@@ -63,6 +63,7 @@ FILES = (
     "results.csv",
     "attacks.csv",
     "sweep.log",
+    "gpu_sharing.json",
     SELECTION_FILE,
     CONCLUSION_FILE,
 )

@@ -26,13 +26,14 @@ from unlearnbench.api.method import RETAIN_PARTS, LossBatch, Method, Needs, Part
 from unlearnbench.api.modifier import Modifier, Perturb
 from unlearnbench.base.errors import ModelError, TrainingError
 from unlearnbench.base.fsdp import is_sharded
+from unlearnbench.base.gpu_share import CACHE_SHARE
 from unlearnbench.config.method_specs import method_from_spec, modifiers_from_spec
 from unlearnbench.config.plan import Plan
 from unlearnbench.config.precision import resolve_precision
 from unlearnbench.config.resources import Resources
 from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import ModelSettings, SweepConfig
-from unlearnbench.models.device import CACHE_SHARE, USABLE_SHARE, device_memory, usable_memory
+from unlearnbench.models.device import USABLE_SHARE, device_memory, usable_memory
 from unlearnbench.models.named_models import source_of
 from unlearnbench.results.effort import AttackEffort, Effort, effort_of, row_lengths
 from unlearnbench.results.memory import (
@@ -678,7 +679,7 @@ def check_plan(plan: Plan, benchmark: Dataset, device: int | None) -> list[str]:
     Raises:
         TrainingError: If runs do not fit.
     """
-    uses_gpu = any(plan.config.resources_of(model.name).gpu for model in plan.config.models)
+    uses_gpu = any(plan.config.resources_of(model.name).gpus for model in plan.config.models)
     if device is None or not uses_gpu:
         return []
     # Any rates will do, because only memory is of interest.
@@ -697,7 +698,7 @@ def check_run(spec: RunSpec, config: SweepConfig, benchmark: Dataset) -> None:
     """
     device = device_memory()
     resources = config.resources_of(spec.model.name)
-    if device is None or not resources.gpu:
+    if device is None or not resources.gpus:
         return
     try:
         estimate = estimate_run(spec, resources, benchmark, Rates(1.0), device)
@@ -721,7 +722,7 @@ def refusals(too_large: Sequence[Estimate], device: int) -> Iterator[str]:
         methods = ", ".join(dict.fromkeys(estimate.run.method.label for estimate in estimates))
         peak = max(estimate.memory.peak for estimate in estimates)
         # Runs may share a GPU, or use several with a process on each.
-        share_of_gpu = min(estimates[0].resources.gpu, 1.0)
+        share_of_gpu = min(estimates[0].resources.gpus, 1.0)
         yield (
             f"{name} does not fit its GPU with {methods}: an estimated {peak / 2**30:.1f} GiB of "
             f"{share_of_gpu * device / 2**30:.1f} GiB, of which "

@@ -36,6 +36,7 @@ VIEWS = {
     "results.csv",
     "attacks.csv",
     "sweep.log",
+    "gpu_sharing.json",
     "selection.json",
     "search.jsonl",
     "tradeoff.svg",

@@ -121,6 +121,10 @@ class Forecast:
             self._measured[kind].seconds += seconds
             self._measured[kind].work += work
 
+    def use_slots(self, slots: int) -> None:
+        """Expect another number of runs at a time from now on."""
+        self._slots = slots
+
     def begin(self, run: RunSpec) -> None:
         """Note that a run begins, or continues after an interruption."""
         self._active[run.id] = _Observation(0, self._clock())

@@ -23,6 +23,7 @@ from unlearnbench.base.errors import (
 )
 from unlearnbench.base.messages import Loc
 from unlearnbench.base.outputs import check_folder, check_storage
+from unlearnbench.base.provenance import NO_DRIVER, driver_version
 from unlearnbench.config.entries import attack_from_spec
 from unlearnbench.config.method_specs import method_from_spec
 from unlearnbench.config.plan import Plan
@@ -31,6 +32,7 @@ from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import MethodSpec, SweepConfig
 from unlearnbench.config.training_settings import schedule_of
 from unlearnbench.evaluation.sets import evaluation_sets
+from unlearnbench.models.device import device_count
 from unlearnbench.models.encoding import check_scored
 from unlearnbench.models.lora_check import check_targets
 from unlearnbench.models.source import UnreachableError
@@ -52,6 +54,31 @@ def joined(errors: Sequence[PlacedError], name: str) -> UnlearnbenchError:
     return ConfigError(
         [Problem(name, ".".join(map(str, loc)), str(error)) for loc, error in errors]
     )
+
+
+def check_gpus(config: SweepConfig) -> None:
+    """Raise ConfigError if runs need a GPU and this machine has none.
+
+    Nothing is raised for a cluster, whose machines may have GPUs, and if the machine has a driver
+    of NVIDIA. Then torch or Ray cannot use the GPU, and they know the reason.
+    """
+    has_gpu = device_count() > 0 or driver_version() != NO_DRIVER
+    if has_gpu or config.ray.address is not None:
+        return
+    problems: dict[str, Problem] = {}
+    for index, model in enumerate(config.models):
+        resources = config.resources_of(model.name)
+        if not resources.gpus:
+            continue
+        section = "resources" if model.resources is None else f"models.{index}.resources"
+        place = f"{section}.gpu"
+        text = (
+            f"{resources.gpu_text}, but this machine has no GPU; take a machine with one, or "
+            f"compute on the CPU with --set {place}=0"
+        )
+        problems[place] = Problem(config.name, place, text)
+    if problems:
+        raise ConfigError(list(problems.values()))
 
 
 def check_outputs(config: SweepConfig) -> None:

@@ -179,7 +179,7 @@ def _is_done(space: Workspace, task: PreparationTask) -> bool:
         "evaluation": space.config.evaluation.model_dump(),
     }
     stored = read_record(folder).precision
-    device = "cuda" if space.config.resources_of(task.model).gpu else "cpu"
+    device = "cuda" if space.config.resources_of(task.model).gpus else "cpu"
     wanted = precision_of_spec(settings, device)
     check_precision(f"{folder}: {task.target}", stored, "runs", wanted)
     return True

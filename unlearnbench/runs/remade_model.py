@@ -129,7 +129,7 @@ def remake(
 def _prepare_process(spec: RunSpec, config: SweepConfig, folder: Path) -> None:
     """Give this process the device, and the commits of the hub, that the sweep's workers had."""
     resources = config.resources_of(spec.model.name)
-    if resources.gpu:
+    if resources.gpus:
         os.environ.update(cuda_variables(deterministic=spec.training.deterministic))
     use_device(resources)
     quiet_transformers()

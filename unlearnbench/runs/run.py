@@ -36,6 +36,7 @@ from unlearnbench.base.distributed import (
     world_size,
 )
 from unlearnbench.base.errors import ModelError
+from unlearnbench.base.gpu_share import WHOLE, gpu_share
 from unlearnbench.base.out_of_memory import OomRetry
 from unlearnbench.base.provenance import provenance
 from unlearnbench.base.signals import (
@@ -146,7 +147,7 @@ def run_single(
     Returns:
         The run's record. If the folder has one, nothing is trained.
     """
-    if config.resources_of(spec.model.name).gpu:
+    if config.resources_of(spec.model.name).gpus:
         is_repeatable = config.training_of(spec.method.name).deterministic
         os.environ.update(
             cuda_variables(deterministic=is_repeatable or config.training.deterministic)
@@ -566,6 +567,8 @@ class Run:
         if torch.cuda.is_available():
             origin["peak_memory_mib"] = round(torch.cuda.max_memory_allocated() / 2**20)
             origin["peak_memory_of"] = "allocated on the GPU"
+        if gpu_share() < WHOLE:
+            origin["gpu_share"] = gpu_share()
         if self._oom_retry.seen:
             origin["out_of_memory"] = self._oom_retry.seen  # batches that were halved
         if self._trainer is not None:

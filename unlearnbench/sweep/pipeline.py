@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unlearnbench.base.deferred_warnings import warn_later
+from unlearnbench.base.gpu_share import GpuProbe
 from unlearnbench.config.plan import Plan
 from unlearnbench.config.preparation_task import PreparationTask
 from unlearnbench.config.run_spec import RunSpec
@@ -27,8 +28,10 @@ if TYPE_CHECKING:
 def _plan(config: SweepConfig) -> Plan:
     from unlearnbench.models.device import device_memory
     from unlearnbench.results.run_estimate import check_plan
+    from unlearnbench.runs.plan_checks import check_gpus
     from unlearnbench.runs.plan_sweep import plan_sweep
 
+    check_gpus(config)
     plan, benchmark = plan_sweep(config)
     if config.ray.address is not None:
         # Workers of a cluster check their own GPUs.
@@ -66,6 +69,12 @@ def _run_epochs(run: RunSpec, config: SweepConfig, folder: Path) -> Iterator[Epo
     return run_epochs(run, config, folder)
 
 
+def _gpu_probe() -> GpuProbe:
+    from unlearnbench.models.gpu_probe import TorchProbe
+
+    return TorchProbe()
+
+
 def _report(folder: Path) -> Report:
     from unlearnbench.report.report import finish
 
@@ -82,7 +91,7 @@ def _stopped(run: RunSpec, config: SweepConfig, folder: Path) -> Record | None:
 class Pipeline:
     """The stages as functions, which a test may replace.
 
-    Ray ships `execute` and `run_epochs` to its workers.
+    Ray ships `execute`, `run_epochs` and `gpu_probe` to its workers.
 
     Attributes:
         plan: Plans a sweep. Raises TrainingError if a run does not fit this machine's GPU.
@@ -94,6 +103,7 @@ class Pipeline:
             no state.
         start_check: Checks that a start model knows its rows. Returns None if the start model has
             no record. What a record of an earlier version lacks is measured.
+        gpu_probe: Creates a probe of the GPU in the process of a run, for `resources.gpu: auto`.
     """
 
     plan: Callable[[SweepConfig], Plan] = _plan
@@ -103,3 +113,4 @@ class Pipeline:
     report: Callable[[Path], Report] = _report
     stopped: Callable[[RunSpec, SweepConfig, Path], Record | None] = _stopped
     start_check: Callable[[SweepConfig, Path, str, SplitKey], StartCheck | None] = _start_check
+    gpu_probe: Callable[[], GpuProbe] = _gpu_probe

@@ -65,6 +65,8 @@ class Progress:
         self._lock = threading.RLock()
         self._log: Path | None = None
         self._warnings: set[str] = set()
+        self._notes: set[str] = set()
+        """What `shares_gpus` has printed."""
 
         # The bar, and what it counts: first tasks, then runs.
         self._bar: Bar | None = None
@@ -205,6 +207,24 @@ class Progress:
         self._print(f"{self._count_and_name(run)}  failed: {reason}")
         self._failed += 1
         self._update_runs()
+
+    def crowded(self, run: RunSpec, text: str) -> None:
+        """Warn that a run had too little memory beside other runs, and is repeated alone."""
+        self.forecast.restart(run)
+        self._running.discard(run.id)
+        self.warn(text)
+
+    def shares_gpus(self, text: str, slots: int) -> None:
+        """Print how many runs share a GPU, unless it was printed before.
+
+        Args:
+            text: What was measured and decided.
+            slots: Number of runs at a time from now on.
+        """
+        self.forecast.use_slots(slots)
+        if text not in self._notes:
+            self._notes.add(text)
+            self._print(text)
 
     def _remove(self, run: RunSpec) -> None:
         self.forecast.end(run)

@@ -106,7 +106,7 @@ def worker_variables(config: SweepConfig) -> dict[str, str]:
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",
     }
     variables |= {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-    if not any(needed.gpu for needed in resources):
+    if not any(needed.gpus for needed in resources):
         return variables
     from unlearnbench.models.device import cuda_variables  # it imports torch
 
@@ -151,7 +151,7 @@ def _address(config: SweepConfig) -> dict[str, Any]:
         OSError: No cluster answers.
     """
     if config.ray.address is None:
-        return _local_ray(config)
+        return local_ray(config)
     if config.storage is None and "working_dir_files" in Path(config.output).resolve().parts:
         raise UnlearnbenchError(
             f"output: {config.output!r} is inside the job's working_dir, which Ray deletes "
@@ -164,10 +164,10 @@ def _address(config: SweepConfig) -> dict[str, Any]:
     return {"address": config.ray.address}
 
 
-def _local_ray(config: SweepConfig) -> dict[str, Any]:
+def local_ray(config: SweepConfig) -> dict[str, Any]:
     """Return the arguments of `ray.init` for a Ray on this machine."""
     resources = [config.resources_of(model.name) for model in config.models]
-    uses_gpus = any(needed.gpu for needed in resources)
+    uses_gpus = any(needed.gpus for needed in resources)
     cores_of_run = max(needed.cpu * needed.world_size for needed in resources)
     concurrent = config.ray.concurrent
     if concurrent is None and not uses_gpus:
@@ -198,11 +198,19 @@ def lacking_resources(config: SweepConfig, gpus: int, cores: int) -> list[str]:
     if config.ray.address is not None:
         return []
     sentences: list[str] = []
-    for model in config.models:
+    for index, model in enumerate(config.models):
         resources = config.resources_of(model.name)
-        gpus_of_run = math.ceil(resources.gpu)
+        gpus_of_run = math.ceil(resources.gpus)
         cores_of_run = resources.cpu * resources.world_size
-        if gpus_of_run > gpus:
+        can_share = resources.is_measured or 0 < resources.gpus < 1
+        if can_share and not gpus:
+            section = "resources" if model.resources is None else f"models.{index}.resources"
+            sentences.append(
+                f"a run of {model.name} shares a GPU ({section}.gpu: {resources.gpu_text}), and "
+                "this machine has no GPU; take a machine with one, or compute on the CPU with "
+                f"--set {section}.gpu=0"
+            )
+        elif gpus_of_run > gpus:
             sentences.append(
                 f"a run of {model.name} needs {_counted(gpus_of_run, 'GPU')} "
                 f"(resources.gpu), and this machine has {_counted(gpus, 'GPU')}; take a machine "
@@ -244,7 +252,7 @@ def run_slots(config: SweepConfig, nodes: Sequence[dict[str, float]]) -> int:
     most = max(fitting_of_model.values())
     if settings.address is not None:
         return most
-    uses_gpus = any(config.resources_of(model.name).gpu for model in config.models)
+    uses_gpus = any(config.resources_of(model.name).gpus for model in config.models)
     wanted = settings.concurrent or (most if uses_gpus else LOCAL_RUNS)
     return min(wanted, most)
 

@@ -11,18 +11,34 @@ from typing import Any
 from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.results.records import EpochResult
 from unlearnbench.sweep.code_shipping import WorkerContext
+from unlearnbench.sweep.gpu_sharing import GpuPlace
 from unlearnbench.sweep.pipeline import Pipeline
 
 
-def parameters(run: RunSpec) -> dict[str, str]:
+def parameters(run: RunSpec, place: GpuPlace | None = None) -> dict[str, Any]:
     """Write a run as the parameters of a trial.
 
     They contain the whole spec, because the process of the trial cannot look up a run by its id.
+
+    Args:
+        run: The run.
+        place: Its place on a GPU by measurement. None: the configuration says what it needs.
     """
-    return {"id": run.id, "model": run.model.name, "spec": run.model_dump_json()}
+    return {
+        "id": run.id,
+        "model": run.model.name,
+        "spec": run.model_dump_json(),
+        "place": None if place is None else place._asdict(),
+    }
 
 
-def run_of(parameters: Mapping[str, str]) -> RunSpec:
+def place_of(parameters: Mapping[str, Any]) -> GpuPlace | None:
+    """Read the place that the function `parameters` has written."""
+    place = parameters["place"]
+    return None if place is None else GpuPlace(**place)
+
+
+def run_of(parameters: Mapping[str, Any]) -> RunSpec:
     """Read the run that the function `parameters` has written."""
     return RunSpec.model_validate_json(parameters["spec"])
 

@@ -10,10 +10,11 @@ from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.config.search import Scheduler
 from unlearnbench.sweep.code_shipping import WorkerContext
+from unlearnbench.sweep.gpu_sharing import MOST, GpuSharing, Room, SharedQueue
 from unlearnbench.sweep.optuna_search import Search
 from unlearnbench.sweep.pipeline import Pipeline
 from unlearnbench.sweep.sweep_state import SweepState
-from unlearnbench.sweep.trial_messages import parameters
+from unlearnbench.sweep.trial_messages import parameters, place_of
 from unlearnbench.sweep.worker_group import alive, strategy
 
 
@@ -76,14 +77,27 @@ def _tuner(
     from ray import tune
 
     from unlearnbench.sweep.halving import HalvingByGroup, moments_of_halving
-    from unlearnbench.sweep.tune_adapters import EventCallback, QueueSearcher, Run
+    from unlearnbench.sweep.tune_adapters import (
+        EventCallback,
+        QueueSearcher,
+        Run,
+        SharedGpuSearcher,
+    )
 
-    if search is None:
+    queue = _shared_queue(runs, config, state, search)
+    most_at_a_time = state.slots
+    searcher: Any = None
+    if queue is not None:
+        known_runs = {run.id: run for run in runs} if search is None else search.runs
+        space: Any = {}
+        samples = -1  # until the searcher has no more runs, some of which it may repeat
+        searcher = SharedGpuSearcher(queue)
+        most_at_a_time = config.ray.concurrent or max(state.slots, int(queue.sharing.gpus * MOST))
+    elif search is None:
         known_runs = {run.id: run for run in runs}
         # Tune starts a trial for each value of the grid.
-        space: Any = tune.grid_search([parameters(run) for run in runs])
+        space = tune.grid_search([parameters(run) for run in runs])
         samples = 1
-        searcher = None
     else:
         known_runs = search.runs  # the search adds those that it suggests
         space = {}
@@ -104,8 +118,8 @@ def _tuner(
             scheduler=halving,
             reuse_actors=True,
             # Without a limit Tune queues all trials at once, and then keeps no order.
-            max_concurrent_trials=state.slots,
-            trial_dirname_creator=lambda trial: str(trial.config["run"]["id"]),
+            max_concurrent_trials=most_at_a_time,
+            trial_dirname_creator=_folder_name,
         ),
         run_config=tune.RunConfig(
             name="trials",
@@ -116,9 +130,31 @@ def _tuner(
             checkpoint_config=tune.CheckpointConfig(
                 checkpoint_frequency=0, checkpoint_at_end=False
             ),
-            callbacks=[EventCallback(state, config, pipeline, known_runs, search)],
+            callbacks=[EventCallback(state, config, pipeline, known_runs, search, queue)],
         ),
     )
+
+
+def _shared_queue(
+    runs: Sequence[RunSpec], config: SweepConfig, state: SweepState, search: Search | None
+) -> SharedQueue | None:
+    """Return the queue of runs that share GPUs by measurement; None if no model has `gpu: auto`."""
+    if not any(config.resources_of(model.name).is_measured for model in config.models):
+        return None
+    room = Room.of(config, [node["Resources"] for node in alive()])
+    sharing = GpuSharing(config, state.folder, room, state.progress.shares_gpus)
+    if search is not None:
+        return SharedQueue(search.next, ahead=1, sharing=sharing)
+    remaining = iter(runs)
+    return SharedQueue(lambda: next(remaining, None), ahead=max(len(runs), 1), sharing=sharing)
+
+
+def _folder_name(trial: Any) -> str:
+    """Return the name of a trial's folder. A run that is repeated alone has two trials."""
+    run = trial.config["run"]
+    place = place_of(run)
+    is_repeated = place is not None and place.attempt > 1
+    return f"{run['id']}-alone" if is_repeated else str(run["id"])
 
 
 def _placement(config: SweepConfig) -> Callable[[dict[str, Any]], Any]:
@@ -131,6 +167,9 @@ def _placement(config: SweepConfig) -> Callable[[dict[str, Any]], Any]:
     def resources_of_trial(trial: dict[str, Any]) -> Any:
         resources = resources_by_model[trial["run"]["model"]]
         bundles = [resources.per_process] * resources.world_size
+        place = place_of(trial["run"])
+        if place is not None:
+            bundles = [{**resources.per_process, "GPU": place.share}]
         if resources.world_size > 1:
             # The trial's own process comes first. It only coordinates, and needs no resources.
             bundles = [{}, *bundles]

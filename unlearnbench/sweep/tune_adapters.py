@@ -11,6 +11,7 @@ class.
 """
 
 import gc
+import json
 import traceback
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -22,15 +23,23 @@ from ray.tune.search import Searcher
 
 from unlearnbench.base.deferred_warnings import drain
 from unlearnbench.base.errors import is_deterministic, no_room
+from unlearnbench.base.gpu_share import WHOLE, GpuProbe, GpuUse, gpu_share, set_gpu_share
 from unlearnbench.base.signals import raise_if_stopped
 from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.results.records import Record
 from unlearnbench.sweep.code_shipping import WorkerContext
+from unlearnbench.sweep.gpu_sharing import SharedQueue, Wait
 from unlearnbench.sweep.optuna_search import Search
 from unlearnbench.sweep.pipeline import Pipeline
 from unlearnbench.sweep.sweep_state import SweepState, last_failure
-from unlearnbench.sweep.trial_messages import decode_report, epoch_results, parameters, run_of
+from unlearnbench.sweep.trial_messages import (
+    decode_report,
+    epoch_results,
+    parameters,
+    place_of,
+    run_of,
+)
 from unlearnbench.sweep.worker_group import run_on_workers
 
 # ruff: noqa: ARG002  # the signatures are Tune's, which passes all of their arguments by name
@@ -56,6 +65,7 @@ class Run(tune.Trainable):
         # Each run collects garbage before it begins. The modules that are imported by now stay for
         # ever, and the collector need not look at them.
         gc.freeze()
+        self._probe: GpuProbe | None = None
         self.reset_config(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
@@ -65,10 +75,15 @@ class Run(tune.Trainable):
             True: the process can be used for the run.
         """
         # `step` reads the spec, because an error that is raised here would end the process.
-        self._stored_run: dict[str, str] = new_config["run"]
+        self._stored_run: dict[str, Any] = new_config["run"]
         # If the run before was stopped, this closes its generator, which frees its model.
         self._remaining: Iterator[dict[str, Any]] | None = None
         self._latest: dict[str, Any] = {}
+        if self._probe is not None:  # the run before was stopped, or has failed
+            self._probe.finish()
+            self._probe = None
+        place = place_of(self._stored_run)
+        set_gpu_share(WHOLE if place is None else place.share)
         return True
 
     def step(self) -> dict[str, Any]:
@@ -77,11 +92,14 @@ class Run(tune.Trainable):
         Returns:
             The result of `epoch_results`, with `warnings`. A result with `repeated` only ends the
             trial, and has the last report once more. `failed` is the traceback of an error for
-            which Tune need not try the run again.
+            which Tune need not try the run again. `crowded` says that memory ran out because other
+            runs are on the same GPU. `gpu_use` is what a measured run has used of the GPU.
         """
         try:
             result = self._next_result()
         except Exception as error:  # any method or library may raise any exception
+            if gpu_share() < WHOLE and _is_caused_by_memory(error):
+                return self._crowded_result()
             is_final = is_deterministic(error) or no_room(str(error)) is not None
             if not is_final:
                 raise  # Tune tries the run again
@@ -89,16 +107,47 @@ class Run(tune.Trainable):
             result = {**self._latest, "failed": text, "done": True, "repeated": True}
         return {**result, "warnings": drain()}
 
+    def _crowded_result(self) -> dict[str, Any]:
+        """Free the run's memory, and return the result that has it repeated alone."""
+        self._remaining = iter(())
+        return {
+            **self._latest,
+            "crowded": True,
+            "done": True,
+            "repeated": True,
+            "warnings": drain(),
+        }
+
     def _next_result(self) -> dict[str, Any]:
         if self._remaining is None:
+            place = place_of(self._stored_run)
+            if place is not None and place.is_measured:
+                self._probe = self._pipeline.gpu_probe()
+                self._probe.start()
             work = partial(epoch_results, self._pipeline, run_of(self._stored_run), self._context)
             resources = self._sweep.resources_of(self._stored_run["model"])
             self._remaining = run_on_workers(work, resources)
         result = next(self._remaining, None)
         if result is None:
-            return {**self._latest, "done": True, "repeated": True}
+            end = {**self._latest, "done": True, "repeated": True}
+            if self._probe is not None:
+                end["gpu_use"] = json.dumps(self._probe.finish()._asdict())
+                self._probe = None
+            return end
         self._latest = result
         return result
+
+
+def _is_caused_by_memory(error: BaseException) -> bool:
+    """Whether memory ran out. A method may wrap what torch raises in an error of its own."""
+    from unlearnbench.base.out_of_memory import is_out_of_memory  # it imports torch
+
+    cause: BaseException | None = error
+    while cause is not None:
+        if is_out_of_memory(cause):
+            return True
+        cause = cause.__cause__
+    return False
 
 
 class EventCallback(tune.Callback):
@@ -111,6 +160,7 @@ class EventCallback(tune.Callback):
         pipeline: Pipeline,
         runs: Mapping[str, RunSpec],
         search: Search | None,
+        queue: SharedQueue | None = None,
     ) -> None:
         """Connect the trials of a sweep to its state.
 
@@ -120,7 +170,10 @@ class EventCallback(tune.Callback):
             pipeline: Builds the record of a run that a scheduler has stopped.
             runs: All runs by id. A search adds runs later.
             search: The search that suggests runs. None if all runs are planned.
+            queue: The queue of runs that share GPUs by measurement. None if no model has `gpu:
+                auto`.
         """
+        self._queue = queue
         self._state = state
         self._config = config
         self._pipeline = pipeline
@@ -162,7 +215,12 @@ class EventCallback(tune.Callback):
     def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
         """Record a run that has failed for good, has finished, or was stopped by the scheduler."""
         run = self._run(trial)
-        failure = trial.last_result.get("failed")
+        last_result = trial.last_result
+        if self._queue is not None and last_result.get("crowded"):
+            self._state.progress.crowded(run, self._queue.repeat_alone(run))
+            return
+        failure = last_result.get("failed")
+        self._leave_gpu(trial, None if failure else last_result.get("gpu_use"))
         if failure:
             self._tell_search(self._state.run_ended(run, failure))
         elif self._state.storage.fetch(self._state.folder / "records" / run.id):
@@ -181,8 +239,22 @@ class EventCallback(tune.Callback):
     def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
         """Record a run that has failed and has no retries left."""
         raise_if_stopped()  # SIGTERM may have ended the run's process
+        self._leave_gpu(trial, None)
         failures = Path(trial.error_file).read_text("utf-8")
         self._tell_search(self._state.run_ended(self._run(trial), failures))
+
+    def _leave_gpu(self, trial: Any, use: str | None) -> None:
+        """Tell the queue that a run has ended.
+
+        Args:
+            trial: The run's trial.
+            use: What it has used of the GPU as JSON text, if it was measured.
+        """
+        place = place_of(trial.config["run"])
+        if self._queue is None or place is None:
+            return
+        measured = None if use is None else GpuUse.read(json.loads(use))
+        self._queue.ended(self._run(trial), place, measured)
 
     def _tell_search(self, record: Record) -> None:
         if self._search is not None:
@@ -217,3 +289,20 @@ class QueueSearcher(Searcher):
 
     def restore(self, checkpoint_path: str) -> None:
         """Do nothing: Tune resumes no sweep."""
+
+
+class SharedGpuSearcher(QueueSearcher):
+    """Gives Tune the next run for which there is room on a GPU."""
+
+    def __init__(self, queue: SharedQueue) -> None:
+        Searcher.__init__(self)
+        self._queue = queue
+
+    def suggest(self, trial_id: str) -> Any:
+        """Return the parameters of the next trial, Tune's mark of the end, or None to wait."""
+        placed = self._queue.next()
+        if placed is Wait.WAIT:
+            return None
+        if placed is None:
+            return Searcher.FINISHED
+        return {"run": parameters(placed.run, placed.place)}

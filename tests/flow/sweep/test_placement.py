@@ -6,7 +6,7 @@ from unlearnbench.base.errors import UnlearnbenchError
 from unlearnbench.config.loader import load_config
 from unlearnbench.config.resources import Resources
 from unlearnbench.config.schema import SweepConfig
-from unlearnbench.sweep.ray_cluster import run_slots
+from unlearnbench.sweep.ray_cluster import lacking_resources, run_slots
 from unlearnbench.sweep.worker_group import runs_that_fit, strategy
 
 NODE = {"CPU": 192.0, "GPU": 8.0}
@@ -47,3 +47,19 @@ def test_processes_of_a_run_share_a_machine_that_is_large_enough() -> None:
 def test_a_run_that_fits_nowhere_is_an_error() -> None:
     with pytest.raises(UnlearnbenchError, match=r"no room for a run of "):
         run_slots(on_cluster("tofu_phi_1_5", "resources.gpu=16"), [NODE])
+
+
+@pytest.mark.parametrize("gpu", ["auto", "0.5"])
+def test_a_share_of_a_gpu_on_a_machine_without_one_is_an_error(gpu: str) -> None:
+    config = load_config("tofu_phi_1_5", [f"resources.gpu={gpu}"])
+    line = (
+        rf"^a run of \S+ shares a GPU \(resources\.gpu: {gpu}\), and this machine has no GPU; take "
+        r"a machine with one, or compute on the CPU with --set resources\.gpu=0$"
+    )
+    with pytest.raises(UnlearnbenchError, match=line):
+        run_slots(config, [{"CPU": 8.0}])
+    assert lacking_resources(config, gpus=1, cores=8) == []
+
+
+def test_measured_runs_have_a_gpu_each_at_first() -> None:
+    assert run_slots(load_config("tofu_phi_1_5", ["resources.gpu=auto"]), [NODE]) == 8

@@ -12,7 +12,7 @@ from unlearnbench.config.loader import load_config
 from unlearnbench.config.preparation_task import PreparationTask
 from unlearnbench.config.resources import Resources
 from unlearnbench.models import loading
-from unlearnbench.models.device import use_device
+from unlearnbench.models.device import usable_memory, use_device
 from unlearnbench.runs.prerequisites import execute_task
 
 
@@ -48,3 +48,18 @@ def test_a_share_of_a_gpu_is_all_that_its_run_takes(monkeypatch: pytest.MonkeyPa
     for gpu in (0.5, 2.0):
         use_device(Resources(gpu=gpu))
     assert shares == [0.5, 1.0], "also where another run was there before"
+
+
+def test_a_measured_share_limits_memory_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run computes as if it were alone, so its estimate and its micro-batches stay the same."""
+    shares: list[float] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", shares.append)
+    auto, alone = Resources(gpu="auto"), Resources(gpu=1)
+    for share in (1.0, 0.25, 1.0):
+        monkeypatch.setattr("unlearnbench.base.gpu_share._share_of_process", [share])
+        use_device(auto)
+        assert usable_memory(10**10, auto) == usable_memory(10**10, alone)
+    assert shares == [1.0, 0.25, 1.0]
+    assert auto.per_process == alone.per_process
+    assert auto.world_size == 1
