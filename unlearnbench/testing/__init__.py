@@ -23,7 +23,7 @@ from unlearnbench.api.method import Method
 from unlearnbench.api.registry import Kind
 from unlearnbench.config.entries import example as example_of
 from unlearnbench.evaluation.made_up_sets import made_up_set as made_up_set
-from unlearnbench.testing import loss_checks, metric_checks, needs_checks
+from unlearnbench.testing import loss_checks, metric_checks, needs_checks, prompt_checks
 from unlearnbench.testing.attack_checks import TriedAttack
 from unlearnbench.testing.benchmark_checks import TriedBenchmark
 from unlearnbench.testing.check import SUITES as SUITES
@@ -58,7 +58,7 @@ _SUBJECTS: Mapping[Kind, Callable[[Any, str], Any]] = {
 }
 """By kind, what the checks are run on: made from a plug-in with its settings, and its name."""
 # These modules are imported for the checks that they define, in this order.
-_ = loss_checks, metric_checks, needs_checks
+_ = loss_checks, metric_checks, needs_checks, prompt_checks
 
 
 def example(

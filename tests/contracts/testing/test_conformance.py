@@ -162,7 +162,7 @@ def test_a_fault_is_named_once_and_by_its_cause(
     (only,) = wrong
     assert (only.check.name, seen in only.outcome.seen) == (check, True), only.outcome.seen
     skipped = {r.check.name for r in results if r.outcome.verdict == "not run"}
-    passing = {"hyper-parameters", "docstring", check}
+    passing = {"hyper-parameters", "docstring", "asked", check}
     names = [r.check.name for r in results]
     first = ("loss", "read-only", "repeatable")
     if check in first:
