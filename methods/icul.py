@@ -35,8 +35,9 @@ class ICUL(PromptWrapper):
     Answers to questions have no opposite, so `wrong` says what a wrong answer is. With `retain`, it
     is the answer of the retain row with the most alike question, such as another author's place of
     birth. With `forget`, it is the answer of the next forget row, as in Jounce-IO's code. The
-    prompt then has true answers of forget rows, and it may even have the answer that is asked for.
-    With `refusal`, it is a refusal. An option of a multiple choice is replaced by one of its other
+    prompt then has true answers of forget rows, and may even have the one that is asked for: in 5
+    of the 400 questions of TOFU's forget10 with Jounce-IO's settings, in 48 with `nearest`. With
+    `refusal`, it is a refusal. An option of a multiple choice is replaced by one of its other
     options, whatever `wrong` says.
 
     Literature: the paper shows one text to forget and 1, 3 or 5 others (`n_ctxt` 2, 4, 6), which
