@@ -20,11 +20,17 @@ class PreparationTask:
     """Split of an evaluation. None if a model is prepared."""
     attack: str = ""
     """Attack under which the model is evaluated. Empty for the plain evaluation."""
+    is_ahead: bool = False
+    """Whether the evaluation is only stored, because the record needs that of another model too."""
     done: bool = False
 
     @property
     def id(self) -> str:
-        """Id such as `tiny/retain90@0.1 under relearning`: model, target, split and attack."""
+        """Id such as `tiny/retain90@0.1 under relearning`: model, target, split and attack.
+
+        The evaluation that comes before a record is `tiny/full@0.1 ahead`.
+        """
         at = "" if self.fraction is None else f"@{split_text(self.fraction)}"
         under = f" under {self.attack}" if self.attack else ""
-        return f"{self.model}/{self.target}{at}{under}"
+        ahead = " ahead" if self.is_ahead else ""
+        return f"{self.model}/{self.target}{at}{under}{ahead}"

@@ -198,9 +198,10 @@ def lock_folder(folder: Path) -> Generator[None, None, None]:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Delete half-written records of commands that were killed, from a folder that is locked."""
-    for part in (folder / "records").glob(f"{PART}*"):
-        shutil.rmtree(part, ignore_errors=True)
+    """Delete what commands that were killed have half written, from a folder that is locked."""
+    for parent in (folder / "records", folder / "state"):
+        for part in parent.glob(f"{PART}*"):
+            shutil.rmtree(part, ignore_errors=True)
 
 
 def set_aside_damaged(folder: Path, warn: Callable[[str], None]) -> None:

@@ -7,11 +7,13 @@ carries out one of them, in a worker of a sweep or in the process of a single ru
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from unlearnbench.api.benchmark import SplitKey, split_name
 from unlearnbench.api.observations import Evaluation
+from unlearnbench.base.atomic import atomic_folder
 from unlearnbench.base.deferred_warnings import warn_later
 from unlearnbench.base.distributed import barrier, broadcast_from_main, is_main_process
 from unlearnbench.base.provenance import provenance
@@ -37,7 +39,8 @@ from unlearnbench.models.source import Source
 from unlearnbench.results.records import EpochResult, Record, read_record, write_record
 from unlearnbench.runs.attack_model import results_under
 from unlearnbench.runs.baselines import START, ComparedWith
-from unlearnbench.runs.prepared_models import is_prepared
+from unlearnbench.runs.checkpoints import RunState, remove_state, state_folders
+from unlearnbench.runs.model_sources import is_prepared
 from unlearnbench.runs.training_warnings import usual_preparation_rate, weights_of
 from unlearnbench.runs.workspace import Workspace, clear_workspaces, workspace
 
@@ -102,6 +105,8 @@ class _ModelTasks:
         target: str,
         split: SplitKey | None = None,
         attack: str = "",
+        *,
+        is_ahead: bool = False,
     ) -> str:
         """Add a task, and return its id.
 
@@ -111,8 +116,10 @@ class _ModelTasks:
             target: The model: `base`, `full`, or a retain model such as `retain90`.
             split: The split on which the model is evaluated. None: the model is prepared.
             attack: Name of the attack under which it is evaluated.
+            is_ahead: Whether another task writes the record of the evaluation.
         """
-        task = PreparationTask(f"{self._name}: {label}", after, self._name, target, split, attack)
+        title = f"{self._name}: {label}"
+        task = PreparationTask(title, after, self._name, target, split, attack, is_ahead)
         self.tasks.append(replace(task, done=_is_done(self._space, task)))
         return task.id
 
@@ -129,7 +136,8 @@ class _ModelTasks:
     ) -> None:
         """Add the evaluations of the retain and start model on a split, also under attacks.
 
-        The start model comes after the retain model, with which it is compared.
+        Both models are evaluated side by side. The record of the start model has metrics that
+        compare it with the retain model, so that a further task writes it after both.
         """
         retain = split_name("retain", split)
         forget = split_name("forget", split)
@@ -140,6 +148,9 @@ class _ModelTasks:
             evaluated += (self._add(f"evaluate {retain}", after, retain, split),)
         if self._has_start:
             label = f"evaluate the start model on {forget}"
+            if self._has_retain:
+                evaluated += (self._add(label, start_model, START, split, is_ahead=True),)
+                label = f"compare the start model with {retain}"
             evaluated += (self._add(label, evaluated, START, split),)
         # A retain model that is given as a log of its evaluation cannot be attacked.
         has_retain_weights = self._has_retain and not is_log(self._models.target(retain).place)
@@ -153,11 +164,18 @@ class _ModelTasks:
 
 
 def _place(space: Workspace, task: PreparationTask) -> Path:
-    """Return the folder of the model that a task prepares, or of the record that it writes."""
+    """Return the folder of the model that a task prepares, or of the record that it writes.
+
+    The evaluation of a task that writes no record is stored like the state of a run.
+    """
     if task.fraction is None:
         return space.models(task.model).folder(task.target)
     attack = space.attack(task.attack) if task.attack else None
-    return space.baselines.record_folder(task.model, task.target, task.fraction, attack)
+    record = space.baselines.record_folder(task.model, task.target, task.fraction, attack)
+    if task.is_ahead:
+        state, _ = state_folders(space.folder, record.name)
+        return state
+    return record
 
 
 def _is_done(space: Workspace, task: PreparationTask) -> bool:
@@ -169,6 +187,10 @@ def _is_done(space: Workspace, task: PreparationTask) -> bool:
     folder = _place(space, task)
     if task.fraction is None:
         return is_prepared(folder) or space.storage.has(folder)
+    if task.is_ahead:
+        # The record replaces what is stored before it.
+        record = _place(space, replace(task, is_ahead=False))
+        return record.is_dir() or folder.is_dir() or space.storage.has(folder)
     if task.attack:
         return folder.is_dir() or space.storage.has(folder)
     if not folder.is_dir():
@@ -199,13 +221,46 @@ def execute_task(task: PreparationTask, config: SweepConfig, folder: Path) -> fl
     targets = () if task.target == "base" else (task.target,)
     space.fetch_models(task.model, *targets)
     with deterministic(config.training.deterministic):
-        if task.fraction is not None:
-            _record(space, task, task.fraction)
-        else:
+        if task.fraction is None:
             space.preparer(task.model).prepare(task.target)
+        elif task.is_ahead:
+            _evaluate_ahead(space, task, task.fraction)
+        else:
+            _record(space, task, task.fraction)
     if is_main_process():
         space.storage.push(_place(space, task))
     return time.monotonic() - begin
+
+
+def _evaluate_ahead(space: Workspace, task: PreparationTask, fraction: SplitKey) -> None:
+    """Evaluate the start model, and store the evaluation until the retain model has one, too.
+
+    Collective. If the retain model has been evaluated already, the record is written at once.
+    """
+    of_record = replace(task, is_ahead=False)
+    retain = space.baselines.record_folder(task.model, split_name("retain", fraction), fraction)
+    if broadcast_from_main(lambda: retain.is_dir() or _place(space, of_record).is_dir()):
+        _record(space, of_record, fraction)
+        return
+    state = _evaluated(space, of_record, fraction)
+    if is_main_process():
+        with atomic_folder(_place(space, task)) as part:
+            state.save(part, set(), partial(space.kept, split=fraction))
+    barrier()
+
+
+def _evaluated(space: Workspace, task: PreparationTask, fraction: SplitKey) -> RunState:
+    """Evaluate a model without an attack, and return its evaluation without any metric."""
+    started = time.time()
+    begin = time.monotonic()
+    space.preparer(task.model).ensure_prepared(task.target)
+    is_start = task.target == START
+    source = space.models(task.model).target(task.target)
+    evaluation = model_evaluation(space, task.model, source, fraction, is_start=is_start)
+    if is_start:
+        _warn_of_answers(space, task.model, fraction, evaluation)
+    result = EpochResult(0, {}, 0.0, time.monotonic() - begin)
+    return RunState(started=started).evaluated(result, evaluation)
 
 
 def _record(space: Workspace, task: PreparationTask, fraction: SplitKey) -> None:
@@ -218,7 +273,9 @@ def _record(space: Workspace, task: PreparationTask, fraction: SplitKey) -> None
     if task.attack:
         results = _results_under_attack(space, task, fraction)
     else:
-        results = _plain_results(space, task, fraction)
+        state = _state_of(space, task, fraction)
+        started = state.started
+        results = _plain_results(space, task, fraction, state)
     models = space.models(task.model)
     evaluator = space.evaluator(task.model, fraction)
     kind: Literal["fine-tuned", "retain"] = "fine-tuned" if task.target == START else "retain"
@@ -249,6 +306,7 @@ def _record(space: Workspace, task: PreparationTask, fraction: SplitKey) -> None
         is_alone = kind == "retain" and not task.attack
         references = () if is_alone else None
         write_record(space.with_inputs(record, space.rules.key, references), space.folder)
+        remove_state(space.folder, record.id, space.storage)
     barrier()
 
 
@@ -319,42 +377,44 @@ def _measured(
     )
 
 
-def _plain_results(space: Workspace, task: PreparationTask, fraction: SplitKey) -> dict[str, Any]:
-    """Evaluate a model without an attack, and return the fields of its record."""
+def _state_of(space: Workspace, task: PreparationTask, fraction: SplitKey) -> RunState:
+    """Return the stored evaluation of a model, or evaluate it now. Collective."""
+    folder = _place(space, replace(task, is_ahead=True))
+    space.storage.fetch(folder, changes=True)
+    state = broadcast_from_main(lambda: RunState.load(folder))
+    return state if state.results else _evaluated(space, task, fraction)
+
+
+def _plain_results(
+    space: Workspace, task: PreparationTask, fraction: SplitKey, state: RunState
+) -> dict[str, Any]:
+    """Compute the metrics of a model without an attack, and return the fields of its record."""
     begin = time.monotonic()
-    model = task.model
-    source = space.models(model).target(task.target)
-    is_start = task.target == START
-    with_texts = model_evaluation(space, model, source, fraction, is_start=is_start)
-    evaluation = space.kept(with_texts, fraction)
-    if is_start:
-        compared = ComparedWith(space.baselines.retain_evaluation(model, fraction), evaluation)
+    evaluation = space.kept(state.evaluations[0, ""], fraction)
+    if task.target == START:
+        compared = ComparedWith(space.baselines.retain_evaluation(task.model, fraction), evaluation)
     else:
-        # The retain model is evaluated before the start model. `finalize` adds the metrics that are
+        # The retain model is recorded before the start model. `finalize` adds the metrics that are
         # relative to the start model.
         compared = ComparedWith(retain=evaluation, start=None)
     metrics = space.summary(evaluation, compared)
-    if is_start:
-        _warn_of_start_model(space, model, fraction, evaluation, metrics)
-    result = EpochResult(0, metrics, 0.0, time.monotonic() - begin)
+    if task.target == START:
+        line = control_warning(metrics, task.model, fraction)
+        if line:
+            warn_later(line)
+    (evaluated,) = state.results
+    seconds = evaluated.evaluation_seconds + time.monotonic() - begin
     return {
         "precision": evaluation.precision,
-        "epochs": (result,),
+        "epochs": (EpochResult(0, metrics, 0.0, seconds),),
         "evaluations": {0: evaluation},
     }
 
 
-def _warn_of_start_model(
-    space: Workspace,
-    model: str,
-    fraction: SplitKey,
-    evaluation: Evaluation,
-    metrics: Mapping[str, float | None],
+def _warn_of_answers(
+    space: Workspace, model: str, fraction: SplitKey, evaluation: Evaluation
 ) -> None:
-    """Warn of anything in a start model's evaluation that concerns all runs from this model."""
-    line = control_warning(metrics, model, fraction)
-    if line:
-        warn_later(line)
+    """Warn of anything in a start model's answers that concerns all runs from this model."""
     statistics = evaluation.statistics
     if statistics is None:
         return

@@ -66,6 +66,7 @@ def test_with_a_base_the_retain_model_is_trained_from_it(planned: Planned) -> No
         "m: all-retain model",
         "m: evaluate all-retain",
         "m: evaluate the start model on all",
+        "m: compare the start model with all-retain",
     ]
 
 
@@ -75,6 +76,7 @@ def test_with_a_base_alone_both_are_trained(planned: Planned) -> None:
         "m: all-retain model",
         "m: evaluate all-retain",
         "m: evaluate the start model on all",
+        "m: compare the start model with all-retain",
     ]
 
 

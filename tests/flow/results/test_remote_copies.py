@@ -131,7 +131,7 @@ def test_a_run_goes_on_on_a_machine_that_has_nothing_but_the_storage(tmp_path: P
 
     config, folder = work("two")
     tasks = preparation_tasks(config, [spec], folder)
-    assert [task.done for task in tasks] == [True, True, True, False, False]
+    assert [task.done for task in tasks] == [True, True, True, False, False, False]
     assert not list((tmp_path / "two").rglob("*.safetensors")), "nothing is copied in advance"
     begun = run_epochs(spec, config, folder)
     next(begun)
