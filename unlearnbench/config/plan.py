@@ -85,7 +85,7 @@ class Plan:
     @property
     def folder(self) -> Path:
         """Folder of the sweep's files."""
-        return Path(self.config.output) / self.config.name
+        return self.config.folder
 
     def runs_of(self, model: ModelSettings, fraction: SplitKey, point: Point) -> list[RunSpec]:
         """Make the runs of one setting on one split.

@@ -288,6 +288,11 @@ class SweepConfig(Settings):
         return (*range(every, last, every), last)
 
     @property
+    def folder(self) -> Path:
+        """Folder of the sweep's files."""
+        return Path(self.output) / self.name
+
+    @property
     def cache_folder(self) -> Path:
         """Folder of prepared models."""
         return Path(self.cache) if self.cache else Path(self.output) / "cache"

@@ -83,6 +83,7 @@ class SweepTracker:
         *,
         warn: Callable[[str], None] = _logger.warning,
         seconds: float = CLOSE_SECONDS,
+        opens_later: bool = False,
     ) -> None:
         """Note what is logged, and where. Nothing is opened yet.
 
@@ -92,6 +93,7 @@ class SweepTracker:
             config: The sweep's configuration.
             warn: Called once if tracking fails.
             seconds: Longest wait at the end.
+            opens_later: Whether the caller calls `open`. If not, the context begins with it.
         """
         self.settings = settings
         self.folder = folder
@@ -113,7 +115,10 @@ class SweepTracker:
         self._metrics = named_metrics(config.model_dump(mode="json"))
         self._warn = warn
         self._seconds = seconds
+        self._opens_later = opens_later
         self._tracker: Tracker | None = None
+        self._waiting: list[Callable[[Tracker], None]] = []
+        """Jobs from before the tracker was loaded."""
         self._thread = ThreadPoolExecutor(1, "tracker")
         self._last: Future[None] | None = None
         self._complete = False
@@ -124,15 +129,28 @@ class SweepTracker:
         return [*self._ids]
 
     def __enter__(self) -> SweepTracker:
-        if self.settings.enabled:
-            # Loaded here, not in the thread: two threads that import large packages at the same
-            # time can see each other's half-imported modules.
-            self._tracker = load("trackers", self.settings.tracker)()
-            sweep = _tracked_sweep(self.settings, self.folder, self.config)
-            self._put(lambda tracker: tracker.start(sweep))
-            self._put(self._read_known)
-            self._put(lambda tracker: tracker.artefact(self.folder / PLAN_FILE))
+        if not self._opens_later:
+            self.open()
         return self
+
+    def open(self) -> None:
+        """Load the tracker, unless that was done before, and begin with the jobs so far.
+
+        Loading takes a second, in which a sweep lets its workers import.
+        """
+        if self._tracker is not None or not self.settings.enabled:
+            return
+        # Loaded here, not in the thread: two threads that import large packages at the same time
+        # can see each other's half-imported modules.
+        self._tracker = load("trackers", self.settings.tracker)()
+        sweep = _tracked_sweep(self.settings, self.folder, self.config)
+        waiting = self._waiting
+        self._waiting = []
+        self._put(lambda tracker: tracker.start(sweep))
+        self._put(self._read_known)
+        self._put(lambda tracker: tracker.artefact(self.folder / PLAN_FILE))
+        for job in waiting:
+            self._put(job)
 
     def __exit__(self, *_: object) -> None:
         self._put(lambda tracker: tracker.finish("finished" if self._complete else "stopped"))
@@ -198,6 +216,7 @@ class SweepTracker:
 
     def settle(self) -> None:
         """Wait until all records so far are logged, and write their links."""
+        self.open()
         self._put(self._link)
         self._wait()
 
@@ -217,6 +236,8 @@ class SweepTracker:
         """Let the thread do a job after all earlier ones. After a failure, jobs are dropped."""
         tracker = self._tracker
         if tracker is None:
+            if self.settings.enabled:
+                self._waiting.append(job)
             return
 
         def guarded() -> None:

@@ -40,12 +40,19 @@ from unlearnbench.models.templates import TEMPLATES, Template
 from unlearnbench.models.tiny import BOS, EOS, PAD
 from unlearnbench.models.whole_model import load_tokenizer, read_config
 
+PREPARED_FILE = "prepared.json"
+"""File of a prepared model, which is written with its weights and says how long they took."""
 TINY_TOKENS = (BOS, EOS, PAD)
 """Control tokens of a model that is built here."""
 _EVALUATED = {"max_new_tokens", "max_length", "stops", "max_answer_tokens", "labels"}
 """Settings of a row that only evaluations read."""
 _TAGS = re.compile(r"\s*([<\[][^<>\[\]]+[>\]]\s*)+")
 """A text that consists of words in brackets, such as `<end_of_turn>` or `[/INST] </s>`."""
+
+
+def is_prepared(folder: Path) -> bool:
+    """Whether a folder contains a complete prepared model."""
+    return (folder / PREPARED_FILE).is_file()
 
 
 class ModelSources:

@@ -36,7 +36,7 @@ from unlearnbench.models.tiny import build_model, build_tokenizer
 from unlearnbench.models.whole_model import load_tokenizer
 from unlearnbench.results.remote_copies import NO_STORAGE, Storage
 from unlearnbench.runs.checkpoints import Checkpoints
-from unlearnbench.runs.model_sources import ModelSources
+from unlearnbench.runs.model_sources import PREPARED_FILE, ModelSources, is_prepared
 from unlearnbench.runs.row_warnings import cut_warning
 from unlearnbench.training.objective import Objective
 from unlearnbench.training.optimizers import TrainerSettings, reseed
@@ -258,15 +258,10 @@ def _write(folder: Path, model: Any, tokenizer: Any, seconds: float) -> None:
     with atomic_folder(folder) as part:
         model.save_pretrained(part)
         tokenizer.save_pretrained(part)
-        (part / "prepared.json").write_text(json.dumps({"seconds": round(seconds, 3)}))
+        (part / PREPARED_FILE).write_text(json.dumps({"seconds": round(seconds, 3)}))
         # A folder of this name that is no complete model, such as another program's, makes room.
         if folder.exists():
             shutil.rmtree(folder)
-
-
-def is_prepared(folder: Path) -> bool:
-    """Whether a folder contains a complete prepared model."""
-    return (folder / "prepared.json").is_file()
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """Run a sweep: plan, prepare, run, report. Every result is recorded as soon as it exists."""
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -33,6 +34,7 @@ from unlearnbench.results.sweep_folder import (
 )
 from unlearnbench.results.time_to_go import order_runs
 from unlearnbench.sweep.code_shipping import WorkerContext
+from unlearnbench.sweep.early_bases import EarlyBases, early_bases
 from unlearnbench.sweep.failure_texts import reason_in
 from unlearnbench.sweep.follow_up_runs import FollowUpRuns
 from unlearnbench.sweep.optuna_search import Search
@@ -47,6 +49,9 @@ from unlearnbench.sweep.worker_group import (
     run_on_workers,
     worker_placement,
 )
+
+EARLY_SECONDS = 0.1
+"""Seconds between two looks at the process that trains base models early."""
 
 
 class _TaskResult(NamedTuple):
@@ -70,8 +75,12 @@ def prepare(
     pipeline: Pipeline,
     state: SweepState,
     check_starts: Callable[[], None] | None = None,
+    bases: EarlyBases | None = None,
 ) -> None:
     """Execute the tasks that are not done, as many at a time as runs.
+
+    A task that waits only for a base model that is being trained early begins at once. Its process
+    imports meanwhile, and then waits for the lock on the base model.
 
     Args:
         tasks: All tasks, also those that are done.
@@ -81,6 +90,7 @@ def prepare(
         check_starts: Called once all start models are evaluated. Attacks on them may still be at
             work, because they take longer than anything else here. An error that it raises ends the
             sweep.
+        bases: The process that trains base models early.
 
     Raises:
         UnlearnbenchError: If a task fails, since the runs would fail with it.
@@ -91,19 +101,38 @@ def prepare(
     done = {task.id for task in tasks if task.done}
     without_attack = {task.id for task in tasks if not task.attack}
     running: dict[Any, _RunningTask] = {}  # by Ray's reference to the result
-    state.progress.preparing([task.label for task in waiting])
-    while waiting or running:
+    bases = bases or EarlyBases()
+    # An early process may have ended already. The user is told of its models all the same.
+    early = [task for task in tasks if bases.trains(task)]
+    waiting = [task for task in waiting if task not in early]
+    done.difference_update(task.id for task in early)
+    state.progress.preparing([task.label for task in (*early, *waiting)])
+    while waiting or running or early:
+        if early and bases.has_ended():
+            if bases.has_succeeded:
+                for task in early:
+                    state.progress.prepared(task.label, bases.seconds)
+                    done.add(task.id)
+            else:
+                waiting = early + waiting
+            early = []
         if check_starts is not None and done.issuperset(without_attack):
             check_starts()
             check_starts = None
-        ready = [task for task in waiting if done.issuperset(task.after)]
+        soon = done.union(task.id for task in early)
+        ready = [task for task in waiting if soon.issuperset(task.after)]
         # Attacks come last: the check waits for everything else.
         ready.sort(key=lambda task: bool(task.attack))
         for task in ready[: state.slots - len(running)]:
             reference, running_task = _start(task, config, pipeline, state)
             running[reference] = running_task
             waiting.remove(task)
-        ended, _ = ray.wait(list(running), num_returns=1, timeout=2)
+        state.tracker.open()  # while workers import
+        if not running:
+            time.sleep(EARLY_SECONDS)
+            continue
+        seconds = EARLY_SECONDS if early else 2.0
+        ended, _ = ray.wait(list(running), num_returns=1, timeout=seconds)
         for reference in ended:
             ended_task = running.pop(reference)
             if ended_task.placement is not None:
@@ -209,14 +238,38 @@ def run_sweep(
         UnlearnbenchError: If the folder belongs to another sweep or is in use, if a preparation
             fails, or if a start model has not learned its rows.
     """
+    pipeline = pipeline or Pipeline.usual()
     begin = time.monotonic()
-    pipeline = pipeline or Pipeline()
-    plan = pipeline.plan(config)
-    check_owner(plan)
+    with early_bases(config, pipeline) as bases:
+        plan = pipeline.plan(config)
+        check_owner(plan)
+        return _run_plan(plan, console or Console(), pipeline, bases, begin, force=force)
+
+
+def _run_plan(
+    plan: Plan,
+    console: Console,
+    pipeline: Pipeline,
+    bases: EarlyBases,
+    begin: float,
+    *,
+    force: bool,
+) -> SweepResult:
+    """Execute the runs of a plan, then write the report; see `run_sweep`.
+
+    Args:
+        plan: The plan.
+        console: Where lines are printed.
+        pipeline: The stages of the sweep.
+        bases: The process that trains base models early.
+        begin: When the command began, by `time.monotonic`.
+        force: Sweep also from start models that have not learned their rows.
+    """
+    config = plan.config
     with (
         handle_sigterm(),
         lock_folder(plan.folder),
-        Progress(console or Console(), config.headline, unit=config.unit) as progress,
+        Progress(console, config.headline, unit=config.unit) as progress,
     ):
         folder = claim_folder(plan).resolve()
         progress.log_to(folder / LOG_FILE)
@@ -228,12 +281,15 @@ def run_sweep(
             progress.warn(line)
         storage = storage_of(config, folder)
         storage.check()
-        with SweepTracker(config.tracking, folder, config, warn=progress.warn) as tracker:
+        with SweepTracker(
+            config.tracking, folder, config, warn=progress.warn, opens_later=True
+        ) as tracker:
             state = SweepState(folder, progress, tracker, storage)
             with ExitStack() as stack:
-                plan = _Execution(plan, pipeline, state, stack, force=force).run()
-            tracker.settle()  # the page shows where its runs are in MLflow
-            report = pipeline.report(folder)
+                plan = _Execution(plan, pipeline, state, stack, bases, force=force).run()
+                tracker.settle()  # the page shows where its runs are in MLflow
+                with _closed_meanwhile(stack):
+                    report = pipeline.report(folder)
             for line in (*drain(), *report.results.warnings):
                 progress.warn(line)
             files = [file for name in FILES if (file := folder / name).is_file()]
@@ -243,6 +299,18 @@ def run_sweep(
         seconds = time.monotonic() - begin
         progress.concluded(report.results.panels, report.results.conclusions, seconds)
     return state.result(plan.runs, report.page, report.results.panels, seconds)
+
+
+@contextmanager
+def _closed_meanwhile(stack: ExitStack) -> Generator[None, None, None]:
+    """Close a stack in a thread while the context does something else.
+
+    The end of Ray takes a second, in which it waits for its processes.
+    """
+    with ThreadPoolExecutor(1, "end of Ray") as thread:
+        closing = thread.submit(stack.pop_all().close)
+        yield
+        closing.result()
 
 
 class _Execution:
@@ -257,6 +325,7 @@ class _Execution:
         pipeline: Pipeline,
         state: SweepState,
         stack: ExitStack,
+        bases: EarlyBases,
         *,
         force: bool,
     ) -> None:
@@ -267,6 +336,8 @@ class _Execution:
         self._state = state
         self._stack = stack
         """Closes Ray at the end."""
+        self._bases = bases
+        """The process that trains base models early."""
         self._follow_up = FollowUpRuns(plan, state.folder)
         self._plan = plan
         self._unfinished: Collection[str] = ("failed",)
@@ -326,6 +397,7 @@ class _Execution:
         if not self._has_ray:
             self._has_ray = True
             self._start_ray_and_prepare(expected)
+        state.tracker.open()
         known = [(run, state.seconds[run.id]) for run in self._plan.runs if run.id in state.seconds]
         done = len(self._plan.runs) - len(self._left)
         state.progress.running(expected, done, state.slots, known, state.start_panels())
@@ -344,7 +416,7 @@ class _Execution:
         download_weights(self._config, tasks, Console())
         panels = {(run.model.name, run.forget_fraction) for run in expected}
         check_starts = partial(self._check_starts, panels)
-        prepare(tasks, self._config, self._pipeline, state, check_starts)
+        prepare(tasks, self._config, self._pipeline, state, check_starts, self._bases)
         # The evaluations of the prepared models have records now.
         state.track_finished(self._plan, self._unfinished)
 

@@ -43,6 +43,22 @@ def _plan(config: SweepConfig) -> Plan:
     return plan
 
 
+def _missing_bases(config: SweepConfig) -> Sequence[str]:
+    from unlearnbench.runs.tiny_bases import missing_bases
+
+    return missing_bases(config)
+
+
+def _no_bases(_config: SweepConfig) -> Sequence[str]:
+    return ()
+
+
+def _prepare_bases(config: SweepConfig, names: Sequence[str]) -> None:
+    from unlearnbench.runs.tiny_bases import prepare_bases
+
+    prepare_bases(config, names)
+
+
 def _tasks(config: SweepConfig, runs: Sequence[RunSpec], folder: Path) -> Sequence[PreparationTask]:
     from unlearnbench.runs.prerequisites import preparation_tasks
 
@@ -104,6 +120,9 @@ class Pipeline:
         start_check: Checks that a start model knows its rows. Returns None if the start model has
             no record. What a record of an earlier version lacks is measured.
         gpu_probe: Creates a probe of the GPU in the process of a run, for `resources.gpu: auto`.
+        missing_bases: Returns the names of the models whose tiny base can be trained before the
+            sweep is planned. Defaults to none, so that a test trains nothing that it does not name.
+        prepare_bases: Trains the tiny bases of models with these names.
     """
 
     plan: Callable[[SweepConfig], Plan] = _plan
@@ -114,3 +133,10 @@ class Pipeline:
     stopped: Callable[[RunSpec, SweepConfig, Path], Record | None] = _stopped
     start_check: Callable[[SweepConfig, Path, str, SplitKey], StartCheck | None] = _start_check
     gpu_probe: Callable[[], GpuProbe] = _gpu_probe
+    missing_bases: Callable[[SweepConfig], Sequence[str]] = _no_bases
+    prepare_bases: Callable[[SweepConfig, Sequence[str]], None] = _prepare_bases
+
+    @classmethod
+    def usual(cls) -> Pipeline:
+        """Return the stages of a user's sweep."""
+        return cls(missing_bases=_missing_bases)

@@ -19,7 +19,8 @@ from unlearnbench.models.limits import check_context, check_vocabulary, pad_id
 from unlearnbench.models.named_models import source_errors
 from unlearnbench.models.source import Source
 from unlearnbench.models.token_row import Row
-from unlearnbench.runs.prepared_models import is_prepared, prepared
+from unlearnbench.runs.model_sources import is_prepared
+from unlearnbench.runs.prepared_models import prepared
 from unlearnbench.training.optimizers import TrainerSettings, make_optimizers
 
 SETTINGS = ModelSettings(name="m", base="unused")
