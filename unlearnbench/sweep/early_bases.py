@@ -19,6 +19,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
+from typing import Any
 
 from unlearnbench.base.errors import UnlearnbenchError
 from unlearnbench.config.preparation_task import PreparationTask
@@ -33,12 +34,22 @@ _SIGNAL_AT_DEATH_OF_PARENT = 1
 class EarlyBases:
     """The process, and the models whose base it trains."""
 
-    def __init__(self, models: Sequence[str] = (), process: BaseProcess | None = None) -> None:
-        """Take up a process that has been started. None: there is nothing to train early."""
+    def __init__(
+        self,
+        models: Sequence[str] = (),
+        process: BaseProcess | None = None,
+        seconds: Any = None,
+    ) -> None:
+        """Take up a process that has been started.
+
+        Args:
+            models: Names of the models.
+            process: The process. None: there is nothing to train early.
+            seconds: Number in shared memory, to which the process writes how long it took.
+        """
         self._models = frozenset(models)
         self._process = process
-        self._begin = time.monotonic()
-        self._end: float | None = None
+        self._seconds = seconds
 
     def trains(self, task: PreparationTask) -> bool:
         """Whether the process does a task, or did it until it ended."""
@@ -46,11 +57,7 @@ class EarlyBases:
 
     def has_ended(self) -> bool:
         """Whether the process has ended, in whatever way."""
-        if self._process is not None and self._process.is_alive():
-            return False
-        if self._end is None:
-            self._end = time.monotonic()
-        return True
+        return self._process is None or not self._process.is_alive()
 
     @property
     def has_succeeded(self) -> bool:
@@ -59,8 +66,8 @@ class EarlyBases:
 
     @property
     def seconds(self) -> float:
-        """Time from the start of the process to the moment when it was seen to have ended."""
-        return (self._end or time.monotonic()) - self._begin
+        """How long the process took, with its imports. 0 if it has not succeeded."""
+        return 0.0 if self._seconds is None else float(self._seconds.value)
 
     def stop(self) -> None:
         """End the process. What it has trained is kept up to its last checkpoint."""
@@ -83,14 +90,15 @@ def early_bases(config: SweepConfig, pipeline: Pipeline) -> Generator[EarlyBases
     if not names:
         yield EarlyBases()
         return
-    process = get_context("fork").Process(
-        target=_train, args=(config, names, pipeline, os.getpid()), daemon=True
-    )
+    context = get_context("fork")
+    seconds: Any = context.RawValue("d", 0.0)
+    arguments = (config, names, pipeline, os.getpid(), seconds)
+    process = context.Process(target=_train, args=arguments, daemon=True)
     with warnings.catch_warnings():
         # Newer versions of Python warn of threads, of which numpy has some, and none is in use.
         warnings.simplefilter("ignore", DeprecationWarning)
         process.start()
-    bases = EarlyBases(names, process)
+    bases = EarlyBases(names, process, seconds)
     try:
         yield bases
     finally:
@@ -112,8 +120,19 @@ def _names_of_missing(config: SweepConfig, pipeline: Pipeline) -> Sequence[str]:
     return ()
 
 
-def _train(config: SweepConfig, names: Sequence[str], pipeline: Pipeline, driver: int) -> None:
-    """Train base models in the forked process."""
+def _train(
+    config: SweepConfig, names: Sequence[str], pipeline: Pipeline, driver: int, seconds: Any
+) -> None:
+    """Train base models in the forked process.
+
+    Args:
+        config: The configuration.
+        names: Names of the models.
+        pipeline: Trains their bases.
+        driver: Id of the process that has forked this one.
+        seconds: Gets the seconds that all of it took.
+    """
+    begin = time.monotonic()
     ctypes.CDLL(None).prctl(_SIGNAL_AT_DEATH_OF_PARENT, signal.SIGTERM)
     if os.getppid() != driver:
         return  # it ended before the call above
@@ -125,3 +144,4 @@ def _train(config: SweepConfig, names: Sequence[str], pipeline: Pipeline, driver
         os.dup2(nowhere, stream)
     os.environ.update(worker_variables(config))
     pipeline.prepare_bases(config, names)
+    seconds.value = time.monotonic() - begin

@@ -40,8 +40,10 @@ def test_the_early_base_model_is_the_one_that_a_worker_would_train(tmp_path: Pat
     early = config_of(tmp_path / "early")
     assert missing_bases(early) == ["tiny"]
     with early_bases(early, Pipeline.usual()) as bases:
+        begin = time.monotonic()
         wait_for(bases)
         assert bases.has_succeeded
+        assert 0.0 < bases.seconds < time.monotonic() - begin + 5.0
     assert missing_bases(early) == []
 
     usual = config_of(tmp_path / "usual")
@@ -58,8 +60,12 @@ def test_the_early_base_model_is_the_one_that_a_worker_would_train(tmp_path: Pat
         assert (one / name).read_bytes() == (other / name).read_bytes(), name
 
 
-def pipeline_with(train: Any, missing: Sequence[str] = ("tiny",)) -> Pipeline:
-    return replace(Pipeline(), missing_bases=lambda _: missing, prepare_bases=train)
+def tiny_is_missing(_config: SweepConfig) -> Sequence[str]:
+    return ("tiny",)
+
+
+def pipeline_with(train: Any) -> Pipeline:
+    return replace(Pipeline(), missing_bases=tiny_is_missing, prepare_bases=train)
 
 
 def test_the_process_ends_with_its_context(tmp_path: Path) -> None:
@@ -120,6 +126,10 @@ def test_without_a_tiny_base_there_is_nothing_to_train(tmp_path: Path) -> None:
 def early_pipeline(marks: Path, *, fails: bool) -> Pipeline:
     """Fake runs, and a base model that is trained early until another task has begun."""
 
+    # Inside, because a worker cannot import this file.
+    def missing(_config: SweepConfig) -> Sequence[str]:
+        return ("tiny",)
+
     def train(_config: SweepConfig, _names: Sequence[str]) -> None:
         end = time.monotonic() + SECONDS
         while not [*marks.glob("begun.*")]:
@@ -145,7 +155,7 @@ def early_pipeline(marks: Path, *, fails: bool) -> Pipeline:
     return replace(
         fake_pipeline(marks),
         execute=execute,
-        missing_bases=lambda _: ("tiny",),
+        missing_bases=missing,
         prepare_bases=train,
     )
 
