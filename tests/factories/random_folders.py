@@ -93,6 +93,10 @@ NEWER_COLUMNS = ("kept", "private", "repetition_forget", "exact_memorization_for
 EVERY_OWN = 8
 """One folder in so many has a user's own rows. Which ones depends on their numbers, so that all
 others stay as they were before there were such folders."""
+SEARCHING = "attack that searches"
+"""Feature of folders in which an attack that trains tries several attackers."""
+EVERY_SEARCH, PLACE_OF_SEARCH = 4, 3
+"""One folder in four has it, unless it has no attack: those whose numbers leave a rest of 3."""
 _SOURCES = {"synthetic", "muse", "muse-sustainability", "wmdp", "knowundo", "questions"}
 _WITH_CHOICE = {"select", "tune", "random search and select"}
 _OF_CHOICES = {
@@ -163,7 +167,10 @@ _NEVER_TOGETHER: tuple[tuple[set[str], set[str]], ...] = (
     ({"attack by sampling"}, {"wmdp", "knowundo"}),
     (
         {"no attack"},
-        {*ATTACKS, "attacked before the last epoch", "the retain model was not attacked"},
+        {
+            *(*ATTACKS, SEARCHING),
+            *("attacked before the last epoch", "the retain model was not attacked"),
+        },
     ),
 )
 
@@ -240,8 +247,44 @@ def draw(number: int) -> Drawn:
     while True:
         drawn = _draw(number, attempt)
         if _evaluation_count(drawn) <= most:
-            return drawn
+            is_searched = number % EVERY_SEARCH == PLACE_OF_SEARCH
+            return _with_search(drawn) if is_searched else drawn
         attempt += 1
+
+
+def _with_search(drawn: Drawn) -> Drawn:
+    """Let one of a folder's attacks be a search, in place of what was drawn.
+
+    Sampling stays, because metrics of the folder read its answers.
+    """
+    rng = random.Random(f"search {drawn.number}")
+    attacks: dict[str, dict[str, Any]] = dict(drawn.document.get("attacks", {}))
+    possible = [name for name in attacks if name != "sampling"]
+    if not possible:
+        return drawn
+    name = rng.choice(["relearning", "relearning", "fine-tuning"])
+    replaced = name if name in attacks else rng.choice(possible)
+    settings: dict[str, Any] = {
+        "steps": rng.choice([[4], [1, 4]]),
+        "search": {"learning_rate": {"low": 1e-5, "high": 1e-3, "log": True}},
+        "trials": rng.choice([2, 3]),
+    }
+    if rng.random() < 0.3:
+        settings["keeps"] = rng.choice([0.7, 0.97])
+    if "at" in attacks[replaced]:
+        settings["at"] = attacks[replaced]["at"]
+    features = {SEARCHING}
+    for feature in drawn.features:
+        if feature not in ATTACKS or ATTACKS[feature][0] != replaced:
+            features.add(feature)
+    with_search: dict[str, dict[str, Any]] = {}
+    for attack, stated in attacks.items():
+        if attack == replaced:
+            with_search[name] = settings
+        else:
+            with_search[attack] = stated
+    document = {**drawn.document, "attacks": with_search}
+    return replace(drawn, document=document, features=frozenset(features))
 
 
 def _evaluation_count(drawn: Drawn) -> int:

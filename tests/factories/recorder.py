@@ -27,7 +27,15 @@ import numpy as np
 
 from tests.factories.observations import Knowledge, observe, subset
 from tests.factories.rows import MadeUpRows
-from unlearnbench.api.attack import Attack, SamplingAttack, WeightAttack, has_steps, variant
+from unlearnbench.api.attack import (
+    CHOICE,
+    Attack,
+    SamplingAttack,
+    WeightAttack,
+    has_steps,
+    searches,
+    variant,
+)
 from unlearnbench.api.benchmark import Question, SplitKey, split_name
 from unlearnbench.api.metric import Role
 from unlearnbench.api.observations import Evaluation, SetEvaluation
@@ -130,11 +138,15 @@ class World:
         if isinstance(attack, SamplingAttack):
             return knowledge
         amount = 0.6 * unit(self.seed, name, method, "back")
+        attacker, _, point_of_attacker = point.rpartition(".")
         if has_steps(type(attack)):
-            steps = int(point)
+            steps = int(point_of_attacker)
             if steps == 0:
                 return knowledge
             amount *= min(1.0, 0.3 + steps / 20)
+            if attacker:
+                amount *= 2 * unit(self.seed, name, attacker, "strength")
+                knowledge = self._with_less_utility(knowledge, name, attacker, steps)
         else:
             amount *= 0.5 + unit(self.seed, name, point)
         if kind == "retain":
@@ -149,6 +161,24 @@ class World:
             # Other weights or another prompt give a number where the plain evaluation had none.
             undefined_rows={},
         )
+
+    def _with_less_utility(
+        self, knowledge: Knowledge, name: str, attacker: str, steps: int
+    ) -> Knowledge:
+        """Return a model that an attacker of a search has damaged: most a little, some much."""
+        harm = 0.35 * unit(self.seed, name, attacker, "harm") * min(1.0, 0.3 + steps / 20)
+        for role in ("retain", "general"):
+            knowledge = knowledge.changed(role, knowledge.of_role[role] * (1 - harm))
+        return knowledge
+
+    def ends_before(self, name: str, point: str, kind: Kind, setting: object) -> bool:
+        """Whether training of an attacker of a search diverges before a point, with one model.
+
+        One attacker in twelve diverges before its last step, and one in twenty before its first.
+        """
+        attacker, _, steps = point.rpartition(".")
+        luck = unit(self.seed, name, attacker, kind, setting, "diverges")
+        return bool(attacker) and (luck < 1 / 20 or (luck < 1 / 12 and int(steps) > 1))
 
 
 def _as_computed(_record: str, numbers: dict[str, float | None]) -> dict[str, float | None]:
@@ -464,6 +494,9 @@ class Recorder:
         """Yield the evaluations of a model at each point of an attack."""
         attack = attack_from_spec(spec)
         asked = self._asked(spec, attack, split)
+        if searches(attack):
+            yield from self._under_search(knowledge, split, spec, kind, method)
+            return
         for point in attack.points():
             of_point = self.world.under(knowledge, attack, spec.name, point, kind, method)
             name = variant(spec.name, point)
@@ -491,12 +524,46 @@ class Recorder:
                 )
             yield name, evaluation
 
-    def _of_asked_rows(self, whole: Evaluation, asked: Mapping[str, list[int]]) -> Evaluation:
-        """Return the part of an evaluation that an attack asks."""
+    def _under_search(
+        self, knowledge: Knowledge, split: SplitKey, spec: AttackSpec, kind: Kind, method: str
+    ) -> Iterator[tuple[str, Evaluation]]:
+        """Yield the evaluations at each point of a search, on the reported rows and on the others.
+
+        Of sets with a role of the attack's, the rows that choose the attacker are every second one.
+        """
+        attack = attack_from_spec(spec)
+        asked = self._asked(spec, attack, split)
+        roles: Mapping[str, Role] = self.config.data.set_roles
+        measured = {key for key in asked if roles[key] in attack.roles}
+        reported = {key: keep[::2] if key in measured else keep for key, keep in asked.items()}
+        choosing = {key: asked[key][1::2] for key in measured}
+        all_rows = {key: self.world.rows[split].sets[key] for key in asked}
+        for point in attack.points():
+            if self.world.ends_before(spec.name, point, kind, (method, knowledge.seed)):
+                continue
+            of_point = self.world.under(knowledge, attack, spec.name, point, kind, method)
+            whole = self._observe(of_point, split, all_rows)
+            for part, rows in (("", reported), (CHOICE, choosing)):
+                name = variant(spec.name, point) + part
+                part_of_sets = replace(whole, sets={key: whole.sets[key] for key in rows})
+                yield name, self._of_asked_rows(part_of_sets, rows, states_places=True)
+
+    def _of_asked_rows(
+        self, whole: Evaluation, asked: Mapping[str, list[int]], *, states_places: bool = False
+    ) -> Evaluation:
+        """Return the part of an evaluation that an attack asks.
+
+        Args:
+            whole: The evaluation of all rows.
+            asked: Indices of the rows by set.
+            states_places: Whether the places are stated, whatever the recorder states elsewhere:
+                versions that search for an attacker state them.
+        """
         sets: dict[str, SetEvaluation] = {}
         for name, keep in asked.items():
             is_whole = len(keep) == len(whole.sets[name].answer_loss)
-            places = None if is_whole or not self._states_places else np.array(keep, np.int64)
+            is_stated = not is_whole and (self._states_places or states_places)
+            places = np.array(keep, np.int64) if is_stated else None
             sets[name] = replace(subset(whole.sets[name], keep), places=places)
         return replace(whole, sets=sets)
 
@@ -511,7 +578,7 @@ class Recorder:
             selected = {
                 name: [i for i, row in enumerate(of_set) if attack.selects(row, of_attack)]
                 for name, of_set in rows.sets.items()
-                if roles[name] in attack.roles
+                if roles[name] in attack.evaluated_roles
             }
             self._rows_of_attack[key] = {name: keep for name, keep in selected.items() if keep}
         return self._rows_of_attack[key]

@@ -7,6 +7,6 @@ written again, with numpy and scipy, in a structure of their own. A disagreement
 is a fault of one of the two.
 
 Order of the files: `read` (folder → records), `numbers` (observations → metrics), `settings`
-(which runs are seeds of one setting), `means`, `choices`, `places`, `lasting`, `sentences`, and
-`claims`, which puts them together.
+(which runs are seeds of one setting), `means`, `choices`, `places`, `attackers` (which attacker of
+a search is reported), `lasting`, `sentences`, and `claims`, which puts them together.
 """

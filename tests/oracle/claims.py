@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from tests.oracle.attackers import TUNED, Chosen
 from tests.oracle.choices import Choice, choices_of_panel
 from tests.oracle.comparison import PanelComparer
 from tests.oracle.lasting import PanelUnderAttack
@@ -103,6 +104,12 @@ class LastingClaim:
     """The start model's."""
     measured_by: Mapping[str, tuple[str, str] | None]
     """Columns before and under each variant; None if the variant can move no number."""
+    attackers: Mapping[str, Chosen]
+    """The attacker by variant of a search, `relearning@tuned`."""
+    own_retain: Mapping[str, tuple[float | None, float | None]]
+    """By variant of a search, the retain model before and under its own strongest attacker."""
+    own_start: Mapping[str, tuple[float | None, float | None]]
+    """The start model before and under its own strongest attacker."""
 
 
 @dataclass(frozen=True)
@@ -414,7 +421,15 @@ def _lasting(attacked: PanelUnderAttack, setting: Setting) -> LastingClaim:
         },
         start={variant: (item.start.before, item.start.after) for variant, item in under.items()},
         measured_by={variant: attacked.measured_by(variant) for variant in under},
+        attackers={v: item.chosen for v, item in under.items() if item.chosen is not None},
+        own_retain=_own(attacked, "retain") if has_retain else {},
+        own_start=_own(attacked, "fine-tuned"),
     )
+
+
+def _own(attacked: PanelUnderAttack, kind: str) -> Mapping[str, tuple[float | None, float | None]]:
+    pairs = {attack: attacked.own_attacker(kind, attack) for attack in attacked.searches}
+    return {f"{attack}@{TUNED}": (pair.before, pair.after) for attack, pair in pairs.items()}
 
 
 def _boards(rows: Rows, panels: Sequence[PanelClaim]) -> Mapping[str, tuple[BoardLineClaim, ...]]:

@@ -7,17 +7,30 @@ under an attack, and m₀, r₀ and s₀ those before the attack, on the rows th
 
 with means over seeds. The worst attack and point counts. Without a retain model r and r₀
 are the number of a model that has memorised nothing, because nobody knows what an attack teaches.
+
+An attack that searches has one variant, `relearning@tuned`: that of the attacker that `attackers`
+chooses for the setting, over the seeds and rows that have not chosen it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tests.oracle.attackers import (
+    TUNED,
+    Chosen,
+    SearchedModel,
+    chosen_for_reference,
+    chosen_for_setting,
+    is_choice,
+    is_trial,
+    points_of_search,
+)
 from tests.oracle.benchmarks import ROW_METRICS, Use
 from tests.oracle.means import Bounds, Setting, interval_of, mean_of
 from tests.oracle.numbers import mean_of_rows
@@ -56,10 +69,15 @@ def attack_of(variant: str) -> str:
     return variant.partition("@")[0]
 
 
+def _first_point(variant: str) -> str:
+    """Return the variant before the first step on the same rows."""
+    return f"{attack_of(variant)}@0" + (".choice" if is_choice(variant) else "")
+
+
 def is_before_first_step(variant: str) -> bool:
     """Whether a variant is the model before an attack that trains."""
     attack, _, point = variant.partition("@")
-    return attack in TRAINS and point == "0"
+    return attack in TRAINS and point in ("0", "0.choice")
 
 
 @dataclass(frozen=True)
@@ -90,6 +108,8 @@ class UnderVariant:
     has_all_seeds: bool
     is_bypassed: bool = False
     """Whether the attack runs the weights without a method at inference time."""
+    chosen: Chosen | None = None
+    """The attacker, if the attack searches."""
 
     @property
     def before(self) -> float | None:
@@ -208,7 +228,18 @@ class PanelUnderAttack:
         """
         runs = [row for row in self._attacked if row.record.kind == "run"]
         names = dict.fromkeys(row.variant for row in runs if row.record.status != "failed")
-        return [name for name in names if not is_before_first_step(name)]
+        searched = [f"{attack}@{TUNED}" for attack in self.searches if f"{attack}@0" in names]
+        plain = [n for n in names if not (is_before_first_step(n) or is_trial(n))]
+        return [*plain, *searched]
+
+    @cached_property
+    def searches(self) -> Mapping[str, Sequence[str]]:
+        """The variants of attackers on the rows of the report, by attack that searches.
+
+        They are those that any model of the panel was evaluated under, in the order of attackers.
+        """
+        names = [row.variant for row in self._attacked if row.record.status != "failed"]
+        return points_of_search(names, TRAINS)
 
     @cached_property
     def column(self) -> str:
@@ -245,7 +276,11 @@ class PanelUnderAttack:
         """Return the scores of a setting and, if there is none, the reason."""
         under: dict[str, UnderVariant] = {}
         for variant in self.variants_of_runs:
-            if any(self._row(row, variant) is not None for row in setting.rows):
+            attack, _, point = variant.partition("@")
+            if point == TUNED and attack in self.searches:
+                if any(self._row(row, f"{attack}@0") is not None for row in setting.rows):
+                    under[variant] = self._under_search(setting, attack)
+            elif any(self._row(row, variant) is not None for row in setting.rows):
                 under[variant] = self._under(setting, variant)
         return Lasting(under, self._reason(setting, under))
 
@@ -258,9 +293,75 @@ class PanelUnderAttack:
         plain = self.rows.of_kind(kind, self.panel)
         if kind == "fine-tuned":
             plain = self.rows.start(self.panel, measured[0]) or plain
-        first = self.rows.of_kind(kind, self.panel, f"{attack_of(variant)}@0")
+        first = self.rows.of_kind(kind, self.panel, _first_point(variant))
         before = self._before(plain, first, of_variant, variant, measured[0])
         return Pair(before, None if of_variant is None else of_variant.get(measured[1]))
+
+    def own_attacker(self, kind: str, attack: str) -> Pair:
+        """Return the retain or the start model under its own strongest attacker of a search."""
+        model = self._searched_reference(kind, attack)
+        variants = self.searches[attack]
+        point = None
+        if model is not None:
+            point = chosen_for_reference(model, variants, self._keeps(attack))
+        return Pair(None, None) if point is None else self.reference(kind, point)
+
+    def _keeps(self, attack: str) -> float:
+        """Return the share of utility that an attacker has to leave, by the configuration."""
+        for stated in self.rows.folder.config.get("attacks", ()):
+            if stated["name"] == attack:
+                return float(stated["settings"].get("keeps", 0.9))
+        return 0.9
+
+    def _searched_reference(self, kind: str, attack: str) -> SearchedModel | None:
+        if self.rows.of_kind(kind, self.panel, f"{attack}@0") is None:
+            return None
+
+        def utility(variant: str) -> float | None:
+            row = self.rows.of_kind(kind, self.panel, variant)
+            return None if row is None else row.get(self.judge.headline.kept)
+
+        return SearchedModel(
+            utility, lambda variant: self.reference(kind, variant).gain, f"{attack}@0"
+        )
+
+    def _searched_seed(self, setting: Setting, plain: Row, attack: str) -> SearchedModel:
+        alone = Setting(setting.text, setting.epoch, (plain,))
+
+        def utility(variant: str) -> float | None:
+            row = self._row(plain, variant)
+            return None if row is None else row.get(self.judge.headline.kept)
+
+        def gain(variant: str) -> float | None:
+            if self._row(plain, variant) is None:
+                return None
+            return self._under(alone, variant).pairs[0].gain
+
+        return SearchedModel(utility, gain, f"{attack}@0")
+
+    def _under_search(self, setting: Setting, attack: str) -> UnderVariant:
+        """Return a setting under the attacker that is chosen for it, on the reporting seeds."""
+        sign = -self.judge.headline.sign if self._is_headline((self.column, self.column)) else 1.0
+        has_retain = self.rows.benchmark.has_retain
+        chosen = chosen_for_setting(
+            [self._searched_seed(setting, row, attack) for row in setting.rows],
+            self._searched_reference("retain", attack) if has_retain else None,
+            self._searched_reference("fine-tuned", attack),
+            self.searches[attack],
+            self._keeps(attack),
+            sign,
+        )
+        reporting = replace(setting, rows=tuple(setting.rows[place] for place in chosen.reporting))
+        if chosen.variant is not None:
+            return replace(self._under(reporting, chosen.variant), chosen=chosen)
+        # The numbers before the attack are the same for all attackers.
+        of_any = self._under(reporting, self.searches[attack][0])
+        return replace(
+            of_any,
+            pairs=tuple(Pair(pair.before, None) for pair in of_any.pairs),
+            has_all_seeds=False,
+            chosen=chosen,
+        )
 
     def _row(self, plain: Row, variant: str) -> Row | None:
         return self.rows.by_place.get((plain.record.id, plain.epoch, variant))
@@ -276,7 +377,7 @@ class PanelUnderAttack:
                 pairs.append(Pair(None, None))
                 continue
             # The method is gone at the attack's first point already.
-            first = None if is_bypassed else self._row(plain, f"{attack_of(variant)}@0")
+            first = None if is_bypassed else self._row(plain, _first_point(variant))
             before = self._before(plain, first, row, variant, measured[0])
             pairs.append(Pair(before, None if row is None else row.get(measured[1])))
         # A seed that ended before the epoch has no number, and must not disappear in a mean.
@@ -312,7 +413,7 @@ class PanelUnderAttack:
             return first.get(column)
         if plain is None:
             return None
-        if attack_of(variant) not in ASKS_SOME_ROWS:
+        if attack_of(variant) not in ASKS_SOME_ROWS and not is_trial(variant):
             return plain.get(column) if column in plain.values else self._computed(plain, column)
         if attacked is None and attack_of(variant) != "second-turn":
             # An attack asks all models the same rows, unless it reads their answers.

@@ -29,7 +29,8 @@ def numbers_in_sentences(
     sure: its seeds if there are several; of a test, the questions and the least D that is
     significant. lasts: per cent that comes back under the worst attack with the ends of its
     interval, all cut at 0 and 100, the number before and under it, the retain model's, and the
-    start model's before it.
+    start model's before it. If the attack searches, also the number of attackers, the steps of the
+    one that was chosen, and the retain model's number under its own strongest attacker.
     """
     leader = next((entry for entry in panel.entries if entry.is_ranked), None)
     if panel.fault == "knows nothing":
@@ -65,6 +66,11 @@ def numbers_in_sentences(
             lasting.start[variant][0],
         )
         lasts += [number for number in numbers if number is not None]
+        chosen = lasting.attackers.get(variant)
+        if chosen is not None and chosen.variant is not None:
+            lasts += [chosen.trials, int(chosen.variant.rpartition(".")[2])]
+            _, own = lasting.own_retain.get(variant, (None, None))
+            lasts += [] if own is None else [own]
     sure: list[float] = []
     if len(leader.shown.seeds) > 1:
         sure.append(len(leader.shown.seeds))

@@ -9,7 +9,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 MODULES = (
     *("read", "texts", "numbers", "benchmarks", "rows", "settings", "means", "places", "choices"),
-    *("lasting", "comparison", "sentences", "tracked", "claims"),
+    *("attackers", "lasting", "comparison", "sentences", "tracked", "claims"),
 )
 """Modules that compute. Others compare, and import both sides."""
 CHECKED = (

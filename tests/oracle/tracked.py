@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from tests.oracle.attackers import is_choice
 from tests.oracle.means import Setting
 from tests.oracle.places import Judge, judge_of
 from tests.oracle.read import Record
@@ -25,7 +26,8 @@ def tracked_metrics(
     `under.<variant>/<column>`. What is kept and what is forgotten by the headline are there once
     more, as `at_a_glance/utility` and `at_a_glance/forgetting`. `best/…` is of the run's best
     epoch, by the rule of every table, and its step is 0. In a sweep with `select` or `tune` it is
-    of the chosen epoch, and only runs that report a choice have it. Undefined numbers are left out.
+    of the chosen epoch, and only runs that report a choice have it. Undefined numbers are left out,
+    and so are those of the rows on which a search chooses its attacker.
 
     Args:
         rows: Of the folder.
@@ -37,7 +39,7 @@ def tracked_metrics(
     metrics: dict[tuple[str, int], float] = {}
     for row in of_record:
         for column, value in row.values.items():
-            if value is not None:
+            if value is not None and not is_choice(row.variant):
                 metrics[_name(row, column, sets.get(column)), row.epoch] = value
     judge = judge_of(rows, record.panel)
     for row in of_record:

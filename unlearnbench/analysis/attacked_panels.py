@@ -38,6 +38,7 @@ from unlearnbench.analysis.yardstick import Yardstick, memorization_column, yard
 from unlearnbench.api.attack import Attack
 from unlearnbench.results.asked_rows import NumbersBefore, Observed
 from unlearnbench.results.attack_variants import (
+    Trial,
     asked_part,
     attack_of,
     is_before_attack,
@@ -135,11 +136,8 @@ class _PanelUnderAttack:
         """The variant before the first step, by attack and part of the rows, see `asked_part`."""
         first_points = set(self.first_points.values())
         others = [name for name in names if name not in first_points]
-        self.trial_points: dict[str, tuple[str, ...]] = defaultdict(tuple)
+        self.trial_points = _trial_points(others)
         """By attack that searches, the points of its attackers on the rows of the report."""
-        for name in others:
-            if trial_of(name) is not None and not is_choice(name):
-                self.trial_points[attack_of(name)] += (name,)
         untuned = [name for name in others if trial_of(name) is None]
         self.variants = (*untuned, *map(tuned_variant, self.trial_points))
         """All variants without first points. A search has one variant."""
@@ -418,7 +416,8 @@ class _PanelUnderAttack:
     def _was_made_on_runs(self, search: Search) -> bool:
         """Whether any run was attacked by a search."""
         first_point = self.first_points.get(search.attack)
-        return any(first_point in rows for rows in self.rows_of_run.values())
+        rows = self.rows_of_run.values()
+        return any(first_point in of_run and of_run[first_point].kind == "run" for of_run in rows)
 
     def _under_search(
         self, setting: Setting, attacked_of_seed: Sequence[_RowsByVariant], variant: str
@@ -431,10 +430,10 @@ class _PanelUnderAttack:
             variant: The variant that stands for the search.
         """
         search = self.searches[variant]
-        choice_count = seeds_of_choice(len(setting.rows))
-        first_reported = choice_count if len(setting.rows) > 1 else 0
+        seed_count = len(setting.rows)
+        choice_count = seeds_of_choice(seed_count)
         choosing = slice(None, choice_count)
-        reporting = slice(first_reported, None)
+        reporting = slice(choice_count if seed_count > 1 else 0, None)
 
         bypassed = setting.rows[0].at_inference and self.white_box(search.attack)
         seeds: list[AttackedModel] = []
@@ -444,8 +443,9 @@ class _PanelUnderAttack:
         models = seeds[choosing]
         references = {kind: self._reference(kind, search) for kind in self.attackers_of}
         others = [model for model in references.values() if model is not None]
-        missing = search.problem(models, others)
-        strongest = search.strongest(models, references["retain"])
+        retain = references["retain"]
+        missing = search.problem(models, others, retain)
+        strongest = None if missing else search.strongest(models, retain)
         # Without an attacker, the numbers before the attack are known, and none under it.
         point = strongest or search.points[-1]
         reported = replace(setting, rows=setting.rows[reporting])
@@ -569,6 +569,20 @@ class _PanelUnderAttack:
             )
             self.gains_of_retain[variant] = gains_of(before, after, retain_rows, self.observed)
         return question_gains(own, self.gains_of_retain[variant], measured.sign)
+
+
+def _trial_points(variants: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Return the points of attackers on the rows of the report, by attack that searches.
+
+    They are in the order of attackers and steps. The order of the rows does not show it, because a
+    model lacks the points of an attacker that has failed on it.
+    """
+    trials: dict[str, dict[str, Trial]] = defaultdict(dict)
+    for variant in variants:
+        trial = trial_of(variant)
+        if trial is not None and not is_choice(variant):
+            trials[attack_of(variant)][variant] = trial
+    return {attack: tuple(sorted(of, key=of.__getitem__)) for attack, of in trials.items()}
 
 
 def _no_questions() -> None:

@@ -9,6 +9,9 @@ effect. So the choice and the report have nothing in common:
 - **Seeds.** The first third of a setting's seeds, at least one, belongs to the choice, the others
   to the report. With one seed, only the rows are divided.
 
+On few rows, gains are often tied. Then the point after most steps is chosen, as an adversary would
+who sees no difference: a tie must not favour the method that is attacked.
+
 A trial point counts if the attacked model keeps a share of its own utility (`keeps`, by default
 90 %), as a mean over the seeds of the choice. Whoever breaks a model has not recovered anything.
 
@@ -33,6 +36,8 @@ DEFAULT_LEAST_UTILITY = 0.9
 """Share of utility if the settings of an attack are not known, as in a leaderboard."""
 MOVED = 1e-3
 """Change of a number below which an attacker has not moved a model."""
+_ROUNDING = 1e-9
+"""Equal gains may differ in their last digits, since they are means over rows in another order."""
 _SETTING_NAMES = {
     "learning_rate": "learning rate {}",
     "lora_rank": "LoRA rank {}",
@@ -107,37 +112,54 @@ class Search:
                 subtracts nothing.
 
         Returns:
-            None if no point counts. Of points with the same gain, it is the first.
+            None if no point counts, see `problem`. Of points with the same gain, it is the one
+            after most steps, and of these the first.
+        """
+        excess_of_point = self._excess(models, retain)
+        if not excess_of_point:
+            return None
+        most = max(excess_of_point.values())
+        tied = [point for point, excess in excess_of_point.items() if excess > most - _ROUNDING]
+        return max(tied, key=_steps)
+
+    def _excess(
+        self, models: Sequence[AttackedModel], retain: AttackedModel | None
+    ) -> dict[str, float]:
+        """Return what is gained beyond the retain model on the rows of the choice.
+
+        Returns:
+            Means over the seeds by counting trial point, in the direction of more memorisation. A
+            point is missing if a gain is not known: the retain model may not have reached it.
         """
         sign = 1.0 if self.measured is None else self.measured.sign
         excess_of_point: dict[str, float] = {}
         for point in self.counting(models):
-            gains = [model.shift(point + CHOICE).gain for model in models]
-            known = [gain for gain in gains if gain is not None]
-            if len(known) < len(gains):
-                continue
+            gains = _gains(models, point + CHOICE)
             taught = 0.0 if retain is None else retain.shift(point + CHOICE).gain
-            if taught is None:
-                # Without the retain model's gain nothing can be said under this attacker.
-                continue
-            excess_of_point[point] = sign * fmean(known) - max(0.0, sign * taught)
-        if not excess_of_point:
-            return None
-        return max(excess_of_point, key=lambda point: excess_of_point[point])
+            if len(gains) == len(models) and taught is not None:
+                excess_of_point[point] = sign * fmean(gains) - max(0.0, sign * taught)
+        return excess_of_point
 
-    def problem(self, models: Sequence[AttackedModel], others: Iterable[AttackedModel]) -> str:
+    def problem(
+        self,
+        models: Sequence[AttackedModel],
+        others: Iterable[AttackedModel],
+        retain: AttackedModel | None = None,
+    ) -> str:
         """Say why no attacker of this search can be reported; empty if one can be.
 
         Args:
             models: The seeds of the choice of a setting.
             others: The retain and the start model.
+            retain: The retain model, as in `strongest`.
         """
         if not self._moves(models) and not self._moves(others):
             return (
                 f"none of the {counted(self.trials, 'attacker')} of {self.attack} moved a model "
                 f"by more than {MOVED:g}; search higher learning rates, or more steps"
             )
-        if not self.counting(models):
+        counting = self.counting(models)
+        if not counting:
             most = [
                 fmean(known)
                 for point in self.points
@@ -147,6 +169,19 @@ class Search:
             return (
                 f"no attacker of {self.attack} left {100 * self.least_utility:g} % of the model's "
                 f"own utility ({gentlest}); search lower learning rates, or lower `keeps`"
+            )
+        if not self._excess(models, retain):
+            are_known = any(
+                len(_gains(models, point + CHOICE)) == len(models) for point in counting
+            )
+            if are_known:
+                return (
+                    f"the retain model has no number under any attacker of {self.attack} that left "
+                    "enough utility"
+                )
+            return (
+                f"a number is undefined under every attacker of {self.attack} that left enough "
+                "utility"
             )
         return ""
 
@@ -182,6 +217,18 @@ class Search:
         searched = getattr(self.plugin, "search", None) or {}
         texts = [_setting_text(name, getattr(attacker, name)) for name in searched]
         return ", ".join([*texts, steps])
+
+
+def _gains(models: Iterable[AttackedModel], variant: str) -> list[float]:
+    """Return the gains of models under a variant, as far as they are known."""
+    gains = (model.shift(variant).gain for model in models)
+    return [gain for gain in gains if gain is not None]
+
+
+def _steps(point: str) -> int:
+    """Return the optimiser steps of a trial point."""
+    trial = trial_of(point)
+    return 0 if trial is None else trial.step
 
 
 def _setting_text(name: str, value: object) -> str:

@@ -157,8 +157,7 @@ def _share(attacked: AttackedSetting) -> tuple[float | None, Interval | None]:
     lasting = attacked.lasting_interval
     if lasting is None:
         return share, None
-    low = max(0.0, 1 - lasting.high)
-    high = min(1.0, 1 - lasting.low)
+    low, high = (min(1.0, max(0.0, 1 - end)) for end in (lasting.high, lasting.low))
     return share, replace(lasting, mean=share, low=low, high=high)
 
 

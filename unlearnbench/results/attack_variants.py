@@ -126,9 +126,12 @@ def prompt_variants(variants: Iterable[str]) -> list[str]:
 
 
 def may_leave_rows_out(variant: str) -> bool:
-    """Whether an attack may ask only some rows; also True if it is not installed here."""
+    """Whether an attack may ask only some rows; also True if it is not installed here.
+
+    A search asks every row, but each of its two parts has only some of them.
+    """
     kind = attack_class(attack_of(variant))
-    return kind is None or kind.selects is not Attack.selects
+    return kind is None or kind.selects is not Attack.selects or trial_of(variant) is not None
 
 
 def asks_all_models_alike(variant: str) -> bool:

@@ -54,6 +54,21 @@ def test_the_strongest_attacker_has_the_largest_gain_beyond_the_retain_models() 
     assert search().strongest([*setting, model(of_points(0.9, 0.0, 0.4))]) == POINTS[0]
 
 
+def test_gains_that_differ_by_rounding_are_tied_and_the_first_attacker_is_chosen() -> None:
+    assert search().strongest([model(of_points(0.0, 0.3, 0.3 + 1e-12))]) == POINTS[1]
+    assert search().strongest([model(of_points(0.0, 0.3, 0.3 + 1e-6))]) == POINTS[2]
+
+
+def test_of_tied_attackers_the_one_after_most_steps_is_chosen() -> None:
+    """Otherwise, a tie on few rows would favour the method that is attacked."""
+    points = ("relearning@t1.3", "relearning@t1.13", "relearning@t2.3", "relearning@t2.13")
+    tied = model(dict.fromkeys(points, 0.2))
+    assert search(points).strongest([tied]) == "relearning@t1.13"
+    assert search(points).strongest([model({**dict.fromkeys(points, 0.2), points[2]: 0.3})]) == (
+        "relearning@t2.3"
+    )
+
+
 def test_an_attacker_that_breaks_the_model_does_not_count() -> None:
     broken = model(of_points(0.1, 0.5, 0.4), {POINTS[1]: 0.89})
     assert search().counting([broken]) == [POINTS[0], POINTS[2]]
@@ -76,6 +91,25 @@ def test_problems_of_a_search_are_named() -> None:
     problem = search().problem([broken], [])
     assert "no attacker of relearning left 90 %" in problem
     assert "the gentlest left 71 %" in problem
+
+
+def test_a_search_whose_counting_attackers_cannot_be_compared_says_why() -> None:
+    one = model(of_points(0.1, 0.5, 0.9), {POINTS[2]: 0.2})
+    gains_of_retain = {POINTS[2]: 0.0}
+    retain = AttackedModel(
+        1.0,
+        {POINTS[2]: 1.0},
+        lambda variant: Shift(0.1, gains_of_retain.get(variant.removesuffix(CHOICE))),
+    )
+    assert search().strongest([one], retain) is None
+    assert search().problem([one], [retain], retain) == (
+        "the retain model has no number under any attacker of relearning that left enough utility"
+    )
+    unknown = AttackedModel(1.0, dict.fromkeys(POINTS, 1.0), lambda _: Shift(0.1, None))
+    moved = model(of_points(0.1, 0.5, 0.9))
+    assert search().problem([unknown], [moved]) == (
+        "a number is undefined under every attacker of relearning that left enough utility"
+    )
 
 
 def test_half_of_the_rows_and_a_third_of_the_seeds_choose() -> None:
@@ -175,6 +209,53 @@ def test_a_setting_without_a_counting_attacker_has_no_score_and_a_reason() -> No
     assert setting.worst is None
     assert setting.why_not.startswith("no attacker of relearning left 90 % of the model's own")
     assert "the gentlest left 50 %" in setting.why_not
+
+
+def test_tied_attackers_are_in_their_order_whatever_another_run_has_reached() -> None:
+    """The first run lacks attacker 1, under which as much comes back of the second run."""
+    failed = rows_of("run", {"0": (0.1, 0.1), "t2.5": (0.2, 0.2)})
+    tied = {"0": (0.1, 0.1), "t1.5": (0.3, 0.6), "t2.5": (0.4, 0.6)}
+    attacked = [*failed, *rows_of("run", tied, method="simnpo")]
+    references = [
+        *rows_of("retain", {point: (0.1, 0.1) for point in ("0", "t1.5", "t2.5")}),
+        *rows_of("fine-tuned", {point: (0.9, 0.9) for point in ("0", "t1.5", "t2.5")}),
+    ]
+    plain = [row("run", 0.1), row("run", 0.1, method="simnpo")]
+    (found,) = attacked_panels(
+        panels([*PLAIN, *plain]), [*references, *attacked], plugins={"relearning": ATTACK}
+    )
+    (under,) = next(one for one in found.settings if one.setting.family == "simnpo").under
+    assert under.evaluated == "relearning@t1.5"
+
+
+def test_numbers_under_an_attacker_that_was_not_chosen_are_no_score() -> None:
+    """The retain model lacks attacker 1, and attacker 2 broke the model: nothing is chosen."""
+    references = [
+        *rows_of("retain", {"0": (0.1, 0.1), "t2.5": (0.2, 0.3)}),
+        *rows_of("fine-tuned", {"0": (0.9, 0.9), "t1.5": (0.9, 0.9), "t2.5": (0.9, 0.9)}),
+    ]
+    points = {"0": (0.1, 0.1), "t1.5": (0.6, 0.6), "t2.5": (0.9, 0.9)}
+    attacked = rows_of("run", points, kept={"t2.5": 0.3})
+    (found,) = attacked_panels(
+        panels([*PLAIN, row("run", 0.1)]), [*references, *attacked], plugins={"relearning": ATTACK}
+    )
+    (setting,) = found.settings
+    assert setting.lasting is None
+    assert setting.why_not.startswith("the retain model has no number under any attacker")
+
+
+def test_a_search_that_no_run_was_attacked_by_is_not_missing() -> None:
+    """As with other attacks: that of a retain model alone says nothing about settings."""
+    attacked = [row("run", 0.3, "paraphrase")]
+    references = [row("retain", 0.1, "paraphrase"), row("fine-tuned", 0.9, "paraphrase")]
+    (found,) = attacked_panels(
+        panels([*PLAIN, row("run", 0.1)]),
+        [*REFERENCES, *references, *attacked],
+        plugins={"relearning": ATTACK},
+    )
+    (setting,) = found.settings
+    assert setting.why_not == ""
+    assert setting.worst is not None
 
 
 def test_a_setting_that_the_search_did_not_attack_has_no_score() -> None:

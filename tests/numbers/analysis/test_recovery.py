@@ -49,6 +49,20 @@ def test_a_share_and_its_interval_lie_from_0_to_1() -> None:
     assert line.interval.high == pytest.approx(0.159 / 0.8, abs=1e-3)
 
 
+def test_an_interval_beyond_1_is_cut_at_both_ends() -> None:
+    """Both seeds gain more than was removed: the range is not from 107 % to 100 %."""
+    runs = [row("run", 0.1, seed=seed) for seed in range(2)]
+    attacked = [
+        one
+        for seed, value in enumerate((1.06, 1.2))
+        for one in variants("run", dict.fromkeys(FEW, value), seed=seed)
+    ]
+    line = only(runs, attacked)
+    assert line.share == 1.0
+    assert line.interval is not None
+    assert (line.interval.low, line.interval.high) == (1.0, 1.0)
+
+
 def test_a_method_without_a_score_says_why_in_short() -> None:
     plain = [
         row("run", 0.1, method="good"),

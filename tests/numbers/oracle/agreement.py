@@ -509,7 +509,7 @@ def _scorecard_latex(views: Views, claims: Claims) -> Found:
                     yield Disagreement(view, f"{_label(panel)}, {name}, {title}", said, mean)
                     continue
                 # The interval of lasting is over questions if there is one seed.
-                is_over_seeds = title != "Lasting" or len(_seeds(entry)) > 1
+                is_over_seeds = title != "Lasting" or _reporting_seeds(entry) > 1
                 said_ends = _ends_of(cells[title].replace("$^\\dagger$", ""))
                 if said is not None and is_over_seeds and not _same_ends(said_ends, ends, digits):
                     place = f"{_label(panel)}, {name}, interval of {title}"
@@ -518,6 +518,13 @@ def _scorecard_latex(views: Views, claims: Claims) -> Found:
 
 def _seeds(entry: EntryClaim) -> tuple[int, ...]:
     return () if entry.shown is None else entry.shown.seeds
+
+
+def _reporting_seeds(entry: EntryClaim) -> int:
+    """Count the seeds that Lasting is of. Under a search, other seeds have chosen the attacker."""
+    lasting = entry.lasting
+    chosen = None if lasting is None else lasting.attackers.get(lasting.variant or "")
+    return len(_seeds(entry)) if chosen is None else len(chosen.reporting)
 
 
 def _latex_number(cell: str) -> tuple[float | None, int]:
@@ -833,7 +840,12 @@ def _page_lasting(
             name = cells["Method"].text
             for title, attack in names.items():
                 if title in cells:
-                    of_models = [c.retain if name == "retain model" else c.start for c in claimed]
+                    of_models = [
+                        {**c.retain, **c.own_retain}
+                        if name == "retain model"
+                        else {**c.start, **c.own_start}
+                        for c in claimed
+                    ]
                     numbers = {v: pair for of_model in of_models for v, pair in of_model.items()}
                     place = f"{_label(panel)}, {name}, {title}"
                     points = shown_points.get(attack, set())
@@ -854,12 +866,27 @@ def _page_lasting(
                     place = f"{_label(panel)}, {cells['Method'].text}, {title} {point}"
                     yield Disagreement(view, place, number, {v: after[v] for v in at})
         if entry is not None and entry.lasting is not None:
+            yield from _page_attackers(
+                view, f"{_label(panel)}, {cells['Method'].text}", cells, entry
+            )
             said, score = cells["Lasting"].value, entry.lasting.score
             if not same(said, score):
                 place = f"{_label(panel)}, {cells['Method'].text}, lasting"
                 yield Disagreement(view, place, said, f"{score} ({entry.lasting.reason})")
     yield from _page_steps(view, table, panel, plan)
     yield from _page_leaks(table, panel, claims, plan)
+
+
+def _page_attackers(view: str, place: str, cells: Mapping[str, Cell], entry: EntryClaim) -> Found:
+    """Compare the attackers of searches, whose answers the line opens."""
+    claimed = {} if entry.lasting is None else entry.lasting.attackers
+    for cell in cells.values():
+        for link in cell.links:
+            name = link.get("data-variant", "")
+            attack, _, point = name.partition("@")
+            chosen = claimed.get(f"{attack}@tuned")
+            if chosen is not None and _OF_SEARCH.fullmatch(point) and name != chosen.variant:
+                yield Disagreement(view, f"{place}, attacker", name, chosen.variant)
 
 
 def _page_other_line(
@@ -968,11 +995,15 @@ def _attacks(plan: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
 
 _TRAINING = ("relearning", "fine-tuning")
 """Attacks whose points are steps."""
+_OF_SEARCH = re.compile(r"tuned|t\d+\.\d+|attacker \d+, \d+ steps?")
+"""Points of a search, by name and in words: all of them are the attacker that was chosen."""
 
 
 def _in_words(variant: str) -> str:
     """The point of a variant as the page names it: `13 steps`."""
     attack, _, point = variant.partition("@")
+    if _OF_SEARCH.fullmatch(point):
+        return "tuned"
     if attack not in _TRAINING:
         return point
     return "1 step" if point == "1" else f"{point} steps"
@@ -1001,7 +1032,7 @@ def _linked_point(cell: Cell) -> str:
         label = re.split(r" \[| min-max", link.get("title", "").removesuffix(": answers"))[0]
         _, _, point = label.partition(", ")
         if point:
-            return point
+            return "tuned" if _OF_SEARCH.fullmatch(point) else point
     return ""
 
 
