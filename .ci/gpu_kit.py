@@ -4,7 +4,7 @@
                     [--present NAME...]
     gpu_kit.py join PARTS KIT      on the GPU machine, when parts have come, in their order
     gpu_kit.py call N... --out DIR [--tiny] [--select RUN]     there: KIT/.ci/gpu_kit.py
-    gpu_kit.py rehearse --out DIR  calls 1 to 9 at tiny size on a CPU, from a checkout or a kit
+    gpu_kit.py rehearse --out DIR  calls 1 to 10 at tiny size on a CPU, from a checkout or a kit
 
 The kit is laid out as the checkout. It needs torch, transformers and accelerate where it runs, and
 brings along what else the tests, the measurements and single runs import. A call writes
@@ -46,7 +46,8 @@ SDISTS = ("rouge-score",)
 MODEL = "smollm2-135m"
 COPIED = (".ci/gpu_kit.py", "pyproject.toml", "tests/**/*.py", "benchmarks/*.py")
 REAL: dict[str, Any] = {
-    "small": "llama3-1b", "large": "llama2-7b", "forget": 0.1, "retain": "retain90", "gpu": 1,
+    "small": "llama3-1b", "large": "llama2-7b", "shared": "100m", "processes": "1 2 4 6",
+    "forget": 0.1, "retain": "retain90", "gpu": 1,
     "tests": "-m gpu", "sizes": "4096x2048x128256", "batch": 32, "large_batch": 16, "few": "",
     # Call 3 with all 817 questions did not end within its 570 s on an H200.
     "evaluated_rows": 64, "dtype": "bfloat16", "repeats": 3, "epochs": 5, "run_epochs": 2,
@@ -54,7 +55,8 @@ REAL: dict[str, Any] = {
 }  # fmt: skip
 """Values in CALLS."""
 TINY = {
-    "small": "llama3-quick", "large": "llama3-quick", "forget": 0.01, "retain": "retain99",
+    "small": "llama3-quick", "large": "llama3-quick", "shared": "llama3-quick",
+    "processes": "1 2", "forget": 0.01, "retain": "retain99",
     "gpu": 0, "tests": "-k 'left_on or has_the_gpu or group_of_one'", "sizes": "64x8x50",
     "batch": 4, "large_batch": 4, "few": "--rows 1", "evaluated_rows": 1, "dtype": "float32",
     "repeats": 1, "epochs": 1, "run_epochs": 1, "after": 2,
@@ -120,6 +122,13 @@ CALLS: dict[int, tuple[Any, ...]] = {
         "optimiser steps in bf16, 7B, on a GPU of 140 GB", 570,
         STEP + "--size {large} --methods ce-u --batch-size {large_batch} --repeats 1 "
         "--out {out}/step-7b.json",
+    ),
+    10: (
+        "one to six runs of 100M on one GPU at the same time", 570,
+        "benchmarks.models {shared_model} {shared} {tofu}",
+        "benchmarks.gpu_sharing {shared_model} --data {tofu} --forget {forget} --epochs "
+        "{run_epochs} --processes {processes} --rows {evaluated_rows} "
+        "--out {out}/gpu-sharing.json",
     ),
 }  # fmt: skip
 """Title, seconds and commands; a model that an earlier call has made is there."""
@@ -230,7 +239,7 @@ def commands(number: int, out: Path, tiny: bool, tofu: Path, select: int) -> lis
     """The commands of a call as words behind `python -m`."""
     values = REAL | (TINY if tiny else {}) | {"out": out, "tofu": tofu, "runs": BUILD / "runs"}
     values |= {"number": number, "select": select}
-    for size in ("small", "large"):
+    for size in ("small", "large", "shared"):
         values[f"{size}_model"] = BUILD / "gpu-models" / str(values[size])
     values["set"] = SET.format(**values)
     return [shlex.split(line.format(**values)) for line in CALLS[number][2:]]

@@ -14,7 +14,18 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import decoding, evaluation, losses, modifiers, peer, step, sweep, tables, timer
+from benchmarks import (
+    decoding,
+    evaluation,
+    gpu_sharing,
+    losses,
+    modifiers,
+    peer,
+    step,
+    sweep,
+    tables,
+    timer,
+)
 from benchmarks.models import random_model
 from benchmarks.plain_evaluator import PlainEvaluator, PlainResult
 from benchmarks.plain_losses import PlainPredictions
@@ -384,3 +395,13 @@ def test_a_table_of_100_000_rows_is_read_in_seconds_and_little_memory(
     assert int(count) == 100_000
     assert float(seconds) < 5
     assert int(kibibytes) < 500 * 1024
+
+
+def test_runs_beside_other_runs_are_compared_with_themselves() -> None:
+    def reports(*values: float | None) -> list[dict[str, Any]]:
+        return [{"run": str(index), "metrics": {"m": value}} for index, value in enumerate(values)]
+
+    alone, two = {"runs": reports(0.5)}, {"runs": reports(0.5, 0.1)}
+    assert gpu_sharing.largest_difference([alone, two]) == 0
+    assert gpu_sharing.largest_difference([alone, {"runs": reports(0.25, 0.1)}, two]) == 0.25
+    assert gpu_sharing.largest_difference([alone, {"runs": reports(None)}]) == float("inf")

@@ -36,6 +36,7 @@ from unlearnbench.evaluation.generation import decode
 from unlearnbench.evaluation.predictor import Predictor
 from unlearnbench.evaluation.prefix_tree import build_tree
 from unlearnbench.models.device import use_device
+from unlearnbench.models.gpu_probe import TorchProbe
 from unlearnbench.models.replays import Replays
 from unlearnbench.models.source import Source
 from unlearnbench.models.templates import TEMPLATES
@@ -99,6 +100,45 @@ def test_a_run_has_the_gpu_that_it_was_given(device: str) -> None:
     assert os.environ.get("CUDA_VISIBLE_DEVICES") != ""
     use_device(Resources(gpu=1))
     assert not torch.backends.cuda.cudnn_sdp_enabled()
+
+
+@on_both
+def test_the_probe_of_shared_gpus_sees_memory_and_busy_time(
+    device: str, record_property: Callable[[str, object], None]
+) -> None:
+    """A gibibyte is held, and the GPU multiplies matrices without a pause."""
+    probe = TorchProbe()
+    probe.start()
+    if device == "cpu":
+        assert probe.finish().memory == 0
+        return
+    held = torch.zeros(2**30, dtype=torch.uint8, device=device)
+    matrix = torch.randn(4096, 4096, device=device)
+    begin = time.monotonic()
+    while time.monotonic() - begin < 4:
+        matrix = (matrix @ matrix).clamp(-1, 1)
+        torch.cuda.synchronize()
+    used = probe.finish()
+    record_property("used", used._asdict())
+    assert held.nbytes < used.memory <= used.total
+    assert used.device == torch.cuda.get_device_name()
+    # A part of a GPU (MIG) has no busy time.
+    assert used.busy is None or 0.5 < used.busy <= 1
+
+
+@on_a_gpu
+@pytest.mark.usefixtures("device")
+def test_a_measured_share_is_all_the_memory_of_its_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("unlearnbench.base.gpu_share._share_of_process", [0.25])
+    try:
+        use_device(Resources(gpu="auto"))
+        assert torch.cuda.get_per_process_memory_fraction() == 0.25
+    finally:
+        monkeypatch.undo()
+        use_device(Resources(gpu="auto"))
+    assert torch.cuda.get_per_process_memory_fraction() == 1
 
 
 @on_both
