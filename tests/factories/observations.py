@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from scipy.stats import entropy
 
 from unlearnbench.api.benchmark import Question
 from unlearnbench.api.metric import EXTRA, GRADIENTS, MOMENTS, SCORED_ONLY, Reads, Role
@@ -97,7 +98,7 @@ def subset(seen: SetEvaluation, keep: Sequence[int]) -> SetEvaluation:
     }
     changed |= {
         name: tuple(values[i] for i in keep) if (values := getattr(seen, name)) else ()
-        for name in ("questions", "generated", "references", "options", "labels")
+        for name in ("questions", "generated", "references", "sentences", "options", "labels")
     }
     changed |= {
         name: None if (values := getattr(seen, name)) is None else values[index]
@@ -220,6 +221,9 @@ def _observed_set(
         start_loss=0.3 + (1 - known) * more.uniform(0.5, 1.5, n)
         if "start_loss" in extra and is_generated
         else None,
+        token_entropy=np.array([_word_entropy(text) for text in generated])
+        if "token_entropy" in extra and is_generated
+        else None,
         samples=_sampled(words, known, undefined, samples, knowledge.seed, asked)
         if samples and role == "forget" and is_generated
         else None,
@@ -233,6 +237,15 @@ def _moments(loss: np.ndarray, uniform: Sequence[FloatArray]) -> tuple[np.ndarra
     mean = (-1.0 - values - 0.1 * np.nan_to_num(loss)).astype(np.float32)
     variance = (0.5 + values).astype(np.float32)
     return np.where(np.isnan(loss), np.nan, mean), np.where(np.isnan(loss), np.nan, variance)
+
+
+def _word_entropy(text: str) -> float:
+    """Return the normalised entropy of a text's words, which are the tokens of these models."""
+    words = text.split()
+    if len(words) < 2:
+        return 0.0
+    _, counts = np.unique(words, return_counts=True)
+    return float(entropy(counts) / np.log(len(words)))
 
 
 def _greedy_answer(words: Sequence[str], hits: Sequence[bool], asked: str) -> str:

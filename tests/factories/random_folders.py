@@ -493,6 +493,9 @@ def _evaluation(made: _Draw, document: Mapping[str, Any], source: str) -> dict[s
         evaluation["metrics"]["rouge"] = {}
     if source == "synthetic" and made.has("metrics that read more", 0.15):
         evaluation["metrics"] |= {"fluency": {}, "mia-grad-norm": {}}
+        # The number of the folder decides, because a draw would change all later folders.
+        if made.number % 2:
+            evaluation["metrics"]["token-entropy"] = {}
     return evaluation
 
 

@@ -71,6 +71,7 @@ ROW_METRICS: Mapping[str, RowMetric] = {
     "repetition": metrics.repetition,
     "rouge": metrics.rouge,
     "rouge-f1": metrics.rouge_f1,
+    "token-entropy": metrics.token_entropy,
     "truth-ratio": metrics.truth_ratio,
     "truth-ratio-share": metrics.truth_ratio_share,
     "verbatim-leak": metrics.verbatim_leak,
@@ -164,6 +165,8 @@ SCORED_ON_EVERY_BENCHMARK: Mapping[str, frozenset[str]] = {
 """Roles that a benchmark needs sets of, for a score that every such benchmark reports."""
 IF_NAMED = frozenset({"forget", "retain"})
 """Roles of the sets on which other metrics of rows are reported if a configuration names them."""
+ALSO_ON_FACTS = frozenset({"token-entropy"})
+"""Such metrics that are also reported on sets of general knowledge."""
 
 
 @dataclass(frozen=True)
@@ -189,7 +192,8 @@ class Benchmark:
             if metric in ROW_METRICS:
                 roles = ON_EVERY_BENCHMARK.get(metric, frozenset())
                 if not roles and metric in chosen:
-                    roles = IF_NAMED
+                    on_facts = {"general"} if metric in ALSO_ON_FACTS else set()
+                    roles = IF_NAMED | on_facts
                 if sets := tuple(name for name, role in self.roles.items() if role in roles):
                     yield Use(metric, sets, settings)
             else:

@@ -219,6 +219,11 @@ def fluency(seen: SetObservations, settings: Settings) -> Array | None:
     return None if seen.start_loss is None else np.exp(-seen.start_loss)
 
 
+def token_entropy(seen: SetObservations, settings: Settings) -> Array | None:
+    """Entropy of the greedy answer's tokens by the largest one, which is an observation."""
+    return seen.token_entropy
+
+
 def choice_accuracy(seen: SetObservations, settings: Settings) -> Array | None:
     """1 if the true answer is the likeliest option by the log-probability per `per`, else 0.
 

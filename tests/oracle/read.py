@@ -71,6 +71,7 @@ class SetObservations:
     compressed_bytes: Array | None
     grad_norm: Array | None
     start_loss: Array | None
+    token_entropy: Array | None
     word_rule: str
     places: NDArray[np.int64] | None
     """[n] Places of the rows among all rows of the set, if an attack left some out."""
@@ -288,6 +289,7 @@ def _set(texts: Mapping[str, Any], columns: Mapping[str, NDArray[Any]]) -> SetOb
         compressed_bytes=numbers_if_there("compressed_bytes"),
         grad_norm=numbers_if_there("grad_norm"),
         start_loss=numbers_if_there("start_loss"),
+        token_entropy=numbers_if_there("token_entropy"),
         word_rule=word_rule,
         places=columns["places"].astype(np.int64) if "places" in columns else None,
     )

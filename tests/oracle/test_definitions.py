@@ -44,6 +44,7 @@ def observed(count: int = 1, **columns: object) -> SetObservations:
         "compressed_bytes": None,
         "grad_norm": None,
         "start_loss": None,
+        "token_entropy": None,
         "word_rule": "ascii",
         "places": None,
     }

@@ -158,6 +158,9 @@ class MetricUse:
     """First part of the columns' names. Defaults to the metric's name with underscores."""
     unless: Reference | None = None
     """Model in whose presence the metric is left out, because another metric is better then."""
+    if_named: tuple[str, ...] = ()
+    """Metrics that a configuration has to name (`evaluation.metrics`). Without one of them, this
+    metric is left out."""
 
 
 _PROMPT_SETTINGS = (
@@ -213,6 +216,12 @@ class Question:
     tag: str = ""
     """Text before the answers of the row and of its examples, such as `Answer:`. It is scored and
     generated together with an answer, but it is not a part of the reference."""
+    sentence_answer: str = ""
+    """The answer as a whole sentence, with which metrics of meaning compare a generated answer.
+
+    Empty if the answer itself is one. It is neither scored nor a reference of ROUGE, and no part of
+    fingerprints.
+    """
     labels: tuple[str, ...] = ()
     """Names, such as a task or a subject, by which metrics select some rows of a set."""
     score: float | tuple[float, ...] | None = field(default=None, compare=False)

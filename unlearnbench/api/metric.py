@@ -33,6 +33,7 @@ from unlearnbench.api.observations import FloatArray, SetEvaluation
 from unlearnbench.api.plugin_code import plugin_code, source_file
 from unlearnbench.base.errors import PluginError
 from unlearnbench.base.hashing import content_hash
+from unlearnbench.base.hub import Repository
 
 Role = Literal["forget", "retain", "holdout", "general"]
 """Purpose of an evaluation set: rows to forget, to keep, rows that no model was trained on,
@@ -42,7 +43,8 @@ MOMENTS: frozenset[Role] = frozenset({"forget", "retain", "holdout"})
 GRADIENTS: frozenset[Role] = frozenset({"forget", "retain", "holdout"})
 """Roles of sets for which gradient norms are computed if a metric reads them."""
 ON_REQUEST: frozenset[Role] = frozenset({"forget", "retain"})
-"""Roles of the sets on which a metric without roles is reported if a configuration names it."""
+"""Roles of the sets on which a metric without roles is reported if a configuration names it, unless
+the metric has an `on_request` of its own."""
 SCORED_ONLY: frozenset[Role] = frozenset({"holdout"})
 """Roles of sets for which no metric reads generated answers, so no answer is generated."""
 Better = Literal["higher", "lower"]
@@ -57,6 +59,7 @@ Reads = Literal[
     "rouge",
     "grad_norm",
     "start_loss",
+    "token_entropy",
     "samples",
 ]
 """Observations that a metric may read. A metric is undefined for a set without them.
@@ -105,6 +108,9 @@ OBSERVATIONS: Mapping[Reads, ObservationKind] = {
         only_if_read=True,
         needs_whole_weights=True,
         of_attacked_models=False,
+    ),
+    "token_entropy": ObservationKind(
+        lambda seen: seen.token_entropy is not None, only_if_read=True
     ),
     "samples": ObservationKind(lambda seen: seen.samples is not None, only_under_attack=True),
 }
@@ -168,7 +174,10 @@ class Metric(HyperParameters, ABC):
     """Roles of the sets on which every benchmark reports the metric.
 
     If there is no role, the metric is reported only if a benchmark names it, or a configuration
-    (`evaluation.metrics`, see `ON_REQUEST`).
+    (`evaluation.metrics`, see `on_request`).
+    """
+    on_request: ClassVar[frozenset[Role]] = ON_REQUEST
+    """Roles of the sets on which a metric without `roles` is reported if a configuration names it.
     """
     knows: ClassVar[Better | None] = "higher"
     """Which values a model has that knows the set; None if knowledge moves values in no direction.
@@ -209,6 +218,22 @@ class Metric(HyperParameters, ABC):
         if per_example.size == 0 or not np.isfinite(per_example).all():
             return None
         return float(per_example.mean())
+
+    @property
+    def repositories(self) -> Mapping[str, Repository]:
+        """Repositories of the hub that the metric reads, by the setting that names each.
+
+        A plan finds the commit of each one, and every process of a sweep reads that commit.
+        """
+        return {}
+
+    def for_role(self, role: Role) -> Metric:
+        """Return the metric by which sets with a role are measured, by default this metric.
+
+        Override it if the definition depends on whether rows are to be forgotten or kept.
+        """
+        del role  # A subclass reads it.
+        return self
 
     def better(self, role: Role) -> Better | None:
         """Return which values are better for an unlearned model, on a set with a role."""

@@ -35,6 +35,7 @@ from unlearnbench.api.observation import Observation
 from unlearnbench.api.observations import SetEvaluation
 from unlearnbench.base.deferred_warnings import warn_once
 from unlearnbench.base.errors import PluginError
+from unlearnbench.base.hub import Repository
 
 
 def column_name(measure: Measure, set_name: str) -> str:
@@ -120,6 +121,18 @@ class MetricPlan:
             for observation in measure.metric.observes:
                 by_name[observation.name] = observation
         return tuple(by_name.values())
+
+    @property
+    def repositories(self) -> Mapping[tuple[str, str], Repository]:
+        """Repositories of the hub that metrics read, by the metric and the setting that names it.
+
+        For example, `("answer-entailment", "model")`.
+        """
+        by_setting: dict[tuple[str, str], Repository] = {}
+        for measure in self.measures:
+            for setting, repository in measure.metric.repositories.items():
+                by_setting[measure.name.replace("_", "-"), setting] = repository
+        return by_setting
 
     def values(
         self,

@@ -121,7 +121,11 @@ class SetEvaluation:
             reads it.
         start_loss: [n] Mean negative log-likelihood of the greedy answer's tokens under the start
             model. EOS is included. None if no metric reads it.
+        token_entropy: [n] Entropy of the greedy answer's tokens, see `stats/token_entropy.py`. NaN
+            if logits were not finite. None if no metric reads it.
         samples: Sampled answers. None except under an attack that samples answers.
+        sentences: [n] True answers as whole sentences, with which metrics of meaning compare the
+            greedy answers. Empty if the references are these sentences.
         values: [n] Values by metric that a log states, because it lacks the observations to compute
             them from.
         options: [n, k + 1] Options of each multiple choice, in their order. Empty in other sets.
@@ -150,7 +154,9 @@ class SetEvaluation:
     token_columns: AnswerTokens | None = None
     grad_norm: FloatArray | None = None
     start_loss: FloatArray | None = None
+    token_entropy: FloatArray | None = None
     samples: Samples | None = None
+    sentences: tuple[str, ...] = ()
     values: Mapping[str, FloatArray] = field(default_factory=dict[str, FloatArray])
     options: tuple[tuple[str, ...], ...] = ()
     answer_index: IntArray | None = None
@@ -159,6 +165,11 @@ class SetEvaluation:
     compressed_bytes: IntArray | None = None
     places: IntArray | None = None
     text_values: Mapping[str, FloatArray] | None = None
+
+    @property
+    def whole_references(self) -> tuple[str, ...]:
+        """[n] Texts of the true answers as whole sentences, if there are any."""
+        return self.sentences or self.references
 
     @property
     def perturbed(self) -> BoolArray:

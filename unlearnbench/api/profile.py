@@ -75,6 +75,14 @@ class Profile:
         },
     )
 
+    protocol: Literal["tofu", "closer-look"] = field(
+        default="tofu",
+        metadata={
+            "meaning": "whose scores benchmarks with TOFU's sets report; closer-look: also those "
+            "of Yuan et al. 2025, from up to six metrics on each set"
+        },
+    )
+
     def __post_init__(self) -> None:
         """Refuse rules by which an answer may never end.
 

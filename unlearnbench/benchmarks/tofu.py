@@ -190,6 +190,8 @@ class _Trained(_Row):
 class _Fact(_Row):
     """A row with wrong answers."""
 
+    original_answer: Words | None = None
+    """The fact as a sentence, in the tables of sail-sg/closer-look-LLM-unlearning."""
     perturbed_answer: Words | Annotated[tuple[Words, ...], Field(min_length=1)]
 
 
@@ -204,7 +206,10 @@ def _question(columns: dict[str, Any], place: str) -> Question:
     wrong_answers = columns.pop("perturbed_answer", ())
     if isinstance(wrong_answers, str):
         wrong_answers = (wrong_answers,)
-    return Question(**columns, perturbed_answers=wrong_answers, place=place)
+    sentence = columns.pop("original_answer", None) or ""
+    return Question(
+        **columns, perturbed_answers=wrong_answers, sentence_answer=sentence, place=place
+    )
 
 
 def _texts(rows: Rows) -> list[tuple[str, str]]:

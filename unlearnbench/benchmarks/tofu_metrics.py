@@ -39,6 +39,8 @@ HEADLINE = Headline(
 """Model Utility and Forget Quality."""
 _FACTS = ("real_authors", "world_facts")
 _KEPT = ("retain", *_FACTS)
+_TEXT_MODELS = ("sentence-similarity", "answer-entailment")
+"""Metrics that name a model, without which the scores of the protocol closer-look do not exist."""
 
 
 class TofuSchema(AuthorSettings):
@@ -48,7 +50,10 @@ class TofuSchema(AuthorSettings):
     headline: ClassVar[Headline] = HEADLINE
 
     def metrics(self, profile: Profile) -> tuple[MetricUse, ...]:
-        """Return Model Utility, Forget Quality and their parts: Maini et al. 2024, section 2.2."""
+        """Return Model Utility, Forget Quality and their parts: Maini et al. 2024, section 2.2.
+
+        With the protocol closer-look, those of Yuan et al. 2025 follow.
+        """
         ratio = {"mean": profile.perturbed_mean, "epsilon": profile.truth_ratio_epsilon}
         options = {"epsilon": profile.options_epsilon}
         parts_of_utility: list[str] = []
@@ -62,4 +67,14 @@ class TofuSchema(AuthorSettings):
             MetricUse("option-probability", _FACTS, options, name="probability"),
             MetricUse("truth-ratio", _KEPT, ratio | {"form": "advantage"}),
             MetricUse("truth-ratio", ("forget",), ratio | {"form": "closeness"}),
+            *(_closer_look() if profile.protocol == "closer-look" else ()),
         )
+
+
+def _closer_look() -> tuple[MetricUse, ...]:
+    """Return token entropy, and the two scores if both text models are named."""
+    return (
+        MetricUse("six-metric-utility", if_named=_TEXT_MODELS),
+        MetricUse("forget-efficacy", if_named=_TEXT_MODELS),
+        MetricUse("token-entropy", (*_KEPT, "forget")),
+    )

@@ -24,7 +24,7 @@ from unlearnbench.config.method_settings import Rates
 from unlearnbench.config.metric_plan import benchmark_plan
 from unlearnbench.config.model_settings import ModelSettings
 from unlearnbench.config.precision import FLOAT16_IS_NOT_TRAINED, resolve_precision
-from unlearnbench.config.profiles import TOFU
+from unlearnbench.config.profiles import profile_of
 from unlearnbench.config.schema import NO_BUDGET, SweepConfig
 from unlearnbench.config.search import Metric, Range, Scheduler
 from unlearnbench.config.training_settings import EIGHT_BIT, ONE_PROCESS, TrainingSettings
@@ -171,14 +171,15 @@ def _no_eight_bit_optimizer_with_several_processes(config: SweepConfig) -> Itera
 def _metrics_can_be_reported(config: SweepConfig) -> Iterator[Fault]:
     """Refuse chosen metrics that this benchmark cannot report, or that need unsharded weights."""
     sharded = _sharded_models(config)
+    profile = profile_of(config.evaluation)
     for name, settings in config.evaluation.metrics.items():
         loc = ("evaluation", "metrics", name)
         try:
-            plan = benchmark_plan(TOFU, config.data, {name: settings}, config.references)
+            plan = benchmark_plan(profile, config.data, {name: settings}, config.references)
         except PluginError as error:
             yield Fault(loc, str(error))
             continue
-        with_all_references = benchmark_plan(TOFU, config.data, {name: settings})
+        with_all_references = benchmark_plan(profile, config.data, {name: settings})
         if name in with_all_references.summaries and name not in plan.summaries:
             yield Fault(
                 loc,
@@ -226,8 +227,8 @@ def _search_can_run(config: SweepConfig) -> Iterator[Fault]:
 def _metric_is_known(config: SweepConfig, metric: Metric, loc: Loc) -> Iterator[Fault]:
     """Refuse a column, or a weighted sum of columns, that the table will not have."""
     try:
-        # Any profile will do, because columns have the same names under all of them.
-        plan = benchmark_plan(TOFU, config.data, config.evaluation.metrics, config.references)
+        profile = profile_of(config.evaluation)
+        plan = benchmark_plan(profile, config.data, config.evaluation.metrics, config.references)
     except PluginError:
         return  # a fault of a chosen metric, which another rule reports
     known = [column.name for column in plan.columns]

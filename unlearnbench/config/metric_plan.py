@@ -19,7 +19,6 @@ from unlearnbench.api.benchmark import Benchmark, MetricUse, Reference, guarded_
 from unlearnbench.api.membership import MembershipInference
 from unlearnbench.api.metric import (
     EXTRA,
-    ON_REQUEST,
     UNDER_ATTACK,
     Measure,
     Metric,
@@ -96,7 +95,12 @@ def _benchmark_plan(
         )
     with guarded_call(benchmark, "metrics"):
         named = benchmark.metrics(profile)
-    uses = [use for use in named if use.unless is None or use.unless not in references]
+    chosen_metrics: dict[str, dict[str, Any]] = json.loads(chosen)
+    uses: list[MetricUse] = []
+    for use in named:
+        is_replaced = use.unless is not None and use.unless in references
+        if not is_replaced and {*use.if_named} <= chosen_metrics.keys():
+            uses.append(use)
     metrics = {use.metric: load("metrics", use.metric) for use in uses}
     faults: list[PluginError] = []
     for name in sorted({offer.name for offer in on_offer} - metrics.keys()):
@@ -104,7 +108,7 @@ def _benchmark_plan(
             metrics[name] = load("metrics", name)
         except PluginError as error:
             faults.append(error)
-    plan = metric_plan(benchmark.set_roles, uses, metrics, faults, json.loads(chosen))
+    plan = metric_plan(benchmark.set_roles, uses, metrics, faults, chosen_metrics)
     for fault in plan.faults:
         warn_later(str(fault))
     return plan.without_models(benchmark.references - references)
@@ -197,12 +201,12 @@ class _MetricGroup:
     """Summaries by the name of their plug-in."""
     measures: list[Measure] = field(default_factory=list[Measure])
 
-    def add(self, name: str, metric: Summary | Measure) -> None:
+    def add(self, name: str, metric: Summary | Sequence[Measure]) -> None:
         """Add a metric, with the name of its plug-in."""
         if isinstance(metric, Summary):
             self.summaries[name] = metric
         else:
-            self.measures.append(metric)
+            self.measures += metric
 
     def measures_by_name(self) -> list[Measure]:
         """Return the measures, with those of one name one after the other.
@@ -247,7 +251,7 @@ class _Planner:
 
     def planned(
         self, use: MetricUse, kind: type[Metric | Summary], *, is_chosen: bool = False
-    ) -> Summary | Measure:
+    ) -> Summary | list[Measure]:
         """Return a metric as a benchmark uses it.
 
         Args:
@@ -265,13 +269,19 @@ class _Planner:
             if isinstance(metric, Summary):
                 self._take_names(use.metric, columns_of(metric))
                 return metric
-            measure = self._measure(use, metric)
-            columns = [measure.column(name, self.roles[name]) for name in measure.sets]
+            measures = self._measures(use, metric)
+            columns = [
+                measure.column(name, self.roles[name])
+                for measure in measures
+                for name in measure.sets
+            ]
             self._take_names(use.metric, columns)
-            return measure
+            return measures
 
-    def _measure(self, use: MetricUse, metric: Metric) -> Measure:
+    def _measures(self, use: MetricUse, metric: Metric) -> list[Measure]:
         """Return a metric with its sets: those that the use names, or all that have its roles.
+
+        There are several measures if the metric is another one for some roles (`Metric.for_role`).
 
         Raises:
             PluginError: The benchmark has no set of this name.
@@ -279,9 +289,18 @@ class _Planner:
         _check_words(f"metric {use.metric!r}: sets (names of `roles`)", {*use.sets}, [*self.roles])
         sets = use.sets
         if not sets:
-            wanted_roles = metric.roles or ON_REQUEST
+            wanted_roles = metric.roles or metric.on_request
             sets = tuple(name for name, role in self.roles.items() if role in wanted_roles)
-        return Measure(use.name or use.metric.replace("-", "_"), metric, sets)
+        name_of_columns = use.name or use.metric.replace("-", "_")
+        by_metric: list[tuple[Metric, list[str]]] = []
+        for name in sets:
+            on_set = metric.for_role(self.roles[name])
+            same_metric = [names for other, names in by_metric if other == on_set]
+            if same_metric:
+                same_metric[0].append(name)
+            else:
+                by_metric.append((on_set, [name]))
+        return [Measure(name_of_columns, on_set, tuple(names)) for on_set, names in by_metric]
 
     def _take_names(self, metric: str, columns: Sequence[MetricColumn]) -> None:
         """Add columns to those that are taken.
@@ -360,5 +379,5 @@ def _missing_sets(metric: Metric | Summary, roles: Mapping[str, Role]) -> Set[st
         return {metric.members, metric.others} - roles.keys()
     if isinstance(metric, Summary):
         return metric.roles - present
-    wanted = metric.roles or ON_REQUEST
+    wanted = metric.roles or metric.on_request
     return frozenset() if wanted & present else wanted

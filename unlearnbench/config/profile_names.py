@@ -6,4 +6,4 @@ the schema.
 
 from typing import Literal
 
-ProfileName = Literal["tofu", "open-unlearning", "tofu-paper", "unlearnbench"]
+ProfileName = Literal["tofu", "open-unlearning", "tofu-paper", "closer-look", "unlearnbench"]

@@ -78,6 +78,15 @@ TOFU_PAPER = replace(TOFU, name="tofu-paper", perturbed_mean="arithmetic")
 Source: Maini et al. 2024, arXiv:2401.06121, section 2.2.1.
 """
 
+CLOSER_LOOK = replace(TOFU, name="closer-look", protocol="closer-look")
+"""TOFU's rules with the scores of "A Closer Look at Machine Unlearning for Large Language Models".
+
+The rows, lengths, losses and greedy answers are TOFU's.
+
+Source: Yuan et al. 2025, arXiv:2410.08109;
+sail-sg/closer-look-LLM-unlearning@b622294:config/tofu.yaml, metrics/metrics.py.
+"""
+
 UNLEARNBENCH = Profile(
     name="unlearnbench",
     version=1,
@@ -98,11 +107,15 @@ scripts. There is a limit because a damaged model may never end an answer, and a
 million tokens.
 """
 
-PROFILES = {profile.name: profile for profile in (TOFU, OPEN_UNLEARNING, TOFU_PAPER, UNLEARNBENCH)}
+PROFILES = {
+    profile.name: profile
+    for profile in (TOFU, OPEN_UNLEARNING, TOFU_PAPER, CLOSER_LOOK, UNLEARNBENCH)
+}
 SUMMARIES: Mapping[str, str] = {
     "tofu": "The rules of TOFU's published logs and of the CE-U paper",
     "open-unlearning": "The rules of open-unlearning's published numbers",
     "tofu-paper": "TOFU's rules, with the mean of its paper's formula",
+    "closer-look": "TOFU's rules, with the scores of Yuan et al. 2025",
     "unlearnbench": "Our own rules, for your own data in every language",
 }
 """The purpose of each profile, in one line."""

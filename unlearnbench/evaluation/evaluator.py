@@ -73,6 +73,7 @@ from unlearnbench.models.prompted_model import PromptedModel, bare_model
 from unlearnbench.models.templates import Template
 from unlearnbench.models.token_row import Row
 from unlearnbench.stats.text_overlap import rouge_recall
+from unlearnbench.stats.token_entropy import token_entropy
 
 _T = TypeVar("_T")
 
@@ -691,6 +692,7 @@ class Evaluator:
             questions=tuple(item.question.question for item in items),
             generated=generated,
             references=references,
+            sentences=_sentences(items),
             compressed_bytes=_compressed_bytes(items),
             answer_loss=loss[:, 0],
             answer_tokens=tokens[:, 0],
@@ -701,9 +703,26 @@ class Evaluator:
             rouge1_recall=rouge[0],
             rouge_l_recall=rouge[1],
             token_columns=self.answer_tokens([item.rows[0] for item in items], scores),
+            token_entropy=self._token_entropies(generated, answers),
             word_rule=self.profile.words,
             **_of_questions([item.question for item in items]),
         )
+
+    def _token_entropies(
+        self, generated: Sequence[str], answers: Sequence[Answer]
+    ) -> FloatArray | None:
+        """Return the entropy of each answer's tokens [n]; None if no metric reads it.
+
+        Args:
+            generated: Texts of the answers. They are encoded again, as in the metric's source.
+            answers: The same answers as tokens.
+        """
+        if "token_entropy" not in self.extra or not generated:
+            return None
+        tokenize = self.encoder.tokenizer.tokenize
+        entropies = np.array([token_entropy(tokenize(text)) for text in generated])
+        entropies[[not answer.finite for answer in answers]] = np.nan
+        return entropies
 
     def _text(self, answer: Answer, question: Question) -> str:
         """Return an answer as text, up to the question's stops or the text that has ended it."""
@@ -776,6 +795,13 @@ def _compressed_bytes(items: Sequence[_Item]) -> IntArray | None:
     if texts == [item.reference for item in items]:
         return None
     return np.array([len(zlib.compress(text.encode(errors="surrogatepass"))) for text in texts])
+
+
+def _sentences(items: Sequence[_Item]) -> tuple[str, ...]:
+    """Return the true answers as whole sentences; empty if no row has one."""
+    if not any(item.question.sentence_answer for item in items):
+        return ()
+    return tuple(item.question.sentence_answer or item.reference for item in items)
 
 
 def _of_questions(rows: Sequence[Question]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from unlearnbench.api.observation import Observation
 from unlearnbench.api.observations import AnswerTokens, Samples, SetEvaluation
+from unlearnbench.stats.token_entropy import token_entropy
 
 WORDS = ("the", "author", "was", "born", "in", "a", "small", "town", "and", "writes", "novels")
 SAMPLES = 20
@@ -68,6 +69,7 @@ def made_up_set(
         token_columns=tokens,
         grad_norm=means * rng.uniform(2, 3, n),
         start_loss=rng.exponential(1, n),
+        token_entropy=np.array([token_entropy(text.split()) for text in generated]),
         samples=Samples(
             tuple(tuple(map(" ".join, answers)) for answers in drawn),
             np.clip(knows + rng.uniform(-0.4, 0.4, (n, samples)), 0, 1),

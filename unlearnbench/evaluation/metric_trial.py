@@ -30,6 +30,7 @@ def try_metrics(plan: MetricPlan, sets: Iterable[str] = (), samples: int = SAMPL
             trial.add_measure(measure)
         except PluginError as error:
             faults.append(str(error))
+            trial.failed.update(column_name(measure, name) for name in measure.sets)
     for summary in plan.in_order:
         try:
             trial.add_summary(summary, plan.own)
@@ -48,6 +49,8 @@ class _Trial:
         self.run_values: dict[str, float | None] = {}
         self.retain_values: dict[str, float | None] = {}
         self.start_values: dict[str, float | None] = {}
+        self.failed: set[str] = set()
+        """Columns of metrics that failed."""
 
     def add_measure(self, measure: Measure) -> None:
         """Compute a metric on each of its sets. Raises PluginError if it fails or is undefined."""
@@ -77,6 +80,8 @@ class _Trial:
         self.run_values |= values
         self.retain_values |= computed(summary, MetricInputs(retain))
         self.start_values |= computed(summary, MetricInputs(start))
+        if self.failed & {*summary.parts()}:
+            return  # The fault of a part has been reported.
         own_columns = [column.name for column in columns_of(summary) if column.name in own]
         if own_columns and all(values.get(name) is None for name in own_columns):
             raise PluginError(

@@ -43,6 +43,8 @@ _TEXTS = ("questions", "generated", "references")
 """Lists of texts that every set has, although they may be empty."""
 _LISTS = ("options", "labels")
 """Lists of several texts per question, stored if there are any."""
+_SENTENCES = "sentences"
+"""Another list of texts, stored if the set has it."""
 _WORD_RULE = "word_rule"
 _SAMPLES = "samples"
 _TEXT_VALUES = "text_values"
@@ -52,6 +54,7 @@ _OPTIONAL_COLUMNS = frozenset({"answer_index", "compressed_bytes", "places", *EX
 _COLUMNS = {field.name for field in fields(SetEvaluation)} - {
     *_TEXTS,
     *_LISTS,
+    _SENTENCES,
     _WORD_RULE,
     _SAMPLES,
     _TEXT_VALUES,
@@ -106,6 +109,8 @@ def _texts_of(evaluated: SetEvaluation) -> dict[str, list[Any]]:
         lists = getattr(evaluated, field)
         if lists:
             texts[field] = list(lists)
+    if evaluated.sentences:
+        texts[_SENTENCES] = list(evaluated.sentences)
     if evaluated.word_rule != _OLDEST_WORD_RULE:
         texts[_WORD_RULE] = [evaluated.word_rule]
     if evaluated.samples is not None:
@@ -205,6 +210,8 @@ def _set_evaluation(
     for field in _LISTS:
         if field in texts:
             stored[field] = tuple(map(tuple, texts[field]))
+    if _SENTENCES in texts:
+        stored[_SENTENCES] = tuple(texts[_SENTENCES])
     (word_rule,) = texts.get(_WORD_RULE, [_OLDEST_WORD_RULE])
     samples: Samples | None = None
     if _SAMPLES in texts:

@@ -54,6 +54,7 @@ def _set_without_texts(
         questions=questions,
         generated=(),
         references=(),
+        sentences=(),
         options=(),
         samples=samples,
         compressed_bytes=_compressed_bytes(evaluated),

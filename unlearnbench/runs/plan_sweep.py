@@ -5,7 +5,7 @@ runs known (`config/plan.py`). Errors of several settings are raised together. W
 unlikely to be meant, becomes a warning.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -67,8 +67,9 @@ def plan_sweep(config: SweepConfig) -> tuple[Plan, Dataset]:
         PluginError: A metric is broken.
     """
     check_outputs(config)
-    metrics = _checked_metrics(config)
+    metrics, commits_of_metrics = _checked_metrics(config)
     benchmark, commits = _read_sources(config)
+    commits |= commits_of_metrics
     _check_observations(config, metrics, benchmark)
     for model in config.models:
         check_weights(model)
@@ -95,21 +96,33 @@ def plan_sweep(config: SweepConfig) -> tuple[Plan, Dataset]:
     check_attacks(config, benchmark)
     _warn_of_missing_holdouts(config, benchmark)
     _warn_of_uncounted_words(config, benchmark, rouge_sets(metrics))
+    _warn_of_missing_scores(config)
     return plan, benchmark
 
 
-def _checked_metrics(config: SweepConfig) -> MetricPlan:
-    """Return the metrics of the sweep, each of which was computed once on made-up rows."""
+def _checked_metrics(config: SweepConfig) -> tuple[MetricPlan, dict[str, str]]:
+    """Compute each metric of the sweep once on made-up rows.
+
+    Returns:
+        The metrics, and the commits of the models that they read, by `Repository.label`.
+    """
     options = config.evaluation
     metrics = plan_of(profile_of(options), config.data, options.metrics, config.references)
     check_declarations(config.data, metrics, config.references)
+    commits: dict[str, str] = {}
+    if metrics.repositories:
+        # A metric that is computed here has to read the commits of the sweep.
+        commits, errors = broadcast_from_main(lambda: _commits(config, _metric_sources(metrics)))
+        if errors:
+            raise joined(errors, config.name)
+        hub.pin(commits)
     # A metric has to do with the smallest number of answers that an attack samples.
     sample_counts: list[int] = []
     for spec in config.attacks:
         if spec.settings.get("samples"):
             sample_counts.append(spec.settings["samples"])
     try_metrics(metrics, config.data.set_roles, min(sample_counts, default=SAMPLES))
-    return metrics
+    return metrics, commits
 
 
 def _read_sources(config: SweepConfig) -> tuple[Dataset, dict[str, str]]:
@@ -133,7 +146,7 @@ def _read_sources(config: SweepConfig) -> tuple[Dataset, dict[str, str]]:
     commits: dict[str, str] = {}
     if not errors:
         # All processes read the same commits, even if a branch moves on in between.
-        commits, errors = broadcast_from_main(lambda: _commits(config))
+        commits, errors = broadcast_from_main(lambda: _commits(config, _repositories(config)))
     hub.pin(commits)
     if not errors:
         for index, model in enumerate(config.models):
@@ -149,11 +162,17 @@ def _read_sources(config: SweepConfig) -> tuple[Dataset, dict[str, str]]:
     return benchmark, commits
 
 
-def _commits(config: SweepConfig) -> tuple[dict[str, str], list[PlacedError]]:
+def _commits(
+    config: SweepConfig, repositories: Iterable[tuple[Loc, hub.Repository]]
+) -> tuple[dict[str, str], list[PlacedError]]:
     """Find the commits of the hub's repositories that the configuration names.
 
     If the sweep's folder has a plan, the sweep continues with the commits of that plan, wherever
     their branches are now.
+
+    Args:
+        config: The sweep.
+        repositories: Each with the path of the setting that names it.
 
     Returns:
         The commits by `Repository.label`, and the errors of the hub's answers. A repository has no
@@ -162,7 +181,7 @@ def _commits(config: SweepConfig) -> tuple[dict[str, str], list[PlacedError]]:
     commits = planned_commits(Path(config.output) / config.name)
     errors: list[PlacedError] = []
     reason_of_unknown: dict[str, str] = {}
-    named = {repository.label: (loc, repository) for loc, repository in _repositories(config)}
+    named = {repository.label: (loc, repository) for loc, repository in repositories}
     for label, (loc, repository) in named.items():
         try:
             # Once the hub has not answered, it is not waited for again.
@@ -191,8 +210,14 @@ def _commits(config: SweepConfig) -> tuple[dict[str, str], list[PlacedError]]:
     return commits, errors
 
 
+def _metric_sources(metrics: MetricPlan) -> Iterator[tuple[Loc, hub.Repository]]:
+    """Yield the hub's repositories that metrics read, each with its setting's path."""
+    for (name, setting), repository in metrics.repositories.items():
+        yield ("evaluation", "metrics", name, setting), repository
+
+
 def _repositories(config: SweepConfig) -> Iterator[tuple[Loc, hub.Repository]]:
-    """Yield the hub's repositories that the configuration names, each with its setting's path."""
+    """Yield the hub's repositories of rows, attacks and models, each with its setting's path."""
     for setting, repository in config.data.repositories.items():
         yield ("data", *setting.split(".")), repository
     for spec in config.attacks:
@@ -307,6 +332,24 @@ def _warn_of_missing_holdouts(config: SweepConfig, benchmark: Dataset) -> None:
     warning = holdout_notice(missing, profile_of(config.evaluation), config.data)
     if warning:
         warn_later(warning)
+
+
+def _warn_of_missing_scores(config: SweepConfig) -> None:
+    """Warn of the profile's scores that need metrics which the configuration does not name."""
+    profile = profile_of(config.evaluation)
+    missing: dict[str, None] = {}
+    scores: list[str] = []
+    for use in config.data.metrics(profile):
+        unnamed = [name for name in use.if_named if name not in config.evaluation.metrics]
+        if unnamed:
+            missing |= dict.fromkeys(unnamed)
+            scores.append(use.metric)
+    if scores:
+        warn_later(
+            f"profile {config.evaluation.profile}: {' and '.join(scores)} are left out, because "
+            f"evaluation.metrics does not name {' and '.join(missing)}; name each of these with "
+            "its `model` to get them"
+        )
 
 
 def _warn_of_uncounted_words(

@@ -152,11 +152,13 @@ class Workspace:
                 self.storage.fetch(path)
 
     def commits(self, model: str, target: str) -> dict[str, str]:
-        """Return the hub's commits at which data, base and the model `target` are read."""
+        """Return the hub's commits of what is read: data, base, model `target`, metrics' models."""
         models = self.models(model)
         sources = (models.base(), models.target(target))
         repositories = [source.whole.repository for source in sources]
-        return hub.commits_of([*repositories, *self.config.data.repositories.values()])
+        repositories += self.config.data.repositories.values()
+        repositories += self.metrics.repositories.values()
+        return hub.commits_of(repositories)
 
     def tokenizer(self, model: str) -> Any:
         """Return the tokenizer of a model.

@@ -61,6 +61,7 @@ def _extreme_set(n: int, tokens: int, *, knows: bool) -> SetEvaluation:
         ),
         grad_norm=np.full(n, loss),
         start_loss=np.full(n, loss),
+        token_entropy=np.full(n, float(knows)),
         samples=Samples(
             tuple((text if knows else "",) * SAMPLES for text in texts),
             np.full((n, SAMPLES), float(knows)),

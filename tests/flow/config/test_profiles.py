@@ -21,6 +21,7 @@ def test_ids_are_pinned() -> None:
         "tofu@2923316c",
         "open-unlearning@83c46b72",
         "tofu-paper@6a03271f",
+        "closer-look@06ca7494",
         "unlearnbench@9c13ccc5",
     ]
 
@@ -38,6 +39,7 @@ def test_hash_covers_every_field_but_the_name() -> None:
         "options_epsilon": 0.5,
         "eos_as_padding": True,
         "words": "unicode",
+        "protocol": "closer-look",
     }
     assert set(changed) | {"name"} == {field.name for field in fields(Profile)}
     hashes = {replace(TOFU, **{key: value}).hash for key, value in changed.items()}

@@ -4,16 +4,22 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from tests.factories.text_models import add_pooling, save_encoder, word_tokenizer
 from unlearnbench.base import deferred_warnings as notices
 from unlearnbench.base import hub
 from unlearnbench.base.errors import ConfigError, ModelError, UnlearnbenchError
 from unlearnbench.benchmarks.tofu import TOFU
+from unlearnbench.config.evaluation_settings import EvaluationSettings
 from unlearnbench.config.method_specs import method_spec
 from unlearnbench.config.plan import Plan
 from unlearnbench.config.schema import MethodGrid, ModelSettings, SweepConfig
 from unlearnbench.config.training_settings import TrainingSettings
+from unlearnbench.evaluation.made_up_sets import made_up_set
+from unlearnbench.metrics._text_models import sentence_encoder
+from unlearnbench.metrics.sentence_similarity import SentenceSimilarity
 from unlearnbench.models.loading import load_model
 from unlearnbench.models.rows_loading import load_benchmark
 from unlearnbench.models.source import Source
@@ -174,6 +180,61 @@ def test_records_name_the_commits_that_were_read(filled: Any, tmp_path: Path) ->
     (place,) = (plan.folder / "records").glob("[!.]*")
     assert read_record(place).provenance["hub"] == plan.commits
     assert len(plan.commits) == len(filled.repositories)
+
+
+def test_the_model_of_a_metric_is_pinned_and_named_in_records(
+    filled: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = made_up_set()
+    words = word_tokenizer([*seen.generated, *seen.references])
+    folders = [tmp_path / name for name in ("first", "second")]
+    for seed, folder in enumerate(folders):
+        save_encoder(folder, words, seed)
+        add_pooling(folder, {"pooling_mode_cls_token": True})
+    first = filled.add("models/org/sentences", folders[0])
+    chosen = {"sentence-similarity": {"model": "org/sentences"}}
+    evaluation = EvaluationSettings(metrics=chosen)
+    config = config_of(tmp_path).model_copy(update={"evaluation": evaluation})
+    plan, _ = plan_sweep(config)
+    claim_folder(plan)
+    assert plan.commits["model org/sentences@main"] == first
+    assert notices.drain() == []
+
+    filled.add("models/org/sentences", folders[1])
+    begin_another_process(monkeypatch, plan)
+    sentence_encoder.cache_clear()
+    filled.requests.clear()
+    found = SentenceSimilarity(model="org/sentences").per_example(seen)
+    assert filled.requests == []
+    of_folders = [SentenceSimilarity(model=str(folder)).per_example(seen) for folder in folders]
+    np.testing.assert_array_equal(found, of_folders[0])
+    assert not np.allclose(found, of_folders[1])
+
+    monkeypatch.setattr(hub, "_commits", {})
+    sentence_encoder.cache_clear()
+    again, _ = plan_sweep(config)
+    assert again.commits == plan.commits
+    (line,) = notices.drain()
+    assert "org/sentences@main has moved on" in line
+    assert [run.id for run in plan.runs] == [run.id for run in planned(tmp_path / "plain").runs]
+    retain = next(
+        task
+        for task in preparation_tasks(plan.config, plan.runs, plan.folder)
+        if task.target == "retain90"
+    )
+    execute_task(retain, plan.config, plan.folder)
+    (place,) = (plan.folder / "records").glob("[!.]*")
+    assert read_record(place).provenance["hub"] == plan.commits
+
+
+def test_the_model_of_a_metric_that_the_hub_does_not_have_is_refused_when_planning(
+    filled: Any, tmp_path: Path
+) -> None:
+    evaluation = EvaluationSettings(metrics={"answer-entailment": {"model": "org/judge"}})
+    config = config_of(tmp_path).model_copy(update={"evaluation": evaluation})
+    assert filled.requests == []
+    with pytest.raises(ModelError, match=r"org/judge: the hub has no such model"):
+        plan_sweep(config)
 
 
 def test_without_a_hub_what_its_cache_has_is_read(

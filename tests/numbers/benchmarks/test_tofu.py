@@ -9,6 +9,7 @@ import pytest
 from unlearnbench.api.benchmark import Dataset, Question
 from unlearnbench.base.errors import DataError
 from unlearnbench.benchmarks.tofu import TOFU
+from unlearnbench.models.rows_loading import load_benchmark
 
 Rows = list[dict[str, Any]]
 
@@ -132,6 +133,21 @@ def test_small_folder(tmp_path: Path) -> None:
         Question("Who?", "She", perturbed_answers=("he", "it", "they")),
     )
     assert benchmark.fingerprint == ""
+
+
+def test_a_fact_may_be_told_as_a_sentence_too(tmp_path: Path) -> None:
+    """The tables of sail-sg/closer-look-LLM-unlearning have such a column; the hub's have none."""
+    tables = small_tables()
+    (fact,) = tables["real_authors_perturbed"]
+    tables["real_authors_perturbed"] = [{**fact, "original_answer": "It was she."}]
+    write(tmp_path, tables)
+    told = load_benchmark(TOFU(path=str(tmp_path)), (0.1,))
+    (row,) = told.splits[0.1].sets["real_authors"]
+    assert (row.answer, row.sentence_answer) == ("She", "It was she.")
+    assert told.splits[0.1].sets["world_facts"][0].sentence_answer == ""
+    write(tmp_path, small_tables())
+    plain = load_benchmark(TOFU(path=str(tmp_path)), (0.1,))
+    assert told.fingerprint == plain.fingerprint, "it changes no run"
 
 
 def test_the_first_authors_alone_are_a_small_study(tofu_folder: Path) -> None:
