@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from tests.oracle.attackers import is_choice
+from tests.oracle.attackers import is_choice, is_trial
+from tests.oracle.lasting import MEMORISATION
 from tests.oracle.means import Setting
 from tests.oracle.places import Judge, judge_of
 from tests.oracle.read import Record
@@ -27,7 +28,8 @@ def tracked_metrics(
     more, as `at_a_glance/utility` and `at_a_glance/forgetting`. `best/…` is of the run's best
     epoch, by the rule of every table, and its step is 0. In a sweep with `select` or `tune` it is
     of the chosen epoch, and only runs that report a choice have it. Undefined numbers are left out,
-    and so are those of the rows on which a search chooses its attacker.
+    and so are those of the rows on which a search chooses its attacker. Of each of its attackers,
+    only two numbers are there: what the attack is measured by, and what is kept by the headline.
 
     Args:
         rows: Of the folder.
@@ -37,9 +39,13 @@ def tracked_metrics(
     sets = rows.benchmark.columns_by_set(rows.folder.chosen_metrics)
     of_record = [row for row in rows.all if row.record.id == record.id]
     metrics: dict[tuple[str, int], float] = {}
+    of_attackers = {_measured(rows, of_record), rows.benchmark.headline.kept}
     for row in of_record:
+        if is_choice(row.variant):
+            continue
         for column, value in row.values.items():
-            if value is not None and not is_choice(row.variant):
+            is_logged = not is_trial(row.variant) or column in of_attackers
+            if value is not None and is_logged:
                 metrics[_name(row, column, sets.get(column)), row.epoch] = value
     judge = judge_of(rows, record.panel)
     for row in of_record:
@@ -56,6 +62,21 @@ def tracked_metrics(
             unit = "step" if rows.folder.config.get("steps") else "epoch"
             metrics |= _numbers_of_best(judge, best, unit)
     return metrics
+
+
+def _measured(rows: Rows, of_record: list[Row]) -> str:
+    """Return the memorisation number of a record: the first one with and without attacks.
+
+    A start or retain model under an attack is a record that has no plain numbers.
+    """
+    (forget, *_) = [name for name, role in rows.benchmark.roles.items() if role == "forget"]
+    attacked = [row for row in of_record if row.variant]
+    plain = [row for row in of_record if not row.variant] or attacked
+    for metric in MEMORISATION:
+        column = f"{metric}_{forget}"
+        if all(any(row.get(column) is not None for row in part) for part in (plain, attacked)):
+            return column
+    return rows.benchmark.headline.forgotten
 
 
 def _name(row: Row, column: str, of_set: str | None) -> str:

@@ -38,14 +38,13 @@ from unlearnbench.analysis.yardstick import Yardstick, memorization_column, yard
 from unlearnbench.api.attack import Attack
 from unlearnbench.results.asked_rows import NumbersBefore, Observed
 from unlearnbench.results.attack_variants import (
-    Trial,
     asked_part,
     attack_of,
     is_before_attack,
-    is_choice,
     point_of,
     step_of,
     trial_of,
+    trial_points,
     tuned_variant,
 )
 from unlearnbench.results.table import TableRow
@@ -136,7 +135,7 @@ class _PanelUnderAttack:
         """The variant before the first step, by attack and part of the rows, see `asked_part`."""
         first_points = set(self.first_points.values())
         others = [name for name in names if name not in first_points]
-        self.trial_points = _trial_points(others)
+        self.trial_points = trial_points(others)
         """By attack that searches, the points of its attackers on the rows of the report."""
         untuned = [name for name in others if trial_of(name) is None]
         self.variants = (*untuned, *map(tuned_variant, self.trial_points))
@@ -569,20 +568,6 @@ class _PanelUnderAttack:
             )
             self.gains_of_retain[variant] = gains_of(before, after, retain_rows, self.observed)
         return question_gains(own, self.gains_of_retain[variant], measured.sign)
-
-
-def _trial_points(variants: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Return the points of attackers on the rows of the report, by attack that searches.
-
-    They are in the order of attackers and steps. The order of the rows does not show it, because a
-    model lacks the points of an attacker that has failed on it.
-    """
-    trials: dict[str, dict[str, Trial]] = defaultdict(dict)
-    for variant in variants:
-        trial = trial_of(variant)
-        if trial is not None and not is_choice(variant):
-            trials[attack_of(variant)][variant] = trial
-    return {attack: tuple(sorted(of, key=of.__getitem__)) for attack, of in trials.items()}
 
 
 def _no_questions() -> None:

@@ -42,7 +42,7 @@ from unlearnbench.analysis.under_attack import Shift, UnderAttack
 from unlearnbench.analysis.yardstick import Yardstick
 from unlearnbench.api.metric import MetricColumn
 from unlearnbench.base.errors import RecordError, did_you_mean
-from unlearnbench.results.attack_variants import attack_of
+from unlearnbench.results.attack_variants import attack_of, is_tuned, trial_points
 from unlearnbench.stats.t_interval import Interval
 
 LITTLE = 0.05
@@ -71,6 +71,13 @@ def find_variant(name: str, variants: Sequence[str]) -> str:
         raise RecordError(
             "no run was attacked; name attacks in the configuration (`attacks:`), and start the "
             "sweep again"
+        )
+    attack = attack_of(name)
+    trials = trial_points(variants).get(attack, ())
+    if trials and (points or is_tuned(name)):
+        raise RecordError(
+            f"{name!r} searches an attacker for each setting; name one attacker that all sides are "
+            f"under, such as {trials[0]} or {trials[-1]} (one of {len(trials)} points)"
         )
     if points:
         raise RecordError(f"{name!r} has several points, {', '.join(points)}: name one")

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from unlearnbench.analysis.best_settings import Panel
 from unlearnbench.analysis.results import Results
+from unlearnbench.analysis.yardstick import memorization_column
 from unlearnbench.api.benchmark import SplitKey, split_label
 from unlearnbench.api.metric import MetricColumn
 from unlearnbench.api.tracker import AnswerTable, MetricPoint, TrackedData, TrackedRun
@@ -27,7 +28,7 @@ from unlearnbench.base.redaction import redact
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.config.unit import Unit
 from unlearnbench.report.answer_table import AnswerTables, last_epoch
-from unlearnbench.results.attack_variants import is_choice
+from unlearnbench.results.attack_variants import is_choice, trial_of
 from unlearnbench.results.records import Record
 from unlearnbench.results.setting_value import SettingValue, free_name
 from unlearnbench.results.table import Table, TableRow
@@ -240,7 +241,7 @@ def _points(
     yield from _at_a_glance(record, rows.plain)
     yield from _by_epoch(rows.plain)
     yield from _costs(record)
-    yield from _under_attacks(rows.attacked)
+    yield from _under_attacks(rows)
     yield from _best_epoch(best, panel)
     yield from _by_step(record)
 
@@ -425,17 +426,22 @@ def _by_epoch(rows: Iterable[TableRow]) -> Iterator[_Point]:
             yield _Point(metric_name(column, known, sets), value, row.epoch)
 
 
-def _under_attacks(rows: Iterable[TableRow]) -> Iterator[_Point]:
+def _under_attacks(rows: RowsOfRun) -> Iterator[_Point]:
     """Yield numbers under attacks, such as `under.relearning.13/rouge_forget`.
 
-    Numbers of the rows on which a search chooses its attacker are left out. They are in
-    `attacks.csv`.
+    A search has dozens of evaluations. Of its attackers, only the two numbers are logged that
+    decide which one counts: what the attack is measured by, and what the model keeps. Numbers of
+    the rows on which an attacker is chosen are left out. All of them are in `attacks.csv`.
     """
-    for row in rows:
+    # A start or retain model under an attack is a record without plain evaluations.
+    measured = memorization_column(rows.plain or rows.attacked, rows.attacked)
+    for row in rows.attacked:
         if is_choice(row.variant):
             continue
+        is_attacker = trial_of(row.variant) is not None
         for column, value in row.metrics.items():
-            yield _Point(f"{variant_group(row.variant)}/{column}", value, row.epoch)
+            if not is_attacker or column in (measured, row.headline.kept.column):
+                yield _Point(f"{variant_group(row.variant)}/{column}", value, row.epoch)
 
 
 def _at_a_glance(record: Record, rows: Iterable[TableRow]) -> Iterator[_Point]:

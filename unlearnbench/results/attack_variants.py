@@ -8,6 +8,7 @@ reported. `relearning@t3.13.choice` is the same model on the rows on which the a
 """
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -73,6 +74,20 @@ def trial_of(variant: str) -> Trial | None:
     if match is None or not _has_steps(variant):
         return None
     return Trial(int(match[1]), int(match[2]))
+
+
+def trial_points(variants: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Return the points of attackers on the rows of the report, by attack that searches.
+
+    They are in the order of attackers and steps. The order of the rows does not show it, because a
+    model lacks the points of an attacker that has failed on it.
+    """
+    trials: dict[str, dict[str, Trial]] = defaultdict(dict)
+    for variant in variants:
+        trial = trial_of(variant)
+        if trial is not None and not is_choice(variant):
+            trials[attack_of(variant)][variant] = trial
+    return {attack: tuple(sorted(of, key=of.__getitem__)) for attack, of in trials.items()}
 
 
 def is_choice(variant: str) -> bool:

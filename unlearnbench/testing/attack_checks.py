@@ -81,7 +81,7 @@ class _Lab:
 @cache
 def _lab() -> _Lab:
     """Make the models and rows, once in a process."""
-    data = Synthetic(authors=4, questions_per_author=3, pretraining_authors=0)
+    data = Synthetic(authors=4, questions_per_author=2, pretraining_authors=0)
     benchmark = load_benchmark(data, (0.5,))
     rows = attack_rows(benchmark, 0.5)
     tokenizer = build_tokenizer((f"{q.question} {q.answer}" for q in benchmark.full), 400)

@@ -52,6 +52,15 @@ def test_every_installed_attack_conforms(name: str) -> None:
     assert not wrong
 
 
+@pytest.mark.parametrize("name", ["fine-tuning", "relearning"])
+def test_a_search_conforms(name: str) -> None:
+    """Also of the half of the rows that relearning measures, each part has a row."""
+    search = {"search": {"learning_rate": (1e-4, 1e-3)}, "trials": 2, "steps": (1,)}
+    results = check_plugin("attacks", name, FEW | search)
+    seen = {r.check.name: r.outcome.verdict for r in results}
+    assert seen == {check.name: "passed" for check in SUITES["attacks"]}
+
+
 STEPPED = {"fine-tuning", "relearning"}
 """Attacks whose points are steps. All others have one point, or codes, depths or texts."""
 

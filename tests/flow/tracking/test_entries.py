@@ -43,6 +43,19 @@ def test_numbers_under_attacks_are_apart_from_plain_ones(kit: Any) -> None:
     assert all(re.fullmatch(r"[/\w.-]+", name) for name in new), "which every store accepts"
 
 
+def test_attackers_of_a_search_have_two_numbers_each(kit: Any) -> None:
+    """Eight attackers at four steps would have a thousand metrics, and no page shows so many."""
+    numbers = {"model_utility": 0.5, "rouge_forget": 0.3, "rouge_retain": 0.9}
+    variants = ("relearning@0", "relearning@t2.13", "relearning@t2.13.choice")
+    under = tuple(EpochResult(2, numbers, 0.0, 1.0, variant=variant) for variant in variants)
+    points = entry(kit.record("aaaa", attacked=under)).points
+    assert {one.name for one in points if one.name.startswith("under.")} == {
+        *(f"under.relearning.0/{column}" for column in numbers),
+        "under.relearning.t2.13/model_utility",
+        "under.relearning.t2.13/rouge_forget",
+    }
+
+
 def test_numbers_sort_correctly_as_text(kit: Any) -> None:
     rates = [2e-6, 1e-5, 2e-5, 1e-4, 3e-3, 0.1]
     texts = [entry(kit.record("a", learning_rate=r)).parameters["learning_rate"] for r in rates]

@@ -11,11 +11,12 @@ from unlearnbench.analysis.attack_text import attack_sentences
 from unlearnbench.analysis.attacked_panels import attacked_panels
 from unlearnbench.analysis.attacker_choice import AttackedModel, Search, seeds_of_choice
 from unlearnbench.analysis.best_settings import panels
-from unlearnbench.analysis.lasting import AttackedPanel
+from unlearnbench.analysis.lasting import AttackedPanel, find_variant
 from unlearnbench.analysis.scorecard import lasting_score
 from unlearnbench.analysis.under_attack import Shift
 from unlearnbench.api.attack import CHOICE
 from unlearnbench.attacks.relearning import Relearning
+from unlearnbench.base.errors import RecordError
 from unlearnbench.results.table import TableRow
 
 from .test_lasting import COLUMN, PLAIN, row
@@ -273,3 +274,12 @@ def test_a_setting_that_the_search_did_not_attack_has_no_score() -> None:
     assert reasons["npo"] == ""
     assert reasons["simnpo"] == "relearning did not attack it at epoch 1"
     assert found.column.name == COLUMN
+
+
+@pytest.mark.parametrize("name", ["relearning", "relearning@tuned"])
+def test_a_comparison_has_to_name_one_attacker_of_a_search(name: str) -> None:
+    variants = ["relearning@0", "relearning@t1.13", "relearning@t1.3", "relearning@t2.3"]
+    message = "name one attacker .* such as relearning@t1.3 or relearning@t2.3 .one of 3 points"
+    with pytest.raises(RecordError, match=message):
+        find_variant(name, variants)
+    assert find_variant("relearning@t1.13", variants) == "relearning@t1.13"
