@@ -4,7 +4,7 @@ Most readers of `datasets` guess types from values. What is done about it depend
 
 - Parquet and Arrow files state their types. They are read as they are.
 - CSV and TSV files are read as text throughout (`csv_rows.py`).
-- JSON is read as lines of text, and decoded by Python (`json_rows.py`).
+- JSON is decoded by Python (`json_rows.py`).
 - A text file has a passage between two blank lines, and a row for each passage.
 
 A file that has no sound rows ends with a DataError that names the file and the line.

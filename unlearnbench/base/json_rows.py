@@ -1,8 +1,7 @@
 """Rows of a JSON file: an object on each line, an array of objects, or an array inside a document.
 
-Python's `json` decodes the values, and `datasets` only divides the file into lines. Arrow's reader
-of JSON would make timestamps of a column in which every text is a date, and the texts would be
-lost.
+Python's `json` decodes the values. Arrow's reader of JSON, which `datasets` uses, would make
+timestamps of a column in which every text is a date, and the texts would be lost.
 """
 
 import json

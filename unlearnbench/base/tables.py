@@ -1,8 +1,9 @@
 """Tables of questions or texts: a user's files, a folder, a data set of the hub, or of Python.
 
 A `TableSource` says where a table is. `read_table` yields its rows, each with its place for
-messages, such as `forget.jsonl:12`. All tables are read by the package `datasets`, which is
-imported only when rows are read. `table_files` finds the files, `file_rows` reads one.
+messages, such as `forget.jsonl:12`. All tables except JSON and text are read by the package
+`datasets`, which is imported only when rows are read. `table_files` finds the files, `file_rows`
+reads one.
 """
 
 from __future__ import annotations

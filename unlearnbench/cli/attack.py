@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from unlearnbench.api import registry
 from unlearnbench.base.console import Console
 from unlearnbench.base.errors import EvaluationError
+from unlearnbench.base.garbage_collection import import_torch
 from unlearnbench.base.outputs import check_folder
 from unlearnbench.cli.command import command, new_group, option
 from unlearnbench.cli.options import (
@@ -73,6 +74,7 @@ def attack(
           --attack relearning --set relearning.learning_rate=1e-4
       unlearnbench attack ./my-model --plugin my_attack.py --out attacked
     """
+    import_torch()
     from unlearnbench.base.atomic import write_text
     from unlearnbench.base.deferred_warnings import drain
     from unlearnbench.cli.attack_verdict import AttackedModel, attack_document, print_attacks

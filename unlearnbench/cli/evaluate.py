@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from unlearnbench.base.console import Console
 from unlearnbench.base.errors import EvaluationError
+from unlearnbench.base.garbage_collection import import_torch
 from unlearnbench.base.outputs import check_file
 from unlearnbench.cli.command import argument, command, new_group, option
 from unlearnbench.cli.options import (
@@ -69,6 +70,7 @@ def evaluate(
       unlearnbench evaluate locuslab/tofu_ft_phi-1.5 --data tofu \
           --tokenizer microsoft/phi-1_5 --retain retain90.safetensors
     """
+    import_torch()
     from unlearnbench.api.benchmark import split_name
     from unlearnbench.cli.evaluated_models import evaluate_models, results_of, sources_of
     from unlearnbench.cli.model_verdict import print_verdict

@@ -17,6 +17,7 @@ from typer.main import get_command
 from unlearnbench.api.plugin_code import describe
 from unlearnbench.base.console import Console
 from unlearnbench.base.errors import UnlearnbenchError, no_room
+from unlearnbench.base.garbage_collection import keep_what_is_imported
 from unlearnbench.base.redaction import redact
 from unlearnbench.base.signals import EXIT_CODE, Stopped
 from unlearnbench.cli import (
@@ -141,6 +142,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     # If other programs need the cores, torch's threads must not wait for each other by turning in a
     # loop. Beside four busy processes, an evaluation took 13 times as long, and takes 4 times now.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    if argv is None:
+        keep_what_is_imported()
     arguments = list(sys.argv[1:] if argv is None else argv)
     show_traceback = "--traceback" in arguments
     if show_traceback:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from unlearnbench.base.console import Console
 from unlearnbench.base.errors import UnlearnbenchError, shortened
+from unlearnbench.base.garbage_collection import import_torch
 from unlearnbench.cli.command import command, flag, new_group, option
 from unlearnbench.cli.options import Config, Json, Overrides, Plugins, register_plugins
 from unlearnbench.cli.plan import plan_runs
@@ -88,6 +89,7 @@ def sweep(
 
 def _sweep_one_benchmark(settings: SweepConfig, *, as_json: bool, force: bool) -> int:
     """Carry out a sweep, print how it ended, and return the exit code."""
+    import_torch()
     from unlearnbench.analysis.selection import read_selection
     from unlearnbench.sweep import run_sweep
 
@@ -163,6 +165,7 @@ def run(
       unlearnbench run quickstart --select 3     # the fourth of them
       unlearnbench run quickstart --select 5f0c  # the one with this id
     """
+    import_torch()
     from unlearnbench.base import distributed as group
 
     group.join_group()

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from unlearnbench.config.schema import Architecture
+from unlearnbench.models.transformers_import import import_transformers
 
 if TYPE_CHECKING:
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -63,6 +64,7 @@ def tiny_config(architecture: Architecture, **more: Any) -> LlamaConfig:
         architecture: Sizes of the model.
         **more: Further fields of the configuration, such as another `vocab_size`.
     """
+    import_transformers()
     from transformers import LlamaConfig
 
     options: dict[str, Any] = {"vocab_size": architecture.vocabulary}

@@ -4,11 +4,13 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from unlearnbench.base.deferred_imports import deferred_imports
 from unlearnbench.base.errors import ModelError
 from unlearnbench.config.schema import ModelSettings
 from unlearnbench.models.folder_kinds import prefixed_names
 from unlearnbench.models.loading_errors import reading
 from unlearnbench.models.source import Source, pickled_weights
+from unlearnbench.models.transformers_import import import_transformers
 
 _CONSTANT_BUFFERS = re.compile(
     r"(rotary_emb\.inv_freq|\.attn\.(masked_)?bias|\.attention\.(masked_)?bias)$"
@@ -27,12 +29,13 @@ def load_tokenizer(source: Source, settings: ModelSettings) -> Any:
     Raises:
         ModelError: The tokenizer is missing or damaged.
     """
+    import_transformers()
     from transformers import AutoTokenizer
 
     source.check()
     source.check_tokenizer()
     folder = source.tokenizer.folder or source.files()
-    with reading("tokenizer", source):
+    with reading("tokenizer", source), deferred_imports():
         return AutoTokenizer.from_pretrained(folder, trust_remote_code=settings.trust_remote_code)
 
 
@@ -43,10 +46,11 @@ def read_config(source: Source, settings: ModelSettings) -> Any:
         ModelError: The configuration is damaged, needs code that the settings forbid, or is that
             of an encoder.
     """
+    import_transformers()
     from transformers import AutoConfig
 
     folder = source.files()
-    with reading("model", source):
+    with reading("model", source), deferred_imports():
         config: Any = AutoConfig.from_pretrained(
             folder, trust_remote_code=settings.trust_remote_code
         )
@@ -97,12 +101,15 @@ def read_weights(source: Source, settings: ModelSettings, **options: Any) -> Any
     import torch
     from transformers import AutoModelForCausalLM
 
+    from unlearnbench.models.meta_weights import MetaWeights
+
     config = read_config(source, settings)
     # Without a name, transformers takes SDPA, or eager attention in models without SDPA. The
     # configuration is given because it could name another implementation, which None replaces.
     attention = None if settings.attention == "sdpa" else settings.attention
     folder = source.files(weights=True)
-    with reading("model", source):
+    # transformers builds the model on the meta device, and then reads the weights.
+    with reading("model", source), deferred_imports(), MetaWeights():
         if (reason := prefixed_names(folder)) is not None:
             raise ModelError(f"{source.place}: {reason}")
         loaded: Any = AutoModelForCausalLM.from_pretrained(

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from unlearnbench.base.errors import DataError
+from unlearnbench.base.table_formats import Format, TableFile
 from unlearnbench.base.tables import TableRow, TableSource, column_names, read_table
 
 TEXTS = [
@@ -406,18 +407,60 @@ def test_a_missing_column_names_the_file_its_columns_and_the_nearest(tmp_path: P
     )
 
 
-def test_reading_a_table_imports_no_torch(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "text", "library"), [("a.jsonl", '{"a": "1"}\n', "False"), ("a.csv", "a\n1\n", "True")]
+)
+def test_reading_a_table_imports_no_torch(
+    tmp_path: Path, name: str, text: str, library: str
+) -> None:
     import subprocess
 
-    as_json_lines(tmp_path / "a.jsonl", [{"a": "1"}])
+    path = written(tmp_path / name, text)
     code = (
         "import sys; from unlearnbench.base.tables import *; before = 'datasets' in sys.modules; "
-        f"rows = list(read_table(TableSource({str(tmp_path / 'a.jsonl')!r}))); "
+        f"rows = list(read_table(TableSource({str(path)!r}))); "
         "print(before, len(rows), 'datasets' in sys.modules, 'torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["False", "1", "True", "False"]
+    assert done.stdout.split() == ["False", "1", library, "False"]
     assert not done.stderr
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_lines_are_those_of_datasets(tmp_path: Path, ending: str) -> None:
+    import random
+
+    from datasets.packaged_modules.text.text import Text
+
+    from unlearnbench.base.table_streams import lines_of
+
+    pieces = [
+        "a",
+        "é",
+        " ",
+        "\n",
+        "\r",
+        "\r\n",
+        "\t",
+        "\x0b",
+        "\x0c",
+        "\x1c",
+        "\x85",
+        "\u2028",
+        "\ufeff",
+        "\0",
+    ]
+    generator = random.Random(0)
+    for number in range(12):
+        content = "".join(generator.choices(pieces, k=200)).encode("utf-8")
+        path = tmp_path / f"{number}.txt{ending}"
+        path.write_bytes(gzip.compress(content) if ending else content)
+        builder = Text(
+            cache_dir=str(tmp_path / "cache"), data_files=[str(path)], encoding="utf-8-sig"
+        )
+        rows: Any = builder.as_streaming_dataset(split="train")
+        expected = [row["text"] for row in rows]
+        assert list(lines_of(TableFile(path, path.name, Format.TEXT))) == expected
 
 
 def test_a_row_and_its_source_are_values(tmp_path: Path) -> None:
