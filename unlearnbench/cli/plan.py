@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from unlearnbench.base.console import Console
+from unlearnbench.base.garbage_collection import import_torch
 from unlearnbench.cli.command import command, flag, new_group, option
 from unlearnbench.cli.options import Config, Json, Overrides, Plugins, register_plugins
 
@@ -93,6 +94,7 @@ def plan_runs(
 
     register_plugins(plugins)
     settings = load_config(config, overrides or ())
+    import_torch()
     from unlearnbench.base.deferred_warnings import drain
     from unlearnbench.runs.plan_sweep import plan_sweep
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unlearnbench.base.deferred_warnings import warn_later
+from unlearnbench.base.garbage_collection import import_torch
 from unlearnbench.base.gpu_share import GpuProbe
 from unlearnbench.config.plan import Plan
 from unlearnbench.config.preparation_task import PreparationTask
@@ -66,6 +67,7 @@ def _tasks(config: SweepConfig, runs: Sequence[RunSpec], folder: Path) -> Sequen
 
 
 def _execute(task: PreparationTask, config: SweepConfig, folder: Path) -> float:
+    import_torch()
     from unlearnbench.runs.prerequisites import execute_task
 
     return execute_task(task, config, folder)
@@ -80,6 +82,7 @@ def _start_check(
 
 
 def _run_epochs(run: RunSpec, config: SweepConfig, folder: Path) -> Iterator[EpochResult]:
+    import_torch()
     from unlearnbench.runs.run import run_epochs
 
     return run_epochs(run, config, folder)
