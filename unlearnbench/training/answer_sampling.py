@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import DynamicCache
 
 from unlearnbench.api.benchmark import Question
 from unlearnbench.api.method import Sampling
@@ -138,6 +137,9 @@ def _decode(
     Returns:
         Token ids [B, at most T]. Tokens after one of `stops` have no meaning.
     """
+    # An evaluation imports this module, too, and imports transformers later, in less time.
+    from transformers import DynamicCache
+
     device = uniform.device
     width = max(map(len, prompts))
     # Padded on the left, so that all rows continue in the same column.
