@@ -123,7 +123,7 @@ class _DeferredValue:
     def __init__(self, call: Callable[[], Any]) -> None:
         self._call = functools.cache(call)
 
-    @property
+    @property  # type: ignore[misc]
     def __class__(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         # `isinstance` asks for it.
         return type(self._call())
