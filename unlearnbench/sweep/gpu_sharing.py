@@ -16,7 +16,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -242,23 +242,21 @@ class GpuSharing:
         """Number of runs by group that ended without one."""
         for key, stored in _stored_groups(self._file, room.accelerators).items():
             use = GpuUse.read(stored)
-            if use is not None:
-                self._states[key] = _State(str(stored.get("label", "")), use, stored.get("most"))
+            most = stored.get("most")
+            if use is not None and use.memory > 0 and isinstance(most, int | None):
+                self._states[key] = _State(str(stored.get("label", "")), use, most)
 
     @property
     def gpus(self) -> float:
         """Number of GPUs."""
         return self._room.gpus
 
-    def share(self, run: RunSpec) -> float | None:
-        """Return the share of a GPU that a run gets now.
+    def group(self, run: RunSpec) -> Group | None:
+        """Return the group of a run; None if its model does not have `gpu: auto`."""
+        return group_of(run, self._config)
 
-        Returns:
-            1 as long as its group is not measured. None if the run takes no part in it.
-        """
-        group = group_of(run, self._config)
-        if group is None:
-            return None
+    def share(self, group: Group) -> float:
+        """Return the share of a GPU that a run of a group gets now: 1 until one was measured."""
         state = self._states.get(group.key)
         if state is None:
             return WHOLE
@@ -270,23 +268,19 @@ class GpuSharing:
             self._show_state(group.key, state)
         return share_of(state.decision.runs)
 
-    def is_measured(self, run: RunSpec) -> bool:
-        """Whether it is known how many runs of a run's group share a GPU."""
-        group = group_of(run, self._config)
-        return group is None or group.key in self._states
+    def is_measured(self, group: Group) -> bool:
+        """Whether it is known how many runs of a group share a GPU."""
+        return group.key in self._states
 
-    def measured(self, run: RunSpec, use: GpuUse | None) -> None:
+    def measured(self, group: Group, use: GpuUse | None) -> None:
         """Take up what a run has used that was alone on a GPU.
 
         If several runs of a group were measured, the largest values count.
 
         Args:
-            run: The run.
+            group: The run's group.
             use: What it has used. None, or without memory: it was not measured.
         """
-        group = group_of(run, self._config)
-        if group is None:
-            return
         if use is None or use.memory <= 0:
             self._without_measurement[group.key] += 1
             is_hopeless = self._without_measurement[group.key] >= ATTEMPTS
@@ -297,23 +291,19 @@ class GpuSharing:
         before = self._states.get(group.key, _State(group.label))
         self._decided(group, replace(before, label=group.label, use=_larger(before.use, use)))
 
-    def ran_out_of_memory(self, run: RunSpec, share: float) -> str:
+    def ran_out_of_memory(self, group: Group, share: float) -> str:
         """Let fewer runs of a group share a GPU, because one of them ran out of memory.
 
         Args:
-            run: The run.
-            share: Its share. Of several runs with one share, only the first one counts.
+            group: The run's group.
+            share: The run's share. Of several runs with one share, only the first one counts.
 
         Returns:
             The sentence for the user.
         """
-        group = group_of(run, self._config)
-        state = None if group is None else self._states.get(group.key)
-        if group is None or state is None or state.decision is None:
-            return f"{run.title}: out of memory; it is run again"
-        runs = state.decision.runs
-        if share == share_of(runs):
-            self._decided(group, replace(state, most=runs))
+        state = self._states[group.key]
+        if state.decision is not None and share == share_of(state.decision.runs):
+            self._decided(group, replace(state, most=state.decision.runs))
         return (
             f"{group.label}: out of memory while runs share a GPU; the run is repeated alone, and "
             "fewer runs share a GPU from now on"
@@ -389,71 +379,106 @@ class PlacedRun(NamedTuple):
     """None for a run whose model has no `gpu: auto`."""
 
 
-@dataclass
+class _QueuedRun(NamedTuple):
+    """A run that waits or has begun. Id and group are hashes, so they are computed once."""
+
+    run: RunSpec
+    id: str
+    group: Group | None
+    is_repeated: bool = False
+    """Whether its memory ran out beside other runs, so that it has to be alone."""
+
+    @property
+    def kind(self) -> tuple[Group | None, bool]:
+        """What its share depends on."""
+        return self.group, self.is_repeated
+
+
 class SharedQueue:
-    """The runs that are left, of which it gives one as soon as there is room on a GPU.
+    """The runs that are left, of which it gives one as soon as there is room on a GPU."""
 
-    Attributes:
-        next_run: Gives the next run; None after the last one.
-        ahead: Number of runs to take from `next_run` before there is room for them. A search should
-            suggest each run as late as possible.
-        sharing: Knows the shares.
-    """
+    def __init__(
+        self, next_run: Callable[[], RunSpec | None], ahead: int, sharing: GpuSharing
+    ) -> None:
+        """Begin with all GPUs free.
 
-    next_run: Callable[[], RunSpec | None]
-    ahead: int
-    sharing: GpuSharing
-    _waiting: list[RunSpec] = field(default_factory=list)
-    _shares: dict[str, float] = field(default_factory=dict)
-    """Shares of the runs that have begun, by id."""
-    _alone: set[str] = field(default_factory=set)
-    """Ids of the runs that are repeated alone."""
-    _is_exhausted: bool = False
+        Args:
+            next_run: Gives the next run; None after the last one.
+            ahead: Number of runs to take from `next_run` before there is room for them. A search
+                should suggest each run as late as possible.
+            sharing: Knows the shares.
+        """
+        self.sharing = sharing
+        self._next_run = next_run
+        self._ahead = ahead
+        self._is_exhausted = False
+        self._waiting: list[_QueuedRun] = []
+        self._begun: dict[str, _QueuedRun] = {}
+        """Runs on GPUs by id."""
+        self._shares: dict[str, float] = {}
+        """Their shares by id."""
 
     def next(self) -> PlacedRun | Wait | None:
         """Return the next run that can begin; None after the last one."""
-        while len(self._waiting) < self.ahead and not self._is_exhausted:
-            run = self.next_run()
+        self._look_ahead()
+        in_use = sum(self._shares.values())
+        without_room: set[tuple[Group | None, bool]] = set()
+        for index, queued in enumerate(self._waiting):
+            if queued.kind in without_room:
+                continue
+            share = self._share(queued)
+            # A run that finds all GPUs free can always begin.
+            has_room = in_use + share <= self.sharing.gpus + 1e-6 or not self._shares
+            if has_room:
+                del self._waiting[index]
+                return self._begin(queued, share)
+            without_room.add(queued.kind)
+        return Wait.WAIT if self._waiting or self._shares else None
+
+    def _look_ahead(self) -> None:
+        while len(self._waiting) < self._ahead and not self._is_exhausted:
+            run = self._next_run()
             if run is None:
                 self._is_exhausted = True
             else:
-                self._waiting.append(run)
-        for run in self._waiting:
-            share = WHOLE if run.id in self._alone else self.sharing.share(run)
-            # A run that finds all GPUs empty can always begin.
-            is_free = sum(self._shares.values()) + (share or 0.0) <= self.sharing.gpus + 1e-6
-            if share is None or is_free or not self._shares:
-                return self._begin(run, share)
-        return Wait.WAIT if self._waiting or self._shares else None
+                self._waiting.append(_QueuedRun(run, run.id, self.sharing.group(run)))
 
-    def _begin(self, run: RunSpec, share: float | None) -> PlacedRun:
-        self._waiting.remove(run)
-        if share is None:
-            return PlacedRun(run, None)
-        self._shares[run.id] = share
-        is_repeated = run.id in self._alone
-        is_measured = share == WHOLE and not self.sharing.is_measured(run)
-        return PlacedRun(run, GpuPlace(share, is_measured, 2 if is_repeated else 1))
+    def _share(self, queued: _QueuedRun) -> float:
+        """Return the share that a run takes of the measured GPUs."""
+        if queued.group is None:
+            return 0.0  # the configuration says what it needs, and Ray waits for that
+        return WHOLE if queued.is_repeated else self.sharing.share(queued.group)
 
-    def ended(self, run: RunSpec, place: GpuPlace, use: GpuUse | None) -> None:
-        """Note that a run has ended.
+    def _begin(self, queued: _QueuedRun, share: float) -> PlacedRun:
+        if queued.group is None:
+            return PlacedRun(queued.run, None)
+        self._begun[queued.id] = queued
+        self._shares[queued.id] = share
+        is_measured = share == WHOLE and not self.sharing.is_measured(queued.group)
+        attempt = 2 if queued.is_repeated else 1
+        return PlacedRun(queued.run, GpuPlace(share, is_measured, attempt))
+
+    def ended(self, run_id: str, place: GpuPlace, use: GpuUse | None) -> None:
+        """Note that a run on a GPU has ended.
 
         Args:
-            run: The run.
+            run_id: The run's id.
             place: Where it ran.
             use: What it has used of the GPU, if it was measured.
         """
-        self._shares.pop(run.id, None)
-        if place.is_measured:
-            self.sharing.measured(run, use)
+        del self._shares[run_id]
+        group = self._begun.pop(run_id).group
+        if place.is_measured and group is not None:
+            self.sharing.measured(group, use)
 
-    def repeat_alone(self, run: RunSpec) -> str:
+    def repeat_alone(self, run_id: str) -> str:
         """Take back a run that ran out of memory beside other runs.
 
         Returns:
             The sentence for the user.
         """
-        share = self._shares.pop(run.id)
-        self._alone.add(run.id)
-        self._waiting.append(run)
-        return self.sharing.ran_out_of_memory(run, share)
+        share = self._shares.pop(run_id)
+        queued = self._begun.pop(run_id)
+        self._waiting.append(queued._replace(is_repeated=True))
+        assert queued.group is not None
+        return self.sharing.ran_out_of_memory(queued.group, share)

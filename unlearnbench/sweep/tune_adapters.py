@@ -217,7 +217,7 @@ class EventCallback(tune.Callback):
         run = self._run(trial)
         last_result = trial.last_result
         if self._queue is not None and last_result.get("crowded"):
-            self._state.progress.crowded(run, self._queue.repeat_alone(run))
+            self._state.progress.crowded(run, self._queue.repeat_alone(run.id))
             return
         failure = last_result.get("failed")
         self._leave_gpu(trial, None if failure else last_result.get("gpu_use"))
@@ -254,7 +254,7 @@ class EventCallback(tune.Callback):
         if self._queue is None or place is None:
             return
         measured = None if use is None else GpuUse.read(json.loads(use))
-        self._queue.ended(self._run(trial), place, measured)
+        self._queue.ended(trial.config["run"]["id"], place, measured)
 
     def _tell_search(self, record: Record) -> None:
         if self._search is not None:

@@ -26,6 +26,7 @@ from unlearnbench.sweep.gpu_sharing import (
     MOST,
     GpuPlace,
     GpuSharing,
+    Group,
     PlacedRun,
     Room,
     SharedQueue,
@@ -115,6 +116,16 @@ def sharing_of(config: SweepConfig, folder: Path, **room: Any) -> tuple[GpuShari
     return sharing, lines
 
 
+def group_in(sharing: GpuSharing, run: RunSpec) -> Group:
+    group = sharing.group(run)
+    assert group is not None
+    return group
+
+
+def share_in(sharing: GpuSharing, run: RunSpec) -> float:
+    return sharing.share(group_in(sharing, run))
+
+
 def queue_of(sharing: GpuSharing, runs: Sequence[RunSpec]) -> SharedQueue:
     left = iter(runs)
     return SharedQueue(lambda: next(left, None), ahead=len(runs), sharing=sharing)
@@ -130,7 +141,7 @@ def begun(queue: SharedQueue) -> list[PlacedRun]:
 
 def end(queue: SharedQueue, placed: PlacedRun, used: GpuUse | None) -> None:
     assert placed.place is not None
-    queue.ended(placed.run, placed.place, used)
+    queue.ended(placed.run.id, placed.place, used)
 
 
 def test_runs_wait_for_the_first_one_and_then_share_the_gpu(tmp_path: Path) -> None:
@@ -165,7 +176,7 @@ def test_all_gpus_are_used_before_the_first_measurement(tmp_path: Path) -> None:
     end(queue, alone[0], use(10, 0.25))
     assert len(begun(queue)) == 4, "the other run keeps its GPU"
     end(queue, alone[1], use(20, 0.25))
-    assert sharing.share(runs[-1]) == 0.5, "the largest measurement counts"
+    assert share_in(sharing, runs[-1]) == 0.5, "the largest measurement counts"
 
 
 def test_models_are_measured_one_by_one(tmp_path: Path) -> None:
@@ -176,9 +187,9 @@ def test_models_are_measured_one_by_one(tmp_path: Path) -> None:
     sharing, lines = sharing_of(config, tmp_path)
     for run, gib in ((runs[0], 10), (runs[-1], 40)):
         assert run.model.name == {10: "none", 40: "other"}[gib]
-        sharing.measured(run, use(gib, 0.1))
-    assert sharing.share(runs[1]) == share_of(5)  # 0.7 · 80 / 10 = 5.6
-    assert sharing.share(runs[-1]) == 1.0
+        sharing.measured(group_in(sharing, run), use(gib, 0.1))
+    assert share_in(sharing, runs[1]) == share_of(5)  # 0.7 · 80 / 10 = 5.6
+    assert share_in(sharing, runs[-1]) == 1.0
     assert [line.partition(",")[0] for line in lines] == ["none", "other"]
 
 
@@ -189,7 +200,7 @@ def test_a_run_whose_memory_runs_out_is_repeated_alone(tmp_path: Path) -> None:
     (first,) = begun(queue)
     end(queue, first, use(10, 0.25))
     shared = begun(queue)
-    texts = {queue.repeat_alone(placed.run) for placed in shared[:2]}
+    texts = {queue.repeat_alone(placed.run.id) for placed in shared[:2]}
     assert len(texts) == 1, "one warning"
     assert "repeated alone" in texts.pop()
     assert lines[1:] == [
@@ -231,22 +242,31 @@ def test_a_group_that_cannot_be_measured_shares_no_gpu(tmp_path: Path, used: Gpu
 def test_a_later_command_uses_the_measurement_again(tmp_path: Path) -> None:
     config, runs = runs_of(4, tmp_path)
     sharing, lines = sharing_of(config, tmp_path)
-    sharing.measured(runs[0], use(10, 0.25))
+    sharing.measured(group_in(sharing, runs[0]), use(10, 0.25))
     (stored,) = json.loads((tmp_path / FILE).read_text())["groups"].values()
     assert (stored["memory"], stored["busy"], stored["runs"]) == (10 * GIB, 0.25, 4)
     assert (stored["limit"], stored["device"]) == ("busy", "a GPU")
 
     later, again = sharing_of(config, tmp_path)
-    assert later.share(runs[1]) == 0.25
-    assert later.share(runs[2]) == 0.25
+    assert share_in(later, runs[1]) == 0.25
+    assert share_in(later, runs[2]) == 0.25
     assert again == lines
     fewer_cores, _ = sharing_of(config, tmp_path, cores_of_gpu=2)
-    assert fewer_cores.share(runs[1]) == 0.5, "the decision is taken for the machine as it is now"
+    assert share_in(fewer_cores, runs[1]) == 0.5, (
+        "the decision is taken for the machine as it is now"
+    )
     other_gpus, _ = sharing_of(config, tmp_path, accelerators=("accelerator_type:T4",))
-    assert other_gpus.share(runs[1]) == 1.0, "and measured again on other GPUs"
-    (tmp_path / FILE).write_text("{")
-    damaged, _ = sharing_of(config, tmp_path)
-    assert damaged.share(runs[1]) == 1.0
+    assert share_in(other_gpus, runs[1]) == 1.0, "and measured again on other GPUs"
+    written = (tmp_path / FILE).read_text()
+    for text in (
+        "{",
+        "[]",
+        written.replace('"most": null', '"most": "x"'),
+        written.replace(f'"memory": {10 * GIB}', '"memory": 0'),
+    ):
+        (tmp_path / FILE).write_text(text)
+        damaged, _ = sharing_of(config, tmp_path)
+        assert share_in(damaged, runs[1]) == 1.0
 
 
 def test_no_batch_is_halved_beside_other_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -372,7 +392,7 @@ def test_a_search_suggests_a_run_only_if_there_is_room_for_it(tmp_path: Path) ->
     end(queue, first, use(10, 0.25))
     shared = begun(queue)
     assert (len(shared), len(suggested)) == (4, 6)
-    queue.repeat_alone(shared[0].run)
+    queue.repeat_alone(shared[0].run.id)
     for placed in shared[1:]:
         end(queue, placed, None)
     ended: list[RunSpec] = []
@@ -396,3 +416,17 @@ def test_runs_of_other_models_need_no_room_on_the_measured_gpu(tmp_path: Path) -
     assert len(placed) == len(places) + 1
     end(queue, placed[0], use(10, 0.5))
     assert len(begun(queue)) == 2
+
+
+def test_a_long_queue_is_looked_through_quickly(tmp_path: Path) -> None:
+    """Tune asks many times a second. A run's id and group are hashes, which are computed once."""
+    config, runs = runs_of(400, tmp_path)
+    sharing, _ = sharing_of(config, tmp_path)
+    queue = queue_of(sharing, runs)
+    (first,) = begun(queue)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("unlearnbench.sweep.gpu_sharing.group_of", None)
+        patch.setattr(RunSpec, "id", None)
+        assert queue.next() is Wait.WAIT
+    end(queue, first, use(10, 0.25))
+    assert len(begun(queue)) == 4
