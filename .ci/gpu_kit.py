@@ -4,7 +4,7 @@
                     [--present NAME...]
     gpu_kit.py join PARTS KIT      on the GPU machine, when parts have come, in their order
     gpu_kit.py call N... --out DIR [--tiny] [--select RUN]     there: KIT/.ci/gpu_kit.py
-    gpu_kit.py rehearse --out DIR  calls 1 to 10 at tiny size on a CPU, from a checkout or a kit
+    gpu_kit.py rehearse --out DIR  calls 1 to 11 at tiny size on a CPU, from a checkout or a kit
 
 The kit is laid out as the checkout. It needs torch, transformers and accelerate where it runs, and
 brings along what else the tests, the measurements and single runs import. A call writes
@@ -51,7 +51,7 @@ REAL: dict[str, Any] = {
     "tests": "-m gpu", "sizes": "4096x2048x128256", "batch": 32, "large_batch": 16, "few": "",
     # Call 3 with all 817 questions did not end within its 570 s on an H200.
     "evaluated_rows": 64, "dtype": "bfloat16", "repeats": 3, "epochs": 5, "run_epochs": 2,
-    "after": 60, "less": "", "optimizer": "adamw-8bit",
+    "after": 60, "less": "", "optimizer": "adamw-8bit", "replayed": "smollm2-135m", "replays": 40,
 }  # fmt: skip
 """Values in CALLS."""
 TINY = {
@@ -60,7 +60,8 @@ TINY = {
     "gpu": 0, "tests": "-k 'left_on or has_the_gpu or group_of_one'", "sizes": "64x8x50",
     "batch": 4, "large_batch": 4, "few": "--rows 1", "evaluated_rows": 1, "dtype": "float32",
     "repeats": 1, "epochs": 1, "run_epochs": 1, "after": 2,
-    "less": "--set evaluation.rows=40", "optimizer": "adamw",
+    "less": "--set evaluation.rows=40", "optimizer": "adamw", "replayed": "llama3-quick",
+    "replays": 3,
 }  # fmt: skip
 """Values for a rehearsal on a CPU."""
 SET = (
@@ -129,6 +130,11 @@ CALLS: dict[int, tuple[Any, ...]] = {
         "benchmarks.gpu_sharing {shared_model} --data {tofu} --forget {forget} --epochs "
         "{run_epochs} --processes {processes} --rows {evaluated_rows} "
         "--out {out}/gpu-sharing.json",
+    ),
+    11: (
+        "training steps of 135M with and without replayed passes", 400,
+        "benchmarks.replays --precision bf16 --size {replayed} --data {tofu} --batch-size {batch} "
+        "--repeats {replays} --out {out}/replays.json",
     ),
 }  # fmt: skip
 """Title, seconds and commands; a model that an earlier call has made is there."""

@@ -56,6 +56,12 @@ SHAPES: dict[str, dict[str, Any]] = {
         "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
         "tie_word_embeddings": True,
     },
+    # 1.35e8 parameters, as SmolLM2-135M: 30 small layers.
+    "smollm2-135m": {
+        "vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536,
+        "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3,
+        "tie_word_embeddings": True,
+    },
     # 1.24e9 parameters, as Llama-3.2-1B.
     "llama3-1b": {
         "vocab_size": 128256, "hidden_size": 2048, "intermediate_size": 8192,

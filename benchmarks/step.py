@@ -127,12 +127,16 @@ class Case:
         objective = objective_of(name)
         if way == "usual":
             return self._usual(objective)
-        rows = self.rows_of(objective)
+        references = self.references(objective)
+        return (self._ours if way == "ours" else self._bare)(objective, references)
+
+    def references(self, objective: Objective) -> ReferenceParts:
+        """What the start model predicts for the rows of an objective."""
         with tempfile.TemporaryDirectory() as folder:
-            references = load_references(
+            return load_references(
                 self.started,
                 "start",
-                rows,
+                self.rows_of(objective),
                 objective.needs,
                 seed=0,
                 epochs=EPOCHS,
@@ -140,7 +144,10 @@ class Case:
                 folder=Path(folder),
                 precision=self.precision,
             )
-        return (self._ours if way == "ours" else self._bare)(objective, references)
+
+    def trainer(self, objective: Objective, rate: float = RATE) -> Trainer:
+        """A trainer of the start model, as runs have it."""
+        return self._trainer(objective, self.references(objective), rate)
 
     def _draws(self, objective: Objective) -> Iterator[Sequence[Item]]:
         """The batches of the first epochs, as `Trainer` draws them."""
@@ -151,12 +158,15 @@ class Case:
                 yield draws[first : first + self.batch_size]
 
     def _ours(self, objective: Objective, references: ReferenceParts) -> Iterator[float]:
-        settings = TrainerSettings(EPOCHS, self.batch_size, RATE, seed=0, precision=self.precision)
-        rows = self.rows_of(objective)
-        trainer = Trainer(self.started(), objective, rows, settings, self.pad, references)
+        trainer = self._trainer(objective, references, RATE)
         for epoch in range(1, EPOCHS):
             for step in trainer.epoch(epoch):
                 yield step.loss
+
+    def _trainer(self, objective: Objective, references: ReferenceParts, rate: float) -> Trainer:
+        settings = TrainerSettings(EPOCHS, self.batch_size, rate, seed=0, precision=self.precision)
+        rows = self.rows_of(objective)
+        return Trainer(self.started(), objective, rows, settings, self.pad, references)
 
     def _usual(self, objective: Objective) -> Iterator[float]:
         """A method as usually written: a pass for each part, and a second model in memory."""

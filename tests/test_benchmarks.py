@@ -21,6 +21,7 @@ from benchmarks import (
     losses,
     modifiers,
     peer,
+    replays,
     step,
     sweep,
     tables,
@@ -29,6 +30,7 @@ from benchmarks import (
 from benchmarks.models import random_model
 from benchmarks.plain_evaluator import PlainEvaluator, PlainResult
 from benchmarks.plain_losses import PlainPredictions
+from tests.factories.graphs import graphs_on_cpu
 from tests.factories.marks import with_mlflow
 from unlearnbench.api import registry
 from unlearnbench.api.benchmark import Question
@@ -195,6 +197,20 @@ class TestStep:
         words[1:4] = ["quick"]
         monkeypatch.setitem(step.AGREE, "fp32", -1.0)
         measured(capsys, step.main, *words, "ce-u", code=1)
+
+    def test_replayed_steps_are_equal_and_timed(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        words = ["--size", "quick", "--batch-size", "4", "--repeats", "2", "--warm-up", "2"]
+        monkeypatch.setattr(replays, "EQUAL_STEPS", 7)
+        graphs = graphs_on_cpu(monkeypatch)
+        (found,) = measured(capsys, replays.main, *words, "--methods", "npo+nll")["results"]
+        assert graphs.replays > 4
+        assert found["deterministic"]["replayed_passes"] > 0
+        assert found["deterministic"]["largest_difference"] == 0.0
+        assert found["timed"]["first_losses"][0] == found["timed"]["first_losses"][1]
+        assert found["timed"]["seconds"].keys() == {"plain", "replayed"}
+        assert not replays.are_equal({**found["deterministic"], "largest_difference": 1e-9})
 
 
 class TestEvaluation:

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from unlearnbench.models.replays import can_record
 from unlearnbench.training import step_replays
 
 _aten = torch.ops.aten
@@ -116,8 +117,8 @@ class Graphs:
         self.permitted = True
 
     def can_record(self, _: torch.device) -> bool:
-        """Whether the test permits recordings."""
-        return self.permitted
+        """Whether the test and the process permit recordings."""
+        return self.permitted and can_record(torch.device("cuda"))
 
     def make(self, pool: object) -> OperationGraph:
         """Make a graph, as `CudaGraph` does."""

@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -35,20 +36,22 @@ from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.evaluation.generation import decode
 from unlearnbench.evaluation.predictor import Predictor
 from unlearnbench.evaluation.prefix_tree import build_tree
-from unlearnbench.models.device import use_device
+from unlearnbench.models.device import deterministic, use_device
 from unlearnbench.models.gpu_probe import TorchProbe
-from unlearnbench.models.replays import Replays
+from unlearnbench.models.replays import Replays, permit_recording
 from unlearnbench.models.source import Source
 from unlearnbench.models.templates import TEMPLATES
 from unlearnbench.models.tiny import build_model
 from unlearnbench.results.memory import footprint
 from unlearnbench.results.model_shape import config_of, shape_of
 from unlearnbench.testing.tiny_lab import TinyLab
+from unlearnbench.training import step_replays
 from unlearnbench.training.objective import Objective
 from unlearnbench.training.trainer import FineTuning, Trainer
 
 # Tests are no package that could be imported by its name.
 from ..conftest import QUESTIONS
+from ..factories.graphs import graphs_on_cpu
 from ..factories.trainers import TRAINED_METHODS, trainer_of, training_rows, weights
 from ..numbers.estimates.test_memory import FEWER, Allocated, setup_of, some_rows
 
@@ -466,3 +469,101 @@ def test_replayed_passes_give_the_answers_of_passes_that_are_not(
     assert recorded
     monkeypatch.setattr(Replays, "_record", Mock(return_value=None))
     assert answers() == replayed
+
+
+@pytest.fixture
+def recording(device: str, monkeypatch: pytest.MonkeyPatch) -> Generator[None, None, None]:
+    """Training steps record the second pass of a shape; on a CPU by the stand-in for graphs."""
+    if device == "cpu":
+        graphs_on_cpu(monkeypatch)
+    monkeypatch.setattr(step_replays, "_TIMES", 1)
+    # torch asks for it at each product, if algorithms have to be deterministic.
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    yield
+    permit_recording(True)
+
+
+@pytest.mark.usefixtures("recording")
+@pytest.mark.parametrize(
+    ("device", "name"),
+    [*(("cpu", name) for name in FEW)]
+    + [pytest.param("cuda", name, marks=ON_A_GPU) for name in TRAINED_METHODS],
+    indirect=["device"],
+)
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_replayed_steps_give_the_bits_of_steps_that_are_not(
+    device: str, name: str, precision: str, model: Any, tokenizer: Any, tmp_path: Path
+) -> None:
+    rows = training_rows(tokenizer, QUESTIONS)
+    objective = Objective(registry.load("methods", name)())
+    trained: list[Trainer] = []
+    losses: list[list[float]] = []
+    with deterministic(enabled=True):
+        for is_permitted in (False, True):
+            permit_recording(is_permitted)
+            trainer = trainer_of(
+                model, tokenizer, rows, objective, tmp_path, precision=precision, batch_size=2
+            )
+            assert trainer.accelerator.device.type == device
+            losses.append([step.loss for epoch in (1, 2, 3) for step in trainer.epoch(epoch)])
+            trained.append(trainer)
+    assert [trainer.passes.replays.replayed > 1 for trainer in trained] == [False, True]
+    assert losses[0] == losses[1]
+    assert torch.equal(weights(trained[0]), weights(trained[1]))
+
+
+@pytest.mark.usefixtures("recording")
+@on_both
+def test_replayed_steps_of_a_real_size_are_near_and_take_less_time(
+    device: str,
+    model: Any,
+    tokenizer: Any,
+    tmp_path: Path,
+    record_property: Callable[[str, object], None],
+) -> None:
+    """With the attention of a run, whose backward pass adds up in any order."""
+    started = model if device == "cpu" else large(tokenizer)
+    rows = training_rows(tokenizer, QUESTIONS * (1 if device == "cpu" else 8))
+    objective = Objective(registry.load("methods", "gradient-difference")())
+    found: list[Tensor] = []
+    for is_permitted in (False, True):
+        permit_recording(is_permitted)
+        trainer = trainer_of(
+            started, tokenizer, rows, objective, tmp_path, precision="bf16", learning_rate=1e-5
+        )
+        [*_] = trainer.epoch(1)
+        [*_] = trainer.epoch(2)
+        begun = trainer.step
+        seconds, peak = measured(device, partial(list, trainer.epoch(3)))
+        way = "replayed" if is_permitted else "plain"
+        record_property(f"milliseconds of a {way} step", 1000 * seconds / (trainer.step - begun))
+        record_property(f"peak of {way} steps in MiB", peak >> 20)
+        assert bool(trainer.passes.replays.replayed) == is_permitted
+        found.append(weights(trainer).cpu())
+    away = (found[0] - found[1]).norm() / found[0].norm()
+    record_property("relative difference of the weights", float(away))
+    assert away < 1e-3
+
+
+@pytest.mark.usefixtures("recording")
+@on_both
+def test_a_model_that_waits_in_its_forward_pass_trains_without_recordings(
+    device: str, model: Any, tokenizer: Any, tmp_path: Path
+) -> None:
+    rows = training_rows(tokenizer, QUESTIONS)
+    trainer = trainer_of(
+        model, tokenizer, rows, Objective(FineTuning()), tmp_path, precision="bf16", batch_size=2
+    )
+
+    def wait(_: nn.Module, __: Any, output: Any) -> None:
+        states: Tensor = output[0] if isinstance(output, tuple) else output
+        float(states.detach().sum())
+
+    trainer.model.model.layers[0].register_forward_hook(wait)
+    for epoch in (1, 2):
+        [*_] = trainer.epoch(epoch)
+    assert trainer.passes.replays.fills
+    assert not trainer.passes.replays.recording
+    assert not trainer.passes.replays.replayed
+    # A failed recording could leave random numbers unusable.
+    assert torch.rand(3, device=device).isfinite().all()

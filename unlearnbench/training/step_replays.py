@@ -274,6 +274,8 @@ class StepReplays:
         self.recording = True
         """Whether shapes that come again are recorded from now on."""
         self.passes: dict[_Shape, _ModelPass] = {}
+        self.replayed = 0
+        """Number of passes that were replayed."""
         self._calls: Counter[_Shape] = Counter()
         self._current: _ModelPass | None = None
         """The pass of the rows that were read last; None if it was not replayed."""
@@ -302,6 +304,11 @@ class StepReplays:
             and not draws_random_numbers(model)
         )
 
+    @property
+    def shapes(self) -> int:
+        """Number of different shapes that have come."""
+        return len(self._calls)
+
     def read(self, rows: Sequence[Row], layers: Collection[int]) -> RowStates:
         """Run a forward pass over rows, as `RowReader` does.
 
@@ -318,6 +325,7 @@ class StepReplays:
         if model_pass is None:
             return self.reader.run(model, prepared, layers)
         states = model_pass.forward(prepared)
+        self.replayed += 1
         self._current = model_pass
         return states
 
