@@ -271,8 +271,10 @@ class StepReplays:
         """
         self.model = model
         self.reader = reader
-        self.recording = True
-        """Whether shapes that come again are recorded from now on."""
+        self.recording = False
+        """Whether shapes that come again are recorded, see `start`."""
+        self.given_up = False
+        """Whether memory was short, or the model cannot be recorded."""
         self.passes: dict[_Shape, _ModelPass] = {}
         self.replayed = 0
         """Number of passes that were replayed."""
@@ -344,6 +346,14 @@ class StepReplays:
         self._add(own_gradients, model_pass.gradients, reached)
         return True
 
+    def start(self) -> None:
+        """Record shapes that come again, except if that was given up.
+
+        Called after the first optimiser step. By then the optimisers have allocated their states,
+        which a run needs more than recordings.
+        """
+        self.recording = not self.given_up
+
     def discard(self) -> None:
         """Free the memory of all recordings. Shapes that come again are recorded again."""
         self.passes.clear()
@@ -353,6 +363,7 @@ class StepReplays:
 
     def stop(self) -> None:
         """Free the memory of all recordings, and record nothing more."""
+        self.given_up = True
         self.recording = False
         self.discard()
 

@@ -319,6 +319,7 @@ class Trainer:
             for optimizer in optimizers:
                 optimizer.step()
         self._trained_model.discard_gradient()
+        self.passes.replays.start()
         return grad_norm
 
     def _check_finite(
