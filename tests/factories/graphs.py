@@ -52,7 +52,9 @@ class _Recorder(TorchDispatchMode):
             raise RuntimeError(f"{func}: operation not permitted when stream is capturing")
         options = kwargs or {}
         result = func(*args, **options)
-        self.operations.append(_Operation(func, args, options, result))
+        # A graph knows memory, not tensors: a weight may get other memory later.
+        memory: Any = _pytree.tree_map_only(Tensor, _memory_of, (args, options, result))
+        self.operations.append(_Operation(func, *memory))
         return result
 
 
@@ -71,21 +73,20 @@ class OperationGraph:
         for operation in self.operations:
             for tensor in _tensors(operation.result):
                 if tensor.is_floating_point() and not _is_argument(tensor, operation):
-                    tensor.data.fill_(float("nan"))
+                    tensor.fill_(float("nan"))
 
     def replay(self) -> None:
         """Do the operations again."""
         self.replays += 1
         for function, arguments, options, recorded in self.operations:
-            here: Any = _pytree.tree_map_only(Tensor, _without_history, (arguments, options))
-            result = function(*here[0], **here[1])
+            result = function(*arguments, **options)
             for old, new in zip(_tensors(recorded), _tensors(result), strict=True):
                 if _address(old) != _address(new):
-                    old.data.copy_(new)
+                    old.copy_(new)
 
 
-def _without_history(tensor: Tensor) -> Tensor:
-    """The same memory, whose writes autograd does not count: it sees none of a graph's."""
+def _memory_of(tensor: Tensor) -> Tensor:
+    """The memory of a tensor, whose writes autograd does not count: it sees none of a graph's."""
     return tensor.data
 
 
