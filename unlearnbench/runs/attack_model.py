@@ -83,14 +83,37 @@ def results_under(
     evaluator = space.evaluator(model, split)
     for name, complete in evaluations_under(spec.name, attack, loaded, evaluator, tools, plain):
         evaluation = space.kept(complete, split)
-        compared = space.baselines.evaluations(model, split, spec, name)
-        # A baseline is compared with itself, too, and has no record under the attack yet.
-        if target == START:
-            compared = compared._replace(start=evaluation)
-        elif target:
-            compared = compared._replace(retain=evaluation)
-        metrics = space.summary(evaluation, compared)
+        metrics = metrics_under(spec, space, model, split, evaluation, name, target)
         seconds = time.monotonic() - begin
         yield EpochResult(epoch, metrics, 0.0, seconds, name), evaluation
         # What the caller does with a result is no time of the attack.
         begin = time.monotonic()
+
+
+def metrics_under(
+    spec: AttackSpec,
+    space: Workspace,
+    model: str,
+    split: SplitKey,
+    evaluation: Evaluation,
+    name: str,
+    target: str = "",
+) -> dict[str, float | None]:
+    """Compute the metrics of an evaluation under an attack.
+
+    Args:
+        spec: The attack.
+        space: The workspace of the sweep.
+        model: Name of the model's settings.
+        split: The split.
+        evaluation: The evaluation, as it is stored.
+        name: Name of the evaluation, such as `relearning@13`.
+        target: `full` or a retain model's name if the model is a baseline. Empty for a run.
+    """
+    compared = space.baselines.evaluations(model, split, spec, name)
+    # A baseline is compared with itself, too, and has no record under the attack yet.
+    if target == START:
+        compared = compared._replace(start=evaluation)
+    elif target:
+        compared = compared._replace(retain=evaluation)
+    return space.summary(evaluation, compared)

@@ -5,7 +5,7 @@ carries out one of them, in a worker of a sweep or in the process of a single ru
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -37,7 +37,7 @@ from unlearnbench.models.quiet_libraries import quiet_transformers
 from unlearnbench.models.rows_loading import fingerprint
 from unlearnbench.models.source import Source
 from unlearnbench.results.records import EpochResult, Record, read_record, write_record
-from unlearnbench.runs.attack_model import results_under
+from unlearnbench.runs.attack_model import metrics_under, results_under
 from unlearnbench.runs.baselines import START, ComparedWith
 from unlearnbench.runs.checkpoints import RunState, remove_state, state_folders
 from unlearnbench.runs.model_sources import is_prepared
@@ -152,7 +152,8 @@ class _ModelTasks:
                 evaluated += (self._add(label, start_model, START, split, is_ahead=True),)
                 label = f"compare the start model with {retain}"
             evaluated += (self._add(label, evaluated, START, split),)
-        # A retain model that is given as a log of its evaluation cannot be attacked.
+        # Both models are attacked side by side, too. A retain model that is given as a log of its
+        # evaluation cannot be attacked.
         has_retain_weights = self._has_retain and not is_log(self._models.target(retain).place)
         for attack in self._space.config.attacks:
             under = f"under {attack.name}"
@@ -160,7 +161,12 @@ class _ModelTasks:
             if has_retain_weights:
                 after += (self._add(f"{retain} {under}", evaluated, retain, split, attack.name),)
             if self._has_start:
-                self._add(f"start model {under}", after, START, split, attack.name)
+                label = f"start model {under}"
+                if has_retain_weights:
+                    ahead = self._add(label, evaluated, START, split, attack.name, is_ahead=True)
+                    after += (ahead,)
+                    label = f"compare the start model with {retain} {under}"
+                self._add(label, after, START, split, attack.name)
 
 
 def _place(space: Workspace, task: PreparationTask) -> Path:
@@ -238,7 +244,7 @@ def _evaluate_ahead(space: Workspace, task: PreparationTask, fraction: SplitKey)
     Collective. If the retain model has been evaluated already, the record is written at once.
     """
     of_record = replace(task, is_ahead=False)
-    retain = space.baselines.record_folder(task.model, split_name("retain", fraction), fraction)
+    retain = _place(space, replace(of_record, target=split_name("retain", fraction)))
     if broadcast_from_main(lambda: retain.is_dir() or _place(space, of_record).is_dir()):
         _record(space, of_record, fraction)
         return
@@ -250,31 +256,34 @@ def _evaluate_ahead(space: Workspace, task: PreparationTask, fraction: SplitKey)
 
 
 def _evaluated(space: Workspace, task: PreparationTask, fraction: SplitKey) -> RunState:
-    """Evaluate a model without an attack, and return its evaluation without any metric."""
+    """Evaluate a model, and return its evaluations, whose metrics come later. Collective."""
     started = time.time()
     begin = time.monotonic()
     space.preparer(task.model).ensure_prepared(task.target)
+    state = RunState(started=started)
+    if task.attack:
+        for attacked, evaluation in _evaluations_under_attack(space, task, fraction):
+            state = state.evaluated(attacked, evaluation)
+        return state
     is_start = task.target == START
     source = space.models(task.model).target(task.target)
     evaluation = model_evaluation(space, task.model, source, fraction, is_start=is_start)
     if is_start:
         _warn_of_answers(space, task.model, fraction, evaluation)
     result = EpochResult(0, {}, 0.0, time.monotonic() - begin)
-    return RunState(started=started).evaluated(result, evaluation)
+    return state.evaluated(result, evaluation)
 
 
 def _record(space: Workspace, task: PreparationTask, fraction: SplitKey) -> None:
     """Evaluate the start model or a retain model, and write its record. Collective."""
-    started = time.time()
     folder = _place(space, task)
     if broadcast_from_main(folder.is_dir):
         return
     space.preparer(task.model).ensure_prepared(task.target)
+    state = _state_of(space, task, fraction)
     if task.attack:
-        results = _results_under_attack(space, task, fraction)
+        results = _results_under_attack(space, task, fraction, state)
     else:
-        state = _state_of(space, task, fraction)
-        started = state.started
         results = _plain_results(space, task, fraction, state)
     models = space.models(task.model)
     evaluator = space.evaluator(task.model, fraction)
@@ -294,7 +303,7 @@ def _record(space: Workspace, task: PreparationTask, fraction: SplitKey) -> None
             data=fingerprint(space.benchmark, fraction),
             weights=models.target(task.target).weights(),
             commits=space.commits(task.model, task.target),
-            begin=started,
+            begin=state.started,
         )
         | evaluator.padding_entry
         | uncounted_entry(evaluator, space.metrics)
@@ -378,11 +387,12 @@ def _measured(
 
 
 def _state_of(space: Workspace, task: PreparationTask, fraction: SplitKey) -> RunState:
-    """Return the stored evaluation of a model, or evaluate it now. Collective."""
+    """Return the stored evaluations of a model, or evaluate it now. Collective."""
     folder = _place(space, replace(task, is_ahead=True))
     space.storage.fetch(folder, changes=True)
     state = broadcast_from_main(lambda: RunState.load(folder))
-    return state if state.results else _evaluated(space, task, fraction)
+    is_stored = state.attacked if task.attack else state.results
+    return state if is_stored else _evaluated(space, task, fraction)
 
 
 def _plain_results(
@@ -438,25 +448,47 @@ def _cut_answers(space: Workspace, model: str, fraction: SplitKey, count: int) -
     )
 
 
-def _results_under_attack(
+def _evaluations_under_attack(
     space: Workspace, task: PreparationTask, fraction: SplitKey
-) -> dict[str, Any]:
-    """Evaluate a model under an attack, and return the fields of its record."""
+) -> Iterator[tuple[EpochResult, Evaluation]]:
+    """Attack a model, and yield the result and the evaluation at each point. Collective."""
     models = space.models(task.model)
-    attack = space.attack(task.attack)
     quiet_transformers()
     loaded = load_model(models.target(task.target), models.settings)
     stored = read_record(space.baselines.record_folder(task.model, task.target, fraction))
-    plain = stored.evaluations[0]
-    results = list(
-        results_under(
-            attack, space, task.model, fraction, loaded, plain, epoch=0, target=task.target
-        )
+    yield from results_under(
+        space.attack(task.attack),
+        space,
+        task.model,
+        fraction,
+        loaded,
+        stored.evaluations[0],
+        target=task.target,
     )
+
+
+def _results_under_attack(
+    space: Workspace, task: PreparationTask, fraction: SplitKey, state: RunState
+) -> dict[str, Any]:
+    """Compute the metrics of a model under an attack, and return the fields of its record.
+
+    The retain model may not have been attacked yet when this model was.
+    """
+    attack = space.attack(task.attack)
+    attacked: list[EpochResult] = []
+    evaluations: dict[tuple[int, str], Evaluation] = {}
+    for result in state.attacked:
+        evaluation = space.kept(state.evaluations[0, result.variant], fraction)
+        metrics = metrics_under(
+            attack, space, task.model, fraction, evaluation, result.variant, task.target
+        )
+        attacked.append(replace(result, metrics=metrics))
+        evaluations[0, result.variant] = evaluation
+    stored = read_record(space.baselines.record_folder(task.model, task.target, fraction))
     return {
-        "precision": plain.precision,
-        "attacked": tuple(result for result, _ in results),
-        "attacked_evaluations": {(0, result.variant): evaluation for result, evaluation in results},
+        "precision": stored.evaluations[0].precision,
+        "attacked": tuple(attacked),
+        "attacked_evaluations": evaluations,
     }
 
 

@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from tests.flow.small_run import config_of, runs_of, without_times
+from unlearnbench.api import registry
+from unlearnbench.config.entries import AttackSpec, attack_spec
 from unlearnbench.config.preparation_task import PreparationTask
-from unlearnbench.results.records import Record, read_record
+from unlearnbench.results.records import EpochResult, Record, read_record
 from unlearnbench.runs.prerequisites import execute_task, preparation_tasks
 
 RETAIN = "tiny/retain50@0.5"
@@ -24,14 +26,19 @@ def evaluations_of(place: Path, name: str, *, keep_texts: bool = True) -> tuple[
 
 
 def carry_out(
-    place: Path, name: str, order: list[str], *, keep_texts: bool = True
+    place: Path,
+    name: str,
+    order: list[str],
+    *,
+    keep_texts: bool = True,
+    attacks: tuple[AttackSpec, ...] = (),
 ) -> dict[str, Record]:
     """Carry out the evaluations in an order, each as in a process of its own.
 
     Returns:
         The records by kind.
     """
-    config = config_of(place, name=name, keep_texts=keep_texts)
+    config = config_of(place, name=name, keep_texts=keep_texts, attacks=attacks)
     folder = place / "runs" / name
     for id_ in order:
         tasks = {task.id: task for task in preparation_tasks(config, runs_of(config), folder)}
@@ -100,3 +107,42 @@ def test_the_record_waits_for_both_evaluations_and_they_for_nothing_else(place: 
     assert after[AHEAD] == {"tiny/full"}
     assert after[RECORD] == {"tiny/full", RETAIN, AHEAD}
     assert PreparationTask("", (), "tiny", "full", 0.5, is_ahead=True).id == AHEAD
+
+
+UNDER = " under relearning"
+
+
+def attacks() -> tuple[AttackSpec, ...]:
+    settings = registry.load("attacks", "relearning")(learning_rate=1e-3, steps=(1, 2))
+    return (attack_spec("relearning", settings),)
+
+
+def test_both_models_are_attacked_side_by_side_with_the_same_records(place: Path) -> None:
+    orders = {
+        "together": [RETAIN, RECORD, f"{RECORD}{UNDER} ahead", RETAIN + UNDER, RECORD + UNDER],
+        "in-turn": [RETAIN, RECORD, RETAIN + UNDER, RECORD + UNDER],
+    }
+    config = config_of(place, name="together", attacks=attacks())
+    tasks = preparation_tasks(config, runs_of(config), place / "runs" / "together")
+    after = {task.id: set(task.after) for task in tasks}
+    assert RETAIN + UNDER not in after[f"{RECORD}{UNDER} ahead"]
+    assert after[RECORD + UNDER] > {RETAIN + UNDER, f"{RECORD}{UNDER} ahead"}
+
+    contents: dict[str, list[bytes]] = {}
+    attacked: dict[str, list[EpochResult]] = {}
+    for name, order in orders.items():
+        carry_out(place, name, order, attacks=attacks())
+        folder = place / "runs" / name
+        records = [read_record(path) for path in (folder / "records").iterdir()]
+        (record,) = (one for one in records if one.kind == "fine-tuned" and one.attacked)
+        variants = [result.variant for result in record.attacked]
+        assert variants == ["relearning@0", "relearning@1", "relearning@2"]
+        attacked[name] = [replace(result, evaluation_seconds=0.0) for result in record.attacked]
+        files = sorted((folder / "records" / record.id).glob("*.safetensors"))
+        contents[name] = [file.read_bytes() for file in files]
+        assert not [*folder.glob("state/*")]
+    assert attacked["together"] == attacked["in-turn"]
+    # Without the retain model's record under the attack, there would be no such number.
+    assert attacked["together"][0].metrics["log10_forget_quality"] is not None
+    assert len(contents["together"]) == 3
+    assert contents["together"] == contents["in-turn"]
