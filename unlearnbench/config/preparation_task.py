@@ -22,6 +22,8 @@ class PreparationTask:
     """Attack under which the model is evaluated. Empty for the plain evaluation."""
     is_ahead: bool = False
     """Whether the evaluation is only stored, because the record needs that of another model too."""
+    rows: int = 0
+    """Rows that a model is trained on, summed over epochs. 0 for an evaluation."""
     done: bool = False
 
     @property

@@ -119,9 +119,17 @@ class _ModelTasks:
             is_ahead: Whether another task writes the record of the evaluation.
         """
         title = f"{self._name}: {label}"
-        task = PreparationTask(title, after, self._name, target, split, attack, is_ahead)
+        rows = self._trained_rows(target) if split is None else 0
+        task = PreparationTask(title, after, self._name, target, split, attack, is_ahead, rows)
         self.tasks.append(replace(task, done=_is_done(self._space, task)))
         return task.id
+
+    def _trained_rows(self, target: str) -> int:
+        """Return how many rows a model is trained on, summed over epochs."""
+        preparation = self._models.settings.preparation
+        if target == "base":
+            return preparation.base_epochs * len(self._models.base_rows())
+        return preparation.epochs * len(self._models.tuning_rows(target))
 
     def _add_retain_model(self, split: SplitKey, base: tuple[str, ...]) -> tuple[str, ...]:
         """Add the retain model of a split, and return the ids that its evaluation waits for."""

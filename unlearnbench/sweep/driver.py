@@ -121,8 +121,9 @@ def prepare(
             check_starts = None
         soon = done.union(task.id for task in early)
         ready = [task for task in waiting if soon.issuperset(task.after)]
-        # Attacks come last: the check waits for everything else.
-        ready.sort(key=lambda task: bool(task.attack))
+        # Attacks come last: the check waits for everything else. Of the other tasks, the longest
+        # comes first, so that none is left over while all slots but one are idle.
+        ready.sort(key=lambda task: (bool(task.attack), -task.rows))
         for task in ready[: state.slots - len(running)]:
             reference, running_task = _start(task, config, pipeline, state)
             running[reference] = running_task

@@ -200,3 +200,26 @@ def test_a_preparation_that_fails_ends_the_sweep_while_another_one_goes_on(tmp_p
     assert "\n" not in str(caught.value)
     assert time.monotonic() - begin < SECONDS
     assert not [*marks.glob("try.*")], "no run has begun"
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("shared_ray")
+def test_the_longest_preparation_comes_first_and_attacks_last(tmp_path: Path) -> None:
+    marks = tmp_path / "marks"
+
+    def tasks(*_: object) -> Sequence[PreparationTask]:
+        return [
+            PreparationTask("attack", (), "tiny", "full", 0.1, "noise"),
+            PreparationTask("evaluate", (), "tiny", "full", 0.1),
+            PreparationTask("short", (), "tiny", "retain80", rows=80),
+            PreparationTask("long", (), "tiny", "retain90", rows=90),
+        ]
+
+    def execute(task: PreparationTask, _config: SweepConfig, _folder: Path) -> float:
+        with (marks / "order").open("a") as file:
+            file.write(f"{task.label}\n")
+        return 0.0
+
+    pipeline = replace(fake_pipeline(marks), tasks=tasks, execute=execute)
+    sweep(a_config(tmp_path / "out", ray=RaySettings(concurrent=1)), pipeline)
+    assert (marks / "order").read_text().split() == ["long", "short", "evaluate", "attack"]
