@@ -66,7 +66,8 @@ class AttackedModel:
         """Return a model's number without the attack, on the rows that the attack asked."""
         for variant, rows in self.rows.items():
             # An attack that trains has evaluated the model on its rows before the first step.
-            if is_before_attack(variant) and model in rows:
+            is_of_report = is_before_attack(variant) and not is_choice(variant)
+            if is_of_report and model in rows:
                 return rows[model].metrics.get(column)
         # All points of an attack ask the same rows.
         variant = next(iter(self.rows), "")

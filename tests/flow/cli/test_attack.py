@@ -84,6 +84,25 @@ def test_a_table_and_a_sentence_for_each_attack(
     assert asked["forget"].questions == plain.questions, "the original ones"
 
 
+def test_of_a_search_only_the_chosen_attacker_is_in_the_table(run: Run, model_path: str) -> None:
+    """Eight attackers at four steps would have 66 columns; all of them are in the JSON."""
+    search = "search={learning_rate: {low: 1e-3, high: 1e-2}}"
+    settings = ("rows=forget", "steps=[1]", "batch_size=2", "trials=3", "keeps=0", search)
+    stated = [word for setting in settings for word in ("--set", f"relearning.{setting}")]
+    options = (*SMALL, "--start", model_path, "--attack", "relearning", *stated)
+    code, out, _ = run("attack", model_path, *options, "--out", "found")
+    assert code == 0
+    lines = out.splitlines()
+    columns = lines[lines.index("relearning") + 1].split()
+    assert columns[:4] == ["metric", "of", "plain", "@0"]
+    assert len(columns) <= 5
+    (relearning,) = json.loads(Path("found/attack.json").read_text())["attacks"]
+    points = ("0", "t1.1", "t2.1", "t3.1")
+    assert [*relearning["variants"]] == [
+        f"relearning@{point}{part}" for point in points for part in ("", ".choice")
+    ]
+
+
 BROKEN = """\
 import torch
 

@@ -11,9 +11,12 @@ from typing import Any
 import pytest
 
 from unlearnbench.api import registry
+from unlearnbench.attacks.relearning import Relearning
 from unlearnbench.config.entries import attack_spec
 from unlearnbench.config.method_specs import method_spec
 from unlearnbench.config.schema import EvaluationSettings, MethodGrid
+from unlearnbench.models.rows_loading import load_benchmark
+from unlearnbench.results.effort import effort_of
 from unlearnbench.results.finalize import (
     _read_file,  # pyright: ignore[reportPrivateUsage]
     table_of,
@@ -28,6 +31,7 @@ from unlearnbench.results.records import (
 from unlearnbench.runs import attack_model, workspace
 from unlearnbench.runs import run as run_module
 from unlearnbench.runs.run import run_epochs, run_single
+from unlearnbench.training.fine_tuning import FineTuner
 
 from ...forked import start, wait
 from ..small_run import config_of, runs_of, without_times
@@ -211,6 +215,74 @@ def test_an_attack_that_is_killed_goes_on_with_the_same_numbers(
     assert timeless(again.attacked) == timeless(whole.attacked)
     assert without_times(again).epochs == without_times(whole).epochs
     assert done == ["noise@0", "noise@1", "noise@10"], "a finished attack is not repeated"
+
+
+def searching() -> tuple[Any, ...]:
+    """Relearning with two attackers, that are evaluated after two steps."""
+    search = {"learning_rate": (1e-3, 1e-2)}
+    attack = Relearning.model_validate(
+        {"rows": "forget", "steps": (1, 2), "batch_size": 2, "search": search, "trials": 2}
+    )
+    return (attack_spec("relearning", attack),)
+
+
+def test_a_search_that_is_cut_short_goes_on_with_the_same_numbers(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_of(place, attacks=searching())
+    (spec,) = runs_of(config)
+    folder = place / "runs" / "small"
+    whole = run(place, attacks=config.attacks)
+    points = ("0", "t1.1", "t1.2", "t2.1", "t2.2")
+    variants = [f"relearning@{point}{part}" for point in points for part in ("", ".choice")]
+    assert [one.variant for one in whole.attacked] == variants
+    table = table_of(read_records(folder))
+    shutil.rmtree(folder / "records" / spec.id)
+    evaluate = attack_model.results_under
+
+    def cut(*args: Any, **how: Any) -> Iterator[Any]:
+        for result, evaluation in evaluate(*args, **how):
+            if result.variant == "relearning@t2.1":
+                raise KeyboardInterrupt
+            yield result, evaluation
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_module, "results_under", cut)
+        with pytest.raises(KeyboardInterrupt):
+            list(run_epochs(spec, config, folder))
+    assert not (folder / "records" / spec.id).exists()
+    list(run_epochs(spec, config, folder))
+    again = read_record(folder / "records" / spec.id)
+    assert timeless(again.attacked) == timeless(whole.attacked)
+    assert without_times(again).epochs == without_times(whole).epochs
+    assert table_of(read_records(folder)).attacked == table.attacked
+
+
+def test_a_plan_counts_the_work_of_a_search(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many steps as the attackers do, and as many questions as both parts of the rows have."""
+    config = config_of(place, attacks=searching())
+    (spec,) = runs_of(config)
+    effort = effort_of(spec, load_benchmark(config.data, config.split_keys))
+    run(place, attacks=config.attacks)
+    steps: list[int] = []
+    fine_tune = FineTuner.__call__
+
+    def counted(tuner: FineTuner, *args: Any, **how: Any) -> Iterator[int]:
+        for step in fine_tune(tuner, *args, **how):
+            steps.append(step)
+            yield step
+
+    monkeypatch.setattr(FineTuner, "__call__", counted)
+    shutil.rmtree(place / "runs" / "small" / "records" / spec.id)
+    record = run(place, attacks=config.attacks)
+    assert len(steps) == effort.attacks.steps == 4
+    assert effort.attacked == 5
+    asked = [
+        len(observed.questions)
+        for evaluation in record.attacked_evaluations.values()
+        for observed in evaluation.sets.values()
+    ]
+    assert sum(asked) == pytest.approx(effort.attacks.evaluations * effort.questions)
 
 
 def records_read_for(records: Sequence[Record], metrics: Any = None) -> set[str]:
