@@ -10,6 +10,7 @@ from unlearnbench.analysis.settings import Setting
 from unlearnbench.analysis.under_attack import UnderAttack, worst_of_level
 from unlearnbench.analysis.wording import between, setting_name, variant_label
 from unlearnbench.api.metric import MetricColumn
+from unlearnbench.results.attack_variants import attack_of, is_tuned
 
 _ATTACK_EVERY = "`at: every` of an attack attacks each evaluated epoch."
 _NO_GAIN = 0.005
@@ -119,8 +120,10 @@ def _lasts(attacked: AttackedSetting, *, is_leader: bool = False) -> str:
 
 
 def _attacker(under: UnderAttack) -> str:
-    """Return the settings of the attacker that a search chose, in brackets; empty without one."""
-    return f" ({under.tuned.settings})" if under.tuned is not None else ""
+    """Return the attacker that a search chose and its seeds, in brackets; empty without one."""
+    if under.tuned is None:
+        return ""
+    return f" ({under.tuned.settings}; {under.tuned.seeds_text})"
 
 
 def _how_sure(attacked: AttackedSetting) -> str:
@@ -142,7 +145,7 @@ def _numbers_of(under: UnderAttack) -> str:
         retain = f"{_number(under.retain.before)} {link} {_number(under.retain.after)}"
         if under.tuned is not None:
             own = _number(under.tuned.retain_after)
-            retain += f", and to {own} under its own strongest attacker"
+            retain += f", and to {own} under the attacker chosen for it"
         models = f"retain model, which never saw these rows: {retain}; {models}"
     if measured is not None and is_of_samples:
         # Sampling changes no model, so no number goes from one value to another.
@@ -177,13 +180,24 @@ def _baseline(panel: AttackedPanel) -> str:
         by_column = "" if column == panel.column else f" by {column.label.lower()}"
         variant, gain = max(gains.items(), key=lambda variant_and_gain: variant_and_gain[1])
         if gain < _NO_GAIN:
-            sentences.append(f"The retain model itself gains nothing{by_column}, under any attack.")
+            sentences.append(
+                f"The retain model itself gains nothing{by_column}, under {_any_attack(panel)}."
+            )
         else:
             sentences.append(
                 f"The retain model itself gains at most {gain:.2f}{by_column}, under "
                 f"{variant_label(variant)}."
             )
     return " ".join(sentences)
+
+
+def _any_attack(panel: AttackedPanel) -> str:
+    """Return `any attack`. Of a search, only the attacker that was chosen for a model counts."""
+    searched = [attack_of(variant) for variant in panel.variants if is_tuned(variant)]
+    if not searched:
+        return "any attack"
+    chosen = f"the attacker that {' and '.join(searched)} chose for it"
+    return chosen if len(searched) == len(panel.attacks) else f"any other attack or {chosen}"
 
 
 def _retain_gains(panel: AttackedPanel) -> dict[MetricColumn, dict[str, float]]:

@@ -72,9 +72,9 @@ class PanelRecovery(OnPanel):
     methods: tuple[Recovery, ...]
     """The most robust first; methods without a score come last."""
     start: float | None
-    """The start model's number without an attack."""
+    """The start model's number without an attack. Of a search, it is over the reported rows."""
     retain: float | None
-    """The retain model's number without an attack; None if there is no retain model."""
+    """The retain model's number without an attack, likewise; None if there is no retain model."""
 
 
 def panel_recovery(panel: AttackedPanel) -> PanelRecovery:
@@ -83,13 +83,30 @@ def panel_recovery(panel: AttackedPanel) -> PanelRecovery:
     lines += [_without_setting(best) for best in panel.without_best]
     # Methods without a score stay in their order.
     lines.sort(key=lambda line: (line.share is None, line.share or 0.0))
+    start, retain = _references(panel, lines)
     return PanelRecovery(
         *panel.panel,
         column=panel.column,
         methods=tuple(lines),
-        start=panel.start_plain,
-        retain=panel.retain_plain if panel.has_retain else None,
+        start=start,
+        retain=retain if panel.has_retain else None,
     )
+
+
+def _references(
+    panel: AttackedPanel, lines: Sequence[Recovery]
+) -> tuple[float | None, float | None]:
+    """Return the start and the retain model's numbers without an attack.
+
+    A search reports half of the rows that it asks. Numbers over all rows would not fit lines over
+    so few of them, so if all lines are of one search, the numbers are over its rows.
+    """
+    drawn = {line.drawn for line in lines if line.before is not None}
+    for attacked in panel.best:
+        for under in attacked.under:
+            if under.tuned is not None and drawn == {under.variant}:
+                return under.start.before, under.retain.before
+    return panel.start_plain, panel.retain_plain
 
 
 def _recovery(panel: AttackedPanel, attacked: AttackedSetting) -> Recovery:

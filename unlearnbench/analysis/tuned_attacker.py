@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from unlearnbench.analysis.wording import counted
+from unlearnbench.analysis.wording import counted, listed_seeds
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,18 @@ class TunedAttacker:
     utility_kept: float | None = None
     """Share of its own utility that the attacked model keeps, as a mean over the reported seeds."""
     retain_after: float | None = None
-    """The retain model's number under its own strongest attacker; None if it is not known."""
+    """The retain model's number under the attacker that was chosen for it; None if it is not
+    known."""
 
     @property
     def count_text(self) -> str:
         """`the strongest of 8 attackers`."""
         return f"the strongest of {counted(self.trials, 'attacker')}"
+
+    @property
+    def seeds_text(self) -> str:
+        """`chosen on seed 0, reported on seeds 1, 2`; on other rows of the seed if there is one."""
+        chosen = f"chosen on {listed_seeds(self.choosing_seeds)}"
+        if self.choosing_seeds == self.reporting_seeds:
+            return f"{chosen}, reported on other rows"
+        return f"{chosen}, reported on {listed_seeds(self.reporting_seeds)}"

@@ -68,7 +68,7 @@ def variant_label(variant: str) -> str:
     """Return `relearning, 13 steps` for `relearning@13`; `logit-lens, 50` for `logit-lens@50`.
 
     Of an attack that searches, `relearning@t3.13` is `relearning, attacker 3, 13 steps`, and
-    `relearning@tuned` is `relearning, strongest attacker`.
+    `relearning@tuned` is `relearning, chosen attacker`.
     """
     attack, _, point = variant.partition("@")
     step = step_of(variant)
@@ -79,7 +79,7 @@ def variant_label(variant: str) -> str:
         part = ", rows of the choice" if is_choice(variant) else ""
         return f"{attack}, attacker {trial.number}, {counted(trial.step, 'step')}{part}"
     if is_tuned(variant):
-        return f"{attack}, strongest attacker"
+        return f"{attack}, chosen attacker"
     return f"{attack}, {point}" if point else attack
 
 

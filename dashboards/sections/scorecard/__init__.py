@@ -260,6 +260,7 @@ def _latex_table(context: PageContext, panel: ScorePanel, rule: SettingsTable) -
     notes = [
         f"unlearnbench {version('unlearnbench')}, profile {context.report.profile}",
         *_notes(rule, [score for scores in scores_of_lines for score in scores]),
+        *_attackers(panel),
         *_reasons(panel),
     ]
     return latex(caption, notes, lines, 1, first_reference)
@@ -269,6 +270,17 @@ def _filled(scores: Sequence[Score], count: int) -> list[Score]:
     """Append scores without a number, as a method without a setting has, up to a count."""
     without_number = Score("", None, {}, None, {})
     return [*scores, *[without_number] * (count - len(scores))]
+
+
+def _attackers(panel: ScorePanel) -> Iterable[str]:
+    """Say which attacker a search has chosen for each method, and which seeds it is scored on."""
+    for line in panel.lines:
+        worst = None if line.lasting is None else line.lasting.worst
+        if worst is not None and worst.tuned is not None:
+            yield (
+                f"{LASTING}, {line.setting.method}: {worst.label} ({worst.tuned.settings}; "
+                f"{worst.tuned.seeds_text})."
+            )
 
 
 def _reasons(panel: ScorePanel) -> Iterable[str]:

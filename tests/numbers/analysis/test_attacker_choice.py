@@ -12,6 +12,7 @@ from unlearnbench.analysis.attacked_panels import attacked_panels
 from unlearnbench.analysis.attacker_choice import AttackedModel, Search, seeds_of_choice
 from unlearnbench.analysis.best_settings import panels
 from unlearnbench.analysis.lasting import AttackedPanel, find_variant
+from unlearnbench.analysis.recovery import panel_recovery
 from unlearnbench.analysis.scorecard import lasting_score
 from unlearnbench.analysis.under_attack import Shift
 from unlearnbench.api.attack import CHOICE
@@ -189,7 +190,8 @@ def test_lasting_of_a_search_by_hand() -> None:
     assert under.label == "relearning, the strongest of 2 attackers"
     first, *_ = attack_sentences(found)
     assert "the strongest of 2 attackers (learning rate" in first
-    assert "and to 0.200 under its own strongest attacker" in first
+    assert "5 steps; chosen on seed 0, reported on seeds 1, 2)" in first
+    assert "and to 0.200 under the attacker chosen for it" in first
 
 
 def test_one_seed_chooses_on_some_rows_and_reports_the_others() -> None:
@@ -198,6 +200,8 @@ def test_one_seed_chooses_on_some_rows_and_reports_the_others() -> None:
     assert setting.worst is not None
     assert setting.worst.evaluated == "relearning@t1.5", "0.5 more on the rows of the choice"
     assert setting.lasting == pytest.approx(1 - 0.2 / 0.8)
+    assert setting.worst.tuned is not None
+    assert setting.worst.tuned.seeds_text == "chosen on seed 0, reported on other rows"
 
 
 def test_a_setting_without_a_counting_attacker_has_no_score_and_a_reason() -> None:
@@ -274,6 +278,26 @@ def test_a_setting_that_the_search_did_not_attack_has_no_score() -> None:
     assert reasons["npo"] == ""
     assert reasons["simnpo"] == "relearning did not attack it at epoch 1"
     assert found.column.name == COLUMN
+
+
+def test_the_references_of_the_figure_are_over_the_rows_of_the_lines() -> None:
+    """Plain numbers are 0.9 and 0.1; on the reported rows, the start model knows 0.7."""
+    points = ("0", "t1.5", "t2.5")
+    references = [
+        *rows_of("retain", dict.fromkeys(points, (0.2, 0.1))),
+        *rows_of("fine-tuned", dict.fromkeys(points, (0.7, 0.9))),
+    ]
+    attacked = rows_of("run", {"0": (0.3, 0.1), "t1.5": (0.5, 0.6), "t2.5": (0.9, 0.4)})
+    (found,) = attacked_panels(
+        panels([*PLAIN, row("run", 0.1)]), [*references, *attacked], plugins={"relearning": ATTACK}
+    )
+    recovery = panel_recovery(found)
+    assert (recovery.start, recovery.retain) == (0.7, 0.2)
+    (line,) = recovery.methods
+    assert (line.before, line.after) == (0.3, 0.5)
+    assert attack_sentences(found)[-1] == (
+        "The retain model itself gains nothing, under the attacker that relearning chose for it."
+    )
 
 
 @pytest.mark.parametrize("name", ["relearning", "relearning@tuned"])

@@ -995,7 +995,7 @@ def _attacks(plan: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
 
 _TRAINING = ("relearning", "fine-tuning")
 """Attacks whose points are steps."""
-_OF_SEARCH = re.compile(r"tuned|t\d+\.\d+|attacker \d+, \d+ steps?")
+_OF_SEARCH = re.compile(r"tuned|t\d+\.\d+|attacker \d+, \d+ steps?|chosen attacker")
 """Points of a search, by name and in words: all of them are the attacker that was chosen."""
 
 
