@@ -143,6 +143,9 @@ def prepare(
                 state.progress.warn(line)
             state.progress.prepared(ended_task.task.label, result.seconds)
             done.add(ended_task.task.id)
+            if any(task.id in ended_task.task.after for task in early):
+                # A worker had to prepare the base model itself, so the early process hangs.
+                bases.stop()
     if check_starts is not None:
         check_starts()
 

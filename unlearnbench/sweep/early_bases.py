@@ -6,7 +6,8 @@ the plan exists. It then has the driver's plug-ins, and imports its libraries wh
 imports its own. Ray's workers begin with the start and retain models meanwhile. They import, too,
 and then wait for the lock on the base model.
 
-If the process fails, its models are prepared like all others, which report the error.
+If the process fails or hangs, a worker gets the lock and prepares the base model, or reports the
+error.
 """
 
 import ctypes

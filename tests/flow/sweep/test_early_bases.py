@@ -123,8 +123,11 @@ def test_without_a_tiny_base_there_is_nothing_to_train(tmp_path: Path) -> None:
     assert missing_bases(config.model_copy(update={"models": (given,)})) == []
 
 
-def early_pipeline(marks: Path, *, fails: bool) -> Pipeline:
-    """Fake runs, and a base model that is trained early until another task has begun."""
+def early_pipeline(marks: Path, end_of_early: str) -> Pipeline:
+    """Fake runs, and a base model that is trained early until another task has begun.
+
+    end_of_early  `succeeds`, `fails` or `hangs`
+    """
 
     # Inside, because a worker cannot import this file.
     def missing(_config: SweepConfig) -> Sequence[str]:
@@ -135,8 +138,9 @@ def early_pipeline(marks: Path, *, fails: bool) -> Pipeline:
         while not [*marks.glob("begun.*")]:
             assert time.monotonic() < end
             time.sleep(0.02)
-        if fails:
+        if end_of_early != "succeeds":
             (marks / "failed").touch()
+            time.sleep(SECONDS if end_of_early == "hangs" else 0)
             raise RuntimeError("of the early process")
         (marks / "task.base.early").touch()
 
@@ -162,10 +166,12 @@ def early_pipeline(marks: Path, *, fails: bool) -> Pipeline:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("shared_ray")
-@pytest.mark.parametrize("fails", [False, True])
-def test_workers_begin_while_the_base_model_is_trained(tmp_path: Path, *, fails: bool) -> None:
+@pytest.mark.parametrize("end_of_early", ["succeeds", "fails", "hangs"])
+def test_workers_begin_while_the_base_model_is_trained(tmp_path: Path, end_of_early: str) -> None:
     marks = tmp_path / "marks"
-    result, lines = sweep(a_config(tmp_path / "out"), early_pipeline(marks, fails=fails))
+    begin = time.monotonic()
+    result, lines = sweep(a_config(tmp_path / "out"), early_pipeline(marks, end_of_early))
+    assert time.monotonic() - begin < SECONDS
     assert (result.total, result.finished, result.failed) == (4, 4, 0)
     assert lines[0] == "preparing: prepare base, prepare full, prepare retain"
     prepared = [line for line in lines if line.startswith("prepared ")]
@@ -173,7 +179,7 @@ def test_workers_begin_while_the_base_model_is_trained(tmp_path: Path, *, fails:
         f"prepared prepare {name}" for name in ("base", "full", "retain")
     }
     by_worker = (marks / "task.base.worker").exists()
-    assert by_worker == fails, "a worker prepares what the early process has not"
+    assert by_worker == (end_of_early != "succeeds"), "a worker prepares what is not there"
 
 
 @pytest.mark.long
