@@ -92,6 +92,8 @@ class Chosen:
     """Attackers that were tried."""
     counting: tuple[str, ...]
     """Variants that leave enough utility."""
+    kept: float | None
+    """Share of its own utility that the attacked model keeps, a mean over the reported seeds."""
 
 
 def _counting(
@@ -163,4 +165,7 @@ def chosen_for_setting(
     if not any(model.moves(variants) for model in (*models, *others)):
         strongest = None
     trials = len({variant.partition("@t")[2].partition(".")[0] for variant in variants})
-    return Chosen(strongest, choosing, reporting, trials, counting)
+    kept = None
+    if strongest is not None:
+        kept = mean_of(seeds[place].keeps(strongest) for place in reporting)
+    return Chosen(strongest, choosing, reporting, trials, counting, kept)

@@ -30,7 +30,8 @@ def numbers_in_sentences(
     significant. lasts: per cent that comes back under the worst attack with the ends of its
     interval, all cut at 0 and 100, the number before and under it, the retain model's, and the
     start model's before it. If the attack searches, also the number of attackers, the steps of the
-    one that was chosen, and the retain model's number under its own strongest attacker.
+    one that was chosen, per cent of its utility that the attacked model keeps, and the retain
+    model's number under the attacker that is chosen for it.
     """
     leader = next((entry for entry in panel.entries if entry.is_ranked), None)
     if panel.fault == "knows nothing":
@@ -71,6 +72,7 @@ def numbers_in_sentences(
             lasts += [chosen.trials, int(chosen.variant.rpartition(".")[2])]
             _, own = lasting.own_retain.get(variant, (None, None))
             lasts += [] if own is None else [own]
+            lasts += [] if chosen.kept is None else [100 * chosen.kept]
     sure: list[float] = []
     if len(leader.shown.seeds) > 1:
         sure.append(len(leader.shown.seeds))

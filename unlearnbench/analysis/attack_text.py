@@ -120,10 +120,18 @@ def _lasts(attacked: AttackedSetting, *, is_leader: bool = False) -> str:
 
 
 def _attacker(under: UnderAttack) -> str:
-    """Return the attacker that a search chose and its seeds, in brackets; empty without one."""
-    if under.tuned is None:
+    """Return the attacker that a search chose, its seeds and what it leaves, in brackets.
+
+    Empty without a search. The attacker counts by the utility on the seeds of the choice, so the
+    utility on the reported seeds has to be seen.
+    """
+    tuned = under.tuned
+    if tuned is None:
         return ""
-    return f" ({under.tuned.settings}; {under.tuned.seeds_text})"
+    kept = ""
+    if tuned.utility_kept is not None:
+        kept = f"; the attacked model keeps {100 * tuned.utility_kept:.0f} % of its utility"
+    return f" ({tuned.settings}; {tuned.seeds_text}{kept})"
 
 
 def _how_sure(attacked: AttackedSetting) -> str:

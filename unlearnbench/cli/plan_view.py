@@ -8,9 +8,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from unlearnbench.api.attack import searches
 from unlearnbench.base.console import Console
 from unlearnbench.base.number_text import float_text
 from unlearnbench.cli.plan_cost import time_here
+from unlearnbench.config.entries import attack_from_spec
 from unlearnbench.results.effort import efforts_of, planned_work
 from unlearnbench.results.records import PROVISIONAL
 from unlearnbench.results.repeated_runs import repeated_runs, repetition_lines
@@ -20,6 +22,7 @@ from unlearnbench.sweep.follow_up_runs import pending_runs, stages_of
 if TYPE_CHECKING:
     from unlearnbench.api.benchmark import Dataset, SplitKey
     from unlearnbench.cli.plan_cost import GpuCosts
+    from unlearnbench.config.entries import AttackSpec
     from unlearnbench.config.plan import Plan
     from unlearnbench.config.run_spec import RunSpec
     from unlearnbench.config.schema import HyperParameter
@@ -149,7 +152,7 @@ class PlanView:
             console.paragraph(line)
         config = self.plan.config
         if config.attacks:
-            names = ", ".join(spec.name for spec in config.attacks)
+            names = ", ".join(map(_attack_name, config.attacks))
             # It is not known yet at which epoch a run is best, and so attacked.
             at_best = any(spec.settings["at"] == "best" for spec in config.attacks)
             has_retain = "retain" in config.references
@@ -300,3 +303,11 @@ def budget_lines(runs: Iterable[RunSpec], rows: Dataset) -> list[str]:
         )
         lines[line] = None
     return list(lines)
+
+
+def _attack_name(spec: AttackSpec) -> str:
+    """Return `paraphrase`, or `relearning with 8 attackers` of an attack that searches."""
+    attack = attack_from_spec(spec)
+    if not searches(attack):
+        return spec.name
+    return f"{spec.name} with {len(attack.attackers())} attackers"

@@ -57,6 +57,15 @@ def test_plan_counts_evaluations_under_attacks(run: Run) -> None:
     assert "without the training of" not in out, "its steps are in the time"
 
 
+def test_plan_counts_the_attackers_of_a_search(run: Run) -> None:
+    search = "search: {learning_rate: [1.0e-4, 1.0e-3, 1.0e-2]}, trials: 3"
+    attacks = f"attacks={{relearning: {{rows: forget, steps: [1, 2], {search}}}}}"
+    _, out, _ = run("plan", "small.yaml", "--set", attacks)
+    # 12 runs: before the first step once, and after two steps of three attackers.
+    assert f"\nunder attacks: {12 * (1 + 3 * 2)} times, " in out
+    assert "likewise (relearning with 3 attackers)" in " ".join(out.split())
+
+
 def test_plan_names_an_attack_whose_training_it_cannot_know(run: Run) -> None:
     Path("shaken.py").write_text(
         """\

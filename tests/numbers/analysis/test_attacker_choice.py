@@ -190,7 +190,8 @@ def test_lasting_of_a_search_by_hand() -> None:
     assert under.label == "relearning, the strongest of 2 attackers"
     first, *_ = attack_sentences(found)
     assert "the strongest of 2 attackers (learning rate" in first
-    assert "5 steps; chosen on seed 0, reported on seeds 1, 2)" in first
+    kept = "the attacked model keeps 100 % of its utility"
+    assert f"5 steps; chosen on seed 0, reported on seeds 1, 2; {kept})" in first
     assert "and to 0.200 under the attacker chosen for it" in first
 
 

@@ -11,7 +11,8 @@ bound of another k stood next to leak@k. R7: on a board, seeds of requests in se
 of their own. R8: depths counted as steps. R10: both references were at another point than the
 number next to them. R11: under an attack, another setting took the place of the chosen one. R12:
 entries of one label were one pool of trials. R15: an attack that not all seeds had was skipped. D1
-to D11: numbers that depended on when or where they were read.
+to D11: numbers that depended on when or where they were read. S1 to S3 break the rule by
+which an attacker is chosen: on other rows, on other seeds, and with enough utility.
 """
 
 import importlib
@@ -27,13 +28,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.factories.random_folders import draw, write
+from tests.factories.random_folders import SEARCHING, draw, write
 from tests.numbers.oracle import written_views
 from tests.numbers.oracle.agreement import Disagreement, disagreements
 from tests.numbers.oracle.written_views import views_of
 from tests.oracle.claims import Claims
 from unlearnbench.analysis import (
     attacked_panels,
+    attacker_choice,
     ended_early,
     sampled_leaks,
     under_attack,
@@ -371,6 +373,24 @@ def _(patch: Patch) -> None:
     patch.setattr(asked_rows, "asked_places", asked_places)
 
 
+# Searches for an attacker
+
+
+@plant("S1", SEARCHING)
+def _(patch: Patch) -> None:
+    patch.setattr(attacker_choice, "CHOICE", "")
+
+
+@plant("S2", SEARCHING, "3 or more seeds")
+def _(patch: Patch) -> None:
+    patch.setattr(attacked_panels, "seeds_of_choice", lambda count: (count + 1) // 2)
+
+
+@plant("S3", SEARCHING)
+def _(patch: Patch) -> None:
+    patch.setattr(attacker_choice.Search, "least_utility", 0.0)
+
+
 @contextmanager
 def planted(patch: Patch, fault: Plant) -> Generator[None]:
     """Put a fault back for a while. What is kept between calls is forgotten before and after."""
@@ -455,4 +475,5 @@ def test_a_fault_that_is_put_back_is_found(fault: Plant, folders: Folders) -> No
 def test_each_entry_is_put_back() -> None:
     names = [fault.name for fault in PLANTS]
     expected = ["R1", *(f"R{i}" for i in range(4, 9)), "R10", "R11", "R12", "R15"]
-    assert names == [*expected, *(f"D{i}" for i in range(1, 12))]
+    expected += [f"D{i}" for i in range(1, 12)]
+    assert names == [*expected, *(f"S{i}" for i in range(1, 4))]
