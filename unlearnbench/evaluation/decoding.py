@@ -35,7 +35,7 @@ reads whole texts as padded rows.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -62,6 +62,8 @@ _REFILL = 1 / 4
 
 Reading prompts is a step of its own, so it is worth waiting for several.
 """
+_CPU_BATCHES = 8
+"""Batches of tokens that a CPU reads at once when texts begin."""
 
 
 class Stage(Enum):
@@ -254,20 +256,17 @@ class Decoding:
             self._copy_prompt(_SharedPrompt(prompt, group[0]), group[1:])
 
     def _read(self, slots: list[int]) -> None:
-        """Make the first step of the texts in `slots`, on a GPU in batches of `batch_tokens`.
+        """Make the first step of the texts in `slots`, in batches.
 
         Prompts and first drafts are longer than the tokens of a later step, and memory is planned
-        for the batches of an evaluation. A CPU reads them as one batch.
+        for the batches of an evaluation. A CPU has small batches and memory for several of them.
         """
-        batches: Iterable[Sequence[int]] = [range(len(slots))]
-        if self.predictor.device.type != "cpu":
-            sizes: list[int] = []
-            for slot in slots:
-                text = self._text_in(slot)
-                draft = text.first_draft()
-                sizes.append(len(text.prompt.ids) + len(text.answer.ids) + len(draft))
-            batches = token_budget(sizes, self.predictor.batch_tokens)
-        for batch in batches:
+        sizes: list[int] = []
+        for slot in slots:
+            text = self._text_in(slot)
+            sizes.append(len(text.unread(text.first_draft())))
+        batches_at_once = _CPU_BATCHES if self.predictor.device.type == "cpu" else 1
+        for batch in token_budget(sizes, batches_at_once * self.predictor.batch_tokens):
             self._step([slots[index] for index in batch])
 
     def _copy_prompt(self, source: _SharedPrompt, slots: list[int]) -> None:

@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
+import psutil
 import torch
 from torch import Tensor, nn
 
@@ -26,7 +27,12 @@ from unlearnbench.config.precision import Precision
 from unlearnbench.evaluation.precision import computing_in_precision, precision_of_model
 from unlearnbench.evaluation.prefix_tree import Tree, TreeLayout, build_tree
 from unlearnbench.models.batching import fast_batch_tokens
-from unlearnbench.models.device import kept_tokens, max_cached_tokens, product_dtype
+from unlearnbench.models.device import (
+    cached_bytes_per_token,
+    kept_tokens,
+    max_cached_tokens,
+    product_dtype,
+)
 from unlearnbench.models.forward import OutputLayer, final_states, padded, predict
 from unlearnbench.models.packed_attention import (
     Layout,
@@ -56,6 +62,12 @@ _SLOT_BATCHES = 16
 
 A step of few answers takes nearly as long as a step of many.
 """
+_CPU_SLOT_BATCHES = 48
+"""The same for a CPU that has memory to spare. Its batches have fewer tokens."""
+_KEPT_PART_OF_SLOTS = 3 / 4
+"""Bytes of a CPU's slots, as a fraction of the bytes that scoring may keep, if memory allows it."""
+_SPARE_MEMORY = 8
+"""A CPU has memory to spare if so many times the bytes of these slots are available."""
 _TIES = {torch.bfloat16: 0.25, torch.float16: 0.03, torch.float64: 1e-10}
 """By the dtype of products, the distance below which two logits are a tie."""
 _TIE = 1e-4
@@ -160,13 +172,20 @@ class Predictor:
     def _most_slot_tokens(self) -> int:
         """Return the number of tokens whose keys and values decoding stores if memory allows it.
 
-        On a CPU it is a quarter of the tokens that scoring keeps. It is then at least a quarter of
-        `_SLOT_BATCHES` batches, and at most all of them.
+        On a CPU with little memory, it is a quarter of the tokens that scoring keeps. It is then at
+        least a quarter of `_SLOT_BATCHES` batches, and at most all of them. A CPU with memory to
+        spare stores up to three times as many. There are only these two numbers, so that the same
+        machine makes the same steps, although its free memory is never exactly the same.
         """
         tokens = _SLOT_BATCHES * self.batch_tokens
         if self.device.type != "cpu":
             return tokens
-        return min(tokens, max(self.kept_tokens, tokens) // 4)
+        few = min(tokens, max(self.kept_tokens, tokens) // 4)
+        most = _CPU_SLOT_BATCHES * self.batch_tokens
+        many = min(most, int(_KEPT_PART_OF_SLOTS * self.kept_tokens))
+        needed = _SPARE_MEMORY * many * cached_bytes_per_token(self.model)
+        has_spare_memory = psutil.virtual_memory().available >= needed
+        return max(few, many) if has_spare_memory else few
 
     @contextmanager
     def ready(self) -> Generator[None, None, None]:

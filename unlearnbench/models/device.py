@@ -198,8 +198,8 @@ def max_cached_tokens(model: Any, tokens: int) -> int:
     if dtype != parameter.dtype:  # autocast keeps a copy of each matrix
         matrices = [weight for weight in model.parameters() if weight.ndim > 1]
         available -= sum(weight.numel() for weight in matrices) * dtype.itemsize
-    bytes_per_token = _cached_values_per_token(model.config.get_text_config()) * dtype.itemsize
-    return max(min(tokens, int(CACHE_SHARE * available / bytes_per_token)), 1)
+    most = int(CACHE_SHARE * available / cached_bytes_per_token(model))
+    return max(min(tokens, most), 1)
 
 
 def kept_tokens(model: Any) -> int:
@@ -210,8 +210,16 @@ def kept_tokens(model: Any) -> int:
     parameter = next(model.parameters())
     if parameter.device.type != "cpu":
         return 0
-    values_per_token = _cached_values_per_token(model.config.get_text_config())
-    return KEPT_BYTES // (values_per_token * product_dtype(parameter).itemsize)
+    return KEPT_BYTES // cached_bytes_per_token(model)
+
+
+def cached_bytes_per_token(model: Any) -> int:
+    """Return the bytes of the keys and values of one token, over all layers.
+
+    Call it inside the autocast that the model runs under, if there is one.
+    """
+    values = _cached_values_per_token(model.config.get_text_config())
+    return values * product_dtype(next(model.parameters())).itemsize
 
 
 def _cached_values_per_token(config: Any) -> int:
