@@ -383,7 +383,10 @@ def _(patch: Patch) -> None:
 
 @plant("S2", SEARCHING, "3 or more seeds")
 def _(patch: Patch) -> None:
-    patch.setattr(attacked_panels, "seeds_of_choice", lambda count: (count + 1) // 2)
+    def half(count: int) -> int:
+        return (count + 1) // 2
+
+    patch.setattr(attacked_panels, "seeds_of_choice", half)
 
 
 @plant("S3", SEARCHING)
