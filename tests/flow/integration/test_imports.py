@@ -63,8 +63,15 @@ def _questions(folder: Path) -> list[str]:
     return options
 
 
-@pytest.mark.parametrize("command", ["evaluate", "attack"])
-@pytest.mark.parametrize("family", ["llama", "gpt2"])
+@pytest.mark.parametrize(
+    ("family", "command"),
+    [
+        ("llama", "evaluate"),
+        pytest.param("llama", "attack", marks=pytest.mark.long),
+        pytest.param("gpt2", "evaluate", marks=pytest.mark.long),
+        pytest.param("gpt2", "attack", marks=pytest.mark.long),
+    ],
+)
 def test_a_command_that_loads_a_model_imports_nothing_expensive(
     tmp_path: Path, family: str, command: str
 ) -> None:
@@ -158,6 +165,7 @@ def test_a_group_of_processes_defers_nothing() -> None:
     assert output == "True\n"
 
 
+@pytest.mark.long
 def test_the_compiler_knows_what_it_was_told_before_its_import() -> None:
     output = run(
         """
@@ -192,6 +200,7 @@ def test_the_compiler_knows_what_it_was_told_before_its_import() -> None:
     assert output == "done\n"
 
 
+@pytest.mark.long
 def test_a_version_that_cannot_be_imported_so_is_imported_as_usual() -> None:
     output = run(
         """

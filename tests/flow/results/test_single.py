@@ -16,7 +16,7 @@ from unlearnbench.analysis.under_attack import UnderAttack
 from unlearnbench.api import registry
 from unlearnbench.api.observations import SETS, Evaluation
 from unlearnbench.base.errors import EvaluationError
-from unlearnbench.config.entries import benchmark_named, benchmark_of
+from unlearnbench.config.entries import AttackSpec, benchmark_named, benchmark_of
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.results.finalize import table_of
 from unlearnbench.results.rules import named_metrics
@@ -56,7 +56,8 @@ class Observed:
                 models[ROLE_OF_KIND[other.kind]] = self.of_model(other)
         record = next(record for record in self.results.records if record.id == row.run_id)
         benchmark = benchmark_of(dict(record.spec["data"]), stored=True)
-        records = records_of(models, benchmark, row.forget_fraction)
+        attacks = [AttackSpec.model_validate(spec) for spec in record.spec.get("attacks", ())]
+        records = records_of(models, benchmark, row.forget_fraction, attacks)
         table = table_of(records, named_metrics(self.results.config))
         return Results("single", records, table)
 

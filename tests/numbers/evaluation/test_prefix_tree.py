@@ -23,7 +23,7 @@ from unlearnbench.models.tiny import build_model, build_tokenizer
 
 def test_an_evaluation_gives_attention_few_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     """And gives the numbers of unpadded sizes."""
-    data = Synthetic(authors=10, questions_per_author=6, pretraining_authors=2)
+    data = Synthetic(authors=10, questions_per_author=10, pretraining_authors=2)
     benchmark = load_benchmark(data, (0.5,))
     profile = get_profile("tofu", max_length=110)
     sets = evaluation_sets(benchmark, 0.5, profile)
