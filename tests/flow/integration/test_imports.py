@@ -94,6 +94,7 @@ def test_a_command_that_loads_a_model_imports_nothing_expensive(
 # Deferred imports
 
 
+@pytest.mark.long
 def test_a_deferred_name_is_imported_when_it_is_used() -> None:
     output = run(
         """

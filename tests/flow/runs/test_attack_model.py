@@ -226,6 +226,7 @@ def searching() -> tuple[Any, ...]:
     return (attack_spec("relearning", attack),)
 
 
+@pytest.mark.long
 def test_a_search_that_is_cut_short_goes_on_with_the_same_numbers(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

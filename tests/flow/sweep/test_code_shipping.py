@@ -61,6 +61,7 @@ class Rows(Benchmark):
 """
 
 
+@pytest.mark.long
 def test_a_worker_gets_plugin_files_that_only_the_driver_has_and_refuses_other_versions(
     tmp_path: Path, config: SweepConfig
 ) -> None:

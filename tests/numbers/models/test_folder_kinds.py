@@ -151,6 +151,7 @@ def test_a_prefix_of_some_names_is_reported_as_before(folder: Path) -> None:
     assert "model.norm.weight is missing" in error_of(folder)
 
 
+@pytest.mark.long
 def test_pickled_weights_are_converted_unless_some_are_missing(
     folder: Path, model: Any, tmp_path: Path
 ) -> None:
