@@ -96,7 +96,8 @@ others stay as they were before there were such folders."""
 SEARCHING = "attack that searches"
 """Feature of folders in which an attack that trains tries several attackers."""
 EVERY_SEARCH, PLACE_OF_SEARCH = 4, 3
-"""One folder in four has it, unless it has no attack: those whose numbers leave a rest of 3."""
+"""One folder in four has it, unless it has no attack: those whose numbers leave a rest of 3. None
+of them has a user's own rows, so one in four of those with such rows has it, too."""
 _SOURCES = {"synthetic", "muse", "muse-sustainability", "wmdp", "knowundo", "questions"}
 _WITH_CHOICE = {"select", "tune", "random search and select"}
 _OF_CHOICES = {
@@ -247,7 +248,9 @@ def draw(number: int) -> Drawn:
     while True:
         drawn = _draw(number, attempt)
         if _evaluation_count(drawn) <= most:
-            is_searched = number % EVERY_SEARCH == PLACE_OF_SEARCH
+            # Of folders with a user's own rows, all numbers leave the rest 0.
+            part = number // EVERY_OWN if "questions" in drawn.features else number
+            is_searched = part % EVERY_SEARCH == PLACE_OF_SEARCH
             return _with_search(drawn) if is_searched else drawn
         attempt += 1
 
