@@ -354,6 +354,7 @@ def test_settings_of_attacks_survive(tmp_path: Path) -> None:
                     assert repr(made) == repr(attack), f"{name}: {settings} by {way.__name__}"
 
 
+@pytest.mark.long
 def test_settings_of_benchmarks_survive(tmp_path: Path) -> None:
     for name, kind in offered("benchmarks", tmp_path):
         for settings in settings_of(kind):

@@ -119,6 +119,7 @@ def work(config: SweepConfig) -> None:
     load_model(Source.parse(str(settings.fine_tuned)), settings)
 
 
+@pytest.mark.long
 def test_a_second_worker_makes_no_request_and_all_others_carry_a_commit(
     filled: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

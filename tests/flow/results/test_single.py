@@ -134,6 +134,7 @@ def is_whole(setting: AttackedSetting) -> bool:
     return len(setting.setting.rows) == 1 and not depends_on_others and not setting.bypassed_by
 
 
+@pytest.mark.long
 def test_what_lasts_is_the_same_on_the_page_and_by_attack(tmp_path: Path) -> None:
     scores: list[float | None] = []
     for drawn in drawn_with_attacks(10):
