@@ -432,6 +432,7 @@ class _PanelUnderAttack:
         seed_count = len(setting.rows)
         choice_count = seeds_of_choice(seed_count)
         choosing = slice(None, choice_count)
+        # A single seed both chooses and is reported; then only the rows are divided.
         reporting = slice(choice_count if seed_count > 1 else 0, None)
 
         bypassed = setting.rows[0].at_inference and self.white_box(search.attack)
@@ -439,12 +440,12 @@ class _PanelUnderAttack:
         for row, rows in zip(setting.rows, attacked_of_seed, strict=True):
             shift = partial(self._shift, row, rows, bypassed=bypassed)
             seeds.append(self._searched_model(search, rows, shift))
-        models = seeds[choosing]
+        choosing_seeds = seeds[choosing]
         references = {kind: self._reference(kind, search) for kind in self.attackers_of}
         others = [model for model in references.values() if model is not None]
         retain = references["retain"]
-        missing = search.problem(models, others, retain)
-        strongest = None if missing else search.strongest(models, retain)
+        missing = search.problem(choosing_seeds, others, retain)
+        strongest = None if missing else search.strongest(choosing_seeds, retain)
         # Without an attacker, the numbers before the attack are known, and none under it.
         point = strongest or search.points[-1]
         reported = replace(setting, rows=setting.rows[reporting])
@@ -453,7 +454,7 @@ class _PanelUnderAttack:
             shifts = tuple(Shift(shift.before, None) for shift in under.shifts)
             under = replace(under, shifts=shifts)
         attacker = replace(
-            search.describe(point, models),
+            search.describe(point, choosing_seeds),
             choosing_seeds=tuple(row.seed for row in setting.rows[choosing]),
             reporting_seeds=tuple(row.seed for row in reported.rows),
             utility_kept=mean_of([model.keeps(point) for model in seeds[reporting]]),

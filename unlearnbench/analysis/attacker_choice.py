@@ -160,15 +160,10 @@ class Search:
             )
         counting = self.counting(models)
         if not counting:
-            most = [
-                fmean(known)
-                for point in self.points
-                if (known := [share for model in models if (share := model.keeps(point))])
-            ]
-            gentlest = f"the gentlest left {100 * max(most):.0f} %" if most else "none is known"
             return (
                 f"no attacker of {self.attack} left {100 * self.least_utility:g} % of the model's "
-                f"own utility ({gentlest}); search lower learning rates, or lower `keeps`"
+                f"own utility ({self._gentlest(models)}); search lower learning rates, or lower "
+                "`keeps`"
             )
         if not self._excess(models, retain):
             are_known = any(
@@ -184,6 +179,17 @@ class Search:
                 "utility"
             )
         return ""
+
+    def _gentlest(self, models: Sequence[AttackedModel]) -> str:
+        """Say how much utility the attacker leaves that leaves most: `the gentlest left 71 %`."""
+        mean_shares: list[float] = []
+        for point in self.points:
+            shares = [share for model in models if (share := model.keeps(point))]
+            if shares:
+                mean_shares.append(fmean(shares))
+        if not mean_shares:
+            return "none is known"
+        return f"the gentlest left {100 * max(mean_shares):.0f} %"
 
     def _moves(self, models: Iterable[AttackedModel]) -> bool:
         """Whether an attacker changes the measured number or the utility of a model."""

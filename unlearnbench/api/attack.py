@@ -191,6 +191,14 @@ CHOICE = ".choice"
 """End of the names of points at which attackers of a search are chosen: `t3.13.choice`."""
 
 
+def trial_point(trial: str, step: str) -> str:
+    """Return the name of a point of one attacker: `t3.13` for the third one after 13 steps.
+
+    Before the first step all attackers have the same model, so that point has no number.
+    """
+    return step if step == FIRST_POINT else f"t{trial}.{step}"
+
+
 def variant(name: str, point: str) -> str:
     """Return the name of an evaluation under attack: `paraphrase`, or `relearning@13`."""
     return f"{name}@{point}" if point else name

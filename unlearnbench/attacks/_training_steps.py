@@ -9,7 +9,13 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from unlearnbench.api.attack import AttackRows, AttackTools, WeightAttack
+from unlearnbench.api.attack import (
+    FIRST_POINT,
+    AttackRows,
+    AttackTools,
+    WeightAttack,
+    trial_point,
+)
 from unlearnbench.api.benchmark import Question
 from unlearnbench.api.edit import OptimizerName
 from unlearnbench.api.hyperparameters import TypeName
@@ -26,6 +32,8 @@ from unlearnbench.attacks._attacker_search import (
 
 LONGEST = 100_000
 """Largest number of steps of an attack."""
+_OF_SEARCH = ("trials", "keeps")
+"""Settings that have an effect only with `search`."""
 _UTILITY_ROLES: frozenset[Role] = frozenset({"retain", "general"})
 """Roles of the sets that show what is left of a model's utility."""
 
@@ -114,7 +122,7 @@ class TrainingAttack(WeightAttack):
     @model_validator(mode="after")
     def _search_fits(self) -> Self:
         if self.search is None:
-            for name in ("trials", "keeps"):
+            for name in _OF_SEARCH:
                 if getattr(self, name) != type(self).model_fields[name].default:
                     raise ValueError(f"{name} has no effect without search; add it, or drop {name}")
             return self
@@ -130,7 +138,7 @@ class TrainingAttack(WeightAttack):
         settings = {
             name: getattr(self, name)
             for name in type(self).model_fields
-            if name not in ("search", "trials", "keeps")
+            if name not in ("search", *_OF_SEARCH)
         }
         stated = {name: settings[name] for name in self.search}
         attackers: dict[str, Self] = {}
@@ -173,15 +181,16 @@ class TrainingAttack(WeightAttack):
 
     def points(self) -> tuple[str, ...]:
         """Return `0`, before the first step, and the steps: of each attacker, with a search."""
+        steps = [str(step) for step in self.steps]
         if self.search is None:
-            return ("0", *map(str, self.steps))
-        of_trials = [f"t{trial}.{step}" for trial in self._tried for step in self.steps]
-        return ("0", *of_trials)
+            return (FIRST_POINT, *steps)
+        of_attackers = [trial_point(trial, step) for trial in self._tried for step in steps]
+        return (FIRST_POINT, *of_attackers)
 
     def change(self, model: Any, tools: AttackTools) -> Iterator[str]:
         """Train the model, and yield the steps at which it is evaluated."""
         rows = self.training_rows(tools)
-        yield "0"
+        yield FIRST_POINT
         steps = tools.fine_tune(
             model,
             rows,

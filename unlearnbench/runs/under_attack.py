@@ -23,6 +23,7 @@ from unlearnbench.api.attack import (
     SamplingAttack,
     WeightAttack,
     searches,
+    trial_point,
     variant,
 )
 from unlearnbench.api.benchmark import Dataset, Question, SplitKey
@@ -130,9 +131,7 @@ class _NamedAttack:
 
     def variant(self, point: str) -> str:
         """Return the name of the evaluation at a point of this attacker."""
-        if self.trial and point != FIRST_POINT:
-            point = f"t{self.trial}.{point}"
-        return variant(self.name, point)
+        return variant(self.name, trial_point(self.trial, point) if self.trial else point)
 
     def calls(self, function: str) -> AbstractContextManager[None]:
         """Turn an exception in a function of the attack into a PluginError that names both."""
