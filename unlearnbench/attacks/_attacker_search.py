@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from unlearnbench.api.ranges import Range
+from unlearnbench.base.messages import describe_error
 from unlearnbench.stats.point_sequences import even_points
 
 SEARCHED = ("learning_rate", "lora_rank", "batch_size", "schedule", "optimizer")
@@ -60,10 +61,10 @@ def _axis(name: str, stated: Any) -> Axis:
 
 
 def first_problem(error: ValidationError) -> str:
-    """Return the first of pydantic's messages, with the key that it is about."""
+    """Return the first of pydantic's errors in our words, with the key that it is about."""
     first = error.errors(include_url=False)[0]
     place = ".".join(map(str, first["loc"]))
-    message = first["msg"].removeprefix("Value error, ")
+    message = describe_error(first)
     return f"{place}: {message}" if place else message
 
 

@@ -20,6 +20,8 @@ from unlearnbench.config.written import WrittenConfig
 LIKE_ENOUGH = 0.8
 """Least similarity to a key of the same section at which no other section is searched for the key.
 `learning_rate` and `learning_rates` are that similar."""
+_PLUGIN_SECTIONS = frozenset({"methods", "modifiers", "attacks", "metrics"})
+"""Sections whose entries are plug-ins with settings of their own."""
 
 
 def unknown_key_text(values: Any, path: Loc) -> str:
@@ -33,8 +35,8 @@ def unknown_key_text(values: Any, path: Loc) -> str:
     key = str(last)
     fields = list(_section(values, tuple(above)).model_fields)
     near = did_you_mean(key, fields, LIKE_ENOUGH)
-    # In an entry of a method, an unknown key is a hyperparameter, which no other section has.
-    if not near and "methods" not in above:
+    # A setting of a plug-in belongs to no other section, even if one has a key of the same name.
+    if not near and not _PLUGIN_SECTIONS.intersection(above):
         near = _elsewhere(key)
     if not near:
         near = did_you_mean(key, fields)
