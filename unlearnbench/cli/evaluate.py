@@ -14,18 +14,22 @@ from unlearnbench.cli.options import (
     DEFAULT_PROFILE,
     Data,
     Json,
+    MetricOptions,
     Model,
     ModelOptions,
     Plugins,
     ProfileChanges,
+    is_log_file,
     register_for_evaluation,
 )
 from unlearnbench.cli.own_data import RowOptions
 
 if TYPE_CHECKING:
+    from unlearnbench.analysis.results import Results
     from unlearnbench.api.benchmark import Benchmark
     from unlearnbench.api.observations import Evaluation
     from unlearnbench.api.profile import Profile
+    from unlearnbench.config.metric_plan import MetricChoices
     from unlearnbench.evaluation.harness_tasks import TaskScores
 
 _SPLIT_OF_LOGS = "log"
@@ -40,6 +44,7 @@ def evaluate(
     own: RowOptions,
     options: ModelOptions,
     changes: ProfileChanges,
+    metrics: MetricOptions,
     retain: Annotated[
         str | None,
         option("MODEL_OR_LOG", "Retain model, for Forget Quality, Forgotten and Private."),
@@ -67,6 +72,8 @@ def evaluate(
       unlearnbench evaluate ./my-model --forget-rows forget.jsonl \
           --retain-rows retain.jsonl --questions answers.jsonl
       unlearnbench evaluate ./my-model --data ~/tofu --task hellaswag --task gsm8k
+      unlearnbench evaluate ./my-model --data ~/tofu \
+          --metric sentence-similarity --set sentence-similarity.model=./my-encoder
       unlearnbench evaluate locuslab/tofu_ft_phi-1.5 --data tofu \
           --tokenizer microsoft/phi-1_5 --retain retain90.safetensors
     """
@@ -85,6 +92,8 @@ def evaluate(
     rules = get_profile(options.profile or DEFAULT_PROFILE, **vars(changes))
     register_for_evaluation(plugins, rules)
     benchmark = data_settings(options.data)
+    chosen = _checked_choices(metrics, benchmark, rules)
+    _check_start_for_metrics(chosen, start, benchmark, rules)
     # A file that cannot be written is an error before the model is evaluated, which may take hours.
     if questions:
         check_file(questions, "the questions", (".jsonl",))
@@ -94,7 +103,8 @@ def evaluate(
     scores: TaskScores = {}
     if tasks:
         scores = _task_scores(model, tasks, options, benchmark, rules, rows=changes.rows)
-    models = evaluate_models(sources_of(model, retain, start), (), options, benchmark, rules)
+    sources = sources_of(model, retain, start)
+    models = evaluate_models(sources, (), options, benchmark, rules, chosen)
     if models is None:
         return 0
 
@@ -104,16 +114,64 @@ def evaluate(
     notice = holdout_notice(missing, rules, benchmark)
     if notice:
         console.note(notice)
+    _warn_of_missing_scores(rules, benchmark, chosen)
     if out:
         write_observations(evaluation, Path(out))
         console.note(f"observations: {out}")
     if questions:
         retain_variants = models.get(ModelRole.RETAIN)
         retain_evaluation = None if retain_variants is None else retain_variants[PLAIN]
-        write_questions(evaluation, questions, benchmark, retain_evaluation)
+        write_questions(evaluation, questions, benchmark, retain_evaluation, chosen)
         console.note(f"questions: {questions}")
-    print_verdict(results_of(models, options.forget, benchmark), scores, as_json=as_json)
+    results = results_of(models, options.forget, benchmark, metrics=chosen)
+    print_verdict(results, scores, as_json=as_json)
     return 0
+
+
+def _checked_choices(metrics: MetricOptions, benchmark: Benchmark, rules: Profile) -> MetricChoices:
+    """Return the metrics that options name, after each has been tried.
+
+    Raises:
+        PluginError: If one is not known, is set wrongly, or cannot be computed for the benchmark.
+        UnavailableError: If the model that one reads texts by is not named, or not found.
+    """
+    from unlearnbench.evaluation.metric_trial import try_metrics
+    from unlearnbench.evaluation.summary import plan_of
+
+    chosen = metrics.choices()
+    if chosen:
+        try_metrics(plan_of(rules, benchmark, chosen), benchmark.set_roles)
+    return chosen
+
+
+def _check_start_for_metrics(
+    chosen: MetricChoices, start: str | None, benchmark: Benchmark, rules: Profile
+) -> None:
+    """Check that the start model is given if a metric reads it.
+
+    Raises:
+        EvaluationError: If it is not, or only by its log.
+    """
+    from unlearnbench.evaluation.summary import plan_of
+
+    if start is not None and not is_log_file(start):
+        return
+    for name, settings in chosen.items():
+        if "start_loss" in plan_of(rules, benchmark, {name: settings}).extra:
+            raise EvaluationError(
+                f"--metric {name}: it reads how likely the start model finds the answers; give "
+                "the start model itself with --start (its log is not enough), or leave the metric "
+                "out"
+            )
+
+
+def _warn_of_missing_scores(rules: Profile, benchmark: Benchmark, chosen: MetricChoices) -> None:
+    """Warn of the profile's scores that need metrics which no option names."""
+    from unlearnbench.config.metric_plan import missing_scores
+
+    warning = missing_scores(rules, benchmark, chosen).warning(rules.name, "--metric")
+    if warning:
+        Console().note(f"warning: {warning}")
 
 
 def _task_scores(
@@ -145,6 +203,7 @@ def _task_scores(
 def score(
     log: Annotated[str, argument("LOG", "A log, or a record's epoch-<k>.safetensors.")],
     changes: ProfileChanges,
+    metrics: MetricOptions,
     retain: Annotated[str | None, option("LOG", "Log of the retain model.")] = None,
     start: Annotated[str | None, option("LOG", "Log of the model before unlearning.")] = None,
     data: Data = "tofu",
@@ -186,15 +245,31 @@ def score(
         )
     register_for_evaluation(plugins, rules)
     benchmark = data_settings(data)
+    chosen = _checked_choices(metrics, benchmark, rules)
     _check_sets(log, evaluation, benchmark)
+    _warn_of_missing_scores(rules, benchmark, chosen)
     _warn_of_uncounted_answers(evaluation, benchmark, rules)
 
     models = {ModelRole.MODEL: {PLAIN: evaluation}}
     for role, source in sources_of(log, retain, start).items():
         if role is not ModelRole.MODEL:
             models[role] = {PLAIN: read_log(source, profile=rules)}
-    print_verdict(results_of(models, _SPLIT_OF_LOGS, benchmark), {}, as_json=as_json)
+    results = results_of(models, _SPLIT_OF_LOGS, benchmark, metrics=chosen)
+    _warn_of_unobserved(chosen, results)
+    print_verdict(results, {}, as_json=as_json)
     return 0
+
+
+def _warn_of_unobserved(chosen: MetricChoices, results: Results) -> None:
+    """Warn of metrics without a value, because the log lacks what they read."""
+    (judged,) = [row for row in results.rows if row.kind == "run"]
+    for name in chosen:
+        columns = results.schema.plan.affected({name})
+        if all(judged.metrics.get(column) is None for column in columns):
+            Console().note(
+                f"warning: {name} has no value, because the log lacks what it reads; evaluate the "
+                f"model again with --metric {name}"
+            )
 
 
 def _check_sets(log: str, evaluation: Evaluation, benchmark: Benchmark) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from unlearnbench.api.observations import Evaluation
     from unlearnbench.api.profile import Profile
     from unlearnbench.config.entries import AttackSpec
+    from unlearnbench.config.metric_plan import MetricChoices
     from unlearnbench.runs.evaluate_model import EvaluationSetup
 
 
@@ -40,6 +41,7 @@ def evaluate_models(
     options: ModelOptions,
     benchmark: Benchmark,
     rules: Profile,
+    metrics: MetricChoices | None = None,
 ) -> dict[ModelRole, dict[str, Evaluation]] | None:
     """Evaluate models, each without an attack and under all attacks.
 
@@ -51,6 +53,7 @@ def evaluate_models(
         options: How the models are read and evaluated.
         benchmark: On whose sets they are evaluated.
         rules: By which they are evaluated.
+        metrics: Metrics in addition to the usual ones, with their settings.
 
     Returns:
         Evaluations by role and variant, or None in all but the main process of a group.
@@ -64,7 +67,7 @@ def evaluate_models(
 
     resolve_precision("cpu", options.dtype, options.precision)
     logs = _checked_logs(sources, options.adapter_base, rules, has_attacks=bool(attacks))
-    setup = options.setup(sources[ModelRole.MODEL], benchmark, rules)
+    setup = options.setup(sources[ModelRole.MODEL], benchmark, rules, metrics)
     _warn_of_uncounted_answers(setup, benchmark, rules)
 
     models: dict[ModelRole, dict[str, Evaluation]] = {ModelRole.MODEL: {}}
@@ -73,7 +76,8 @@ def evaluate_models(
     for role, source in sources.items():
         if role not in logs:
             its_attacks = () if role is ModelRole.START else attacks
-            start = sources.get(ModelRole.START)
+            # Without the model itself, attacks and metrics that read it are refused before.
+            start = None if ModelRole.START in logs else sources.get(ModelRole.START)
             models[role] = _evaluations(source, its_attacks, setup, start)
     return models if is_main_process() else None
 
@@ -128,7 +132,7 @@ def _evaluations(
         source: Folder or hub id.
         attacks: Under which the model is evaluated, too.
         setup: Rows, rules and tokenizer.
-        start: Folder or hub id of the start model, for attacks that read it.
+        start: Folder or hub id of the start model, for attacks and metrics that read it.
 
     Returns:
         The evaluations by variant.
@@ -150,6 +154,7 @@ def results_of(
     split: SplitKey,
     benchmark: Benchmark,
     attacks: Iterable[AttackSpec] = (),
+    metrics: MetricChoices | None = None,
 ) -> Results:
     """Compute all numbers of the models, as if they were those of a sweep with one run.
 
@@ -158,7 +163,9 @@ def results_of(
         split: Division into forget and retain rows.
         benchmark: On whose sets the models were evaluated.
         attacks: The attacks that they were evaluated under.
+        metrics: Metrics in addition to the usual ones, with their settings.
     """
     from unlearnbench.analysis.results import Results
 
-    return Results.of(records_of(models, benchmark, split, attacks), name="model")
+    records = records_of(models, benchmark, split, attacks, metrics or {})
+    return Results.of(records, name="model")

@@ -19,6 +19,7 @@ from unlearnbench.config.precision import Attention, Dtype, Precision, Template
 if TYPE_CHECKING:
     from unlearnbench.api.benchmark import Benchmark, SplitKey
     from unlearnbench.api.profile import Profile
+    from unlearnbench.config.metric_plan import MetricChoices
     from unlearnbench.runs.evaluate_model import EvaluationSetup
 
 
@@ -180,19 +181,59 @@ class ModelOptions:
             profile=profile if self.profile is None else self.profile,
         )
 
-    def setup(self, model: str, benchmark: Benchmark, profile: Profile) -> EvaluationSetup:
+    def setup(
+        self,
+        model: str,
+        benchmark: Benchmark,
+        profile: Profile,
+        metrics: MetricChoices | None = None,
+    ) -> EvaluationSetup:
         """Load the rows of a benchmark, and the tokenizer of a model.
 
         Args:
             model: Folder or hub id.
             benchmark: Whose rows are loaded.
             profile: Rules of the evaluation.
+            metrics: Metrics in addition to the usual ones, with their settings.
         """
         from unlearnbench.runs.evaluate_model import set_up
 
         values: dict[str, Any] = {**vars(self), "data": benchmark, "profile": profile}
+        values["metrics"] = metrics or {}
         values["template_args"] = template_arguments(values.pop("template_arg"))
         return set_up(model, **values)
+
+
+@dataclass(frozen=True)
+class MetricOptions:
+    """Options on metrics that are computed in addition to the usual ones."""
+
+    names: Annotated[
+        list[str] | None,
+        option("NAME", "Metric in addition to the usual ones (repeatable).", "--metric"),
+    ] = None
+    settings: Annotated[
+        list[str] | None,
+        option("NAME.KEY=VALUE", "Setting of such a metric (repeatable).", "--set"),
+    ] = None
+
+    def choices(self) -> MetricChoices:
+        """Return the metrics and their settings. Plug-ins must be registered before.
+
+        Raises:
+            PluginError: If there is no metric of a name, or a setting is wrong.
+            EvaluationError: If settings belong to no metric that is named.
+        """
+        from unlearnbench.config.entries import metric_choices
+
+        settings_of_metric = dotted_values(self.settings or ())
+        named = dict.fromkeys(self.names or ())
+        for name in settings_of_metric.keys() - named.keys():
+            raise EvaluationError(
+                f"--set {name}: expected NAME.KEY=VALUE with the name of a metric that --metric "
+                f"names; add --metric {name}, or leave the setting out"
+            )
+        return metric_choices({name: settings_of_metric.get(name, {}) for name in named})
 
 
 def template_arguments(texts: Sequence[str] | None) -> dict[str, str | bool]:

@@ -183,6 +183,35 @@ MetricEntries = Annotated[Mapping[str, Mapping[str, Any]], PlainValidator(_read_
 """Settings by metric, see `metric_plan.MetricChoices`."""
 
 
+def metric_choices(settings: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Mapping[str, Any]]:
+    """Check metrics that are named outside of a configuration.
+
+    Args:
+        settings: Stated settings by metric.
+
+    Returns:
+        The same, see `metric_plan.MetricChoices`.
+
+    Raises:
+        PluginError: With a line for each unknown metric and each wrong setting.
+    """
+    kind = TypeAdapter[Mapping[str, Mapping[str, Any]]](MetricEntries)
+    try:
+        return kind.validate_python(dict(settings))
+    except ValidationError as error:
+        raise _plugin_error("metric", error) from None
+
+
+def _plugin_error(kind: str, error: ValidationError) -> PluginError:
+    """Return a line for each mistake: `attack relearning.steps: …`."""
+    lines: list[str] = []
+    for details in error.errors(include_url=False):
+        # The path also has the place of the plug-in in a list, which nobody has written.
+        path = ".".join(step for step in details["loc"] if isinstance(step, str))
+        lines.append(f"{kind} {path}: {describe_error(details)}")
+    return PluginError("\n".join(lines))
+
+
 def _without_epochs(place: Place) -> Any:
     """Return an attack's settings without `at`, the epochs at which runs are attacked."""
     return {name: value for name, value in place.value.items() if name != "at"}
@@ -286,12 +315,7 @@ def attack_specs(settings: Mapping[str, Mapping[str, Any]]) -> tuple[AttackSpec,
     try:
         return TypeAdapter[tuple[AttackSpec, ...]](AttackEntries).validate_python(dict(settings))
     except ValidationError as error:
-        lines: list[str] = []
-        for details in error.errors(include_url=False):
-            # The path also has the place of the attack in a list, which nobody has written.
-            path = ".".join(step for step in details["loc"] if isinstance(step, str))
-            lines.append(f"attack {path}: {describe_error(details)}")
-        raise PluginError("\n".join(lines)) from None
+        raise _plugin_error("attack", error) from None
 
 
 DEFAULT = "synthetic"

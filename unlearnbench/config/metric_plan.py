@@ -72,6 +72,49 @@ def benchmark_plan(
     return _benchmark_plan(profile, benchmark, json.dumps(chosen), references, offers("metrics"))
 
 
+class MissingScores(NamedTuple):
+    """Scores of a profile that are left out, because they need metrics that nobody has named."""
+
+    scores: tuple[str, ...]
+    """Names of the scores."""
+    needed: tuple[str, ...]
+    """Names of the metrics."""
+
+    def warning(self, profile: str, place: str) -> str:
+        """Say that the scores are left out; empty if none is.
+
+        Args:
+            profile: Name of the profile.
+            place: What does not name the metrics: `evaluation.metrics`.
+        """
+        if not self.scores:
+            return ""
+        return (
+            f"profile {profile}: {' and '.join(self.scores)} are left out, because {place} does "
+            f"not name {' and '.join(self.needed)}; name each of these with its `model` to get them"
+        )
+
+
+def missing_scores(
+    profile: Profile, benchmark: Benchmark, chosen: MetricChoices = NO_CHOICES
+) -> MissingScores:
+    """Return the scores of a profile that are left out, see `MetricUse.if_named`.
+
+    Args:
+        profile: Evaluation rules.
+        benchmark: The benchmark.
+        chosen: Metrics that are named.
+    """
+    needed: dict[str, None] = {}
+    scores: list[str] = []
+    for use in benchmark.metrics(profile):
+        unnamed = [name for name in use.if_named if name not in chosen]
+        if unnamed:
+            needed |= dict.fromkeys(unnamed)
+            scores.append(use.metric)
+    return MissingScores(tuple(scores), tuple(needed))
+
+
 @lru_cache(maxsize=32)
 def _benchmark_plan(
     profile: Profile,

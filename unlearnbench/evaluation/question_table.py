@@ -21,12 +21,16 @@ from unlearnbench.api.observations import Evaluation, FloatArray, SetEvaluation
 from unlearnbench.api.profile import Profile
 from unlearnbench.base.errors import PluginError
 from unlearnbench.base.outputs import writing
+from unlearnbench.config.metric_plan import NO_CHOICES, MetricChoices
 from unlearnbench.config.profiles import profile_of_id
 from unlearnbench.evaluation.summary import plan_of, truth_ratios
 
 
 def questions_table(
-    evaluation: Evaluation, benchmark: Benchmark | None = None, retain: Evaluation | None = None
+    evaluation: Evaluation,
+    benchmark: Benchmark | None = None,
+    retain: Evaluation | None = None,
+    chosen: MetricChoices = NO_CHOICES,
 ) -> list[dict[str, Any]]:
     """Return one dictionary per question, set by set.
 
@@ -34,6 +38,7 @@ def questions_table(
         evaluation: The evaluation of a model.
         benchmark: The benchmark whose metrics are computed. Defaults to TOFU.
         retain: The retain model's evaluation, with which some metrics compare.
+        chosen: Metrics that are computed in addition to the usual ones, with their settings.
 
     Returns:
         Dictionaries with these keys:
@@ -53,7 +58,7 @@ def questions_table(
     profile = profile_of_id(evaluation.profile)
     compared = None if retain is None else EvaluatedModel(retain.sets)
     inputs = MetricInputs(EvaluatedModel(evaluation.sets), compared)
-    plan = plan_of(profile, benchmark)
+    plan = plan_of(profile, benchmark, chosen)
     metrics_of_set = {name: _metrics(name, inputs, plan) for name in evaluation.sets}
     # Every row has the metrics of all sets, so that the rows make one table.
     metric_names = dict.fromkeys(key for values in metrics_of_set.values() for key in values)
@@ -132,9 +137,10 @@ def write_questions(
     path: Path | str,
     benchmark: Benchmark | None = None,
     retain: Evaluation | None = None,
+    chosen: MetricChoices = NO_CHOICES,
 ) -> None:
     """Write `questions_table` to `path` as JSON lines; whole or not at all."""
-    rows = questions_table(evaluation, benchmark, retain)
+    rows = questions_table(evaluation, benchmark, retain, chosen)
     with writing(Path(path), "the questions") as part, part.open("w", encoding="utf-8") as file:
         for row in rows:
             finite = {key: _finite(value) for key, value in row.items()}

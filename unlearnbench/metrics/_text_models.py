@@ -62,9 +62,8 @@ class TextModel(NamedTuple):
         """Return the error to raise in place of one of the libraries or of the hub."""
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         return UnavailableError(
-            f"{self.metric}: the {self.kind} {self.name!r} cannot be loaded ({reason}); name a "
-            "folder with it in evaluation.metrics, let the hub be reached once, or leave the "
-            "metric out"
+            f"{self.metric}: the {self.kind} {self.name!r} cannot be loaded ({reason}); set `model` "
+            "to a folder with it, let the hub be reached once, or leave the metric out"
         )
 
 
@@ -90,8 +89,8 @@ class TextModelMetric(Metric):
         """
         if self.model is None:
             raise UnavailableError(
-                f"{self.plugin_name} has no {self.kind_of_model}: set its `model` in "
-                f"evaluation.metrics, {self.usual_model}"
+                f"{self.plugin_name} has no {self.kind_of_model}: name one with its setting "
+                f"`model`, {self.usual_model}"
             )
         return TextModel(self.plugin_name, self.kind_of_model, self.model, self.revision)
 

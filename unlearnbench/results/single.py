@@ -15,6 +15,7 @@ from unlearnbench.api.benchmark import Benchmark, SplitKey
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.base.errors import EvaluationError, shortened
 from unlearnbench.config.entries import AttackSpec
+from unlearnbench.config.metric_plan import NO_CHOICES, MetricChoices
 from unlearnbench.config.profiles import profile_of_id
 from unlearnbench.evaluation.precision import check_precision
 from unlearnbench.evaluation.summary import check_same_questions, first_difference, plan_of
@@ -55,6 +56,7 @@ def records_of(
     benchmark: Benchmark,
     split: SplitKey,
     attacks: Iterable[AttackSpec] = (),
+    metrics: MetricChoices = NO_CHOICES,
 ) -> tuple[Record, ...]:
     """Make the records of a model, and of the retain and start model that it is compared with.
 
@@ -63,6 +65,7 @@ def records_of(
         benchmark: Benchmark with the sets that all of them were evaluated on.
         split: Division into forget and retain rows.
         attacks: The attacks that the models were evaluated under.
+        metrics: Metrics that are computed in addition to the usual ones, with their settings.
 
     Raises:
         EvaluationError: If the models were not evaluated by the same rules on the same rows.
@@ -72,6 +75,10 @@ def records_of(
     specs = [attack.model_dump(mode="json") for attack in attacks]
     if specs:
         spec["attacks"] = specs
+    if metrics:
+        # The specification of a run and that of other models have them in different places.
+        spec["evaluation"] = {"metrics": metrics}
+        spec["metrics"] = metrics
     if ModelRole.RETAIN not in models:
         # A specification with neither a base nor retain models says that there is no retain model.
         # Otherwise, the analysis would report that it is missing.

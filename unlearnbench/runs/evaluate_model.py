@@ -36,13 +36,16 @@ from unlearnbench.config.entries import (
     attack_from_spec,
     benchmark_named,
     benchmark_of,
+    metric_choices,
 )
+from unlearnbench.config.metric_plan import NO_CHOICES, MetricChoices
 from unlearnbench.config.precision import Precision
 from unlearnbench.config.profiles import get_profile
 from unlearnbench.config.schema import ModelSettings
 from unlearnbench.config.training_settings import TrainingSettings
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.evaluation.sets import evaluation_sets
+from unlearnbench.evaluation.summary import plan_of
 from unlearnbench.models.chat_template import TemplateArgs, resolve_template
 from unlearnbench.models.device import cuda_variables, disable_cudnn_attention
 from unlearnbench.models.encoding import Encoder
@@ -130,7 +133,7 @@ class EvaluationSetup:
         Args:
             model: A folder, a hub id, or a model in memory, whose weights are restored bit for bit.
             attacks: The attacks.
-            start: Folder or hub id of the start model, for attacks that read it.
+            start: Folder or hub id of the start model, for attacks and metrics that read it.
             progress: Called with the work done and the total work of the first evaluation.
 
         Yields:
@@ -158,6 +161,9 @@ class EvaluationSetup:
         tools = Tools(attack_rows(self.rows, self.forget), tuner, start_model)
         with self.ready(model) as loaded:
             plain = evaluator(loaded, None, progress)
+            if start is not None and "start_loss" in evaluator.extra:
+                is_start = str(model) == str(start)
+                plain = evaluator.with_start_losses(plain, loaded if is_start else start_model())
             yield "", plain
             for spec in attacks:
                 attack = attack_from_spec(spec)
@@ -179,6 +185,7 @@ def set_up(
     adapter_base: str | None = None,
     precision: Precision | None = None,
     batch_tokens: int | None = None,
+    metrics: MetricChoices = NO_CHOICES,
 ) -> EvaluationSetup:
     """Load the rows and encode them with the tokenizer of `model`.
 
@@ -204,8 +211,11 @@ def set_up(
             the weights' own precision elsewhere. Numbers of different precisions are not
             comparable.
         batch_tokens: Tokens of a batch, which change no number. None: a fast size for the device.
+        metrics: Settings by metric, of metrics in addition to the usual ones. What they read is
+            observed. To compute them, give them to `summarize` as `chosen`.
 
     Raises:
+        PluginError: A metric is not known, or does not take its settings.
         EvaluationError: `data` is no benchmark, or a model in memory comes without a tokenizer.
         DataError: The rows are missing or damaged.
         ModelError: The tokenizer or its template cannot be used.
@@ -214,6 +224,7 @@ def set_up(
         os.environ.update(cuda_variables())
     rules = get_profile(profile) if isinstance(profile, str) else profile
     benchmark = data_settings(data)
+    plan = plan_of(rules, benchmark, metric_choices(metrics))
     rows = load_benchmark(benchmark, (forget,))
     sets = evaluation_sets(rows, forget, rules)
     join_group()  # under a launcher such as torchrun
@@ -245,6 +256,8 @@ def set_up(
         batch_tokens,
         precision,
         benchmark.set_roles,
+        extra=plan.extra,
+        observations=plan.observations,
         context=_context_of(model, settings) if rules.reads_whole_context else None,
     )
     return EvaluationSetup(rows, forget, evaluator, settings)

@@ -20,6 +20,7 @@ from unlearnbench.base.errors import DataError, ModelError
 from unlearnbench.base.messages import Loc
 from unlearnbench.config.benchmark_rules import check_declarations
 from unlearnbench.config.entries import attack_from_spec
+from unlearnbench.config.metric_plan import missing_scores
 from unlearnbench.config.plan import ModelFacts, Plan, make_plan
 from unlearnbench.config.plan_file import planned_commits, planned_sequence
 from unlearnbench.config.profiles import profile_of
@@ -336,20 +337,11 @@ def _warn_of_missing_holdouts(config: SweepConfig, benchmark: Dataset) -> None:
 
 def _warn_of_missing_scores(config: SweepConfig) -> None:
     """Warn of the profile's scores that need metrics which the configuration does not name."""
-    profile = profile_of(config.evaluation)
-    missing: dict[str, None] = {}
-    scores: list[str] = []
-    for use in config.data.metrics(profile):
-        unnamed = [name for name in use.if_named if name not in config.evaluation.metrics]
-        if unnamed:
-            missing |= dict.fromkeys(unnamed)
-            scores.append(use.metric)
-    if scores:
-        warn_later(
-            f"profile {config.evaluation.profile}: {' and '.join(scores)} are left out, because "
-            f"evaluation.metrics does not name {' and '.join(missing)}; name each of these with "
-            "its `model` to get them"
-        )
+    evaluation = config.evaluation
+    missing = missing_scores(profile_of(evaluation), config.data, evaluation.metrics)
+    warning = missing.warning(evaluation.profile, "evaluation.metrics")
+    if warning:
+        warn_later(warning)
 
 
 def _warn_of_uncounted_words(

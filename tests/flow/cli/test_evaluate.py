@@ -14,6 +14,7 @@ from unlearnbench.evaluation import harness_tasks
 
 from ...chat_models import fitted
 from ...factories.command_line import Run
+from ...factories.text_models import add_pooling, save_encoder, save_judge, word_tokenizer
 from ...families import FAMILIES
 
 pytestmark = pytest.mark.usefixtures("wide_terminal")
@@ -89,6 +90,79 @@ def test_few_questions_have_their_number_and_a_wide_interval(run: Run, model_pat
     # Two equal values leave much open, and two unlike ones everything.
     assert "±0.000" not in cells
     assert "0.000]" not in cells
+
+
+def metrics_of(run: Run, *arguments: str) -> tuple[dict[str, Any], str]:
+    """Metrics that `--json` prints, and what else is printed."""
+    code, out, err = run(*arguments, "--json")
+    assert code == 0, err
+    return json.loads(out), err
+
+
+def test_the_profile_closer_look_reports_token_entropy(run: Run, model_path: str) -> None:
+    """Its tokens are observed only because a metric reads them. They were not, once."""
+    asked = ("evaluate", model_path, *SMALL_EVALUATION, "--profile", "closer-look")
+    metrics, err = metrics_of(run, *asked)
+    for name in ("retain", "forget", "real_authors", "world_facts"):
+        assert 0 <= metrics[f"token_entropy_{name}"] <= 1
+    assert "six_metric_utility" not in metrics
+    assert "--metric does not name sentence-similarity and answer-entailment" in err
+
+
+def test_named_metrics_give_the_scores_of_closer_look(
+    run: Run, model_path: str, tmp_path: Path
+) -> None:
+    texts = ["who wrote this book ?", "the author was born in a town", "Paris is a city"]
+    words = word_tokenizer(texts)
+    save_encoder(tmp_path / "encoder", words)
+    add_pooling(tmp_path / "encoder", {"pooling_mode_mean_tokens": True})
+    save_judge(tmp_path / "judge", words, texts, texts[::-1])
+    named = (
+        *("--metric", "sentence-similarity"),
+        *("--set", f"sentence-similarity.model={tmp_path / 'encoder'}"),
+        *("--metric", "answer-entailment"),
+        *("--set", f"answer-entailment.model={tmp_path / 'judge'}"),
+        *("--set", "answer-entailment.least_rouge=0.0"),
+    )
+    log = ("--out", "log.safetensors", "--questions", "q.jsonl")
+    rules = ("--profile", "closer-look", *SMALL_EVALUATION)
+    metrics, err = metrics_of(run, "evaluate", model_path, *rules, *named, *log)
+    assert "left out" not in err
+    high_if_known = [
+        metrics["rouge_forget"],
+        metrics["probability_forget"],
+        1 - metrics["truth_ratio_forget"],
+        metrics["sentence_similarity_forget"],
+        metrics["answer_entailment_forget"],
+    ]
+    assert metrics["forget_efficacy"] == pytest.approx(1 - sum(high_if_known) / 5, rel=1e-12)
+    assert 0 <= metrics["six_metric_utility"] <= 1
+    first, *_ = Path("q.jsonl").read_text(encoding="utf-8").splitlines()
+    assert {"sentence_similarity", "answer_entailment", "token_entropy"} <= json.loads(first).keys()
+
+    from_log, _ = metrics_of(run, "score", "log.safetensors", *rules, *named)
+    scores = ("six_metric_utility", "forget_efficacy", "token_entropy_forget")
+    assert {name: from_log[name] for name in scores} == {name: metrics[name] for name in scores}
+
+
+def test_a_metric_that_reads_the_start_model(run: Run, model_path: str) -> None:
+    asked = ("evaluate", model_path, *SMALL_EVALUATION, "--metric", "fluency")
+    code, _, err = run(*asked)
+    assert (code, "--metric fluency: it reads how likely the start model" in err) == (2, True)
+    metrics, _ = metrics_of(run, *asked, "--start", model_path, "--out", "log.safetensors")
+    assert 0 < metrics["fluency_forget"] <= 1
+    code, _, err = run(*asked, "--start", "log.safetensors")
+    assert (code, "its log is not enough" in err) == (2, True)
+
+
+def test_a_log_that_lacks_what_a_metric_reads(run: Run, model_path: str) -> None:
+    run("evaluate", model_path, *SMALL_EVALUATION, "--out", "log.safetensors")
+    score = ("score", "log.safetensors", "--data", "synthetic", "--metric")
+    _, err = metrics_of(run, *score, "token-entropy")
+    assert "warning: token-entropy has no value, because the log lacks what it reads" in err
+    metrics, err = metrics_of(run, *score, "mia-min-k", "--set", "mia-min-k.share=0.5")
+    assert metrics["mia_min_k"] is not None
+    assert "no value" not in err
 
 
 def test_template_arguments_are_text_or_truth_values() -> None:

@@ -285,7 +285,7 @@ def test_both_metrics_of_meaning_pass_the_suite(encoder: Path, judge: Path) -> N
 def test_a_metric_without_its_model_says_which_one_to_name(name: str) -> None:
     kinds = {"sentence-similarity": SentenceSimilarity, "answer-entailment": AnswerEntailment}
     with pytest.raises(
-        UnavailableError, match=f"{name} has no .*: set its `model` in eval.*closer-"
+        UnavailableError, match=f"{name} has no .*: name one with its setting `model`.*closer-"
     ):
         kinds[name]().per_example(SEEN)
     with pytest.raises(UnavailableError, match="cannot be loaded"):
