@@ -62,8 +62,8 @@ class TextModel(NamedTuple):
         """Return the error to raise in place of one of the libraries or of the hub."""
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         return UnavailableError(
-            f"{self.metric}: the {self.kind} {self.name!r} cannot be loaded ({reason}); set `model` "
-            "to a folder with it, let the hub be reached once, or leave the metric out"
+            f"{self.metric}: the {self.kind} {self.name!r} cannot be loaded ({reason}); set "
+            "`model` to a folder with it, let the hub be reached once, or leave the metric out"
         )
 
 
