@@ -4,13 +4,13 @@ Each check raises its errors before anything is written. Errors of several setti
 together, so that a user can correct all of them at once.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from unlearnbench.api import registry
-from unlearnbench.api.attack import Attack, WeightAttack
+from unlearnbench.api.attack import Attack, WeightAttack, searches
 from unlearnbench.api.benchmark import Dataset, Question, Split, SplitKey, split_label
 from unlearnbench.api.defender_rows import DefenderRows
 from unlearnbench.api.plugin_code import plugin_code
@@ -239,49 +239,57 @@ def check_attacks(config: SweepConfig, benchmark: Dataset) -> None:
     problems: list[Problem] = []
     for spec in config.attacks:
         attack = attack_from_spec(spec)
-        with plugin_code(f"`selects` of attack {spec.name!r}"):
-            splits_without_rows = [
-                split.name
-                for key, split in benchmark.splits.items()
-                if not _selects_any_row(config, benchmark, key, attack)
-            ]
-        sharding_problem = _sharding_problem(config, attack)
-        if splits_without_rows:
-            roles = ", ".join(sorted(attack.roles))
-            text = (
-                f"it leaves no row of the evaluation sets of role {roles} at split "
-                f"{splits_without_rows[0]} "
-                "(`unlearnbench attacks show` describes which rows it takes); leave it out"
-            )
-            problems.append(Problem(config.name, f"attacks.{spec.name}", text))
-        elif sharding_problem is not None:
-            problems.append(Problem(config.name, f"attacks.{spec.name}", sharding_problem))
+        problem = _row_problem(config, benchmark, spec.name, attack)
+        problem = problem or _sharding_problem(config, attack)
+        if problem is not None:
+            problems.append(Problem(config.name, f"attacks.{spec.name}", problem))
     if problems:
         raise ConfigError(problems)
 
 
-def _selects_any_row(
+def _row_problem(config: SweepConfig, benchmark: Dataset, name: str, attack: Attack) -> str | None:
+    """Return the problem if an attack has too few rows to evaluate. None: no problem.
+
+    The text is about the first split with too few rows.
+    """
+    for key, split in benchmark.splits.items():
+        with plugin_code(f"`selects` of attack {name!r}"):
+            numbers = _numbers_of_selected_rows(config, benchmark, key, attack)
+        if not any(numbers.values()):
+            roles = ", ".join(sorted(attack.roles))
+            return (
+                f"it leaves no row of the evaluation sets of role {roles} at split {split.name} "
+                "(`unlearnbench attacks show` describes which rows it takes); leave it out"
+            )
+        single = [set_name for set_name, number in numbers.items() if number == 1]
+        if single and searches(attack):
+            return (
+                f"a search needs two rows of {single[0]} or more, one to choose an attacker and "
+                f"one to report it, and there is one at split {split.name}; evaluate more rows, or "
+                "leave `search` out"
+            )
+    return None
+
+
+def _numbers_of_selected_rows(
     config: SweepConfig, benchmark: Dataset, split: SplitKey, attack: Attack
-) -> bool:
-    """Whether an attack selects a row of a split, among evaluation sets of its roles."""
+) -> dict[str, int]:
+    """Return how many rows an attack selects of each evaluation set of its roles, by set."""
     sets = evaluation_sets(benchmark, split, profile_of(config.evaluation))
-    questions = _questions_of_roles(sets, config.data.set_roles, attack.roles)
+    of_roles = {
+        name: questions
+        for name, questions in sets.items()
+        if config.data.set_roles[name] in attack.roles
+    }
     # An attack may read the model's own answers, and no model has answered yet.
-    answers = {question.question: "An answer." for question in questions}
+    answers = {
+        question.question: "An answer." for questions in of_roles.values() for question in questions
+    }
     rows = replace(attack_rows(benchmark, split), answers=answers)
-    return any(attack.selects(question, rows) for question in questions)
-
-
-def _questions_of_roles(
-    sets: Mapping[str, Sequence[Question]],
-    role_of_set: Mapping[str, str],
-    roles: Collection[str],
-) -> list[Question]:
-    questions: list[Question] = []
-    for name, rows in sets.items():
-        if role_of_set[name] in roles:
-            questions += rows
-    return questions
+    return {
+        name: sum(attack.selects(question, rows) for question in questions)
+        for name, questions in of_roles.items()
+    }
 
 
 def _sharding_problem(config: SweepConfig, attack: Attack) -> str | None:

@@ -178,8 +178,9 @@ def _asked_rows(
             tuple(questions[place] for place in places),
             None if are_all else np.array(places, np.int64),
         )
-    if not asked:
-        roles = ", ".join(sorted(attack.plugin.evaluated_roles))
+    # A search also evaluates sets that show what is left of the utility, but does not attack them.
+    if not any(evaluator.roles.get(name) in attack.plugin.roles for name in asked):
+        roles = ", ".join(sorted(attack.plugin.roles))
         raise EvaluationError(
             f"attack {attack.name!r}: there is no row to evaluate in sets of role {roles}; leave "
             "it out"

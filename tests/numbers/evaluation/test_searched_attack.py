@@ -91,3 +91,12 @@ def test_a_set_with_one_row_cannot_be_divided(sharp: Any, tokenizer: Any) -> Non
     tools: Any = Tools(AttackRows(FORGET, RETAIN), lambda *_, **__: iter(()), lambda: None)  # type: ignore[arg-type]
     with pytest.raises(EvaluationError, match="search needs two rows of forget or more"):
         list(evaluations_under("relearning", search, sharp, rules, tools))
+
+
+def test_sets_of_the_utility_alone_are_not_attacked(sharp: Any, tokenizer: Any) -> None:
+    """Once, such a search went on and ended in an unexpected error."""
+    rules = evaluator(tokenizer).with_sets({"retain": RETAIN}, {"retain": RETAIN})
+    search = Relearning.model_validate({"rows": "forget", "search": SEARCH, "trials": 2})
+    tools: Any = Tools(AttackRows(FORGET, RETAIN), lambda *_, **__: iter(()), lambda: None)  # type: ignore[arg-type]
+    with pytest.raises(EvaluationError, match="no row to evaluate in sets of role forget; leave"):
+        list(evaluations_under("relearning", search, sharp, rules, tools))
